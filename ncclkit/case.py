@@ -1,0 +1,243 @@
+"""The case folder: the contract between notebooks, command line and colleagues.
+
+    <case>/
+      case.json         what was asked, when, where, versions, schema number
+      facts.jsonl  events.parquet  measurements.jsonl  findings.json
+      runs/<n>-<name>/  plan.json status.json wire.jsonl rank*.log launcher.log
+                        fr_rank_* ras.txt stacks_rank*.txt
+      inputs.json       which files were read, their size and digest
+      report.html
+
+Files are replaced whole and atomically, so a full disk or a killed kernel
+leaves the previous contents; nothing that was collected is ever lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ncclkit.model import (
+    SCHEMA, Advice, Event, Experiment, Fact, Finding, Measurement, NcclkitError, cite, from_dict, to_json,
+)
+
+T = TypeVar("T")
+Record = Fact | Event | Measurement | Finding
+
+
+class Case:
+    """The records of one investigation, in memory, with or without a folder behind them."""
+
+    def __init__(self, path: Path | None = None, *, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self.about: dict[str, Any] = {"schema": SCHEMA, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        self.facts: list[Fact] = []
+        self.events: list[Event] = []
+        self.measurements: list[Measurement] = []
+        self.findings: list[Finding] = []
+        self.inputs: list[dict[str, Any]] = []
+
+    @classmethod
+    def open(cls, path: str | Path, *, read_only: bool = False) -> Case:
+        """Open the case folder `path`, or make it; raises NcclkitError in one sentence."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise NcclkitError(f"The case folder must be a path in quotes, but it is {path!r} ({type(path).__name__}).")
+        folder = Path(path).expanduser().absolute()
+        case = cls(folder, read_only=read_only)
+        try:
+            if not read_only:
+                folder.mkdir(parents=True, exist_ok=True)
+            case._load(folder)
+        except OSError as error:
+            raise NcclkitError(
+                f"Cannot open the case folder {folder}: {error.strerror or error}; name a folder you may write to."
+            ) from error
+        if not read_only and not os.access(folder, os.W_OK):
+            raise NcclkitError(f"The case folder {folder} is not writable; name another with --case or case_dir.")
+        return case
+
+    def _load(self, folder: Path) -> None:
+        about = _read_json(folder / "case.json", {})
+        if about.get("schema", SCHEMA) > SCHEMA:
+            raise NcclkitError(
+                f"{folder} was written by a newer ncclkit (schema {about['schema']}, this one reads {SCHEMA}); upgrade."
+            )
+        self.about.update(about)
+        self.facts = list(_read_records(Fact, folder / "facts.jsonl"))
+        self.measurements = list(_read_records(Measurement, folder / "measurements.jsonl"))
+        self.events = _read_events(folder / "events.parquet")
+        self.findings = [_finding(row) for row in _read_json(folder / "findings.json", [])]
+        self.inputs = _read_json(folder / "inputs.json", [])
+
+    def add(self, records: Iterable[Record]) -> Case:
+        """Add records, each once; an equal record that is already here is left out."""
+        stores: dict[type, list[Any]] = {
+            Fact: self.facts, Event: self.events, Measurement: self.measurements, Finding: self.findings,
+        }
+        seen = {to_json(record) for store in stores.values() for record in store}
+        for record in records:
+            key = to_json(record)
+            if key not in seen:
+                seen.add(key)
+                stores[type(record)].append(record)
+        return self
+
+    def replace_facts(self, facts: Iterable[Fact]) -> Case:
+        """Newer readings take the place of older ones of the same name, host and rank."""
+        fresh = {(fact.name, fact.host, fact.rank): fact for fact in facts}
+        kept = [fact for fact in self.facts if (fact.name, fact.host, fact.rank) not in fresh]
+        self.facts = kept + list(fresh.values())
+        return self
+
+    def of(self, kind: str) -> list[Event]:
+        """Events of one kind, or of a family: ``of("c10d.")`` gives every c10d event."""
+        if kind.endswith("."):
+            return [event for event in self.events if event.kind.startswith(kind)]
+        return [event for event in self.events if event.kind == kind]
+
+    def on(self, rank: int) -> list[Event]:
+        """Events of one rank."""
+        return [event for event in self.events if event.rank == rank]
+
+    def facts_of(self, name: str) -> list[Fact]:
+        """Facts of one name (``limits.shm.free``) or family (``gpu.``), over all hosts."""
+        if name.endswith("."):
+            return [fact for fact in self.facts if fact.name.startswith(name)]
+        return [fact for fact in self.facts if fact.name == name]
+
+    def fact(self, name: str, default: Any = None) -> Any:
+        """The value of the first fact of that name that could be read."""
+        return next((fact.value for fact in self.facts_of(name) if fact.value is not None), default)
+
+    def new_run(self, name: str) -> Path:
+        """Make the next run folder, ``runs/<n>-<name>``."""
+        if self.path is None:
+            raise NcclkitError("This case has no folder; open one with Case.open(path) before running anything.")
+        slug = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "run"
+        runs = self.path / "runs"
+        try:
+            runs.mkdir(exist_ok=True)
+            last = max((int(p.name.split("-")[0]) for p in runs.iterdir() if p.name.split("-")[0].isdigit()), default=0)
+            folder = runs / f"{last + 1}-{slug}"
+            folder.mkdir()
+        except OSError as error:
+            raise NcclkitError(f"Cannot make a run folder in {runs}: {error.strerror}; free space or name another case.") from error
+        return folder
+
+    def runs(self) -> list[Path]:
+        """Run folders, oldest first."""
+        if self.path is None or not (self.path / "runs").is_dir():
+            return []
+        folders = [p for p in (self.path / "runs").iterdir() if p.is_dir() and p.name.split("-")[0].isdigit()]
+        return sorted(folders, key=lambda p: int(p.name.split("-")[0]))
+
+    def save(self) -> Case:
+        """Write the folder; each file is replaced atomically, a failure keeps the old one."""
+        if self.path is None or self.read_only:
+            return self
+        try:
+            write(self.path / "case.json", json.dumps(self.about, indent=1, default=str))
+            write(self.path / "facts.jsonl", _lines(self.facts))
+            write(self.path / "measurements.jsonl", _lines(self.measurements))
+            write(self.path / "findings.json", json.dumps([_finding_row(f) for f in self.findings], indent=1, default=str))
+            write(self.path / "inputs.json", json.dumps(self.inputs, indent=1, default=str))
+            _write_events(self.path / "events.parquet", self.events)
+        except OSError as error:
+            raise NcclkitError(
+                f"Cannot write the case folder {self.path}: {error.strerror or error}; "
+                "what it held before is untouched. Free space or name another folder."
+            ) from error
+        return self
+
+    def __repr__(self) -> str:
+        return (
+            f"Case({str(self.path) if self.path else 'in memory'}: {len(self.facts)} facts, {len(self.events)} events, "
+            f"{len(self.measurements)} measurements, {len(self.findings)} findings, {len(self.runs())} runs)"
+        )
+
+
+def write(path: Path, text: str | bytes) -> None:
+    """Replace `path` atomically: a reader sees the old file or the new one, never half."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(text.encode() if isinstance(text, str) else text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _lines(records: Iterable[Record]) -> str:
+    return "".join(to_json(record) + "\n" for record in records)
+
+
+def _read_records(cls: type[T], path: Path) -> Iterator[T]:
+    if not path.exists():
+        return
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            yield from_dict(cls, json.loads(line))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise NcclkitError(
+                f"{path}:{number} is no {cls.__name__} record; move the file away and the case opens without it."
+            ) from error
+
+
+def _read_json(path: Path, default: Any) -> Any:
+    if not path.exists():
+        return default
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise NcclkitError(f"{path} is not JSON ({error}); move the file away and the case opens without it.") from error
+
+
+def _write_events(path: Path, events: list[Event]) -> None:
+    import io
+
+    import pandas as pd  # half a second: only those who save pay
+
+    rows = [asdict(event) | {"data": json.dumps(dict(event.data), default=str)} for event in events]
+    frame = pd.DataFrame(rows, columns=list(Event.__dataclass_fields__))
+    buffer = io.BytesIO()
+    frame.astype({"pid": "Int64", "rank": "Int64", "time": "float64"}).to_parquet(buffer, index=False)
+    write(path, buffer.getvalue())
+
+
+def _read_events(path: Path) -> list[Event]:
+    if not path.exists():
+        return []
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.read_table(path).to_pylist()
+    except (OSError, ValueError) as error:
+        raise NcclkitError(f"{path} is not a readable Parquet file; move it away and the case opens without it.") from error
+    return [from_dict(Event, row | {"data": json.loads(row["data"])}) for row in rows]
+
+
+def _finding_row(finding: Finding) -> dict[str, Any]:
+    return asdict(finding) | {"evidence": [cite(e) for e in finding.evidence]}
+
+
+def _finding(row: dict[str, Any]) -> Finding:
+    evidence = tuple(Event("cited", text=e["text"], path=e["path"], line=e["line"]) for e in row.get("evidence", ()))
+    return from_dict(Finding, row | {
+        "evidence": evidence,
+        "missing": tuple(row.get("missing", ())),
+        "culprits": {key: tuple(value) for key, value in row.get("culprits", {}).items()},
+        "advice": tuple(from_dict(Advice, a) for a in row.get("advice", ())),
+        "next": from_dict(Experiment, row["next"]) if row.get("next") else None,
+    })

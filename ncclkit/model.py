@@ -1,0 +1,234 @@
+"""The records: what is known, what happened, what was measured, and what follows.
+
+Everything that moves between the rooms of ncclkit is one of these frozen
+dataclasses.  They hold plain values, so they can be written as JSON, and they
+never change after they were made.  Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from html import escape
+from typing import Any, Literal, TypeVar
+
+SCHEMA = 1
+"""Number of the record format; written to ``case.json`` and ``diagnose --json``."""
+
+Verdict = Literal["found", "clear", "unknown"]
+Strength = Literal["proven", "likely", "possible"]
+
+T = TypeVar("T")
+
+
+class NcclkitError(Exception):
+    """Something the user can put right: one sentence, what was wrong and what to do.
+
+    Command line: printed without a traceback, exit status 2.  Notebook: IPython
+    asks `_render_traceback_`, so the cell shows the sentence alone.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"ncclkit: {self}"]
+
+
+def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
+    """Make a record from a mapping; unknown keys of newer versions are dropped."""
+    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    return cls(**{key: value for key, value in data.items() if key in known})
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing known about a host or job, and where it was read."""
+
+    name: str
+    """Dotted, e.g. ``limits.nofile.soft``."""
+    value: Any = None
+    """Plain JSON value; None = looked, could not tell (then `why` says the reason)."""
+    unit: str = ""
+    source: str = ""
+    """File, command or call the value was read from."""
+    host: str = ""
+    rank: int | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"{self.name} unknown ({self.why or 'not read'})"
+        return f"{self.name} = {self.value}{' ' + self.unit if self.unit else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened, and the line that says so."""
+
+    kind: str
+    """Dotted name of docs/events.md, e.g. ``c10d.timeout``."""
+    text: str = ""
+    """The raw line (or the raw lines, newline separated), never a paraphrase."""
+    path: str = ""
+    line: int = 0
+    """1-based line number in `path`; 0 where the source has no lines."""
+    time: float | None = None
+    """Seconds since the epoch where the line tells date and time, else None."""
+    host: str = ""
+    pid: int | None = None
+    rank: int | None = None
+    """Global rank, where it is known."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Captured fields; docs/events.md names them for each kind."""
+    count: int = 1
+    """How many equal lines this event stands for."""
+
+    def __str__(self) -> str:
+        where = f"{self.path}:{self.line}" if self.line else self.path
+        return f"{where}  {self.text.splitlines()[0] if self.text else self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One timed and checked collective, for one message size."""
+
+    op: str
+    bytes: int
+    """Message size S as nccl-tests defines it for `op` (REFERENCE of nccl-tests)."""
+    dtype: str
+    ranks: int
+    hosts: int
+    backend: str
+    """``nccl`` or ``gloo``."""
+    time_us: float
+    """Median time of one call, mean over the ranks, in microseconds."""
+    p99_us: float
+    spread: float
+    """(p90 - p10) / median over the repeats, dimensionless."""
+    algbw: float
+    """S / time in GB/s (1e9 bytes)."""
+    busbw: float | None
+    """algbw times nccl-tests' factor, in GB/s; None with one rank (factor 0)."""
+    wrong: int
+    """Elements with a wrong value over all ranks."""
+    repeats: int = 0
+    run: str = ""
+    """Name of the run folder it came from."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables set for this run."""
+    expected: float | None = None
+    """What this topology should give, busbw in GB/s; None = no derivation."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured / expected, where both are known."""
+        return self.busbw / self.expected if self.busbw and self.expected else None
+
+    def __str__(self) -> str:
+        bus = f", busbw {self.busbw:.2f} GB/s" if self.busbw is not None else ""
+        return f"{self.op} {self.bytes} B on {self.ranks} ranks: {self.time_us:.1f} us{bus}"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing to do, and how to know that it worked."""
+
+    do: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+    code: str = ""
+    why: str = ""
+    check: str = ""
+    risk: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One question to the machine, with the answer that each cause predicts."""
+
+    question: str
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """What to run: ``env``, ``ranks``, ``command`` … as the runner understands it."""
+    predicts: Mapping[str, str] = field(default_factory=dict)
+    """cause id → what will be seen if that cause is the right one."""
+
+
+Evidence = Event | Fact | Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One verdict on one cause."""
+
+    cause: str
+    verdict: Verdict
+    strength: Strength | None = None
+    """proven: a line or an experiment says so; likely: indirect; possible: only the symptom fits."""
+    say: str = ""
+    """One sentence with this job's ranks, hosts and numbers."""
+    culprits: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Keys ``ranks``, ``hosts``, ``gpus``, ``interfaces``."""
+    evidence: tuple[Evidence, ...] = ()
+    missing: tuple[str, ...] = ()
+    """What would settle it (verdict ``unknown``)."""
+    advice: tuple[Advice, ...] = ()
+    next: Experiment | None = None
+
+    def __str__(self) -> str:
+        mark = {"found": "FOUND", "clear": "clear", "unknown": "unknown"}[self.verdict]
+        strength = f" ({self.strength})" if self.strength else ""
+        return f"{mark}{strength} {self.cause}: {self.say}"
+
+
+def found(
+    cause: str,
+    strength: Strength,
+    say: str,
+    evidence: list[Evidence] | tuple[Evidence, ...],
+    *,
+    ranks: tuple[int, ...] = (),
+    hosts: tuple[str, ...] = (),
+    gpus: tuple[str, ...] = (),
+    interfaces: tuple[str, ...] = (),
+    advice: tuple[Advice, ...] = (),
+    next: Experiment | None = None,
+) -> Finding:
+    """The verdict ``found``.  Without evidence it is a programming error (ValueError)."""
+    if not evidence:
+        raise ValueError(f"{cause}: a finding needs at least one line of evidence")
+    culprits = {"ranks": ranks, "hosts": hosts, "gpus": gpus, "interfaces": interfaces}
+    return Finding(cause, "found", strength, say, culprits, tuple(evidence), (), advice, next)
+
+
+def clear(cause: str, say: str = "", evidence: tuple[Evidence, ...] = ()) -> Finding:
+    """The verdict ``clear``: looked at what would show it, and it is not there."""
+    return Finding(cause, "clear", say=say, evidence=evidence)
+
+
+def unknown(cause: str, *missing: str, next: Experiment | None = None) -> Finding:
+    """The verdict ``unknown``: `missing` names the evidence that would settle it."""
+    return Finding(cause, "unknown", missing=missing, next=next)
+
+
+def cite(evidence: Evidence) -> dict[str, Any]:
+    """One piece of evidence as ``{path, line, text}``, the form of ``diagnose --json``."""
+    if isinstance(evidence, Event):
+        return {"path": evidence.path, "line": evidence.line, "text": evidence.text}
+    source = evidence.source if isinstance(evidence, Fact) else evidence.run
+    return {"path": source, "line": 0, "text": str(evidence)}
+
+
+def to_json(record: Any) -> str:
+    """One record as one JSON line (no newline); NaN is refused."""
+    return json.dumps(asdict(record), ensure_ascii=False, allow_nan=False, default=str)
+
+
+def with_rank(event: Event, rank: int | None, host: str = "") -> Event:
+    """The same event with its rank (and host) filled in where they were unknown."""
+    if event.rank is None and rank is not None or (host and not event.host):
+        return replace(event, rank=event.rank if event.rank is not None else rank, host=event.host or host)
+    return event
+
+
+def safe(text: object) -> str:
+    """Text made safe for HTML; every external string passes through here."""
+    return escape(str(text), quote=True)

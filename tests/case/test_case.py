@@ -1,0 +1,105 @@
+"""The case folder: what goes in comes out, and nothing collected is ever lost."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ncclkit.case import Case, write
+from ncclkit.model import Advice, Event, Experiment, Fact, Measurement, NcclkitError, clear, found, unknown
+
+EVENT = Event("c10d.timeout", "Watchdog caught …", "rank0.log", 7, 1.5, "n1", 42, 0, {"seq": 3, "op": "ALLREDUCE"})
+FACT = Fact("net.interfaces", [{"name": "eth0"}], source="/sys/class/net", host="n1")
+MEASURED = Measurement("all_reduce", 1024, "float32", 2, 1, "gloo", 10.0, 12.0, 0.1, 0.1, 0.1, 0, 10)
+FINDING = found("slow_rank", "likely", "Rank 1 is late.", [EVENT], ranks=(1,), advice=(Advice("Wait.", {"A": "1"}),),
+                next=Experiment("Is it late?", {"env": {}}, {"slow_rank": "yes"}))
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    case = Case.open(tmp_path / "c").add([EVENT, FACT, MEASURED, FINDING, unknown("gpu_oom", "a log of rank 1")]).save()
+    again = Case.open(tmp_path / "c")
+    assert (again.events, again.facts, again.measurements) == (case.events, case.facts, case.measurements)
+    assert again.findings[0].culprits["ranks"] == (1,)
+    assert again.findings[0].evidence[0].line == 7
+    assert again.findings[0].next == FINDING.next
+    assert again.findings[1].missing == ("a log of rank 1",)
+
+
+def test_equal_records_are_kept_once(tmp_path: Path) -> None:
+    case = Case().add([EVENT, EVENT]).add([EVENT])
+    assert len(case.events) == 1
+
+
+def test_newer_facts_replace_older_ones() -> None:
+    newer = Fact("net.interfaces", [], host="n1")
+    other = Fact("net.interfaces", [], host="n2")
+    assert Case().add([FACT, other]).replace_facts([newer]).facts == [other, newer]
+
+
+def test_queries() -> None:
+    case = Case().add([EVENT, FACT, clear("gpu_oom")])
+    assert case.of("c10d.") == case.of("c10d.timeout") == case.on(0) == [EVENT]
+    assert case.of("c10d.time") == []
+    assert case.fact("net.interfaces") == [{"name": "eth0"}]
+    assert case.fact("net.nothing", "none") == "none"
+
+
+def test_run_folders_count_on(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    assert [case.new_run(n).name for n in ("a", "b c/../d", "")] == ["1-a", "2-b_c_d", "3-run"]
+    assert [run.name for run in case.runs()] == ["1-a", "2-b_c_d", "3-run"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [("case.json", "{", "is not JSON"), ("facts.jsonl", '{"name": "a"}\n{}\n', "facts.jsonl:2"),
+     ("case.json", '{"schema": 99}', "newer ncclkit"), ("events.parquet", "PAR1 no", "not a readable Parquet")],
+)
+def test_damaged_files_are_named(tmp_path: Path, name: str, text: str, says: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(NcclkitError, match=says):
+        Case.open(tmp_path)
+
+
+@pytest.mark.parametrize("path", [None, 7, 0.5])
+def test_path_of_the_wrong_type(path: object) -> None:
+    with pytest.raises(NcclkitError, match="must be a path"):
+        Case.open(path)  # type: ignore[arg-type]
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("x")
+    with pytest.raises(NcclkitError, match="Cannot open the case folder"):
+        Case.open(tmp_path / "f")
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", "old")
+    with pytest.raises(TypeError):
+        write(tmp_path / "a.json", 7)  # type: ignore[arg-type]
+    assert (tmp_path / "a.json").read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    """A real full file system: one sentence, and the case still opens with what it had."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        case = Case.open(disk / "c").add([EVENT, FACT]).save()
+        case.add([Fact(f"fact.{n}", "x" * 100) for n in range(2000)])
+        with pytest.raises(NcclkitError, match="No space left on device.*untouched"):
+            case.save()
+        assert Case.open(disk / "c").facts == [FACT]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_about_says_when_and_which_schema(tmp_path: Path) -> None:
+    Case.open(tmp_path).save()
+    assert json.loads((tmp_path / "case.json").read_text())["schema"] == 1
