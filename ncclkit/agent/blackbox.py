@@ -1,0 +1,99 @@
+"""The black box of a rank: armed first, read after the crash.
+
+Moves the rank's output to ``rank<N>.log`` (wire records keep the original
+standard output), makes the rank die with its launcher, and answers SIGUSR1 and
+SIGTERM with its stacks and its Flight Recorder, even while the main thread is
+stuck inside a C++ wait: the signal number arrives through `set_wakeup_fd`, and
+a thread that holds nothing does the writing.
+"""
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import threading
+
+from . import processes, wire
+
+
+def arm(folder, rank):
+    """Arm the black box of this process; call it before importing torch.
+
+    folder: the run folder; rank: the global rank.
+    """
+    processes.die_with_parent(os.getppid())
+    wire.use(os.dup(1))
+    _redirect(os.path.join(folder, "rank%d.log" % rank))
+    faulthandler.enable(file=2)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_answer, args=(reader, folder, rank), daemon=True, name="ncclkit-blackbox").start()
+
+
+def _redirect(path):
+    try:
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        sys.stderr.write("ncclkit: cannot write %s (%s); this rank's output goes to launcher.log\n" % (path, error))
+        return
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    sys.stdout.reconfigure(line_buffering=True)
+
+
+def _answer(reader, folder, rank):
+    while True:
+        number = os.read(reader, 1)[0]
+        if number not in (signal.SIGUSR1, signal.SIGTERM):
+            continue
+        write_stacks(folder, rank)
+        write_flight(folder, rank)
+        if number == signal.SIGTERM:
+            ctypes.CDLL(None).signal(signal.SIGTERM, None)  # SIG_DFL; Python's own call needs the main thread
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def write_stacks(folder, rank):
+    """Write the stacks of all threads to ``stacks_rank<N>.txt``; the first word, kept, is the one that counts."""
+    path = os.path.join(folder, "stacks_rank%d.txt" % rank)
+    if os.path.exists(path):
+        return
+    try:
+        with open(path + ".part", "w") as out:
+            out.write("Process %d: rank %d\n" % (os.getpid(), rank))
+            out.flush()
+            faulthandler.dump_traceback(file=out, all_threads=True)
+        os.replace(path + ".part", path)
+    except OSError as error:
+        sys.stderr.write("ncclkit: cannot write %s: %s\n" % (path, error))
+
+
+def write_flight(folder, rank):
+    """Write this rank's Flight Recorder to ``fr_rank_<N>`` unless torch has already written it there."""
+    path = os.path.join(folder, "fr_rank_%d" % rank)
+    torch = sys.modules.get("torch")
+    if os.path.exists(path) or torch is None:
+        return
+    try:
+        dump = _dumper(torch)
+        if dump is None:
+            return
+        with open(path + ".part", "wb") as out:
+            out.write(dump())
+        os.replace(path + ".part", path)
+    except (OSError, RuntimeError) as error:
+        sys.stderr.write("ncclkit: no Flight Recorder dump: %s\n" % error)
+
+
+def _dumper(torch):
+    """torch's own dump function for the backend in use; None before the process group exists."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    names = ("_dump_nccl_trace", "_dump_fr_trace") if distributed.get_backend() == "nccl" else ("_dump_fr_trace",)
+    return next((getattr(torch._C._distributed_c10d, n) for n in names if hasattr(torch._C._distributed_c10d, n)), None)

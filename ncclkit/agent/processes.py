@@ -1,0 +1,124 @@
+"""Processes of a run: who descends from whom, in which state, and how to end them all."""
+
+import ctypes
+import os
+import signal
+import time
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def _prctl(option, value):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(%d, %d) failed" % (option, value))
+
+
+def die_with_parent(parent=None):
+    """Have the kernel kill this process with SIGKILL as soon as its parent thread ends."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os._exit(137)  # the parent went away before the request was in force
+
+
+def adopt_orphans():
+    """Make this process the new parent of every descendant that loses its own (setsid, double fork)."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def parents():
+    """{pid: parent pid} of every process that can be seen."""
+    table = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            stat = read("/proc/%s/stat" % name)
+            if stat:
+                table[int(name)] = int(stat.rsplit(")", 1)[1].split()[1])
+    return table
+
+
+def descendants(root):
+    """Living descendants of `root`, zombies left out."""
+    table, found, wave = parents(), [], [root]
+    while wave:
+        wave = [pid for pid, parent in table.items() if parent in wave]
+        found += wave
+    return [pid for pid in found if state(pid) not in ("Z", "X", "")]
+
+
+def state(pid):
+    """One letter as in ps (R, S, D, T, Z …); empty when the process is gone."""
+    stat = read("/proc/%d/stat" % pid)
+    return stat.rsplit(")", 1)[1].split()[0] if stat else ""
+
+
+def read(path, limit=1 << 20):
+    """Text of a small file, or "" when it cannot be read (the process may just have ended)."""
+    try:
+        with open(path, "rb") as source:
+            return source.read(limit).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def environ(pid):
+    """The environment a process was started with, as a dict."""
+    pairs = (item.partition("=") for item in read("/proc/%d/environ" % pid).split("\0"))
+    return {name: value for name, _, value in pairs if name}
+
+
+def ranks(pids):
+    """{rank: pid} for the processes that a launcher gave a RANK; of a rank's family, the oldest (smallest start time)."""
+    table = {}
+    for pid in pids:
+        rank = environ(pid).get("RANK", "")
+        stat = read("/proc/%d/stat" % pid)
+        if rank.isdigit() and stat:
+            start = int(stat.rsplit(")", 1)[1].split()[19])
+            if int(rank) not in table or start < table[int(rank)][0]:
+                table[int(rank)] = (start, pid)
+    return {rank: pid for rank, (start, pid) in sorted(table.items())}
+
+
+def catches(pid, number):
+    """True when the process has a handler for this signal (so sending it does not kill it)."""
+    for line in read("/proc/%d/status" % pid).splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def end(root, grace=2.0, deadline=10.0):
+    """Terminate, then kill every descendant of `root`; returns the pids still alive at the deadline (normally none)."""
+    start = time.monotonic()
+    sign = signal.SIGTERM
+    while time.monotonic() - start < deadline:
+        _reap()
+        left = descendants(root)
+        if not left:
+            return []
+        if time.monotonic() - start > grace:
+            sign = signal.SIGKILL
+        for pid in left:
+            signal_one(pid, sign)
+        time.sleep(0.05)
+    return descendants(root)
+
+
+def signal_one(pid, number):
+    """Send a signal; False when the process is gone or not ours."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _reap():
+    """Collect the exit status of adopted orphans, so that no zombie is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+    except ChildProcessError:
+        return

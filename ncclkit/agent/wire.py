@@ -1,0 +1,48 @@
+"""The wire: one record, one line of JSON on standard output.
+
+Every line starts with ``{"ncclkit":`` and is written with one `os.write`, so
+it can share a pipe with other programs.  Standard library only, Python >= 3.9.
+"""
+
+import json
+import os
+import sys
+import time
+
+MARK = b'{"ncclkit":'
+VERSION = 1
+LIMIT = 4000
+"""Longest line in bytes that a pipe takes in one piece (PIPE_BUF is 4096); longer ones may tear when ranks share a pipe."""
+
+_out = 1
+
+
+def use(fd):
+    """Send records to this file descriptor from now on (the black box keeps a copy of the original stdout)."""
+    global _out
+    _out = fd
+
+
+def send(kind, **fields):
+    """Write one record; returns False when nobody reads any more (closed pipe, full disk)."""
+    record = {"ncclkit": VERSION, "kind": kind, "t": round(time.time(), 6)}
+    record.update(fields)
+    line = (json.dumps(record, ensure_ascii=True, default=str) + "\n").encode()
+    try:
+        while line:
+            line = line[os.write(_out, line):]
+    except OSError as error:
+        sys.stderr.write("ncclkit: a record of kind %s was not delivered: %s\n" % (kind, error))
+        return False
+    return True
+
+
+def parse(line):
+    """The record in one line of bytes, or None when the line is something else."""
+    if not line.startswith(MARK):
+        return None
+    try:
+        record = json.loads(line.decode("utf-8", "replace"))
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and record.get("ncclkit") == VERSION else None

@@ -1,0 +1,1 @@
+"""Launchers: start ranks with the engines that exist, read their records, leave nothing behind."""

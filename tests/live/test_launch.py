@@ -1,0 +1,142 @@
+"""Real ranks under the guard: they pass, fail, hang and are cancelled, and nothing is ever left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit.launch import local
+from ncclkit.model import NcclkitError
+from tests.processes import leftovers
+
+COLLECTIVE = ("collective", "--backend", "gloo", "--sizes", "8,65536", "--repeats", "3", "--timeout", "30")
+ENDLESS = ("collective", "--backend", "gloo", "--sizes", ",".join(["16777216"] * 2000), "--timeout", "60")
+
+
+def start(folder: Path, argv: tuple[str, ...], deadline: float = 90, on_record: Callable[[dict[str, Any]], None] = print) -> Any:
+    argv = (argv[0], "--folder", str(folder), *argv[1:])
+    return local.run(argv, 2, {"TORCH_FR_BUFFER_SIZE": "100"}, deadline, folder, sys.executable, on_record)
+
+
+def status(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "status.json").read_text()))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Any:
+    yield
+    assert leftovers() == []
+
+
+def test_passes(tmp_path: Path) -> None:
+    records = asyncio.run(start(tmp_path, COLLECTIVE))
+    measured = [r for r in records if r["kind"] == "measure"]
+    assert [(m["bytes"], m["wrong"], m["ranks"]) for m in measured] == [(8, 0, 2), (65536, 0, 2)]
+    assert records[-1]["kind"] == "end"
+    assert status(tmp_path)["reason"] == "done"
+    assert (tmp_path / "rank0.log").exists()
+    assert len((tmp_path / "wire.jsonl").read_bytes().splitlines()) == len(records)
+
+
+def test_a_rank_that_raises(tmp_path: Path) -> None:
+    records = asyncio.run(start(tmp_path, ("train", "--backend", "gloo", "--fault", "rank_raises", "--timeout", "20")))
+    assert status(tmp_path)["reason"] == "failed"
+    assert "ValueError" in (tmp_path / "rank1.log").read_text()
+    assert [r["rank"] for r in records if r.get("phase") == "error"][0] == 1
+
+
+def on_size(act: Callable[[int], None]) -> Callable[[dict[str, Any]], None]:
+    """Call `act` with the pid of rank 1 as soon as rank 1 works on a size."""
+    pids: dict[int, int] = {}
+
+    def see(record: dict[str, Any]) -> None:
+        if record.get("phase") == "hello":
+            pids[record["rank"]] = record["pid"]
+        elif record.get("phase") == "size" and record["rank"] == 1 and 1 in pids:
+            act(pids.pop(1))
+
+    return see
+
+
+def test_a_rank_that_is_killed(tmp_path: Path) -> None:
+    asyncio.run(start(tmp_path, ENDLESS, on_record=on_size(lambda pid: os.kill(pid, signal.SIGKILL))))
+    assert status(tmp_path)["reason"] == "failed"
+    assert "exitcode: -9" in (tmp_path / "launcher.log").read_text().replace("exitcode  :", "exitcode:")
+
+
+def test_a_hang_ends_at_the_deadline_with_evidence(tmp_path: Path) -> None:
+    """Rank 1 stops (SIGSTOP); rank 0 waits in C++; the deadline comes first."""
+    asyncio.run(start(tmp_path, ENDLESS, deadline=20, on_record=on_size(lambda pid: os.kill(pid, signal.SIGSTOP))))
+    assert status(tmp_path)["reason"] == "deadline"
+    looked = json.loads((tmp_path / "processes.json").read_text())
+    assert looked["1"]["state"].startswith("T")
+    assert "all_reduce" in (tmp_path / "stacks_rank0.txt").read_text()
+    assert (tmp_path / "fr_rank_0").stat().st_size > 0
+
+
+def test_cancel(tmp_path: Path) -> None:
+    async def main() -> None:
+        running = asyncio.Event()
+        task = asyncio.create_task(start(tmp_path, ENDLESS, on_record=on_size(lambda pid: running.set())))
+        await asyncio.wait_for(running.wait(), 80)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert status(tmp_path)["reason"] == "cancelled"
+
+
+SCRIPT = """
+import asyncio, sys
+from pathlib import Path
+from tests.live.test_launch import ENDLESS, start
+asyncio.run(start(Path(sys.argv[1]), ENDLESS, on_record=lambda r: print(r.get("phase"), flush=True)))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_kernel_is_killed(tmp_path: Path, number: int) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    assert any("size" in line for line in parent.stdout)
+    parent.send_signal(number)
+    parent.wait(20)
+    until = time.monotonic() + 30
+    while leftovers() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert leftovers() == []
+    assert status(tmp_path)["reason"] == "orphaned"
+
+
+def test_interpreter_without_torch(tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    with pytest.raises(NcclkitError, match="cannot import torch"):
+        asyncio.run(local.check(str(bare / "bin" / "python")))
+
+
+@pytest.mark.parametrize("python", ["/no/such/python", "", 3])
+def test_interpreter_that_does_not_exist(python: Any) -> None:
+    with pytest.raises(NcclkitError, match="training interpreter"):
+        asyncio.run(local.check(python))
+
+
+def test_records_survive_floods_and_torn_lines(tmp_path: Path) -> None:
+    """A command that writes megabytes without a newline around its record."""
+    code = ("import sys; w=sys.stdout.write; w('x'*3000000); w('\\n{\"ncclkit\":1,\"kind\":\"a\"}\\n'); w('{\"ncclkit\":1,'); w('broken\\n');"
+            "w('{\"ncclkit\":1,\"kind\":\"b\"}')")
+    local.pack(tmp_path)
+    records = asyncio.run(local.guarded([sys.executable, "-c", code], {}, 30, tmp_path, sys.executable, lambda r: None))
+    assert [r["kind"] for r in records] == ["a", "b", "end"]
+    assert b"x" * 1000 in (tmp_path / "launcher.log").read_bytes()
