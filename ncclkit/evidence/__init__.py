@@ -1,0 +1,81 @@
+"""From what a job leaves behind to events: logs, dumps, reports, stacks.  ``docs/events.md`` is the contract."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ncclkit.evidence import files, flight, inputs
+from ncclkit.evidence.files import Part
+from ncclkit.evidence.job import job
+from ncclkit.evidence.kinds import KINDS
+from ncclkit.evidence.merge import Merger, finish
+from ncclkit.model import Event, NcclkitError
+
+__all__ = ["KINDS", "Reading", "job", "read"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read: events in the order of the files, one row per file, one sentence per thing that went wrong."""
+
+    events: list[Event]
+    inputs: list[dict[str, Any]]
+    problems: list[str]
+
+
+def read(paths: Iterable[str | Path], *, stdin: BinaryIO | None = None, executor: Executor | None = None) -> Reading:
+    """Read files and folders of any mixture; ``-`` is standard input (`stdin`).
+
+    executor: any `concurrent.futures` executor that reads the files side by side; the result is the same.  Raises
+    NcclkitError in one sentence when nothing that was given can be read; a bad file among good ones is a problem.
+    """
+    given: list[str | Path] = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    if not given:
+        raise NcclkitError("No input was given; name a log file, a folder with logs, or '-' for standard input.")
+    found, problems = inputs.find(given)
+    parts = list(_parts(found, stdin, executor))
+    problems += [part.problem for part in parts if part.problem]
+    if not any(part.kind not in ("empty", "binary", "archive", "unknown") for part in parts):
+        raise NcclkitError(_nothing(given, parts, problems))
+    named = set(map(str, given))
+    problems += [f"{part.path} is empty." for part in parts if part.kind == "empty" and part.path in named]
+    events = _merged(parts)
+    counts = Counter(event.path for event in events)
+    rows = [part.row(counts[part.path]) for part in parts]
+    return Reading(events, rows, problems)
+
+
+def _parts(found: list[str], stdin: BinaryIO | None, executor: Executor | None) -> Iterator[Part]:
+    if executor is None or "-" in found:
+        return (files.read(path, stdin) for path in found)
+    return executor.map(files.read, found)
+
+
+def _merged(parts: list[Part]) -> list[Event]:
+    """Events of all files together, then what only all ranks' dumps together tell."""
+    merger = Merger()
+    for part in parts:
+        for event in part.events:
+            merger.add(event)
+    dumps = [part.dump for part in parts if part.dump is not None]
+    events = finish([*merger.events(), *map(flight.summary, dumps)])
+    order = {part.path: number for number, part in enumerate(parts)}
+    events += flight.analyse(dumps, job(events)["ranks"])
+    return sorted(events, key=lambda event: (order.get(event.path, len(order)), event.line))
+
+
+def _nothing(given: list[str | Path], parts: list[Part], problems: list[str]) -> str:
+    """Why nothing could be read, in one sentence."""
+    if len(parts) == 1 and problems:
+        return problems[-1].rstrip(".") + ("." if "; " in problems[-1] else "; give a log file or a folder with logs.")
+    names = ", ".join(str(name) for name in given[:3]) + (" …" if len(given) > 3 else "")
+    if len(parts) == 1:
+        return f"{parts[0].path} is empty; was the job's output sent somewhere else?"
+    if not parts:
+        return f"{names} holds no file; give the folder in which the job wrote its logs."
+    return f"None of the {len(parts)} files in {names} is a readable log; give the folder with the job's logs."

@@ -1,0 +1,121 @@
+"""What a grammar is made of: a line of a log, and the rules that turn it into events.
+
+A rule costs nothing until its literal anchor stands in the line; only then its
+regular expression runs.  Grammar modules declare `RULES`, each pattern under a
+specimen line, and `GATE`, the few literals that the scanner looks for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ncclkit.model import Event
+
+TEXT = 2000
+"""Longest text of an event in characters."""
+
+Data = dict[str, Any]
+Make = Callable[["re.Match[str]", Data, "Line"], "Data | None"]
+
+
+@dataclass(slots=True)
+class Line:
+    """One line that something was found in, without colours and launcher prefix."""
+
+    text: str
+    """What the event will cite: only ANSI codes and the launcher's prefix are gone."""
+    body: str = ""
+    """`text` without ``[rank3]:`` and leading timestamps, for line-by-line parsers."""
+    path: str = ""
+    number: int = 0
+    rank: int | None = None
+    local: bool = False
+    """True when `rank` is only a launcher's label: right on one host, perhaps a local rank on many."""
+    host: str = ""
+    pid: int | None = None
+    time: float | None = None
+    end: int = 0
+    """Where the line ends in its block."""
+    speaker: str = ""
+    """The launcher prefix itself; lines of one process share it."""
+    following: Callable[[], Iterator[Line]] = field(default=lambda: iter(()))
+    """The lines after this one, of all speakers, as far as the scanner may look ahead."""
+
+    def own(self, limit: int) -> Iterator[Line]:
+        """The next `limit` lines of the same speaker."""
+        for line in self.following():
+            if line.speaker == self.speaker:
+                if limit == 0:
+                    return
+                limit -= 1
+                yield line
+
+    def event(self, kind: str, data: Mapping[str, Any], *, text: str = "", **known: Any) -> Event:
+        """An event on this line; `known` (rank, host, pid) wins over the prefix."""
+        data = dict(data) | ({"_local": True} if self.local and known.get("rank") is None else {})
+        found: Data = {"host": self.host, "pid": self.pid, "rank": self.rank, "time": self.time}
+        found |= {key: value for key, value in known.items() if value not in (None, "")}
+        return Event(kind, text=clip(text or self.text), path=self.path, line=self.number, data=data, **found)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of line: a literal anchor, a pattern whose named groups become `data`."""
+
+    kind: str
+    anchor: bytes
+    pattern: re.Pattern[str]
+    ints: frozenset[str]
+    span: int
+    make: Make | None
+    fixed: Mapping[str, Any]
+
+    def read(self, line: Line) -> Event | None:
+        """The event of this rule on `line`, or None.  A wrapped message is looked for over `span` lines."""
+        match, text = self.pattern.search(line.text), line.text
+        if match is None and self.span > 1:
+            lines = [line.text, *(later.body for later in line.own(self.span - 1))]
+            match, text = self.pattern.search(" ".join(part.strip() for part in lines)), "\n".join(lines)
+        if match is None:
+            return None
+        caught = {**self.fixed, **{key: self._value(key, value) for key, value in match.groupdict().items()}}
+        data = self.make(match, caught, line) if self.make is not None else caught
+        if data is None:
+            return None
+        known = {key: data.pop("_" + key, None) for key in ("rank", "host", "pid", "time")}
+        cited = data.pop("_line", None)
+        return (cited or line).event(self.kind, data, text=cited.text if cited else text, **known)
+
+    def _value(self, key: str, value: str | None) -> Any:
+        if value is None or key not in self.ints:
+            return value
+        return whole(value)
+
+
+def rule(
+    kind: str, anchor: str, pattern: str, *, ints: str = "", span: int = 1, make: Make | None = None, **fixed: Any
+) -> Rule:
+    """A rule; `ints` names the groups that are integers, `fixed` adds constant data.
+
+    Groups named ``_rank``, ``_host``, ``_pid`` and ``_time`` fill the event's own fields instead of `data`; a `make`
+    that returns ``_line`` cites that line.
+    """
+    return Rule(kind, anchor.encode(), re.compile(pattern, re.ASCII), frozenset(ints.split()), span, make, fixed)
+
+
+def whole(text: str | None) -> int | None:
+    """The integer in a text; None for none and for numbers that cannot be meant (more than 18 digits)."""
+    return int(text) if text and len(text) < 19 and re.fullmatch(r"-?\d+", text, re.ASCII) else None
+
+
+def clip(text: str) -> str:
+    """At most `TEXT` characters; the beginning and the end stay, as both name the fault."""
+    return text if len(text) <= TEXT else f"{text[:600]}\n[...]\n{text[-(TEXT - 607) :]}"
+
+
+def frame(file: str, line: str | int | None, func: str) -> Data:
+    """One stack frame as it stands in `data["frames"]`."""
+    return {"file": file, "line": whole(str(line)) or 0, "func": func}

@@ -1,0 +1,170 @@
+"""Floods become one event with a count, and every event learns its rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from ncclkit.model import Event
+
+FREE = frozenset({"message", "frames", "until", "last_error", "ran_ms", "channels", "last", "first", "_local", "error"})
+"""Fields of `data` in which equal events may differ."""
+LAST = {"progress": (), "worker.phase": ("phase",)}
+"""Kinds of which only the last one per rank and file counts, and the fields that tell them apart."""
+NUMBERS = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})|0x[0-9a-fA-F]+|\d+")
+TRACE_GAP = 12
+"""Back-trace lines of one process that are this close (in lines) belong to one failure."""
+
+
+class Merger:
+    """Collects events; equal ones become one.  Equal: same kind, source and process, same text without its numbers."""
+
+    def __init__(self) -> None:
+        self._events: dict[Any, _Flood] = {}
+        self._traces: dict[Any, int] = {}
+
+    def add(self, event: Event) -> None:
+        """Take one event; it may already stand for many."""
+        if event.kind == "nccl.trace" and self._continues(event):
+            return
+        key = _key(event)
+        flood = self._events.get(key)
+        if flood is None:
+            self._events[key] = _Flood(event)
+        else:
+            flood.add(event)
+
+    def _continues(self, event: Event) -> bool:
+        process = (event.path, event.host, event.pid)
+        near = self._traces.get(process, -TRACE_GAP)
+        self._traces[process] = event.line
+        return 0 < event.line - near < TRACE_GAP
+
+    def events(self) -> list[Event]:
+        """What was collected, in the order of the files, without exception lines that a traceback already tells."""
+        events = [flood.event() for flood in self._events.values()]
+        told = [event for event in events if event.kind == "python.exception" and event.data["frames"]]
+        return [event for event in events if not _is_told(event, told)]
+
+
+class _Flood:
+    """Equal events while they are counted."""
+
+    __slots__ = ("channels", "count", "last", "shown")
+
+    def __init__(self, event: Event) -> None:
+        self.shown = self.last = event
+        self.count = event.count
+        self.channels = set(event.data["channels"]) if event.kind == "nccl.channel" else None
+
+    def add(self, event: Event) -> None:
+        self.count += event.count
+        if self.channels is not None:
+            self.channels.update(event.data["channels"])
+        backwards = event.kind == "progress" and event.rank is None and event.data["step"] < self.last.data["step"]
+        if not backwards:  # of several unnamed speakers the one that came furthest counts
+            self.last = event
+
+    def event(self) -> Event:
+        if self.shown.kind in LAST:
+            return replace(self.last, count=self.count)
+        if self.channels is not None:
+            return replace(
+                self.shown, data=dict(self.shown.data) | {"channels": sorted(self.channels)}, count=self.count
+            )
+        if self.shown.kind == "nccl.op":
+            return replace(self.shown, data=dict(self.shown.data) | {"last": self.last.data["last"]}, count=self.count)
+        return replace(self.shown, count=self.count) if self.count != self.shown.count else self.shown
+
+
+def _key(event: Event) -> Any:
+    who = (event.kind, event.path, event.host, event.pid, event.rank)
+    data = event.data
+    if event.kind in LAST:
+        return (*who, *(data.get(name) for name in LAST[event.kind]))
+    if event.kind == "nccl.channel":
+        return (event.kind, data["src"], data["dst"], data["transport"], data["gdr"])
+    if event.kind.startswith(("flight.", "ras.", "stack")):
+        return (*who, event.line, event.text)
+    fields = tuple([(name, repr(data[name])) for name in data if name not in FREE])
+    return (*who, fields, _shape(event.text) if "message" in data or "error" in data or "frames" in data else "")
+
+
+def _shape(text: str) -> str:
+    """A text without its numbers; addresses of peers stay, as they tell who it was."""
+    return NUMBERS.sub("#", text) if "." not in text else NUMBERS.sub(lambda match: match[1] or "#", text)
+
+
+def _is_told(event: Event, told: list[Event]) -> bool:
+    if event.kind != "python.exception" or event.data["frames"]:
+        return False
+    return any(
+        trace.path == event.path
+        and trace.line < event.line <= trace.data["until"]
+        and trace.data["type"] == event.data["type"]
+        for trace in told
+    )
+
+
+def finish(events: Iterable[Event]) -> list[Event]:
+    """The last step over all files: ranks by process, public data only."""
+    merged = list(events)
+    ties = _ties(merged)
+    hosts = {event.host for event in merged if event.kind == "nccl.init" and event.host}
+    return list(_once(_public(_ranked(event, ties, len(hosts) > 1)) for event in merged))
+
+
+def _once(events: Iterable[Event]) -> Iterator[Event]:
+    """torchrun tells each exit twice, as it happens and in its summary; the first word stands."""
+    told: set[tuple[str, int | None]] = set()
+    for event in events:
+        if event.kind == "elastic.exit" and event.pid is not None:
+            if (event.path, event.pid) in told:
+                continue
+            told.add((event.path, event.pid))
+        yield event
+
+
+def _ties(events: list[Event]) -> dict[tuple[str, int], int]:
+    """(host, pid) → global rank; the largest communicator is the job, and a worker's own word wins."""
+    ties: dict[tuple[str, int], int] = {}
+    inits = [e for e in events if e.kind == "nccl.init" and e.pid is not None and not e.data.get("parent")]
+    world = max((e.data["nranks"] for e in inits), default=0)
+    for event in inits:
+        if event.data["nranks"] == world and event.pid is not None:
+            ties[event.host, event.pid] = event.data["rank"]
+    for event in events:
+        if event.kind == "worker.phase" and event.pid is not None and event.rank is not None:
+            ties[event.host.partition(".")[0], event.pid] = event.rank
+    pids: dict[int, set[int]] = {}
+    for (_, pid), rank in ties.items():
+        pids.setdefault(pid, set()).add(rank)
+    for event in events:
+        if event.kind == "elastic.exit" and event.pid is not None and event.rank is not None:
+            pids.setdefault(event.pid, set()).add(event.rank)
+    return ties | {("", pid): next(iter(ranks)) for pid, ranks in pids.items() if len(ranks) == 1}
+
+
+def _ranked(event: Event, ties: dict[tuple[str, int], int], many_hosts: bool) -> Event:
+    if event.pid is not None:
+        rank = ties.get(
+            (event.host.partition(".")[0], event.pid), ties.get(("", event.pid)) if not event.host else None
+        )
+        if rank is not None and rank != event.rank and (event.rank is None or event.data.get("_local")):
+            return replace(event, rank=rank)
+        if rank is not None:
+            return event
+    if event.data.get("_local") and many_hosts:
+        return replace(event, rank=None)
+    if event.kind == "nccl.init" and event.rank is None and event.pid is None:
+        return replace(event, rank=event.data["rank"])
+    return event
+
+
+def _public(event: Event) -> Event:
+    data = {key: value for key, value in event.data.items() if not key.startswith("_")}
+    if event.kind == "nccl.channel":
+        data["channels"] = len(data["channels"])
+    return replace(event, data=data) if data != event.data else event

@@ -1,0 +1,57 @@
+"""What our own runs leave beside the logs: ``wire.jsonl``, ``status.json``, ``plan.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ncclkit.agent import wire
+from ncclkit.evidence.grammar import clip
+from ncclkit.evidence.torchrun import signal_of
+from ncclkit.model import Event
+
+SKIPPED = frozenset({"fact", "measure"})
+"""Records that are facts and measurements, not events."""
+
+
+def from_wire(raw: bytes, path: str, number: int) -> Event | None:
+    """The `worker.phase` event of one line of ``wire.jsonl``."""
+    record = wire.parse(raw)
+    if record is None or record.get("kind") in SKIPPED:
+        return None
+    rest = {key: value for key, value in record.items() if key not in ("ncclkit", "kind", "t", "rank", "host", "pid")}
+    data = {"phase": str(record.get("phase") or record.get("kind"))} | rest
+    time, rank, pid = record.get("t"), record.get("rank"), record.get("pid")
+    return Event(
+        "worker.phase",
+        clip(raw.decode("utf-8", "replace").strip()),
+        path,
+        number,
+        float(time) if isinstance(time, (int, float)) else None,
+        str(record.get("host") or ""),
+        pid if isinstance(pid, int) else None,
+        rank if isinstance(rank, int) else None,
+        data,
+    )
+
+
+def from_status(value: Mapping[str, Any], path: str) -> Iterator[Event]:
+    """How each rank of a run ended: ``{"reason": …, "exits": {"0": {"exitcode": …, "signal": …}}}``."""
+    exits = value.get("exits")
+    for rank, end in exits.items() if isinstance(exits, dict) else ():
+        if isinstance(end, dict) and str(rank).isdigit():
+            exitcode = end.get("exitcode")
+            signal = end.get("signal") or signal_of(exitcode if isinstance(exitcode, int) else None)
+            data = {"exitcode": exitcode, "signal": signal, "reason": str(value.get("reason", ""))}
+            text = f"rank {rank}: exit code {exitcode}, signal {signal}, the run ended: {data['reason']}"
+            yield Event("worker.exit", text, path, 0, rank=int(str(rank)[:9]), data=data)
+
+
+def from_plan(value: Mapping[str, Any], path: str) -> Iterator[Event]:
+    """How many ranks a run was meant to have."""
+    ranks = value.get("ranks")
+    if isinstance(ranks, int):
+        data = {"phase": "plan", "ranks": ranks} | {
+            key: value[key] for key in ("backend", "name") if isinstance(value.get(key), str)
+        }
+        yield Event("worker.phase", f"plan: {ranks} ranks", path, 0, data=data)

@@ -1,0 +1,172 @@
+"""Flight Recorder: all schemas, gloo's ways, who is missing, who differs, who left nothing."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from ncclkit import evidence
+
+ALL = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+
+
+def entry(
+    seq,
+    op="all_reduce",
+    *,
+    lib="nccl",
+    state="completed",
+    retired=None,
+    sizes=((8,),),
+    group=("0", "default_pg"),
+    **more,
+):
+    retired = state == "completed" if retired is None else retired
+    return {
+        "record_id": seq,
+        "pg_id": 0,
+        "process_group": group,
+        "collective_seq_id": seq,
+        "p2p_seq_id": 0,
+        "op_id": seq,
+        "profiling_name": f"{lib}:{op}",
+        "time_created_ns": 1,
+        "input_sizes": [list(size) for size in sizes],
+        "input_dtypes": ["Float"],
+        "output_sizes": [],
+        "output_dtypes": [],
+        "state": state,
+        "retired": retired,
+        "is_p2p": False,
+        "timeout_ms": 600000,
+        "frames": [{"name": "step", "filename": "train.py", "line": 30 + seq}],
+    } | more
+
+
+def waiting(seq, **more):
+    return entry(seq, state="started", **more)
+
+
+def dump(entries, config=ALL, version="2.10"):
+    return {"version": version, "pg_config": config, "pg_status": {}, "entries": entries}
+
+
+def write(folder, dumps, name="nccl_trace_rank_{}"):
+    for rank, value in dumps.items():
+        (folder / name.format(rank)).write_bytes(pickle.dumps(value, 2))
+    return {event.kind: event for event in evidence.read([folder]).events if event.kind != "flight.dump"}
+
+
+def test_the_rank_that_never_entered_is_missing(tmp_path):
+    done = [entry(1), entry(2)]
+    events = write(tmp_path, {rank: dump(done if rank == 2 else [*done, waiting(3)]) for rank in range(4)})
+    event = events.pop("flight.missing")
+    assert events == {}
+    assert (event.data["seq"], event.data["op"], event.data["missing"], event.data["waiting"]) == (
+        3,
+        "all_reduce",
+        [2],
+        [0, 1, 3],
+    )
+    assert event.data["last_seq"] == {"0": 3, "1": 3, "2": 2, "3": 3}
+    assert event.data["frames"] == [{"file": "train.py", "line": 32, "func": "step"}]
+    assert event.rank == 2 and "rank 2: last was 2 all_reduce" in event.text
+
+
+def test_the_lowest_rank_is_not_the_truth(tmp_path):
+    events = write(
+        tmp_path,
+        {rank: dump([entry(1), waiting(2, op="broadcast" if rank == 0 else "all_reduce")]) for rank in range(4)},
+    )
+    data = events["flight.mismatch"].data
+    assert (data["seq"], data["field"]) == (2, "op")
+    assert data["majority"] == {"value": "all_reduce", "ranks": [1, 2, 3]}
+    assert data["odd"] == [{"value": "broadcast", "ranks": [0]}]
+
+
+@pytest.mark.parametrize(("field", "other"), [("sizes", {"sizes": ((16,),)}), ("dtypes", {"input_dtypes": ["Half"]})])
+def test_sizes_and_dtypes_that_differ(tmp_path, field, other):
+    events = write(tmp_path, {rank: dump([entry(1), waiting(2, **(other if rank == 1 else {}))]) for rank in range(4)})
+    assert (events["flight.mismatch"].data["field"], events["flight.mismatch"].data["odd"][0]["ranks"]) == (field, [1])
+
+
+def test_equal_numbers_of_elements_are_no_mismatch(tmp_path):
+    assert write(tmp_path, {rank: dump([entry(1, sizes=((2, 4),) if rank else ((8,),))]) for rank in range(4)}) == {}
+
+
+def test_uneven_all_to_all_is_legal(tmp_path):
+    assert write(tmp_path, {rank: dump([entry(1, "all_to_all", sizes=((rank + 1,),))]) for rank in range(4)}) == {}
+
+
+def test_everybody_stuck_in_the_same_collective(tmp_path):
+    events = write(
+        tmp_path, {rank: dump([entry(1), entry(2, state="scheduled" if rank == 1 else "started")]) for rank in range(4)}
+    )
+    assert events["flight.stuck"].data["states"] == {"0": "started", "1": "scheduled", "2": "started", "3": "started"}
+
+
+def test_ranks_without_a_dump_are_named(tmp_path):
+    event = write(tmp_path, {rank: dump([entry(1), waiting(2)]) for rank in (0, 1, 3)})["flight.missing"]
+    assert (event.data["missing"], event.data["no_dump"], event.data["waiting"]) == ([], [2], [0, 1, 3])
+
+
+def test_a_healthy_job_gives_nothing(tmp_path):
+    assert write(tmp_path, {rank: dump([entry(1), entry(2)]) for rank in range(4)}) == {}
+
+
+def test_gloo_never_leaves_scheduled_and_names_no_ranks(tmp_path):
+    def gloo(seq, retired, group=("0", "default_pg")):
+        return entry(seq, lib="gloo", state="scheduled", retired=retired, group=group)
+
+    config = {"": {"name": "", "desc": "", "ranks": "[]"}}
+    done = [gloo(1, True), gloo(2, True)]
+    events = write(
+        tmp_path,
+        {rank: dump(done if rank == 1 else [*done, gloo(3, False)], config) for rank in range(3)},
+        "fr_rank_{}",
+    )
+    assert (events["flight.missing"].data["missing"], events["flight.missing"].data["waiting"]) == ([1], [0, 2])
+
+
+def test_groups_are_compared_one_by_one(tmp_path):
+    config = ALL | {"1": {"name": "1", "desc": "tp", "ranks": "[2, 3]"}}
+    sub = {"group": ("1", "tp")}
+    dumps = {rank: dump([entry(1)], config) for rank in (0, 1)}
+    dumps |= {2: dump([entry(1), waiting(1, **sub)], config), 3: dump([entry(1)], config)}
+    event = write(tmp_path, dumps)["flight.missing"]
+    assert (event.data["group"], event.data["desc"], event.data["missing"], event.data["waiting"]) == (
+        "1",
+        "tp",
+        [3],
+        [2],
+    )
+
+
+def old(entries, config):
+    """torch 2.2 and 2.3: ``seq_id``, no process group in the entry."""
+    keys = ("record_id", "pg_id", "profiling_name", "input_sizes", "state", "frames")
+    plain = [{key: item[key] for key in keys} | {"seq_id": item["collective_seq_id"]} for item in entries]
+    return plain if config is None else {"version": "1.4", "pg_config": config, "entries": plain}
+
+
+@pytest.mark.parametrize("config", [None, {0: [0, 1, 2]}], ids=["2.2", "2.3"])
+def test_old_schemas(tmp_path, config):
+    dumps = {rank: old([entry(1)] if rank == 1 else [entry(1), waiting(2)], config) for rank in range(3)}
+    assert write(tmp_path, dumps)["flight.missing"].data["missing"] == [1]
+
+
+def test_json_dumps_and_a_rank_told_inside(tmp_path):
+    for rank in range(3):
+        value = dump([entry(1)] if rank == 1 else [entry(1), waiting(2)], {}) | {"rank": rank}
+        (tmp_path / f"dump{chr(97 + rank)}.json").write_text(json.dumps(value))
+    reading = evidence.read([tmp_path])
+    (missing,) = [event for event in reading.events if event.kind == "flight.missing"]
+    assert missing.data["missing"] == [1]
+    assert [row["kind"] for row in reading.inputs] == ["flight"] * 3
+
+
+def test_point_to_point_is_left_out(tmp_path):
+    sends = [entry(1), entry(2, "send 1->2", is_p2p=True)]
+    assert write(tmp_path, {rank: dump(sends if rank == 1 else [entry(1)]) for rank in range(4)}) == {}

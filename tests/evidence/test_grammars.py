@@ -1,0 +1,146 @@
+"""Each line of the libraries becomes the event that the contract promises."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ncclkit.evidence import KINDS
+from tests.evidence import specimens
+
+DOCS = Path(__file__).parents[2] / "docs" / "events.md"
+PLAIN = [*specimens.NCCL, *specimens.GLOO, *specimens.STORE, *specimens.LAUNCHERS, *specimens.SYSTEM]
+WRAPPERS = {
+    "plain": "{}",
+    "torchrun": "[default3]:{}",
+    "role": "[trainer3|0]:{}",
+    "mpirun": "[1,3]<stderr>:{}",
+    "ray": "\x1b[36m(RayWorker pid=4711, ip=10.0.0.7)\x1b[0m {}",
+    "kubectl": "2026-11-21T01:02:03.123456789Z stderr F {}",
+    "logger": "2026-11-21 01:02:03,123 {}",
+    "bar": "Train:  20%|##   | 375/1881 [3:40:16<16:05:32, 35.55s/it]{}",
+    "crlf": "{}\r",
+}
+
+
+def has(event, fields):
+    return {key: event.data.get(key) for key in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "fields"), PLAIN, ids=lambda value: value[:60] if isinstance(value, str) else ""
+)
+def test_a_line_becomes_its_event(only, text, kind, fields):
+    assert [event for event in only(kind, text + "\n") if has(event, fields)]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "fields", "rank"), specimens.C10D, ids=lambda value: value[:60] if isinstance(value, str) else ""
+)
+def test_a_line_of_c10d_becomes_its_event_and_names_the_global_rank(only, text, kind, fields, rank):
+    (event,) = only(kind, text)
+    assert has(event, fields)
+    assert event.rank == rank
+
+
+@pytest.mark.parametrize(("text", "file", "fields"), specimens.WARN, ids=[case[0][:50] for case in specimens.WARN])
+@pytest.mark.parametrize(
+    "head",
+    ["node-1:4711:4720 [3] {}:49 NCCL WARN ", "[2026-11-21 00:28:00] node-1:4711:4720 [3] {}:49 (init) NCCL WARN "],
+    ids=["2.10", "2.30"],
+)
+def test_a_warning_is_classified_in_old_and_new_envelopes(only, head, text, file, fields):
+    (event,) = only("nccl.warn", "\n" + head.format(file) + text)
+    assert has(event, fields | {"file": file, "line": 49, "dev": 3, "message": text})
+    assert (event.host, event.pid, event.line) == ("node-1", 4711, 2)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=list(WRAPPERS))
+@pytest.mark.parametrize(
+    ("text", "kind", "fields"),
+    [specimens.NCCL[3], (specimens.C10D[1][:3]), specimens.STORE[0], specimens.SYSTEM[0]],
+    ids=["nccl", "c10d", "store", "cuda"],
+)
+def test_wrappers_do_not_hide_a_line(only, wrapper, text, kind, fields):
+    (event,) = only(kind, wrapper.format(text) + "\nnext line\n")
+    assert has(event, fields)
+    assert "\x1b" not in event.text
+
+
+def test_a_wrapped_message_is_read_over_its_lines(only):
+    text = "[Rank 0] Watchdog caught collective operation timeout:\n"
+    text += "  WorkNCCL(SeqNum=4, OpType=ALLREDUCE, Timeout(ms)=1800000)\n  ran for 1800090 milliseconds"
+    (event,) = only("c10d.timeout", text)
+    assert has(event, {"seq": 4, "op": "ALLREDUCE", "ran_ms": 1800090})
+
+
+def test_torch_quotes_the_last_warning_of_nccl(look):
+    text = (
+        "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, "
+        "invalid usage (run with "
+        "NCCL_DEBUG=WARN for details), NCCL version 2.27.5\nncclInvalidUsage: This usually reflects invalid usage of "
+        "NCCL library.\nLast error:\n"
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 5d000\n"
+    )
+    events = {event.kind: event for event in look(text).events}
+    assert events["c10d.error"].data["nccl_version"] == "2.27.5"
+    assert events["c10d.error"].data["last_error"].startswith("Duplicate GPU detected")
+    assert events["nccl.warn"].data["family"] == "duplicate_gpu"
+    assert events["nccl.warn"].line == 4
+    assert not events["python.exception"].data["victim"]
+
+
+def test_the_summary_of_torchrun_names_rank_exit_and_root(look):
+    text = """E1121 01:02:03.000000 99 api.py:984] failed (exitcode: -9) local_rank: 1 (pid: 4712) of binary: python
+Failures:
+[1]:
+  time      : 2026-11-21_01:02:03
+  host      : node-1
+  rank      : 6 (local_rank: 2)
+  exitcode  : -15 (pid: 4713)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 4713
+------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_01:02:02
+  host      : node-1
+  rank      : 5 (local_rank: 1)
+  exitcode  : -9 (pid: 4712)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 4712
+"""
+    events = look(text).events
+    exits = {event.rank: event.data["signal"] for event in events if event.kind == "elastic.exit"}
+    assert exits == {5: 9, 6: 15}
+    (root,) = [event for event in events if event.kind == "elastic.root"]
+    assert (root.rank, root.data["signal"], root.data["host"]) == (5, 9, "node-1")
+
+
+def test_the_frames_of_the_failed_collective_are_kept(only):
+    text = "[rank0]:[E1121 23:59:01.9 x.cpp:1] Stack trace of the failed collective: \n"
+    text += "#0 all_reduce from /opt/torch/dist.py:2805\n#1 main from /home/me/train.py:7\n"
+    (event,) = only("c10d.stack", text)
+    assert event.data["frames"][-1] == {"file": "/home/me/train.py", "line": 7, "func": "main"}
+
+
+def test_docs_list_exactly_the_kinds_and_their_fields():
+    rows = re.findall(r"^\| `([a-z0-9_.]+)` \| (.*?) \| .* \|$", DOCS.read_text(), re.MULTILINE)
+    told = {kind: set(re.findall(r"`(\w+)`", fields)) for kind, fields in rows}
+    assert told.keys() == KINDS.keys()
+    assert {kind: set(fields) - told[kind] for kind, fields in KINDS.items() if set(fields) - told[kind]} == {}
+
+
+def test_every_event_has_all_fields_of_its_kind(look):
+    lines = [case[0] for case in (*PLAIN, *specimens.C10D)] + [
+        f"node-1:1:2 [0] {file}:1 NCCL WARN {text}" for text, file, _ in specimens.WARN
+    ]
+    events = look("\n".join(lines)).events
+    assert {event.kind for event in events} >= {kind for _, kind, *_ in (*PLAIN, *specimens.C10D)}
+    assert {
+        event.kind: set(KINDS[event.kind]) - event.data.keys()
+        for event in events
+        if set(KINDS[event.kind]) - event.data.keys()
+    } == {}

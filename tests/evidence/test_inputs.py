@@ -1,0 +1,228 @@
+"""Whatever users hand over: read it, or say in one sentence why not; a bad file never spoils a good one."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import stat
+import tarfile
+import zipfile
+
+import pytest
+
+from ncclkit import evidence
+from ncclkit.evidence import inputs, streams
+from ncclkit.model import NcclkitError
+
+GOOD = "step 1\nRuntimeError: CUDA error: boom\n"
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8
+
+
+def kinds(reading):
+    return [event.kind for event in reading.events]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress], ids=["gz", "bz2", "xz"])
+def test_packed_files_are_read_whatever_their_name(look, pack):
+    reading = look(pack(GOOD.encode()), "job.log")
+    assert kinds(reading) == kinds(look(GOOD))
+    assert reading.inputs[0]["lines"] == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.encode("utf-16"),
+        GOOD.encode("utf-16-le"),
+        GOOD.encode("utf-16-be"),
+        GOOD.replace("\n", "\r\n").encode(),
+        b"\xff\xfe\xfa caf\xe9\n" + GOOD.encode(),
+        b"\0" * 5000 + GOOD.encode(),
+        GOOD.encode().replace(b"1", b"\0"),
+        GOOD.encode().rstrip(b"\n"),
+        b"\xef\xbb\xbf" + GOOD.encode(),
+    ],
+    ids=["utf16", "utf16le", "utf16be", "crlf", "invalid", "hole", "nul", "no newline", "bom"],
+)
+def test_odd_texts_are_read(look, text):
+    assert "cuda.error" in kinds(look(text))
+
+
+def test_a_broken_gz_gives_what_came_before_the_break(look):
+    lines = "".join(f"ValueError: {os.urandom(30).hex()}\n" for _ in range(3000))
+    whole = gzip.compress((GOOD + lines).encode())
+    reading = look(whole[: len(whole) // 2], "job.log.gz")
+    assert "cuda.error" in kinds(reading)
+    assert len(reading.problems) == 1 and "breaks off" in reading.problems[0]
+
+
+def test_a_bomb_stops_at_the_limit(look, monkeypatch):
+    monkeypatch.setattr(streams, "LARGEST", 1 << 20)
+    reading = look(gzip.compress(GOOD.encode() + b"x\n" * (4 << 20)), "job.gz")
+    assert "cuda.error" in kinds(reading) and "unpacks to more than" in reading.problems[0]
+
+
+def test_archives_are_named(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("job.log", GOOD)
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("job.log"))
+    (tmp_path / "job.log").write_text(GOOD)
+    reading = evidence.read([tmp_path])
+    assert [row["kind"] for row in reading.inputs] == ["archive", "archive", "log"]
+    assert all("archive" in problem and "unpack it" in problem for problem in reading.problems)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [(b"", "empty"), (PNG, "binary"), (b"\0" * 100, "binary"), (zipfile.ZipFile, "archive")]
+)
+def test_one_sentence_where_nothing_can_be_read(tmp_path, content, says):
+    path = tmp_path / "job.log"
+    if content is zipfile.ZipFile:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("x", "y")
+    else:
+        path.write_bytes(content)
+    with pytest.raises(NcclkitError, match=says) as error:
+        evidence.read([path])
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_missing_paths_empty_folders_and_no_input(tmp_path):
+    with pytest.raises(NcclkitError, match="nowhere.log does not exist"):
+        evidence.read([tmp_path / "nowhere.log"])
+    with pytest.raises(NcclkitError, match="holds no file"):
+        evidence.read([tmp_path])
+    with pytest.raises(NcclkitError, match="No input"):
+        evidence.read([])
+    (tmp_path / "a.bin").write_bytes(PNG)
+    (tmp_path / "b.bin").write_bytes(PNG)
+    with pytest.raises(NcclkitError, match="None of the 2 files"):
+        evidence.read([tmp_path])
+
+
+def deny(monkeypatch, forbidden):
+    """Refuse one file as the kernel would refuse it to another user; root is refused nothing."""
+    real = open
+
+    def opened(path, *args, **kwargs):
+        if os.fspath(path) == str(forbidden):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(inputs, "open", opened, raising=False)
+
+
+def test_no_permission(tmp_path, monkeypatch):
+    secret, good = tmp_path / "secret.log", tmp_path / "good.log"
+    secret.write_text(GOOD)
+    good.write_text(GOOD)
+    deny(monkeypatch, secret)
+    with pytest.raises(NcclkitError, match="may not be read"):
+        evidence.read([secret])
+    reading = evidence.read([secret, good])
+    assert "cuda.error" in kinds(reading) and "may not be read" in reading.problems[0]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NcclkitError, match="not a regular file"):
+        evidence.read([tmp_path / "pipe"])
+    (tmp_path / "job.log").write_text(GOOD)
+    assert "cuda.error" in kinds(evidence.read([tmp_path]))
+
+
+def test_a_file_that_vanishes_is_a_problem(tmp_path, monkeypatch):
+    (tmp_path / "job.log").write_text(GOOD)
+    monkeypatch.setattr(inputs, "find", lambda paths: ([str(tmp_path / "gone.log"), str(tmp_path / "job.log")], []))
+    reading = evidence.read([tmp_path])
+    assert "cuda.error" in kinds(reading) and "gone.log" in reading.problems[0]
+
+
+def test_standard_input():
+    reading = evidence.read(["-"], stdin=io.BytesIO(GOOD.encode()))
+    assert "cuda.error" in kinds(reading) and reading.inputs[0]["path"] == "-"
+
+
+def test_folders_are_read_in_order_without_hidden_files_and_programs(tmp_path):
+    for name in ("rank10.log", "rank9.log", "sub/rank1.log", ".hidden.log", "train.py", "case.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(GOOD)
+    reading = evidence.read([tmp_path])
+    assert [os.path.relpath(row["path"], tmp_path) for row in reading.inputs] == [
+        "rank9.log",
+        "rank10.log",
+        "sub/rank1.log",
+    ]
+    assert "1 file with a program" in reading.problems[0]
+
+
+def test_rows_of_inputs(look):
+    row = look(GOOD, "rank3.log").inputs[0]
+    assert (row["bytes"], row["lines"], row["kind"], row["events"], row["ranks"]) == (len(GOOD), 2, "log", 3, [3])
+    assert row["sha256"] == __import__("hashlib").sha256(GOOD.encode()).hexdigest()
+
+
+def test_a_run_folder(tmp_path):
+    run = tmp_path / "runs" / "1-all_reduce"
+    run.mkdir(parents=True)
+    hello = [
+        {"ncclkit": 1, "kind": "phase", "t": 5.0, "phase": "hello", "rank": rank, "host": "a", "pid": 70 + rank}
+        for rank in (0, 1)
+    ]
+    steps = [
+        {"ncclkit": 1, "kind": "phase", "t": 6.0 + step, "phase": "step", "rank": 0, "step": step} for step in range(9)
+    ]
+    (run / "wire.jsonl").write_text(
+        "".join(
+            json.dumps(record, separators=(",", ":")).replace('":1,', '": 1,', 0) + "\n" for record in hello + steps
+        )
+    )
+    (run / "plan.json").write_text(json.dumps({"ranks": 4, "backend": "gloo"}))
+    (run / "status.json").write_text(json.dumps({"reason": "failed", "exits": {"1": {"exitcode": -9, "signal": None}}}))
+    (run / "rank0.log").write_text("a:70:9 [0] x.cc:1 NCCL WARN odd\n")
+    (run / "rank2.log").write_text("nothing to see\n")
+    reading = evidence.read([tmp_path])
+    by_kind = {(event.kind, event.data.get("phase")): event for event in reading.events}
+    assert by_kind["worker.phase", "step"].data["step"] == 8 and by_kind["worker.phase", "step"].count == 9
+    assert (by_kind["worker.exit", None].rank, by_kind["worker.exit", None].data["signal"]) == (1, 9)
+    assert by_kind["nccl.warn", None].rank == 0
+    job = evidence.job(reading.events, reading.inputs)
+    assert (job["ranks"], job["silent"], job["hosts"]) == (4, [3], ["a"])
+
+
+def test_the_job_of_a_log(look):
+    lines = [
+        f"n{r // 2}:{r}:1 [0] NCCL INFO comm 0x7f rank {r} nranks 4 cudaDev 0 busId 1000 - Init COMPLETE"
+        for r in range(3)
+    ]
+    lines += ["n0:0:1 [0] NCCL INFO NCCL version 2.28.9+cuda13.0", "n0:0:1 [0] NCCL INFO Using network IB"]
+    lines += [
+        "n0:0:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC",
+        "n0:1:1 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0",
+    ]
+    reading = look("\n".join(lines))
+    assert evidence.job(reading.events, reading.inputs) == {
+        "ranks": 4,
+        "hosts": ["n0", "n1"],
+        "nccl": "2.28.9",
+        "torch": None,
+        "cuda": "13.0",
+        "transports": {"NET": 1, "P2P": 1},
+        "network": "IB",
+        "silent": [3],
+    }
+
+
+def test_markup_and_terminal_escapes_stay_text(only):
+    (event,) = only("python.exception", "\x1b[31mValueError: <script>alert(1)</script>\x1b]0;title\x07\x1b[0m\n")
+    assert event.text == "ValueError: <script>alert(1)</script>"
+
+
+def test_files_stay_as_they_were(look, tmp_path):
+    look(GOOD)
+    assert stat.S_IMODE((tmp_path / "job.log").stat().st_mode) & 0o600 and (tmp_path / "job.log").read_text() == GOOD

@@ -1,0 +1,107 @@
+"""Whose line it is, when it was said, and how often."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ncclkit import evidence
+
+INIT = "{host}:{pid}:1 [0] NCCL INFO comm 0x7f rank {rank} nranks {n} cudaDev 0 busId 1000 - Init COMPLETE\n"
+WARN = "{host}:{pid}:9 [0] misc/socket.cc:49 NCCL WARN Connection closed by remote peer 10.0.0.{peer}<{port}>\n"
+
+
+def test_init_lines_tie_processes_to_ranks(only):
+    text = (
+        INIT.format(host="n2", pid=7, rank=5, n=8)
+        + INIT.format(host="n2", pid=7, rank=1, n=2)
+        + WARN.format(host="n2", pid=7, peer=1, port=2)
+    )
+    (event,) = only("nccl.warn", text)
+    assert event.rank == 5  # the largest communicator is the job, not the sub-group
+
+
+def test_the_same_pid_on_two_hosts_is_two_processes(only):
+    text = "".join(
+        INIT.format(host=host, pid=7, rank=rank, n=2) + WARN.format(host=host, pid=7, peer=1, port=2)
+        for host, rank in (("a", 0), ("b", 1))
+    )
+    assert [event.rank for event in only("nccl.warn", text)] == [0, 1]
+
+
+def test_a_local_label_is_no_global_rank_on_many_hosts(only):
+    warn = "[default0]:RuntimeError: boom\n"
+    two_hosts = INIT.format(host="a", pid=1, rank=0, n=2) + INIT.format(host="b", pid=1, rank=1, n=2)
+    assert [event.rank for event in only("python.exception", warn)] == [0]
+    assert [event.rank for event in only("python.exception", two_hosts + warn)] == [None]
+
+
+def test_srun_labels_count_where_most_lines_have_them(only):
+    error = "3: RuntimeError: CUDA error: boom\n"
+    labelled = "".join(f"{rank}: step {rank}\n" for rank in range(8)) + error
+    assert [event.rank for event in only("cuda.error", labelled)] == [3]
+    assert [
+        event.rank for event in only("cuda.error", "starting\nloading data\nmodel ready\nwarming up\n" + error)
+    ] == [None]
+
+
+def test_file_names_tell_the_rank(look, tmp_path):
+    for name in ("rank3.log", "out_rank_3.txt", "logs/rank-3.err", "worker.rank3.out"):
+        assert [event.rank for event in look("ValueError: boom\n", name).events] == [3]
+    assert look("ValueError: boom\n", "ranking2.log").events[0].rank is None
+
+
+def test_floods_become_one_event_with_a_count(only):
+    text = "".join(WARN.format(host="a", pid=1, peer=2, port=port) for port in range(5000)) + WARN.format(
+        host="a", pid=1, peer=3, port=1
+    )
+    assert [(event.count, event.line) for event in only("nccl.warn", text)] == [(5000, 1), (1, 5001)]
+
+
+def test_only_the_first_line_of_a_back_trace_stands(only):
+    chain = "".join(
+        f"a:1:9 [0] NCCL INFO {file}.cc:{line} -> 6\n" for line, file in enumerate(("socket", "bootstrap", "init"), 1)
+    )
+    assert [(event.data["file"], event.count) for event in only("nccl.trace", chain + "\n" * 50 + chain)] == [
+        ("socket.cc", 2)
+    ]
+
+
+def test_progress_keeps_the_last_word_of_each_rank(only):
+    text = "".join(
+        f"[rank{rank}]: step {step} loss 3.2\n" for step in range(300) for rank in (0, 1) if rank == 0 or step < 250
+    )
+    assert {event.rank: event.data["step"] for event in only("progress", text)} == {0: 299, 1: 249}
+
+
+def test_carriage_returns_of_bars_hide_nothing(look):
+    bars = "".join(f"\rTrain: {n}%|## | {n}/100 [00:01<00:02, 3.5it/s]" for n in range(50))
+    events = {event.kind: event for event in look(bars + "RuntimeError: CUDA error: boom\nend\n").events}
+    assert events["progress"].data["step"] == 49
+    assert events["cuda.error"].line == 1
+
+
+def seconds(*clock):
+    return time.mktime((*clock, 0, 0, -1))
+
+
+def test_time_stamps(tmp_path):
+    path = tmp_path / "job.log"
+    path.write_text(
+        "[2026-11-21 00:28:00] a:1:9 [0] x.cc:49 NCCL WARN one\n"
+        "[rank1]:[E1121 23:59:01.500000000 x.cpp:1] Could not acquire GIL within 300 ms\n"
+        "[rank2]:[E131 00:00:01.5 x.cpp:1] Could not acquire GIL within 300 ms\n"
+        "2026-11-21T01:02:03.25Z stderr F ValueError: boom\n"
+        "OSError: [Errno 28] No space left on device\n"
+    )
+    changed = seconds(2027, 1, 15, 0, 0, 0)
+    os.utime(path, (changed, changed))
+    times = {
+        event.text.split()[-1]: event.time for event in evidence.read([path]).events if event.kind != "system.error"
+    }
+    told = [event.time for event in sorted(evidence.read([path]).events, key=lambda e: e.line)]
+    assert told[0] == seconds(2026, 11, 21, 0, 28, 0)
+    assert told[1] == seconds(2026, 11, 21, 23, 59, 1) + 0.5  # the year is the file's, or the one before
+    assert told[2] == seconds(2026, 1, 31, 0, 0, 1) + 0.5
+    assert told[3] == 1795222923.25
+    assert times["device"] is None

@@ -1,0 +1,68 @@
+"""Stacks in every form: one event per process, the main thread."""
+
+from __future__ import annotations
+
+import json
+
+PYSPY = """Process 4711: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 4711 (idle): "MainThread"
+    synchronize (torch/cuda/__init__.py:1040)
+    step (train.py:33)
+Thread 4720 (active): "Thread-1"
+    run (worker.py:5)
+"""
+FAULT = """Process 4712: rank 3
+Thread 0x00007f2a (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+
+Thread 0x00007f3b (most recent call first):
+  File "/home/me/train.py", line 33 in step
+  File "/home/me/train.py", line 80 in <module>
+"""
+GDB = """#0  0x00007f in ?? ()
+#1  0x00007f in nccl_p2p_ib_init (num_devs=0xc4 <ncclNIbDevs>, ncclIbDevs=<optimized out>,
+    logFunction=<optimized out>) at p2p_plugin.c:315
+#2  ncclNetInit (comm=comm@entry=0x75) at net.cc:351
+"""
+
+
+def functions(event):
+    return [frame["func"] for frame in event.data["frames"]]
+
+
+def test_py_spy_text(only):
+    (event,) = only("stack", PYSPY, "stacks_rank2.txt")
+    assert (event.rank, event.pid, event.data["tool"], functions(event)) == (2, 4711, "py-spy", ["synchronize", "step"])
+
+
+def test_faulthandler_prints_the_main_thread_last(only):
+    (event,) = only("stack", FAULT, "stacks_rank3.txt")
+    assert (event.rank, event.pid, event.data["tool"]) == (3, 4712, "faulthandler")
+    assert event.data["frames"][0] == {"file": "/home/me/train.py", "line": 33, "func": "step"}
+
+
+def test_several_processes_in_one_file(only):
+    events = only("stack", PYSPY + FAULT, "all.txt")
+    assert [(event.pid, event.rank) for event in events] == [(4711, None), (4712, 3)]
+
+
+def test_py_spy_json(only):
+    threads = [
+        {"pid": 4711, "thread_name": name, "frames": [{"name": name, "filename": "a.py", "line": 3}]}
+        for name in ("MainThread", "Thread-1")
+    ]
+    (event,) = only("stack", json.dumps(threads), "stacks_rank1.json")
+    assert (event.rank, event.pid, functions(event)) == (1, 4711, ["MainThread"])
+
+
+def test_gdb_with_wrapped_arguments(only):
+    (event,) = only("stack", "(gdb) bt\n" + GDB)
+    assert functions(event) == ["??", "nccl_p2p_ib_init", "ncclNetInit"]
+    assert event.data["frames"][1]["line"] == 315
+
+
+def test_a_stack_inside_a_log(only):
+    (event,) = only("stack", "step 3\n" + PYSPY + "step 4\n")
+    assert functions(event) == ["synchronize", "step"]
