@@ -1,0 +1,53 @@
+"""The catalogue: one known failure per module of this package.
+
+A module's file name is the cause's id (``causes.md``), its docstring the
+catalogue page, ``diagnose(case)`` its check, ``explains`` what follows from it,
+and ``experiment(case)``, where there is one, the question that decides.
+Modules whose name starts with an underscore are shared helpers.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from typing import Protocol, cast
+
+from ncclkit.case import Case
+from ncclkit.model import Finding, NcclkitError
+
+HEADINGS = ("What you see", "Why it happens", "How to be sure", "What to do", "Read more")
+"""The headings of every page, in this order."""
+
+
+class Cause(Protocol):
+    """What a module of this package offers; ``experiment(case) -> Experiment`` is optional."""
+
+    ID: str
+    explains: tuple[str, ...]
+
+    def diagnose(self, case: Case) -> Finding:
+        """Judge one case."""
+
+
+@cache
+def catalogue() -> Mapping[str, Cause]:
+    """Every cause by id, sorted by id."""
+    names = sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
+    return {name: cast(Cause, import_module(f"{__name__}.{name}")) for name in names}
+
+
+def page(cause: str) -> dict[str, str]:
+    """The catalogue page of one cause: title (key ``""``) and the text under each heading."""
+    module = catalogue().get(cause)
+    if module is None:
+        raise NcclkitError(f"There is no cause {cause!r}; `ncclkit causes` lists the {len(catalogue())} known ones.")
+    sections: dict[str, list[str]] = {"": []}
+    current = ""
+    for line in (module.__doc__ or "").splitlines():
+        current = line.strip() if line.strip() in HEADINGS else current
+        sections.setdefault(current, [])
+        if line.strip() not in HEADINGS:
+            sections[current].append(line.strip())
+    return {name: "\n".join(lines).strip() for name, lines in sections.items()}

@@ -1,0 +1,63 @@
+"""Which collective each rank was in, and where the ranks disagree."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ncclkit.case import Case
+from ncclkit.causes._scene import rank_of
+from ncclkit.model import Event
+
+SAME_SIZE = {
+    "ALLREDUCE",
+    "BROADCAST",
+    "REDUCE",
+    "_ALLGATHER_BASE",
+    "ALLGATHER",
+    "_REDUCE_SCATTER_BASE",
+    "ALLREDUCE_COALESCED",
+}
+"""Collectives in which every rank must bring the same number of elements."""
+POINT_TO_POINT = {"SEND", "RECV", "COALESCED"}
+"""Calls in which the two sides differ by nature."""
+UNKNOWN_SIZE = 1 << 63
+"""torch prints 2**64 - 1 where it does not know the number of elements (coalesced work)."""
+
+
+def by_call(case: Case) -> dict[tuple[str, int], list[Event]]:
+    """(group, sequence number) → the watchdog's timeouts of that collective, one per rank."""
+    groups: dict[tuple[str, int], dict[int, Event]] = defaultdict(dict)
+    for event in case.of("c10d.timeout"):
+        if isinstance(event.data.get("seq"), int):
+            groups[str(event.data.get("pg") or ""), event.data["seq"]].setdefault(rank_of(event), event)
+    return {call: list(ranks.values()) for call, ranks in groups.items()}
+
+
+def op_of(event: Event) -> str:
+    """The collective's name; empty where the line has none."""
+    return str(event.data.get("op") or "")
+
+
+def size_of(event: Event) -> int | None:
+    """The number of elements that this rank brought, where it is known."""
+    size = event.data.get("numel_in")
+    return size if isinstance(size, int) and size < UNKNOWN_SIZE else None
+
+
+def differ(events: Iterable[Event], what: Callable[[Event], Any]) -> dict[Any, list[Event]]:
+    """value → events, where the events disagree about `what`; empty where they agree."""
+    values: dict[Any, list[Event]] = defaultdict(list)
+    for event in events:
+        value = what(event)
+        if value not in (None, ""):
+            values[value].append(event)
+    return dict(values) if len(values) > 1 else {}
+
+
+def odd_ones(values: dict[Any, list[Event]]) -> tuple[int, ...]:
+    """The ranks in the minority; all of them where there is none."""
+    groups = sorted(values.values(), key=len)
+    few = groups[:-1] if len(groups[0]) < len(groups[-1]) else groups
+    return tuple(sorted(rank for group in few for e in group if (rank := rank_of(e)) >= 0))

@@ -1,0 +1,91 @@
+"""Which line of whose code: frames of stacks, tracebacks and Flight Recorder entries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from ncclkit.case import Case
+from ncclkit.model import Advice, Event
+
+Frame = Mapping[str, Any]
+
+LIBRARY = re.compile(
+    r"site-packages|dist-packages|/lib/python\d|<frozen|<string>|^\?*$|/torch/|\.so\b|importlib|\bgloo/|\bnccl/"
+)
+WAITS = re.compile(
+    r"torch/distributed|distributed_c10d|/torch/cuda/__init__|ncclComm|libnccl|ProcessGroup|"
+    r"torch/nn/parallel/distributed|torch/utils/data/_utils/pin_memory"
+)
+WAITING_CALLS = {"synchronize", "all_reduce", "all_gather", "barrier", "broadcast", "wait", "monitored_barrier"}
+
+TIMEOUTS = {
+    "lightning": "Trainer(strategy=DDPStrategy(timeout=timedelta(hours=2)))  # FSDPStrategy takes timeout= as well",
+    "accelerate": "Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(hours=2))])",
+    "transformers": "TrainingArguments(..., ddp_timeout=7200)",
+    "llamafactory": "ddp_timeout: 7200",
+    "deepspeed": "deepspeed.init_distributed(timeout=timedelta(hours=2))",
+    "megatron": "--distributed-timeout-minutes 120",
+    "": 'torch.distributed.init_process_group("nccl", timeout=timedelta(hours=2))',
+}
+"""Where each framework takes the time limit of a collective; the empty name is plain PyTorch."""
+
+
+def is_own(frame: Frame) -> bool:
+    """True when a frame is the user's code, not a library's."""
+    return not LIBRARY.search(str(frame.get("file") or ""))
+
+
+def own_frame(frames: Sequence[Frame], *, innermost_first: bool) -> Frame | None:
+    """The innermost frame of the user's own code, or the innermost one at all."""
+    ordered = list(frames) if innermost_first else list(reversed(frames))
+    return next((frame for frame in ordered if is_own(frame)), ordered[0] if ordered else None)
+
+
+def place(frame: Frame | None) -> str:
+    """``train.py:33 (skip_batches)``; empty where no frame is known."""
+    if not frame or not frame.get("file"):
+        return ""
+    return f"{PurePosixPath(str(frame['file'])).name}:{frame.get('line', '?')} ({frame.get('func', '?')})"
+
+
+def in_collective(frames: Iterable[Frame]) -> bool:
+    """True when a stack stands inside a collective or waits for the GPU to finish one."""
+    inner = list(frames)[:12]
+    return any(WAITS.search(str(f.get("file", ""))) or f.get("func") in WAITING_CALLS for f in inner)
+
+
+def stacks(case: Case) -> dict[int, Event]:
+    """rank → the stack of its main thread."""
+    return {event.rank: event for event in case.of("stack") if event.rank is not None and event.data.get("frames")}
+
+
+def inside(event: Event, *names: str) -> bool:
+    """True when one of the names stands in a frame of the event, or in its raw lines."""
+    frames = [frame for frame in event.data.get("frames") or () if isinstance(frame, Mapping)]
+    text = event.text + " ".join(f"{frame.get('func')} {frame.get('file')}" for frame in frames)
+    return any(name in text for name in names)
+
+
+def framework(case: Case) -> str:
+    """The framework whose files stand in this case's frames; empty for plain PyTorch."""
+    frames = [f for e in case.events for f in e.data.get("frames") or () if isinstance(f, Mapping)]
+    text = " ".join(str(frame.get("file", "")) for frame in frames).lower()
+    return next((name for name in TIMEOUTS if name and name in text), "")
+
+
+def raise_timeout(case: Case, why: str) -> Advice:
+    """How to give this job's collectives more time, in the words of its framework."""
+    name = framework(case)
+    return Advice(
+        f"Raise the time limit of the collectives{' in ' + name if name else ''} above the longest rank-local phase.",
+        code=TIMEOUTS[name],
+        why=why,
+        check="The job passes the point at which it stopped, and the step time afterwards is normal.",
+        risk=(
+            "A true hang is noticed that much later; new_group() needs its own timeout= as it does not "
+            "inherit this one."
+        ),
+    )

@@ -1,0 +1,183 @@
+"""Who waited, who died, who was killed, who fell silent: the ranks of one case.
+
+The first question of every hang is which rank is the culprit and which are its
+victims.  A victim says "timed out" or "connection closed"; a culprit says
+something of its own, or nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from ncclkit.case import Case
+from ncclkit.causes._words import in_order
+from ncclkit.model import Event
+
+MESSENGERS = re.compile(
+    r"DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|SignalException|KeyboardInterrupt|SystemExit"
+    r"|ProcessRaisedException|ProcessExitedException|Rendezvous\w*|OutOfMemoryError|AcceleratorError|WorkerCrashedError"
+)
+"""Exception types that report the work of a library or a signal, not the program's own error."""
+MESSAGES = re.compile(
+    r"\bNCCL\b|\bnccl[A-Z]|c10d|gloo/|Gloo|CUDA|cuda|TCPStore|store->get|[Ss]ocket|monitoredBarrier|ProcessGroup|[Ww]atchdog"
+    r"|Detected mismatch between collectives|Timed out waiting|env:// rendezvous|shared memory|DataLoader "
+    r"worker|Too many open files"
+    r"|Address already in use|No space left|Broken pipe|Connection (?:reset|refused|closed)|connect\(\) timed out"
+    r"|Engine ?[cC]ore|Cannot allocate memory"
+    r"|Expected to have finished reduction|verifies (?:model )?param|inconsistent .{0,12}params|undefined symbol"
+)
+"""Message fragments that belong to another cause of the catalogue."""
+LAST_WORDS = re.compile(r"Detected mismatch between|prior iteration|verifies|inconsistent|monitoredBarrier")
+"""Checks that raise on a rank because the ranks disagree: nobody is dead yet when they speak."""
+KILLED = (9, 15)
+CRASHED = (4, 7, 8, 11)
+
+
+def is_own(event: Event) -> bool:
+    """True when a traceback is the program's own error: not a victim's report, not a library's."""
+    if event.kind != "python.exception" or event.data.get("victim"):
+        return False
+    kind, message = str(event.data.get("type", "")), str(event.data.get("message", ""))
+    return not MESSENGERS.search(kind.rpartition(".")[2]) and not MESSAGES.search(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What each rank of the job did last, as far as the evidence says."""
+
+    world: int | None = None
+    """Ranks of the job where something says so."""
+    members: tuple[int, ...] = ()
+    """Every rank that must exist: 0 … world-1, or 0 … highest one seen."""
+    waiting: dict[int, Event] = field(default_factory=dict)
+    """rank → the line in which it says that it waited in vain for a collective."""
+    raised: dict[int, Event] = field(default_factory=dict)
+    """rank → the traceback of its own error (-1: nobody knows which rank)."""
+    killed: dict[int, Event] = field(default_factory=dict)
+    """rank → its death by a signal that the launcher did not send (-1: rank not known)."""
+    broken: dict[int, Event] = field(default_factory=dict)
+    """rank → its error that another cause explains: CUDA, a library, a crash (-1: rank not known)."""
+    ended: dict[int, Event] = field(default_factory=dict)
+    """rank → the record or line that says that it finished normally."""
+
+    @property
+    def dead(self) -> dict[int, Event]:
+        """rank → why it is gone, whatever the reason."""
+        return self.broken | self.killed | self.raised
+
+    @property
+    def silent(self) -> tuple[int, ...]:
+        """Ranks that neither waited nor died nor ended, while others waited."""
+        known = self.waiting.keys() | self.dead.keys() | self.ended.keys()
+        return tuple(rank for rank in self.members if rank not in known) if self.waiting else ()
+
+
+def look(case: Case) -> Scene:
+    """Read the scene of one case."""
+    world = _world(case)
+    waiting = _first_by_rank([*case.of("c10d.timeout"), *case.of("gloo.timeout")])
+    stopped = _stopped(case)
+    raised = _first_by_rank([e for e in case.of("python.exception") if is_own(e) and not _after(e, stopped)])
+    seen = {e.rank for e in case.events if e.rank is not None} | {rank for rank in waiting if rank >= 0}
+    members = tuple(range(world if world else max(seen, default=-1) + 1))
+    ended = _ended(case, raised, waiting)
+    return Scene(world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended)
+
+
+def rank_of(event: Event) -> int:
+    """The global rank; before torch 2.2 only the rank in the group stands in the line; -1 where nothing says."""
+    if event.rank is not None:
+        return event.rank
+    inside = event.data.get("pg_rank")
+    return inside if isinstance(inside, int) else -1
+
+
+def spans_hosts(case: Case) -> bool:
+    """True when something shows that the ranks run on more than one machine."""
+    hosts = {event.host for event in case.events if event.host and event.kind.startswith("nccl.")}
+    disabled = any(e.data.get("name") == "NCCL_SHM_DISABLE" and e.data.get("value") == "1" for e in case.of("nccl.env"))
+    return len(hosts) > 1 or (not disabled and any(e.data.get("via") == "NET" for e in case.of("nccl.channel")))
+
+
+def start_hangs(case: Case) -> list[Event]:
+    """The last lines of a log in which NCCL begins its start, never ends it, and nothing else is said."""
+    begun = [*case.of("nccl.network"), *(e for e in case.of("nccl.init") if e.data.get("phase") == "start")]
+    quiet = {
+        "nccl.version",
+        "nccl.init",
+        "nccl.env",
+        "nccl.bootstrap",
+        "nccl.network",
+        "nccl.ib_devices",
+        "nccl.info",
+        "nccl.channel",
+    }
+    done = any(e.data.get("phase") == "done" for e in case.of("nccl.init"))
+    other = any(e.kind not in quiet and e.data.get("family") != "no_ib_library" for e in case.events)
+    return [] if done or other else begun[-3:]
+
+
+def all_in(case: Case, scene: Scene) -> list[Event]:
+    """The waits, where every rank of the job is known to wait in one and the same collective: nobody is missing."""
+    waits = list(scene.waiting.values())
+    calls = {(e.data.get("seq"), e.data.get("op"), e.data.get("numel_in")) for e in waits}
+    complete = (
+        scene.world is not None
+        and len(waits) >= scene.world
+        and len(calls) == 1
+        and waits[0].data.get("seq") is not None
+    )
+    return case.of("flight.stuck") or (waits if complete else [])
+
+
+def _first_by_rank(events: list[Event]) -> dict[int, Event]:
+    first: dict[int, Event] = {}
+    for event in in_order(events):
+        first.setdefault(rank_of(event), event)
+    return first
+
+
+def _world(case: Case) -> int | None:
+    sizes = [e.data.get("nranks") for e in case.of("nccl.init") if not e.data.get("parent")]
+    sizes += [e.data.get("ranks") for e in case.of("worker.phase") if e.data.get("phase") == "plan"]
+    known = [size for size in sizes if isinstance(size, int) and size > 0]
+    return max(known, default=None)
+
+
+def _stopped(case: Case) -> float | None:
+    """When the launcher began to stop the ranks that were left; what they say after that is no cause."""
+    return min((e.time for e in case.of("elastic.stop") if e.time is not None), default=None)
+
+
+def _after(event: Event, moment: float | None) -> bool:
+    return moment is not None and event.time is not None and event.time > moment
+
+
+def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
+    told_to_stop = {e.pid or e.data.get("pid") for e in case.of("elastic.stop")} - {None}
+    ends = case.of("elastic.exit")
+    dead: dict[int, Event] = {}
+    for end in in_order(ends):
+        by = abs(end.data.get("signal") or min(end.data.get("exitcode") or 0, 0))
+        launcher = end.data.get("pid") in told_to_stop
+        last = by == 15 and any(e.data.get("exitcode") not in (None, -15) for e in ends)
+        if by in KILLED and not launcher and not last and rank_of(end) not in raised:
+            dead.setdefault(rank_of(end), end)
+    return dead
+
+
+def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
+    errors = [
+        e for e in case.of("python.exception") if not e.data.get("victim") and not is_own(e) and not _after(e, stopped)
+    ]
+    errors = [e for e in errors if not LAST_WORDS.search(str(e.data.get("message", "")))]
+    crashes = [e for e in case.of("elastic.exit") if e.data.get("signal") in CRASHED]
+    crashes += [e for e in case.of("system.error") if e.data.get("what") == "segfault"]
+    return _first_by_rank([*case.of("cuda.oom"), *case.of("cuda.error"), *errors, *crashes])
+
+
+def _ended(case: Case, raised: dict[int, Event], waiting: dict[int, Event]) -> dict[int, Event]:
+    done = [e for e in case.of("worker.phase") if e.data.get("phase") == "done"]
+    done += [e for e in case.of("nccl.destroy") if e.data.get("how") == "destroy"]
+    return {rank: event for rank, event in _first_by_rank(done).items() if rank not in raised and rank not in waiting}

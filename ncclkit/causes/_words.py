@@ -1,0 +1,124 @@
+"""Small words and picks that many causes share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ncclkit.case import Case
+from ncclkit.model import Event, Evidence, Finding, clear, unknown
+
+FATAL = (
+    "c10d.timeout",
+    "c10d.error",
+    "gloo.timeout",
+    "gloo.closed",
+    "elastic.exit",
+    "python.exception",
+    "cuda.error",
+    "cuda.oom",
+)
+"""Kinds that show that the job did not end well."""
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """``rank 3``, ``ranks 0, 2 and 5``, ``ranks 0-16 and 18-63``, ``a rank`` where none is known."""
+    runs: list[list[int]] = []
+    for rank in sorted({rank for rank in ranks if rank >= 0}):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [part for run in runs for part in _run(run)]
+    if len(parts) < 2:
+        return f"rank{'s' if '-' in parts[0] else ''} {parts[0]}" if parts else "a rank"
+    tail = f"{len(parts) - 8} more" if len(parts) > 9 else parts.pop()
+    return f"ranks {', '.join(parts[:8])} and {tail}"
+
+
+def _run(run: list[int]) -> list[str]:
+    return [str(rank) for rank in run] if len(run) < 3 else [f"{run[0]}-{run[-1]}"]
+
+
+def name_hosts(events: Iterable[Event]) -> tuple[str, ...]:
+    """The hosts that these events come from, sorted."""
+    return tuple(sorted({event.host for event in events if event.host}))
+
+
+def ranks_in(events: Iterable[Event]) -> tuple[int, ...]:
+    """The ranks that these events come from, sorted."""
+    return tuple(sorted({event.rank for event in events if event.rank is not None}))
+
+
+def on(host: str) -> str:
+    """`` on node-1``, or nothing where the host is not known."""
+    return f" on {host}" if host else ""
+
+
+def start(sentence: str) -> str:
+    """The sentence with a capital letter at its beginning."""
+    return sentence[:1].upper() + sentence[1:]
+
+
+def seconds(milliseconds: float | None) -> str:
+    """``600000`` → ``600 s``; what is not known stays out of the sentence as ``its time limit``."""
+    return f"{milliseconds / 1000:g} s" if milliseconds else "its time limit"
+
+
+def amount(size: float | None) -> str:
+    """Bytes for people: ``64 MiB``."""
+    if size is None:
+        return "an unknown size"
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} TiB"
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """By time where it is known (those first), then by place in the files."""
+    return sorted(events, key=lambda e: (e.time is None, e.time or 0.0, e.path, e.line))
+
+
+def pick(*groups: Iterable[Evidence], limit: int = 8) -> tuple[Evidence, ...]:
+    """The first few different pieces of evidence of each group, the first group first."""
+    chosen: list[Evidence] = []
+    for group in groups:
+        chosen += [piece for piece in group if piece not in chosen]
+    return tuple(chosen[:limit])
+
+
+def matching(events: Iterable[Event], *fragments: str) -> list[Event]:
+    """Events whose raw text holds one of the fragments, whatever the case of the letters."""
+    lowered = [fragment.lower() for fragment in fragments]
+    return [event for event in events if any(fragment in event.text.lower() for fragment in lowered)]
+
+
+def family(case: Case, *families: str) -> list[Event]:
+    """NCCL WARN events of these families."""
+    return [event for event in case.of("nccl.warn") if event.data.get("family") in families]
+
+
+def messages(case: Case) -> list[Event]:
+    """Events that carry a library's own error text: NCCL warnings, torch's quotation of them, exceptions."""
+    return [*case.of("nccl.warn"), *case.of("c10d.error"), *case.of("python.exception"), *case.of("system.error")]
+
+
+def env_of(case: Case, name: str) -> list[Event]:
+    """Every line in which NCCL says that it read this variable."""
+    return [event for event in case.of("nccl.env") if event.data.get("name") == name]
+
+
+def ask(case: Case, *witnesses: Callable[[Case], Finding | None]) -> Finding | None:
+    """The finding of the first witness that has one."""
+    return next((finding for witness in witnesses if (finding := witness(case)) is not None), None)
+
+
+def failed(case: Case) -> bool:
+    """True when anything shows that the job did not end well."""
+    return any(event.kind in FATAL for event in case.events)
+
+
+def otherwise(cause: str, went_well: Sequence[Evidence], say: str, missing: str) -> Finding:
+    """``clear`` where something shows that it went well, else ``unknown`` with what would settle it."""
+    return clear(cause, say, tuple(went_well[:3])) if went_well else unknown(cause, missing)

@@ -1,0 +1,109 @@
+"""Several communicators are used at once, in different order on different ranks
+
+What you see
+    A hang that comes and goes with timing, when tensor, data and pipeline parallelism or a user thread each have
+    their own process group; watchdogs of two groups fire at the same time, each rank waiting in another group.
+
+Why it happens
+    An NCCL kernel occupies the GPU until its partners run theirs.  If rank 0 has launched group A's collective and
+    rank 1 group B's, on different streams without any order, each may wait for a kernel that cannot start because the
+    first one holds the GPU's resources.  CUDA does not promise that kernels on two streams make progress together.
+
+How to be sure
+    The Flight Recorder shows for two ranks that the in-flight entries of two groups were launched in opposite order;
+    CUDA_DEVICE_MAX_CONNECTIONS=1 or NCCL_LAUNCH_ORDER_IMPLICIT=1 (2.26+) makes the hang disappear.
+
+What to do
+    Launch collectives of different groups in the same order on all ranks, or make one stream wait for the other's
+    event; do not call collectives from several threads without a lock.
+
+Read more
+    NCCL user guide: using multiple NCCL communicators concurrently; NCCL_LAUNCH_ORDER_IMPLICIT.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._scene import look
+from ncclkit.causes._words import otherwise, pick
+from ncclkit.model import Advice, Event, Experiment, Finding, found
+
+ID = "concurrent_comms"
+explains = ("c10d.timeout", "send_recv_mismatch", "slow_rank", "timeout_too_short", "rank_divergence")
+
+
+def diagnose(case: Case) -> Finding:
+    """Ranks wait for each other in different groups, or use several communicators on several streams."""
+    stuck = case.of("flight.stuck")
+    mixed = [e for e in stuck if {"scheduled", "started"} <= set(map(str, (e.data.get("states") or {}).values()))]
+    crossed = _crossed(case.of("flight.missing"))
+    if len({e.data.get("group") for e in stuck}) > 1 and mixed or crossed:
+        lines = crossed or mixed
+        groups = sorted({str(e.data.get("desc") or e.data.get("group")) for e in stuck + lines})
+        say = (
+            f"Ranks wait for each other in {len(groups)} groups at once ({', '.join(groups[:4])}): the "
+            "groups' collectives were launched in different order."
+        )
+        return found(ID, "likely", say, pick(lines, stuck), advice=_advice(), next=experiment(case))
+    calls = case.of("nccl.op")
+    comms = {e.data.get("comm") for e in calls if e.data.get("op") in ("Send", "Recv")}
+    if (
+        len(comms) > 1
+        and not case.of("nccl.destroy")
+        or (comms and not look(case).ended and not case.of("nccl.destroy"))
+    ):
+        strength = "likely" if len(comms) > 1 else "possible"
+        say = (
+            f"Point-to-point calls run on {len(comms)} communicator{'s' if len(comms) > 1 else ''} at "
+            "once; concurrent kernels on several "
+        )
+        return found(
+            ID,
+            "likely" if strength == "likely" and case.of("c10d.timeout") else "possible",
+            say + "streams may block each other.",
+            pick(_one_each(calls)),
+            advice=_advice(),
+            next=experiment(case),
+        )
+    went_well = [*case.of("nccl.destroy"), *look(case).ended.values(), *case.of("c10d.timeout")]
+    return otherwise(ID, went_well, "No two groups wait for each other.", "Flight Recorder dumps of all ranks")
+
+
+def _crossed(gaps: list[Event]) -> list[Event]:
+    """Two gaps of different groups, each missing a rank that waits in the other."""
+    for one in gaps:
+        for two in gaps:
+            if (
+                one.data.get("group") != two.data.get("group")
+                and set(one.data.get("missing") or ()) & set(two.data.get("waiting") or ())
+                and (set(two.data.get("missing") or ()) & set(one.data.get("waiting") or ()))
+            ):
+                return [one, two]
+    return []
+
+
+def _one_each(calls: list[Event]) -> list[Event]:
+    last = {event.data.get("comm"): event for event in calls}
+    return list(last.values())
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Launch the collectives of all groups in one agreed order.",
+            env={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+            code="torch.cuda.current_stream().wait_stream(other)  # before the second group's collective",
+            why="Two NCCL kernels on one GPU may each hold what the other needs.",
+            check="The job passes the point at which it hung a hundred times.",
+            risk="Less overlap of communication and computation.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same job with one hardware queue."""
+    return Experiment(
+        "Does the hang disappear when kernels are launched in one queue?",
+        {"env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_LAUNCH_ORDER_IMPLICIT": "1"}},
+        {ID: "it disappears", "send_recv_mismatch": "it stays", "slow_rank": "it stays; one rank is missing"},
+    )

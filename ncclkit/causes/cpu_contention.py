@@ -1,0 +1,85 @@
+"""Too many processes share too few CPU cores
+
+What you see
+    "This DataLoader will create 16 worker processes in total. Our suggested max number of worker in current system is
+    4", GPUs that idle between steps, timeouts that come and go, watchdogs that complain without reason.
+
+Why it happens
+    Each rank runs its main thread, NCCL's proxy and watchdog threads, and its data-loader workers, and each worker may
+    start OpenMP threads of its own.  If the cores the job may use (a cgroup or Slurm allocation, not what nproc of the
+    machine says) are fewer, somebody waits: most often the proxy thread that feeds the network, so everyone's
+    collective is late.
+
+How to be sure
+    `nproc` inside the job; ranks x (workers + 3) should not exceed it.  Load and cpu.stat's nr_throttled while it runs.
+
+What to do
+    Fewer workers, OMP_NUM_THREADS=1 for ranks, --cpus-per-task to match, binding each rank to the cores near its GPU.
+
+Read more
+    PyTorch docs: DataLoader num_workers; Slurm: --cpus-per-task, srun --cpu-bind.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._scene import look
+from ncclkit.causes._words import name_hosts, on, otherwise, pick
+from ncclkit.model import Advice, Event, Evidence, Finding, Strength, found
+
+ID = "cpu_contention"
+explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "gil_hold")
+
+
+def diagnose(case: Case) -> Finding:
+    """PyTorch's own warning, or more workers than usable cores."""
+    warned = [e for e in case.of("system.error") if e.data.get("what") == "dataloader_workers"]
+    cores = [f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)]
+    scene = look(case)
+    local = len(
+        {e.rank for e in case.of("nccl.init") if e.rank is not None and e.host == (cores[0].host if cores else e.host)}
+    )
+    crowded = [f for f in cores if local and f.value < local]
+    if warned or (crowded and scene.waiting):
+        numbers = _numbers(warned[0]) if warned else None
+        host = warned[0].host if warned else crowded[0].host
+        if numbers:
+            say = f"Each rank{on(host)} starts {numbers[0]} data-loader workers where {numbers[1]} are advisable."
+        elif crowded:
+            say = f"{local} ranks share {crowded[0].value} CPU cores{on(host)}."
+        else:
+            say = f"More data-loader workers than CPU cores are started{on(host)}."
+        slow = list(scene.waiting.values())
+        strength: Strength = (
+            "likely" if slow and (crowded or (numbers and numbers[0] >= 2 * max(1, numbers[1]))) else "possible"
+        )
+        return found(
+            ID, strength, say, pick(warned, crowded, slow, limit=5), hosts=name_hosts(warned), advice=_advice(numbers)
+        )
+    went_well: list[Evidence] = [*cores, *case.of("nccl.destroy"), *scene.ended.values()]
+    return otherwise(
+        ID,
+        went_well,
+        "The ranks have cores enough as far as is known.",
+        "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers",
+    )
+
+
+def _numbers(event: Event) -> tuple[int, int] | None:
+    workers, suggested = event.data.get("workers"), event.data.get("suggested")
+    return (workers, suggested) if isinstance(workers, int) and isinstance(suggested, int) else None
+
+
+def _advice(numbers: tuple[int, int] | None) -> tuple[Advice, ...]:
+    workers = max(1, numbers[1]) if numbers else 2
+    return (
+        Advice(
+            f"Lower num_workers to {workers} and keep each rank's libraries to one thread, or ask for more cores.",
+            code=f"DataLoader(..., num_workers={workers}, prefetch_factor=2)",
+            env={"OMP_NUM_THREADS": "1"},
+            command="nproc; srun --cpus-per-task=16 …",
+            why="NCCL's proxy thread needs a core to itself at the right moment.",
+            check="Load stays below nproc, and the step time's p99 comes near its median.",
+            risk="Too few workers leave the GPU waiting.",
+        ),
+    )

@@ -1,0 +1,154 @@
+"""A CUDA kernel of the program failed; NCCL only delivers the message
+
+What you see
+    "CUDA error: an illegal memory access was encountered", "device-side assert triggered", "unspecified launch
+    failure", reported by the NCCL watchdog or the next synchronising call, on one rank first; then timeouts on the
+    others.
+
+Why it happens
+    Kernels run asynchronously.  One that reads outside of its memory (an index out of range in an embedding, a custom
+    kernel with 32-bit overflow) poisons the whole CUDA context; every later call returns the same error, and the
+    watchdog, which polls all the time, is often the first to say it.  The traceback points at an innocent line.
+
+How to be sure
+    Run the failing rank with CUDA_LAUNCH_BLOCKING=1 (the traceback is then true), or compute-sanitizer; dmesg shows
+    Xid 13 or 31 for that process.  Xid 48, 79, 94 would mean hardware instead.
+
+What to do
+    Fix or upgrade the kernel the blocking run points at; check label and token ids against the table size.
+
+Read more
+    PyTorch docs: CUDA semantics, asynchronous execution.  NVIDIA: compute-sanitizer, Xid errors.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._words import (
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+    start,
+)
+from ncclkit.model import Advice, Experiment, Finding, found
+
+ID = "cuda_error"
+explains = (
+    "c10d.timeout",
+    "c10d.error",
+    "c10d.monitor",
+    "nccl.trace",
+    "rank_exception",
+    "slow_rank",
+    "store.lost",
+    "network_loss",
+    "rank_divergence",
+)
+OTHERS = (
+    "out of memory",
+    "no kernel image",
+    "invalid device function",
+    "driver version",
+    "system not yet initialized",
+    "uncorrectable",
+    "peer access",
+    "invalid device ordinal",
+    "fork",
+    "unsupported toolchain",
+    "busy or unavailable",
+    "initialization error",
+)
+"""CUDA errors that belong to another cause."""
+FAULTS = (
+    "illegal memory access",
+    "device-side assert",
+    "unspecified launch failure",
+    "misaligned address",
+    "illegal instruction",
+    "invalid argument",
+    "invalid program counter",
+    "CUBLAS_STATUS",
+    "invalid configuration",
+    "unknown error",
+    "launch timed out",
+    "illegal address",
+    "internal error",
+)
+
+
+def diagnose(case: Case) -> Finding:
+    """The first CUDA error of the run that is the program's own."""
+    lines = [e for e in case.of("cuda.error") if not matching([e], *OTHERS)]
+    lines += [
+        e
+        for e in matching(messages(case), *FAULTS)
+        if matching([e], "cuda") and not matching([e], *OTHERS) and "nvls" not in e.text
+    ]
+    if not lines:
+        vague = matching(messages(case), "unhandled cuda error")
+        if vague and not case.of("nccl.warn") and not case.of("cuda."):
+            return found(
+                ID,
+                "possible",
+                "A CUDA call inside NCCL failed; this log does not say which or why.",
+                pick(vague, limit=3),
+                ranks=ranks_in(vague),
+                advice=_advice(),
+                next=experiment(case),
+            )
+        went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *case.of("progress")]
+        return otherwise(ID, went_well, "No CUDA call failed.", "the standard error of every rank")
+    ordered = in_order(lines)
+    first = ordered[0]
+    ranks = ranks_in([first]) or ranks_in(ordered)
+    error = str(first.data.get("error") or next((f for f in FAULTS if f.lower() in first.text.lower()), "an error"))[
+        :100
+    ]
+    xids = [e for e in case.of("kernel.xid") if e.data.get("xid") in (13, 31, 43)]
+    say = (
+        f"A CUDA kernel on {name_ranks(ranks)}{on(first.host)} failed ({error}); NCCL and the watchdog only report it."
+    )
+    return found(
+        ID,
+        "proven"
+        if xids or matching([first], "illegal memory access", "device-side assert", "misaligned")
+        else "likely",
+        start(say),
+        pick(ordered[:4], xids),
+        ranks=ranks,
+        hosts=name_hosts([first]),
+        advice=_advice(),
+        next=experiment(case),
+    )
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Run once with synchronous launches to see the true line, and look for Xids in dmesg.",
+            env={"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "INFO"},
+            command="dmesg -T | grep -i xid",
+            why="Kernels fail asynchronously; the traceback otherwise points at a later call.",
+            check="The traceback ends in the operator whose kernel failed.",
+            risk="Slow; it may also hide a race.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """Run with synchronous launches."""
+    return Experiment(
+        "Which operator fails when every launch is synchronous?",
+        {"env": {"CUDA_LAUNCH_BLOCKING": "1"}},
+        {
+            ID: "always the same operator of the program",
+            "gpu_hardware_error": "different ones, always on the same GPU",
+            "driver_too_old": "the very first kernel",
+        },
+    )

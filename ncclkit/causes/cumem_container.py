@@ -1,0 +1,122 @@
+"""The container forbids what NCCL's cuMem allocations need
+
+What you see
+    Only inside a container: "cuMem host allocations do not appear to be working", "UDS: Sending data over socket ...
+    failed", "Error while attaching to shared memory segment /dev/shm/nccl- (size 0)", "Cuda failure 'invalid
+    argument'" or 'operation not permitted' on allocation, while the same program runs on the bare machine.
+
+Why it happens
+    Since 2.19 NCCL allocates with CUDA's virtual memory functions (cuMem) and passes file descriptors between ranks
+    through Unix sockets, since 2.24 host buffers too.  That needs NUMA system calls (blocked by Docker's seccomp
+    profile), a common network namespace for abstract sockets, and a driver that plays along.  If it works for some
+    ranks and not for others, they take different paths and misread each other.
+
+How to be sure
+    NCCL_CUMEM_HOST_ENABLE=0 (and NCCL_CUMEM_ENABLE=0) on *all* ranks makes it start.
+
+What to do
+    docker run --cap-add=SYS_NICE, one container (or at least one IPC and network namespace) per machine; otherwise the
+    two variables above, equal everywhere.
+
+Read more
+    NCCL user guide: NCCL_CUMEM_ENABLE, NCCL_CUMEM_HOST_ENABLE.  NCCL 2.24-2.29 release notes.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._words import (
+    family,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+    start,
+)
+from ncclkit.model import Advice, Experiment, Finding, Strength, found
+
+ID = "cumem_container"
+explains = ("c10d.error", "nccl.trace", "rank_exception", "c10d.timeout", "cuda_error", "slow_rank")
+
+
+def diagnose(case: Case) -> Finding:
+    """Descriptors could not be passed, or the host buffers of the ranks do not fit together."""
+    uds = family(case, "uds")
+    attach = [
+        e
+        for e in family(case, "shm")
+        if matching([e], "attaching to shared memory") and not matching([e], "No space left")
+    ]
+    empty = matching(attach, "size 0", "No such file")
+    memory = matching(
+        messages(case),
+        "cuMemCreate",
+        "cuMemExport",
+        "cuMemImport",
+        "cuMemSetAccess",
+        "pidfd_getfd",
+        "operation not permitted",
+    )
+    hint = [e for e in case.of("nccl.info") if e.data.get("family") == "cumem"]
+    lines = uds + empty + memory
+    if not lines:
+        went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
+        return otherwise(
+            ID, went_well, "NCCL's allocations worked.", "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"
+        )
+    what = (
+        "could not pass memory handles to another rank of the machine"
+        if uds
+        else ("could not attach to the shared buffer of another rank" if empty else "was refused a cuMem call")
+    )
+    strength: Strength = "likely" if uds or hint or matching(empty, "size 0") else "possible"
+    say = (
+        f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} {what}; in containers this is a matter "
+        "of namespaces and permissions."
+    )
+    return found(
+        ID,
+        strength,
+        say,
+        pick(lines, hint),
+        ranks=ranks_in(lines),
+        hosts=name_hosts(lines),
+        advice=_advice(),
+        next=experiment(case),
+    )
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Let all ranks of a machine share one IPC and network namespace and allow the NUMA calls.",
+            command="docker run --ipc=host --network=host --cap-add=SYS_NICE …",
+            why="Handles travel through Unix sockets and /dev/shm.",
+            check="The 'cuMem host allocations' line is gone and the first collective completes.",
+            risk="Less isolation of the container.",
+        ),
+        Advice(
+            "Or switch the new allocations off, on all ranks alike.",
+            env={"NCCL_CUMEM_HOST_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0"},
+            why="Ranks that differ here misread each other's buffers.",
+            check="The first collective completes.",
+            risk="Some features (NVLS, user buffers) need cuMem.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same start without cuMem."""
+    return Experiment(
+        "Does the job start without cuMem allocations?",
+        {"env": {"NCCL_CUMEM_ENABLE": "0", "NCCL_CUMEM_HOST_ENABLE": "0"}, "ranks": "one node"},
+        {
+            ID: "it starts",
+            "shm_too_small": "it fails unless NCCL_SHM_DISABLE=1",
+            "nvswitch_fabric": "it starts, as NVLS is off too",
+        },
+    )

@@ -1,0 +1,117 @@
+"""Storage is full or stands still
+
+What you see
+    "No space left on device", "Disk quota exceeded" while a checkpoint or cache is written, or one rank in state D
+    (uninterruptible) in open, read or write while the others time out.
+
+Why it happens
+    Checkpoints of all ranks land at the same moment on one file system; a home quota of 20 GB holds the Triton, HF and
+    pip caches of every job.  When a network file system stalls, the process that waits for it cannot even be killed,
+    and in a collective program the one that waits makes everybody wait.
+
+How to be sure
+    `df -h` and `df -i` of the path in the message, `quota -s`; a stack that ends in open, read, fsync, torch.save;
+    /proc/PID/stack of the process in state D.
+
+What to do
+    Free or enlarge the file system, point caches to local disk (HF_HOME, TRITON_CACHE_DIR, TMPDIR), write checkpoints
+    asynchronously and sharded.
+
+Read more
+    PyTorch docs: distributed checkpoint (async_save).  proc(5): process states.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._frames import own_frame, place, stacks
+from ncclkit.causes._scene import look
+from ncclkit.causes._words import matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in, start
+from ncclkit.model import Advice, Event, Finding, found
+
+ID = "disk_or_io"
+explains = (
+    "c10d.timeout",
+    "gloo.closed",
+    "store.lost",
+    "rank_exception",
+    "slow_rank",
+    "timeout_too_short",
+    "elastic.exit",
+)
+STORAGE = (
+    "torch/serialization",
+    "safetensors",
+    "pathlib",
+    "/shutil",
+    "fsspec",
+    "torch/distributed/checkpoint",
+    "/tarfile",
+)
+CALLS = {"open", "read", "write", "fsync", "readinto", "_save", "save_file", "load_file", "torch_save"}
+
+
+def diagnose(case: Case) -> Finding:
+    """Somebody could not write, or stands in a storage call while others wait."""
+    full = [
+        e for e in case.of("system.error") if e.data.get("what") in ("no_space", "disk_quota") and not _shared_memory(e)
+    ]
+    full += [
+        e
+        for e in matching(
+            messages(case),
+            "No space left on device",
+            "Disk quota exceeded",
+            "Read-only file system",
+            "Input/output error",
+            "Stale file handle",
+        )
+        if not _shared_memory(e) and e.kind != "nccl.warn"
+    ]
+    if full:
+        quota = matching(full, "quota")
+        say = (
+            f"{start(name_ranks(ranks_in(full)))}{on(full[0].host)} could not write: "
+            f"{'the disk quota is used up' if quota else 'the file system is full or failed'}."
+        )
+        return found(ID, "proven", say, pick(full), ranks=ranks_in(full), hosts=name_hosts(full), advice=_advice())
+    scene = look(case)
+    slow = {rank: stack for rank, stack in stacks(case).items() if _in_storage(stack) and rank not in scene.waiting}
+    if slow and scene.waiting and len(slow) * 2 <= len(stacks(case)):
+        stack = next(iter(slow.values()))
+        where = place(own_frame(stack.data["frames"], innermost_first=True))
+        say = (
+            f"{start(name_ranks(slow))} stood in a storage call{' at ' + where if where else ''} while "
+            "the others waited."
+        )
+        return found(
+            ID, "likely", say, pick(slow.values(), scene.waiting.values()), ranks=tuple(sorted(slow)), advice=_advice()
+        )
+    went_well = [*case.of("nccl.destroy"), *scene.ended.values(), *stacks(case).values()]
+    return otherwise(
+        ID, went_well, "Nobody waited for storage.", "a stack of each rank at the moment of the hang, and `df -h`"
+    )
+
+
+def _shared_memory(event: Event) -> bool:
+    return bool(matching([event], "/dev/shm", "posix_fallocate", "shared memory", "/torch_", "NCCL"))
+
+
+def _in_storage(stack: Event) -> bool:
+    inner = stack.data["frames"][:4]
+    return any(
+        frame.get("func") in CALLS or any(part in str(frame.get("file", "")) for part in STORAGE) for frame in inner
+    )
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Free space, and point caches and temporary files to a local disk with room.",
+            command="df -h . /tmp ~; df -i .; quota -s",
+            env={"TMPDIR": "/local/tmp", "TRITON_CACHE_DIR": "/local/tmp/triton", "HF_HOME": "/local/tmp/hf"},
+            why="One rank that cannot write stops all of them.",
+            check="`df` shows room for two checkpoints before the job starts.",
+            risk="Local disks are lost with the node: keep checkpoints on shared storage.",
+        ),
+    )

@@ -1,0 +1,140 @@
+"""Two ranks use the same GPU
+
+What you see
+    "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000" (2.30: "Multiple Ranks are using the same
+    GPU") under an "invalid usage" error at the first collective.  Without the check: half the GPUs idle, one runs
+    out of memory, or a hang in the first barrier after "Guessing device ID".
+
+Why it happens
+    Every process starts with CUDA device 0 as its current one.  If a rank does not call
+    torch.cuda.set_device(local_rank) before the first CUDA or NCCL call, or the launcher gives all ranks the same
+    CUDA_VISIBLE_DEVICES (Ray, Slurm --gpus-per-task with another binding, a notebook), two ranks end up on one card.
+    NCCL needs one GPU per rank in a communicator and refuses.
+
+How to be sure
+    The busId in the two INIT lines is equal; or print(rank, torch.cuda.current_device(),
+    os.environ["CUDA_VISIBLE_DEVICES"]) on each rank.
+
+What to do
+    Set the device from LOCAL_RANK first thing, and pass device_id= to init_process_group.  Start as many ranks per
+    node as it has visible GPUs.
+
+Read more
+    PyTorch docs: init_process_group(device_id=...), torchrun LOCAL_RANK.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from ncclkit.case import Case
+from ncclkit.causes._words import (
+    ask,
+    family,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+    start,
+)
+from ncclkit.model import Advice, Event, Finding, found
+
+ID = "duplicate_gpu"
+explains = ("c10d.error", "nccl.trace", "rank_exception", "gpu_oom", "slow_rank", "store.lost", "c10d.timeout")
+
+
+def diagnose(case: Case) -> Finding:
+    """NCCL says so, or two INIT lines of one communicator carry the same bus id."""
+    went_well = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
+    return ask(case, _said, _too_many, _vague, _guessed) or otherwise(
+        ID, went_well, "Each rank of a communicator has a GPU of its own.", "NCCL_DEBUG=INFO lines with the bus ids"
+    )
+
+
+def _said(case: Case) -> Finding | None:
+    said = family(case, "duplicate_gpu")
+    said += matching(messages(case), "Duplicate GPU detected", "Ranks are using the same GPU")
+    same = _same_bus(case)
+    if not said and not same:
+        return None
+    ranks = _named(said) or tuple(sorted({e.data["rank"] for e in same}))
+    quoted = (m[1] for e in said if (m := re.search(r"(?:device|busId) (\w+)", e.text)))
+    bus = next((str(e.data["bus"]) for e in same), "") or next(quoted, "")
+    host = next((e.host for e in same + said if e.host), "")
+    say = (
+        f"{start(name_ranks(ranks))} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL needs one GPU per rank."
+    )
+    hosts, gpus = name_hosts(same + said), (bus,) if bus else ()
+    return found(ID, "proven", say, pick(said, same), ranks=ranks, hosts=hosts, gpus=gpus, advice=_advice())
+
+
+def _too_many(case: Case) -> Finding | None:
+    """More ranks than visible GPUs."""
+    lines = matching([*messages(case), *case.of("cuda.error")], "invalid device ordinal", "No CUDA GPUs are available")
+    if not lines:
+        return None
+    ranks, hosts = ranks_in(lines), name_hosts(lines)
+    say = (
+        f"{start(name_ranks(ranks))} asked for a GPU that it cannot see{on(lines[0].host)}: more ranks "
+        "than visible GPUs."
+    )
+    return found(ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice())
+
+
+def _vague(case: Case) -> Finding | None:
+    """Invalid usage without NCCL's own words about it."""
+    lines = [e for e in matching(case.of("c10d.error"), "invalid usage") if not e.data.get("last_error")]
+    if not lines or case.of("nccl.warn"):
+        return None
+    who = name_ranks(ranks_in(lines))
+    say = f"NCCL refused the call of {who} as invalid usage; two ranks on one GPU are the usual reason."
+    return found(ID, "possible", say, pick(lines, limit=3), advice=_advice())
+
+
+def _guessed(case: Case) -> Finding | None:
+    """A first barrier that hangs after PyTorch had to guess the GPU."""
+    guessed, waits = case.of("c10d.device_unknown"), case.of("c10d.timeout")
+    if not guessed or not waits or case.of("nccl.destroy"):
+        return None
+    say = "The ranks did not set their GPU before the first barrier; a wrong guess puts two ranks on one GPU and hangs."
+    return found(ID, "possible", say, pick(guessed, waits, limit=4), advice=_advice())
+
+
+def _same_bus(case: Case) -> list[Event]:
+    """INIT lines of different ranks of one communicator with the same host and bus id."""
+    places: dict[tuple[str, str, str], dict[int, Event]] = defaultdict(dict)
+    for event in case.of("nccl.init"):
+        data = event.data
+        if data.get("bus") and event.host and isinstance(data.get("rank"), int) and not data.get("parent"):
+            places[event.host, str(data["bus"]), str(data.get("comm_id"))].setdefault(data["rank"], event)
+    return next(([*ranks.values()] for ranks in places.values() if len(ranks) > 1), [])
+
+
+def _named(said: list[Event]) -> tuple[int, ...]:
+    ranks = {int(n) for e in said for m in re.finditer(r"rank (\d+) and rank (\d+)", e.text) for n in m.groups()}
+    return tuple(sorted(ranks))
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Choose the GPU from LOCAL_RANK before anything touches CUDA.",
+            code='local = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local)\n'
+            'dist.init_process_group("nccl", device_id=torch.device("cuda", local))',
+            why="Without it every process uses device 0.",
+            check="The busId differs in all INIT lines of a node.",
+            risk="None.",
+        ),
+        Advice(
+            "Check what the launcher lets each rank see.",
+            command="echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES; nvidia-smi -L",
+            why="Ray and Slurm bind GPUs themselves; then each rank sees one GPU, and its index is 0.",
+            check="Ranks of a node either see all GPUs or one different GPU each.",
+            risk="None, it only prints.",
+        ),
+    )

@@ -1,0 +1,99 @@
+"""CUDA or NCCL was used in the wrong order: before fork, twice, or after its end
+
+What you see
+    "Cannot re-initialize CUDA in forked subprocess", "trying to initialize the default process group twice", "corrupted
+    comm object detected", "Default process group has not been initialized", aborted communicators at exit, or a child
+    process that hangs at its first CUDA call.
+
+Why it happens
+    A CUDA context does not survive fork: the child inherits handles without the threads behind them.  Notebooks and
+    data-loader workers fork after the parent has touched the GPU.  Likewise a communicator must outlive its last
+    operation: destroying the group, or leaving the program, while another rank still sends, aborts it for all.
+
+How to be sure
+    torch.cuda.is_initialized() in the parent before it starts children; the order of init, last collective, and
+    destroy_process_group on every rank.
+
+What to do
+    Start processes with spawn or forkserver (or torchrun), touch CUDA only in the children, initialise once, and end
+    with a barrier and destroy_process_group on all ranks.
+
+Read more
+    PyTorch docs: multiprocessing with CUDA; destroy_process_group.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._scene import look
+from ncclkit.causes._words import family, matching, messages, name_ranks, otherwise, pick, ranks_in, start
+from ncclkit.model import Advice, Finding, found
+
+ID = "fork_or_init_order"
+explains = ("rank_exception", "c10d.error", "c10d.timeout", "slow_rank", "cuda_error", "nccl.peer_closed")
+FORK = ("Cannot re-initialize CUDA in forked subprocess", "CUDA error: initialization error", "Poison fork")
+ORDER = (
+    "initialize the default process group twice",
+    "Default process group has not been initialized",
+    "corrupted comm object",
+    "is not a valid pointer",
+    "before the previous operation returned ncclSuccess",
+    "communicator was revoked",
+    "Invalid process group specified",
+    "Cuda failure 'initialization error'",
+)
+
+
+def diagnose(case: Case) -> Finding:
+    """A library says so, or communicators were aborted at exit although nothing had failed."""
+    pool = [*messages(case), *case.of("cuda.error")]
+    fork, order = matching(pool, *FORK), matching(pool, *ORDER)
+    if fork or order:
+        lines = fork or order
+        what = (
+            "used CUDA in a process that was forked after the parent had used it"
+            if fork
+            else "used a process group or communicator before its start or after its end"
+        )
+        return found(
+            ID,
+            "proven" if fork or matching(order, "process group") else "likely",
+            f"{start(name_ranks(ranks_in(lines)))} {what}.",
+            pick(lines),
+            ranks=ranks_in(lines),
+            advice=_advice(),
+        )
+    aborted = [e for e in case.of("nccl.destroy") if e.data.get("how") == "abort"]
+    odd = [
+        e
+        for e in family(case, "proxy", "fd")
+        if matching([e], "Accept failed", "operation Close", "Could not receive type")
+    ]
+    if aborted and odd and not look(case).waiting:
+        return found(
+            ID,
+            "possible",
+            f"{start(name_ranks(ranks_in(aborted)))} aborted the communicator at exit while another rank "
+            "still used it.",
+            pick(odd, aborted, limit=5),
+            ranks=(),
+            advice=_advice(),
+        )
+    went_well = [e for e in case.of("nccl.destroy") if e.data.get("how") == "destroy"] + [
+        *look(case).ended.values(),
+        *case.of("c10d.timeout"),
+    ]
+    return otherwise(ID, went_well, "Start and end came in order.", "the standard error of every rank")
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Start processes without fork after CUDA, initialise once, and end with a barrier and "
+            "destroy_process_group on all ranks.",
+            code='torch.multiprocessing.set_start_method("spawn")\n...\ndist.barrier()\ndist.destroy_process_group()',
+            why="A CUDA context and a communicator belong to one process, from first to last use.",
+            check="The program starts and ends without warnings on all ranks.",
+            risk="spawn imports the program again: guard it with if __name__ == '__main__'.",
+        ),
+    )

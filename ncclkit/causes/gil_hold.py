@@ -1,0 +1,94 @@
+"""One rank's Python is blocked in native code that holds the GIL
+
+What you see
+    "Could not acquire GIL within 300 ms on exit, possible GIL induced hang", "ProcessGroupNCCL's watchdog got stuck for
+    480 seconds", a rank whose progress bar, heartbeat and signal handlers all stand still.
+
+Why it happens
+    Only the thread that holds Python's global lock runs Python code.  A C extension that blocks (a file system call, a
+    download, a lock inside a library, a CUDA call that waits) without releasing the lock stops every other thread,
+    including the watchdog's attempts to write the Flight Recorder with Python stacks.
+
+How to be sure
+    `py-spy dump --native --pid PID` on that rank: the thread marked "+gil" stands in the native call.
+
+What to do
+    Move the call out of the training process (a subprocess, a data-loader worker), use a version of the library that
+    releases the lock, or give the call a time limit.
+
+Read more
+    py-spy (--gil, --native); Python docs: releasing the GIL in extension code.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._frames import own_frame, place, stacks
+from ncclkit.causes._scene import look
+from ncclkit.causes._words import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in, start
+from ncclkit.model import Advice, Experiment, Finding, found
+
+ID = "gil_hold"
+explains = ("c10d.monitor", "c10d.timeout", "slow_rank")
+
+
+def diagnose(case: Case) -> Finding:
+    """The monitor could not get the lock, or the watchdog itself stood still."""
+    gil = in_order(e for e in case.of("c10d.monitor") if e.data.get("what") == "gil")
+    stuck = in_order(e for e in case.of("c10d.monitor") if e.data.get("what") == "stuck")
+    if gil or (stuck and not case.of("c10d.timeout")):
+        ranks = ranks_in(gil or stuck)
+        seen = [stacks(case)[rank] for rank in ranks if rank in stacks(case)]
+        where = next((place(own_frame(s.data["frames"], innermost_first=True)) for s in seen), "")
+        what = (
+            "could not get Python's global lock"
+            if gil
+            else "stood still for " + str(stuck[0].data.get("seconds") or "minutes") + " s"
+        )
+        say = (
+            f"The watchdog of {name_ranks(ranks)}{on((gil or stuck)[0].host)} {what}: a thread holds it "
+            f"in native code{' at ' + where if where else ''}."
+        )
+        strength = "likely" if gil and (seen or not case.of("c10d.timeout")) else "possible"
+        return found(
+            ID,
+            "likely" if strength == "likely" else "possible",
+            start(say),
+            pick(gil, stuck, seen),
+            ranks=ranks,
+            hosts=name_hosts(gil or stuck),
+            advice=_advice(),
+            next=experiment(case),
+        )
+    went_well = [*case.of("c10d.timeout"), *case.of("nccl.destroy"), *look(case).ended.values()]
+    return otherwise(
+        ID,
+        went_well,
+        "No monitor complained about the lock.",
+        "a stack of each rank with native frames (`ncclkit attach`)",
+    )
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Look which native call holds the lock, and move it out of the training process or bound it in time.",
+            command="py-spy dump --native --pid <pid of the rank>",
+            why="All other Python threads of the rank wait for this one.",
+            check="The dump shows '+gil' in the main loop, not in that call.",
+            risk="py-spy pauses the process for a moment.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """Native stacks of the rank while it stands still."""
+    return Experiment(
+        "Which thread holds the lock while the rank stands still?",
+        {"attach": True, "native": True},
+        {
+            ID: "a native call outside of NCCL",
+            "slow_rank": "the main thread runs ordinary Python",
+            "gpu_hardware_error": "a CUDA call that never returns",
+        },
+    )

@@ -1,0 +1,152 @@
+"""A GPU is broken: Xid, ECC, fallen off the bus
+
+What you see
+    "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus", Xid 48/63/64/74/94/95/119/120 in dmesg,
+    "uncorrectable ECC error encountered", nvidia-smi that hangs or shows ERR!.  All ranks fail, one node or GPU is
+    common to all failures.
+
+Why it happens
+    Memory cells, NVLinks, power and the GPU's own controller fail now and then; the driver reports an Xid number and
+    usually ends the process.  The other ranks only see their collective never complete.  Xids 13, 31, 43 and 45 are
+    different: the program's fault, or a mere echo.
+
+How to be sure
+    dmesg on *all* nodes for the time of the failure; `nvidia-smi -q -d ECC,ROW_REMAPPER`; does the job fail again
+    whenever this GPU takes part?
+
+What to do
+    Drain the node.  Xid 79 and 74: power cycle, reseat, replace; 48, 63/64, 94/95: reset, then watch the remapped
+    rows; 119/120: reset or update the driver.
+
+Read more
+    NVIDIA: Xid errors; GPU memory error management.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._words import in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.model import Advice, Event, Experiment, Finding, found
+
+ID = "gpu_hardware_error"
+explains = (
+    "cuda_error",
+    "c10d.timeout",
+    "c10d.error",
+    "c10d.monitor",
+    "nccl.trace",
+    "slow_rank",
+    "rank_exception",
+    "network_loss",
+    "rank_killed",
+    "gil_hold",
+    "ib_link_error",
+    "gpu_oom",
+)
+XIDS = {
+    46: "GPU time-out",
+    48: "double-bit memory error",
+    62: "micro-controller halt",
+    63: "memory row remapped",
+    64: "row remapping failed",
+    74: "NVLink error",
+    79: "fallen off the bus",
+    92: "many corrected memory errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "GSP time-out",
+    120: "GSP error",
+    121: "chip-to-chip link error",
+    140: "unrecoverable memory error",
+    143: "initialisation error",
+    145: "NVLink error",
+    158: "fatal time-out",
+}
+
+
+def diagnose(case: Case) -> Finding:
+    """An Xid of the hardware kind, or CUDA's ECC error."""
+    xids = in_order(e for e in case.of("kernel.xid") if e.data.get("xid") in XIDS)
+    said = matching(
+        [*case.of("cuda.error"), *messages(case)],
+        "uncorrectable ECC",
+        "uncorrectable NVLink",
+        "fallen off the bus",
+        "Unable to determine the device handle",
+        "GPU is lost",
+        "hardware stack error",
+    )
+    if xids:
+        return _tell(xids, said)
+    if said:
+        say = f"CUDA reports a hardware fault of a GPU of {name_ranks(ranks_in(said))}{on(said[0].host)}."
+        return found(
+            ID, "proven", say, pick(said), ranks=ranks_in(said), hosts=name_hosts(said), advice=_advice("its GPU")
+        )
+    vague = matching(messages(case), "unhandled cuda error")
+    if vague and not case.of("nccl.warn") and not case.of("cuda."):
+        return found(
+            ID,
+            "possible",
+            "A CUDA call inside NCCL failed and the log does not say why; a faulty GPU is one reason.",
+            pick(vague, limit=3),
+            ranks=ranks_in(vague),
+            advice=_advice("each GPU"),
+            next=experiment(case),
+        )
+    went_well: list[Event] = [*case.of("kernel.xid"), *case.of("nccl.destroy")]
+    return otherwise(
+        ID,
+        went_well,
+        "No hardware fault was reported.",
+        "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)",
+    )
+
+
+def _tell(xids: list[Event], said: list[Event]) -> Finding:
+    first = xids[0]
+    number, bus = int(first.data["xid"]), str(first.data.get("bus") or "")
+    pids = {e.pid or e.data.get("pid") for e in xids} - {None}
+    ranks = tuple(
+        sorted({e.rank for e in said + xids if e.rank is not None and (e.pid in pids or e.kind != "kernel.xid")})
+    )
+    who = f" of {name_ranks(ranks)}" if ranks else ""
+    say = (
+        f"The GPU {bus}{who}{on(first.host)} reported a hardware fault, Xid {number} ({XIDS[number]}); "
+        "everything after it is a consequence."
+    )
+    return found(
+        ID,
+        "likely" if number in (63, 92, 145) else "proven",
+        say,
+        pick(xids, said),
+        ranks=ranks,
+        hosts=name_hosts(xids),
+        gpus=tuple(sorted({str(e.data["bus"]) for e in xids if e.data.get("bus")})),
+        advice=_advice(f"GPU {bus}"),
+    )
+
+
+def _advice(gpu: str) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            f"Drain the node and test {gpu} alone; reset it, and have it replaced if the error returns.",
+            command="dmesg -T | grep -i xid; nvidia-smi -q -d ECC,ROW_REMAPPER; dcgmi diag -r 3",
+            why="A job cannot work around a faulty GPU; every restart on this node risks the same.",
+            check="The per-node test passes ten times, or the job runs without this node.",
+            risk="A reset ends all jobs of the node.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """Each node alone, then pairs, to find the one that fails."""
+    return Experiment(
+        "Which single node or GPU fails on its own?",
+        {"stages": ["one node", "pairs"]},
+        {
+            ID: "always the same GPU",
+            "cuda_error": "none; the program's kernel fails",
+            "nvswitch_fabric": "one whole machine",
+        },
+    )

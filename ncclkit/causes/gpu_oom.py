@@ -1,0 +1,127 @@
+"""A GPU had no memory left, for the model or for NCCL's own buffers
+
+What you see
+    torch.OutOfMemoryError with "CUDA out of memory. Tried to allocate ..." on one rank, or, at the first
+    collective, NCCL's "Cuda failure 'out of memory'" and "Failed to CUDA calloc n bytes" under an "unhandled cuda
+    error".  The other ranks time out or see the connection closed.
+
+Why it happens
+    Ranks do not use equal amounts: rank 0 often holds extra copies (evaluation, a checkpoint, a context created by
+    other ranks that forgot set_device), and the longest sample lands on one rank.  NCCL allocates outside of
+    PyTorch's cache: when PyTorch has reserved all memory, NCCL fails although the cache has room inside.  A dead
+    job's process that still holds memory has the same effect.
+
+How to be sure
+    `nvidia-smi` on that GPU: are there other processes?  torch.cuda.memory_summary() before the failing step: how
+    much is reserved but not allocated?
+
+What to do
+    Lower the micro-batch or shard more, leave 1-2 GiB for NCCL, call torch.cuda.set_device(local_rank) first, set
+    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation, and end left-over processes.
+
+Read more
+    PyTorch docs: Understanding CUDA memory usage.  NCCL user guide: NCCL_BUFFSIZE, memory of channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ncclkit.case import Case
+from ncclkit.causes._words import (
+    amount,
+    family,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    otherwise,
+    pick,
+    ranks_in,
+    start,
+)
+from ncclkit.model import Advice, Event, Finding, found
+
+ID = "gpu_oom"
+explains = (
+    "c10d.timeout",
+    "c10d.error",
+    "gloo.closed",
+    "nccl.peer_closed",
+    "nccl.trace",
+    "store.lost",
+    "rank_exception",
+    "slow_rank",
+    "cuda_error",
+    "network_loss",
+    "rank_divergence",
+)
+
+
+def diagnose(case: Case) -> Finding:
+    """Torch or NCCL says that a device allocation failed."""
+    torch = case.of("cuda.oom")
+    nccl = matching(
+        family(case, "cuda", "memory", "other"), "out of memory", "Failed to CUDA calloc", "Failed to CUDA malloc"
+    )
+    quoted = matching(
+        messages(case), "Cuda failure 'out of memory'", "Cuda failure 2 'out of memory'", "CUDA out of memory"
+    )
+    lines = in_order(torch) + in_order(nccl) + in_order(quoted)
+    if not lines:
+        return otherwise(
+            ID,
+            case.of("nccl.destroy") + case.of("c10d.timeout") + case.of("progress"),
+            "No allocation on a GPU failed.",
+            "the standard error of every rank",
+        )
+    ranks, first = ranks_in(lines), lines[0]
+    gpus = tuple(sorted({str(e.data["gpu"]) for e in torch if e.data.get("gpu") is not None}))
+    say = (
+        f"{start(name_ranks(ranks))} ran out of memory on its "
+        f"GPU{' ' + gpus[0] if len(gpus) == 1 else ''}: {_how(first)}."
+    )
+    return found(
+        ID, "proven", say, pick(lines), ranks=ranks, hosts=name_hosts(lines), gpus=gpus, advice=_advice(not torch)
+    )
+
+
+def _how(event: Event) -> str:
+    data: Mapping[str, Any] = event.data
+    if event.kind == "cuda.oom" and data.get("tried"):
+        return (
+            f"it asked for {_size(data['tried'])} and {_size(data.get('free'))} of {_size(data.get('total'))} were free"
+        )
+    return (
+        "NCCL could not allocate its buffers beside what the program had taken"
+        if event.kind.startswith(("nccl", "c10d"))
+        else "an allocation was refused"
+    )
+
+
+def _size(value: object) -> str:
+    return amount(value) if isinstance(value, (int, float)) else str(value or "an unknown amount")
+
+
+def _advice(nccl: bool) -> tuple[Advice, ...]:
+    smaller = Advice(
+        "Lower the micro-batch size on all ranks (keep the global batch by accumulating gradients), or "
+        "shard the model more.",
+        why="The largest rank decides; all ranks must use the same micro-batch.",
+        check="max(torch.cuda.max_memory_allocated()) over the ranks stays 10 % below the GPU's memory.",
+        risk="More steps of accumulation are a little slower.",
+    )
+    room = Advice(
+        "Leave room for NCCL outside PyTorch's cache, and end other processes on the GPU.",
+        code="torch.cuda.set_per_process_memory_fraction(0.92)",
+        command="nvidia-smi",
+        env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        why="NCCL allocates with cudaMalloc and cannot use memory that PyTorch has reserved.",
+        check=(
+            "nvidia-smi shows only this job's processes, one per GPU, and some free memory before the first collective."
+        ),
+        risk="A smaller fraction makes PyTorch itself run out earlier.",
+    )
+    return (room, smaller) if nccl else (smaller, room)

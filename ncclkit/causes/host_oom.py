@@ -1,0 +1,180 @@
+"""The machine ran out of memory and the kernel killed a rank
+
+What you see
+    A rank disappears without a traceback: "exitcode: -9", "Killed", "DataLoader worker is killed by signal:
+    Killed", "Detected 1 oom_kill event" from Slurm.  The other ranks time out or see closed connections.  Before
+    that, steps get slower while the machine swaps.
+
+Why it happens
+    Host memory is used by every rank *and* by each of its data-loader workers: eight ranks with eight workers each
+    hold 64 copies of whatever the dataset keeps in Python lists.  When the machine, or the limit of the container
+    or Slurm step, is reached, the kernel's OOM killer sends SIGKILL to the largest process.  Nothing in that
+    process can print a last word.  With swap on slow storage the job may hang for an hour instead of dying.
+
+How to be sure
+    The kernel says so: `dmesg -T | grep -i 'killed process'` on the node of the lost rank, `memory.events` of the
+    cgroup (oom_kill), or `sacct -j JOB -o MaxRSS,State` (OUT_OF_MEMORY).
+
+What to do
+    Fewer data-loader workers and a smaller prefetch_factor, data in shared arrays or memory-mapped files instead of
+    Python objects, loading checkpoints on one rank at a time with mmap=True; or a larger memory request.
+
+Read more
+    PyTorch issue "DataLoader num_workers > 0 causes CPU memory replication"; kernel docs cgroup-v2 memory.events.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._scene import look
+from ncclkit.causes._words import (
+    amount,
+    ask,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+    start,
+)
+from ncclkit.model import Advice, Event, Fact, Finding, Strength, found
+
+ID = "host_oom"
+explains = (
+    "elastic.exit",
+    "c10d.timeout",
+    "gloo.closed",
+    "gloo.timeout",
+    "store.lost",
+    "rank_killed",
+    "slow_rank",
+    "network_loss",
+    "rank_exception",
+    "cpu_contention",
+)
+
+
+def diagnose(case: Case) -> Finding:
+    """The kernel, Slurm or a lost process says that memory was the reason."""
+    finding = ask(case, _told, _refused, _silent_kill, _swapping)
+    if finding is not None:
+        return finding
+    alive = [*case.of("nccl.destroy"), *look(case).ended.values(), *case.of("elastic.exit")]
+    return otherwise(
+        ID,
+        alive,
+        "No process was killed by signal 9.",
+        "dmesg of the node (`dmesg -T | grep -i oom`) or the exit codes of the ranks",
+    )
+
+
+def _refused(case: Case) -> Finding | None:
+    """A data-loader worker was killed, or an allocation failed with an error."""
+    errors = case.of("system.error")
+    workers = [
+        e for e in errors if e.data.get("what") == "dataloader_killed" and not matching([e], "bus error", "segm")
+    ]
+    refused = [e for e in errors if e.data.get("what") == "host_memory"]
+    refused += [e for e in case.of("python.exception") if e.data.get("type") == "MemoryError"]
+    refused += matching(messages(case), "std::bad_alloc")
+    ranks = ranks_in(workers + refused)
+    if not workers and not refused:
+        return None
+    what = "a data-loader worker was killed by the system" if workers else "an allocation of host memory was refused"
+    say = f"{start(name_ranks(ranks))} ran out of host memory: {what}."
+    return found(ID, "likely", say, pick(workers, refused, _killed(case)), ranks=ranks, advice=_advice(case))
+
+
+def _silent_kill(case: Case) -> Finding | None:
+    """Signal 9, with or without facts that show that memory was short."""
+    killed, short = _killed(case), _short(case)
+    if not killed:
+        return None
+    say = f"{start(name_ranks(ranks_in(killed)))} was killed by signal 9"
+    say += f" while {short[0]}." if short else ", most often the work of the OOM killer, but no file here says why."
+    strength: Strength = "likely" if short else "possible"
+    return found(ID, strength, say, pick(killed, short), ranks=ranks_in(killed), advice=_advice(case))
+
+
+def _swapping(case: Case) -> Finding | None:
+    """A rank was late on a host that is short of memory."""
+    stalled = [*case.of("c10d.timeout"), *case.of("gloo.timeout"), *case.of("c10d.unique_id")]
+    short = _short(case)
+    if not short or not stalled:
+        return None
+    say = f"A rank was late while {short[0]}, so swapping may have slowed it."
+    return found(ID, "possible", say, pick(short, stalled), advice=_advice(case))
+
+
+def _killed(case: Case) -> list[Event]:
+    ends = [*case.of("elastic.exit"), *case.of("slurm.event")]
+    named = [e for e in case.of("system.error") if e.data.get("what") == "killed"]
+    return [e for e in ends if -9 in (e.data.get("exitcode"), -(e.data.get("signal") or 0))] + named
+
+
+def _short(case: Case) -> list[Fact]:
+    """Facts that say that a host is nearly out of memory, swaps, or has already killed for lack of it."""
+    total = {f.host: f.value for f in case.facts_of("memory.total") if f.value}
+    kills = [f for f in case.facts_of("memory.oom_kills") if f.value]
+    available = [f for f in case.facts_of("memory.available") if f.value is not None]
+    low = [f for f in available if f.value < 0.05 * total.get(f.host, 0)]
+    swaps = [
+        f for f in case.facts_of("memory.swap") for row in f.value or () if 2 * (row.get("used") or 0) > row["size"]
+    ]
+    return kills + low + swaps
+
+
+def _told(case: Case) -> Finding | None:
+    """The kernel or Slurm names the OOM killer."""
+    told = case.of("kernel.oom") + [e for e in case.of("system.error") if e.data.get("what") == "oom_kill"]
+    told += [e for e in case.of("slurm.event") if e.data.get("what") == "oom"]
+    if not told:
+        return None
+    killed = _killed(case)
+    pids = {e.pid or e.data.get("pid") for e in told}
+    ranks = tuple(sorted({e.rank for e in case.events if e.pid in pids and e.pid and e.rank is not None})) or ranks_in(
+        told
+    )
+    ranks = ranks or ranks_in(killed)
+    first = told[0]
+    limit = (
+        " because its memory limit (cgroup) was reached"
+        if first.data.get("memcg") or first.kind == "slurm.event"
+        else ""
+    )
+    victim = (
+        f"process {first.data.get('pid')} ({first.data.get('name')})"
+        if first.data.get("pid")
+        else "a process of the job"
+    )
+    rank = f", {name_ranks(ranks)}," if ranks else ""
+    say = (
+        f"The kernel killed {victim}{rank}{on(first.host)} for lack of host memory{limit}; the other "
+        "ranks only lost it."
+    )
+    return found(ID, "proven", say, pick(told, killed), ranks=ranks, hosts=name_hosts(told), advice=_advice(case))
+
+
+def _advice(case: Case) -> tuple[Advice, ...]:
+    total = next((f.value for f in case.facts_of("memory.total") if f.value), None)
+    have = f" (this host has {amount(total)})" if total else ""
+    return (
+        Advice(
+            "Halve num_workers and prefetch_factor of the data loader, and keep the dataset in arrays or "
+            "memory-mapped files.",
+            code="DataLoader(..., num_workers=4, prefetch_factor=2, persistent_workers=True)",
+            why=f"Each rank and each of its workers holds its own copy{have}.",
+            check="`sstat -j JOB -o MaxRSS` or the cgroup's memory.peak stays below the limit for one epoch.",
+            risk="Fewer workers may leave the GPU waiting; watch the step time.",
+        ),
+        Advice(
+            "Ask for more memory for the job or container.",
+            command="sbatch --mem=0 …   # or: docker run --memory=…",
+            why="The limit that was reached may be the job's, not the machine's.",
+            check="memory.events shows oom_kill 0.",
+            risk="Hides a leak: memory that grows with every step will reach any limit.",
+        ),
+    )

@@ -1,0 +1,144 @@
+"""A host name does not resolve, or resolves to the machine itself
+
+What you see
+    "The IPv4 network addresses of (node-0, 29500) cannot be retrieved (gai error: -2 - Name or service not known)",
+    or a multi-node start that hangs because each node connects to 127.0.1.1, that is, to itself.
+
+Why it happens
+    Rendezvous passes *names* around: MASTER_ADDR, and, with torchrun's c10d backend, the name that the first agent
+    calls itself.  Every node, and every container, must translate that name into the same reachable address.
+    Debian-like systems put "127.0.1.1 hostname" into /etc/hosts, short names need a search domain, and cloud
+    machines and pods often have names that exist in no DNS.
+
+How to be sure
+    `getent hosts NAME` on every node, inside the container: it must print the same, non-127 address everywhere.
+
+What to do
+    Use an IP address for MASTER_ADDR or --rdzv-endpoint and give torchrun --local-addr; on one machine use
+    --standalone or localhost; or add the names of all nodes to /etc/hosts.
+
+Read more
+    PyTorch docs: torchrun --local-addr, --rdzv-endpoint.  hosts(5), nsswitch.conf(5).
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._words import (
+    ask,
+    in_order,
+    matching,
+    messages,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+)
+from ncclkit.model import Advice, Evidence, Experiment, Fact, Finding, Strength, found
+
+ID = "hostname_resolution"
+explains = (
+    "store_unreachable",
+    "store.connect_timeout",
+    "rank_exception",
+    "world_size_mismatch",
+    "store.wait",
+    "slow_rank",
+)
+
+RESOLVER = ("Name or service not known", "Temporary failure in name resolution", "gai error", "getaddrinfo")
+
+
+def diagnose(case: Case) -> Finding:
+    """A resolver's error, or facts of several hosts that lead to themselves."""
+    good = [f for f in case.facts_of("net.hostname.addresses") if f.value and not _to_itself(f)]
+    went_well: list[Evidence] = [*good, *case.of("nccl.init"), *case.of("c10d.timeout"), *case.of("worker.phase")]
+    missing = "`getent hosts $MASTER_ADDR` of every node (`ncclkit inspect`)"
+    return ask(case, _resolver, _loop, _symptom) or otherwise(ID, went_well, "Names resolved.", missing)
+
+
+def _resolver(case: Case) -> Finding | None:
+    """The resolver's own error; harmless where the ranks met all the same."""
+    lines = in_order(case.of("store.resolve")) + matching(messages(case), *RESOLVER)
+    lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
+    if not lines:
+        return None
+    gave_up = case.of("store.connect_timeout")
+    strength: Strength = "proven" if gave_up or len(lines) + lines[0].count > 2 else "likely"
+    if case.of("nccl.init") or case.of("c10d.timeout"):
+        strength = "possible"
+    name = next((str(e.data["host"]) for e in lines if e.data.get("host")), "")
+    what = f"The name {name}" if name else "A host name of the job"
+    say = f"{what} does not resolve to an address{on(lines[0].host)}, so the ranks cannot find the store."
+    hosts, advice = (name,) if name else (), _advice(name or "$MASTER_ADDR")
+    why = pick(lines, gave_up, limit=5)
+    return found(ID, strength, say, why, ranks=ranks_in(lines), hosts=hosts, advice=advice, next=experiment(case))
+
+
+def _loop(case: Case) -> Finding | None:
+    """A name that leads each machine to itself, in a job of several."""
+    if len(_hosts(case)) < 2:
+        return None
+    own = [fact for fact in case.facts_of("net.hostname.addresses") if _to_itself(fact)]
+    timeouts = [*case.of("store.connect_timeout"), *case.of("store.wait"), *case.of("gloo.timeout")]
+    local = [e for e in timeouts if str(e.data.get("host", "")).startswith("127.")]
+    if not local and not (own and timeouts):
+        return None
+    host = own[0].host if own else str(local[0].data["host"])
+    say = f"The name of {host} leads to 127.x, which is a different machine for everyone who uses it."
+    why = pick(own, local, timeouts)
+    return found(ID, "likely", say, why, hosts=(host,), advice=_advice(host), next=experiment(case))
+
+
+def _symptom(case: Case) -> Finding | None:
+    """A rendezvous that failed without saying which address it tried."""
+    named = [e for e in case.of("store.connect_timeout") if e.data.get("host")]
+    lines = matching(
+        [*case.of("rendezvous.error"), *messages(case)], "connect() timed out", "connection to the C10d store"
+    )
+    if not lines or named:
+        return None
+    say = "The rendezvous could not be reached; a host name that the nodes do not resolve alike is a usual reason."
+    return found(ID, "possible", say, pick(lines, limit=3), advice=_advice("$MASTER_ADDR"), next=experiment(case))
+
+
+def _to_itself(fact: Fact) -> bool:
+    return bool(fact.value) and all(str(address).startswith("127.") for address in fact.value)
+
+
+def _hosts(case: Case) -> set[str]:
+    return {e.host for e in case.events if e.host} | {f.host for f in case.facts if f.host}
+
+
+def _advice(name: str) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Use an IP address that all nodes reach instead of the name; on a single machine use --standalone.",
+            command=(
+                "torchrun --rdzv-endpoint=<IP of node 0>:29500 --local-addr=<own IP> …   # one machine: "
+                "torchrun --standalone …"
+            ),
+            why="An address means the same on every node.",
+            check="All ranks pass init_process_group.",
+            risk="Addresses may change between jobs.",
+        ),
+        Advice(
+            "Or make the name known on every node and in every container.",
+            command=f"getent hosts '{name}'",
+            why="DNS or /etc/hosts must give the same address everywhere.",
+            check="The command prints the same non-127 address on all nodes.",
+            risk="Editing /etc/hosts needs root.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """Resolve the names on every node."""
+    return Experiment(
+        "Does every node resolve the endpoint's name to the same reachable address?",
+        {"probe": "resolve"},
+        {
+            ID: "a node prints nothing or 127.x",
+            "store_unreachable": "all print the same address, but its port is closed",
+        },
+    )

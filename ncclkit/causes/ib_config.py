@@ -1,0 +1,169 @@
+"""InfiniBand or RoCE is set up wrongly: GID, card choice, traffic class, GPU memory
+
+What you see
+    At the first connection, always and on all pairs: "Call to ibv_modify_qp failed with 110 Connection timed out" (or
+    22 Invalid argument, 61 No data available), status=12 at once, or status=4 with GPU Direct.
+
+Why it happens
+    On RoCE every port has a table of addresses (GIDs): link-local and routable, version 1 and 2.  Both ends must use
+    entries that can reach each other; NCCL_IB_GID_INDEX=3 is right on many machines and wrong on others, and index 0
+    or 1 is often link-local.  NCCL_IB_HCA may name a storage card, rails in different subnets may not be routed, and
+    GPU Direct needs nvidia-peermem or DMA-BUF and no ACS in between.
+
+How to be sure
+    `show_gids` (or ibv_devinfo -v) on both nodes: the entry in use must be a RoCE v2 IPv4 address of the same network.
+    Does NCCL_IB_DISABLE=1 make the job work?
+
+What to do
+    Unset NCCL_IB_GID_INDEX with NCCL 2.21 or newer (it chooses itself), or set the index of the IPv4 RoCE v2 entry;
+    restrict NCCL_IB_HCA to the cards of the compute network; NCCL_CROSS_NIC=0 where rails are separate.
+
+Read more
+    NCCL user guide: NCCL_IB_GID_INDEX, NCCL_IB_HCA, NCCL_IB_TC, NCCL_CROSS_NIC.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._words import (
+    ask,
+    env_of,
+    family,
+    matching,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+    start,
+)
+from ncclkit.model import Advice, Experiment, Finding, Strength, found
+
+ID = "ib_config"
+explains = ("ib_link_error", "c10d.error", "nccl.trace", "c10d.timeout", "slow_rank", "rank_exception", "network_loss")
+MEANS = {
+    110: "the addresses (GIDs) of the two ports cannot reach each other",
+    22: "the GID index in use is empty or of the wrong kind",
+    61: "there is no route to the peer's address",
+    113: "there is no route to the peer's address",
+}
+
+
+def diagnose(case: Case) -> Finding:
+    """Setting up a queue pair failed, or the very first packets were never answered."""
+    went_well = [
+        *case.of("nccl.destroy"),
+        *[e for e in case.of("nccl.network") if e.data.get("name") == "Socket"],
+        *[e for e in case.of("nccl.channel") if "NET/IB" in str(e.data.get("transport"))],
+        *case.of("c10d.timeout"),
+    ]
+    return ask(case, _setup, _memory, _first_packets) or otherwise(
+        ID,
+        went_well,
+        "InfiniBand connections were made, or none was used.",
+        "NCCL_DEBUG=INFO output and `show_gids` of both nodes",
+    )
+
+
+def _memory(case: Case) -> Finding | None:
+    """GPU memory could not be registered with the card."""
+    lines = [e for e in family(case, "ib_setup") if e.data.get("call") == "ibv_reg_mr"]
+    lines = [e for e in lines if not matching([e], "Cannot allocate")]
+    if not lines:
+        return None
+    ranks, hosts = ranks_in(lines), name_hosts(lines)
+    say = f"{start(name_ranks(ranks))}{on(lines[0].host)} could not register GPU memory with the InfiniBand card."
+    return found(ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice(False, True))
+
+
+def _first_packets(case: Case) -> Finding | None:
+    """The first packets got no answer, before the job had done anything."""
+    early = [e for e in family(case, "ib_completion") if e.data.get("status") in (12, 4)]
+    later = [*case.of("progress"), *case.of("c10d.status"), *case.of("kernel.link"), *family(case, "ib_async")]
+    if not early or later:
+        return None
+    memory, gid = early[0].data["status"] == 4, env_of(case, "NCCL_IB_GID_INDEX")
+    what = "the first packets over InfiniBand or RoCE were never answered: the ports cannot reach each other"
+    if memory:
+        what = "the card was refused access to memory (GPU Direct with ACS or without peermem)"
+    ranks, hosts, advice = ranks_in(early), name_hosts(early), _advice(bool(gid), memory)
+    say = f"{start(name_ranks(ranks))}{on(early[0].host)}: {what}."
+    return found(ID, "likely", say, pick(early, gid), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
+
+
+def _setup(case: Case) -> Finding | None:
+    """A connection could not be set up."""
+    texts = ("different link_layer", "incompatible devices", "RoceGetVersionNum", "ibv_modify_qp")
+    setup = matching(family(case, "ib_setup"), *texts)
+    if not setup:
+        return None
+    retries = [e for e in case.of("nccl.info") if e.data.get("family") == "retry" and "modify_qp" in e.text]
+    gid = env_of(case, "NCCL_IB_GID_INDEX")
+    first = setup[0]
+    number = first.data.get("errno") or (
+        110 if matching([first], "timed out") else 22 if matching([first], "invalid argument") else 0
+    )
+    mixed = matching([first], "link_layer", "incompatible devices")
+    why = "its cards mix InfiniBand and Ethernet" if mixed else MEANS.get(number, "the connection could not be set up")
+    device = str(first.data.get("device") or "")
+    say = (
+        f"{start(name_ranks(ranks_in(setup)))}{on(first.host)} could not connect over "
+        f"{device or 'InfiniBand/RoCE'}: {why}."
+    )
+    strength: Strength = "proven" if number and "modify_qp" in first.text else "likely"
+    return found(
+        ID,
+        strength,
+        say,
+        pick(setup, gid, retries),
+        ranks=ranks_in(setup),
+        hosts=name_hosts(setup),
+        interfaces=(device,) if device else (),
+        advice=_advice(bool(gid), False),
+        next=experiment(case),
+    )
+
+
+def _advice(set_by_user: bool, memory: bool) -> tuple[Advice, ...]:
+    if memory:
+        return (
+            Advice(
+                "Load nvidia-peermem or use DMA-BUF, and turn off PCIe ACS; without GPU Direct the job must run.",
+                env={"NCCL_NET_GDR_LEVEL": "LOC"},
+                command="lsmod | grep -i peermem",
+                why="The card writes into GPU memory directly and was refused.",
+                check="The job runs with the variable set; then repair and unset it.",
+                risk="Without GPU Direct bandwidth between nodes drops.",
+            ),
+        )
+    index = "Unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the right entry), " if set_by_user else ""
+    return (
+        Advice(
+            f"{index}{'or' if index else 'Choose'} the GID index of the RoCE v2 entry with the routable IPv4 address.",
+            command="show_gids || ibv_devinfo -v | grep -i gid",
+            env={} if set_by_user else {"NCCL_IB_GID_INDEX": "3"},
+            why="Link-local and version-1 entries are not routed between nodes.",
+            check="The pair test over this card passes.",
+            risk="The right number may differ between cards and nodes.",
+        ),
+        Advice(
+            "Restrict NCCL to the cards of the compute network, and keep rails apart if they are not routed.",
+            env={"NCCL_IB_HCA": "mlx5_0,mlx5_1", "NCCL_CROSS_NIC": "0"},
+            why="Storage and management cards are often in the list.",
+            check="'NET/IB : Using' lists only cards of the compute network.",
+            risk="Leaving out a card lowers the bandwidth.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same two nodes over sockets, then with the automatic GID."""
+    return Experiment(
+        "Do two nodes connect with the automatic GID, or only over sockets?",
+        {"env": {"NCCL_IB_GID_INDEX": "-1", "NCCL_CROSS_NIC": "0"}, "ranks": "one per node"},
+        {
+            ID: "they connect with -1, or only with NCCL_IB_DISABLE=1, on every pair",
+            "ib_link_error": "only one link fails",
+        },
+    )

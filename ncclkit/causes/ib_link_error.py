@@ -1,0 +1,167 @@
+"""An InfiniBand or RoCE link fails
+
+What you see
+    "Got completion from peer ... with status=12" (IBV_WC_RETRY_EXC_ERR), "NET/IB : Got async event : port error",
+    dmesg "mlx5_core ... Link down", on a job that started well.  Other ranks report status 5 (flushed) or a closed
+    connection.
+
+Why it happens
+    The network card sends a packet and waits for the acknowledgement; after its retries (by default about 30 s with
+    NCCL 2.23 and newer, 8 s before) it gives the connection up.  The cause lies between the two ports: a cable or
+    optic, a switch, congestion without flow control on RoCE, a peer that died.  Status 5 is only the echo on
+    connections that were up at that moment.
+
+How to be sure
+    Which port occurs in all reports?  `ibstat`, link_downed and symbol_error counters on that port, dmesg of its
+    node at that second.  A pair test over exactly that link fails alone.
+
+What to do
+    Take the node or port out (NCCL_IB_HCA=^mlx5_4), have the cable or optic replaced; NCCL_IB_TIMEOUT=22 bridges
+    short flaps.
+
+Read more
+    NCCL user guide: NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT; Troubleshooting: InfiniBand.  ibdiagnet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from ncclkit.case import Case
+from ncclkit.causes._words import (
+    family,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+)
+from ncclkit.model import Advice, Event, Experiment, Finding, found
+
+ID = "ib_link_error"
+explains = ("c10d.timeout", "c10d.error", "nccl.trace", "network_loss", "slow_rank", "store.lost", "rank_exception")
+STATUS = {
+    12: "packets were not acknowledged",
+    13: "the receiver had no buffer ready",
+    4: "the local memory registration was refused",
+    10: "the peer refused the memory access",
+    5: "the connection was already in error",
+}
+
+
+def diagnose(case: Case) -> Finding:
+    """The card, the kernel or NCCL reports a broken link; the first status other than 5 counts."""
+    completions = in_order(family(case, "ib_completion"))
+    first = next((e for e in completions if e.data.get("status") not in (None, 5)), next(iter(completions), None))
+    fatal = matching(case.of("nccl.warn"), "ibv_poll_cq", "communicator encountered a fatal error")
+    ports = fatal + matching(family(case, "ib_async"), "port error", "PORT_ERR", "device fatal", "fatal")
+    down = [e for e in case.of("kernel.link") if e.data.get("state") == "down" and _verbs(e)]
+    if first is not None and not _configured(case):
+        return _completion(case, first, completions, ports + down)
+    if ports or down:
+        device = next((str(e.data["device"]) for e in down + ports if e.data.get("device")), "")
+        say = f"The port {device or 'of an InfiniBand card'}{on((down + ports)[0].host)} went down during the job."
+        return found(
+            ID,
+            "proven" if case.of("c10d.timeout") or case.of("c10d.error") else "likely",
+            say,
+            pick(down, ports),
+            ranks=ranks_in(ports),
+            hosts=name_hosts(down + ports),
+            interfaces=(device,) if device else (),
+            advice=_advice(device),
+        )
+    remote = [*matching(messages(case), "remote process exited or there was a network error", "ncclRemoteError")]
+    if remote and not case.of("nccl.peer_closed") and not case.of("elastic.stop"):
+        return found(
+            ID,
+            "possible",
+            "A connection to another rank broke; a fault of the network between the nodes is one usual reason.",
+            pick(remote),
+            ranks=(),
+            advice=_advice(""),
+            next=experiment(case),
+        )
+    went_well = [
+        *case.of("nccl.destroy"),
+        *[e for e in case.of("nccl.network") if e.data.get("name") == "Socket"],
+        *case.of("c10d.timeout"),
+    ]
+    return otherwise(
+        ID, went_well, "No InfiniBand link failed.", "NCCL_DEBUG=WARN output of all ranks and dmesg of the nodes"
+    )
+
+
+def _verbs(event: Event) -> bool:
+    return bool(re.search(r"mlx|ib\d|hfi|bnxt_re|irdma|efa", str(event.data.get("device") or "") + event.text))
+
+
+def _configured(case: Case) -> bool:
+    """True when set-up lines show that the connection never worked: that is ib_config."""
+    return any(e.data.get("call") == "ibv_modify_qp" for e in family(case, "ib_setup"))
+
+
+def _completion(case: Case, first: Event, lines: list[Event], others: list[Event]) -> Finding:
+    status = first.data.get("status")
+    peers = Counter(m[1] for e in lines if (m := re.search(r"peer ([\w.:-]+?)(?:<\d+>|\s)", e.text)))
+    device = next((str(e.data["device"]) for e in lines if e.data.get("device")), "")
+    peer = f" to {peers.most_common(1)[0][0]}" if peers else ""
+    say = (
+        "The InfiniBand connection of "
+        f"{name_ranks(ranks_in([first]))}{on(first.host)}{' on ' + device if device else ''}{peer} failed: "
+    )
+    say += f"status {status}, {STATUS.get(status or 0, 'a completion error')}."
+    mid_run = bool(case.of("progress") or case.of("c10d.status") or others)
+    return found(
+        ID,
+        "proven" if status == 12 and others else "likely" if mid_run or status != 12 else "possible",
+        say,
+        pick([first], others, lines),
+        ranks=ranks_in([first]),
+        hosts=name_hosts([first]),
+        interfaces=(device,) if device else (),
+        advice=_advice(device),
+        next=experiment(case),
+    )
+
+
+def _advice(device: str) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Find the port that occurs in all reports and look at its counters; take it out of the job "
+            "until it is repaired.",
+            command=(
+                "ibstat; grep . /sys/class/infiniband/*/ports/*/counters/{link_downed,symbol_error,port_rcv_errors}"
+            ),
+            env={"NCCL_IB_HCA": f"^{device.split(':')[0]}"} if device else {},
+            why="One bad cable stops a job of any size.",
+            check="The pair test over this link passes ten times.",
+            risk="Leaving out a card lowers the bandwidth of its node.",
+        ),
+        Advice(
+            "Let the card try longer, to bridge short interruptions.",
+            env={"NCCL_IB_TIMEOUT": "22"},
+            why="22 means about two minutes with seven retries.",
+            check="The job survives the next flap.",
+            risk="A dead link is noticed later.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same job over sockets, and the pair test over the suspected link."""
+    return Experiment(
+        "Does the pair fail over InfiniBand and pass over sockets?",
+        {"env": {"NCCL_IB_DISABLE": "1"}, "ranks": "one per node"},
+        {
+            ID: "passes over sockets, fails over this link only",
+            "ib_config": "passes over sockets, fails over every link",
+            "network_loss": "fails over sockets too",
+            "rank_exception": "passes over both: the peer had died",
+        },
+    )

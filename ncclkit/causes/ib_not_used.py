@@ -1,0 +1,111 @@
+"""InfiniBand is there but NCCL went over plain sockets
+
+What you see
+    "NET/IB : No device found." and "Using network Socket" on machines that have InfiniBand or RoCE cards; a job that
+    is ten times slower between nodes than inside them; or "socketFinalizeAccept: wrong type" when one node uses IB
+    and the other does not.
+
+Why it happens
+    NCCL asks libibverbs for devices.  In a container without /dev/infiniband or the library, with an NCCL_IB_HCA that
+    matches no card, with a port that is down, or with NCCL_IB_DISABLE=1 left in a profile, the answer is "none", and
+    NCCL takes TCP without complaint.  If only some nodes do so the ranks do not even speak the same protocol.
+
+How to be sure
+    `ibv_devinfo` in the container shows the cards and "PORT_ACTIVE"; NCCL's log says "Using network IB" on all ranks.
+
+What to do
+    docker run --device=/dev/infiniband --cap-add=IPC_LOCK (or the Kubernetes RDMA plugin), install rdma-core in the
+    image, correct NCCL_IB_HCA, unset NCCL_IB_DISABLE.
+
+Read more
+    NCCL user guide: NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._words import env_of, matching, messages, name_hosts, otherwise, pick
+from ncclkit.model import Advice, Evidence, Experiment, Finding, found
+
+ID = "ib_not_used"
+explains = ("c10d.error", "nccl.trace", "c10d.timeout", "network_loss", "slow_rank", "bad_env_value", "rank_exception")
+
+
+def diagnose(case: Case) -> Finding:
+    """Sockets, although something says that InfiniBand is expected here."""
+    sockets = [e for e in case.of("nccl.network") if e.data.get("name") == "Socket"]
+    none = [e for e in case.of("nccl.ib_devices") if not e.data.get("devices")]
+    other = [e for e in case.of("nccl.network") if e.data.get("name") not in ("Socket", None)]
+    mixed = matching([*messages(case), *case.of("nccl.info")], "wrong type")
+    off = [e for e in env_of(case, "NCCL_IB_DISABLE") if e.data.get("value") == "1"]
+    wanted: list[Evidence] = [*env_of(case, "NCCL_IB_HCA"), *[f for f in case.facts_of("net.rdma") if f.value]]
+    if (sockets or none) and other:
+        say = (
+            f"Some ranks use sockets and others {other[0].data.get('name')}: InfiniBand is missing on "
+            f"{', '.join(name_hosts(sockets + none)) or 'some nodes'}."
+        )
+        return _tell(case, "proven", say, pick((sockets + none)[:2], other[:2], mixed))
+    if mixed:
+        return _tell(
+            case,
+            "likely",
+            "A rank received a connection of another kind than it expected: one node uses InfiniBand, the "
+            "other sockets.",
+            pick(mixed, none, sockets),
+        )
+    if (sockets or none) and (wanted or off) and len(name_hosts(case.of("nccl.init"))) != 1:
+        why = "NCCL_IB_DISABLE=1 is set" if off else "NCCL found no usable device although one is expected"
+        return _tell(
+            case, "likely", f"The ranks talk over plain sockets because {why}.", pick(off, none, sockets[:1], wanted)
+        )
+    went_well = other or sockets or case.of("nccl.ib_devices")
+    return otherwise(
+        ID,
+        went_well,
+        "The network in use is the one this machine is known to have.",
+        "NCCL_DEBUG=INFO lines 'NET/IB' and 'Using network', and `ibv_devinfo` on the node",
+    )
+
+
+def _tell(case: Case, strength: str, say: str, why: tuple[Evidence, ...]) -> Finding:
+    hosts = tuple(sorted({piece.host for piece in why if hasattr(piece, "host") and piece.host}))
+    return found(
+        ID,
+        "proven" if strength == "proven" else "likely",
+        say,
+        why,
+        hosts=hosts,
+        advice=_advice(),
+        next=experiment(case),
+    )
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Make the cards visible to the job on every node and correct the filters.",
+            command="ibv_devinfo | grep -E 'hca_id|state'   # docker run --device=/dev/infiniband --cap-add=IPC_LOCK …",
+            why="NCCL falls back to TCP silently when it sees no active port.",
+            check="'Using network IB' on all ranks, and the bandwidth between nodes fits the link.",
+            risk="None.",
+        ),
+        Advice(
+            "Or keep all nodes on sockets, so that they agree.",
+            env={"NCCL_IB_DISABLE": "1"},
+            why="Ranks with different networks cannot connect.",
+            check="'Using network Socket' on all ranks.",
+            risk="Slow; only until the cards work.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """One rank per node with InfiniBand demanded."""
+    return Experiment(
+        "Which node cannot use InfiniBand?",
+        {"env": {"NCCL_NET": "IB", "NCCL_DEBUG": "INFO"}, "ranks": "one per node"},
+        {
+            ID: "the node without devices stops with an error that names it",
+            "ib_config": "all nodes start, connections fail",
+        },
+    )

@@ -1,0 +1,143 @@
+"""The interface filter names a network interface that this machine does not have
+
+What you see
+    Right at the start: "Bootstrap : no socket interface found" and "internal error" from NCCL, "connecting to
+    address with family ... is neither AF_INET nor AF_INET6" from releases that go on with an empty address, or
+    "Unable to find address for: eth9" from gloo.  Often only some nodes fail.
+
+Why it happens
+    NCCL_SOCKET_IFNAME is a *filter*: a list of name prefixes, with ^ to exclude and = for exact names.  If no
+    interface passes it, NCCL has no address for its bootstrap and cannot start.  Names differ between machines
+    (eth0, ens5, enp1s0f0, bond0) and a container sees its own.  GLOO_SOCKET_IFNAME looks the same but takes exact
+    names only: "^lo" is not a filter there, gloo searches for an interface called "^lo".
+
+How to be sure
+    Compare the value with `ip -brief address` *inside* the container on the failing node.
+
+What to do
+    Set the variable to an interface that exists on every node, or unset it: the automatic choice is right on most
+    machines.  Where names differ, a common prefix ("en") or an exclusion ("^lo,docker") serves NCCL; gloo needs the
+    exact name per node.
+
+Read more
+    NCCL user guide: NCCL_SOCKET_IFNAME.  PyTorch docs: "Choosing the network interface to use" (GLOO_SOCKET_IFNAME).
+"""
+
+from __future__ import annotations
+
+import re
+
+from ncclkit.case import Case
+from ncclkit.causes._words import env_of, family, matching, messages, name_hosts, on, otherwise, pick, ranks_in
+from ncclkit.model import Advice, Evidence, Event, Fact, Finding, Strength, found
+
+ID = "ifname_not_found"
+explains = (
+    "c10d.error",
+    "nccl.trace",
+    "store.lost",
+    "c10d.timeout",
+    "rank_exception",
+    "slow_rank",
+    "wrong_interface",
+    "store_unreachable",
+    "bad_env_value",
+    "world_size_mismatch",
+)
+FILTERS = {"net.nccl.interface": "NCCL_SOCKET_IFNAME", "net.gloo.interface": "GLOO_SOCKET_IFNAME"}
+
+
+def diagnose(case: Case) -> Finding:
+    """A library found no interface, or the facts of the host say that it will find none."""
+    gloo = case.of("gloo.no_interface")
+    empty = matching(messages(case), "is neither AF_INET")
+    nccl = family(case, "no_interface") + matching(messages(case), "no socket interface found", "NCCL_OOB_NET_IFNAME")
+    nccl = [event for event in nccl if event not in empty]
+    filters = env_of(case, "NCCL_SOCKET_IFNAME")
+    if gloo or nccl:
+        return _tell(case, "proven", gloo or nccl, filters, "GLOO_SOCKET_IFNAME" if gloo else "NCCL_SOCKET_IFNAME")
+    facts = [f for f in case.facts if f.name in FILTERS and f.value is None and _filter(case, f)]
+    if facts:
+        return _tell(case, "proven", facts, filters, FILTERS[facts[0].name])
+    if empty and filters:  # without a filter another version's message may have been misread
+        return _tell(case, "likely", empty, filters, "NCCL_SOCKET_IFNAME")
+    went_well: list[Evidence] = [*case.of("nccl.bootstrap"), *[f for f in case.facts if f.name in FILTERS and f.value]]
+    return otherwise(
+        ID,
+        went_well,
+        "An interface was found.",
+        "NCCL's log with NCCL_DEBUG=INFO from the start, or `ncclkit inspect` on the node",
+    )
+
+
+def _filter(case: Case, fact: Fact) -> str:
+    return next(
+        (str(f.value) for f in case.facts_of(f"env.{FILTERS[fact.name]}") if f.host == fact.host and f.value), ""
+    )
+
+
+def _tell(
+    case: Case, strength: Strength, why: list[Event] | list[Fact], filters: list[Event], variable: str
+) -> Finding:
+    wanted = _wanted(case, why[0], filters, variable)
+    host, exist = why[0].host, _interfaces(case, why[0].host)
+    events = [piece for piece in why if isinstance(piece, Event)]
+    value = f"={wanted}" if wanted else ""
+    have = f"; it has {', '.join(exist)}" if exist else ""
+    say = f"{variable}{value} matches no network interface{on(host)}{have}."
+    evidence: tuple[Evidence, ...] = pick(why, filters, case.facts_of(f"env.{variable}"), limit=6)
+    return found(
+        ID,
+        strength,
+        say,
+        evidence,
+        ranks=ranks_in(events),
+        hosts=name_hosts(events) or tuple({host} - {""}),
+        interfaces=(wanted,) if wanted else (),
+        advice=(_advice(variable, wanted, exist),),
+    )
+
+
+def _wanted(case: Case, first: Event | Fact, filters: list[Event], variable: str) -> str:
+    named = str(first.data.get("interface") or "") if isinstance(first, Event) else _filter(case, first)
+    own = [e for e in filters if isinstance(first, Event) and e.rank == first.rank]
+    logged = [str(e.data["value"]) for e in own + filters if e.data.get("value")] if variable.startswith("NCCL") else []
+    facts = [str(f.value) for f in case.facts_of(f"env.{variable}") if f.value]
+    return next(iter([*([named] if named else []), *logged, *facts]), "")
+
+
+def _interfaces(case: Case, host: str) -> list[str]:
+    """Names that would do on that host: up, not loopback, real ones first."""
+    rows = [
+        row
+        for f in case.facts_of("net.interfaces")
+        if f.value and (not host or f.host in ("", host))
+        for row in f.value
+    ]
+    usable = [
+        r for r in rows if r.get("state") in ("up", "UP", "unknown") and r.get("addresses") and r.get("name") != "lo"
+    ]
+    return [
+        str(r["name"])
+        for r in sorted(usable, key=lambda r: bool(re.match(r"docker|veth|br-|virbr|cni", str(r["name"]))))
+    ]
+
+
+def _advice(variable: str, wanted: str, exist: list[str]) -> Advice:
+    if exist:
+        do, env = f"Set {variable} to an interface that exists here: {exist[0]}.", {variable: exist[0]}
+    else:
+        do, env = f"Unset {variable}, or set it to a name that `ip -brief address` shows on every node.", {}
+    why = (
+        "gloo takes one exact name; NCCL's ^ and prefix forms mean nothing to it."
+        if wanted.startswith(("^", "=")) and (variable.startswith("GLOO"))
+        else "NCCL takes prefixes; at least one interface must pass the filter on each node."
+    )
+    return Advice(
+        do,
+        env,
+        command="ip -brief address",
+        why=why,
+        check="The log shows 'Bootstrap: Using <interface>' with an address the other nodes can reach.",
+        risk="A wrong but existing interface makes the job slow or unreachable instead of stopping it.",
+    )

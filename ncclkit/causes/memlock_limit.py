@@ -1,0 +1,94 @@
+"""The job may not lock enough memory for InfiniBand
+
+What you see
+    "Call to ibv_create_cq failed", "ibv_reg_mr ... Cannot allocate memory" (errno 12) at the first connection, on a
+    machine with plenty of free memory, often only under Slurm or in a container.
+
+Why it happens
+    The card reads and writes host memory by itself, so those pages must be locked and may not be swapped.  Linux
+    limits locked memory per process (RLIMIT_MEMLOCK, often 64 KiB or 8 MiB); services such as slurmd and container
+    engines pass their own limit to the job.
+
+How to be sure
+    `ulimit -l` *inside* the job must print "unlimited".
+
+What to do
+    docker run --ulimit memlock=-1 --cap-add=IPC_LOCK; for Slurm LimitMEMLOCK=infinity in slurmd's unit; on bare metal
+    "* soft memlock unlimited" (and hard) in /etc/security/limits.conf.
+
+Read more
+    NCCL user guide: Troubleshooting, InfiniBand.  getrlimit(2).
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._words import (
+    amount,
+    family,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+    start,
+)
+from ncclkit.model import Advice, Evidence, Finding, found
+
+ID = "memlock_limit"
+explains = ("c10d.error", "nccl.trace", "rank_exception", "ib_not_used", "ib_config", "c10d.timeout", "host_oom")
+CALLS = ("ibv_create_cq", "ibv_create_qp", "ibv_reg_mr", "ibv_create_comp_channel", "ibv_alloc_pd", "ibv_open_device")
+
+
+def diagnose(case: Case) -> Finding:
+    """A verbs call was refused memory, with or without the limit in the facts."""
+    refused = [e for e in [*family(case, "ib_setup"), *matching(messages(case), "ibv_")] if matching([e], *CALLS)]
+    memory = matching(
+        refused, "Cannot allocate memory", "errno 12", "failed with 12", "Resource temporarily unavailable"
+    )
+    memory += [e for e in refused if e.data.get("errno") == 12 and e not in memory]
+    low = [f for f in case.facts_of("limits.memlock") if isinstance(f.value, (int, float)) and 0 <= f.value < 1 << 30]
+    plain = [e for e in refused if e not in memory and not e.data.get("errno") and "ibv_reg_mr" not in e.text]
+    lines = memory or (plain if low else [])
+    if not lines:
+        went_well: list[Evidence] = [
+            *[f for f in case.facts_of("limits.memlock") if f.value is not None and f not in low],
+            *case.of("nccl.destroy"),
+            *[e for e in case.of("nccl.network") if e.data.get("name") == "Socket"],
+            *[e for e in case.of("nccl.channel") if "NET/IB" in str(e.data.get("transport"))],
+        ]
+        return otherwise(
+            ID, went_well, "Memory could be registered, or no card needed it.", "`ulimit -l` inside the job"
+        )
+    limit = f" (its limit is {amount(low[0].value)})" if low else ""
+    say = (
+        f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} was refused locked memory for the "
+        f"InfiniBand card{limit}."
+    )
+    return found(
+        ID,
+        "proven" if low else "likely",
+        say,
+        pick(lines, low),
+        ranks=ranks_in(lines),
+        hosts=name_hosts(lines),
+        advice=_advice(),
+    )
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Lift the limit of locked memory in the environment that starts the ranks.",
+            command=(
+                "ulimit -l   # docker run --ulimit memlock=-1 --cap-add=IPC_LOCK …; slurmd.service: "
+                "LimitMEMLOCK=infinity"
+            ),
+            why="The card needs pages that cannot be swapped out.",
+            check="`ulimit -l` inside the job prints unlimited, and NCCL connects.",
+            risk="Locked memory cannot be swapped; on shared machines the administrator decides.",
+        ),
+    )

@@ -1,0 +1,104 @@
+"""A network plugin is at fault
+
+What you see
+    A crash or hang inside libnccl-net.so, "NET/OFI ..." or "Failed to initialize NET plugin", a backtrace with
+    nccl_p2p_ib_init or p2p_plugin.c; or no plugin at all where the fabric needs one (EFA, GPUDirect-TCPX, Slingshot).
+
+Why it happens
+    NCCL can hand the network to an external library (aws-ofi-nccl, SHARP/HPC-X, gpudirect-tcpx).  It is found by name
+    in LD_LIBRARY_PATH, and must fit NCCL's version, libfabric and the driver.  Images often bring one that was built
+    for another cloud.  "No plugin found, using internal implementation" is normal on InfiniBand and Ethernet.
+
+How to be sure
+    NCCL_NET_PLUGIN=none makes the job start; the log names the library that was loaded.
+
+What to do
+    Install the plugin that the fabric's vendor pairs with this NCCL version, or switch it off with
+    NCCL_NET_PLUGIN=none where it is not needed.
+
+Read more
+    NCCL user guide: NCCL_NET_PLUGIN; the plugin's own release notes (aws-ofi-nccl, google gpudirect-tcpx).
+"""
+
+from __future__ import annotations
+
+import re
+
+from ncclkit.case import Case
+from ncclkit.causes._frames import inside
+from ncclkit.causes._words import env_of, family, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in, start
+from ncclkit.model import Advice, Evidence, Experiment, Finding, found
+
+ID = "net_plugin"
+explains = ("c10d.error", "nccl.trace", "rank_exception", "c10d.timeout", "elastic.exit", "slow_rank")
+FABRICS = ("FI_PROVIDER", "FI_EFA_USE_DEVICE_RDMA", "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "NCCL_FASTRAK_IFNAME")
+
+BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\s*$")
+"""NCCL 2.27 and newer call their own transports plugins too; IB "fails" on every machine without InfiniBand."""
+
+
+def diagnose(case: Case) -> Finding:
+    """The plugin complains, crashes, or is missing where one is expected."""
+    said = [
+        e
+        for e in family(case, "plugin")
+        if not matching([e], "No plugin found", "Could not find", "Failed to find ncclNetPlugin", "Failed to open")
+    ]
+    infos = [e for e in case.of("nccl.info") if e.data.get("family") == "plugin" and matching([e], "failed to init")]
+    failed = [e for e in infos if not BUILT_IN.search(e.text)]
+    crash = [e for e in case.of("kernel.segfault") if matching([e], "libnccl-net", "libfabric", "ofi", "tcpx")]
+    traced = [
+        e
+        for e in case.events
+        if e.kind in ("stack", "c10d.stack")
+        and inside(e, "p2p_plugin", "nccl_p2p_ib_init", "libnccl-net", "nccl_net_ofi")
+    ]
+    lines = said + failed + crash + traced
+    if lines:
+        say = f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)}: the external network plugin of NCCL failed."
+        return found(
+            ID,
+            "proven" if crash else "likely",
+            say,
+            pick(crash, traced, said, failed),
+            ranks=ranks_in(lines),
+            hosts=name_hosts(lines),
+            advice=_advice(),
+            next=experiment(case),
+        )
+    expected: list[Evidence] = [event for name in FABRICS for event in env_of(case, name)]
+    expected += [fact for name in FABRICS for fact in case.facts_of(f"env.{name}")]
+    absent = [e for e in case.of("nccl.info") if e.data.get("family") == "no_plugin"]
+    if expected and absent and case.of("nccl.network"):
+        return found(
+            ID,
+            "likely",
+            "The environment is set up for a fabric that needs a network plugin, but NCCL found none.",
+            pick(absent, expected),
+            advice=_advice(),
+            next=experiment(case),
+        )
+    went_well: list[Evidence] = [*absent, *case.of("nccl.network")]
+    return otherwise(ID, went_well, "No plugin is involved, or it works.", "NCCL_DEBUG=INFO lines 'NET/Plugin'")
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Run without the plugin to see whether it is at fault, then install the version that fits this NCCL.",
+            env={"NCCL_NET_PLUGIN": "none"},
+            command="ldconfig -p | grep nccl-net; echo $LD_LIBRARY_PATH",
+            why="The plugin replaces NCCL's own network code.",
+            check="'NET/Plugin' lines name the intended library and version.",
+            risk="On EFA, TCPX and Slingshot the job is slow without it.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same start with NCCL's own network code."""
+    return Experiment(
+        "Does the job start without the plugin?",
+        {"env": {"NCCL_NET_PLUGIN": "none"}, "ranks": "one per node"},
+        {ID: "it starts", "ib_config": "it fails in the same way", "version_mismatch": "it fails in the same way"},
+    )

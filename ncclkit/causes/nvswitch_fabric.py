@@ -1,0 +1,132 @@
+"""The NVSwitch fabric is not ready: fabric manager, NVLS multicast, IMEX
+
+What you see
+    "system not yet initialized" (CUDA 802) on an 8-GPU SXM machine, "Failed to bind NVLink SHARP (NVLS) Multicast
+    memory", "transport/nvls.cc ... Cuda failure 1 'invalid argument'", Xid 137 or 144-150 in dmesg, or a hang in the
+    first collective right after a driver update.
+
+Why it happens
+    On machines with NVSwitches a service, nvidia-fabricmanager (IMEX between racks), programs the switches and hands
+    out multicast groups.  It must run, have exactly the driver's version, and must not be restarted under GPUs that
+    are already registered: then their routing no longer matches.
+
+How to be sure
+    `systemctl status nvidia-fabricmanager`; `nvidia-smi -q | grep -A2 Fabric` must say Completed / Success.
+    NCCL_NVLS_ENABLE=0 makes an NVLS failure go away.
+
+What to do
+    Start the service at the driver's version and reset the GPUs (or reboot) after each restart of it; until then
+    NCCL_NVLS_ENABLE=0.
+
+Read more
+    NVIDIA: Fabric Manager user guide; IMEX guide; NCCL user guide: NCCL_NVLS_ENABLE, NCCL_MNNVL_ENABLE.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._words import (
+    family,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+    start,
+)
+from ncclkit.model import Advice, Experiment, Finding, found
+
+ID = "nvswitch_fabric"
+explains = (
+    "cuda_error",
+    "c10d.error",
+    "nccl.trace",
+    "c10d.timeout",
+    "rank_exception",
+    "slow_rank",
+    "gpu_hardware_error",
+    "driver_too_old",
+)
+XIDS = {137, *range(144, 151)}
+
+
+def diagnose(case: Case) -> Finding:
+    """CUDA's 802, a failed multicast bind, or NVLink errors of the kernel."""
+    pool = [*case.of("cuda.error"), *case.of("cuda.driver"), *messages(case)]
+    waiting = matching(pool, "system not yet initialized", "error 802", "cudaErrorSystemNotReady")
+    multicast = [
+        e for e in family(case, "nvls", "cuda") if "nvls.cc" in e.text or "Multicast" in e.text or "NVLS" in e.text
+    ]
+    imex = matching(pool, "Cuda failure 800", "fabric handle", "MNNVL is not supported")
+    xids = [e for e in case.of("kernel.xid") if e.data.get("xid") in XIDS]
+    lines = in_order(waiting) or in_order(multicast) or in_order(xids) or in_order(imex)
+    if not lines:
+        went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
+        return otherwise(
+            ID,
+            went_well,
+            "NCCL started without complaint about the fabric.",
+            "`nvidia-smi -q | grep -A2 Fabric` and dmesg of the node",
+        )
+    if waiting:
+        what = "its NVSwitch fabric is not initialised: the fabric manager does not run or does not match the driver"
+    elif multicast:
+        what = "NCCL could not set up NVLink multicast (NVLS), which the fabric manager hands out"
+    elif xids:
+        what = (
+            f"the kernel reports NVLink/NVSwitch faults (Xid {', '.join(sorted({str(e.data['xid']) for e in xids}))})"
+        )
+    else:
+        what = "memory could not be shared over the NVLink fabric (IMEX)"
+    gpus = tuple(sorted({str(e.data["bus"]) for e in xids if e.data.get("bus")}))
+    who = start(name_ranks(ranks_in(lines))) if ranks_in(lines) else "A machine"
+    return found(
+        ID,
+        "proven" if waiting else "likely",
+        f"{who}{on(lines[0].host)}: {what}.",
+        pick(lines, xids),
+        ranks=ranks_in(lines),
+        hosts=name_hosts(lines),
+        gpus=gpus,
+        advice=_advice(),
+        next=None if waiting else experiment(case),
+    )
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Start the fabric manager at the driver's version, then reset the GPUs or reboot.",
+            command=(
+                "systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A2 Fabric; cat "
+                "/proc/driver/nvidia/version"
+            ),
+            why="It programs the switches; after a restart of the service the GPUs must register again.",
+            check="Fabric state Completed, status Success on all GPUs.",
+            risk="A reset ends all jobs of the machine.",
+        ),
+        Advice(
+            "Until then run without NVLink multicast.",
+            env={"NCCL_NVLS_ENABLE": "0"},
+            why="Ordinary NVLink copies need no multicast group.",
+            check="The first collective completes.",
+            risk="A little less bandwidth; no help if the fabric is down altogether.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same start without NVLS."""
+    return Experiment(
+        "Does the job start without NVLink multicast?",
+        {"env": {"NCCL_NVLS_ENABLE": "0"}, "ranks": "one node"},
+        {
+            ID: "it starts",
+            "p2p_broken": "it starts only with NCCL_P2P_DISABLE=1",
+            "gpu_hardware_error": "it fails on one GPU in any case",
+        },
+    )

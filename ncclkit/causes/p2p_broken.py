@@ -1,0 +1,154 @@
+"""Peer-to-peer copies between GPUs are broken or blocked
+
+What you see
+    A job on one machine hangs in its first collective with all GPUs at 100 %, or NCCL says "Cuda failure 'peer access
+    is not supported between these two devices'" or "failed to peer with device"; dmesg shows "AMD-Vi ...
+    IO_PAGE_FAULT" or "DMAR: ... fault".  With NCCL_P2P_DISABLE=1 it runs.
+
+Why it happens
+    GPUs copy straight into each other's memory over PCIe or NVLink.  The IOMMU or PCIe access control (ACS), usual
+    on machines set up for virtualisation, send those copies through the CPU or drop them; some consumer cards and
+    virtual machines announce the ability but do not have it.  The data never arrives and NCCL waits for ever.
+
+How to be sure
+    Run a two-GPU all_reduce with and without NCCL_P2P_DISABLE=1; p2pBandwidthLatencyTest with wrong or tiny numbers
+    in the P2P matrix says the same.
+
+What to do
+    Turn off ACS and the IOMMU (BIOS, or iommu=pt on the kernel command line); where that is impossible set
+    NCCL_P2P_DISABLE=1 and accept shared memory.
+
+Read more
+    NCCL user guide, Troubleshooting: PCI access control services (ACS), IOMMU, virtual machines.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._scene import all_in, look, spans_hosts, start_hangs
+from ncclkit.causes._words import (
+    ask,
+    env_of,
+    family,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+    start,
+)
+from ncclkit.model import Advice, Event, Experiment, Finding, found
+
+ID = "p2p_broken"
+explains = (
+    "c10d.timeout",
+    "c10d.error",
+    "nccl.trace",
+    "slow_rank",
+    "cuda_error",
+    "rank_exception",
+    "timeout_too_short",
+)
+DENIED = (
+    "peer access is not supported",
+    "failed to peer with device",
+    "peer mapping resources exhausted",
+    "cudaIpcOpenMemHandle",
+    "P2P is disabled between NVLINK",
+)
+
+
+def diagnose(case: Case) -> Finding:
+    """The kernel or CUDA says so, or everybody has launched a collective over P2P and nobody completes it."""
+    other = [e for e in case.of("nccl.channel") if e.data.get("via") in ("SHM", "NET")]
+    went_well = [*case.of("nccl.destroy"), *look(case).ended.values()] or other
+    return ask(case, _blocked, _denied, _symptom) or otherwise(
+        ID, went_well, "Peer-to-peer copies worked or were not used.", "dmesg of the node, and NCCL's Channel lines"
+    )
+
+
+def _blocked(case: Case) -> Finding | None:
+    """The IOMMU reports a device's access as a fault."""
+    lines = case.of("kernel.iommu")
+    if not lines:
+        return None
+    say = f"The IOMMU{on(lines[0].host)} blocked a device's memory access, so copies between GPUs do not arrive."
+    why = pick(lines, case.of("c10d.timeout"))
+    return found(ID, "likely", say, why, hosts=name_hosts(lines), advice=_advice(True), next=experiment(case))
+
+
+def _denied(case: Case) -> Finding | None:
+    """CUDA or NCCL says that the GPUs cannot reach each other."""
+    lines = matching([*family(case, "p2p", "cuda"), *messages(case), *case.of("cuda.error")], *DENIED)
+    if not lines:
+        return None
+    ranks, hosts = ranks_in(lines), name_hosts(lines)
+    say = (
+        f"{start(name_ranks(ranks))}{on(lines[0].host)}: peer-to-peer access between two GPUs of the "
+        "machine was refused."
+    )
+    advice = _advice(False)
+    return found(ID, "proven", say, pick(lines), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
+
+
+def _symptom(case: Case) -> Finding | None:
+    """A start or first collective on one machine that never ends."""
+    stuck, hung = _stuck(case), [] if spans_hosts(case) else start_hangs(case)
+    if not stuck and not hung:
+        return None
+    what = "The ranks wait in one of the first collectives and none completes it"
+    say = (
+        what if stuck else "NCCL's start on one machine does not end in this log"
+    ) + "; blocked copies between GPUs are a usual reason."
+    hosts, advice = name_hosts(stuck + hung), _advice(False)
+    return found(ID, "possible", say, pick(stuck, hung), hosts=hosts, advice=advice, next=experiment(case))
+
+
+def _stuck(case: Case) -> list[Event]:
+    """Everybody waits in one of the first collectives on one machine, and peer-to-peer is not switched off."""
+    scene = look(case)
+    paths = {e.data.get("via") for e in case.of("nccl.channel")}
+    if env_of(case, "NCCL_P2P_DISABLE") or spans_hosts(case) or scene.dead or (paths and "P2P" not in paths):
+        return []
+    waits = all_in(case, scene) or ([] if scene.silent or len(scene.waiting) < 2 else list(scene.waiting.values()))
+    first = [
+        e for e in waits if isinstance(e.data.get("seq"), int) and e.data["seq"] <= 3 and e.data.get("api") != "gloo"
+    ]
+    direct = [e for e in case.of("nccl.channel") if e.data.get("via") == "P2P"]
+    return [*first[:2], *direct[:2]] if first and len(first) == len(waits) and not case.of("flight.missing") else []
+
+
+def _advice(iommu: bool) -> tuple[Advice, ...]:
+    bios = Advice(
+        "Turn off the IOMMU or put it into pass-through, and turn off PCIe ACS, in the BIOS or on the "
+        "kernel command line.",
+        command="grep -o 'iommu[^ ]*' /proc/cmdline; sudo lspci -vvv | grep -i acsctl",
+        why="They redirect or block copies between devices.",
+        check="p2pBandwidthLatencyTest shows full bandwidth, and the job runs without NCCL_P2P_DISABLE.",
+        risk="Needs a reboot; virtual machines with passed-through devices need the IOMMU.",
+    )
+    off = Advice(
+        "Until then keep NCCL off peer-to-peer.",
+        env={"NCCL_P2P_DISABLE": "1"},
+        why="Shared memory goes through the CPU and always works.",
+        check="The first collective completes.",
+        risk="Slower by a factor of two or more on machines with NVLink.",
+    )
+    return (bios, off) if iommu else (off, bios)
+
+
+def experiment(case: Case) -> Experiment:
+    """A two-GPU all_reduce with and without peer-to-peer."""
+    return Experiment(
+        "Does a small all_reduce complete when peer-to-peer is off?",
+        {"env": {"NCCL_P2P_DISABLE": "1"}, "ranks": 2},
+        {
+            ID: "it completes only with NCCL_P2P_DISABLE=1",
+            "nvswitch_fabric": "the same on an NVSwitch machine; NCCL_NVLS_ENABLE=0 helps too",
+            "slow_rank": "it completes in both",
+            "gpu_hardware_error": "it fails in both on one particular GPU",
+        },
+    )

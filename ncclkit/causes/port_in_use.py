@@ -1,0 +1,116 @@
+"""The rendezvous port is already taken
+
+What you see
+    At once after the start: "The server socket has failed to listen on any local network address", "Address
+    already in use" (EADDRINUSE, errno 98), from torchrun or from rank 0 in init_process_group.
+
+Why it happens
+    One process of the job, the agent of the first node or rank 0, opens the store on MASTER_PORT (29500 unless told
+    otherwise; 29400 for torchrun's c10d rendezvous).  A second job on the same machine with the same number, or a
+    process that survived the last run, already holds it.  The kernel gives a port to one listener only.
+
+How to be sure
+    `ss -ltnp 'sport = :29500'` on that machine shows who listens.
+
+What to do
+    Let the system choose: torchrun --standalone, or --rdzv-endpoint=HOST:0 on one node; on a cluster derive the port
+    from the job id.  End a left-over process by its pid, after looking at what it is.
+
+Read more
+    PyTorch docs: torchrun (--standalone, --rdzv-endpoint, --master-port).
+"""
+
+from __future__ import annotations
+
+import re
+
+from ncclkit.case import Case
+from ncclkit.causes._words import matching, messages, name_hosts, on, otherwise, pick, ranks_in
+from ncclkit.model import Advice, Experiment, Finding, found
+
+ID = "port_in_use"
+explains = (
+    "store.connect_timeout",
+    "store_unreachable",
+    "rank_exception",
+    "rendezvous.error",
+    "world_size_mismatch",
+    "slow_rank",
+)
+
+
+def diagnose(case: Case) -> Finding:
+    """A bind was refused with EADDRINUSE."""
+    lines = matching(
+        [*case.of("store.bind"), *messages(case), *case.of("rendezvous.error")],
+        "EADDRINUSE",
+        "Address already in use",
+        "errno: 98",
+        "failed to listen on any local network address",
+    )
+    lines = [e for e in lines if e.kind != "nccl.warn" or "Bootstrap" in e.text]
+    if not lines:
+        went_well = [
+            *case.of("nccl.init"),
+            *case.of("nccl.bootstrap"),
+            *case.of("c10d.timeout"),
+            *case.of("progress"),
+            *case.of("worker.phase"),
+        ]
+        return otherwise(ID, went_well, "The store was opened.", "the launcher's output on the first node")
+    final = matching(lines, "failed to listen on any", "EADDRINUSE", "RuntimeError", "DistNetworkError", "OSError")
+    final += [e for e in lines if e.kind in ("python.exception", "rendezvous.error")]
+    port = next((port for e in final + lines if (port := _port(e.data.get("port"), e.text))), None)
+    host = next((e.host for e in lines if e.host), "")
+    say = (
+        f"Port {port or 'of the rendezvous'}{on(host)} is already taken by another process, so the job's "
+        "store cannot open it."
+    )
+    return found(
+        ID,
+        "proven" if final else "likely",
+        say,
+        pick(final, lines, limit=5),
+        ranks=ranks_in(lines),
+        hosts=name_hosts(lines),
+        advice=_advice(port),
+        next=experiment(case),
+    )
+
+
+def _port(value: object, text: str) -> int | None:
+    if isinstance(value, int) and value > 0:
+        return value
+    match = re.search(r"port: (\d+)|\]:(\d{2,5})\b|0\.0\.0\.0:(\d+)", text)
+    return int(next(g for g in match.groups() if g)) if match else None
+
+
+def _advice(port: int | None) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Let torchrun choose a free port (one node), or derive the port from the job id (cluster).",
+            command=(
+                "torchrun --standalone --nproc-per-node=8 train.py   # or: export MASTER_PORT=$((20000 "
+                "+ SLURM_JOB_ID % 40000))"
+            ),
+            why="Two jobs on one machine must not share the number.",
+            check="The job passes init_process_group while the other one still runs.",
+            risk="All nodes must compute the same number.",
+        ),
+        Advice(
+            "Look who holds the port; end it only if it is a left-over of your own.",
+            command=f"ss -ltnp 'sport = :{port or 29500}'",
+            why="A killed launcher can leave rank 0 alive.",
+            check="The command prints no listener.",
+            risk="It may be someone's running job.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """Start the same thing on a port that the system chooses."""
+    return Experiment(
+        "Does the job start on a free port?",
+        {"args": {"master_port": 0}, "ranks": 2},
+        {ID: "it starts", "store_unreachable": "the other ranks still cannot connect"},
+    )

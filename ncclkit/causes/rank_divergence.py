@@ -1,0 +1,229 @@
+"""The ranks do not make the same sequence of collective calls
+
+What you see
+    A hang at the end of an epoch, at validation, at a checkpoint or after an early stop.  The watchdogs name
+    different collectives (one rank ALLREDUCE 512, another ALLGATHER 512), or one rank has left the loop while the
+    others wait; DDP may say "Expected to have finished reduction in the prior iteration".
+
+Why it happens
+    Collectives have no names: NCCL pairs the n-th call of a rank with the n-th call of every other.  One call more
+    on one rank, and everything after it is paired wrongly.  Usual reasons: data of different length per rank,
+    `if rank == 0:` around code that contains a collective (save_checkpoint, barrier, metric.compute), parameters
+    that get a gradient on some ranks only, an early stop decided on local numbers.
+
+How to be sure
+    The Flight Recorder shows the same sequence number with different operations, or a rank whose count ended
+    below the others' although it is not busy.  TORCH_DISTRIBUTED_DEBUG=DETAIL stops at the first difference.
+
+What to do
+    Make control flow equal: the same number of batches (drop_last, a DistributedSampler, the Join context), no
+    collective under a rank condition, decisions taken on a value that all ranks have reduced.
+
+Read more
+    PyTorch: Join (uneven inputs), find_unused_parameters, Flight Recorder.  torch.distributed.algorithms.join.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._calls import POINT_TO_POINT, by_call, differ, odd_ones, op_of
+from ncclkit.causes._frames import in_collective, own_frame, place, stacks
+from ncclkit.causes._scene import all_in, look
+from ncclkit.causes._words import in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, start
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
+
+ID = "rank_divergence"
+explains = (
+    "c10d.timeout",
+    "gloo.timeout",
+    "gloo.closed",
+    "store.lost",
+    "slow_rank",
+    "timeout_too_short",
+    "send_recv_mismatch",
+    "network_loss",
+    "rank_exception",
+)
+
+
+def diagnose(case: Case) -> Finding:
+    """Different operations at one place of the sequence, or a rank that left it."""
+    for witness in (_flight, _elsewhere, _fingerprint, _watchdog, _left, _ddp, _stalled, _symptom):
+        finding = witness(case)
+        if finding is not None:
+            return finding
+    scene = look(case)
+    went_well = [*scene.ended.values(), *case.of("nccl.destroy"), *case.of("flight.missing"), *case.of("flight.dump")]
+    return otherwise(
+        ID,
+        went_well,
+        "The ranks made the same calls as far as they were recorded.",
+        "the Flight Recorder dumps of all ranks (TORCH_FR_BUFFER_SIZE=2000), or TORCH_DISTRIBUTED_DEBUG=DETAIL",
+    )
+
+
+def _flight(case: Case) -> Finding | None:
+    for event in case.of("flight.mismatch"):
+        if event.data.get("field") == "op":
+            most, odd = event.data.get("majority") or {}, event.data.get("odd") or []
+            ranks = tuple(sorted(rank for group in odd for rank in group.get("ranks", ())))
+            calls = ", ".join(str(group.get("value")) for group in odd)
+            say = f"At place {event.data.get('seq')} of the sequence {name_ranks(ranks)} called {calls} where "
+            return _tell(
+                "proven", say + f"{name_ranks(most.get('ranks', ()))} called {most.get('value')}.", [event], ranks
+            )
+    return None
+
+
+def _elsewhere(case: Case) -> Finding | None:
+    """A rank is missing from a collective because it has finished, or stands in another one."""
+    scene, seen = look(case), stacks(case)
+    for gap in case.of("flight.missing"):
+        missing = gap.data.get("missing") or ()
+        ended = [rank for rank in missing if rank in scene.ended]
+        inside = [rank for rank in missing if rank in seen and rank not in scene.waiting]
+        stuck = [rank for rank in inside if in_collective(seen[rank].data["frames"])]
+        if ended or (stuck and len(stuck) == len(missing)):
+            ranks = tuple(ended or sorted(stuck))
+            why = "had already left the loop" if ended else "stood in another collective"
+            say = f"{start(name_ranks(ranks))} {why} when {name_ranks(gap.data.get('waiting', ()))} called collective "
+            say += f"{gap.data.get('seq')} ({gap.data.get('op')})."
+            return _tell("proven", say, [gap, *[scene.ended[r] for r in ended], *[seen[r] for r in stuck]], ranks)
+    return None
+
+
+def _fingerprint(case: Case) -> Finding | None:
+    for event in case.of("c10d.mismatch"):
+        a, b = event.data.get("a_op"), event.data.get("b_op")
+        if a != b or {"op", "seq"} & set(event.data.get("differs") or ()):
+            ranks = tuple(r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int))
+            say = f"{start(name_ranks(ranks))} made different calls at the same place of the sequence: {a} and {b}."
+            return _tell("proven", say, [event], ranks)
+    return None
+
+
+def _watchdog(case: Case) -> Finding | None:
+    """One sequence number, several operations."""
+    for (_, seq), events in by_call(case).items():
+        ops = differ(events, op_of)
+        if ops and not set(ops) <= POINT_TO_POINT:
+            parts = [f"{name_ranks(ranks_in(group))} {op}" for op, group in sorted(ops.items())]
+            say = f"At place {seq} of the sequence the ranks called different collectives: {', '.join(parts)}."
+            return _tell("proven", say, events, odd_ones(ops))
+    groups: dict[str, list[Event]] = {}
+    for (group, _), events in by_call(case).items():
+        groups.setdefault(group, []).extend(events)
+    for events in groups.values():
+        ops, seqs = differ(events, op_of), differ(events, lambda e: e.data["seq"])
+        if ops and seqs:
+            parts = [f"{name_ranks(ranks_in([e]))} in {op_of(e)} {e.data['seq']}" for e in events[:4]]
+            return _tell(
+                "likely",
+                f"The ranks wait for different collectives of one group: {', '.join(parts)}.",
+                events,
+                odd_ones(seqs),
+            )
+    return None
+
+
+def _left(case: Case) -> Finding | None:
+    """Some rank came to a normal end while others still waited for it."""
+    scene = look(case)
+    if not scene.waiting or not scene.ended or scene.dead:
+        return None
+    ranks = tuple(sorted(scene.ended))
+    waited = name_ranks(r for r in scene.waiting if r >= 0)
+    say = (
+        f"{start(name_ranks(ranks))} finished normally while {waited} still waited: they did not make the "
+        "same number of calls."
+    )
+    return _tell("likely", say, [*scene.ended.values(), *in_order(scene.waiting.values())], ranks)
+
+
+def _ddp(case: Case) -> Finding | None:
+    lines = case.of("ddp.params") + matching(
+        messages(case), "Expected to have finished reduction in the prior iteration"
+    )
+    if not lines:
+        return None
+    ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if isinstance(r, int)})) or ranks_in(
+        lines
+    )
+    where = next((p for e in lines if (p := place(own_frame(e.data.get("frames") or (), innermost_first=False)))), "")
+    say = (
+        f"DDP on {name_ranks(ranks)} did not get a gradient for every "
+        f"parameter{' at ' + where if where else ''}, so its buckets "
+    )
+    return _tell("likely", say + "do not match the other ranks' ones.", lines, ranks)
+
+
+def _stalled(case: Case) -> Finding | None:
+    """Horovod's own list of who has not submitted a tensor."""
+    lines = case.of("horovod.stalled")
+    if not lines:
+        return None
+    ranks = tuple(sorted({rank for e in lines for rank in e.data.get("ranks", ())}))
+    say = f"{start(name_ranks(ranks))} never submitted {len(lines)} tensors that the other ranks wait for."
+    return _tell("likely", say, lines, ranks)
+
+
+def _symptom(case: Case) -> Finding | None:
+    """Only timeouts: divergence is one of the few usual reasons."""
+    scene = look(case)
+    if (
+        not scene.waiting
+        or scene.dead
+        or case.of("flight.")
+        or case.of("gloo.barrier")
+        or case.of("stack")
+        or all_in(case, scene)
+    ):
+        return None
+    first = in_order(scene.waiting.values())[0]
+    call = f"collective {first.data['seq']} ({op_of(first)})" if first.data.get("seq") is not None else "a collective"
+    who = name_ranks(r for r in scene.waiting if r >= 0)
+    return _tell("possible", f"{start(who)} waited for {call} that another rank may never call.", [first], ())
+
+
+def _tell(strength: Strength, say: str, why: list[Event], ranks: tuple[int, ...]) -> Finding:
+    return found(
+        ID, strength, say, pick(why), ranks=ranks, advice=_advice(), next=None if strength == "proven" else _question()
+    )
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Make every rank take the same path through the code that holds collectives: equal number of "
+            "batches, no collective "
+            "inside `if rank == 0`.",
+            code="with Join([ddp_model]):\n    for batch in loader: ...   # or DistributedSampler(drop_last=True)",
+            why="The n-th call of each rank is paired with the n-th call of all others.",
+            check="The number of steps per epoch, printed by each rank, is the same.",
+            risk="drop_last leaves a few samples out.",
+        ),
+        Advice(
+            "Find the first difference with torch's own check.",
+            env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+            why="It compares each call over all ranks before it is made.",
+            check="The error names both operations and the traceback the line.",
+            risk="Slow; only for the test.",
+        ),
+    )
+
+
+def _question() -> Experiment:
+    return Experiment(
+        "Do all ranks make the same calls?",
+        {"env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_FR_BUFFER_SIZE": "2000"}},
+        {
+            ID: "a different op or sequence number is named",
+            "shape_mismatch": "a different shape or dtype is named",
+            "slow_rank": "no difference; one rank is missing and busy",
+        },
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """Let torch compare every call before it is made."""
+    return _question()

@@ -1,0 +1,194 @@
+"""A rank died of an error in its own program; the others only report that it is gone
+
+What you see
+    One traceback with an ordinary Python error (ValueError, FileNotFoundError, an assertion) and, before or after
+    it, many lines of other ranks: collective timeouts, "Connection closed by peer", broken pipes, exit codes -6
+    and -15.  The many lines are louder than the one that matters.
+
+Why it happens
+    When a rank raises, its process ends and its sockets close.  The others still wait for it in a collective: gloo
+    notices at once ("Connection closed by peer"), NCCL only when the watchdog's time is up, minutes later.
+    torchrun calls the first *exit it observed* the root cause, which is right here only if the guilty rank's
+    process ended first; a rank that hangs in its own cleanup can be overtaken by its victims.
+
+How to be sure
+    Sort the tracebacks by time and leave out those that only report someone else (DistBackendError, gloo errors,
+    SignalException).  What is left, on one rank, at a line of your own code, is the cause.
+
+What to do
+    Fix that line; the distributed machinery is fine.  Decorate main with torch's @record so that torchrun's summary
+    shows the traceback, and make sure that all ranks see the same data checks, or agree on skipping a bad sample.
+
+Read more
+    PyTorch: torch.distributed.elastic.multiprocessing.errors (the record decorator), torchrun error propagation.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._frames import own_frame, place, stacks
+from ncclkit.causes._scene import Scene, look
+from ncclkit.causes._words import family, in_order, matching, messages, ranks_in, name_ranks, otherwise, pick, start
+from ncclkit.model import Advice, Event, Finding, Strength, found
+
+ID = "rank_exception"
+explains = (
+    "c10d.timeout",
+    "gloo.timeout",
+    "gloo.closed",
+    "store.lost",
+    "nccl.peer_closed",
+    "slow_rank",
+    "rank_divergence",
+    "network_loss",
+    "timeout_too_short",
+    "rank_killed",
+    "ib_link_error",
+    "send_recv_mismatch",
+)
+
+SIGNALS = {4: "illegal instruction", 8: "arithmetic error", 11: "segmentation fault"}
+
+
+def diagnose(case: Case) -> Finding:
+    """The earliest traceback that is the program's own error."""
+    scene = look(case)
+    if scene.raised:
+        return _tell(case, scene, in_order(scene.raised.values()))
+    crashed = [e for e in case.of("elastic.exit") if _signal(e) in SIGNALS]
+    crashed += [e for e in case.of("system.error") if e.data.get("what") == "segfault"]
+    if crashed and not case.of("kernel.oom"):
+        return _crash(case, crashed)
+    lost = [] if scene.dead or scene.waiting else _lost(case)
+    if lost:
+        say = (
+            f"{start(name_ranks(ranks_in(lost)))} only lost a peer; what ended that peer, most often an "
+            "error of the program, "
+        )
+        return found(ID, "possible", say + "is not in these files.", pick(lost, limit=3), advice=(_record(),))
+    left_early = [e for e in case.of("elastic.root") if (e.data.get("exitcode") or 0) > 0]
+    if left_early and not _explained(case):
+        code = left_early[0].data["exitcode"]
+        say = f"A rank{_at(left_early[0])} ended with exit code {code} and its traceback is not in these files."
+        return found(ID, "possible", say, pick(left_early, limit=1), advice=(_record(),))
+    went_well = [*scene.ended.values(), *case.of("c10d.timeout"), *case.of("nccl.destroy"), *case.of("elastic.exit")]
+    return otherwise(ID, went_well, "No rank raised an error of its own.", "the standard error of every rank")
+
+
+def _tell(case: Case, scene: Scene, errors: list[Event]) -> Finding:
+    first = errors[0]
+    message = " ".join(str(first.data.get("message", "")).split())[:160]
+    where = place(own_frame(first.data.get("frames") or (), innermost_first=False))
+    kind = str(first.data.get("type", "an error")).rpartition(".")[2]
+    ranks = tuple(sorted(rank for rank in scene.raised if rank >= 0 and _same(scene.raised[rank], first)))
+    victims = _victims(case, scene, ranks)
+    strength: Strength = "proven" if victims and ranks and len(ranks) < max(len(scene.members), 2) else "likely"
+    who = start(name_ranks(ranks))
+    say = f"{who} raised {kind}{': ' + message if message else ''}{' at ' + where if where else ''}"
+    say += (
+        f"; what {name_ranks(e.rank for e in victims if e.rank is not None)} report is the consequence."
+        if victims
+        else "."
+    )
+    return found(
+        ID,
+        strength,
+        say,
+        pick(errors[:3], in_order(victims), limit=6),
+        ranks=ranks,
+        advice=(_fix(where, who), _record()),
+    )
+
+
+def _same(error: Event, first: Event) -> bool:
+    return error.data.get("type") == first.data.get("type")
+
+
+def _victims(case: Case, scene: Scene, ranks: tuple[int, ...]) -> list[Event]:
+    kinds = ("c10d.timeout", "gloo.timeout", "gloo.closed", "store.lost", "nccl.peer_closed", "elastic.stop")
+    reports = [event for kind in kinds for event in case.of(kind)]
+    reports += [event for event in case.of("python.exception") if event.data.get("victim")]
+    return [event for event in reports if event.rank is None or event.rank not in ranks]
+
+
+def _signal(event: Event) -> int:
+    code = event.data.get("exitcode") or 0
+    return int(event.data.get("signal") or (-code if code < 0 else 0))
+
+
+def _lost(case: Case) -> list[Event]:
+    """Reports of closed connections: their writer is a victim of somebody."""
+    victims = ("socket_closed", "proxy", "no_ib_library", "foreign")
+    if any(e.data.get("family") not in victims for e in case.of("nccl.warn")) or case.of("gloo.size_mismatch"):
+        return []
+    lost = [*case.of("gloo.closed"), *family(case, "socket_closed")]
+    lost += [e for e in case.of("c10d.unique_id") if matching([e], "reset by peer", "Broken pipe", "got 0 bytes")]
+    return lost + matching(messages(case), "remote process exited or there was a network error")
+
+
+def _crash(case: Case, crashed: list[Event]) -> Finding:
+    first = in_order(crashed)[0]
+    number = _signal(first) or 11
+    ranks = ranks_in(crashed)
+    seen = [stack for rank, stack in stacks(case).items() if rank in ranks]
+    where = next((place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), "")
+    say = f"{start(name_ranks(ranks))} crashed in native code ({SIGNALS[number]}, signal {number})"
+    say += f" under {where}; the others only lost it." if where else "; the others only lost it."
+    advice = Advice(
+        "Run again with PYTHONFAULTHANDLER=1 to see the Python line above the native crash.",
+        env={"PYTHONFAULTHANDLER": "1"},
+        why="A segmentation fault leaves no traceback of its own.",
+        check="The rank's log ends with 'Fatal Python error: Segmentation fault' and its stack.",
+        risk="None.",
+    )
+    return found(
+        ID,
+        "likely",
+        say,
+        pick([first], case.of("kernel.segfault"), seen, crashed, limit=5),
+        ranks=ranks,
+        advice=(advice,),
+    )
+
+
+def _explained(case: Case) -> bool:
+    kinds = (
+        "python.exception",
+        "c10d.error",
+        "cuda.oom",
+        "cuda.error",
+        "c10d.timeout",
+        "gloo.timeout",
+        "store.bind",
+        "store.connect_timeout",
+        "system.error",
+        "rendezvous.error",
+        "slurm.event",
+        "kernel.oom",
+        "cuda.driver",
+        "nccl.warn",
+    )
+    return any(case.of(kind) for kind in kinds)
+
+
+def _at(event: Event) -> str:
+    return f" on {event.data['host']}" if event.data.get("host") else ""
+
+
+def _fix(where: str, who: str) -> Advice:
+    return Advice(
+        f"Fix the error at {where or 'the place the traceback names'}; look at the data that only {who.lower()} has.",
+        why="The collectives of the other ranks failed because this process was gone.",
+        check="The same job passes this step.",
+        risk="Skipping a bad sample on one rank only makes the ranks diverge.",
+    )
+
+
+def _record() -> Advice:
+    return Advice(
+        "Let torchrun show the traceback of the rank that fails.",
+        code="from torch.distributed.elastic.multiprocessing.errors import record\n\n@record\ndef main(): ...",
+        why="Without it torchrun's summary only has an exit code.",
+        check="The summary's traceback field holds the error.",
+        risk="None.",
+    )

@@ -1,0 +1,135 @@
+"""A rank was killed from outside, and nothing says why
+
+What you see
+    One process ends with exit code -9 or 143/-15 and no traceback, "Signal 15 (SIGTERM) received", "CANCELLED AT ...
+    DUE TO TIME LIMIT" or "DUE TO PREEMPTION"; the other ranks then time out or see a closed connection.
+
+Why it happens
+    Nothing in the program ended it: the scheduler reached its time limit or preempted the job, an operator or a
+    node-health script sent a signal, a container was stopped, or the kernel's OOM killer acted (that leaves a trace
+    in dmesg; see host_oom).  SIGKILL cannot be caught, so the rank's own log just stops.
+
+How to be sure
+    Ask who can kill: `sacct -j JOB -o State,ExitCode,Reason`, `dmesg -T` on the node, `kubectl describe pod`,
+    `journalctl` around the second in which the log stops.
+
+What to do
+    If it was the time limit or a preemption: save checkpoints and requeue.  If it was memory: see host_oom.
+
+Read more
+    Slurm: sbatch --time, --requeue, --signal.  signal(7).
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._scene import look
+from ncclkit.causes._words import in_order, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in, start
+from ncclkit.model import Advice, Event, Finding, clear, found
+
+ID = "rank_killed"
+explains = (
+    "c10d.timeout",
+    "gloo.closed",
+    "gloo.timeout",
+    "store.lost",
+    "nccl.peer_closed",
+    "slow_rank",
+    "network_loss",
+    "rank_divergence",
+)
+BY = {
+    "time_limit": ("the scheduler's time limit was reached", "proven"),
+    "cancelled": ("the scheduler cancelled the job", "proven"),
+    "node_fail": ("the scheduler lost the node", "proven"),
+}
+
+OURS = ("deadline", "cancelled", "orphaned")
+"""Ends of a run whose signals the guard sent."""
+
+
+def diagnose(case: Case) -> Finding:
+    """The scheduler says so, or a process died of signal 9 or 15 that the launcher did not send."""
+    scheduler = [e for e in case.of("slurm.event") if e.data.get("what") in BY]
+    if scheduler:
+        event = in_order(scheduler)[0]
+        why, _ = BY[event.data["what"]]
+        return found(
+            ID,
+            "proven",
+            f"The ranks{on(event.host)} were killed from outside: {why}.",
+            pick(scheduler),
+            hosts=name_hosts(scheduler),
+            advice=(_requeue(),),
+        )
+    memory = [*case.of("kernel.oom"), *(e for e in case.of("slurm.event") if e.data.get("what") == "oom")]
+    memory += [e for e in case.of("system.error") if e.data.get("what") == "oom_kill"]
+    if memory:
+        return clear(ID, "The OOM killer says that it was memory.", tuple(memory[:2]))
+    ours = [e for e in case.of("run.end") if e.data.get("reason") in OURS]
+    if ours:
+        return clear(ID, "ncclkit itself ended this run.", tuple(ours))
+    killed = look(case).killed
+    if killed:
+        return _tell(case, killed)
+    told = [e for e in case.of("python.exception") if str(e.data.get("type", "")).endswith("SignalException")]
+    told += matching(case.of("system.error"), "Signal 15 (SIGTERM) received")
+    named = [e for e in case.of("system.error") if e.data.get("what") == "killed"]
+    if told or named:
+        return found(
+            ID,
+            "likely",
+            f"The launcher{on((told + named)[0].host)} was stopped by a signal from outside.",
+            pick(told, named),
+            ranks=ranks_in(named),
+            advice=_look(),
+        )
+    went_well = [*case.of("nccl.destroy"), *case.of("elastic.exit"), *case.of("c10d.timeout")]
+    return otherwise(
+        ID, went_well, "No process was ended by a signal from outside.", "the launcher's output with the exit codes"
+    )
+
+
+def _tell(case: Case, killed: dict[int, Event]) -> Finding:
+    ranks = tuple(sorted(rank for rank in killed if rank >= 0))
+    first = in_order(killed.values())[0]
+    number = abs(first.data.get("signal") or first.data.get("exitcode") or 9)
+    name = {9: "SIGKILL", 15: "SIGTERM"}.get(number, f"signal {number}")
+    say = (
+        f"{start(name_ranks(ranks))}{on(first.host)} was killed by {name} from outside and nothing here says by whom; "
+    )
+    say += "the other ranks only lost it."
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(killed.values(), case.of("gloo.closed"), case.of("c10d.timeout"), limit=5),
+        ranks=ranks,
+        hosts=name_hosts(killed.values()),
+        advice=_look(),
+    )
+
+
+def _look() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Ask the kernel and the scheduler who sent the signal, at the second at which the log stops.",
+            command=(
+                "dmesg -T | grep -iE 'oom|killed process'; sacct -j $SLURM_JOB_ID -o JobID,State,ExitCode,Reason,MaxRSS"
+            ),
+            why="A killed process cannot say anything itself.",
+            check="One of them names the process id or the job.",
+            risk="None, it only reads.",
+        ),
+        _requeue(),
+    )
+
+
+def _requeue() -> Advice:
+    return Advice(
+        "Save checkpoints on a signal before the limit and let the job be requeued.",
+        command="sbatch --signal=B:USR1@300 --requeue …",
+        why="Limits and preemption are normal on shared machines.",
+        check="The next run resumes from the last step.",
+        risk="None.",
+    )

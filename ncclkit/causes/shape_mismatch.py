@@ -1,0 +1,178 @@
+"""The ranks call the same collective with different sizes or types
+
+What you see
+    A hang in the same collective on all ranks whose watchdog lines differ in NumelIn, gloo's "op.preamble.length <=
+    op.nbytes ... Received data size doesn't match expected size", DETAIL mode's "Tensor shapes: 20vs10", an NCCL
+    error 5/10/1 over InfiniBand, or, worse, silently wrong numbers.
+
+Why it happens
+    A collective moves raw bytes by an agreed plan; nobody sends the shape along.  If a rank's last batch is
+    smaller, a buffer grew on one rank only, one checkpoint loaded partially, or one rank runs in float32, the
+    ranks follow different plans: one waits for data that never comes, or adds numbers that do not belong together.
+
+How to be sure
+    Compare the sizes of the same sequence number: TORCH_DISTRIBUTED_DEBUG=DETAIL names both sides at the call, the
+    Flight Recorder afterwards.
+
+What to do
+    Pad or drop_last so that all ranks bring the same shape, exchange sizes first (all_gather of the lengths), or
+    exclude rank-local buffers from DDP (broadcast_buffers=False, or _ddp_params_and_buffers_to_ignore).
+
+Read more
+    PyTorch docs: TORCH_DISTRIBUTED_DEBUG, DistributedDataParallel(broadcast_buffers), Flight Recorder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ncclkit.case import Case
+from ncclkit.causes._calls import SAME_SIZE, by_call, differ, odd_ones, op_of, size_of
+from ncclkit.causes._scene import look
+from ncclkit.causes._words import family, matching, name_ranks, otherwise, pick, ranks_in
+from ncclkit.model import Advice, Event, Experiment, Finding, found
+
+ID = "shape_mismatch"
+explains = (
+    "c10d.timeout",
+    "gloo.timeout",
+    "gloo.closed",
+    "nccl.peer_closed",
+    "rank_divergence",
+    "slow_rank",
+    "rank_exception",
+    "ib_link_error",
+    "elastic.exit",
+    "timeout_too_short",
+    "network_loss",
+    "p2p_broken",
+)
+
+
+def diagnose(case: Case) -> Finding:
+    """Sizes or types of one sequence number differ between ranks."""
+    for witness in (_flight, _fingerprint, _watchdog, _library):
+        finding = witness(case)
+        if finding is not None:
+            return finding
+    went_well = [*case.of("flight.missing"), *case.of("nccl.destroy"), *look(case).ended.values()]
+    went_well += case.of("flight.dump") if not case.of("flight.mismatch") else []
+    return otherwise(
+        ID,
+        went_well,
+        "Where ranks called the same collective, their sizes agree.",
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL, or the Flight Recorder dumps of all ranks",
+    )
+
+
+def _flight(case: Case) -> Finding | None:
+    for event in case.of("flight.mismatch"):
+        if event.data.get("field") in ("sizes", "dtypes"):
+            most, odd = event.data.get("majority") or {}, event.data.get("odd") or []
+            ranks = tuple(sorted(rank for group in odd for rank in group.get("ranks", ())))
+            values = ", ".join(_short(group.get("value")) for group in odd)
+            say = f"{_who(ranks)} called collective {event.data.get('seq')} with {event.data['field']} {values} where "
+            say += f"{name_ranks(most.get('ranks', ()))} brought {_short(most.get('value'))}."
+            return _found(say, [event], ranks)
+    return None
+
+
+def _fingerprint(case: Case) -> Finding | None:
+    for event in case.of("c10d.mismatch"):
+        differs = set(event.data.get("differs") or ())
+        if event.data.get("a_op") == event.data.get("b_op") and not differs & {"op", "seq"}:
+            ranks = tuple(r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int))
+            say = (
+                f"{_who(ranks)} call {event.data.get('a_op')} with tensors of different "
+                f"{' and '.join(sorted(differs)) or 'shape'}."
+            )
+            return _found(say, [event], ranks)
+    return None
+
+
+def _watchdog(case: Case) -> Finding | None:
+    for (_, seq), events in by_call(case).items():
+        sizes = differ([e for e in events if op_of(e) in SAME_SIZE], size_of)
+        if sizes and not differ(events, op_of):
+            parts = [f"{name_ranks(ranks_in(group))} {size}" for size, group in sorted(sizes.items())]
+            say = (
+                f"In collective {seq} ({op_of(events[0])}) the ranks brought different numbers of "
+                f"elements: {', '.join(parts)}."
+            )
+            return _found(say, events, odd_ones(sizes))
+    return None
+
+
+def _library(case: Case) -> Finding | None:
+    gloo = case.of("gloo.size_mismatch")
+    nccl = matching(
+        family(case, "other", "ib_completion", "socket_closed", "proxy"), "collective mismatch", "message truncated"
+    )
+    lines = gloo or nccl
+    if not lines or case.of("flight.mismatch") or case.of("c10d.mismatch"):
+        return None
+    a, b = lines[0].data.get("a"), lines[0].data.get("b")
+    sizes = f" ({a} bytes arrived where {b} were expected)" if a is not None and b is not None else ""
+    ranks = ranks_in(lines)
+    say = (
+        f"{_who(ranks)} received data of another size than expected{sizes}: the ranks' tensors differ, or "
+        "they call different collectives."
+    )
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(lines, case.of("gloo.closed"), limit=4),
+        ranks=ranks,
+        advice=_advice(),
+        next=experiment(case),
+    )
+
+
+def _found(say: str, events: list[Event], ranks: tuple[int, ...]) -> Finding:
+    return found(ID, "proven", say, pick(events), ranks=ranks, advice=_advice())
+
+
+def _who(ranks: tuple[int, ...]) -> str:
+    name = name_ranks(ranks)
+    return name[:1].upper() + name[1:]
+
+
+def _short(value: Any) -> str:
+    return " ".join(str(value).split())[:120]
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Make all ranks bring the same shape and dtype to this call: pad, drop_last=True, or exchange "
+            "the lengths first.",
+            code=(
+                "lengths = [torch.empty_like(n) for _ in range(world)]\ndist.all_gather(lengths, n)  # "
+                "then pad to max(lengths)"
+            ),
+            why="NCCL and gloo move bytes and do not check shapes.",
+            check="TORCH_DISTRIBUTED_DEBUG=DETAIL runs this step without complaint.",
+            risk="Padding must not enter the loss.",
+        ),
+        Advice(
+            "Run the step once with torch's own checks.",
+            env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+            why="It compares op, shape and dtype before each collective and names both ranks.",
+            check="It raises at the call, with a traceback into your code.",
+            risk="Slow; only for the test.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """Let torch compare every call before it is made."""
+    return Experiment(
+        "Do all ranks make the same call?",
+        {"env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
+        {
+            ID: "a mismatch of shape or dtype is named",
+            "rank_divergence": "a mismatch of op type or sequence number is named",
+            "slow_rank": "no mismatch; one rank is missing",
+        },
+    )

@@ -1,0 +1,173 @@
+"""/dev/shm is too small or full
+
+What you see
+    "posix_fallocate failed : No space left on device", "failed to extend /dev/shm/nccl-... to n bytes", "unhandled
+    system error" at the first collective, or a rank that dies of a bus error (exit code -7, "unable to write to
+    file </torch_...>", "insufficient shared memory (shm)").
+
+Why it happens
+    Ranks of one machine that cannot copy between GPUs directly exchange data through files in /dev/shm, a file
+    system in memory; data-loader workers hand over batches through the same place.  Docker gives a container 64 MiB
+    of it by default, Kubernetes likewise, and NCCL alone may need that per pair of GPUs.  If the file cannot be
+    extended NCCL reports it; if memory runs out while a mapped page is touched, the kernel sends SIGBUS.
+
+How to be sure
+    `df -h /dev/shm` inside the container while the job starts.  The job runs with NCCL_SHM_DISABLE=1 (slower).
+
+What to do
+    Give the container more: docker run --shm-size=16g (or --ipc=host); in Kubernetes mount an emptyDir with
+    medium: Memory on /dev/shm.  Remove stale /dev/shm/nccl-* files of killed jobs.
+
+Read more
+    NCCL user guide, Troubleshooting: shared memory.  PyTorch docs: multiprocessing, docker images.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._words import (
+    amount,
+    env_of,
+    failed,
+    family,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+    start,
+)
+from ncclkit.model import Advice, Event, Experiment, Fact, Evidence, Finding, found
+
+ID = "shm_too_small"
+explains = (
+    "c10d.error",
+    "nccl.trace",
+    "c10d.timeout",
+    "gloo.closed",
+    "store.lost",
+    "rank_exception",
+    "slow_rank",
+    "elastic.exit",
+    "rank_killed",
+    "disk_or_io",
+    "host_oom",
+)
+ENOUGH = 1 << 30
+"""Below 1 GiB a training job is likely to hit the limit; Docker's default is 64 MiB."""
+
+
+def diagnose(case: Case) -> Finding:
+    """Somebody could not get memory from /dev/shm, or it is as small as a container's default."""
+    said = _said(case)
+    small = [f for f in case.facts_of("limits.shm.size") if isinstance(f.value, (int, float)) and f.value < ENOUGH]
+    full = [f for f in case.facts_of("limits.shm.free") if isinstance(f.value, (int, float)) and f.value < 32 << 20]
+    bus = [e for e in case.of("elastic.exit") if -7 in (e.data.get("exitcode"), -(e.data.get("signal") or 0))]
+    bus += [e for e in case.of("system.error") if e.data.get("what") == "bus_error" and e not in said]
+    if said:
+        return _tell(said, small, "proven" if _on_shm(said) or small else "likely")
+    if bus:
+        return _tell(bus, small + full, "proven" if small or full else "likely")
+    vague = matching(messages(case), "unhandled system error")
+    shared = [e for e in case.of("nccl.channel") if e.data.get("via") == "SHM"]
+    if small and failed(case) and (vague or shared):
+        return _tell([*vague, *shared[:2]], small, "likely")
+    silent = [e for e in vague if "Last error" not in e.text] if not case.of("nccl.warn") else []
+    if silent:
+        return found(
+            ID,
+            "possible",
+            f"{start(name_ranks(ranks_in(silent)))} failed in a system call that this log does not name; a "
+            "/dev/shm that is too small is the usual one in a container.",
+            pick(silent),
+            ranks=ranks_in(silent),
+            advice=_advice(64 << 20),
+            next=experiment(case),
+        )
+    went_well: list[Evidence] = [
+        *[f for f in case.facts_of("limits.shm.size") if f not in small and f.value],
+        *case.of("nccl.destroy"),
+        *shared,
+        *case.of("c10d.timeout"),
+    ]
+    return otherwise(
+        ID, went_well, "Shared memory was not refused.", "`df -h /dev/shm` in the container, or NCCL_DEBUG=WARN output"
+    )
+
+
+def _said(case: Case) -> list[Event]:
+    lines = matching(
+        [*family(case, "shm", "memory", "other"), *case.of("c10d.error")],
+        "No space left",
+        "failed to extend",
+        "posix_fallocate",
+    )
+    lines += matching(
+        messages(case), "insufficient shared memory", "unable to write to file </torch_", "unable to open shared memory"
+    )
+    lines += [e for e in case.of("system.error") if e.data.get("what") == "no_space" and "/dev/shm" in e.text]
+    return lines
+
+
+def _on_shm(lines: list[Event]) -> bool:
+    return bool(matching(lines, "posix_fallocate", "/dev/shm", "shm", "/torch_"))
+
+
+def _tell(why: list[Event], facts: list[Fact], strength: str) -> Finding:
+    ranks, size = ranks_in(why), next((f.value for f in facts if f.name.endswith("size")), None)
+    host = next(iter([e.host for e in why if e.host] + [f.host for f in facts if f.host]), "")
+    has = f", which has {amount(size)}" if size else ""
+    verb = "was refused memory in" if strength == "proven" else "probably ran out of memory in"
+    say = (
+        f"{start(name_ranks(ranks))} {verb} /dev/shm{on(host)}{has}; NCCL and data-loader workers exchange data there."
+    )
+    return found(
+        ID,
+        "proven" if strength == "proven" else "likely",
+        say,
+        pick(why, facts),
+        ranks=ranks,
+        hosts=name_hosts(why) or tuple({host} - {""}),
+        advice=_advice(size),
+    )
+
+
+def _advice(size: float | None) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Give the container at least 16 GiB of shared memory.",
+            command="docker run --shm-size=16g …   # or --ipc=host",
+            why=(
+                "Docker's and Kubernetes' default is 64 "
+                f"MiB{'; yours is ' + amount(size) if size and size != 64 << 20 else ''}."
+            ),
+            check="`df -h /dev/shm` in the container shows the new size, and the first collective passes.",
+            risk="Shared memory counts against the container's memory limit when it is used.",
+        ),
+        Advice(
+            "Remove files that killed jobs left behind.",
+            command="ls -l /dev/shm; rm -i /dev/shm/nccl-* /dev/shm/torch_*",
+            why="They hold memory until someone deletes them.",
+            check="`df /dev/shm` shows free space.",
+            risk="Never while another job of this machine runs: it uses the same names.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same job without NCCL's shared memory transport."""
+    disabled = bool(env_of(case, "NCCL_SHM_DISABLE"))
+    return Experiment(
+        "Does the job start when NCCL does not use /dev/shm?"
+        if not disabled
+        else "Does it start with a larger /dev/shm?",
+        {"env": {"NCCL_SHM_DISABLE": "1", "NCCL_DEBUG": "WARN"}},
+        {
+            ID: "it starts, slower, over the network transport",
+            "cumem_container": "it starts too, but /dev/shm is large",
+            "driver_too_old": "it fails in the same way",
+        },
+    )

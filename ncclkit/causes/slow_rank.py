@@ -1,0 +1,262 @@
+"""One rank was busy elsewhere while the others waited for it in a collective
+
+What you see
+    All ranks but one print "Watchdog caught collective operation timeout" (NCCL) or "Timed out waiting ... for
+    recv" (gloo) for the same collective, usually after exactly 600 s or 1800 s.  The rank that matters prints
+    nothing, or its ordinary progress, and is often still alive when torchrun stops it.
+
+Why it happens
+    A collective ends only when every rank has called it.  A rank that tokenises the data, replays a million
+    batches to resume, evaluates or writes a checkpoint alone leaves the others waiting inside NCCL kernels, where
+    they look perfectly busy.  After the time limit the watchdog of each *waiting* rank aborts its process, so the
+    first crash, which torchrun reports as "root cause", is a victim.
+
+How to be sure
+    Ask who is missing, not who complains: the Flight Recorder shows the last collective of every rank, and the one
+    that lags is the culprit; a stack of that rank (py-spy dump, ncclkit attach) shows the line it is busy in.
+    If all ranks have launched the collective, the network or a GPU is stuck instead, and this is not the cause.
+
+What to do
+    Take the long phase out of the path of the others: preprocess before the job starts or on all ranks, keep the
+    data position in the checkpoint, evaluate on all ranks, write checkpoints asynchronously.  If the phase must
+    stay, put a monitored barrier with its own long timeout behind it, or raise the limit of the process group.
+
+Read more
+    PyTorch: init_process_group(timeout), Flight Recorder tutorial, torch.distributed.monitored_barrier.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._frames import in_collective, own_frame, place, raise_timeout, stacks
+from ncclkit.causes._scene import Scene, all_in, look, rank_of
+from ncclkit.causes._words import in_order, matching, name_ranks, otherwise, pick, seconds, start
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
+
+ID = "slow_rank"
+explains = (
+    "c10d.timeout",
+    "gloo.timeout",
+    "gloo.closed",
+    "store.lost",
+    "timeout_too_short",
+    "rank_killed",
+    "network_loss",
+)
+
+Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
+
+
+def diagnose(case: Case) -> Finding:
+    """Who is missing from the collective that the others wait in?"""
+    scene = look(case)
+    dead = scene.dead
+    if dead:
+        return clear(
+            ID,
+            f"{start(name_ranks(r for r in dead if r >= 0))} died, so nobody had to be slow.",
+            tuple(dead.values())[:3],
+        )
+    mismatches = tuple(case.of("flight.mismatch"))
+    if mismatches:
+        return clear(ID, "The ranks made different calls, so none of them was merely late.", mismatches[:3])
+    for witness in (_flight, _barrier, _stacks, _behind, _ras, _launched_late, _silent, _progress, _symptom):
+        suspicion = witness(case, scene)
+        if suspicion is not None:
+            return _tell(case, scene, suspicion)
+    if scene.waiting:
+        return unknown(
+            ID, "a Flight Recorder dump or a stack of every rank at the moment of the hang", next=experiment(case)
+        )
+    went_well = [*scene.ended.values(), *case.of("nccl.destroy"), *case.of("flight.dump")]
+    return otherwise(
+        ID,
+        went_well,
+        "No rank waited in vain for a collective.",
+        "the log of every rank up to the watchdog's message, or Flight Recorder dumps (TORCH_FR_BUFFER_SIZE=2000)",
+    )
+
+
+def _flight(case: Case, scene: Scene) -> Suspicion | None:
+    """Who never launched it; in a cascade of groups, who is waited for and waits for nobody."""
+    gaps = [gap for gap in case.of("flight.missing") if gap.data.get("missing")]
+    stuck = {rank for gap in gaps for rank in gap.data.get("waiting", ())}
+    for gap in gaps:
+        roots = [rank for rank in gap.data["missing"] if rank not in stuck and rank not in scene.ended]
+        if roots:
+            alive = _alive(case, roots)
+            return "proven" if alive else "likely", tuple(roots), [gap, *alive]
+    return None
+
+
+def _barrier(case: Case, scene: Scene) -> Suspicion | None:
+    for barrier in case.of("gloo.barrier"):
+        late = [rank for rank in barrier.data.get("ranks", ()) if rank not in scene.ended]
+        if late:
+            alive = _alive(case, late)
+            return "proven" if alive else "likely", tuple(late), [barrier, *alive]
+    return None
+
+
+def _alive(case: Case, ranks: list[int]) -> list[Event]:
+    """What shows for each of these ranks that its process was alive in the hang; empty when one may have been dead."""
+    signs = stacks(case)
+    for event in case.events:
+        if event.rank is not None and event.kind in ("c10d.status", "c10d.monitor", "elastic.stop"):
+            signs.setdefault(event.rank, event)
+    return [signs[rank] for rank in ranks] if set(ranks) <= signs.keys() else []
+
+
+def _stacks(case: Case, scene: Scene) -> Suspicion | None:
+    """Stacks of a hang: some ranks stand in a collective, one stands in its own code."""
+    seen = stacks(case)
+    busy = [rank for rank, stack in seen.items() if not in_collective(stack.data["frames"])]
+    if not scene.waiting or not busy or len(busy) * 2 > len(seen) or set(busy) & scene.waiting.keys():
+        return None
+    return "proven", tuple(sorted(busy)), [seen[rank] for rank in busy]
+
+
+def _behind(case: Case, scene: Scene) -> Suspicion | None:
+    """A watchdog says that its rank never enqueued what the others wait for, and has nothing of its own in flight."""
+    seqs = [e.data["seq"] for e in scene.waiting.values() if isinstance(e.data.get("seq"), int)]
+    idle = [
+        status
+        for status in case.of("c10d.status")
+        if seqs
+        and isinstance(status.data.get("enqueued"), int)
+        and status.data["enqueued"] < min(seqs)
+        and status.data.get("completed") == status.data["enqueued"]
+        and rank_of(status) not in scene.waiting
+        and status.data.get("pg") in {e.data.get("pg") for e in scene.waiting.values()} | {None}
+    ]
+    return ("proven", tuple(sorted({rank_of(s) for s in idle})), list(idle)) if idle else None
+
+
+def _ras(case: Case, scene: Scene) -> Suspicion | None:
+    for report in case.of("ras.communicator"):
+        if report.data.get("behind"):
+            return "likely", tuple(report.data["behind"]), [report]
+    return None
+
+
+def _launched_late(case: Case, scene: Scene) -> Suspicion | None:
+    """All timed out, but one of them entered the collective long after the others had."""
+    entered = {
+        rank: event.time - event.data["ran_ms"] / 1000
+        for rank, event in scene.waiting.items()
+        if event.time is not None and event.data.get("ran_ms")
+    }
+    limit = min((e.data["timeout_ms"] / 1000 for e in scene.waiting.values() if e.data.get("timeout_ms")), default=None)
+    if len(entered) < 2 or limit is None:
+        return None
+    middle = sorted(entered.values())[(len(entered) - 1) // 2]
+    late = [rank for rank, moment in entered.items() if moment - middle > limit / 2]
+    return ("likely", tuple(sorted(late)), [scene.waiting[rank] for rank in late]) if late else None
+
+
+def _silent(case: Case, scene: Scene) -> Suspicion | None:
+    """The only ranks without a watchdog line, where most have one."""
+    silent = scene.silent
+    if not silent or len(silent) > max(1, len(scene.members) // 4) or len(scene.waiting) < 2 or _differ(scene):
+        return None
+    return "likely", silent, [event for rank in silent for event in _last_words(case, rank)]
+
+
+def _progress(case: Case, scene: Scene) -> Suspicion | None:
+    """A loop with a visible counter is under way where somebody waits for a collective."""
+    running = [e for e in case.of("progress") if rank_of(e) not in scene.waiting]
+    if not scene.waiting or not running or scene.ended or _differ(scene):
+        return None
+    return "possible", (), in_order(running)[-2:]
+
+
+def _symptom(case: Case, scene: Scene) -> Suspicion | None:
+    absent = [e for e in case.of("c10d.unique_id") if not matching([e], "reset by peer", "Broken pipe", "got 0 bytes")]
+    absent += [*case.of("store.wait"), *(e for e in case.of("store.clients") if e.data.get("key"))]
+    if absent and not case.of("store.connect_timeout"):
+        ranks = {e.data["from_rank"] for e in absent if isinstance(e.data.get("from_rank"), int)}
+        return "possible", tuple(sorted(ranks)), absent
+    if scene.waiting and not scene.ended and not _differ(scene) and not case.of("flight.") and not all_in(case, scene):
+        return "possible", (), []
+    return None
+
+
+def _differ(scene: Scene) -> bool:
+    """Ranks wait for different collectives: divergence, not slowness."""
+    calls = {(e.data.get("pg"), e.data.get("op")) for e in scene.waiting.values() if e.data.get("op")}
+    return len({op for _, op in calls}) > 1 and len({pg for pg, _ in calls}) == 1
+
+
+def _last_words(case: Case, rank: int) -> list[Event]:
+    return in_order(e for e in case.on(rank) if e.kind in ("progress", "worker.phase", "nccl.init", "c10d.monitor"))[
+        -1:
+    ]
+
+
+def _tell(case: Case, scene: Scene, suspicion: Suspicion) -> Finding:
+    strength, ranks, why = suspicion
+    where, seen = _where(case, ranks), _last_line(why)
+    first = next(iter(in_order(scene.waiting.values())), None)
+    call = _call(first, why)
+    limit = f" {seconds(first.data['timeout_ms'])}" if first and first.data.get("timeout_ms") else ""
+    busy = f", busy in {where}," if where else f", last seen at {seen!r}," if seen else ""
+    verb = "may have been late for" if strength == "possible" else "had not entered"
+    who = f"{start(name_ranks(ranks))}{busy} {verb}"
+    gaps = [rank for gap in why if gap.kind == "flight.missing" for rank in gap.data.get("waiting", ())]
+    waited = [rank for rank in scene.waiting or gaps if rank >= 0 and rank not in ranks]
+    say = f"{who} {call}, in which {name_ranks(waited) if waited else 'the others'} waited{limit} in vain."
+    return found(
+        ID,
+        strength,
+        say,
+        pick(why, in_order(scene.waiting.values())),
+        ranks=ranks,
+        advice=_advice(case, ranks, where),
+        next=None if strength == "proven" else experiment(case),
+    )
+
+
+def _call(first: Event | None, why: list[Event]) -> str:
+    source = next((e for e in why if e.kind == "flight.missing"), first)
+    if source is None or not source.data.get("op"):
+        return "the collective"
+    seq = source.data.get("seq")
+    return f"collective {seq} ({source.data['op']})" if seq is not None else f"the {source.data['op']}"
+
+
+def _where(case: Case, ranks: tuple[int, ...]) -> str:
+    seen = [stack for rank, stack in stacks(case).items() if rank in ranks]
+    return next((place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), "")
+
+
+def _last_line(why: list[Event]) -> str:
+    return next((" ".join(e.text.split())[:60].strip() for e in why if e.kind == "progress"), "")
+
+
+def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...]:
+    who = name_ranks(ranks)
+    return (
+        Advice(
+            f"Shorten or move what {who} does"
+            + (f" in {where}" if where else "")
+            + " so that all ranks reach the collective together.",
+            why="The other ranks only wait; nothing is wrong with the network.",
+            check="Time the phase on each rank: the longest minus the shortest must stay well below the time limit.",
+            risk="None for the result; the work itself stays the same.",
+        ),
+        raise_timeout(case, f"Needed when {who} cannot be made faster."),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """Run again with the Flight Recorder on and look who is missing."""
+    return Experiment(
+        "Which rank has not launched the collective that the others wait in?",
+        {"env": {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}, "attach": True},
+        {
+            ID: "one rank lags and its stack stands in its own code",
+            "rank_divergence": "the rank stands in another collective, or has left the loop",
+            "p2p_broken": "every rank has launched it and none completes",
+            "network_loss": "every rank has launched it and none completes",
+        },
+    )

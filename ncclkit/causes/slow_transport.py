@@ -1,0 +1,127 @@
+"""A faster path between the GPUs of a machine exists but is not used
+
+What you see
+    The job works but steps are slow; in NCCL's log, ranks of one machine talk "via SHM" or "via NET/Socket" instead
+    of "via P2P"; busbw inside one node is a fraction of what the links can do.
+
+Why it happens
+    NCCL tries peer-to-peer copies (NVLink, PCIe) first, shared memory second, the network last.  A variable that
+    once worked around a hang (NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1), a container that hides the other GPUs, or
+    PCIe access control (ACS) takes the fast path away, and NCCL silently takes the next one.
+
+How to be sure
+    `nvidia-smi topo -m` shows NV# or PIX between the pair; the Channel lines of NCCL_DEBUG=INFO show what was taken.
+    Measure one all_reduce with and without the variable.
+
+What to do
+    Remove the variable and look whether the old hang is still there; give the container all GPUs of the node and
+    --ipc=host; turn off ACS on bare metal.
+
+Read more
+    NCCL user guide: NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, NCCL_SHM_DISABLE; Troubleshooting: GPU-to-GPU communication.
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._words import env_of, failed, name_hosts, otherwise, pick, ranks_in
+from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
+
+ID = "slow_transport"
+explains: tuple[str, ...] = ()
+SWITCHES = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_P2P_LEVEL", "NCCL_NVLS_ENABLE")
+
+
+def diagnose(case: Case) -> Finding:
+    """A switch turned a path off, and ranks of one machine use a slower one."""
+    channels = case.of("nccl.channel")
+    slow = [e for e in channels if e.data.get("via") in ("SHM", "NET") and _same_host(case, e)]
+    settings: list[Event | Fact] = [*case.of("nccl.env"), *_env_facts(case)]
+    switched = [piece for piece in settings if _turns_off(piece)]
+    linked = [e for e in case.of("nccl.info") if e.data.get("family") == "p2p_disabled"]
+    linked += [e for e in case.of("nccl.warn") if "P2P is disabled between NVLINK" in e.text]
+    if slow and (switched or linked):
+        return _tell(case, slow, switched, linked)
+    direct = [e for e in channels if e.data.get("via") == "P2P"]
+    went_well = direct or (channels if channels and not slow else [])
+    if slow and not went_well:
+        return otherwise(ID, slow, "No faster path is known to exist between these GPUs.", "")
+    return otherwise(
+        ID, went_well, "Ranks of one machine talk peer to peer.", "NCCL_DEBUG=INFO Channel lines of a start"
+    )
+
+
+def _same_host(case: Case, event: Event) -> bool:
+    """True when both ends of a channel are on one machine, by the hosts of their INIT lines."""
+    if event.data.get("via") == "SHM":
+        return True
+    host = {e.data.get("rank"): e.host for e in case.of("nccl.init") if e.host and not e.data.get("parent")}
+    ends = host.get(event.data.get("src")), host.get(event.data.get("dst"))
+    return ends[0] is not None and ends[0] == ends[1]
+
+
+def _env_facts(case: Case) -> list[Fact]:
+    return [fact for fact in case.facts_of("env.") if fact.name[4:] in SWITCHES]
+
+
+def _switch(piece: Event | Fact) -> tuple[str, str]:
+    if isinstance(piece, Fact):
+        return piece.name[4:], str(piece.value)
+    return str(piece.data.get("name")), str(piece.data.get("value"))
+
+
+def _turns_off(piece: Event | Fact) -> bool:
+    name, value = _switch(piece)
+    return (name.endswith("_DISABLE") and name in SWITCHES and value == "1") or (
+        name == "NCCL_P2P_LEVEL" and value.upper() in ("0", "LOC")
+    )
+
+
+def _tell(case: Case, slow: list[Event], switched: list[Event | Fact], linked: list[Event]) -> Finding:
+    via = "the network" if any(e.data.get("via") == "NET" for e in slow) else "shared memory"
+    pair = f"rank {slow[0].data.get('src')} to rank {slow[0].data.get('dst')}"
+    why = (
+        f"{_switch(switched[0])[0]}={_switch(switched[0])[1]} is set"
+        if switched
+        else "NCCL found peer-to-peer disabled"
+    )
+    strength: Strength = "possible" if failed(case) else "proven" if switched else "likely"
+    say = f"{len(slow)} connections inside one machine ({pair} …) go through {via} because {why}."
+    return found(
+        ID,
+        strength,
+        say,
+        pick(switched[:2], linked[:2], slow[:3]),
+        ranks=ranks_in(slow)[:8],
+        hosts=name_hosts(slow),
+        advice=(_advice(_switch(switched[0])[0] if switched else ""),),
+        next=experiment(case),
+    )
+
+
+def _advice(variable: str) -> Advice:
+    if variable:
+        return Advice(
+            f"Unset {variable} and run the same all_reduce again.",
+            command=f"unset {variable}",
+            why="It was probably set to get around a hang that may be gone.",
+            check="Channel lines say 'via P2P' and busbw is a multiple of what it was.",
+            risk="The hang it hid may come back: run the live test first, not the long job.",
+        )
+    return Advice(
+        "Find out why peer-to-peer is off: ACS or IOMMU on bare metal, hidden GPUs in a container, a fabric fault.",
+        command="nvidia-smi topo -p2p r; nvidia-smi topo -m",
+        why="The driver says which pairs may copy directly.",
+        check="The matrix shows OK for all pairs, and Channel lines say 'via P2P'.",
+        risk="Changing ACS needs a reboot.",
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same all_reduce with and without the switches."""
+    off = {name: "" for name in SWITCHES if env_of(case, name)}
+    return Experiment(
+        "Is all_reduce inside one node faster without the switch?",
+        {"unset": sorted(off), "ranks": "one node", "sweep": True},
+        {ID: "busbw rises by half or more", "p2p_broken": "it hangs or gives wrong results without the switch"},
+    )

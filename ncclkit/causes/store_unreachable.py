@@ -1,0 +1,116 @@
+"""The rendezvous store cannot be reached
+
+What you see
+    "The client socket has timed out after 60s while trying to connect to (node-0, 29500)", "connect() timed out",
+    RendezvousConnectionError, or ranks that print nothing after they started.  The first node may be waiting
+    happily for the others.
+
+Why it happens
+    All ranks meet at one TCP server, run by rank 0 or by torchrun's first agent at MASTER_ADDR:MASTER_PORT.  If the
+    address belongs to another interface, the port is closed by a firewall or a Kubernetes network policy, rank 0
+    has not started, or the name leads each node to itself (127.0.1.1), the others knock at a closed door until
+    their time is up.  NCCL has not even begun: no NCCL setting helps.
+
+How to be sure
+    From the failing node: `getent hosts MASTER_ADDR` must give the first node's address, and
+    `timeout 5 bash -c '</dev/tcp/ADDR/PORT'` must succeed while the first node waits.  Refused means nobody
+    listens; no answer means a firewall or a wrong route.
+
+What to do
+    Use an address of the first node that the others can reach, open the port between the nodes, start the first
+    node first or raise the store timeout, and give the same endpoint to every node.
+
+Read more
+    PyTorch docs: torchrun rendezvous, TCPStore.  torch.distributed environment variables MASTER_ADDR and MASTER_PORT.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ncclkit.case import Case
+from ncclkit.causes._words import matching, messages, name_hosts, name_ranks, otherwise, pick, ranks_in, seconds, start
+from ncclkit.model import Advice, Event, Experiment, Finding, found
+
+ID = "store_unreachable"
+explains = ("rank_exception", "rendezvous.error", "store.wait", "store.clients", "world_size_mismatch")
+
+
+def diagnose(case: Case) -> Finding:
+    """A client knocked at the store in vain; where the name did not even resolve, that is another cause."""
+    lines = case.of("store.connect_timeout")
+    lines += matching(
+        [*messages(case), *case.of("rendezvous.error")],
+        "connection to the C10d store has failed",
+        "connect() timed out",
+        "trying to connect to (",
+        "RendezvousConnectionError",
+    )
+    if not lines:
+        went_well = [
+            *case.of("nccl.init"),
+            *case.of("nccl.bootstrap"),
+            *case.of("c10d.timeout"),
+            *case.of("worker.phase"),
+            *case.of("progress"),
+            *case.of("store.clients"),
+        ]
+        return otherwise(ID, went_well, "The ranks met at the store.", "the output of a rank that failed to connect")
+    first = next((e for e in lines if e.data.get("host")), lines[0])
+    host, port = first.data.get("host") or _endpoint(lines)[0], first.data.get("port") or _endpoint(lines)[1]
+    where = f"{host}:{port}" if host else "the rendezvous endpoint"
+    who = start(name_ranks(ranks_in(lines))) if ranks_in(lines) else "A process of the job"
+    say = f"{who} could not reach the store at {where} within {seconds(first.data.get('timeout_ms'))}."
+    local = re.match(r"127\.|localhost$", str(host or ""))
+    strength = "likely" if case.of("store.resolve") or case.of("store.bind") or local or not host else "proven"
+    return found(
+        ID,
+        "proven" if strength == "proven" else "likely",
+        say,
+        pick(lines, case.of("store.resolve"), limit=6),
+        ranks=ranks_in(lines),
+        hosts=tuple({str(host)} - {"None", ""}) or name_hosts(lines),
+        advice=_advice(host, port),
+        next=experiment(case),
+    )
+
+
+def _endpoint(lines: list[Event]) -> tuple[str | None, str | None]:
+    for event in lines:
+        match = re.search(r"connect to \(([^,()]+), (\d+)\)|endpoint[= ]([\w.-]+):(\d+)", event.text)
+        if match:
+            return match[1] or match[3], match[2] or match[4]
+    return None, None
+
+
+def _advice(host: object, port: object) -> tuple[Advice, ...]:
+    address, number = host or "MASTER_ADDR", port or "MASTER_PORT"
+    return (
+        Advice(
+            f"From each node, resolve {address} and connect to port {number} while the first node waits.",
+            command=f"getent hosts '{address}'; timeout 5 bash -c '</dev/tcp/{address}/{number}' && echo open",
+            why="Refused: nobody listens there.  No answer: firewall or wrong interface.",
+            check="Every node prints 'open'.",
+            risk="None, it only opens a connection.",
+        ),
+        Advice(
+            "Give all nodes the same endpoint: an address of the first node that the others can route to.",
+            env={"MASTER_ADDR": "<address of node 0>", "MASTER_PORT": str(number)},
+            why="A name can lead to 127.0.1.1 on one node and to an unreachable interface on another.",
+            check="All ranks pass init_process_group.",
+            risk="None.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """Resolve the name and open the port from every node, without GPUs."""
+    return Experiment(
+        "Can every node open a TCP connection to the store?",
+        {"probe": "store"},
+        {
+            ID: "at least one node cannot",
+            "hostname_resolution": "the name does not resolve, or to 127.x",
+            "slow_rank": "every node can: rank 0 was only late",
+        },
+    )

@@ -1,0 +1,99 @@
+"""The collective is healthy; its time limit is shorter than what the job needs
+
+What you see
+    A watchdog timeout at a limit far below the default of 600 s (someone set 30 s or 60 s), or at the default in a
+    place where the job always takes long: the first step with torch.compile, loading a large model, consolidating a
+    checkpoint.  With a longer limit the same job runs.
+
+Why it happens
+    The limit covers the wait for the slowest rank, not only the data transfer.  Warm-up compiles kernels, reads
+    hundreds of gigabytes, and builds indices on one rank first; new_group() takes the backend's default and not the
+    parent's limit, and gloo groups have 1800 s of their own.
+
+How to be sure
+    Raise the limit and watch progress: if the step ends by itself, the limit was too short.  If nothing ever moves
+    it is a hang, and a longer limit only hides it.
+
+What to do
+    Set the limit above the longest legitimate phase (twice its measured time), or give that phase a group of its own
+    with a long limit and keep the short one for training.
+
+Read more
+    PyTorch docs: init_process_group(timeout), new_group(timeout).
+"""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.causes._frames import raise_timeout
+from ncclkit.causes._scene import look
+from ncclkit.causes._words import (
+    ask,
+    in_order,
+    name_ranks,
+    otherwise,
+    pick,
+    ranks_in,
+    seconds,
+    start,
+)
+from ncclkit.model import Experiment, Finding, clear, found
+
+ID = "timeout_too_short"
+explains = ("c10d.timeout", "gloo.timeout")
+DEFAULT_MS = 600_000
+SHORT_MS = 300_000
+PROOF = ("flight.missing", "flight.mismatch", "c10d.mismatch", "gloo.barrier")
+"""Evidence that says better why the collective did not end."""
+
+
+def diagnose(case: Case) -> Finding:
+    """A limit well below the default, and nothing that died."""
+    scene = look(case)
+    if scene.dead:
+        return clear(ID, "A rank died; more time would not have helped.", tuple(scene.dead.values())[:2])
+    proof = [event for kind in PROOF for event in case.of(kind)]
+    went_well = [*scene.ended.values(), *case.of("nccl.destroy"), *proof]
+    finding = None if proof else ask(case, _short, _vague)
+    return finding or otherwise(
+        ID,
+        went_well,
+        "No collective ran into a limit that was too short.",
+        "the timeout that is set, and the time of the longest phase",
+    )
+
+
+def _short(case: Case) -> Finding | None:
+    """Somebody set a limit far below the default."""
+    waits = in_order(look(case).waiting.values())
+    lines = [e for e in waits if (e.data.get("timeout_ms") or DEFAULT_MS) < SHORT_MS]
+    if not lines:
+        return None
+    who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data["timeout_ms"])
+    say = f"{who} gave up after {limit}, far below the default of 600 s; a rank may only have been late."
+    advice = (raise_timeout(case, "The limit must exceed the longest phase of any rank."),)
+    return found(ID, "possible", say, pick(lines, case.of("progress")), advice=advice, next=experiment(case))
+
+
+def _vague(case: Case) -> Finding | None:
+    """A timeout at the usual limit: nobody can tell yet whether it would have come."""
+    lines = [e for e in in_order(look(case).waiting.values()) if e.data.get("op")]
+    if not lines or case.of("stack"):
+        return None
+    who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data.get("timeout_ms"))
+    say = f"{who} waited {limit} for a collective; whether it would have come later cannot be told from this log."
+    advice = (raise_timeout(case, "Only to see whether the step ends by itself."),)
+    return found(ID, "possible", say, pick(lines, limit=3), advice=advice, next=experiment(case))
+
+
+def experiment(case: Case) -> Experiment:
+    """The same job with a longer limit, watching whether anything moves."""
+    return Experiment(
+        "Does the step end by itself when the limit is four times as long?",
+        {"timeout": "x4", "watch": "progress"},
+        {
+            ID: "it ends",
+            "slow_rank": "it ends late, after one rank's long phase",
+            "rank_divergence": "nothing ever moves",
+        },
+    )

@@ -1,0 +1,126 @@
+"""Ranks run different versions, or two NCCL libraries meet in one process
+
+What you see
+    "Mismatched NCCL version detected", "Message truncated : received a bytes instead of b", "undefined symbol:
+    ncclCommRegister" at import, a crash in the first collective, or a hang on the one node that was updated.
+
+Why it happens
+    The ranks exchange C structs during start-up whose layout changes between releases, so all must load the same
+    libnccl.  PyTorch's wheel brings its own copy, but LD_LIBRARY_PATH, LD_PRELOAD, conda, or a library imported
+    before torch can load another one first; the dynamic loader then gives torch's calls to the wrong file.
+
+How to be sure
+    `grep libnccl /proc/PID/maps` of a running rank on each node; the line "NCCL version ..." of every node.
+
+What to do
+    One container image or environment for all nodes; remove the second libnccl from LD_LIBRARY_PATH, or import
+    torch first.
+
+Read more
+    PyTorch release notes: bundled NCCL versions.  ld.so(8): search order.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ncclkit.case import Case
+from ncclkit.causes._words import (
+    ask,
+    family,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    otherwise,
+    pick,
+    ranks_in,
+)
+from ncclkit.model import Advice, Evidence, Finding, found
+
+ID = "version_mismatch"
+explains = (
+    "c10d.error",
+    "nccl.trace",
+    "rank_exception",
+    "c10d.timeout",
+    "slow_rank",
+    "world_size_mismatch",
+    "store.lost",
+    "driver_too_old",
+    "ifname_not_found",
+)
+
+
+def diagnose(case: Case) -> Finding:
+    """Said by NCCL or the loader, or seen in the versions that the ranks print."""
+    went_well: list[Evidence] = [*case.of("nccl.version"), *case.facts_of("software.nccl")]
+    went_well += [e for e in case.of("c10d.error") if e.data.get("nccl_version")]
+    missing = "the line 'NCCL version …' of every node (NCCL_DEBUG=VERSION)"
+    return ask(case, _said, _seen, _garbled) or otherwise(ID, went_well, "One NCCL version is seen.", missing)
+
+
+def _said(case: Case) -> Finding | None:
+    """NCCL's own check, or the dynamic loader."""
+    lines = family(case, "version") + matching(messages(case), "Mismatched NCCL version", "undefined symbol")
+    if not lines:
+        return None
+    name = next((m[1] for e in lines if (m := re.search(r"undefined symbol: ?(\w+)", e.text))), "")
+    clash = name.startswith(("nccl", "pnccl"))
+    say = "NCCL reports that the ranks run different NCCL versions."
+    if name:
+        say = f"The process loaded a library that lacks {name}: two versions that do not fit together."
+    if clash:
+        say = f"The process loaded a libnccl that lacks {name}, older than the one torch was built for."
+    return found(
+        ID,
+        "proven" if clash or not name else "likely",
+        say,
+        pick(lines),
+        ranks=ranks_in(lines),
+        hosts=name_hosts(lines),
+        advice=_advice(),
+    )
+
+
+def _seen(case: Case) -> Finding | None:
+    """Two versions in what the ranks print, or in the facts of the hosts."""
+    printed = {str(e.data["version"]): e for e in in_order(case.of("nccl.version")) if e.data.get("version")}
+    quoted = {str(e.data["nccl_version"]): e for e in case.of("c10d.error") if e.data.get("nccl_version")}
+    facts = {str(f.value): f for f in case.facts_of("software.nccl") if f.value}
+    for seen in (printed | quoted, facts):
+        if len(seen) > 1:
+            hosts = tuple(sorted({piece.host for piece in seen.values() if piece.host}))
+            say = f"The ranks of this job load different NCCL versions: {' and '.join(sorted(seen))}."
+            return found(ID, "likely", say, pick(seen.values()), hosts=hosts, advice=_advice())
+    return None
+
+
+def _garbled(case: Case) -> Finding | None:
+    """A message that could not be read, although the reader has an interface."""
+    lines = matching(messages(case), "is neither AF_INET", "Message truncated : received")
+    if not lines or not case.of("nccl.bootstrap"):
+        return None
+    say = "A rank received an address or message that it could not read: another rank may run another NCCL version."
+    return found(ID, "possible", say, pick(lines, case.of("nccl.version")), advice=_advice())
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Run all ranks from one image or environment, and let torch find its own NCCL.",
+            command=(
+                "unset LD_PRELOAD; echo $LD_LIBRARY_PATH; python -c 'import torch; print(torch.cuda.nccl.version())'"
+            ),
+            why="The ranks exchange binary structs whose layout depends on the version.",
+            check="All nodes print the same version.",
+            risk="Another program of the job may need the library you hide.",
+        ),
+        Advice(
+            "See which file a rank really loaded.",
+            command="grep -h libnccl /proc/PID/maps | awk '{print $6}' | sort -u",
+            why="An import before torch can load a second copy first.",
+            check="One path, inside torch's environment.",
+            risk="None, it only reads.",
+        ),
+    )

@@ -1,0 +1,194 @@
+"""The job does not have the ranks it was told to expect
+
+What you see
+    "Timed out after 1800 seconds waiting for clients. 3/4 clients joined", "mismatch in rank count from procs",
+    "environment variable RANK expected, but not set", "rank 3 of 4 ranks has already checked in", or a start that
+    hangs with fewer INIT lines than nranks.
+
+Why it happens
+    WORLD_SIZE is a promise: every rank waits until that many have come.  A node that never started, a launcher that
+    started fewer processes, two that claim the same rank, an old value left in the environment, or --nnodes that
+    differs between nodes break the promise, and nobody can know which rank is missing but the one that counts.
+
+How to be sure
+    Count: which of the ranks 0 ... WORLD_SIZE-1 have written anything?  On each node print RANK, WORLD_SIZE,
+    LOCAL_RANK, MASTER_ADDR.
+
+What to do
+    Start all ranks through one launcher (torchrun with equal --nnodes and --nproc-per-node on every node, or srun),
+    do not set RANK and WORLD_SIZE by hand, and look at the node that never joined: its own first error is the cause.
+
+Read more
+    PyTorch docs: torchrun, environment variable initialization.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ncclkit.case import Case
+from ncclkit.causes._words import (
+    in_order,
+    matching,
+    family,
+    messages,
+    name_hosts,
+    name_ranks,
+    otherwise,
+    pick,
+)
+from ncclkit.model import Advice, Event, Finding, Strength, found
+
+ID = "world_size_mismatch"
+explains = (
+    "store.wait",
+    "c10d.unique_id",
+    "store_unreachable",
+    "slow_rank",
+    "rank_exception",
+    "c10d.timeout",
+    "rendezvous.error",
+    "c10d.error",
+    "nccl.trace",
+    "network_loss",
+)
+
+
+def diagnose(case: Case) -> Finding:
+    """Somebody counted the ranks and did not find the number that was promised."""
+    for witness in (_bootstrap, _clients, _env, _sizes, _never_started, _waits):
+        finding = witness(case)
+        if finding is not None:
+            return finding
+    went_well = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
+    went_well += [*case.of("c10d.timeout"), *[e for e in case.of("worker.phase") if e.data.get("phase") == "init"]]
+    return otherwise(ID, went_well, "All ranks joined.", "the first lines of every rank's log, or NCCL_DEBUG=INFO")
+
+
+def _bootstrap(case: Case) -> Finding | None:
+    lines = family(case, "bootstrap_mismatch") + matching(
+        messages(case),
+        "mismatch in rank count",
+        "mismatch in info from procs",
+        "has already checked in",
+        "Invalid rank requested",
+    )
+    if not lines:
+        return None
+    sizes = re.search(r"procs (\d+) ?: ?(\d+)", lines[0].text)
+    twice = re.search(r"rank (\d+) of (\d+) ranks has already", lines[0].text)
+    if sizes:
+        say = f"Some ranks were started for a job of {sizes[1]} ranks and others for one of {sizes[2]}."
+    elif twice:
+        say = f"Two processes claim to be rank {twice[1]} of {twice[2]}."
+    else:
+        say = "The ranks disagree about how many they are."
+    return _tell("proven", say, lines, (int(twice[1]),) if twice else ())
+
+
+def _clients(case: Case) -> Finding | None:
+    lines = [e for e in case.of("store.clients") if (e.data.get("joined") or 0) < (e.data.get("expected") or 0)]
+    if not lines:
+        return None
+    joined, expected = lines[-1].data["joined"], lines[-1].data["expected"]
+    missing = _absent(case, expected)
+    who = f"; {name_ranks(missing)} left no line here" if missing and len(missing) == expected - joined else ""
+    limit = lines[-1].data.get("timeout_s")
+    say = f"Only {joined} of {expected} processes joined the job{f' within {limit} s' if limit else ''}{who}."
+    barrier = lines[-1].data.get("key")  # a barrier only says that somebody is late or gone, the store counts clients
+    return _tell("possible" if barrier else "likely", say, lines, missing if who else ())
+
+
+def _env(case: Case) -> Finding | None:
+    lines = matching([*case.of("rendezvous.error"), *messages(case)], "environment variable", "expected, but not set")
+    lines = [e for e in lines if "expected, but not set" in e.text]
+    if not lines:
+        return None
+    name = re.search(r"environment variable (\w+)", lines[0].text)
+    return _tell(
+        "proven",
+        f"The program was not started by a launcher: {name[1] if name else 'a variable'} is not set, so it cannot know "
+        "its rank.",
+        lines,
+        (),
+    )
+
+
+def _sizes(case: Case) -> Finding | None:
+    """INIT lines of one job that name different numbers of ranks for the same communicator."""
+    sizes: dict[tuple[str, int], dict[int, Event]] = {}
+    for event in case.of("nccl.init"):
+        if event.data.get("comm_id") and isinstance(event.data.get("nranks"), int):
+            sizes.setdefault((str(event.data["comm_id"]), 0), {}).setdefault(event.data["nranks"], event)
+    for events in sizes.values():
+        if len(events) > 1:
+            return _tell(
+                "proven",
+                f"The ranks of one communicator expect {' and '.join(map(str, sorted(events)))} ranks.",
+                list(events.values()),
+                (),
+            )
+    return None
+
+
+def _never_started(case: Case) -> Finding | None:
+    """Fewer INIT START lines than ranks, nobody complete, and something that waited in vain."""
+    inits = [e for e in case.of("nccl.init") if not e.data.get("parent")]
+    started = {e.data["rank"] for e in inits if e.data.get("phase") == "start" and isinstance(e.data.get("rank"), int)}
+    done = [e for e in inits if e.data.get("phase") == "done"]
+    size = max((e.data.get("nranks") or 0 for e in inits), default=0)
+    waited = case.of("store.wait") or case.of("c10d.unique_id")
+    if done or len(started) < 2 or not 0 < len(started) < size or not waited:
+        return None
+    missing = tuple(rank for rank in range(size) if rank not in started)
+    return _tell(
+        "possible",
+        f"{name_ranks(missing).capitalize()} of {size} never started NCCL in these logs.",
+        [*inits[:2], *waited],
+        missing,
+    )
+
+
+def _waits(case: Case) -> Finding | None:
+    """Somebody waited at the meeting place, and nobody counted who was there."""
+    lines = [*case.of("store.wait"), *matching(case.of("rendezvous.error"), "Timeout", "Closed", "StateError")]
+    if not lines or case.of("store.connect_timeout") or case.of("store.resolve"):
+        return None
+    return _tell("possible", "A rank waited at the rendezvous for others that may never have been started.", lines, ())
+
+
+def _absent(case: Case, expected: int) -> tuple[int, ...]:
+    seen = {e.rank for e in case.events if e.rank is not None}
+    return tuple(rank for rank in range(expected) if rank not in seen) if seen else ()
+
+
+def _tell(strength: Strength, say: str, why: list[Event], ranks: tuple[int, ...]) -> Finding:
+    return found(
+        ID,
+        strength,
+        say,
+        pick(in_order(why)),
+        ranks=ranks or (),
+        hosts=name_hosts(why) if not ranks else (),
+        advice=_advice(),
+    )
+
+
+def _advice() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            "Start all ranks through one launcher with the same numbers on every node.",
+            command="srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=8 --rdzv-backend=c10d "
+            "--rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$HEAD:29500 train.py",
+            why="It sets RANK, WORLD_SIZE and LOCAL_RANK consistently.",
+            check="As many different RANK values as WORLD_SIZE print a first line.",
+            risk="None.",
+        ),
+        Advice(
+            "Look at the first error of the rank or node that is missing.",
+            why="It probably failed before it could join.",
+            command="env | grep -E '^(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_)' | sort",
+            check="The values on all nodes agree, and no RANK occurs twice.",
+            risk="None, it only prints.",
+        ),
+    )

@@ -1,0 +1,190 @@
+"""NCCL or gloo picked a network interface that the other nodes cannot reach
+
+What you see
+    "Bootstrap: Using docker0:172.17.0.1" (or virbr0, veth..., lo, a management network) on a job of several nodes,
+    then a hang, "connect to 172.17.0.1 returned Connection refused", "No route to host", or a job that works but
+    crawls over a 1 Gb/s network.
+
+Why it happens
+    Without NCCL_SOCKET_IFNAME NCCL takes the first interfaces that look usable (names starting with ib first, then
+    anything but docker and lo).  The kernel knows many: bridges of containers, virtual machines, VPNs, IPMI.  An
+    address like 172.17.0.1 exists on *every* Docker host, so each node talks to itself.
+
+How to be sure
+    Look at the interface and address each node prints, and ping that address from another node.
+
+What to do
+    Name the interface that connects the nodes on all of them: NCCL_SOCKET_IFNAME=eth0 (prefix) or exclude the others
+    (^docker,lo,virbr,veth), and GLOO_SOCKET_IFNAME=eth0 (exact) for gloo.
+
+Read more
+    NCCL user guide: NCCL_SOCKET_IFNAME, IP network interfaces.  PyTorch docs: common environment variables.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from ncclkit.case import Case
+from ncclkit.causes._scene import look, spans_hosts, start_hangs
+from ncclkit.causes._words import (
+    ask,
+    env_of,
+    failed,
+    family,
+    matching,
+    messages,
+    name_hosts,
+    on,
+    otherwise,
+    pick,
+)
+from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
+
+ID = "wrong_interface"
+explains = (
+    "c10d.error",
+    "nccl.trace",
+    "c10d.timeout",
+    "store.lost",
+    "network_loss",
+    "slow_rank",
+    "rank_exception",
+    "rank_divergence",
+    "store_unreachable",
+)
+VIRTUAL = re.compile(r"(?:docker|virbr|veth|br-|cni|flannel|cali|tun|tap|lxc|podman|usb|kube|vmnet)\w*|lo\b")
+
+
+def diagnose(case: Case) -> Finding:
+    """A virtual or isolated interface was taken by a job that spans nodes, or that could not connect."""
+    used = _used(case)
+    done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
+    went_well = done or ([] if any(map(_virtual, used)) else used)
+    return ask(case, _inside, _networks, _unreachable, _symptom) or otherwise(
+        ID,
+        went_well,
+        "The interfaces in use connect the ranks.",
+        "NCCL_DEBUG=INFO lines 'Bootstrap: Using …' of each node",
+    )
+
+
+def _used(case: Case) -> list[Event]:
+    return case.of("nccl.bootstrap")
+
+
+def _refused(case: Case) -> list[Event]:
+    return family(case, "socket_connect") + matching(messages(case), "No route to host", "Network is unreachable")
+
+
+def _inside(case: Case) -> Finding | None:
+    """An interface that exists only inside its machine, on a job of several."""
+    bad, refused = [e for e in _used(case) if _virtual(e)], _refused(case)
+    if not bad or not (spans_hosts(case) or refused) or look(case).ended:
+        return None
+    name = next(name for e in bad for name in _names(e) if VIRTUAL.match(name))
+    chosen = " as NCCL_SOCKET_IFNAME says" if env_of(case, "NCCL_SOCKET_IFNAME") else ""
+    say = (
+        f"NCCL uses {name}{on(bad[0].host)}{chosen}, which exists only inside that machine; other nodes "
+        "cannot reach it."
+    )
+    strength: Strength = "likely" if refused or failed(case) else "possible"
+    return _tell(case, strength, say, pick(bad, refused), (name,))
+
+
+def _networks(case: Case) -> Finding | None:
+    """The nodes announce addresses of different networks, and something waited or was refused."""
+    apart, refused = _apart(_used(case)), _refused(case)
+    waited = [*case.of("c10d.timeout"), *case.of("gloo.timeout"), *case.of("store.wait")]
+    if not apart or not (refused or waited):
+        return None
+    names = tuple(str(e.data.get("interface")) for e in apart[:2])
+    say = f"The nodes use interfaces of different networks: {_uses(apart)}."
+    return _tell(case, "likely" if refused else "possible", say, pick(apart, refused or waited[:2]), names)
+
+
+def _unreachable(case: Case) -> Finding | None:
+    """The routing table says that an announced address cannot be reached."""
+    lines = matching(_refused(case), "No route to host", "Network is unreachable")
+    if not lines:
+        return None
+    say = (
+        f"An address that a peer announced cannot be reached{on(lines[0].host)}: the peer probably took "
+        "the wrong interface."
+    )
+    return _tell(case, "likely", say, pick(lines, _used(case)))
+
+
+def _symptom(case: Case) -> Finding | None:
+    """A connection was not made, or a start over several nodes never ends."""
+    vague = matching(messages(case), "failed (Connect)", "operation Connect", "unhandled system error")
+    tried = _refused(case) or ([] if case.of("nccl.warn") and not matching(vague, "Connect") else vague)
+    hung = start_hangs(case) if spans_hosts(case) else []
+    if not tried and not hung:
+        return None
+    say = "NCCL began its start on several nodes and none ended it: they may not reach each other's addresses."
+    if tried:
+        where = on(tried[0].host)
+        say = (
+            f"A connection to another rank{where} was not made; an interface that the others cannot reach "
+            "is one reason."
+        )
+    return _tell(case, "possible", say, pick(tried, hung, _used(case), limit=4))
+
+
+def _names(event: Event) -> list[str]:
+    """The interfaces of one line; before 2.10 NCCL listed several: ``Using [0]eth0:… [1]veth1:…``."""
+    return [str(event.data.get("interface") or ""), *re.findall(r"\[\d+\]([\w.-]+):", event.text)]
+
+
+def _virtual(event: Event) -> bool:
+    return any(VIRTUAL.match(name) for name in _names(event))
+
+
+def _apart(used: list[Event]) -> list[Event]:
+    """One event per host, where the IPv4 addresses of the hosts share not even their first 16 bits."""
+    first: dict[str, Event] = {}
+    for event in used:
+        if event.host and event.data.get("address"):
+            first.setdefault(event.host, event)
+    networks = {str(net) for e in first.values() if (net := _network(str(e.data["address"])))}
+    return list(first.values()) if len(first) > 1 and len(networks) > 1 else []
+
+
+def _network(address: str) -> str | None:
+    try:
+        return str(ipaddress.ip_network(f"{re.sub(r'<.*|%.*', '', address)}/16", strict=False))
+    except ValueError:
+        return None
+
+
+def _uses(events: list[Event]) -> str:
+    return ", ".join(f"{e.host} {e.data.get('interface')} ({e.data.get('address')})" for e in events[:3])
+
+
+def _tell(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...], names: tuple[str, ...] = ()) -> Finding:
+    hosts = name_hosts(piece for piece in why if isinstance(piece, Event))
+    advice = (_advice(next(iter(names), "")),)
+    return found(ID, strength, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
+
+
+def _advice(name: str) -> Advice:
+    exclude = "^docker,lo,virbr,veth" + (f",{name}" if name and not re.match(r"docker|lo|virbr|veth", name) else "")
+    return Advice(
+        "Name the interface that connects the nodes, on all of them, or exclude the virtual ones.",
+        env={"NCCL_SOCKET_IFNAME": exclude},
+        command="ip -brief address; ip route get <address of another node>",
+        why="The route to another node names the right interface; gloo needs that exact name in GLOO_SOCKET_IFNAME.",
+        check="'Bootstrap: Using' shows addresses of one network on all nodes.",
+        risk="A name that one node lacks stops that node (see ifname_not_found).",
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """A small all_reduce over two nodes with the virtual interfaces excluded."""
+    return Experiment(
+        "Do two nodes connect when the virtual interfaces are excluded?",
+        {"env": {"NCCL_SOCKET_IFNAME": "^docker,lo,virbr,veth", "NCCL_DEBUG": "INFO"}, "ranks": "one per node"},
+        {ID: "they connect", "network_loss": "they still do not", "store_unreachable": "they do not even meet"},
+    )

@@ -1,0 +1,78 @@
+"""Pages, code and specimens of the catalogue stay in step."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+
+import pytest
+from tests.causes.specimens import FOLDERS, ROOT
+
+from ncclkit.case import Case
+from ncclkit.causes import HEADINGS, catalogue, page
+from ncclkit.diagnose import USUAL, diagnose
+from ncclkit.evidence import KINDS
+from ncclkit.model import Experiment, NcclkitError
+
+EACH = pytest.mark.parametrize("cause", catalogue())
+
+
+@EACH
+def test_a_page_has_a_title_and_the_five_headings_with_text(cause: str) -> None:
+    sections = page(cause)
+    assert list(sections) == ["", *HEADINGS]
+    assert sections[""] and "\n" not in sections[""]
+    assert all(len(sections[heading].split()) >= 4 for heading in HEADINGS)
+    assert len(sections["Why it happens"].split()) >= 40, "the paragraph that teaches"
+
+
+@EACH
+def test_a_module_offers_what_a_cause_is(cause: str) -> None:
+    module = catalogue()[cause]
+    assert module.ID == cause
+    known = {*catalogue(), *KINDS}
+    assert set(module.explains) <= known and cause not in module.explains
+
+
+@EACH
+def test_specimens_show_the_cause_found_clear_and_unknown(cause: str) -> None:
+    verdicts = {folder.name.partition("-")[0] for folder in FOLDERS if folder.parent.name == cause}
+    assert verdicts == {"found", "clear", "unknown"}
+
+
+def test_no_specimen_belongs_to_an_unknown_cause() -> None:
+    assert {path.name for path in ROOT.iterdir()} == set(catalogue())
+
+
+@EACH
+def test_without_any_evidence_the_verdict_is_unknown_and_says_what_is_missing(cause: str) -> None:
+    verdict = catalogue()[cause].diagnose(Case())
+    assert verdict.verdict == "unknown" and verdict.missing and all(verdict.missing)
+
+
+@pytest.mark.parametrize("cause", [name for name, module in catalogue().items() if hasattr(module, "experiment")])
+def test_an_experiment_predicts_for_this_cause_and_for_a_rival(cause: str) -> None:
+    experiment = catalogue()[cause].experiment(Case())  # type: ignore[attr-defined]
+    assert isinstance(experiment, Experiment) and experiment.question.endswith("?") and experiment.plan
+    assert cause in experiment.predicts and len(experiment.predicts) >= 2
+    assert set(experiment.predicts) <= set(catalogue())
+
+
+def test_the_order_of_possible_causes_names_causes() -> None:
+    assert set(USUAL) <= set(catalogue())
+
+
+def test_no_text_of_the_catalogue_names_a_kind_that_does_not_exist() -> None:
+    sources = [inspect.getsource(sys.modules[f"ncclkit.causes.{cause}"]) for cause in catalogue()]
+    used = {kind for source in sources for kind in re.findall(r'case\.of\("([\w.]+)"\)', source)}
+    assert {kind for kind in used if not kind.endswith(".")} <= set(KINDS)
+
+
+def test_a_page_of_a_cause_that_does_not_exist() -> None:
+    with pytest.raises(NcclkitError, match="no cause 'gremlins'"):
+        page("gremlins")
+
+
+def test_an_empty_case_has_no_finding() -> None:
+    assert diagnose(Case()).findings == ()

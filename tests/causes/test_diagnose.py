@@ -1,0 +1,91 @@
+"""Ordering, the JSON contract of `diagnose --json`, the terminal report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.causes.specimens import ROOT, judged, load
+
+from ncclkit import causes
+from ncclkit.case import Case
+from ncclkit.diagnose import diagnose, judge, rank
+from ncclkit.model import Event, Finding, Strength, found
+
+
+def finding(cause: str, strength: Strength, text: str = "") -> Finding:
+    return found(cause, strength, "Because.", [Event("x", text or cause, "job.log", 1)])
+
+
+def test_the_root_stands_above_what_it_explains() -> None:
+    order = rank([finding("slow_rank", "likely"), finding("rank_exception", "likely")])
+    assert [f.cause for f in order] == ["rank_exception", "slow_rank"]
+
+
+def test_a_weak_root_does_not_push_a_proven_finding_down() -> None:
+    order = rank([finding("slow_rank", "proven"), finding("rank_exception", "likely")])
+    assert [f.cause for f in order] == ["slow_rank", "rank_exception"]
+
+
+def test_two_that_explain_each_other_are_ordered_by_strength() -> None:
+    order = rank([finding("rank_divergence", "possible"), finding("shape_mismatch", "proven")])
+    assert [f.cause for f in order] == ["shape_mismatch", "rank_divergence"]
+
+
+def test_what_rests_on_the_line_of_a_stronger_root_is_left_out() -> None:
+    line = "OSError: [Errno 28] No space left on device"
+    order = rank([finding("rank_exception", "likely", f"Traceback\n{line}"), finding("disk_or_io", "proven", line)])
+    assert [f.cause for f in order] == ["disk_or_io"]
+
+
+def test_a_cause_that_fails_is_unknown_and_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        ID = "slow_rank"
+        explains = ()
+
+        def diagnose(self, case: Case) -> Finding:
+            raise KeyError("seq")
+
+    monkeypatch.setattr("ncclkit.diagnose.catalogue", lambda: {**causes.catalogue(), "slow_rank": Broken()})
+    result = diagnose(load(ROOT / "gpu_oom" / "found-torch"))
+    assert result.findings[0].cause == "gpu_oom"
+    assert "KeyError" in next(f for f in result.unknown if f.cause == "slow_rank").missing[0]
+    assert judge("slow_rank", Broken(), Case()).verdict == "unknown"
+
+
+def test_json_has_exactly_the_fields_of_the_contract() -> None:
+    case = load(ROOT / "slow_rank" / "found-stack")
+    row = json.loads(json.dumps(diagnose(case).to_dict(case.inputs)))
+    assert list(row) == ["schema", "inputs", "job", "findings", "unknown"]
+    assert {"ranks", "hosts", "nccl", "torch", "cuda", "transports"} <= set(row["job"])
+    assert all(set(one) == {"path", "bytes", "lines"} for one in row["inputs"]) and row["inputs"]
+    first = row["findings"][0]
+    assert list(first) == ["cause", "verdict", "strength", "culprits", "say", "evidence", "advice", "next"]
+    assert first["culprits"] == {"ranks": [1], "hosts": [], "gpus": [], "interfaces": []}
+    assert all(set(line) == {"path", "line", "text"} for line in first["evidence"])
+    assert all(f["verdict"] == "found" for f in row["findings"])
+    assert all(set(one) == {"cause", "missing"} for one in row["unknown"])
+
+
+def test_the_report_shows_culprit_lines_with_their_place_and_what_to_do() -> None:
+    result, _ = judged(ROOT / "rank_exception" / "found-nccl")
+    text = result.text()
+    assert "Rank 2 raised ValueError" in text and "rank2.log:" in text and "Do: Fix the error at" in text
+    assert result.exit_code == 1
+
+
+def test_a_healthy_job_has_no_finding_and_exit_code_0() -> None:
+    result, _ = judged(ROOT / "slow_rank" / "clear-healthy")
+    assert (result.findings, result.exit_code) == ((), 0)
+    assert result.text().startswith("Nothing found")
+
+
+def test_the_case_keeps_every_verdict(tmp_path: Path) -> None:
+    case = Case.open(tmp_path / "case")
+    case.add(load(ROOT / "gpu_oom" / "found-torch").events)
+    result = diagnose(case)
+    case.save()
+    kept = [f.cause for f in Case.open(tmp_path / "case", read_only=True).findings]
+    assert kept[0] == "gpu_oom" == result.findings[0].cause
+    assert set(kept) >= {f.cause for f in result.clear} | {f.cause for f in result.unknown}

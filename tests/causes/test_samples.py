@@ -1,0 +1,82 @@
+"""The bundled recordings of real GPU runs: the first verdict is the truth, whatever part of the evidence is left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ncclkit import evidence
+from ncclkit.case import Case
+from ncclkit.diagnose import Diagnosis, diagnose
+from ncclkit.model import cite
+from ncclkit.samples import HERE, names, sample
+
+BROKEN = [name for name in names() if name != "healthy"]
+
+
+def test_what_the_issue_asks_for_is_there() -> None:
+    assert {"healthy", "rank_late", "ifname_missing", "rank_raises"} <= set(names())
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_says_where_it_was_recorded(name: str) -> None:
+    about = sample(name).about
+    assert (
+        about["ranks"] >= 4
+        and "NVIDIA" in about["hardware"]
+        and about["torch"]
+        and about["recorded"]
+        and about["truth"]
+    )
+    assert list((HERE / name).rglob("rank*.log.gz"))
+
+
+def test_a_healthy_run_gives_nothing() -> None:
+    found = diagnose(sample("healthy"))
+    assert found.findings == () and found.exit_code == 0
+    assert found.job["ranks"] == 4 and found.job["nccl"] == "2.28.9" and found.job["transports"] == {"P2P": 4}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_cause_and_culprit(name: str) -> None:
+    case = sample(name)
+    first = diagnose(case).findings[0]
+    truth = case.about["truth"]
+    assert first.cause == truth["cause"]
+    if truth["ranks"]:
+        assert list(first.culprits["ranks"]) == truth["ranks"]
+    for piece in first.evidence:
+        assert Path(cite(piece)["path"]).exists() and cite(piece)["text"]
+
+
+def without(name: str, folder: Path, *patterns: str) -> Diagnosis:
+    """The diagnosis of a copy of the recording that lacks the files of these patterns."""
+    copy = folder / name
+    shutil.copytree(HERE / name, copy)
+    for pattern in patterns:
+        for path in copy.rglob(pattern):
+            path.unlink()
+    reading = evidence.read([copy])
+    case = Case()
+    case.events, case.inputs = list(reading.events), list(reading.inputs)
+    return diagnose(case)
+
+
+@pytest.mark.parametrize("gone", [("fr_rank_*",), ("stacks_*",), ("wire.jsonl*", "plan.json"), ("launcher.log*",)])
+@pytest.mark.parametrize("name", BROKEN)
+def test_no_wrong_proof_where_evidence_is_missing(name: str, gone: tuple[str, ...], tmp_path: Path) -> None:
+    """With less to look at the answer may be less certain, but never certain and wrong."""
+    truth = json.loads((HERE / name / "case.json").read_text())["truth"]
+    for finding in without(name, tmp_path, *gone).findings:
+        if finding.strength == "proven":
+            assert finding.cause == truth["cause"]
+            assert not truth["ranks"] or list(finding.culprits["ranks"]) == truth["ranks"]
+
+
+@pytest.mark.parametrize("gone", [("fr_rank_*",), ("stacks_*",), ("wire.jsonl*", "plan.json"), ("launcher.log*",)])
+def test_the_late_rank_is_named_all_the_same(gone: tuple[str, ...], tmp_path: Path) -> None:
+    first = without("rank_late", tmp_path, *gone).findings[0]
+    assert (first.cause, first.culprits["ranks"]) == ("slow_rank", (2,))

@@ -1,0 +1,84 @@
+"""Record real runs on this machine's GPUs: the samples that notebooks, tests and installed users share.
+
+    python tests/record/gpu.py OUT [FAULT …]
+
+Breaks the lab's small training job in each way on all GPUs (gloo with four
+ranks where there is none, for a dry run), checks that each run ended as its
+fault must, and writes one recording per fault to OUT/samples/, the live test's
+case folder to OUT/probe and this machine's facts to OUT/machine.  Copy what you
+want to keep into ncclkit/samples/ and tests/machines/.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from ncclkit import faults, probe  # noqa: E402
+from ncclkit.case import Case  # noqa: E402
+from ncclkit.launch import local  # noqa: E402
+
+ENDS = {"healthy": "done"}
+"""How a fault's run must end; every other one must fail."""
+
+
+async def main(out: Path, names: list[str]) -> int:
+    """Record each fault; returns how many runs did not end as they must."""
+    answer = await local.check(sys.executable)
+    about = about_machine(answer)
+    backend, ranks = ("nccl", answer["gpus"]) if answer["gpus"] else ("gloo", 4)
+    wrong = 0
+    for name in names:
+        chosen = faults.fault(name)
+        if backend not in chosen.backends:
+            continue
+        started = time.time()
+        case = Case.open(out / "work" / name)
+        run = await faults.break_it(
+            case, name, ranks=ranks, backend=backend, culprit=ranks // 2, timeout=12, deadline=100
+        )
+        if run.reason != ENDS.get(name, "failed"):
+            wrong += 1
+            print(f"WRONG END: {name}: {run.reason}", flush=True)
+        faults.bundle(run, out / "samples" / name, about | {"fault": chosen.says})
+        print(f"{name}: {run.say} [{time.time() - started:.0f} s]", flush=True)
+    return wrong
+
+
+def about_machine(answer: dict[str, Any]) -> dict[str, Any]:
+    """Hardware and versions, for the recording's ``case.json``."""
+    hardware = platform.processor() or platform.machine()
+    if answer["gpus"]:
+        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        lines = (
+            subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.strip().splitlines()
+        )
+        name, driver = lines[0].split(", ")
+        hardware = f"{len(lines)} x {name}, driver {driver}"
+    return {"hardware": hardware, "torch": answer["torch"], "python": answer["python"], "cores": os.cpu_count()}
+
+
+async def live(out: Path) -> None:
+    """The live test over the whole range of sizes, and the facts."""
+    case = await probe.inspect(Case.open(out / "probe"))
+    largest = probe.GIB if case.fact("gpu.count") else 16 * probe.MIB
+    run = await probe.probe(case, largest=largest, repeats=20, deadline=180)
+    print(run.say, json.dumps([(m.bytes, round(m.time_us, 1), m.busbw) for m in run.measurements]), flush=True)
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1]).absolute()
+    failures = asyncio.run(main(target, sys.argv[2:] or list(faults.FAULTS)))
+    asyncio.run(live(target))
+    record = [sys.executable, "-m", "ncclkit.agent", "record", str(target / "machine")]
+    subprocess.run(record, check=True, timeout=120, cwd=Path(__file__).parents[2])
+    sys.exit(1 if failures else 0)
