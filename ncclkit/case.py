@@ -25,7 +25,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ncclkit.model import (
-    SCHEMA, Advice, Event, Experiment, Fact, Finding, Measurement, NcclkitError, cite, from_dict, to_json,
+    SCHEMA,
+    Advice,
+    Event,
+    Experiment,
+    Fact,
+    Finding,
+    Measurement,
+    NcclkitError,
+    cite,
+    from_dict,
+    to_json,
 )
 
 T = TypeVar("T")
@@ -80,7 +90,10 @@ class Case:
     def add(self, records: Iterable[Record]) -> Case:
         """Add records, each once; an equal record that is already here is left out."""
         stores: dict[type, list[Any]] = {
-            Fact: self.facts, Event: self.events, Measurement: self.measurements, Finding: self.findings,
+            Fact: self.facts,
+            Event: self.events,
+            Measurement: self.measurements,
+            Finding: self.findings,
         }
         seen = {to_json(record) for store in stores.values() for record in store}
         for record in records:
@@ -129,7 +142,9 @@ class Case:
             folder = runs / f"{last + 1}-{slug}"
             folder.mkdir()
         except OSError as error:
-            raise NcclkitError(f"Cannot make a run folder in {runs}: {error.strerror}; free space or name another case.") from error
+            raise NcclkitError(
+                f"Cannot make a run folder in {runs}: {error.strerror}; free space or name another case."
+            ) from error
         return folder
 
     def runs(self) -> list[Path]:
@@ -147,7 +162,9 @@ class Case:
             write(self.path / "case.json", json.dumps(self.about, indent=1, default=str))
             write(self.path / "facts.jsonl", _lines(self.facts))
             write(self.path / "measurements.jsonl", _lines(self.measurements))
-            write(self.path / "findings.json", json.dumps([_finding_row(f) for f in self.findings], indent=1, default=str))
+            write(
+                self.path / "findings.json", json.dumps([_finding_row(f) for f in self.findings], indent=1, default=str)
+            )
             write(self.path / "inputs.json", json.dumps(self.inputs, indent=1, default=str))
             _write_events(self.path / "events.parquet", self.events)
         except OSError as error:
@@ -201,7 +218,9 @@ def _read_json(path: Path, default: Any) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise NcclkitError(f"{path} is not JSON ({error}); move the file away and the case opens without it.") from error
+        raise NcclkitError(
+            f"{path} is not JSON ({error}); move the file away and the case opens without it."
+        ) from error
 
 
 def _write_events(path: Path, events: list[Event]) -> None:
@@ -224,7 +243,9 @@ def _read_events(path: Path) -> list[Event]:
     try:
         rows = pq.read_table(path).to_pylist()
     except (OSError, ValueError) as error:
-        raise NcclkitError(f"{path} is not a readable Parquet file; move it away and the case opens without it.") from error
+        raise NcclkitError(
+            f"{path} is not a readable Parquet file; move it away and the case opens without it."
+        ) from error
     return [from_dict(Event, row | {"data": json.loads(row["data"])}) for row in rows]
 
 
@@ -234,10 +255,14 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
 
 def _finding(row: dict[str, Any]) -> Finding:
     evidence = tuple(Event("cited", text=e["text"], path=e["path"], line=e["line"]) for e in row.get("evidence", ()))
-    return from_dict(Finding, row | {
-        "evidence": evidence,
-        "missing": tuple(row.get("missing", ())),
-        "culprits": {key: tuple(value) for key, value in row.get("culprits", {}).items()},
-        "advice": tuple(from_dict(Advice, a) for a in row.get("advice", ())),
-        "next": from_dict(Experiment, row["next"]) if row.get("next") else None,
-    })
+    return from_dict(
+        Finding,
+        row
+        | {
+            "evidence": evidence,
+            "missing": tuple(row.get("missing", ())),
+            "culprits": {key: tuple(value) for key, value in row.get("culprits", {}).items()},
+            "advice": tuple(from_dict(Advice, a) for a in row.get("advice", ())),
+            "next": from_dict(Experiment, row["next"]) if row.get("next") else None,
+        },
+    )

@@ -43,7 +43,7 @@ def _redirect(path):
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    sys.stdout.reconfigure(line_buffering=True)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False, errors="backslashreplace")
 
 
 def _answer(reader, folder, rank):

@@ -24,8 +24,14 @@ def main(argv):
     options = _options(argv)
     rank = int(os.environ["RANK"])
     blackbox.arm(options.folder, rank)
-    wire.send("phase", phase="hello", rank=rank, host=socket.gethostname(), pid=os.getpid(),
-              local_rank=int(os.environ["LOCAL_RANK"]))
+    wire.send(
+        "phase",
+        phase="hello",
+        rank=rank,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        local_rank=int(os.environ["LOCAL_RANK"]),
+    )
     try:
         _run(options, rank)
     except Exception as error:
@@ -64,8 +70,15 @@ def _run(options, rank):
         wire.send("phase", phase="size", rank=rank, bytes=size)
         measured = measure(torch, dist, device, size, options.repeats)
         if rank == 0:
-            wire.send("measure", op="all_reduce", bytes=size, dtype="float32", ranks=dist.get_world_size(),
-                      backend=options.backend, **measured)
+            wire.send(
+                "measure",
+                op="all_reduce",
+                bytes=size,
+                dtype="float32",
+                ranks=dist.get_world_size(),
+                backend=options.backend,
+                **measured,
+            )
     dist.barrier(**({"device_ids": [device.index]} if device.type == "cuda" else {}))
     dist.destroy_process_group()
 
@@ -99,8 +112,14 @@ def measure(torch, dist, device, size, repeats):
     dist.all_reduce(own)
     median, p99, spread, wrong = own.tolist()
     ranks = dist.get_world_size()
-    return {"time_us": median / ranks, "p99_us": p99 / ranks, "spread": spread / ranks, "wrong": int(wrong),
-            "repeats": repeats, "calls": calls}
+    return {
+        "time_us": median / ranks,
+        "p99_us": p99 / ranks,
+        "spread": spread / ranks,
+        "wrong": int(wrong),
+        "repeats": repeats,
+        "calls": calls,
+    }
 
 
 def check(torch, dist, buffer):

@@ -17,27 +17,39 @@ import time
 
 from . import attach, processes, wire
 
+STATUS = {"done": 0, "failed": 1, "deadline": 3}
+"""Exit status by reason; 2 cannot start, 4 cancelled or orphaned."""
+
 
 def main(argv):
-    """``guard RUN_FOLDER DEADLINE_SECONDS COMMAND…``; exit status 0 done, 1 failed, 2 cannot start, 3 deadline, 4 cancelled."""
-    folder, deadline, command = argv[0], float(argv[1]), argv[2:]
+    """``guard RUN_FOLDER DEADLINE_SECONDS COMMAND…``."""
+    return watch(argv[0], float(argv[1]), argv[2:])
+
+
+def watch(folder, deadline, command, node=""):
+    """Run a command to its end or to its deadline in seconds.
+
+    node: number of this node where every node has a guard of its own; it is then part of the record and of the file
+    name, and nobody listens on standard input.
+    """
     processes.adopt_orphans()
-    started = time.time()
+    end = End(folder, node)
     wakeup = _watch_children()
     try:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=processes.die_with_parent
         )
     except OSError as error:
-        return _finish(folder, started, "failed", None, "cannot start %s: %s" % (command[0], error.strerror), 2)
-    reason, code = _wait(child.pid, wakeup, time.monotonic() + deadline)
+        return end.say("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
+    reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline)
     problems = [] if reason == "done" else _evidence(folder)
     left = processes.end(os.getpid())
     child.returncode = code if code is not None else -signal.SIGKILL  # reaped by us, not by Popen
     if reason == "done" and code != 0:
-        reason = "failed"
-    say = "; ".join(problems + (["processes %s could not be ended" % left] if left else []))
-    return _finish(folder, started, reason, code, say, {"done": 0, "failed": 1, "deadline": 3}.get(reason, 4))
+        reason = "deadline" if _hung(folder) else "failed"
+    if left:
+        problems.append("processes %s could not be ended" % left)
+    return end.say(reason, code, problems, STATUS.get(reason, 4))
 
 
 def _watch_children():
@@ -50,10 +62,10 @@ def _watch_children():
     return reader
 
 
-def _wait(pid, wakeup, until):
+def _wait(pid, wakeup, listen, until):
     """("done", exit code) when the command ended, else ("deadline" | "cancelled" | "orphaned", None)."""
     while True:
-        ready, _, _ = select.select([0, wakeup], [], [], max(0.0, until - time.monotonic()))
+        ready, _, _ = select.select([wakeup, *listen], [], [], max(0.0, until - time.monotonic()))
         if not ready:
             return "deadline", None
         if wakeup in ready:
@@ -77,6 +89,12 @@ def _evidence(folder):
         return ["evidence could not be written: %s" % error]
 
 
+def _hung(folder):
+    """True when the guard of a single node says that its deadline came: the whole run then failed for that reason."""
+    said = [name for name in os.listdir(folder) if name.startswith("status-node") and name.endswith(".json")]
+    return any('"reason": "deadline"' in processes.read(os.path.join(folder, name)) for name in said)
+
+
 def _exit_code(pid):
     """Exit code of `pid` if it has ended (negative: killed by that signal); other ended children are collected too."""
     code = None
@@ -91,14 +109,23 @@ def _exit_code(pid):
         return code
 
 
-def _finish(folder, started, reason, code, say, status):
-    record = {"reason": reason, "exitcode": code, "started": started, "ended": time.time(), "say": say, "exits": {}}
-    try:
-        with open(os.path.join(folder, "status.json.part"), "w") as out:
-            json.dump(record, out)
-        os.replace(os.path.join(folder, "status.json.part"), os.path.join(folder, "status.json"))
-    except OSError as error:
-        sys.stderr.write("ncclkit: cannot write status.json: %s\n" % error)
-    os.write(1, b"\n")  # the command may have ended in the middle of a line
-    wire.send("end", reason=reason, exitcode=code, say=say)
-    return status
+class End:
+    """How the run ended: ``status.json`` for those who come later, a record for those who listen."""
+
+    def __init__(self, folder, node):
+        self.started = time.time()
+        self.kind = "node_end" if node else "end"
+        self.path = os.path.join(folder, "status-node%s.json" % node if node else "status.json")
+
+    def say(self, reason, code, problems, status):
+        """Write it down, send it, and return the exit status."""
+        said = {"reason": reason, "exitcode": code, "say": "; ".join(problems)}
+        try:
+            with open(self.path + ".part", "w") as out:
+                json.dump(dict(said, started=self.started, ended=time.time()), out)
+            os.replace(self.path + ".part", self.path)
+        except OSError as error:
+            sys.stderr.write("ncclkit: cannot write %s: %s\n" % (self.path, error))
+        os.write(1, b"\n")  # the command may have ended in the middle of a line
+        wire.send(self.kind, **said)
+        return status

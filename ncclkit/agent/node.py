@@ -3,13 +3,35 @@
 import os
 import sys
 
+from . import guard
+
 
 def main(argv):
-    """``node NODES RANKS_PER_NODE MASTER PORT VERB …``: becomes torchrun with this node's rank."""
-    nodes, per_node, master, port = argv[:4]
+    """``node RUN_FOLDER DEADLINE NODES RANKS_PER_NODE MASTER PORT VERB …``: this node's torchrun, under its own guard.
+
+    The node's guard collects the evidence of its own ranks, so its deadline comes before the one of the whole run.
+    """
+    folder, deadline, nodes, per_node, master, port = argv[:6]
+    number = os.environ["SLURM_NODEID"]
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--nnodes", nodes, "--nproc-per-node", per_node,
-        "--node-rank", os.environ["SLURM_NODEID"], "--rdzv-backend", "static", "--rdzv-id", os.environ["SLURM_JOB_ID"],
-        "--master-addr", master, "--master-port", port, sys.argv[0], *argv[4:],
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        nodes,
+        "--nproc-per-node",
+        per_node,
+        "--node-rank",
+        number,
+        "--rdzv-backend",
+        "static",
+        "--rdzv-id",
+        os.environ["SLURM_JOB_ID"],
+        "--master-addr",
+        master,
+        "--master-port",
+        port,
+        sys.argv[0],
+        *argv[6:],
     ]
-    os.execv(command[0], command)
+    return guard.watch(folder, float(deadline), command, node=number)

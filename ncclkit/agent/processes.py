@@ -69,8 +69,8 @@ def environ(pid):
 
 
 def ranks(pids):
-    """{rank: pid} for the processes that a launcher gave a RANK; of a rank's family, the oldest (smallest start time)."""
-    table = {}
+    """{rank: pid} for the processes that a launcher gave a RANK; of a rank's family, the one that started first."""
+    table = {}  # type: dict[int, tuple[int, int]]
     for pid in pids:
         rank = environ(pid).get("RANK", "")
         stat = read("/proc/%d/stat" % pid)

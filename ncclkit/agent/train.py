@@ -75,7 +75,9 @@ class Job:
         self.torch, self.dist, self.seconds = torch, dist, options.seconds
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local = int(os.environ["LOCAL_RANK"])
-        self.device = torch.device("cuda", 0 if options.one_gpu else local) if options.backend == "nccl" else torch.device("cpu")
+        self.device = (
+            torch.device("cuda", 0 if options.one_gpu else local) if options.backend == "nccl" else torch.device("cpu")
+        )
         if options.backend == "nccl":
             torch.cuda.set_device(self.device)
         self.data = torch.randn(256, 64, generator=torch.Generator().manual_seed(self.rank))
@@ -91,8 +93,14 @@ def main(argv):
     options = _options(argv)
     rank = int(os.environ["RANK"])
     blackbox.arm(options.folder, rank)
-    wire.send("phase", phase="hello", rank=rank, host=socket.gethostname(), pid=os.getpid(),
-              local_rank=int(os.environ["LOCAL_RANK"]))
+    wire.send(
+        "phase",
+        phase="hello",
+        rank=rank,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        local_rank=int(os.environ["LOCAL_RANK"]),
+    )
     try:
         _train(options, rank)
     except Exception as error:
@@ -142,7 +150,7 @@ def _train(options, rank):
 
 def train_step(job, model, optimizer, step):
     """One step of DDP on 32 samples; also averages a metric over the ranks, as many loops do.  Returns the loss."""
-    batch = job.data[step * 32 % 224:][:32].to(job.device)
+    batch = job.data[step * 32 % 224 :][:32].to(job.device)
     optimizer.zero_grad()
     loss = (model(batch) ** 2).mean()
     loss.backward()

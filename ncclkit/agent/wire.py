@@ -12,7 +12,7 @@ import time
 MARK = b'{"ncclkit":'
 VERSION = 1
 LIMIT = 4000
-"""Longest line in bytes that a pipe takes in one piece (PIPE_BUF is 4096); longer ones may tear when ranks share a pipe."""
+"""Longest line in bytes that a pipe takes in one piece (PIPE_BUF is 4096); longer ones may tear on a shared pipe."""
 
 _out = 1
 
@@ -30,7 +30,7 @@ def send(kind, **fields):
     line = (json.dumps(record, ensure_ascii=True, default=str) + "\n").encode()
     try:
         while line:
-            line = line[os.write(_out, line):]
+            line = line[os.write(_out, line) :]
     except OSError as error:
         sys.stderr.write("ncclkit: a record of kind %s was not delivered: %s\n" % (kind, error))
         return False

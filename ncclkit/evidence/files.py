@@ -141,7 +141,7 @@ def _value(part: Part, value: Any, data: bytes) -> bool:
         _dump(part, data)
     elif isinstance(value, dict) and isinstance(value.get("communicators"), list):
         part.kind, part.events = "ras", ras.from_json(value, part.path)
-    elif isinstance(value, dict) and "exits" in value and "reason" in value:
+    elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
         part.kind, part.events = "status", list(records.from_status(value, part.path))
     elif isinstance(value, dict) and isinstance(value.get("ranks"), int):
         part.kind, part.events = "plan", list(records.from_plan(value, part.path))

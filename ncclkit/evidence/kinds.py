@@ -56,7 +56,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "system.error": ("what", "message"),
     "progress": ("step", "total", "rate"),
     "worker.phase": ("phase",),
-    "worker.exit": ("exitcode", "signal", "reason"),
+    "run.end": ("reason", "exitcode", "say"),
     "flight.dump": ("version", "entries", "groups"),
     "flight.missing": ("group", "desc", "seq", "op", "missing", "waiting", "no_dump", "frames", "last_seq"),
     "flight.mismatch": ("group", "desc", "seq", "field", "majority", "odd"),

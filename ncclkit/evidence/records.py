@@ -7,7 +7,6 @@ from typing import Any
 
 from ncclkit.agent import wire
 from ncclkit.evidence.grammar import clip
-from ncclkit.evidence.torchrun import signal_of
 from ncclkit.model import Event
 
 SKIPPED = frozenset({"fact", "measure"})
@@ -36,15 +35,12 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
 
 
 def from_status(value: Mapping[str, Any], path: str) -> Iterator[Event]:
-    """How each rank of a run ended: ``{"reason": …, "exits": {"0": {"exitcode": …, "signal": …}}}``."""
-    exits = value.get("exits")
-    for rank, end in exits.items() if isinstance(exits, dict) else ():
-        if isinstance(end, dict) and str(rank).isdigit():
-            exitcode = end.get("exitcode")
-            signal = end.get("signal") or signal_of(exitcode if isinstance(exitcode, int) else None)
-            data = {"exitcode": exitcode, "signal": signal, "reason": str(value.get("reason", ""))}
-            text = f"rank {rank}: exit code {exitcode}, signal {signal}, the run ended: {data['reason']}"
-            yield Event("worker.exit", text, path, 0, rank=int(str(rank)[:9]), data=data)
+    """How a run of ours ended: ``{"reason": …, "exitcode": …, "say": …, "ended": …}``."""
+    reason, say, ended = str(value.get("reason")), str(value.get("say") or ""), value.get("ended")
+    time = float(ended) if isinstance(ended, (int, float)) else None
+    text = f"the run ended: {reason}{f' ({say})' if say else ''}"
+    data = {"reason": reason, "exitcode": value.get("exitcode"), "say": say}
+    yield Event("run.end", clip(text), path, 0, time, data=data)
 
 
 def from_plan(value: Mapping[str, Any], path: str) -> Iterator[Event]:

@@ -38,12 +38,23 @@ async def run(
     returns, is cancelled or raises, everything it started is dead.
     """
     agent = await asyncio.to_thread(pack, folder)
-    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
-                "--nproc-per-node", str(ranks), str(agent)]
+    torchrun = [
+        python,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--local-addr",
+        "127.0.0.1",
+        "--nproc-per-node",
+        str(ranks),
+        str(agent),
+    ]
     return await guarded([*torchrun, *argv], env, deadline, folder, python, on_record)
 
 
-async def facts(python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = 60.0) -> list[Record]:
+async def facts(
+    python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = 60.0
+) -> list[Record]:
     """Facts of this host as the training interpreter sees it: records of kind ``fact``."""
     agent = await asyncio.to_thread(pack, folder)
     labelled = [f"{label}={path}" for label, path in (paths or {}).items()]
@@ -53,14 +64,25 @@ async def facts(python: str, folder: Path, paths: Mapping[str, str] | None = Non
 async def guarded(
     command: Sequence[str], env: Mapping[str, str], deadline: float, folder: Path, python: str, on_record: OnRecord
 ) -> list[Record]:
-    """Run a command under ``agent.pyz guard``; its records are kept in ``wire.jsonl``, its other output in ``launcher.log``."""
+    """Run a command under ``agent.pyz guard``: records go to ``wire.jsonl``, all other output to ``launcher.log``.
+
+    Besides `env`, only the variable `TAG` is set.
+    """
     agent = folder / "agent.pyz"
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **env, TAG: uuid.uuid4().hex}
+    environ = {**os.environ, **env, TAG: uuid.uuid4().hex}
     try:
         guard = await asyncio.create_subprocess_exec(
-            python, str(agent), "guard", str(folder), str(deadline), *command,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            env=environ, start_new_session=True,
+            python,
+            str(agent),
+            "guard",
+            str(folder),
+            str(deadline),
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=environ,
+            start_new_session=True,
         )
     except OSError as error:
         raise NcclkitError(
@@ -127,28 +149,37 @@ def _spill(rest: bytes, log: Any) -> bytes:
 
 
 async def check(python: str, deadline: float = 60.0) -> Record:
-    """What the training interpreter can do: ``version``, ``torch``, ``gpus``, ``nccl``; NcclkitError in one sentence."""
+    """What the training interpreter can do: ``python``, ``torch``, ``gpus``, ``nccl``; NcclkitError in one sentence."""
     if not isinstance(python, str) or not python:
         raise NcclkitError(f"The training interpreter must be a path in quotes, but it is {python!r}.")
     found = shutil.which(python)
     if found is None:
-        raise NcclkitError(f"The training interpreter {python!r} does not exist or may not be executed; give its full path.")
+        raise NcclkitError(
+            f"The training interpreter {python!r} does not exist or may not be executed; give its full path."
+        )
     code = (
         "import json,sys,torch,torch.distributed as d; print('ncclkit'+json.dumps(dict(python=sys.version.split()[0],"
         "torch=torch.__version__,gpus=torch.cuda.device_count(),nccl=d.is_available() and d.is_nccl_available())))"
     )
     process = await asyncio.create_subprocess_exec(
-        found, "-c", code, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        found,
+        "-c",
+        code,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
         out, err = await asyncio.wait_for(process.communicate(), deadline)
     except asyncio.TimeoutError as error:
-        raise NcclkitError(f"{found} did not import torch within {deadline:.0f} s; look at its file system and GPUs.") from error
+        raise NcclkitError(
+            f"{found} did not import torch within {deadline:.0f} s; look at its file system and GPUs."
+        ) from error
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    answer = next((line for line in out.decode("utf-8", "replace").splitlines() if line.startswith('ncclkit{')), None)
+    answer = next((line for line in out.decode("utf-8", "replace").splitlines() if line.startswith("ncclkit{")), None)
     if answer is None:
         last = (err.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
         raise NcclkitError(

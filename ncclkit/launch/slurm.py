@@ -1,7 +1,7 @@
 """Ranks on the nodes of a Slurm allocation: srun starts one torchrun per node.
 
-The guard watches srun on the launching node; when it ends srun, Slurm sends
-SIGTERM to the ranks, whose black boxes then write stacks and Flight Recorder.
+Every node has a guard of its own, which collects the evidence of its ranks and
+ends them; the guard on the launching node watches srun.
 """
 
 from __future__ import annotations
@@ -43,19 +43,25 @@ async def run(
         raise NcclkitError(f"{ranks} ranks do not divide over {count} nodes; ask for a multiple of {count}.")
     agent = await asyncio.to_thread(pack, folder)
     head, port = await _head(), 20000 + int(os.environ["SLURM_JOB_ID"]) % 20000
-    srun = ["srun", "--nodes", str(count), "--ntasks-per-node", "1", "--kill-on-bad-exit=1", "--unbuffered"]
-    node = [python, str(agent), "node", str(count), str(ranks // count), head, str(port)]
+    srun = ["srun", "--nodes", str(count), "--ntasks-per-node", "1", "--wait=15", "--unbuffered"]
+    own = (
+        deadline - 10 if deadline > 30 else deadline / 2
+    )  # each node looks at its own ranks before the whole run is ended
+    node = [python, str(agent), "node", str(folder), str(own), str(count), str(ranks // count), head, str(port)]
     return await guarded([*srun, *node, *argv], env, deadline, folder, python, on_record)
 
 
 async def _head() -> str:
-    """Name of the first node, expanded by scontrol (or by hand for a plain name)."""
+    """Address of the allocation's first node, as Slurm itself reaches it (node names need not resolve)."""
     hosts = os.environ.get("SLURM_JOB_NODELIST", "")
-    if re.fullmatch(r"[\w.-]+", hosts):
-        return hosts
-    process = await asyncio.create_subprocess_exec("scontrol", "show", "hostnames", hosts, stdout=asyncio.subprocess.PIPE)
-    out, _ = await asyncio.wait_for(process.communicate(), 20)
-    names = out.decode("utf-8", "replace").split()
+    names = (await _scontrol("show", "hostnames", hosts)).split()
     if not names:
         raise NcclkitError(f"scontrol does not know the nodes {hosts!r} of this allocation.")
-    return names[0]
+    address = re.search(r"\bNodeAddr=(\S+)", await _scontrol("show", "node", names[0]))
+    return address.group(1) if address else names[0]
+
+
+async def _scontrol(*words: str) -> str:
+    process = await asyncio.create_subprocess_exec("scontrol", *words, stdout=asyncio.subprocess.PIPE)
+    out, _ = await asyncio.wait_for(process.communicate(), 20)
+    return out.decode("utf-8", "replace")

@@ -13,8 +13,15 @@ from ncclkit.model import Advice, Event, Experiment, Fact, Measurement, NcclkitE
 EVENT = Event("c10d.timeout", "Watchdog caught …", "rank0.log", 7, 1.5, "n1", 42, 0, {"seq": 3, "op": "ALLREDUCE"})
 FACT = Fact("net.interfaces", [{"name": "eth0"}], source="/sys/class/net", host="n1")
 MEASURED = Measurement("all_reduce", 1024, "float32", 2, 1, "gloo", 10.0, 12.0, 0.1, 0.1, 0.1, 0, 10)
-FINDING = found("slow_rank", "likely", "Rank 1 is late.", [EVENT], ranks=(1,), advice=(Advice("Wait.", {"A": "1"}),),
-                next=Experiment("Is it late?", {"env": {}}, {"slow_rank": "yes"}))
+FINDING = found(
+    "slow_rank",
+    "likely",
+    "Rank 1 is late.",
+    [EVENT],
+    ranks=(1,),
+    advice=(Advice("Wait.", {"A": "1"}),),
+    next=Experiment("Is it late?", {"env": {}}, {"slow_rank": "yes"}),
+)
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -54,8 +61,12 @@ def test_run_folders_count_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "says"),
-    [("case.json", "{", "is not JSON"), ("facts.jsonl", '{"name": "a"}\n{}\n', "facts.jsonl:2"),
-     ("case.json", '{"schema": 99}', "newer ncclkit"), ("events.parquet", "PAR1 no", "not a readable Parquet")],
+    [
+        ("case.json", "{", "is not JSON"),
+        ("facts.jsonl", '{"name": "a"}\n{}\n', "facts.jsonl:2"),
+        ("case.json", '{"schema": 99}', "newer ncclkit"),
+        ("events.parquet", "PAR1 no", "not a readable Parquet"),
+    ],
 )
 def test_damaged_files_are_named(tmp_path: Path, name: str, text: str, says: str) -> None:
     (tmp_path / name).write_text(text)

@@ -183,13 +183,13 @@ def test_a_run_folder(tmp_path):
         )
     )
     (run / "plan.json").write_text(json.dumps({"ranks": 4, "backend": "gloo"}))
-    (run / "status.json").write_text(json.dumps({"reason": "failed", "exits": {"1": {"exitcode": -9, "signal": None}}}))
+    (run / "status.json").write_text(json.dumps({"reason": "failed", "exitcode": 1, "say": "rank 1 is gone"}))
     (run / "rank0.log").write_text("a:70:9 [0] x.cc:1 NCCL WARN odd\n")
     (run / "rank2.log").write_text("nothing to see\n")
     reading = evidence.read([tmp_path])
     by_kind = {(event.kind, event.data.get("phase")): event for event in reading.events}
     assert by_kind["worker.phase", "step"].data["step"] == 8 and by_kind["worker.phase", "step"].count == 9
-    assert (by_kind["worker.exit", None].rank, by_kind["worker.exit", None].data["signal"]) == (1, 9)
+    assert by_kind["run.end", None].text == "the run ended: failed (rank 1 is gone)"
     assert by_kind["nccl.warn", None].rank == 0
     job = evidence.job(reading.events, reading.inputs)
     assert (job["ranks"], job["silent"], job["hosts"]) == (4, [3], ["a"])

@@ -23,7 +23,9 @@ COLLECTIVE = ("collective", "--backend", "gloo", "--sizes", "8,65536", "--repeat
 ENDLESS = ("collective", "--backend", "gloo", "--sizes", ",".join(["16777216"] * 2000), "--timeout", "60")
 
 
-def start(folder: Path, argv: tuple[str, ...], deadline: float = 90, on_record: Callable[[dict[str, Any]], None] = print) -> Any:
+def start(
+    folder: Path, argv: tuple[str, ...], deadline: float = 90, on_record: Callable[[dict[str, Any]], None] = print
+) -> Any:
     argv = (argv[0], "--folder", str(folder), *argv[1:])
     return local.run(argv, 2, {"TORCH_FR_BUFFER_SIZE": "100"}, deadline, folder, sys.executable, on_record)
 
@@ -134,8 +136,10 @@ def test_interpreter_that_does_not_exist(python: Any) -> None:
 
 def test_records_survive_floods_and_torn_lines(tmp_path: Path) -> None:
     """A command that writes megabytes without a newline around its record."""
-    code = ("import sys; w=sys.stdout.write; w('x'*3000000); w('\\n{\"ncclkit\":1,\"kind\":\"a\"}\\n'); w('{\"ncclkit\":1,'); w('broken\\n');"
-            "w('{\"ncclkit\":1,\"kind\":\"b\"}')")
+    flood, torn = "x" * 3_000_000, '{"ncclkit":1,broken'
+    first, last = '{"ncclkit":1,"kind":"a"}', '{"ncclkit":1,"kind":"b"}'
+    (tmp_path / "flood.txt").write_text("\n".join([flood, first, torn, last]))  # no newline at the end
+    code = f"import sys; sys.stdout.write(open({str(tmp_path / 'flood.txt')!r}).read())"
     local.pack(tmp_path)
     records = asyncio.run(local.guarded([sys.executable, "-c", code], {}, 30, tmp_path, sys.executable, lambda r: None))
     assert [r["kind"] for r in records] == ["a", "b", "end"]

@@ -1,0 +1,37 @@
+"""A script: what the training interpreter's torch says.  Prints one JSON object; makes no CUDA context."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+sys.path[:] = [entry for entry in sys.path if entry]  # a torch.py in the working folder is not torch
+
+
+def mapped(name: str) -> list[str]:
+    """The files of that name which this process has loaded."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        lines = [line.split(None, 5) for line in maps]
+    paths = [line[5].strip() for line in lines if len(line) == 6]
+    return sorted({path for path in paths if name in path.rsplit("/", 1)[-1]})
+
+
+def main() -> None:
+    """Import torch and print what it says about itself."""
+    try:
+        import torch
+        import torch.distributed as dist
+    except Exception as error:
+        sys.exit("import torch failed: %s: %s" % (type(error).__name__, error))
+    said = {"version": torch.__version__, "cuda": torch.version.cuda, "libraries": mapped("libnccl.so")}
+    names = ("gloo", "nccl", "mpi", "ucc", "xccl")
+    available = dist.is_available()
+    said["backends"] = [name for name in names if available and getattr(dist, "is_%s_available" % name, bool)()]
+    said["gpus"] = torch.cuda.device_count()  # through NVML, without a CUDA context
+    said["cudnn"] = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    if "nccl" in said["backends"]:
+        said["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    print(json.dumps(said))
+
+
+main()

@@ -1,0 +1,114 @@
+"""CPU and memory: usable cores, load, pressure, memory, swap and the storage it lies on, OOM kills."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+from collections.abc import Iterator
+
+from .fact import Fact, attempt
+from .limits import cgroup_cpus, cgroup_values
+from .machine import Machine, Unread
+from .mounts import block_kind, mount_of
+
+
+def facts(machine: Machine) -> Iterator[Fact]:
+    """All ``cpu.`` and ``memory.`` facts; memory in bytes, pressure in percent of time."""
+    online = "/sys/devices/system/cpu/online"
+    yield attempt("cpu.total", lambda: count(machine.read(online)), "CPUs", online)
+    yield attempt("cpu.usable", lambda: usable(machine), "CPUs", "/proc/self/status Cpus_allowed_list, cgroup cpu.max")
+    yield attempt("cpu.model", lambda: _model(machine), source="/proc/cpuinfo")
+    yield attempt("cpu.load", lambda: [float(x) for x in machine.read("/proc/loadavg").split()[:3]],
+                  "processes", "/proc/loadavg")
+    yield attempt("cpu.pressure", lambda: _pressure(machine), "%", "/proc/pressure/cpu")
+    yield attempt("cpu.numa", lambda: _numa(machine), source="/sys/devices/system/node")
+    for name, title in (("memory.total", "MemTotal"), ("memory.available", "MemAvailable")):
+        yield attempt(name, partial(_meminfo, machine, title), "bytes", "/proc/meminfo")
+    yield attempt("memory.swap", lambda: _swap(machine), source="/proc/swaps")
+    yield attempt("memory.oom_kills", lambda: _oom_kills(machine), "processes", "/proc/vmstat, cgroup memory.events")
+
+
+def count(ranges: str) -> int:
+    """How many numbers a kernel list such as ``0-3,8`` names."""
+    total = 0
+    for part in ranges.strip().split(","):
+        first, _, last = part.partition("-")
+        total += int(last or first) - int(first) + 1
+    return total
+
+
+def usable(machine: Machine) -> float:
+    """Cores that this process may use: affinity, and the cgroup quota if it is smaller."""
+    match = re.search(r"^Cpus_allowed_list:\s*(\S+)", machine.read("/proc/self/status"), re.M)
+    if not match:
+        raise Unread("/proc/self/status has no Cpus_allowed_list")
+    allowed = count(match.group(1))
+    quota = cgroup_cpus(machine)
+    return min(allowed, quota) if quota > 0 else allowed
+
+
+def _model(machine: Machine) -> str:
+    match = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)", machine.read("/proc/cpuinfo", 4096), re.M)
+    if not match:
+        raise Unread("/proc/cpuinfo names no model")
+    return match.group(1).strip()
+
+
+def _pressure(machine: Machine) -> float:
+    """Share of the last 10 s in which some process waited for a CPU."""
+    match = re.search(r"some avg10=([\d.]+)", machine.read("/proc/pressure/cpu"))
+    if not match:
+        raise Unread("/proc/pressure/cpu has no avg10")
+    return float(match.group(1))
+
+
+def _numa(machine: Machine) -> dict[str, str]:
+    folder = "/sys/devices/system/node"
+    nodes = machine.names(folder, r"node\d+")
+    return {name[4:]: machine.read("%s/%s/cpulist" % (folder, name)).strip() for name in nodes}
+
+
+def _meminfo(machine: Machine, title: str) -> int:
+    match = re.search(r"^%s:\s*(\d+) kB" % title, machine.read("/proc/meminfo"), re.M)
+    if not match:
+        raise Unread("/proc/meminfo has no %s" % title)
+    return int(match.group(1)) * 1024
+
+
+def _swap(machine: Machine) -> list[dict[str, Any]]:
+    """Each swap area with size and use in bytes, and what it lies on."""
+    areas = []
+    for line in machine.read("/proc/swaps").splitlines()[1:]:
+        device, kind, size, used = line.split()[:4]
+        device = device.replace("\\040", " ")
+        areas.append({"device": device, "size": int(size) * 1024, "used": int(used) * 1024,
+                      "storage": _storage(machine, device, kind)})
+    return areas
+
+
+def _storage(machine: Machine, device: str, kind: str) -> str:
+    """What a swap area lies on, e.g. "nfs", "file on ext4 (ssd)", "partition (disk)", "unknown"."""
+    try:
+        if kind == "partition":
+            return "partition (%s)" % block_kind(machine, device)
+        mount = mount_of(machine, device)
+        if not mount["source"].startswith("/dev/"):
+            return "file on %s" % mount["type"]
+        return "file on %s (%s)" % (mount["type"], block_kind(machine, mount["source"]))
+    except Unread:
+        return "unknown"
+
+
+def _oom_kills(machine: Machine) -> int:
+    """Processes that the OOM killer ended since boot, or in this cgroup where the host's count is hidden."""
+    events = "\n".join(cgroup_values(machine, "memory", "memory.events"))
+    kills = [int(number) for number in re.findall(r"^oom_kill (\d+)", events, re.M)]
+    try:
+        kills += [int(n) for n in re.findall(r"^oom_kill (\d+)", machine.read("/proc/vmstat"), re.M)]
+    except Unread:
+        if not kills:
+            raise
+    if not kills:
+        raise Unread("/proc/vmstat has no oom_kill")
+    return max(kills)

@@ -1,0 +1,70 @@
+"""All facts of a host: the facets side by side, under one deadline."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any, Callable
+from collections.abc import Iterable, Iterator, Mapping
+
+from . import cpu, gpu, host, limits, network, redact, software, storage, variables
+from .fact import Fact, unread
+from .machine import Machine, machine_at
+
+DEADLINE = 100.0
+"""Seconds for everything; above the sum of the readers' own deadlines, so only a hang in the kernel reaches it."""
+
+Facet = tuple[str, Callable[[], Iterable[Fact]]]
+
+
+def collect(torch: bool = True, paths: Mapping[str, str] | None = None, root: str = "/") -> Iterator[Fact]:
+    """Every fact of this host (docs/facts.md lists them), each as soon as it is known.
+
+    `torch`: also ask the interpreter's torch, in a child process (seconds).
+    `paths`: label → folder whose storage is measured, e.g. ``{"work": "."}``.
+    `root`: "/" or a recorded machine (`recorder.record`).
+    """
+    return facts_of(machine_at(root), torch, paths or {})
+
+
+def facts_of(machine: Machine, torch: bool, paths: Mapping[str, str]) -> Iterator[Fact]:
+    """The facts of any `Machine`; secrets are already replaced."""
+    readers: list[Facet] = [
+        ("host", lambda: host.facts(machine)), ("limits", lambda: limits.facts(machine)),
+        ("cpu", lambda: cpu.facts(machine)), ("variables", lambda: variables.facts(machine)),
+        ("network", lambda: network.facts(machine)), ("storage", lambda: storage.facts(machine, paths)),
+        ("software", lambda: software.facts(machine, torch)),
+    ]
+    # nvidia-smi mostly waits for the driver, so it has a lane of its own; measurements share the other one
+    lanes: list[list[Facet]] = [[("gpu", lambda: gpu.facts(machine))], readers]
+    said: queue.Queue[Fact | str] = queue.Queue()
+    for lane in lanes:
+        threading.Thread(target=_work, args=(lane, said), daemon=True).start()
+    waiting = [name for lane in lanes for name, _ in lane]
+    end = time.monotonic() + DEADLINE
+    while waiting:
+        try:
+            item = said.get(timeout=max(0.0, end - time.monotonic()))
+        except queue.Empty:
+            yield from (unread("facts." + name, "still not read after %g s" % DEADLINE) for name in waiting)
+            return
+        if isinstance(item, str):
+            waiting.remove(item)
+        else:
+            yield _cleaned(item)
+
+
+def _work(lane: list[Facet], said: queue.Queue[Any]) -> None:
+    """Read one facet after the other; a reader that breaks costs its own facts only."""
+    for name, read in lane:
+        try:
+            for fact in read():
+                said.put(fact)
+        except Exception as error:  # a defect of ours must not cost the user the other facts
+            said.put(unread("facts." + name, "the reader broke: %s: %s" % (type(error).__name__, error)))
+        said.put(name)
+
+
+def _cleaned(fact: Fact) -> Fact:
+    return {key: redact.clean(value) for key, value in fact.items()}

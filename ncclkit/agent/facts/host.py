@@ -1,0 +1,60 @@
+"""The host: name, system, kernel, C library, container."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from .fact import Fact, attempt
+from .machine import Machine, Unread
+
+CONTAINER_VARIABLES = {"APPTAINER_CONTAINER": "apptainer", "SINGULARITY_CONTAINER": "apptainer",
+                       "KUBERNETES_SERVICE_HOST": "kubernetes", "ENROOT_ROOTFS": "enroot"}
+
+
+def facts(machine: Machine) -> Iterator[Fact]:
+    """All ``host.`` facts."""
+    hostname, release = "/proc/sys/kernel/hostname", "/proc/sys/kernel/osrelease"
+    yield attempt("host.name", lambda: machine.read(hostname).strip(), source=hostname)
+    yield attempt("host.os", lambda: _os(machine), source="/etc/os-release")
+    yield attempt("host.kernel", lambda: machine.read(release).strip(), source=release)
+    yield attempt("host.glibc", lambda: machine.call("glibc", _glibc), source="confstr CS_GNU_LIBC_VERSION")
+    yield attempt("host.container", lambda: container(machine), source="/.dockerenv, /run, /proc/1/cgroup, environment")
+    yield attempt("host.iommu", lambda: bool(machine.names("/sys/class/iommu")), source="/sys/class/iommu")
+
+
+def _os(machine: Machine) -> str:
+    match = re.search(r'^PRETTY_NAME="?([^"\n]+)', machine.read("/etc/os-release"), re.M)
+    if not match:
+        raise Unread("/etc/os-release has no PRETTY_NAME")
+    return match.group(1)
+
+
+def _glibc() -> str:
+    try:
+        said = os.confstr("CS_GNU_LIBC_VERSION")
+    except ValueError:
+        said = None
+    if not said:
+        raise Unread("the C library is not glibc")
+    return said.split()[-1]
+
+
+def container(machine: Machine) -> str | bool:
+    """Which kind of container this process runs in, or False."""
+    for name, kind in CONTAINER_VARIABLES.items():
+        if machine.environ.get(name):
+            return kind
+    for file, kind in (("/.dockerenv", "docker"), ("/run/.containerenv", "podman")):
+        try:
+            machine.read(file)
+            return kind
+        except Unread:
+            continue  # not this kind
+    try:
+        groups = machine.read("/proc/1/cgroup")
+    except Unread:
+        return False
+    match = re.search(r"kubepods|docker|containerd|libpod|lxc|garden", groups)
+    return {"kubepods": "kubernetes", "libpod": "podman"}.get(match.group(), match.group()) if match else False

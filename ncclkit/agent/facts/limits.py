@@ -1,0 +1,106 @@
+"""Limits and isolation: rlimits, /dev/shm, cgroups, ptrace, ports."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import partial
+from collections.abc import Iterator
+
+from .fact import Fact, attempt
+from .machine import Machine, Unread
+
+RLIMITS = {
+    "nofile.soft": ("Max open files", 0, "files"), "nofile.hard": ("Max open files", 1, "files"),
+    "memlock": ("Max locked memory", 0, "bytes"), "nproc": ("Max processes", 0, "processes"),
+    "stack": ("Max stack size", 0, "bytes"),
+}
+"""Fact → (title in /proc/self/limits, 0 = soft or 1 = hard, unit)."""
+
+
+def facts(machine: Machine) -> Iterator[Fact]:
+    """All ``limits.`` facts of this process; "unlimited" is the value -1."""
+    source = "/proc/self/limits"
+    for name, (title, which, unit) in RLIMITS.items():
+        yield attempt("limits." + name, partial(rlimit, machine, title, which), unit, source)
+    yield attempt("limits.shm.size", lambda: shm(machine)[0], "bytes", "statvfs /dev/shm")
+    yield attempt("limits.shm.free", lambda: shm(machine)[1], "bytes", "statvfs /dev/shm")
+    yield attempt("limits.cgroup.memory", lambda: cgroup_memory(machine), "bytes", "cgroup memory.max")
+    yield attempt("limits.cgroup.cpus", lambda: cgroup_cpus(machine), "CPUs", "cgroup cpu.max")
+    yield attempt("limits.ptrace_scope", lambda: _ptrace(machine), source="/proc/sys/kernel/yama/ptrace_scope")
+    ports = "/proc/sys/net/ipv4/ip_local_port_range"
+    yield attempt("limits.ports", lambda: [int(port) for port in machine.read(ports).split()], "ports", ports)
+
+
+def rlimit(machine: Machine, title: str, which: int = 0) -> int:
+    """The soft (0) or hard (1) limit of a line of /proc/self/limits; -1 = unlimited."""
+    for line in machine.read("/proc/self/limits").splitlines():
+        if line.startswith(title + " "):
+            value = line[len(title):].split()[which]
+            return -1 if value == "unlimited" else int(value)
+    raise Unread("/proc/self/limits has no line for %s" % title)
+
+
+def shm(machine: Machine) -> tuple[int, int]:
+    """(size, free) of /dev/shm in bytes."""
+    size, free = machine.call("statvfs /dev/shm", _statvfs_shm)
+    return int(size), int(free)
+
+
+def _statvfs_shm() -> list[int]:
+    space = os.statvfs("/dev/shm")
+    return [space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize]
+
+
+def _ptrace(machine: Machine) -> int:
+    """0 = any process of the same user may be attached to; a kernel without Yama behaves so too."""
+    if not machine.names("/proc/sys/kernel", "yama"):
+        return 0
+    return int(machine.read("/proc/sys/kernel/yama/ptrace_scope"))
+
+
+def cgroup_folders(machine: Machine, controller: str) -> list[str]:
+    """The folders that limit this process, innermost first: cgroup v2, or v1's `controller`."""
+    folders = []
+    for line in machine.read("/proc/self/cgroup").splitlines():
+        number, names, path = line.split(":", 2)
+        if number == "0":
+            root = "/sys/fs/cgroup"
+        elif controller in names.split(","):
+            root = "/sys/fs/cgroup/" + names
+        else:
+            continue
+        while path not in ("", "/"):
+            folders.append(root + path)
+            path = path.rsplit("/", 1)[0]
+        folders.append(root)  # inside a container the own group is mounted as the root
+    return folders
+
+
+def cgroup_values(machine: Machine, controller: str, *files: str) -> list[str]:
+    """The contents of these files in all folders that limit this process, where they exist."""
+    values = []
+    for folder in cgroup_folders(machine, controller):
+        for file in files:
+            try:
+                values.append(machine.read(folder + "/" + file).strip())
+            except Unread:
+                continue  # the root and other controllers' folders have no such file
+    return values
+
+
+def cgroup_memory(machine: Machine) -> int:
+    """The smallest memory limit above this process in bytes; -1 = none."""
+    values = cgroup_values(machine, "memory", "memory.max", "memory.limit_in_bytes")
+    limits = [int(value) for value in values if re.fullmatch(r"\d+", value)]
+    real = [limit for limit in limits if limit < 1 << 60]  # v1 writes 2^63 rounded to pages for "none"
+    return min(real) if real else -1
+
+
+def cgroup_cpus(machine: Machine) -> float:
+    """The smallest CPU quota above this process in CPUs; -1 = none."""
+    pairs = [value.split() for value in cgroup_values(machine, "cpu", "cpu.max")]
+    quotas = cgroup_values(machine, "cpu", "cpu.cfs_quota_us")
+    pairs += [[quota, period] for quota, period in zip(quotas, cgroup_values(machine, "cpu", "cpu.cfs_period_us"))]
+    real = [int(quota) / int(period) for quota, period in pairs if quota.isdigit() and int(period)]
+    return round(min(real), 2) if real else -1

@@ -1,0 +1,181 @@
+"""Where facts are read from: this machine, or one that was recorded.
+
+Readers never open files or start commands themselves; they ask a `Machine`.
+So a captured machine (tests/machines, or a ticket) gives the same facts as the
+machine it was captured on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import re
+import signal
+import subprocess
+import sys
+from typing import Any, Callable, NamedTuple
+
+
+class Unread(Exception):
+    """A source could not be read; the text says why, in words for the user."""
+
+
+class Missing(Unread):
+    """The command is not installed."""
+
+
+class Hung(Unread):
+    """The command was killed at its deadline."""
+
+
+class Answer(NamedTuple):
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str = ""
+
+
+class Machine:
+    """This machine: its files below `root`, its commands, its system calls and its environment."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root
+        self.environ: dict[str, str] = dict(os.environ)
+
+    def _at(self, path: str) -> str:
+        return os.path.join(self.root, path.lstrip("/"))
+
+    def read(self, path: str, limit: int = 65536) -> str:
+        """The first `limit` bytes of a file as text; raises Unread."""
+        try:
+            with open(self._at(path), "rb") as file:
+                return file.read(limit).decode("utf-8", "replace")
+        except OSError as error:
+            raise Unread("%s: %s" % (path, error.strerror or error)) from None
+
+    def names(self, path: str, pattern: str = "") -> list[str]:
+        """The sorted names in a folder that match the whole `pattern`, or all; raises Unread."""
+        try:
+            return [name for name in sorted(os.listdir(self._at(path))) if not pattern or re.fullmatch(pattern, name)]
+        except OSError as error:
+            raise Unread("%s: %s" % (path, error.strerror or error)) from None
+
+    def link(self, path: str) -> str:
+        """Where a symbolic link points; raises Unread."""
+        try:
+            return os.readlink(self._at(path))
+        except OSError as error:
+            raise Unread("%s: %s" % (path, error.strerror or error)) from None
+
+    def call(self, name: str, function: Callable[[], Any]) -> Any:
+        """What a system call says, as a plain JSON value; `name` is its key in a recording."""
+        try:
+            return function()
+        except OSError as error:
+            raise Unread("%s: %s" % (name, error.strerror or error)) from None
+
+    def run(self, argv: list[str], deadline: float, name: str = "") -> Answer:
+        """What a command answers within `deadline` seconds; raises Missing, Hung or Unread.
+
+        At the deadline its whole process group is killed.  One that sits in
+        the kernel and cannot die is left behind rather than waited for.
+        """
+        name = name or " ".join(argv)
+        try:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                start_new_session=True, env=dict(self.environ, LC_ALL="C"),
+            )
+        except FileNotFoundError:
+            raise Missing("%s is not installed" % argv[0]) from None
+        except OSError as error:
+            raise Unread("%s: %s" % (name, error.strerror or error)) from None
+        try:
+            out, err = process.communicate(timeout=deadline)
+        except subprocess.TimeoutExpired:
+            _stop(process)
+            raise Hung("%s did not answer within %g s" % (name, deadline)) from None
+        return Answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+    def child(self, script: str, *args: str, deadline: float, form: type = dict, isolated: bool = True) -> Any:
+        """The JSON value of type `form` that one of our own scripts beside this file prints.
+
+        It runs in a process of its own, since it may hang in the kernel
+        (network file systems, name servers) or while importing torch.
+        `isolated` keeps the user's site-packages and PYTHON* variables out.
+        """
+        source = (pkgutil.get_data(__package__, script + ".py") or b"").decode()
+        flags = ["-I", "-S"] if isolated else []
+        name = " ".join((script.replace("_", " "),) + args)
+        answer = self.run([sys.executable or "python3"] + flags + ["-c", source] + list(args), deadline, name)
+        lines = answer.out.splitlines()
+        if answer.code or not lines:
+            last = (answer.err.strip().splitlines() or ["no output"])[-1]
+            raise Unread("%s ended with status %d: %s" % (name, answer.code, last[:300]))
+        try:
+            said = json.loads(lines[-1])
+        except ValueError:
+            said = None
+        if not isinstance(said, form):
+            raise Unread("%s printed something else than expected: %s" % (name, lines[-1][:300]))
+        return said
+
+
+class Replay(Machine):
+    """A recorded machine: a folder with ``machine.json`` and the command outputs beside it."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        with open(os.path.join(folder, "machine.json"), encoding="utf-8") as file:
+            self.said: dict[str, Any] = json.load(file)
+        self.environ = dict(self.said.get("environ", {}))
+
+    def _said(self, what: str, key: str) -> Any:
+        """An absent key reads like an absent file."""
+        if key in self.said.get(what, {}):
+            return self.said[what][key]
+        raise Unread(self.said.get("unread", {}).get(key) or "%s: No such file or directory" % key)
+
+    def read(self, path: str, limit: int = 65536) -> str:
+        """The file as recorded."""
+        return str(self._said("files", path))[:limit]
+
+    def names(self, path: str, pattern: str = "") -> list[str]:
+        """The names as recorded."""
+        return [name for name in self._said("lists", path) if not pattern or re.fullmatch(pattern, name)]
+
+    def link(self, path: str) -> str:
+        """The target as recorded."""
+        return str(self._said("links", path))
+
+    def call(self, name: str, function: Callable[[], Any]) -> Any:
+        """The answer as recorded; `function` is not called."""
+        return self._said("calls", name)
+
+    def run(self, argv: list[str], deadline: float, name: str = "") -> Answer:
+        """The output as recorded; raises as the command did then."""
+        name = name or " ".join(argv)
+        told = self.said.get("commands", {}).get(name)
+        if told is None or told.get("missing"):
+            raise Missing("%s is not installed" % argv[0] if told else "%s was not recorded" % name)
+        if told.get("hung"):
+            raise Hung("%s did not answer within %g s" % (name, deadline))
+        if "file" not in told:
+            raise Unread(str(told.get("why") or "%s was not recorded" % name))
+        with open(os.path.join(self.root, told["file"]), encoding="utf-8") as file:
+            return Answer(int(told.get("code", 0)), file.read(), str(told.get("err", "")))
+
+
+def machine_at(root: str) -> Machine:
+    """The recorded machine in folder `root` if it holds one, else this machine with files below `root`."""
+    return Replay(root) if os.path.exists(os.path.join(root, "machine.json")) else Machine(root)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=1)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        sys.stderr.write("ncclkit: process %d could not be ended: %s\n" % (process.pid, error))

@@ -1,0 +1,49 @@
+"""What a path or a block device lies on."""
+
+from __future__ import annotations
+
+import re
+
+from .machine import Machine, Unread
+
+NETWORK = ("nbd", "rbd", "drbd")
+"""Block devices that are a server somewhere else."""
+
+
+def mount_of(machine: Machine, path: str) -> dict[str, str]:
+    """The mount that holds an absolute path: ``{"point", "type", "source"}``; raises Unread."""
+    best: dict[str, str] = {}
+    for line in machine.read("/proc/self/mountinfo", 1 << 20).splitlines():
+        left, _, right = line.partition(" - ")
+        fields, tail = left.split(), right.split()
+        if len(fields) < 5 or len(tail) < 2:
+            continue
+        point = _unescape(fields[4])
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best.get("point", "")):  # a later mount hides an earlier one
+            best = {"point": point, "type": tail[0], "source": _unescape(tail[1])}
+    if not best:
+        raise Unread("/proc/self/mountinfo lists no mount for %s" % path)
+    return best
+
+
+def block_kind(machine: Machine, device: str) -> str:
+    """ssd, disk, zram or network, for /dev/…; raises Unread."""
+    name = device.rsplit("/", 1)[-1]
+    if name.startswith("zram"):
+        return "zram"
+    if name.startswith(NETWORK):
+        return "network"
+    # a partition has no queue of its own; the kernel links it below its disk
+    disk = re.sub(r"^(nvme\d+n\d+|mmcblk\d+)p\d+$|^([a-z]+)\d+$", lambda m: m.group(1) or m.group(2), name)
+    for candidate in (name, disk):
+        try:
+            rotational = machine.read("/sys/class/block/%s/queue/rotational" % candidate).strip()
+            return "disk" if rotational == "1" else "ssd"
+        except Unread:
+            continue
+    raise Unread("/sys/class/block says nothing about %s" % device)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)

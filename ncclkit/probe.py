@@ -1,0 +1,266 @@
+"""The live test: real ranks, a real collective, and always an answer.
+
+`inspect` reads the facts of this host, `probe` runs the collective.  Both add
+to a case, and both leave the same folder behind as a real job does, so a test
+that hangs is diagnosed by the same code as a dead job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ncclkit import bandwidth, evidence
+from ncclkit.case import Case, write
+from ncclkit.launch import local, slurm
+from ncclkit.model import Fact, Measurement, NcclkitError, from_dict
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+OnRecord = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one run was asked to do; ``plan.json`` of the run folder."""
+
+    name: str
+    argv: tuple[str, ...]
+    ranks: int
+    backend: str
+    python: str
+    deadline: float
+    """Seconds until evidence is collected and everything is ended."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Every variable that ncclkit set for the ranks."""
+    sizes: tuple[int, ...] = ()
+    """Message sizes in bytes."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Run:
+    """How one run ended, and what it measured."""
+
+    plan: Plan
+    folder: Path
+    reason: str
+    """``done``, ``failed``, ``deadline`` or ``cancelled``."""
+    seconds: float
+    measurements: tuple[Measurement, ...] = ()
+    expectation: bandwidth.Expectation | None = None
+    problem: str = ""
+
+    def __repr__(self) -> str:
+        return self.say
+
+    @property
+    def name(self) -> str:
+        """Name of the run folder, e.g. ``1-all_reduce``."""
+        return self.folder.name
+
+    @property
+    def say(self) -> str:
+        """The outcome in one sentence."""
+        what = f"{self.plan.ranks} ranks over {self.plan.backend}"
+        if self.reason == "done" and self.measurements:
+            best = max(self.measurements, key=lambda m: m.busbw or m.algbw)
+            wrong = sum(m.wrong for m in self.measurements)
+            correct = "every value was right" if not wrong else f"{wrong} values were WRONG"
+            kind = "busbw" if best.busbw is not None else "algbw"
+            speed = f"{best.busbw or best.algbw:.2f} GB/s {kind} at best"
+            return f"all_reduce on {what}: {speed}, {correct} ({self.seconds:.0f} s)."
+        if self.reason == "done":
+            return f"{self.plan.name} on {what} ended well after {self.seconds:.0f} s."
+        ends = {
+            "deadline": f"did not end within its {self.plan.deadline:.0f} s",
+            "failed": "failed",
+            "cancelled": "was cancelled",
+        }
+        problem = f" ({self.problem})" if self.problem else ""
+        return f"{self.plan.name} on {what} {ends.get(self.reason, self.reason)} after {self.seconds:.0f} s{problem}."
+
+
+async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str] | None = None) -> Case:
+    """Read the facts of this host, as the training interpreter sees them, into the case (newer readings replace older).
+
+    python: the training interpreter (default: this one); paths: label → folder whose storage is looked at.
+    """
+    folder = case.new_run("facts")
+    records = await local.facts(_interpreter(python), folder, paths)
+    host = next((r["value"] for r in records if r.get("name") == "host.name"), "")
+    facts = [from_dict(Fact, {"host": host, **record}) for record in records if record["kind"] == "fact"]
+    if not facts:
+        log = (folder / "launcher.log").read_text(errors="replace").strip().splitlines() or ["no output"]
+        raise NcclkitError(
+            f"The agent gave no facts under {_interpreter(python)}: {log[-1][:200]}; see {folder}/launcher.log."
+        )
+    return case.replace_facts(facts).save()
+
+
+def _interpreter(python: str | None) -> str:
+    if python is not None and not isinstance(python, str):
+        raise NcclkitError(
+            f"The training interpreter must be a path in quotes, but it is {python!r} ({type(python).__name__})."
+        )
+    return python or sys.executable
+
+
+def sizes(largest: int, smallest: int = 8, factor: int = 8) -> tuple[int, ...]:
+    """Message sizes in bytes from `smallest` to `largest`, growing by `factor`; `largest` is always among them."""
+    steps = []
+    size = smallest
+    while size < largest:
+        steps.append(size)
+        size *= factor
+    return (*steps, largest)
+
+
+async def plan(
+    case: Case,
+    *,
+    python: str | None = None,
+    ranks: int | None = None,
+    backend: str = "auto",
+    largest: int | None = None,
+    repeats: int = 10,
+    deadline: float = 120.0,
+    env: Mapping[str, str] | None = None,
+) -> Plan:
+    """Decide what to run from what the host has: NCCL on all GPUs, gloo with two ranks where there is none.
+
+    largest: message size in bytes (default 256 MiB on GPUs, 16 MiB on CPU); deadline: seconds.
+    Raises NcclkitError, in one sentence, for values that cannot work.
+    """
+    python = _interpreter(python)
+    _validate(ranks, backend, largest, repeats, deadline)
+    gpus = await _gpus(case, python)
+    chosen = ("nccl" if gpus else "gloo") if backend == "auto" else backend
+    count = ranks or (gpus if chosen == "nccl" else 2)
+    if chosen == "nccl" and count > gpus * max(1, slurm.nodes()):
+        raise NcclkitError(
+            f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees {gpus}; "
+            f"ask for at most {gpus} ranks or use gloo."
+        )
+    steps = sizes(largest or (256 * MIB if chosen == "nccl" else 16 * MIB))
+    argv = (
+        "collective",
+        "--backend",
+        chosen,
+        "--sizes",
+        ",".join(map(str, steps)),
+        "--repeats",
+        str(repeats),
+        "--timeout",
+        f"{max(5.0, deadline / 2):.0f}",
+    )
+    return Plan("all_reduce", argv, count, chosen, python, deadline, dict(env or {}), steps)
+
+
+async def _gpus(case: Case, python: str) -> int:
+    """Usable GPUs: from the facts where they were read under this interpreter, else by asking the interpreter."""
+    known = case.fact("software.torch.gpus") if case.fact("software.executable") == python else None
+    if known is not None:
+        return int(known)
+    answer = await local.check(python)
+    return int(answer["gpus"]) if answer["nccl"] else 0
+
+
+def _validate(ranks: Any, backend: Any, largest: Any, repeats: Any, deadline: Any) -> None:
+    """Refuse what cannot work, before anything is started (0 for ranks and largest lets the host decide)."""
+    if backend not in ("auto", "nccl", "gloo"):
+        raise NcclkitError(f"The backend must be auto, nccl or gloo, but it is {backend!r}.")
+    for name, value, least in (
+        ("ranks", ranks, 0),
+        ("bytes of the largest message", largest, 0),
+        ("repeats", repeats, 1),
+    ):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise NcclkitError(
+                f"The number of {name} must be a whole number of at least {max(least, 1)}, but it is {value!r}."
+            )
+    if not isinstance(deadline, (int, float)) or deadline <= 0:
+        raise NcclkitError(f"The deadline must be a number of seconds above 0, but it is {deadline!r}.")
+
+
+def recording_env(folder: Path, backend: str) -> dict[str, str]:
+    """Variables that make a run leave evidence behind; all of them stand in ``plan.json``."""
+    flight = str(folder / "fr_rank_")
+    env = {
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",  # the second name is the one before torch 2.8
+        "TORCH_FR_DUMP_TEMP_FILE": flight,
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": flight,
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+    if backend == "nccl":
+        env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING"}
+    return env
+
+
+async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: None) -> Run:
+    """Run a plan; whatever happens, the run folder, its events and its measurements are in the case afterwards."""
+    folder = case.new_run(plan.name)
+    env = recording_env(folder, plan.backend) | dict(plan.env)
+    write(folder / "plan.json", json.dumps(asdict(plan) | {"env": env}, indent=1))
+    on_record({"kind": "plan", "sizes": list(plan.sizes), "ranks": plan.ranks, "env": env})
+    argv = [plan.argv[0], "--folder", str(folder), *plan.argv[1:]]
+    started = time.monotonic()
+    records: list[dict[str, Any]] = []
+
+    def keep(record: dict[str, Any]) -> None:
+        records.append(record)
+        on_record(_finish(record, plan) if record["kind"] == "measure" else record)
+
+    try:
+        launch = slurm.run if slurm.nodes() > 1 else local.run
+        await launch(argv, plan.ranks, env, plan.deadline, folder, plan.python, keep)
+    finally:
+        run = _outcome(case, plan, folder, records, time.monotonic() - started)
+    return run
+
+
+def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float) -> Run:
+    """Put what the run left behind into the case, and say how it ended."""
+    measured = tuple(
+        from_dict(Measurement, _finish(r, plan) | {"hosts": 1, "run": folder.name, "env": dict(plan.env)})
+        for r in records
+        if r["kind"] == "measure"
+    )
+    expectation = bandwidth.expect("all_reduce", plan.backend, plan.ranks, case.facts)
+    measured = tuple(from_dict(Measurement, asdict(m) | {"expected": expectation.value}) for m in measured)
+    reading = evidence.read([folder])
+    case.add([*measured, *reading.events])
+    case.inputs = [row for row in case.inputs if row not in reading.inputs] + reading.inputs
+    case.save()
+    end = next((r for r in records if r["kind"] == "end"), {"reason": "cancelled"})
+    return Run(plan, folder, end["reason"], seconds, measured, expectation, _problem(records))
+
+
+def _finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """A ``measure`` record with algbw and busbw (GB/s) worked out; busbw is None with one rank."""
+    algbw = bandwidth.algbw(record["bytes"], record["time_us"])
+    busbw = bandwidth.busbw(record["op"], record["ranks"], algbw) if record["ranks"] > 1 else None
+    return record | {"algbw": algbw, "busbw": busbw, "backend": plan.backend}
+
+
+def _problem(records: list[dict[str, Any]]) -> str:
+    """The first rank's own error, else what the guard said."""
+    errors = [f"rank {r['rank']}: {r['error'].splitlines()[0]}" for r in records if r.get("phase") == "error"]
+    said = [r["say"] for r in records if r["kind"] == "end" and r.get("say")]
+    return next(iter([*errors, *said]), "")
+
+
+async def probe(case: Case, on_record: OnRecord = lambda record: None, **choices: Any) -> Run:
+    """The live test: plan it from the host's facts (see `plan` for the choices) and run it."""
+    return await execute(case, await plan(case, **choices), on_record)
+
+
+def run_blocking(coroutine: Any) -> Any:
+    """Run one of these coroutines from a script (a notebook awaits it instead)."""
+    return asyncio.run(coroutine)

@@ -1,0 +1,71 @@
+"""Captured machines give the facts that are known of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ncclkit.agent import facts
+from ncclkit.model import Fact
+
+MACHINES = sorted(path.parent for path in (Path(__file__).parents[1] / "machines").glob("*/machine.json"))
+KEYS = {"name", "value", "unit", "source", "why"}
+
+
+def read(machine: Path) -> dict[str, dict]:
+    """The facts of a recorded machine by name; each name comes once."""
+    rows = list(facts.collect(root=str(machine), paths={"work": "."}))
+    assert len({row["name"] for row in rows}) == len(rows)
+    return {row["name"]: row for row in rows}
+
+
+@pytest.fixture(params=MACHINES, ids=lambda path: path.name)
+def machine(request):
+    return request.param
+
+
+def test_facts_are_as_expected(machine):
+    known = read(machine)
+    for name, value in json.loads((machine / "expected.json").read_text()).items():
+        assert known[name]["value"] == value, known[name]
+
+
+def test_every_fact_is_complete(machine):
+    for row in read(machine).values():
+        assert set(row) == KEYS and Fact(**row) and json.dumps(row)
+        assert row["source"], row
+        assert row["value"] is not None or row["why"], row
+
+
+def test_no_reader_breaks(machine):
+    assert [row for name, row in read(machine).items() if name.startswith("facts.")] == []
+
+
+def values(machine: str, name: str) -> list[dict]:
+    return read(next(path for path in MACHINES if path.name == machine))[name]["value"]
+
+
+def test_kinds_of_interfaces():
+    kinds = {row["name"]: (row["kind"], row["state"]) for row in values("rdma-misnamed", "net.interfaces")}
+    assert kinds == {
+        "lo": ("loopback", "up"), "eno1": ("physical", "up"), "ens1": ("physical", "no carrier"),
+        "virbr0": ("bridge", "no carrier"), "tailscale0": ("tun", "up"), "ens1.100": ("virtual", "down"),
+        "veth1a2b": ("veth", "up"),
+    }
+
+
+def test_a_filter_that_matches_nothing_says_what_there_is():
+    known = read(next(path for path in MACHINES if path.name == "rdma-misnamed"))
+    assert known["net.nccl.interface"]["why"] == "NCCL_SOCKET_IFNAME=eth9 matches none of lo, eno1, tailscale0"
+
+
+def test_wrong_settings_are_problems_and_legal_ones_notes():
+    problems = {(row["kind"], row["name"]) for row in values("rdma-misnamed", "env.problems")}
+    assert problems == {
+        ("misspelt", "NCCL_BUFSIZE"), ("value", "NCCL_ALGO"), ("value", "NCCL_IB_DISABLE"), ("value", "RANK"),
+        ("device", "NCCL_SOCKET_IFNAME"), ("device", "GLOO_SOCKET_IFNAME"), ("device", "NCCL_IB_HCA"),
+    }
+    notes = {(row["kind"], row["name"]) for row in values("rdma-misnamed", "env.notes")}
+    assert notes == {("renamed", "NCCL_ASYNC_ERROR_HANDLING"), ("harmful", "NCCL_P2P_DISABLE")}
+    shadowed = [(row["name"], row["value"]) for row in values("h200-x8-slurm", "env.notes")]
+    assert shadowed == [("NCCL_DEBUG", "WARN"), ("NCCL_IB_TIMEOUT", "18")]

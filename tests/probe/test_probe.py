@@ -1,0 +1,123 @@
+"""The live test and the lab, with real gloo ranks: what was broken is named, what is healthy is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit import faults, probe
+from ncclkit.case import Case
+from ncclkit.diagnose import diagnose
+from ncclkit.model import NcclkitError
+from tests.processes import leftovers
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, probe.Run, list[dict[str, Any]]]:
+    """One case with the facts and one healthy live test."""
+    case, records = Case.open(tmp_path_factory.mktemp("case")), []
+    asyncio.run(probe.inspect(case))
+    run = asyncio.run(probe.probe(case, records.append, backend="gloo", largest=1 << 20))
+    return case, run, records
+
+
+def test_measures_and_checks(walked: tuple[Case, probe.Run, list[dict[str, Any]]]) -> None:
+    _, run, _ = walked
+    assert run.reason == "done"
+    assert [m.bytes for m in run.measurements] == list(probe.sizes(1 << 20))
+    assert all(
+        m.wrong == 0 and m.time_us > 0 and m.busbw == m.algbw for m in run.measurements
+    )  # factor 1 for two ranks
+    assert run.expectation is not None and run.expectation.value and run.expectation.words
+    assert "every value was right" in run.say and repr(run) == run.say
+
+
+def test_progress_arrives_before_the_end(walked: tuple[Case, probe.Run, list[dict[str, Any]]]) -> None:
+    records = walked[2]
+    kinds = [r["kind"] for r in records]
+    assert kinds[0] == "plan" and kinds.index("measure") < kinds.index("end")
+    first = next(r for r in records if r["kind"] == "measure")
+    assert first["algbw"] > 0 and first["busbw"] > 0
+
+
+def test_every_variable_that_was_set_stands_in_the_plan(walked: tuple[Case, probe.Run, list[dict[str, Any]]]) -> None:
+    _, run, records = walked
+    assert records[0]["env"]["TORCH_FR_BUFFER_SIZE"] == "2000"
+    assert '"TORCH_FR_BUFFER_SIZE": "2000"' in (run.folder / "plan.json").read_text()
+
+
+def test_the_folder_is_the_case(walked: tuple[Case, probe.Run, list[dict[str, Any]]]) -> None:
+    case, run, _ = walked
+    assert case.path is not None
+    again = Case.open(case.path)
+    assert again.measurements == list(run.measurements)
+    assert {e.data["phase"] for e in again.of("worker.phase")} >= {"hello", "init", "done"}
+    assert again.fact("cpu.usable") and again.fact("software.torch")
+
+
+def test_a_healthy_run_has_no_culprit(walked: tuple[Case, probe.Run, list[dict[str, Any]]]) -> None:
+    """This host's own facts may deserve a remark; the run itself must not."""
+    found = diagnose(walked[0]).findings
+    assert [f for f in found if f.culprits.get("ranks")] == []
+
+
+BROKEN = ["rank_late", "rank_raises", "rank_killed", "segfault", "other_size", "other_op", "ifname_missing"]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_lab_is_diagnosed(tmp_path: Path, name: str) -> None:
+    """Break a real job, read what it left, name the cause and the rank: three ranks, rank 1 is guilty."""
+    case = Case.open(tmp_path)
+    asyncio.run(faults.break_it(case, name, backend="gloo", ranks=3, culprit=1, timeout=8, deadline=90))
+    first = diagnose(case).findings[0]
+    assert first.cause == faults.fault(name).cause, first
+    assert first.evidence and first.advice
+    if faults.fault(name).one_rank:
+        assert first.culprits["ranks"] == (1,), first
+    assert leftovers() == []
+
+
+def test_a_recording_is_clean_and_tells_its_truth(tmp_path: Path) -> None:
+    case = Case.open(tmp_path / "case")
+    run = asyncio.run(faults.break_it(case, "rank_raises", backend="gloo", ranks=2, timeout=8, deadline=90))
+    kept = faults.bundle(run, tmp_path / "kept", {"hardware": "test"})
+    text = "".join(p.read_bytes().decode("latin-1") for p in kept.rglob("*") if p.suffix != ".gz" and p.is_file())
+    assert str(tmp_path) not in text
+    assert '"cause": "rank_exception"' in (kept / "case.json").read_text()
+    assert not (kept / "runs" / "1-rank_raises" / "truth.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("choices", "says"),
+    [
+        ({"ranks": "abc"}, "whole number"),
+        ({"ranks": -1}, "at least 1"),
+        ({"ranks": True}, "whole number"),
+        ({"backend": "mpi"}, "auto, nccl or gloo"),
+        ({"deadline": 0}, "seconds above 0"),
+        ({"deadline": "x"}, "seconds above 0"),
+        ({"backend": "nccl", "ranks": 999}, "need 999 GPUs"),
+        ({"python": "/no/such"}, "does not exist"),
+        ({"python": 7}, "path in quotes"),
+        ({"largest": "big"}, "bytes"),
+        ({"repeats": 0}, "repeats"),
+    ],
+)
+def test_bad_choices_are_one_sentence(tmp_path: Path, choices: dict[str, Any], says: str) -> None:
+    with pytest.raises(NcclkitError, match=says) as error:
+        asyncio.run(probe.plan(Case.open(tmp_path), **choices))
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_fault() -> None:
+    with pytest.raises(NcclkitError, match="the lab knows healthy, rank_late"):
+        faults.fault("nonsense")
+
+
+def test_sizes_end_with_the_largest() -> None:
+    assert probe.sizes(8) == (8,)
+    assert probe.sizes(1000) == (8, 64, 512, 1000)
+    assert probe.sizes(4) == (4,)
