@@ -46,7 +46,7 @@ PCIE_LANE = {1: 1.5 / 8, 2: 3.0 / 8, 3: 6.0 / 8, 4: 12.0 / 8, 5: 24.0 / 8, 6: 48
 STAR = ("all_to_all", "gather", "scatter")
 """Operations in which a rank talks to many others at once; the rest pass data on from neighbour to neighbour."""
 
-USUAL = "80 to 95 % of such a bound is usual for large messages."
+USUAL = "80 to 98 % of such a bound is usual for large messages."
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class Expectation:
     limit: str
     """nvlink, pcie, network, loopback, or none where nothing could be derived."""
     words: str
+    usual: float = 0.8
+    """Share of the bound that large messages usually reach at least."""
 
     def __str__(self) -> str:
         return self.words
@@ -270,4 +272,5 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
             f"{cost:.2f} CPU seconds per GB; {what}, so busbw is at most {value:.2f} GB/s. "
             "gloo's own adding and copying come on top: about half of this bound is usual."
         ),
+        usual=0.4,
     )

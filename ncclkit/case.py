@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
+import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -24,6 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ncclkit import __version__
 from ncclkit.model import (
     SCHEMA,
     Advice,
@@ -48,7 +51,14 @@ class Case:
     def __init__(self, path: Path | None = None, *, read_only: bool = False) -> None:
         self.path = path
         self.read_only = read_only
-        self.about: dict[str, Any] = {"schema": SCHEMA, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        self.about: dict[str, Any] = {
+            "schema": SCHEMA,
+            "created": _now(),
+            "ncclkit": __version__,
+            "python": platform.python_version(),
+            "host": socket.gethostname(),
+            "asked": [],
+        }
         self.facts: list[Fact] = []
         self.events: list[Event] = []
         self.measurements: list[Measurement] = []
@@ -145,6 +155,7 @@ class Case:
             raise NcclkitError(
                 f"Cannot make a run folder in {runs}: {error.strerror}; free space or name another case."
             ) from error
+        self.about.setdefault("asked", []).append({"run": folder.name, "time": _now()})
         return folder
 
     def runs(self) -> list[Path]:
@@ -179,6 +190,10 @@ class Case:
             f"Case({str(self.path) if self.path else 'in memory'}: {len(self.facts)} facts, {len(self.events)} events, "
             f"{len(self.measurements)} measurements, {len(self.findings)} findings, {len(self.runs())} runs)"
         )
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def write(path: Path, text: str | bytes) -> None:

@@ -7,22 +7,13 @@ own processes and folder, and it ends with the run.
 
 from __future__ import annotations
 
-import gzip
 import json
-import pickle
-import re
-import shutil
-import socket
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ncclkit import probe
 from ncclkit.case import Case, write
-from ncclkit.evidence import pickles
 from ncclkit.model import NcclkitError
 
 
@@ -127,85 +118,3 @@ async def break_it(
     truth = {"fault": name, "cause": chosen.cause, "ranks": [guilty] if chosen.one_rank else []}
     write(run.folder / "truth.json", json.dumps(truth))
     return run
-
-
-KEEP = (
-    "rank*.log",
-    "launcher.log",
-    "wire.jsonl",
-    "status.json",
-    "plan.json",
-    "processes.json",
-    "ras.txt",
-    "stacks_rank*.txt",
-    "fr_rank_*",
-    "truth.json",
-)
-
-
-def bundle(run: probe.Run, target: Path, about: dict[str, Any]) -> Path:
-    """Keep a run as a recording: a small case folder with machine paths and names replaced, text files gzipped.
-
-    about: hardware, versions, date, as said by the recording script; written to ``case.json`` with the ground truth.
-    """
-    folder = target / "runs" / f"1-{run.plan.name}"
-    folder.mkdir(parents=True)
-    clean = _cleaner(run.folder)
-    for pattern in KEEP:
-        for source in sorted(run.folder.glob(pattern)):
-            _keep(source, folder, clean)
-    shutil.move(folder / "truth.json", target / "truth.json")
-    about = about | {
-        "schema": 1,
-        "sample": target.name,
-        "recorded": time.strftime("%Y-%m-%d"),
-        "ranks": run.plan.ranks,
-        "truth": json.loads((target / "truth.json").read_text()),
-    }
-    write(target / "case.json", json.dumps(about, indent=1))
-    return target
-
-
-def _keep(source: Path, folder: Path, clean: Callable[[str], str]) -> None:
-    if source.name.startswith("fr_rank_"):
-        write(folder / source.name, pickle.dumps(_walk(pickles.loads(source.read_bytes()), clean), protocol=2))
-    elif source.suffix == ".json":
-        write(folder / source.name, clean(source.read_text()))
-    else:
-        text = clean(source.read_text(errors="replace"))
-        write(folder / f"{source.name}.gz", gzip.compress(text.encode(), mtime=0))
-
-
-def _walk(value: Any, clean: Callable[[str], str]) -> Any:
-    """The same nested value with every string cleaned."""
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, dict):
-        return {_walk(key, clean): _walk(item, clean) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_walk(item, clean) for item in value)
-    return value
-
-
-def _cleaner(folder: Path) -> Callable[[str], str]:
-    """Replace this machine's paths, host name and addresses by neutral ones."""
-    names = sorted({socket.gethostname(), socket.gethostname().split(".")[0]} - {"localhost"}, key=len, reverse=True)
-    host = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in names) or r"(?!)")
-    pairs = [
-        (str(folder), "/case/run"),
-        (sys.prefix, "/env"),
-        (sys.base_prefix, "/python"),
-        (str(Path.home()), "/home/user"),
-        (str(Path.cwd()), "/work"),
-    ]
-
-    def clean(text: str) -> str:
-        for old, new in pairs:
-            text = text.replace(old, new) if len(old) > 4 else text  # "/" stands in every path
-        text = host.sub("node-1", text)
-        text = re.sub(
-            r"(?<![\w.])(?!127\.|0\.0\.0\.0|255\.)\d{1,3}(?:\.\d{1,3}){3}(?=[<:\]\s,)/'\"]|$)", "10.0.0.1", text
-        )
-        return text
-
-    return clean

@@ -68,6 +68,8 @@ class Run:
     def say(self) -> str:
         """The outcome in one sentence."""
         what = f"{self.plan.ranks} ranks over {self.plan.backend}"
+        if self.reason == "done" and self.measurements and self.plan.ranks == 1:
+            return f"all_reduce works on one rank over {self.plan.backend}; nothing travels there, so no bandwidth."
         if self.reason == "done" and self.measurements:
             best = max(self.measurements, key=lambda m: m.busbw or m.algbw)
             wrong = sum(m.wrong for m in self.measurements)

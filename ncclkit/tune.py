@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncclkit import probe
+from ncclkit.bandwidth import Expectation
 from ncclkit.case import Case
 from ncclkit.model import Advice, Measurement, NcclkitError
 
@@ -53,16 +54,18 @@ def fit(measurements: Sequence[Measurement]) -> Line | None:
     return Line(alpha, max(large.time_us - alpha, 0.05 * large.time_us) / large.bytes)
 
 
-def advise(measurements: Sequence[Measurement], expected: float | None = None, words: str = "") -> list[Advice]:
+def advise(measurements: Sequence[Measurement], expectation: Expectation | None = None) -> list[Advice]:
     """What to set, and what to look into, with this machine's own numbers.
 
-    measurements: one all_reduce size curve; expected: busbw in GB/s that the topology should give, `words` says why.
+    measurements: one all_reduce size curve; expectation: the busbw that this topology should give.
     """
+    if all(m.ranks == 1 for m in measurements):
+        return []  # nothing travels, so nothing can be advised
     line = fit(measurements)
     advice = [] if line is None else [_bucket(line)]
     best = max((m for m in measurements if m.busbw), key=lambda m: m.busbw or 0.0, default=None)
-    if best is not None and expected:
-        advice.append(_ratio(best, expected, words))
+    if best is not None and expectation is not None and expectation.value:
+        advice.append(_ratio(best, expectation.value, expectation))
     advice += [_jitter(m) for m in _jittery(measurements)[:1]]
     return advice
 
@@ -81,10 +84,14 @@ def _bucket(line: Line) -> Advice:
     )
 
 
-def _ratio(best: Measurement, expected: float, words: str) -> Advice:
-    ratio = (best.busbw or 0.0) / expected
-    numbers = f"{best.busbw:.2f} of {expected:.2f} GB/s busbw = {ratio:.0%} at {_bytes(best.bytes)}"
-    if ratio >= 0.7:
+LOW = 0.85
+"""A ratio below this part of the usual share asks for a reason."""
+
+
+def _ratio(best: Measurement, bound: float, expectation: Expectation) -> Advice:
+    ratio, words = (best.busbw or 0.0) / bound, expectation.words
+    numbers = f"{best.busbw:.2f} of at most {bound:.2f} GB/s busbw = {ratio:.0%} at {_bytes(best.bytes)}"
+    if ratio >= LOW * expectation.usual:
         return Advice(
             do="Leave NCCL's variables alone: the path is used well.",
             why=f"{numbers}. {words}",
@@ -93,7 +100,7 @@ def _ratio(best: Measurement, expected: float, words: str) -> Advice:
     return Advice(
         do="Look for the reason before tuning: this path gives clearly less than it should.",
         why=f"{numbers}. {words}",
-        command="ncclkit diagnose --case <folder>",
+        command="ncclkit diagnose <case folder>",
         check="The ratio of a repeated live test.",
         risk="Variables copied from elsewhere may hide the reason.",
     )

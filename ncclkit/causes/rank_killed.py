@@ -45,7 +45,7 @@ BY = {
 }
 
 OURS = ("deadline", "cancelled", "orphaned")
-"""Ends of a run whose signals the guard sent."""
+"""Ends of a run whose SIGTERM the guard sent; the ranks that it kills leave no exit code behind."""
 
 
 def diagnose(case: Case) -> Finding:
@@ -67,11 +67,11 @@ def diagnose(case: Case) -> Finding:
     if memory:
         return clear(ID, "The OOM killer says that it was memory.", tuple(memory[:2]))
     ours = [e for e in case.of("run.end") if e.data.get("reason") in OURS]
-    if ours:
-        return clear(ID, "ncclkit itself ended this run.", tuple(ours))
-    killed = look(case).killed
+    killed = {rank: end for rank, end in look(case).killed.items() if not ours or _number(end) == 9}
     if killed:
         return _tell(case, killed)
+    if ours:
+        return clear(ID, "ncclkit itself ended this run.", tuple(ours))
     told = [e for e in case.of("python.exception") if str(e.data.get("type", "")).endswith("SignalException")]
     told += matching(case.of("system.error"), "Signal 15 (SIGTERM) received")
     named = [e for e in case.of("system.error") if e.data.get("what") == "killed"]
@@ -90,10 +90,15 @@ def diagnose(case: Case) -> Finding:
     )
 
 
+def _number(end: Event) -> int:
+    """The signal that ended a process."""
+    return abs(int(end.data.get("signal") or end.data.get("exitcode") or 9))
+
+
 def _tell(case: Case, killed: dict[int, Event]) -> Finding:
     ranks = tuple(sorted(rank for rank in killed if rank >= 0))
     first = in_order(killed.values())[0]
-    number = abs(first.data.get("signal") or first.data.get("exitcode") or 9)
+    number = _number(first)
     name = {9: "SIGKILL", 15: "SIGTERM"}.get(number, f"signal {number}")
     say = (
         f"{start(name_ranks(ranks))}{on(first.host)} was killed by {name} from outside and nothing here says by whom; "

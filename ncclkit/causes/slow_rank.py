@@ -209,11 +209,16 @@ def _tell(case: Case, scene: Scene, suspicion: Suspicion) -> Finding:
         ID,
         strength,
         say,
-        pick(why, in_order(scene.waiting.values())),
+        pick(why, _counted(case, ranks), in_order(scene.waiting.values())),
         ranks=ranks,
         advice=_advice(case, ranks, where),
         next=None if strength == "proven" else experiment(case),
     )
+
+
+def _counted(case: Case, ranks: tuple[int, ...]) -> list[Event]:
+    """NCCL's own count of launches, where it says the same."""
+    return [report for report in case.of("ras.communicator") if set(report.data.get("behind", ())) & set(ranks)]
 
 
 def _call(first: Event | None, why: list[Event]) -> str:

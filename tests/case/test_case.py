@@ -112,5 +112,9 @@ def test_full_disk(tmp_path: Path) -> None:
 
 
 def test_about_says_when_and_which_schema(tmp_path: Path) -> None:
-    Case.open(tmp_path).save()
-    assert json.loads((tmp_path / "case.json").read_text())["schema"] == 1
+    case = Case.open(tmp_path)
+    case.new_run("probe")
+    case.save()
+    about = json.loads((tmp_path / "case.json").read_text())
+    assert about["schema"] == 1 and about["host"] and about["ncclkit"] and about["created"]
+    assert [asked["run"] for asked in about["asked"]] == ["1-probe"]

@@ -22,15 +22,28 @@ def made(**values: object) -> list[Fact]:
 
 def pcie(count: int, generation: int = 4, width: int = 16) -> list[Fact]:
     matrix = {f"GPU{a}": {f"GPU{b}": "PHB" for b in range(count) if b != a} for a in range(count)}
-    links = [Fact(f"gpu.{gpu}.pcie.{name}", value) for gpu in range(count)
-             for name, value in (("gen.max", generation), ("gen", 1), ("width", width))]
+    links = [
+        Fact(f"gpu.{gpu}.pcie.{name}", value)
+        for gpu in range(count)
+        for name, value in (("gen.max", generation), ("gen", 1), ("width", width))
+    ]
     return [Fact("gpu.count", count), Fact("gpu.topology", matrix), *links]
 
 
-@pytest.mark.parametrize("op, ranks, factor", [
-    ("all_reduce", 2, 1.0), ("all_reduce", 8, 1.75), ("all_gather", 4, 0.75), ("reduce_scatter", 4, 0.75),
-    ("all_to_all", 2, 0.5), ("gather", 4, 0.75), ("broadcast", 8, 1.0), ("send_recv", 2, 1.0), ("all_reduce", 1, 0.0),
-])
+@pytest.mark.parametrize(
+    "op, ranks, factor",
+    [
+        ("all_reduce", 2, 1.0),
+        ("all_reduce", 8, 1.75),
+        ("all_gather", 4, 0.75),
+        ("reduce_scatter", 4, 0.75),
+        ("all_to_all", 2, 0.5),
+        ("gather", 4, 0.75),
+        ("broadcast", 8, 1.0),
+        ("send_recv", 2, 1.0),
+        ("all_reduce", 1, 0.0),
+    ],
+)
 def test_factor(op, ranks, factor):
     assert bandwidth.factor(op, ranks) == factor
 
@@ -42,20 +55,28 @@ def test_bandwidths():
     assert bandwidth.busbw("barrier", 8, 0.0) is None
 
 
-@pytest.mark.parametrize("call, words", [
-    (lambda: bandwidth.factor("allreduce", 2), "all_reduce"),
-    (lambda: bandwidth.factor("reduce", 0), "at least 1 rank"),
-    (lambda: bandwidth.algbw(8, 0), "0 us"), (lambda: bandwidth.expect("reduce", "mpi", 2, []), "nccl and gloo"),
-])
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: bandwidth.factor("allreduce", 2), "all_reduce"),
+        (lambda: bandwidth.factor("reduce", 0), "at least 1 rank"),
+        (lambda: bandwidth.algbw(8, 0), "0 us"),
+        (lambda: bandwidth.expect("reduce", "mpi", 2, []), "nccl and gloo"),
+    ],
+)
 def test_bad_input(call, words):
     with pytest.raises(NcclkitError, match=words):
         call()
 
 
-@pytest.mark.parametrize("machine, op, ranks, value, limit", [
-    ("h200-x4", "all_reduce", 4, 18 * 20.6, "nvlink"), ("h200-x8-slurm", "all_reduce", 8, 17 * 20.6, "nvlink"),
-    ("h200-x8-slurm", "all_reduce", 2, 18 * 20.6, "nvlink"),  # GPU 3, which lost a link, is not in use
-])
+@pytest.mark.parametrize(
+    "machine, op, ranks, value, limit",
+    [
+        ("h200-x4", "all_reduce", 4, 18 * 20.6, "nvlink"),
+        ("h200-x8-slurm", "all_reduce", 8, 17 * 20.6, "nvlink"),
+        ("h200-x8-slurm", "all_reduce", 2, 18 * 20.6, "nvlink"),  # GPU 3, which lost a link, is not in use
+    ],
+)
 def test_nvlink(machine, op, ranks, value, limit):
     bound = bandwidth.expect(op, "nccl", ranks, of(machine))
     assert (bound.value, bound.limit) == (pytest.approx(value), limit)
@@ -64,8 +85,16 @@ def test_nvlink(machine, op, ranks, value, limit):
 
 def test_what_was_measured_lies_just_below_the_bound():
     [here] = [ref for ref in bandwidth.REFERENCES if ref.source.startswith("ncclkit")]
-    bound = bandwidth.expect("all_reduce", "nccl", 8, made(gpu__count=8, gpu__0__model="NVIDIA H200", gpu__topology={
-        f"GPU{a}": {f"GPU{b}": "NV18" for b in range(8) if b != a} for a in range(8)}))
+    bound = bandwidth.expect(
+        "all_reduce",
+        "nccl",
+        8,
+        made(
+            gpu__count=8,
+            gpu__0__model="NVIDIA H200",
+            gpu__topology={f"GPU{a}": {f"GPU{b}": "NV18" for b in range(8) if b != a} for a in range(8)},
+        ),
+    )
     assert 0.95 < here.busbw / bound.value < 1
 
 
@@ -86,31 +115,48 @@ def test_pcie_takes_the_slowest_link_at_its_full_generation():
     assert bandwidth.expect("all_reduce", "nccl", 2, chosen).value == 12.0
 
 
-@pytest.mark.parametrize("backend, ranks, facts, words", [
-    ("nccl", 1, pcie(2), "no data crosses a link"), ("nccl", 3, pcie(2), "3 ranks on 2 GPUs"),
-    ("nccl", 2, [], "how the GPUs are joined"),
-    ("nccl", 2, made(gpu__count=2, gpu__topology=None), "how the GPUs are joined"),
-    ("nccl", 2, pcie(2)[:2], "PCIe link of GPU 0"), ("gloo", 2, [], "loopback"),
-])
+@pytest.mark.parametrize(
+    "backend, ranks, facts, words",
+    [
+        ("nccl", 1, pcie(2), "no data crosses a link"),
+        ("nccl", 3, pcie(2), "3 ranks on 2 GPUs"),
+        ("nccl", 2, [], "how the GPUs are joined"),
+        ("nccl", 2, made(gpu__count=2, gpu__topology=None), "how the GPUs are joined"),
+        ("nccl", 2, pcie(2)[:2], "PCIe link of GPU 0"),
+        ("gloo", 2, [], "loopback"),
+    ],
+)
 def test_without_the_facts_there_is_no_bound_but_a_reason(backend, ranks, facts, words):
     bound = bandwidth.expect("all_reduce", backend, ranks, facts)
     assert (bound.value, bound.limit) == (None, "none") and words in bound.words
 
 
-@pytest.mark.parametrize("op, ranks, value", [
-    ("all_reduce", 2, 4.0), ("all_reduce", 8, 1.0), ("broadcast", 9, 1.0), ("gather", 8, 8.0), ("all_to_all", 8, 1.0),
-])
+@pytest.mark.parametrize(
+    "op, ranks, value",
+    [
+        ("all_reduce", 2, 4.0),
+        ("all_reduce", 8, 1.0),
+        ("broadcast", 9, 1.0),
+        ("gather", 8, 8.0),
+        ("all_to_all", 8, 1.0),
+    ],
+)
 def test_gloo_shares_the_cores(op, ranks, value):
     facts = made(net__loopback__bandwidth=4.0, net__loopback__cost=0.25, cpu__usable=2)
     bound = bandwidth.expect(op, "gloo", ranks, facts)
     assert (bound.value, bound.limit) == (value, "loopback") and f"at most {value:.2f} GB/s" in bound.words
 
 
-@pytest.mark.parametrize("op, backend, env, value", [
-    ("all_reduce", "nccl", {}, 100.0), ("all_reduce", "nccl", {"env.NCCL_IB_DISABLE": "1"}, 1.25),
-    ("all_reduce", "gloo", {}, 1.25),
-    ("all_to_all", "nccl", {}, 100 / 8 * (15 / 16) / 0.5), ("gather", "nccl", {}, 187.5),
-])
+@pytest.mark.parametrize(
+    "op, backend, env, value",
+    [
+        ("all_reduce", "nccl", {}, 100.0),
+        ("all_reduce", "nccl", {"env.NCCL_IB_DISABLE": "1"}, 1.25),
+        ("all_reduce", "gloo", {}, 1.25),
+        ("all_to_all", "nccl", {}, 100 / 8 * (15 / 16) / 0.5),
+        ("gather", "nccl", {}, 187.5),
+    ],
+)
 def test_two_hosts_share_the_network(op, backend, env, value):
     ports = [{"device": f"mlx5_{n}", "state": "ACTIVE" if n < 2 else "DOWN", "rate": 400.0} for n in range(3)]
     facts = [Fact("net.rdma", ports), Fact("net.interfaces", [{"name": "eth0", "speed": 10000}])]

@@ -9,16 +9,48 @@ from hypothesis import strategies as st
 from ncclkit.agent.facts import cpu, gpu, host, limits, network, software, storage, variables
 from ncclkit.agent.facts.machine import Answer, Machine, Unread
 
-READERS = (cpu.facts, gpu.facts, host.facts, limits.facts, network.facts, software.facts, variables.facts,
-           lambda machine: storage.facts(machine, {"work": "."}))
+READERS = (
+    cpu.facts,
+    gpu.facts,
+    host.facts,
+    limits.facts,
+    network.facts,
+    software.facts,
+    variables.facts,
+    lambda machine: storage.facts(machine, {"work": "."}),
+)
 TEXTS = st.one_of(
     st.text(max_size=60),
-    st.sampled_from([
-        "", "\n", "0", "-1", "max", "max 100000", "unlimited", "N/A", "0::/a/b", "1:memory:/x", "4: ACTIVE", "a b c d",
-        "Max open files  many many", "<nvidia_smi_log><gpu/></nvidia_smi_log>", "<nvidia_smi_log>",
-        "\tGPU0\tGPU1\nGPU0\tX\n", "GPU 0:\n Link 0: x GB/s", "eth0 0 0", "Iface\nx\n",
-        "25 1 259:2 / / rw - ext4 /dev/sda1 rw", "{}", "[]", "null", "1", '{"libraries": 1}', '{"libraries": [2]}',
-    ]),
+    st.sampled_from(
+        [
+            "",
+            "\n",
+            "0",
+            "-1",
+            "max",
+            "max 100000",
+            "unlimited",
+            "N/A",
+            "0::/a/b",
+            "1:memory:/x",
+            "4: ACTIVE",
+            "a b c d",
+            "Max open files  many many",
+            "<nvidia_smi_log><gpu/></nvidia_smi_log>",
+            "<nvidia_smi_log>",
+            "\tGPU0\tGPU1\nGPU0\tX\n",
+            "GPU 0:\n Link 0: x GB/s",
+            "eth0 0 0",
+            "Iface\nx\n",
+            "25 1 259:2 / / rw - ext4 /dev/sda1 rw",
+            "{}",
+            "[]",
+            "null",
+            "1",
+            '{"libraries": 1}',
+            '{"libraries": [2]}',
+        ]
+    ),
 )
 
 
@@ -26,8 +58,17 @@ class Garbage(Machine):
     """A machine on which every source says one of a few arbitrary texts."""
 
     def __init__(self, texts):
-        self.texts, self.environ = texts, {"LD_LIBRARY_PATH": texts[0], "NCCL_ALGO": texts[0], "NCCL_COMM_ID": texts[0],
-                                           "NCCL_SOCKET_IFNAME": texts[-1], "HOME": "/h", "MASTER_PORT": texts[0]}
+        self.texts, self.environ = (
+            texts,
+            {
+                "LD_LIBRARY_PATH": texts[0],
+                "NCCL_ALGO": texts[0],
+                "NCCL_COMM_ID": texts[0],
+                "NCCL_SOCKET_IFNAME": texts[-1],
+                "HOME": "/h",
+                "MASTER_PORT": texts[0],
+            },
+        )
 
     def say(self, *key):
         return self.texts[zlib.crc32(repr(key).encode()) % len(self.texts)]

@@ -32,10 +32,12 @@ def here(tmp_path_factory):
 def test_facts_agree_with_other_ways_to_ask(here):
     shm = os.statvfs("/dev/shm")
     expected = {
-        "host.name": socket.gethostname(), "host.kernel": os.uname().release,
+        "host.name": socket.gethostname(),
+        "host.kernel": os.uname().release,
         "limits.nofile.soft": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "limits.shm.size": shm.f_blocks * shm.f_frsize,
-        "memory.total": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "software.executable": sys.executable,
+        "memory.total": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "software.executable": sys.executable,
         "software.python": sys.version.split()[0],
     }
     assert {name: here[name]["value"] for name in expected} == expected

@@ -48,8 +48,12 @@ def values(machine: str, name: str) -> list[dict]:
 def test_kinds_of_interfaces():
     kinds = {row["name"]: (row["kind"], row["state"]) for row in values("rdma-misnamed", "net.interfaces")}
     assert kinds == {
-        "lo": ("loopback", "up"), "eno1": ("physical", "up"), "ens1": ("physical", "no carrier"),
-        "virbr0": ("bridge", "no carrier"), "tailscale0": ("tun", "up"), "ens1.100": ("virtual", "down"),
+        "lo": ("loopback", "up"),
+        "eno1": ("physical", "up"),
+        "ens1": ("physical", "no carrier"),
+        "virbr0": ("bridge", "no carrier"),
+        "tailscale0": ("tun", "up"),
+        "ens1.100": ("virtual", "down"),
         "veth1a2b": ("veth", "up"),
     }
 
@@ -62,8 +66,13 @@ def test_a_filter_that_matches_nothing_says_what_there_is():
 def test_wrong_settings_are_problems_and_legal_ones_notes():
     problems = {(row["kind"], row["name"]) for row in values("rdma-misnamed", "env.problems")}
     assert problems == {
-        ("misspelt", "NCCL_BUFSIZE"), ("value", "NCCL_ALGO"), ("value", "NCCL_IB_DISABLE"), ("value", "RANK"),
-        ("device", "NCCL_SOCKET_IFNAME"), ("device", "GLOO_SOCKET_IFNAME"), ("device", "NCCL_IB_HCA"),
+        ("misspelt", "NCCL_BUFSIZE"),
+        ("value", "NCCL_ALGO"),
+        ("value", "NCCL_IB_DISABLE"),
+        ("value", "RANK"),
+        ("device", "NCCL_SOCKET_IFNAME"),
+        ("device", "GLOO_SOCKET_IFNAME"),
+        ("device", "NCCL_IB_HCA"),
     }
     notes = {(row["kind"], row["name"]) for row in values("rdma-misnamed", "env.notes")}
     assert notes == {("renamed", "NCCL_ASYNC_ERROR_HANDLING"), ("harmful", "NCCL_P2P_DISABLE")}

@@ -15,8 +15,20 @@ def test_a_recording_replays(tmp_path, monkeypatch):
     live = {row["name"]: row["value"] for row in facts.collect(torch=False, paths={"work": "."})}
     replayed = {row["name"]: row["value"] for row in first}
     assert set(replayed) == set(live)
-    steady = ("host.os", "limits.nofile.soft", "cpu.total", "cpu.numa", "memory.total", "env.NCCL_DEBUG", "gpu.count",
-              "net.default", "net.nccl.interface", "net.gloo.interface", "software.python", "storage.work.type")
+    steady = (
+        "host.os",
+        "limits.nofile.soft",
+        "cpu.total",
+        "cpu.numa",
+        "memory.total",
+        "env.NCCL_DEBUG",
+        "gpu.count",
+        "net.default",
+        "net.nccl.interface",
+        "net.gloo.interface",
+        "software.python",
+        "storage.work.type",
+    )
     assert {name: replayed[name] for name in steady} == {name: live[name] for name in steady}
 
 
@@ -31,7 +43,8 @@ def hidden(text: str) -> str:
 
 def test_a_recording_does_not_name_the_machine():
     assert hidden("node-7.cluster 10.1.2.3/24 127.0.0.1 fd00::3 /home/alice/x") == (
-        "host0 192.0.2.1/24 127.0.0.1 2001:db8::2 /home/user/x")
+        "host0 192.0.2.1/24 127.0.0.1 2001:db8::2 /home/user/x"
+    )
     assert hidden("110.1.2.3 10.1.2.33 node-7.clusters") == "110.1.2.3 10.1.2.33 node-7.clusters"
     gpu, none = "GPU-1b5c0e6a-0b1c-4d5e-8f90-123456789abc", "GPU-00000000-0000-0000-0000-000000000000"
     assert hidden(f"<serial>1654</serial><uuid>{gpu}</uuid> {gpu}") == f"<serial>0</serial><uuid>{none}</uuid> {none}"

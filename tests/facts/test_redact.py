@@ -17,17 +17,41 @@ NAMES = """
     wandbApiKey clientSecret NCCL_ENCRYPTION_KEYS TORCH_AWS_SECRET_ACCESS_KEY MASTER_KEY SLURM_OTP
 """.split()
 VALUES = [
-    "https://user:{}@host/x", "https://{}@host", "redis://:{}@10.0.0.1:6379/0", "--password={}", "--api-key={} --lr=1",
-    '{{"token": "{}"}}', "token:{}", "https://host/a?sig={}&x=1", "https://host/?access_key={}", "Bearer {}",
+    "https://user:{}@host/x",
+    "https://{}@host",
+    "redis://:{}@10.0.0.1:6379/0",
+    "--password={}",
+    "--api-key={} --lr=1",
+    '{{"token": "{}"}}',
+    "token:{}",
+    "https://host/a?sig={}&x=1",
+    "https://host/?access_key={}",
+    "Bearer {}",
     "Authorization: Bearer {}",
-    "hf_{}", "ghp_{}", "github_pat_{}", "sk-{}", "glpat-{}", "xoxb-{}", "AKIA{}", "eyJhbGciOiJI.{}.abc",
+    "hf_{}",
+    "ghp_{}",
+    "github_pat_{}",
+    "sk-{}",
+    "glpat-{}",
+    "xoxb-{}",
+    "AKIA{}",
+    "eyJhbGciOiJI.{}.abc",
     "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----",
 ]
 HARMLESS = {
-    "NCCL_IB_PKEY": "0x7fff", "NCCL_SOCKET_IFNAME": "^docker,lo", "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1", "UCX_TLS": "rc",
-    "NCCL_PROXY_DUMP_SIGNAL": "10", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "NCCL_TOPO_FILE": "/etc/topo.xml",
-    "LD_LIBRARY_PATH": "/opt/nccl/lib:/usr/lib", "MASTER_ADDR": "node-1.cluster", "SLURM_JOB_NODELIST": "node-[1-8]",
-    "TORCH_CUDA_ARCH_LIST": "9.0a", "storage": "10.0.0.1@tcp:10.0.0.2@tcp:/scratch", "CUDA_VISIBLE_DEVICES": "0,1",
+    "NCCL_IB_PKEY": "0x7fff",
+    "NCCL_SOCKET_IFNAME": "^docker,lo",
+    "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1",
+    "UCX_TLS": "rc",
+    "NCCL_PROXY_DUMP_SIGNAL": "10",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    "NCCL_TOPO_FILE": "/etc/topo.xml",
+    "LD_LIBRARY_PATH": "/opt/nccl/lib:/usr/lib",
+    "MASTER_ADDR": "node-1.cluster",
+    "SLURM_JOB_NODELIST": "node-[1-8]",
+    "TORCH_CUDA_ARCH_LIST": "9.0a",
+    "storage": "10.0.0.1@tcp:10.0.0.2@tcp:/scratch",
+    "CUDA_VISIBLE_DEVICES": "0,1",
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ncclkit import faults, probe
+from ncclkit import faults, probe, recording
 from ncclkit.case import Case
 from ncclkit.diagnose import diagnose
 from ncclkit.model import NcclkitError
@@ -83,7 +83,7 @@ def test_the_lab_is_diagnosed(tmp_path: Path, name: str) -> None:
 def test_a_recording_is_clean_and_tells_its_truth(tmp_path: Path) -> None:
     case = Case.open(tmp_path / "case")
     run = asyncio.run(faults.break_it(case, "rank_raises", backend="gloo", ranks=2, timeout=8, deadline=90))
-    kept = faults.bundle(run, tmp_path / "kept", {"hardware": "test"})
+    kept = recording.bundle(run, tmp_path / "kept", {"hardware": "test"})
     text = "".join(p.read_bytes().decode("latin-1") for p in kept.rglob("*") if p.suffix != ".gz" and p.is_file())
     assert str(tmp_path) not in text
     assert '"cause": "rank_exception"' in (kept / "case.json").read_text()

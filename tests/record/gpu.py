@@ -23,12 +23,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit import faults, probe  # noqa: E402
+from ncclkit import faults, probe, recording  # noqa: E402
 from ncclkit.case import Case  # noqa: E402
 from ncclkit.launch import local  # noqa: E402
 
-ENDS = {"healthy": "done"}
-"""How a fault's run must end; every other one must fail."""
+HANG = "hang"
+"""The late rank once more, but looked at while it hangs: the deadline comes before the collective's own timeout."""
+ENDS = {"healthy": "done", HANG: "deadline"}
+"""How a run must end; every other one must fail."""
 
 
 async def main(out: Path, names: list[str]) -> int:
@@ -38,18 +40,19 @@ async def main(out: Path, names: list[str]) -> int:
     backend, ranks = ("nccl", answer["gpus"]) if answer["gpus"] else ("gloo", 4)
     wrong = 0
     for name in names:
-        chosen = faults.fault(name)
+        chosen = faults.fault("rank_late" if name == HANG else name)
         if backend not in chosen.backends:
             continue
         started = time.time()
         case = Case.open(out / "work" / name)
+        timeout, deadline = (600, 40) if name == HANG else (12, 100)
         run = await faults.break_it(
-            case, name, ranks=ranks, backend=backend, culprit=ranks // 2, timeout=12, deadline=100
+            case, chosen.name, ranks=ranks, backend=backend, culprit=ranks // 2, timeout=timeout, deadline=deadline
         )
         if run.reason != ENDS.get(name, "failed"):
             wrong += 1
             print(f"WRONG END: {name}: {run.reason}", flush=True)
-        faults.bundle(run, out / "samples" / name, about | {"fault": chosen.says})
+        recording.bundle(run, out / "samples" / name, about | {"fault": chosen.says})
         print(f"{name}: {run.say} [{time.time() - started:.0f} s]", flush=True)
     return wrong
 
@@ -77,7 +80,7 @@ async def live(out: Path) -> None:
 
 if __name__ == "__main__":
     target = Path(sys.argv[1]).absolute()
-    failures = asyncio.run(main(target, sys.argv[2:] or list(faults.FAULTS)))
+    failures = asyncio.run(main(target, sys.argv[2:] or [*faults.FAULTS, HANG]))
     asyncio.run(live(target))
     record = [sys.executable, "-m", "ncclkit.agent", "record", str(target / "machine")]
     subprocess.run(record, check=True, timeout=120, cwd=Path(__file__).parents[2])

@@ -25,14 +25,27 @@ def check(name: str, value: str) -> Iterator[Problem]:
     elif name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_")) and name not in names.KNOWN:
         yield from _unknown(name, value)
     elif name in names.FLAGS | names.NUMBERS and not re.fullmatch(r"\s*[-+]?(?:0x[0-9a-fA-F]+|\d+)\s*", value):
-        yield problem("value", name, value, "not a number, so it is read as 0 or refused",
-                      "write 0 or 1" if name in names.FLAGS else "write a whole number")
-    elif name in names.FLAGS and not -2 <= int(value, 0) <= 2:
+        yield problem(
+            "value",
+            name,
+            value,
+            "not a number, so it is read as 0 or refused",
+            "write 0 or 1" if name in names.FLAGS else "write a whole number",
+        )
+    elif name in names.FLAGS and not -2 <= _number(value) <= 2:
         yield problem("value", name, value, "not a switch value", "write 0 or 1")
     elif name in names.CHOICES:
         yield from _choice(name, value)
-    elif name == "MASTER_PORT" and not 0 <= int(value) <= 65535:
+    elif name == "MASTER_PORT" and not 0 <= _number(value) <= 65535:
         yield problem("value", name, value, "no TCP port", "choose one between 1024 and 65535")
+
+
+def _number(value: str) -> int:
+    """As strtoll reads it: 10, 0x1f, and 010 for eight."""
+    try:
+        return int(value, 0)
+    except ValueError:
+        return int(value, 8) if re.fullmatch(r"\s*[-+]?[0-7]+\s*", value) else int(value)
 
 
 def _unknown(name: str, value: str) -> Iterator[Problem]:
@@ -42,8 +55,13 @@ def _unknown(name: str, value: str) -> Iterator[Problem]:
     if close:
         yield problem("misspelt", name, value, "unknown name, so it has no effect", "did you mean %s?" % close[0])
     else:
-        yield problem("unknown", name, value, "not among the variables known to ncclkit",
-                      "unknown names are ignored silently: check it against the documentation of your version")
+        yield problem(
+            "unknown",
+            name,
+            value,
+            "not among the variables known to ncclkit",
+            "unknown names are ignored silently: check it against the documentation of your version",
+        )
 
 
 def _choice(name: str, value: str) -> Iterator[Problem]:
@@ -62,8 +80,10 @@ def _choice(name: str, value: str) -> Iterator[Problem]:
 
 def interfaces(values: Mapping[str, str], entries: choose.Entries) -> Iterator[Problem]:
     """Interface names that match nothing here."""
-    checks = (("NCCL_SOCKET_IFNAME", lambda: choose.nccl(entries, values)),
-              ("GLOO_SOCKET_IFNAME", lambda: choose.gloo_named(entries, values["GLOO_SOCKET_IFNAME"])))
+    checks = (
+        ("NCCL_SOCKET_IFNAME", lambda: choose.nccl(entries, values)),
+        ("GLOO_SOCKET_IFNAME", lambda: choose.gloo_named(entries, values["GLOO_SOCKET_IFNAME"])),
+    )
     for name, choice in checks:
         if values.get(name):
             try:
@@ -95,5 +115,6 @@ def ranks(values: Mapping[str, str]) -> Iterator[Problem]:
     for rank, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
         numbers = [values.get(name, "") for name in (rank, size)]
         if all(number.isdigit() for number in numbers) and int(numbers[0]) >= int(numbers[1]):
-            yield problem("value", rank, numbers[0], "not below %s=%s" % (size, numbers[1]),
-                          "ranks count from 0 to %s - 1" % size)
+            yield problem(
+                "value", rank, numbers[0], "not below %s=%s" % (size, numbers[1]), "ranks count from 0 to %s - 1" % size
+            )

@@ -41,9 +41,14 @@ def nccl(entries: Entries, environ: Mapping[str, str]) -> list[str]:
 def _usable(entries: Entries, family: str) -> Entries:
     """NCCL looks at running interfaces with an IPv4 or IPv6 address, without ::1."""
     only = {"AF_INET": 4, "AF_INET6": 6}.get(family)
-    return [entry for entry in entries
-            if entry["family"] and entry["flags"] & RUNNING and only in (None, entry["family"])
-            and not entry["address"].startswith("::1/")]
+    return [
+        entry
+        for entry in entries
+        if entry["family"]
+        and entry["flags"] & RUNNING
+        and only in (None, entry["family"])
+        and not entry["address"].startswith("::1/")
+    ]
 
 
 def matching(entries: Entries, wanted: str) -> list[str]:
@@ -53,8 +58,11 @@ def matching(entries: Entries, wanted: str) -> list[str]:
     exact = wanted.startswith("=")
     items = [item.split(":")[0] for item in (wanted[1:] if exact else wanted).split(",") if item]
     names = list(dict.fromkeys(entry["name"] for entry in entries))
-    return [name for name in names
-            if (not items or any(name == item or not exact and name.startswith(item) for item in items)) != exclude]
+    return [
+        name
+        for name in names
+        if (not items or any(name == item or not exact and name.startswith(item) for item in items)) != exclude
+    ]
 
 
 def _subnet(entries: Entries, root: str) -> list[str]:
@@ -73,8 +81,10 @@ def gloo_named(entries: Entries, wanted: str) -> str:
     names = [name for name in wanted.split(",") if name]
     absent = [name for name in names if name not in having]
     if absent or not names:
-        raise Unread("GLOO_SOCKET_IFNAME=%s names %s, but the interfaces with an address are %s" % (
-            wanted, ", ".join(absent) or "nothing", _names(entries)))
+        raise Unread(
+            "GLOO_SOCKET_IFNAME=%s names %s, but the interfaces with an address are %s"
+            % (wanted, ", ".join(absent) or "nothing", _names(entries))
+        )
     return names[0]
 
 

@@ -19,8 +19,9 @@ def facts(machine: Machine) -> Iterator[Fact]:
     yield attempt("cpu.total", lambda: count(machine.read(online)), "CPUs", online)
     yield attempt("cpu.usable", lambda: usable(machine), "CPUs", "/proc/self/status Cpus_allowed_list, cgroup cpu.max")
     yield attempt("cpu.model", lambda: _model(machine), source="/proc/cpuinfo")
-    yield attempt("cpu.load", lambda: [float(x) for x in machine.read("/proc/loadavg").split()[:3]],
-                  "processes", "/proc/loadavg")
+    yield attempt(
+        "cpu.load", lambda: [float(x) for x in machine.read("/proc/loadavg").split()[:3]], "processes", "/proc/loadavg"
+    )
     yield attempt("cpu.pressure", lambda: _pressure(machine), "%", "/proc/pressure/cpu")
     yield attempt("cpu.numa", lambda: _numa(machine), source="/sys/devices/system/node")
     for name, title in (("memory.total", "MemTotal"), ("memory.available", "MemAvailable")):
@@ -82,8 +83,14 @@ def _swap(machine: Machine) -> list[dict[str, Any]]:
     for line in machine.read("/proc/swaps").splitlines()[1:]:
         device, kind, size, used = line.split()[:4]
         device = device.replace("\\040", " ")
-        areas.append({"device": device, "size": int(size) * 1024, "used": int(used) * 1024,
-                      "storage": _storage(machine, device, kind)})
+        areas.append(
+            {
+                "device": device,
+                "size": int(size) * 1024,
+                "used": int(used) * 1024,
+                "storage": _storage(machine, device, kind),
+            }
+        )
     return areas
 
 

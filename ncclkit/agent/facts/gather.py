@@ -31,9 +31,12 @@ def collect(torch: bool = True, paths: Mapping[str, str] | None = None, root: st
 def facts_of(machine: Machine, torch: bool, paths: Mapping[str, str]) -> Iterator[Fact]:
     """The facts of any `Machine`; secrets are already replaced."""
     readers: list[Facet] = [
-        ("host", lambda: host.facts(machine)), ("limits", lambda: limits.facts(machine)),
-        ("cpu", lambda: cpu.facts(machine)), ("variables", lambda: variables.facts(machine)),
-        ("network", lambda: network.facts(machine)), ("storage", lambda: storage.facts(machine, paths)),
+        ("host", lambda: host.facts(machine)),
+        ("limits", lambda: limits.facts(machine)),
+        ("cpu", lambda: cpu.facts(machine)),
+        ("variables", lambda: variables.facts(machine)),
+        ("network", lambda: network.facts(machine)),
+        ("storage", lambda: storage.facts(machine, paths)),
         ("software", lambda: software.facts(machine, torch)),
     ]
     # nvidia-smi mostly waits for the driver, so it has a lane of its own; measurements share the other one

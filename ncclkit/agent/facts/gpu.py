@@ -61,8 +61,11 @@ def _silent(machine: Machine, why: Unread) -> Iterator[Fact]:
     except Unread as error:
         yield unread("gpu.count", "%s; %s" % (why, error), source="/dev/nvidia*")
     version = re.compile(r"Kernel Module(?: for \S+)?\s+(\S+)")
-    yield attempt("gpu.driver", lambda: version.findall(machine.read("/proc/driver/nvidia/version"))[0],
-                  source="/proc/driver/nvidia/version")
+    yield attempt(
+        "gpu.driver",
+        lambda: version.findall(machine.read("/proc/driver/nvidia/version"))[0],
+        source="/proc/driver/nvidia/version",
+    )
     for name in ("gpu.cuda", "gpu.topology", "gpu.topology.nics"):
         yield unread(name, why, source=" ".join(QUERY))
 
@@ -106,7 +109,8 @@ def _state(index: int, gpu: tree.Element) -> Iterator[Fact]:
 def _pcie(machine: Machine, index: int, gpu: tree.Element) -> Iterator[Fact]:
     info = "pci/pci_gpu_link_info/"
     places = (
-        ("pcie.gen", info + "pcie_gen/current_link_gen"), ("pcie.gen.max", info + "pcie_gen/max_link_gen"),
+        ("pcie.gen", info + "pcie_gen/current_link_gen"),
+        ("pcie.gen.max", info + "pcie_gen/max_link_gen"),
         ("pcie.width", info + "link_widths/current_link_width"),
         ("pcie.width.max", info + "link_widths/max_link_width"),
     )
@@ -143,11 +147,14 @@ def _number(node: tree.Element, place: str) -> float:
 
 def _holders(gpu: tree.Element) -> list[dict[str, object]]:
     """Who holds memory; only the program's name, since arguments may hold secrets."""
-    return [{
-        "pid": int(process.findtext("pid") or 0),
-        "name": ((process.findtext("process_name") or "").split() or ["?"])[0],
-        "memory": (process.findtext("used_memory") or "").strip(),
-    } for process in gpu.findall("processes/process_info")]
+    return [
+        {
+            "pid": int(process.findtext("pid") or 0),
+            "name": ((process.findtext("process_name") or "").split() or ["?"])[0],
+            "memory": (process.findtext("used_memory") or "").strip(),
+        }
+        for process in gpu.findall("processes/process_info")
+    ]
 
 
 def _uncorrected(gpu: tree.Element) -> int:
@@ -164,15 +171,20 @@ def _uncorrected(gpu: tree.Element) -> int:
 def _remapped(gpu: tree.Element) -> dict[str, object]:
     rows = "remapped_rows/remapped_row_"
     return {
-        "correctable": _number(gpu, rows + "corr"), "uncorrectable": _number(gpu, rows + "unc"),
-        "pending": _text(gpu, rows + "pending") == "Yes", "failure": _text(gpu, rows + "failure") == "Yes",
+        "correctable": _number(gpu, rows + "corr"),
+        "uncorrectable": _number(gpu, rows + "unc"),
+        "pending": _text(gpu, rows + "pending") == "Yes",
+        "failure": _text(gpu, rows + "failure") == "Yes",
     }
 
 
 def _power(gpu: tree.Element) -> float:
     """The name of this reading changed with the driver (2023, 2025)."""
-    places = [group + name for group in ("gpu_power_readings/", "power_readings/")
-              for name in ("power_draw", "instant_power_draw", "average_power_draw")]
+    places = [
+        group + name
+        for group in ("gpu_power_readings/", "power_readings/")
+        for name in ("power_draw", "instant_power_draw", "average_power_draw")
+    ]
     for place in places:
         if re.match(r"\d", (gpu.findtext(place) or "").strip()):
             return _number(gpu, place)

@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from .fact import Fact, attempt
 from .machine import Machine, Unread
 
-CONTAINER_VARIABLES = {"APPTAINER_CONTAINER": "apptainer", "SINGULARITY_CONTAINER": "apptainer",
-                       "KUBERNETES_SERVICE_HOST": "kubernetes", "ENROOT_ROOTFS": "enroot"}
+CONTAINER_VARIABLES = {
+    "APPTAINER_CONTAINER": "apptainer",
+    "SINGULARITY_CONTAINER": "apptainer",
+    "KUBERNETES_SERVICE_HOST": "kubernetes",
+    "ENROOT_ROOTFS": "enroot",
+}
 
 
 def facts(machine: Machine) -> Iterator[Fact]:

@@ -19,8 +19,13 @@ class _Ifaddrs(ctypes.Structure):
 
 
 _Ifaddrs._fields_ = [
-    ("next", ctypes.POINTER(_Ifaddrs)), ("name", ctypes.c_char_p), ("flags", ctypes.c_uint),
-    ("address", ctypes.c_void_p), ("netmask", ctypes.c_void_p), ("other", ctypes.c_void_p), ("data", ctypes.c_void_p),
+    ("next", ctypes.POINTER(_Ifaddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+    ("netmask", ctypes.c_void_p),
+    ("other", ctypes.c_void_p),
+    ("data", ctypes.c_void_p),
 ]
 
 
@@ -43,7 +48,11 @@ def _walk(node: Any) -> Iterator[dict[str, Any]]:
         name = os.fsdecode(entry.name)
         family, address = _address(entry.address)
         yield {
-            "name": name, "index": index.get(name), "flags": entry.flags, "mtu": _mtu(name), "family": family,
+            "name": name,
+            "index": index.get(name),
+            "flags": entry.flags,
+            "mtu": _mtu(name),
+            "family": family,
             "address": "%s/%d" % (address, _prefix(entry.netmask)) if address else "",
         }
         node = entry.next

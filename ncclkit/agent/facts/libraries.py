@@ -9,8 +9,16 @@ from collections.abc import Iterable, Iterator
 
 from .machine import Machine, Unread
 
-SYSTEM = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib",
-          "/usr/local/cuda/lib64", "/usr/local/nccl/lib", "/opt/hpcx/nccl_rdma_sharp_plugin/lib")
+SYSTEM = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/usr/local/cuda/lib64",
+    "/usr/local/nccl/lib",
+    "/opt/hpcx/nccl_rdma_sharp_plugin/lib",
+)
 LIBRARY = re.compile(r"libnccl\.so(?:\.[\d.]+)?")
 PLUGIN = re.compile(r"libnccl-(?:net|tuner|profiler|env|rdma)[\w-]*\.so")
 WHEEL = re.compile(r"nvidia_nccl_cu\d+-([\d.]+)\.dist-info")

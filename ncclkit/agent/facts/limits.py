@@ -11,8 +11,10 @@ from .fact import Fact, attempt
 from .machine import Machine, Unread
 
 RLIMITS = {
-    "nofile.soft": ("Max open files", 0, "files"), "nofile.hard": ("Max open files", 1, "files"),
-    "memlock": ("Max locked memory", 0, "bytes"), "nproc": ("Max processes", 0, "processes"),
+    "nofile.soft": ("Max open files", 0, "files"),
+    "nofile.hard": ("Max open files", 1, "files"),
+    "memlock": ("Max locked memory", 0, "bytes"),
+    "nproc": ("Max processes", 0, "processes"),
     "stack": ("Max stack size", 0, "bytes"),
 }
 """Fact → (title in /proc/self/limits, 0 = soft or 1 = hard, unit)."""
@@ -36,7 +38,7 @@ def rlimit(machine: Machine, title: str, which: int = 0) -> int:
     """The soft (0) or hard (1) limit of a line of /proc/self/limits; -1 = unlimited."""
     for line in machine.read("/proc/self/limits").splitlines():
         if line.startswith(title + " "):
-            value = line[len(title):].split()[which]
+            value = line[len(title) :].split()[which]
             return -1 if value == "unlimited" else int(value)
     raise Unread("/proc/self/limits has no line for %s" % title)
 

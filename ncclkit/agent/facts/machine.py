@@ -85,8 +85,12 @@ class Machine:
         name = name or " ".join(argv)
         try:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                start_new_session=True, env=dict(self.environ, LC_ALL="C"),
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env=dict(self.environ, LC_ALL="C"),
             )
         except FileNotFoundError:
             raise Missing("%s is not installed" % argv[0]) from None

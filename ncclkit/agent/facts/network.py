@@ -36,9 +36,15 @@ def interfaces(machine: Machine) -> list[dict[str, Any]]:
     """One row per interface: name, state, addresses with prefix, mtu, speed in Mbit/s or None, driver, kind."""
     rows: dict[str, dict[str, Any]] = {}
     for entry in addresses(machine):
-        row = rows.setdefault(entry["name"], {
-            "name": entry["name"], "state": _state(entry["flags"]), "addresses": [], "mtu": entry["mtu"],
-        })
+        row = rows.setdefault(
+            entry["name"],
+            {
+                "name": entry["name"],
+                "state": _state(entry["flags"]),
+                "addresses": [],
+                "mtu": entry["mtu"],
+            },
+        )
         if entry["address"]:
             row["addresses"].append(entry["address"])
         if "kind" not in row:

@@ -9,10 +9,23 @@ from .machine import Machine, Unread
 
 FOLDER = "/sys/class/infiniband"
 COUNTERS = {
-    "counters": ("symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors", "port_xmit_discards",
-                 "local_link_integrity_errors"),
-    "hw_counters": ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err",
-                    "np_cnp_sent", "rp_cnp_handled", "roce_adp_retrans"),
+    "counters": (
+        "symbol_error",
+        "link_downed",
+        "link_error_recovery",
+        "port_rcv_errors",
+        "port_xmit_discards",
+        "local_link_integrity_errors",
+    ),
+    "hw_counters": (
+        "out_of_sequence",
+        "packet_seq_err",
+        "local_ack_timeout_err",
+        "rnr_nak_retry_err",
+        "np_cnp_sent",
+        "rp_cnp_handled",
+        "roce_adp_retrans",
+    ),
 }
 EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
@@ -35,14 +48,16 @@ def _port(machine: Machine, device: str, port: str, folder: str) -> dict[str, An
     rate = re.match(r"[\d.]+", _read(machine, folder + "rate"))
     numa = _read(machine, "%s/%s/device/numa_node" % (FOLDER, device))
     return {
-        "device": device, "port": int(port),
+        "device": device,
+        "port": int(port),
         # "4: ACTIVE", "5: LinkUp"
         "state": _read(machine, folder + "state").split(": ")[-1],
         "physical": _read(machine, folder + "phys_state").split(": ")[-1],
         "rate": float(rate.group()) if rate else None,
         "link_layer": _read(machine, folder + "link_layer"),
         "numa": int(numa) if numa.lstrip("-").isdigit() else None,
-        "gids": _gids(machine, folder), "counters": _counters(machine, folder),
+        "gids": _gids(machine, folder),
+        "counters": _counters(machine, folder),
     }
 
 
@@ -54,16 +69,23 @@ def _gids(machine: Machine, folder: str) -> list[dict[str, Any]]:
         gid = _read(machine, "%sgids/%d" % (folder, index))
         if gid and gid != EMPTY_GID:
             attributes = "%sgid_attrs/%%s/%d" % (folder, index)
-            rows.append({"index": index, "gid": gid, "type": _read(machine, attributes % "types"),
-                         "interface": _read(machine, attributes % "ndevs")})
+            rows.append(
+                {
+                    "index": index,
+                    "gid": gid,
+                    "type": _read(machine, attributes % "types"),
+                    "interface": _read(machine, attributes % "ndevs"),
+                }
+            )
         empty = 0 if gid and gid != EMPTY_GID else empty + 1
         index += 1
     return rows
 
 
 def _counters(machine: Machine, folder: str) -> dict[str, int]:
-    values = {name: _read(machine, "%s%s/%s" % (folder, group, name))
-              for group, names in COUNTERS.items() for name in names}
+    values = {
+        name: _read(machine, "%s%s/%s" % (folder, group, name)) for group, names in COUNTERS.items() for name in names
+    }
     return {name: int(value) for name, value in values.items() if value.isdigit() and int(value)}
 
 

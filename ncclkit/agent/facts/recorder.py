@@ -24,7 +24,8 @@ class Recorder(Machine):
     def __init__(self, root: str = "/") -> None:
         super().__init__(root)
         self.said: dict[str, dict[str, Any]] = {
-            key: {} for key in ("files", "lists", "links", "calls", "commands", "unread")}
+            key: {} for key in ("files", "lists", "links", "calls", "commands", "unread")
+        }
 
     def _keep(self, what: str, key: str, ask: Callable[[], Any]) -> Any:
         try:
@@ -60,7 +61,10 @@ class Recorder(Machine):
             answer = super().run(argv, deadline, name)
         except Unread as why:
             self.said["commands"][name] = {
-                "missing": isinstance(why, Missing), "hung": isinstance(why, Hung), "why": str(why)}
+                "missing": isinstance(why, Missing),
+                "hung": isinstance(why, Hung),
+                "why": str(why),
+            }
             raise
         self.said["commands"][name] = answer
         return answer
@@ -76,8 +80,11 @@ def record(folder: str, torch: bool = True, paths: Mapping[str, str] | None = No
     machine = Recorder()
     for _ in facts_of(machine, torch, paths if paths is not None else {"work": "."}):
         pass  # the recorder keeps what the readers ask for
-    environ = {name: redact.clean(value, name) for name, value in sorted(machine.environ.items())
-               if SCOPE.match(name) or name in NEEDED}
+    environ = {
+        name: redact.clean(value, name)
+        for name, value in sorted(machine.environ.items())
+        if SCOPE.match(name) or name in NEEDED
+    }
     hide = _hider(machine)
     commands: dict[str, Any] = {}
     os.makedirs(os.path.join(folder, "commands"), exist_ok=True)

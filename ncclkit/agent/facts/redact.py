@@ -18,11 +18,20 @@ _TEXT = (
     (re.compile(r"(?<=://)[^/\s@\"']+@"), REDACTED + "@"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[a-z0-9+/=._~-]{8,}"), r"\1 " + REDACTED),
     # --password=x, "token": "x", ?sig=x: a telling name, then its value
-    (re.compile(r"(?i)((?:token|passw\w*|passphrase|secret|credential\w*|api[_-]?key|access[_-]?key|auth\w*|cookie|sig"
-                r"|private[_-]?key)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+"), r"\1" + REDACTED),
+    (
+        re.compile(
+            r"(?i)((?:token|passw\w*|passphrase|secret|credential\w*|api[_-]?key|access[_-]?key|auth\w*|cookie|sig"
+            r"|private[_-]?key)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+"
+        ),
+        r"\1" + REDACTED,
+    ),
     # self-identifying forms: Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS, Google, JSON web token, PEM
-    (re.compile(r"\b(?:hf_|gh[opsur]_|github_pat_|glpat-|sk-|xox[abprs]-|npm_|pypi-|AKIA|ASIA|AIza)[A-Za-z0-9_-]{10,}"),
-     REDACTED),
+    (
+        re.compile(
+            r"\b(?:hf_|gh[opsur]_|github_pat_|glpat-|sk-|xox[abprs]-|npm_|pypi-|AKIA|ASIA|AIza)[A-Za-z0-9_-]{10,}"
+        ),
+        REDACTED,
+    ),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?"), REDACTED),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)", re.S), REDACTED),
 )

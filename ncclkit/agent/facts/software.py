@@ -18,13 +18,40 @@ TORCH_DEADLINE = 60.0
 SEARCHED = "loader path, wheels, /proc/self/maps after import torch"
 
 FRAMEWORKS = (
-    "accelerate", "apex", "deepspeed", "fairscale", "horovod", "jax", "lightning", "megatron-core", "nemo-toolkit",
-    "numpy", "pytorch-lightning", "ray", "recbole", "sglang", "tensorflow", "torchrec", "torchtitan", "torchvision",
-    "transformer-engine", "transformers", "trl", "triton", "verl", "vllm", "xformers",
+    "accelerate",
+    "apex",
+    "deepspeed",
+    "fairscale",
+    "horovod",
+    "jax",
+    "lightning",
+    "megatron-core",
+    "nemo-toolkit",
+    "numpy",
+    "pytorch-lightning",
+    "ray",
+    "recbole",
+    "sglang",
+    "tensorflow",
+    "torchrec",
+    "torchtitan",
+    "torchvision",
+    "transformer-engine",
+    "transformers",
+    "trl",
+    "triton",
+    "verl",
+    "vllm",
+    "xformers",
 )
 
-FROM_TORCH = {"software.torch": "version", "software.torch.cuda": "cuda", "software.torch.backends": "backends",
-              "software.torch.gpus": "gpus", "software.cudnn": "cudnn"}
+FROM_TORCH = {
+    "software.torch": "version",
+    "software.torch.cuda": "cuda",
+    "software.torch.backends": "backends",
+    "software.torch.gpus": "gpus",
+    "software.cudnn": "cudnn",
+}
 
 
 def facts(machine: Machine, torch: bool = True) -> Iterator[Fact]:
@@ -59,14 +86,11 @@ def _packages() -> dict[str, str]:
 
 def _nccl(machine: Machine, said: dict[str, Any]) -> Iterator[Fact]:
     """Which NCCL wins: what torch has loaded, else the preloaded or the only one."""
-    try:
-        rows = libraries.search(machine, said.get("libraries", ()))
-    except Unread as why:
-        yield unread("software.nccl.libraries", why, source=SEARCHED)
-        yield unread("software.nccl", why, source=SEARCHED)
-        return
-    yield known("software.nccl.libraries", rows, source=SEARCHED)
-    yield _winner(rows, said)
+    loaded = said.get("libraries", ())
+    found = attempt("software.nccl.libraries", lambda: libraries.search(machine, loaded), source=SEARCHED)
+    yield found
+    rows = found["value"]
+    yield unread("software.nccl", found["why"], source=SEARCHED) if rows is None else _winner(rows, said)
 
 
 def _winner(rows: list[dict[str, Any]], said: dict[str, Any]) -> Fact:

@@ -47,9 +47,15 @@ def settings(machine: Machine) -> tuple[Settings, list[Problem]]:
             if name not in found:
                 found[name] = (value, path)
             elif found[name][0] != value:
-                shadowed.append(checks.problem(
-                    "shadowed", name, redact.clean(value, name), "set in %s, but %s wins" % (path, found[name][1]),
-                    "remove one of the two"))
+                shadowed.append(
+                    checks.problem(
+                        "shadowed",
+                        name,
+                        redact.clean(value, name),
+                        "set in %s, but %s wins" % (path, found[name][1]),
+                        "remove one of the two",
+                    )
+                )
     return found, shadowed
 
 
@@ -80,6 +86,9 @@ def problems(machine: Machine, set_here: Settings) -> list[Problem]:
     try:
         rows += checks.interfaces(values, network.addresses(machine))
     except Unread as why:
-        rows += [checks.problem("unchecked", name, values[name], "the interfaces could not be read: %s" % why, "")
-                 for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if name in values]
+        rows += [
+            checks.problem("unchecked", name, values[name], "the interfaces could not be read: %s" % why, "")
+            for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+            if name in values
+        ]
     return [{**row, "value": redact.clean(row["value"], row["name"])} for row in rows]

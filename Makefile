@@ -1,0 +1,62 @@
+# The two commands of the README, and JupyterLab. POSIX sh, GNU make 3.81 or newer.
+#
+# One environment serves all three: the tests are a tenth of it (torch is the rest), and what is
+# tested is then exactly what made the report. pip's own configuration decides where packages come from.
+
+PYTHON ?= python3
+TRAIN_PYTHON ?=
+CASE ?= case
+
+BIN := .venv/bin
+READY := .venv/.installed
+MADE_FROM := .venv/.made-from
+
+# Runs under whatever PYTHON names, so it must parse everywhere. Prints what .venv depends on: interpreter and folder.
+define LOOK
+import os, sys
+name, version = sys.executable or "this Python", sys.version_info[:2]
+if not (3, 10) <= version <= (3, 13):
+    sys.exit("ncclkit needs Python 3.10 to 3.13, but %s is %d.%d: name another with PYTHON=/path/to/python3." % ((name,) + version))
+try:
+    import ensurepip, venv
+except ImportError:
+    sys.exit("%s cannot make environments: install its venv package (Debian: python3-venv), or name another with PYTHON=." % name)
+print("Python %d.%d.%d of %s, in %s" % (sys.version_info[:3] + (sys.base_prefix, os.getcwd())))
+endef
+export LOOK
+
+.PHONY: help report test lab FORCE
+
+help:
+	@echo 'make report   the guided walk on this machine, as one HTML file: $(CASE)/report.html'
+	@echo 'make test     style, types and every test'
+	@echo 'make lab      JupyterLab on the guided notebook'
+	@echo
+	@echo 'PYTHON=$(PYTHON)   interpreter of the workbook, 3.10 to 3.13; .venv is made from it'
+	@echo 'TRAIN_PYTHON=$(TRAIN_PYTHON)   interpreter that trains, for the live test; empty means that of the workbook'
+	@echo 'CASE=$(CASE)   folder that the report is kept in'
+
+report: $(READY)
+	@$(BIN)/ncclkit report --case "$(CASE)" $(if $(TRAIN_PYTHON),--train-python "$(TRAIN_PYTHON)")
+
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q --durations=10
+
+lab: $(READY)
+	@$(BIN)/ncclkit open
+
+# Looked at on every call, but only written when it changes: make then rebuilds .venv when PYTHON or the folder is another.
+$(MADE_FROM): FORCE
+	@command -v "$(PYTHON)" >/dev/null || { echo "No '$(PYTHON)' here: name a Python 3.10 to 3.13 with PYTHON=/path/to/python3." >&2; exit 1; }
+	@from=$$("$(PYTHON)" -c "$$LOOK") || exit 1; \
+	if [ "$$from" != "$$(cat $@ 2>/dev/null)" ]; then \
+		echo "Making .venv ($$from)"; \
+		"$(PYTHON)" -m venv --clear .venv && echo "$$from" > $@; \
+	fi
+
+$(READY): $(MADE_FROM) pyproject.toml constraints.txt
+	@echo 'Installing ncclkit and its tests into .venv (some minutes and 2 GB the first time)'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test]' -c constraints.txt
+	@touch $@

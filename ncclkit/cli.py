@@ -1,0 +1,257 @@
+"""The command ``ncclkit``, for scripts, tickets and people without a browser.
+
+Exit status: 0 nothing found (or done), 1 something found (or a run did not end
+well), 2 could not read or could not start; the reason then stands on stderr in
+one sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ncclkit import __version__
+from ncclkit.model import NcclkitError, to_json
+
+if TYPE_CHECKING:
+    from ncclkit.case import Case
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line, run one verb, return the exit status."""
+    options = _parser().parse_args(argv)
+    try:
+        return int(options.verb(options))
+    except NcclkitError as error:
+        print(f"ncclkit: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("ncclkit: interrupted; everything that was started has been ended.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader (head, less) has gone: nothing left to say
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ncclkit", description="Find out why distributed training hangs, crashes or crawls."
+    )
+    parser.add_argument("--version", action="version", version=f"ncclkit {__version__}")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    _add_diagnose(verbs)
+    _add_live(verbs)
+    _add_attach(verbs)
+    _add_notebooks(verbs)
+    return parser
+
+
+def _add_diagnose(verbs: Any) -> None:
+    verb = verbs.add_parser(
+        "diagnose", help="logs, folders and Flight Recorder dumps of a job: which rank is at fault, and why"
+    )
+    verb.add_argument("paths", nargs="+", metavar="PATH", help="file or folder; - reads standard input")
+    verb.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    verb.set_defaults(verb=_diagnose)
+
+
+def _add_live(verbs: Any) -> None:
+    inspect = verbs.add_parser("inspect", help="facts of this host, and what could not be read")
+    inspect.set_defaults(verb=_inspect)
+    probe = verbs.add_parser("probe", help="the live test: a checked and timed all_reduce on real ranks")
+    probe.set_defaults(verb=_probe)
+    tune = verbs.add_parser("tune", help="compare variables with the default, in alternating runs")
+    tune.add_argument(
+        "settings", nargs="+", metavar="NAME=VALUE", help="variables of one variant, several joined by commas"
+    )
+    tune.add_argument("--pairs", type=int, default=3, help="runs of each variant (default 3)")
+    tune.set_defaults(verb=_tune)
+    lab = verbs.add_parser("lab", help="break a small training job on purpose, then diagnose it")
+    lab.add_argument("fault", nargs="?", metavar="FAULT")
+    lab.add_argument("--list", action="store_true", help="the faults, and what each one does")
+    lab.add_argument("--record", metavar="DIR", type=Path, help="keep what the job left behind, with the truth, in DIR")
+    lab.set_defaults(verb=_lab)
+    for sub in (inspect, probe, tune, lab):
+        sub.add_argument("--case", default="case", help="the case folder (default: ./case)")
+        sub.add_argument("--train-python", help="the training interpreter (default: this one)")
+        sub.add_argument("--json", action="store_true", help="JSON instead of text")
+    for sub in (probe, tune, lab):
+        sub.add_argument("--ranks", type=int, help="number of ranks (default: all GPUs, or 2 on the CPU)")
+        sub.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")
+        sub.add_argument("--deadline", type=float, default=120.0, help="seconds until the run is ended (default 120)")
+    for sub in (probe, tune):
+        sub.add_argument("--largest", type=int, help="largest message in bytes")
+    probe.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for the ranks; may be repeated"
+    )
+
+
+def _add_attach(verbs: Any) -> None:
+    verb = verbs.add_parser(
+        "attach", help="a job that hangs right now on this host: stacks, Flight Recorder, RAS, states"
+    )
+    verb.add_argument(
+        "--pid", type=int, action="append", default=[], help="a rank's process (default: all with a RANK)"
+    )
+    verb.add_argument("--case", default="case", help="the case folder (default: ./case)")
+    verb.add_argument("--json", action="store_true", help="JSON instead of text")
+    verb.set_defaults(verb=_attach)
+
+
+def _add_notebooks(verbs: Any) -> None:
+    report = verbs.add_parser("report", help="the guided notebook, headless, as one HTML file")
+    report.add_argument("--case", default="case", help="the case folder (default: ./case)")
+    report.add_argument("--train-python", help="the training interpreter (default: this one)")
+    report.add_argument("--notebook", default="guided", help="another notebook by name (default guided)")
+    report.add_argument("-p", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the notebook")
+    report.set_defaults(verb=_report)
+    lab = verbs.add_parser("open", help="JupyterLab on a notebook, with the ssh line to reach it")
+    lab.add_argument("notebook", nargs="?", default="guided")
+    lab.add_argument("--port", type=int, default=8888)
+    lab.set_defaults(verb=_open)
+
+
+def _case(options: argparse.Namespace) -> Case:
+    from ncclkit.case import Case
+
+    return Case.open(options.case)
+
+
+def _diagnose(options: argparse.Namespace) -> int:
+    from ncclkit import evidence
+    from ncclkit.case import Case
+    from ncclkit.diagnose import diagnose
+
+    reading = evidence.read(options.paths, stdin=sys.stdin.buffer if "-" in options.paths else None)
+    case = Case()
+    case.events, case.inputs = list(reading.events), list(reading.inputs)
+    found = diagnose(case)
+    for problem in reading.problems:
+        print(f"ncclkit: {problem}", file=sys.stderr)
+    print(json.dumps(found.to_dict(reading.inputs), indent=1, default=str) if options.json else found.text())
+    return found.exit_code
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from ncclkit import probe
+    from ncclkit.diagnose import diagnose
+
+    case = asyncio.run(probe.inspect(_case(options), options.train_python))
+    found = diagnose(case)
+    if options.json:
+        print("\n".join(to_json(fact) for fact in case.facts))
+    else:
+        print("\n".join(str(fact) for fact in case.facts))
+        print("\n" + found.text())
+    return found.exit_code
+
+
+def _choices(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("ranks", "backend", "deadline", "largest")
+    chosen = {name: getattr(options, name) for name in names if getattr(options, name, None) is not None}
+    return chosen | {"python": options.train_python}
+
+
+def _pairs(items: Sequence[str]) -> dict[str, str]:
+    for item in items:
+        if "=" not in item:
+            raise NcclkitError(f"{item!r} is no variable; write NAME=VALUE.")
+    return dict(item.split("=", 1) for item in items)
+
+
+def _probe(options: argparse.Namespace) -> int:
+    from ncclkit import probe
+
+    run = asyncio.run(probe.probe(_case(options), _narrate, env=_pairs(options.env), **_choices(options)))
+    if options.json:
+        print("\n".join(to_json(m) for m in run.measurements))
+    else:
+        print("\n".join([*(str(m) for m in run.measurements), run.say, f"Run folder: {run.folder}"]))
+    return 0 if run.reason == "done" else 1
+
+
+def _narrate(record: dict[str, Any]) -> None:
+    """Progress on stderr, so that stdout stays the result."""
+    if record["kind"] == "phase" and record.get("rank") == 0:
+        print(f"  rank 0: {record['phase']} {record.get('bytes', '')}", file=sys.stderr)
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from ncclkit import tune
+
+    variants = [_pairs(setting.split(",")) for setting in options.settings]
+    results = asyncio.run(tune.sweep(_case(options), variants, options.pairs, **_choices(options)))
+    print("\n".join(to_json(r) if options.json else r.say for r in results))
+    return 0
+
+
+def _lab(options: argparse.Namespace) -> int:
+    from ncclkit import faults, recording
+    from ncclkit.diagnose import diagnose
+
+    if options.list or not options.fault:
+        print("\n".join(f"{f.name:15} {f.says} (cause: {f.cause or 'none'})" for f in faults.FAULTS.values()))
+        return 0
+    print(
+        f"This run: {faults.fault(options.fault).says}. It touches only its own processes and {options.case}.",
+        file=sys.stderr,
+    )
+    case = _case(options)
+    choices = {name: value for name, value in _choices(options).items() if name != "largest"}
+    run = asyncio.run(faults.break_it(case, options.fault, on_record=_narrate, **choices))
+    if options.record:
+        recording.bundle(run, options.record, {"host": "lab"})
+    found = diagnose(case)
+    print(
+        json.dumps(found.to_dict(case.inputs), indent=1, default=str)
+        if options.json
+        else f"{run.say}\n\n{found.text()}"
+    )
+    return found.exit_code
+
+
+def _attach(options: argparse.Namespace) -> int:
+    from ncclkit import evidence
+    from ncclkit.agent import attach, processes
+    from ncclkit.diagnose import diagnose
+
+    case = _case(options)
+    folder = case.new_run("attach")
+    ranks = processes.ranks(options.pid or list(processes.parents()))
+    if not ranks:
+        raise NcclkitError("No process of this user has a RANK in its environment; name the ranks with --pid.")
+    for problem in attach.collect(str(folder), ranks):
+        print(f"ncclkit: {problem}", file=sys.stderr)
+    reading = evidence.read([folder])
+    found = diagnose(case.add(reading.events).save())
+    print(json.dumps(found.to_dict(reading.inputs), indent=1, default=str) if options.json else found.text())
+    return found.exit_code
+
+
+def _report(options: argparse.Namespace) -> int:
+    from ncclkit import report
+
+    path = report.notebook(options.notebook)
+    parameters = report.literals(_pairs(options.p), path)
+    if options.train_python:
+        parameters["train_python"] = options.train_python
+    html = report.make(path, Path(options.case), parameters)
+    print(f"Report: {html}\nCase folder: {html.parent}")
+    return 0
+
+
+def _open(options: argparse.Namespace) -> int:
+    from ncclkit import jupyter, report
+
+    jupyter.open_lab(report.notebook(options.notebook), port=options.port)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Markup that is safe by construction: whatever is not `Html` is escaped.
+
+External text (log lines, host names, variables) reaches a page only through
+`text`; a view cannot forget to escape, because it never joins strings itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ncclkit.model import safe
+
+# Control characters are shown as their pictures: a raw NUL or ESC in a page is invalid or invisible.
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
+
+
+class Html(str):
+    """A string that is finished markup and is not escaped again."""
+
+
+def text(value: object) -> Html:
+    """One value as escaped text; control characters and lone surrogates become visible ones."""
+    if isinstance(value, Html):
+        return value
+    clean = str(value).translate(_PICTURES).encode("utf-8", "replace").decode()
+    return Html(safe(clean))
+
+
+def join(*parts: object) -> Html:
+    """Parts one after the other; None and empty ones are left out."""
+    return Html("".join(text(part) for part in parts if part is not None and part != ""))
+
+
+def el(name: str, *children: object, cls: str = "", **attrs: object) -> Html:
+    """One element; ``data_label="x"`` becomes the attribute ``data-label``."""
+    given = {"class": cls, **attrs} if cls else attrs
+    written = "".join(f' {key.replace("_", "-")}="{text(value)}"' for key, value in given.items())
+    return Html(f"<{name}{written}>{join(*children)}</{name}>")
+
+
+def fold(summary: object, *body: object, is_open: bool = False) -> Html:
+    """A `<details>` that needs no script; nothing to hide, nothing shown."""
+    if not join(*body):
+        return Html("")
+    made = el("details", el("summary", summary), *body, cls="nk-fold")
+    return Html(made.replace("<details", "<details open", 1)) if is_open else made
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], cls: str = "") -> Html:
+    """A table whose rows stack on a phone, where each cell shows its column's name; one of two columns need not."""
+    body = [
+        el("tr", *(el("td", el("div", cell), data_label=name) for name, cell in zip(head, row, strict=True)))
+        for row in rows
+    ]
+    if not body:
+        return Html("")
+    top = el("thead", el("tr", *(el("th", name, scope="col") for name in head)))
+    return el("table", top, el("tbody", *body), cls=f"nk-table {'nk-two' if len(head) == 2 else ''} {cls}")
+
+
+def code(value: object) -> Html:
+    """Short monospace text in a line."""
+    return el("code", value)
+
+
+def pre(value: object) -> Html:
+    """Raw lines, monospace, as they are."""
+    return el("pre", value, cls="nk-pre")
+
+
+def badge(symbol: str, word: str, cls: str) -> Html:
+    """A coloured label that also reads without colour: symbol and word."""
+    return el("span", el("span", symbol, aria_hidden="true"), f" {word}", cls=f"nk-badge nk-{cls}")
+
+
+def value(thing: Any) -> Html:
+    """A plain JSON value for people: lists of dicts become tables, mappings become pairs."""
+    if isinstance(thing, bool):
+        return text("yes" if thing else "no")
+    if isinstance(thing, dict):
+        return el("dl", *(join(el("dt", k), el("dd", value(v))) for k, v in thing.items()), cls="nk-pairs")
+    if isinstance(thing, (list, tuple)):
+        return _list(list(thing))
+    return text("–" if thing is None or thing == "" else thing)
+
+
+def _list(items: list[Any]) -> Html:
+    if not items:
+        return text("none")
+    if all(isinstance(item, dict) for item in items):
+        head = list(dict.fromkeys(str(key) for item in items for key in item))
+        return fit(table(head, [[value(item.get(key)) for key in head] for item in items], "nk-inner"))
+    if all(not isinstance(item, (dict, list, tuple)) for item in items):
+        return text(", ".join(str(item) for item in items))
+    return pre(json.dumps(items, indent=1, ensure_ascii=False, default=str))
+
+
+def fit(wide: Html) -> Html:
+    """Wide content that scrolls inside its card instead of widening the page."""
+    return el("div", wide, cls="nk-scroll") if wide else wide

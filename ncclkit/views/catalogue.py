@@ -1,0 +1,29 @@
+"""The catalogue of causes, as its modules' own docstrings tell it: one page to open for each cause."""
+
+from __future__ import annotations
+
+from ncclkit.causes import catalogue, page
+from ncclkit.views._base import View
+from ncclkit.views._html import Html, code, el, fold, join
+from ncclkit.views._words import plural
+
+
+def catalogue_view(only: str = "") -> View:
+    """The pages of all causes, or of those that hold the word `only` (any case) in their name or text."""
+    pages = {name: page(name) for name in catalogue()}
+    wanted = only.casefold()
+    texts = {name: " ".join([name, *parts.values()]).casefold() for name, parts in pages.items()}
+    shown = {name: parts for name, parts in pages.items() if wanted in texts[name]}
+    folds = (_page(name, parts, is_open=len(shown) == 1) for name, parts in shown.items())
+    about = f" of {len(pages)} speak{'s' if len(shown) == 1 else ''} of “{only}”" if only else ""
+    return View(f"{plural(len(shown), 'cause')}{about or ' known'}", join(*folds))
+
+
+def _page(name: str, parts: dict[str, str], is_open: bool) -> Html:
+    sections = (join(el("h5", heading), *_paragraphs(words)) for heading, words in parts.items() if heading)
+    return fold(join(code(name), " ", parts.get("", "")), el("div", *sections, cls="nk-card"), is_open=is_open)
+
+
+def _paragraphs(words: str) -> list[Html]:
+    """Hard-wrapped lines flow again; blank lines part paragraphs."""
+    return [el("p", " ".join(block.split())) for block in words.split("\n\n") if block.strip()]

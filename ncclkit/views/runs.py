@@ -1,0 +1,95 @@
+"""A run of the live test: the form that makes one, its curve, its table, and the advice drawn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ncclkit import bandwidth, plots, probe, tune
+from ncclkit.case import Case
+from ncclkit.model import Advice, Measurement
+from ncclkit.views._base import Chart, View
+from ncclkit.views._form import variables as pairs
+from ncclkit.views._html import el, join
+from ncclkit.views._words import plural
+from ncclkit.views.findings import advice_part
+from ncclkit.views.live import LiveTest
+from ncclkit.views.tables import measurement_table
+
+ALLOWS = {
+    "nvlink": "what NVLink allows",
+    "pcie": "what PCIe allows",
+    "network": "what this network allows",
+    "loopback": "what this host's loopback allows",
+}
+"""How a title names each kind of `bandwidth.Expectation.limit`."""
+
+
+def live_test(
+    case: Case,
+    python: str = "",
+    ranks: int = 0,
+    largest: int = 0,
+    deadline: float = 120.0,
+    variables: str = "",
+    *,
+    repeats: int = 10,
+    backend: str = "auto",
+) -> LiveTest:
+    """The form of the live test, filled in; ``run = await live.run()`` runs what it says.
+
+    python: training interpreter (empty: this one); ranks, and largest size in
+    bytes (0: by what the host has); deadline in seconds; variables: NAME=VALUE
+    separated by blanks or lines.  Raises NcclkitError for values that do not fit.
+    """
+
+    async def start(values: dict[str, Any], on_record: Callable[[dict[str, Any]], None]) -> probe.Run:
+        return await probe.probe(case, on_record, **values)
+
+    def expect(m: Measurement) -> tuple[float | None, str]:
+        return judged(bandwidth.expect(m.op, m.backend, m.ranks, case.facts))
+
+    values = {
+        "python": python,
+        "ranks": ranks,
+        "largest": largest,
+        "deadline": deadline,
+        "env": pairs(variables),
+        "repeats": repeats,
+        "backend": backend,
+    }
+    return LiveTest(case, start, values, expect)
+
+
+def judged(expectation: bandwidth.Expectation | None) -> tuple[float | None, str]:
+    """An expectation as `plots.bandwidth` takes it: busbw in GB/s and the words of the title."""
+    if expectation is None or expectation.value is None:
+        return None, ""
+    return expectation.value, ALLOWS.get(expectation.limit, "what is expected")
+
+
+def curve_view(run: probe.Run) -> Chart:
+    """Bandwidth against message size, the expectation drawn, and under it where that comes from; time for one rank."""
+    if run.measurements and run.plan.ranks == 1:
+        return Chart(plots.latency(run.measurements))
+    derived = run.expectation.words if run.expectation else ""
+    return Chart(plots.bandwidth(run.measurements, *judged(run.expectation), derived))
+
+
+def measurements_view(source: Any) -> View:
+    """Size, times and bandwidths, one row per measurement.
+
+    `source`: an iterable of `Measurement`, or what has them as ``measurements`` (a case, a run).
+    """
+    rows = sorted(getattr(source, "measurements", source), key=lambda m: (m.run, m.op, m.bytes))
+    expected, words = judged(getattr(source, "expectation", None))
+    return View(plots.bandwidth_say(rows, expected, words), measurement_table(rows, expected))
+
+
+def tuning_view(source: probe.Run | Iterable[Advice]) -> View:
+    """What to set, with its reason, its check and its risk: drawn from a run's numbers, or advice as it is given."""
+    if isinstance(source, probe.Run):
+        source = tune.advise(source.measurements, source.expectation)
+    rows = list(source)
+    cards = (el("section", advice_part(advice), cls="nk-card") for advice in rows)
+    return View(f"{plural(len(rows), 'piece')} of advice" if rows else "These numbers ask for no change", join(*cards))

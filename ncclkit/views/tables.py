@@ -1,0 +1,87 @@
+"""The table of measurements, and the map of a case folder."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from ncclkit import plots
+from ncclkit.case import Case
+from ncclkit.model import Measurement
+from ncclkit.views._base import View
+from ncclkit.views._html import Html, code, el, fit, fold, join, pre, table
+from ncclkit.views._words import plural
+
+FILES = {
+    "case.json": "what was asked, when and with which versions",
+    "facts.jsonl": "what is known about each host, and where it was read",
+    "events.parquet": "what the logs say, line by line",
+    "measurements.jsonl": "every timed collective",
+    "findings.json": "the verdict on each cause",
+    "inputs.json": "which files were read (they stay where they are)",
+    "report.html": "this investigation as one page that needs no network",
+}
+"""The files of a case folder, each with one line of explanation (the contract is DESIGN's section 4)."""
+
+MAIL = "A colleague opens it with ncclkit.Case.open(folder), or reads report.html in any browser."
+
+
+def measurement_table(rows: Iterable[Measurement], expected: float | None = None) -> Html:
+    """One row per measurement: size, times, bandwidths; `expected` (busbw, GB/s) where a row carries none."""
+    rows = list(rows)
+    head = ("Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "Time, median", "Time, p99", "algbw GB/s", "Run")
+    return fit(table(head, [_measured(m, m.expected or expected) for m in rows], "nk-numbers"))
+
+
+def case_view(case: Case) -> View:
+    """Where everything of this case is, what each file holds, and how to mail it."""
+    if case.path is None:
+        return View("This case is in memory only; Case.open(folder) makes one that stays", Html(""))
+    here = [(case.path / name, words) for name, words in FILES.items() if (case.path / name).is_file()]
+    kept = [(code(path.name), words, plots.size(path.stat().st_size)) for path, words in here]
+    runs = [(code(f"runs/{run.name}/"), _run_words(run), plural(_files(run), "file")) for run in case.runs()]
+    pack = shlex.join(["tar", "czf", f"{case.path.name}.tar.gz", "-C", str(case.path.parent), case.path.name])
+    body = join(
+        table(("Where", "What it holds", "Size"), [*kept, *runs]),
+        el("h5", "To mail it"),
+        pre(pack),
+        el("p", MAIL, cls="nk-dim"),
+        fold("What the case counts", el("p", repr(case))),
+    )
+    return View(f"Everything is in {case.path}", body)
+
+
+def _measured(m: Measurement, expected: float | None) -> tuple[object, ...]:
+    ratio = f"{100 * m.busbw / expected:.0f} %" if m.busbw is not None and expected else "–"
+    wrong = el("b", f"✕ {m.wrong:,}", cls="nk-bad") if m.wrong else "0"
+    return (
+        plots.size(m.bytes),
+        _maybe(m.busbw),
+        _maybe(expected),
+        ratio,
+        wrong,
+        plots.duration(m.time_us),
+        plots.duration(m.p99_us),
+        plots.number(m.algbw),
+        ", ".join(filter(None, (m.op, m.run))),
+    )
+
+
+def _maybe(value: float | None) -> str:
+    return "–" if value is None else plots.number(value)
+
+
+def _files(folder: Path) -> int:
+    return sum(1 for path in folder.iterdir() if path.is_file())
+
+
+def _run_words(folder: Path) -> str:
+    """What a run's own ``status.json`` says of its end; a run without one was cut off."""
+    try:
+        status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return f"run without a readable status.json ({type(error).__name__}): still running, or cut off"
+    said = status.get("say") or status.get("reason") if isinstance(status, dict) else None
+    return f"run: {said}" if said else "run: plan, wire records, one log per rank"

@@ -1,0 +1,208 @@
+"""A real Chromium and a real JupyterLab.  Without a browser a user's tests are skipped; in CI they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes import leftovers
+from tests.reports import ENV
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
+SETTINGS = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},  # every cell is in the page
+    "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder needs a browser and its time."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """The browser; of one module only, as no asyncio.run works in this process while it is open."""
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        program = None
+    if program is None:
+        say = "needs Chromium and the Python package playwright (apt-get install chromium; pip install playwright)"
+        pytest.fail(say) if os.environ.get("CI") else pytest.skip(say)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Visit:
+    """A page, and what it asked for and complained about."""
+
+    page: Any
+    requests: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("requestfailed", lambda request: self.failed.append(request.url))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda message: message.type == "error" and self.errors.append(message.text))
+
+
+@pytest.fixture
+def offline_page(chromium: Any) -> Iterator[Callable[..., Visit]]:
+    """``offline_page(file, width=1280, dark=False)``: the file opened with the network cut, all figures drawn."""
+    contexts = []
+
+    def visit(file: Path, width: int = 1280, dark: bool = False, **options: Any) -> Visit:
+        scheme = "dark" if dark else "light"
+        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
+        contexts.append(context)
+        context.set_offline(True)
+        context.route(lambda url: not url.startswith("file://"), lambda route: route.abort())
+        seen = Visit(context.new_page())
+        seen.page.goto(file.as_uri())
+        if options.get("java_script_enabled", True):
+            seen.page.wait_for_function("document.documentElement.dataset.drawn !== undefined")
+        return seen
+
+    yield visit
+    for context in contexts:
+        context.close()
+
+
+@dataclass
+class Lab:
+    """A running JupyterLab server, the folder that it serves, and the mark that all its processes carry."""
+
+    url: str
+    root: Path
+    token: str
+    mark: str
+
+    def runs(self) -> list[int]:
+        """Processes of live tests that were started from this server's kernels."""
+        return [pid for pid in leftovers() if self.mark in _read(pid, "environ")]
+
+    def kernels(self) -> list[int]:
+        """Kernels of this server."""
+        return [pid for pid in self.processes() if "ipykernel_launcher" in _read(pid, "cmdline")]
+
+    def processes(self) -> list[int]:
+        """Everything that the server started, however far away it moved."""
+        pids = (int(folder.name) for folder in Path("/proc").glob("[0-9]*"))
+        return [pid for pid in pids if self.mark in _read(pid, "environ")]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """JupyterLab with a configuration of its own; whatever it started is dead afterwards."""
+    folder = tmp_path_factory.mktemp("lab")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mark = f"NCCLKIT_TEST={uuid.uuid4()}"
+    lab = Lab(f"http://127.0.0.1:{port}", folder / "notebooks", secrets.token_urlsafe(), mark)
+    lab.root.mkdir()
+    log = folder / "lab.log"
+    with log.open("wb") as out:
+        server = subprocess.Popen(
+            _command(port, lab.root),
+            env=_environment(folder, lab),
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    try:
+        until(lambda: server.poll() is not None or _answers(lab), 120, f"JupyterLab to answer; see {log}")
+        assert server.poll() is None, log.read_text()
+        yield lab
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.send_signal(signal.SIGTERM)
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            server.kill()
+        for pid in lab.processes():
+            os.kill(pid, signal.SIGKILL)
+
+
+def _command(port: int, root: Path) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.root_dir={root}",
+        "--LabApp.expose_app_in_browser=True",
+        "--LabApp.extension_manager=readonly",
+    ]
+
+
+def _environment(folder: Path, lab: Lab) -> dict[str, str]:
+    (folder / "config" / "labconfig").mkdir(parents=True)
+    (folder / "config" / "labconfig" / "default_setting_overrides.json").write_text(json.dumps(SETTINGS))
+    own = {name: str(folder / name.lower()) for name in ("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}
+    name, _, mark = lab.mark.partition("=")
+    return {**ENV, **own, "JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTER_TOKEN": lab.token, name: mark}
+
+
+def _answers(lab: Lab) -> bool:
+    try:
+        urllib.request.urlopen(f"{lab.url}/api/status?token={lab.token}", timeout=5).close()
+    except (urllib.error.URLError, OSError):
+        return False
+    return True
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def until(done: Callable[[], object], deadline: float, what: str) -> None:
+    """Ask again and again until `done` says yes; fail with `what` was waited for."""
+    end = time.monotonic() + deadline
+    while not done():
+        assert time.monotonic() < end, f"waited {deadline} s for {what}"
+        time.sleep(0.1)

@@ -1,0 +1,54 @@
+"""Driving a notebook in JupyterLab: open, run all, wait, as a person would but without guessing when it is ready."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# "Idle" is shown before the kernel's channel is connected; cells started then are never executed.
+READY = """async () => {
+  const app = window.jupyterapp; await app.restored;
+  const panel = app.shell.currentWidget;
+  await panel.context.ready; await panel.sessionContext.ready; await panel.sessionContext.session.kernel.info;
+  const kernel = panel.sessionContext.session.kernel;
+  while (kernel.connectionStatus !== 'connected') await new Promise(r => setTimeout(r, 50));
+}"""
+
+# The state of the open notebook: what its code cells still have to do, and the errors among their outputs.
+STATE = """() => {
+  const panel = window.jupyterapp.shell.currentWidget;
+  const cells = panel.content.widgets.filter(w => w.model.type === 'code' && w.model.sharedModel.getSource().trim());
+  const outputs = cells.flatMap(w => w.model.sharedModel.toJSON().outputs);
+  const errors = outputs.filter(o => o.output_type === 'error').map(o => `${o.ename}: ${o.evalue}`);
+  const open = cells.filter(w => w.model.executionCount === null || w.promptNode?.textContent.includes('*')).length;
+  return {errors, open, idle: panel.sessionContext.session.kernel.status === 'idle', cells: cells.length};
+}"""
+
+
+def open_notebook(page: Any, lab: Any, name: str) -> None:
+    """Open a notebook of the server's folder and wait until its kernel takes cells."""
+    page.goto(f"{lab.url}/lab/tree/{name}?reset&token={lab.token}")
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=120_000)
+    page.evaluate(READY)
+
+
+def run_all(page: Any) -> None:
+    """Run every cell; returns at once."""
+    page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+
+
+def shut_down(page: Any) -> None:
+    """End the open notebook's kernel."""
+    page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+
+
+def state(page: Any) -> dict[str, Any]:
+    """What the open notebook still has to do: `open` and `cells` (counts), `idle`, `errors`."""
+    found: dict[str, Any] = page.evaluate(STATE)
+    return found
+
+
+def wait_cells_done(page: Any, deadline: float) -> None:
+    """Wait until every code cell was executed without an error."""
+    done = f"() => {{ const s = ({STATE})(); return s.errors.length || (!s.open && s.idle); }}"
+    page.wait_for_function(done, timeout=1000 * deadline)
+    assert state(page)["errors"] == []

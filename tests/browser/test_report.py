@@ -1,0 +1,115 @@
+"""The report as a reader meets it: a file, a browser, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.browser.conftest import Visit
+from tests.reports import DATA, HOSTILE, NOTEBOOKS, made
+
+Open = Callable[..., Visit]
+PARAMETERS = (("name", HOSTILE),)
+COLOURS = """() => {
+  const title = document.querySelector('.js-plotly-plot .xtitle');
+  return {paper: getComputedStyle(document.body).backgroundColor, title: getComputedStyle(title).fill};
+}"""
+
+
+@pytest.fixture(scope="session")
+def report() -> Path:
+    case, run = made(DATA / "good.ipynb", PARAMETERS)
+    assert run.returncode == 0, run.stderr
+    return case / "report.html"
+
+
+def width(visit: Visit) -> int:
+    return int(visit.page.evaluate("document.documentElement.scrollWidth"))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("pixels", [1280, 390])
+def test_opens_without_network(report: Path, offline_page: Open, pixels: int, dark: bool) -> None:
+    visit = offline_page(report, pixels, dark)
+    assert visit.requests == [report.as_uri()]
+    assert visit.failed == [] and visit.errors == []
+    assert visit.page.locator(".js-plotly-plot .scatterlayer path.js-line").count() == 1
+    assert width(visit) == pixels
+
+
+def test_figures_follow_the_scheme_and_the_switch(report: Path, offline_page: Open) -> None:
+    light, dark = (offline_page(report, dark=choice).page.evaluate(COLOURS) for choice in (False, True))
+    assert light["paper"] != dark["paper"] and light["title"] != dark["title"]
+    page = offline_page(report, dark=False).page
+    page.get_by_role("button", name="Dark").click()
+    assert page.evaluate(COLOURS) == dark
+    page.get_by_role("button", name="Light").click()
+    assert page.evaluate(COLOURS) == light
+
+
+def test_paper_is_light(report: Path, offline_page: Open) -> None:
+    page = offline_page(report, dark=True).page
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(COLOURS) == offline_page(report).page.evaluate(COLOURS)
+    assert page.locator("nav").is_hidden()
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["with JavaScript", "without"])
+def test_code_is_hidden_behind_a_switch(report: Path, offline_page: Open, script: bool) -> None:
+    page = offline_page(report, java_script_enabled=script).page
+    code = page.get_by_text("share = 100 // ranks")
+    assert code.is_hidden()
+    page.get_by_text("Show the code").click()
+    assert code.is_visible()
+
+
+def test_text_from_outside_stays_text(report: Path, offline_page: Open) -> None:
+    visit = offline_page(report)
+    assert visit.page.get_by_text(HOSTILE).count() >= 2
+    assert visit.page.locator("main img, main script:not(.figure-data)").count() == 0
+
+
+def test_each_output_has_its_static_face(report: Path, offline_page: Open) -> None:
+    page = offline_page(report).page
+    assert page.locator("p.face").is_visible() and page.locator("pre.text", has_text="twin").count() == 0
+    assert page.get_by_text("An interactive control stands here").count() == 1
+    warning = page.locator("details pre", has_text="a warning nobody asked for")
+    assert warning.is_hidden()
+    page.get_by_text("Messages on standard error (1)").click()
+    assert warning.is_visible()
+
+
+def test_contents_lead_to_the_headings(report: Path, offline_page: Open) -> None:
+    page = offline_page(report).page
+    assert page.title() == "Does the report show what a cell shows?"
+    links = page.locator("nav a")
+    targets = [link.get_attribute("href") for link in links.all()]
+    assert targets[:3] == ["#a-figure", "#a-table", "#a-control-with-two-faces"]
+    assert all(page.locator(target).count() == 1 for target in targets)
+
+
+def test_a_notebook_that_stopped_says_so_first(offline_page: Open) -> None:
+    case, run = made(DATA / "good.ipynb", (("ranks", "0"),))
+    assert run.returncode == 2 and "ZeroDivisionError" in run.stderr
+    visit = offline_page(case / "report.html")
+    assert visit.errors == [] and "ZeroDivisionError" in visit.page.get_by_role("alert").inner_text()
+    visit.page.get_by_text("Go to where it stopped").click()
+    assert visit.page.locator("#stopped details.error").is_visible()
+    assert visit.page.get_by_text("2 later cells of the notebook were not run").is_visible()
+
+
+@pytest.mark.parametrize("pixels", [1280, 390])
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_kits_own_reports(path: Path, offline_page: Open, pixels: int) -> None:
+    case, run = made(path)
+    assert run.returncode == 0, run.stderr
+    visit = offline_page(case / "report.html", pixels)
+    assert visit.requests == [(case / "report.html").as_uri()]
+    assert visit.failed == [] and visit.errors == []
+    assert width(visit) == pixels
+    drawn = visit.page.locator(".js-plotly-plot").count()
+    assert drawn == visit.page.locator("script.figure-data").count()
+    assert drawn or path.stem != "guided"

@@ -1,0 +1,44 @@
+"""Write anew the stored outputs of the cells marked for comparison, and remove all others.
+
+python tests/notebooks/refresh.py [NOTEBOOK …]
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.notebooks.conventions import CHECKED, tags  # noqa: E402
+
+
+def refresh(path: Path) -> None:
+    """Execute the whole notebook; keep only what marked cells show, as plain text."""
+    nb = nbformat.read(path, as_version=4)
+    NotebookClient(nb, timeout=300, resources={"metadata": {"path": tempfile.mkdtemp()}}).execute()
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            marked = CHECKED in tags(cell)
+            cell.outputs = [_plain(output) for output in cell.outputs] if marked else []
+            cell.execution_count = cell.execution_count if marked else None  # nbval wants one beside an output
+            cell.metadata.pop("execution", None)
+    nb.metadata.pop("widgets", None)
+    nb.metadata["language_info"] = {"name": "python"}
+    nbformat.write(nb, path)
+
+
+def _plain(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    return nbformat.v4.new_output(
+        "execute_result", {"text/plain": output["data"]["text/plain"]}, execution_count=output["execution_count"]
+    )
+
+
+if __name__ == "__main__":
+    here = Path(__file__).parents[2] / "notebooks"
+    for notebook in [Path(name) for name in sys.argv[1:]] or sorted(here.rglob("*.ipynb")):
+        refresh(notebook)

@@ -1,0 +1,54 @@
+"""Every notebook, run headless by the command that users type, in a case folder of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+
+from ncclkit.diagnose import diagnose
+from ncclkit.model import cite
+from ncclkit.samples import sample
+
+from tests.reports import NOTEBOOKS, made
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_cell_runs_in_order_and_the_report_is_written(path: Path) -> None:
+    case, run = made(path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == f"Report: {case / 'report.html'}\nCase folder: {case}\n"
+    cells = [cell for cell in nbformat.read(case / "report.ipynb", as_version=4).cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert not [output for cell in cells for output in cell.outputs if output.output_type == "error"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_view_shows_its_static_face(path: Path) -> None:
+    case, _ = made(path)
+    page = (case / "report.html").read_text(encoding="utf-8")
+    assert "An interactive control stands here" not in page
+    assert "widget-state+json" not in page and "widget-view+json" not in page
+
+
+@pytest.mark.timeout(300)
+def test_a_reader_of_the_guided_report_finds_curve_culprit_lines_and_advice() -> None:
+    case, _ = made(next(path for path in NOTEBOOKS if path.stem == "guided"))
+    soup = BeautifulSoup((case / "report.html").read_text(encoding="utf-8"), "html.parser")
+    read = squeezed(soup.main.get_text(" "))
+    curves = [script.text for script in soup.find_all("script", class_="figure-data")]
+    assert any("busbw" in curve and "expected" in curve for curve in curves)
+    root = diagnose(sample("rank_late")).findings[0]
+    assert squeezed(root.say) in read
+    assert squeezed(cite(root.evidence[0])["text"].splitlines()[0]) in read
+    assert squeezed(root.advice[0].do) in read
+    assert list((case / "runs").glob("*/wire.jsonl")) and (case / "facts.jsonl").stat().st_size
+
+
+def squeezed(text: str) -> str:
+    """Text without its white space: markup splits words that belong together."""
+    return "".join(text.split())

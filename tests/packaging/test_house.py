@@ -1,0 +1,112 @@
+"""The rules of the house, held by a machine."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.project import PROJECT, ROOT, requirements
+
+MODULES = sorted((ROOT / "ncclkit").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+OURS = {"ncclkit", "tests"}
+STDLIB = sys.stdlib_module_names | {"tomllib"}  # tomllib: since 3.11
+IMPORT_NAMES = {  # distribution → module, where they differ
+    "py-rattler": "rattler",
+    "pyyaml": "yaml",
+    "nvidia-ml-py": "pynvml",
+    "pyzmq": "zmq",
+    "beautifulsoup4": "bs4",
+}
+BY_NAME = {"jupyterlab", "ipykernel", "py_spy", "jsonschema"}  # run as programs, or only held below a version
+HEAVY = {"torch", "pandas", "pyarrow", "plotly", "ipywidgets", "IPython", "papermill", "nbconvert", "numpy"}
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Top-level names of what a module imports from elsewhere."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield str(node.module).split(".")[0]
+
+
+def imported(paths: list[Path]) -> set[str]:
+    return {found for path in paths for found in imports(path)} - STDLIB - OURS
+
+
+def modules_of(group: str) -> set[str]:
+    return {IMPORT_NAMES.get(r.name, r.name.replace("-", "_")) for r in requirements(group)}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_modules_and_functions_are_small(path):
+    text = path.read_text()
+    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    assert len(text.splitlines()) <= 300
+    assert [(f.name, f.lineno) for f in functions if f.end_lineno - f.lineno + 1 > 45] == []
+
+
+def test_no_rule_about_errors_pickles_shells_and_docstrings_is_waived():
+    """The same rules as in pyproject.toml, but here no `noqa` helps."""
+    rules = "S110,S112,S301,S602,S604,S605,D100,D101,D102,D103"
+    result = run(sys.executable, "-m", "ruff", "check", "--isolated", "--ignore-noqa", "--select", rules, "ncclkit")
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if "agent" in p.parts], ids=name)
+def test_agent_needs_only_a_bare_python_39(path):
+    ast.parse(path.read_text(), feature_version=(3, 9))
+    assert set(imports(path)) - sys.stdlib_module_names <= {"torch"}
+
+
+def test_every_import_is_a_declared_dependency():
+    package = modules_of("dependencies") | modules_of("gpu")
+    assert imported(MODULES) - package == set()
+    assert imported(TESTS) - package - modules_of("test") == set()
+
+
+def test_every_dependency_is_used():
+    assert modules_of("dependencies") - BY_NAME - imported(MODULES) == set()
+
+
+@pytest.mark.parametrize("module", ["ncclkit", "ncclkit.cli", "ncclkit.diagnose"])
+def test_importing_costs_no_heavy_library(module):
+    result = run(sys.executable, "-c", f"import sys, {module}; print(*sys.modules)")
+    assert result.returncode == 0, result.stderr
+    assert HEAVY.isdisjoint(result.stdout.split())
+
+
+def test_agent_starts_with_nothing_installed():
+    """-S leaves site-packages out: this is a training interpreter that has never heard of us."""
+    result = run(sys.executable, "-S", "-m", "ncclkit.agent", "facts", "--no-torch")
+    assert result.returncode == 0, result.stderr
+    assert '"kind": "fact"' in result.stdout
+
+
+def test_nothing_is_left_for_later():
+    marks = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+    found = [
+        f"{name(path)}:{number}"
+        for path in [*MODULES, *TESTS]
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if marks.search(line)
+    ]
+    assert found == []
+
+
+def test_changelog_knows_this_version():
+    assert re.search(rf"^## {re.escape(PROJECT['version'])}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)

@@ -1,0 +1,39 @@
+"""Record the guided report on this machine: its whole case folder, names and addresses replaced.
+
+python tests/record/report.py CASE_FOLDER [ncclkit report options]
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from ncclkit import cli, recording  # noqa: E402
+from ncclkit.case import Case  # noqa: E402
+
+TEXT = {".json", ".jsonl", ".log", ".txt", ".html", ".ipynb", ""}
+
+
+def main(folder: Path, options: list[str]) -> int:
+    """Make the report, then clean every file of the case; returns the exit status of ``ncclkit report``."""
+    status = cli.main(["report", "--case", str(folder), *options])
+    clean = recording.cleaner(folder)
+    case = Case.open(folder)
+    case.events = [
+        replace(e, path=clean(e.path), text=clean(e.text), host=clean(e.host), data=recording.walk(dict(e.data), clean))
+        for e in case.events
+    ]
+    case.save()
+    for path in folder.rglob("*"):
+        if path.name == "agent.pyz":
+            path.unlink()  # the agent itself stands in the repository
+        elif path.is_file() and path.suffix in TEXT and not path.name.startswith("fr_rank_"):
+            path.write_text(clean(path.read_text()))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).absolute(), sys.argv[2:]))

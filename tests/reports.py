@@ -1,0 +1,37 @@
+"""Reports made once for a test session and looked at by many tests, by the command that users type."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)
+DATA = Path(__file__).parent / "notebooks" / "data"
+SMALL = {"guided": {"ranks": "2", "largest": "65536", "deadline": "90.0"}}
+"""Parameters that keep a notebook's run short; the others are quick by themselves."""
+
+HOSTILE = "</script><img src=http://example.org/x onerror=alert(1)><script>alert(2)</script>"
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+
+
+@functools.cache
+def _scratch() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="ncclkit-reports-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@functools.cache
+def made(notebook: Path, parameters: tuple[tuple[str, str], ...] = ()) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The case folder of a notebook's report, and how `ncclkit report` ended."""
+    case = Path(tempfile.mkdtemp(dir=_scratch(), prefix=f"{notebook.stem}-"))
+    typed = [f"-p={name}={value}" for name, value in (*SMALL.get(notebook.stem, {}).items(), *parameters)]
+    command = [sys.executable, "-m", "ncclkit.cli", "report", "--notebook", str(notebook), "--case", str(case), *typed]
+    return case, subprocess.run(command, cwd=case, env=ENV, capture_output=True, text=True, timeout=300)

@@ -1,0 +1,166 @@
+"""Static faces: complete, escaped, without script; two calls never share a widget."""
+
+from html.parser import HTMLParser
+
+import pytest
+
+from ncclkit import plots, views
+from ncclkit.case import Case
+from ncclkit.causes import catalogue, page
+from ncclkit.model import Advice
+from ncclkit.views._base import PLOTLY, WIDGET
+from tests.views.records import CURVE, HOSTILE, case, findings
+
+VIEWS = {
+    "facts": lambda: views.facts_view(case()),
+    "findings": lambda: views.findings_view(findings()),
+    "events": lambda: views.events_view(case()),
+    "ranks": lambda: views.ranks_view(case()),
+    "measurements": lambda: views.measurements_view(case()),
+    "tuning": lambda: views.tuning_view([Advice(HOSTILE, {"A": HOSTILE}, HOSTILE, HOSTILE, HOSTILE)]),
+    "live": lambda: views.live_test(case(), python="/p y", variables=f"X={'<script>'}"),
+}
+
+
+class Page(HTMLParser):
+    """Collects elements, attribute names and text; checks that elements close in order."""
+
+    VOID = {"img", "br"}
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags, self.attributes, self.open, self.words = [], set(), [], ""
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words += data + " "
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_static_face_is_whole_and_runs_nothing(name):
+    page = Page(VIEWS[name]().html)
+    assert not {"script", "img", "iframe", "link"} & set(page.tags)
+    assert not [attribute for attribute in page.attributes if attribute.startswith("on")]
+    VIEWS[name]().html.encode("utf-8")
+    assert "\x00" not in page.words and "\x1b" not in page.words
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_bundle_has_text_html_and_a_widget_only_where_there_is_one(name):
+    view = VIEWS[name]()
+    bundle = view._repr_mimebundle_()
+    assert bundle["text/plain"] == view.say != "" and view.static() in bundle["text/html"]
+    assert (WIDGET in bundle) == (name in ("events", "live"))
+
+
+@pytest.mark.parametrize("name", ["events", "live"])
+def test_each_call_makes_its_own_widgets_and_one_view_keeps_them(name):
+    first, second = VIEWS[name](), VIEWS[name]()
+    ids = [view._repr_mimebundle_()[WIDGET]["model_id"] for view in (first, first, second)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("facts", ["limits.shm.free", "64 MiB", "unlimited", "statvfs /dev/shm", "did not answer within 5 s", "1500"]),
+        (
+            "findings",
+            [
+                "proven",
+                "slow_rank",
+                "Rank 5",
+                ":17",
+                "× 4",
+                "rank 3",
+                "line one",
+                "limits.shm.free = 67108864",
+                "export NCCL_DEBUG='a b'",
+                "the-command",
+                "the_code()",
+                "the why",
+                "the check",
+                "the risk",
+                "the question?",
+                "what it predicts",
+                "gid_index",
+                "show_gids output",
+                "host_oom",
+                "no OOM kill",
+                "and 1 further finding",
+            ],
+        ),
+        ("events", ["c10d.timeout", "python.exception", "logs/rank0.log:410", "8 abnormal"]),
+        ("ranks", ["Rank 5 fell silent first, 30.0 s before any other", "logs/rank5.log:300", "full width: 59.0 s"]),
+        ("measurements", ["16 MiB", "8.89 ms", "17.8 ms", "1.89", "2.83", "all_reduce reaches 2.83 GB/s"]),
+        ("live", ["/p y", "X='<script>'", "120.0", "auto"]),
+    ],
+)
+def test_static_face_says_every_value(name, words):
+    said = Page(VIEWS[name]().html).words
+    assert [word for word in words if word not in said] == []
+
+
+def test_culprit_comes_first_and_nothing_found_says_how_many_looked():
+    page = views.findings_view(findings()).static()
+    assert page.index("slow_rank") < page.index("shm_too_small") < page.index("gid_index") < page.index("host_oom")
+    nothing = views.findings_view(findings()[2:])
+    assert nothing.say == "Nothing found: 1 cause looked and saw no sign; 1 cause could not be judged"
+
+
+def test_a_theme_is_checked_only_where_a_cause_cites_its_facts():
+    known = case()
+    known.facts = [fact for fact in known.facts if fact.name != "limits.memlock"]
+    cards = views.facts_view(known).static().split("<section")
+    verdicts = {card.split("<h4>")[1].split("<")[0]: "nk-checked" in card for card in cards[1:]}
+    assert verdicts["GPUs"] is False and "Limits" in verdicts
+
+
+EMPTY = ("facts_view", "findings_view", "events_view", "ranks_view", "measurements_view", "case_view")
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_case_says_so(name):
+    view = getattr(views, name)(Case())
+    assert view.say and Page(view.html).words
+
+
+def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
+    made = Case.open(tmp_path / "my case").save()
+    (made.new_run("probe") / "status.json").write_text('{"reason": "done", "say": "all sizes measured"}')
+    (made.new_run("hung") / "status.json").write_text("{")
+    words = Page(views.case_view(made).html).words
+    for expected in (
+        "facts.jsonl",
+        "events.parquet",
+        "runs/1-probe/",
+        "all sizes measured",
+        "runs/2-hung/",
+        "cut off",
+        f"tar czf 'my case.tar.gz' -C {tmp_path} 'my case'",
+    ):
+        assert expected in words
+
+
+def test_chart_shows_itself_as_plotly_json_whatever_the_renderer():
+    bundle = views.Chart(plots.bandwidth(CURVE))._repr_mimebundle_()
+    assert set(bundle) == {PLOTLY, "text/plain"} and bundle[PLOTLY]["data"][0]["name"].startswith("all_reduce")
+
+
+def test_catalogue_holds_every_page_and_finds_words():
+    everything = Page(views.catalogue_view().html).words
+    assert [name for name in catalogue() if name not in everything or page(name)[""] not in everything] == []
+    assert "What to do" in everything
+    few = views.catalogue_view("/dev/shm")
+    assert "shm_too_small" in few.static() and len(few.html) < len(views.catalogue_view().html)
+    assert views.catalogue_view("no such word").say.startswith("0 causes")

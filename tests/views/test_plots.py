@@ -1,0 +1,104 @@
+"""Figures: the conclusion as title, units, the expected line, and nothing that a log line could inject."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from ncclkit import plots
+from tests.views.records import CURVE, HOSTILE, measurement
+
+
+def title(figure):
+    return figure.layout.title.text.replace("<br>", " ")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (4096, "4 KiB"),
+        (3 * 2**29, "1.50 GiB"),
+        (2**50, "1,024 TiB"),
+    ],
+)
+def test_size(value, words):
+    assert plots.size(value) == words
+
+
+@pytest.mark.parametrize(("value", "words"), [(62, "62.0 µs"), (1200, "1.20 ms"), (3.4e6, "3.40 s"), (0.5, "0.500 µs")])
+def test_duration(value, words):
+    assert plots.duration(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0, "0.00"),
+        (0.012345, "0.0123"),
+        (1.9, "1.90"),
+        (12.34, "12.3"),
+        (1234.5, "1,234"),
+    ],
+)
+def test_number(value, words):
+    assert plots.number(value) == words
+
+
+def test_title_is_the_conclusion_and_the_limit_is_drawn_and_named():
+    peak = max(m.busbw for m in CURVE)
+    figure = plots.bandwidth(CURVE, 2 * peak, "what loopback allows", "derived like this")
+    say = f"all_reduce reaches {peak:.2f} GB/s, 50 % of what loopback allows"
+    assert title(figure) == say == figure.layout.meta["say"]
+    (line,) = figure.layout.shapes
+    assert line.y0 == line.y1 == 2 * peak and f"{2 * peak:.2f} GB/s" in line.label.text
+    low, high = figure.layout.yaxis.range
+    assert low < math.log10(min(m.busbw for m in CURVE)) and math.log10(2 * peak) < high
+    assert "GB/s" in figure.layout.yaxis.title.text and "derived like this" in figure.layout.xaxis.title.text
+
+
+def test_x_ticks_are_few_binary_and_reach_the_largest_size():
+    axis = plots.bandwidth(CURVE).layout.xaxis
+    assert axis.type == "log" and len(axis.tickvals) <= 5 and axis.ticktext[-1] == "16 MiB"
+
+
+def test_one_rank_shows_algbw_without_a_limit():
+    figure = plots.bandwidth([replace(m, busbw=None, ranks=1) for m in CURVE], 2.0, "one rank exchanges nothing")
+    assert figure.layout.yaxis.title.text.startswith("algbw") and not figure.layout.shapes
+    assert "on one rank, where nothing travels" in title(figure)
+
+
+def test_wrong_values_take_the_title_and_are_marked():
+    figure = plots.bandwidth([*CURVE, measurement(2**26, wrong=12)])
+    assert "12 wrong elements, most at 64 MiB" in title(figure)
+    assert figure.data[-1].name == "wrong result" and list(figure.data[-1].x) == [2**26]
+
+
+def test_runs_are_lines_of_their_own():
+    figure = plots.bandwidth([*CURVE, *(replace(m, run="2-tuned", busbw=2 * m.busbw) for m in CURVE)])
+    assert len({(trace.line.color, trace.marker.symbol) for trace in figure.data}) == 2
+    assert "in run 2-tuned" in title(figure) and figure.layout.showlegend
+
+
+def test_latency_has_median_and_p99_in_microseconds():
+    figure = plots.latency(CURVE)
+    assert [trace.name.split(", ")[-1] for trace in figure.data] == ["median", "p99"]
+    assert "µs" in figure.layout.yaxis.title.text and "16 B takes 60.0 µs" in title(figure)
+
+
+@pytest.mark.parametrize("draw", [plots.bandwidth, plots.latency])
+def test_nothing_measured_is_a_figure_too(draw):
+    assert title(draw([])) == "Nothing measured yet"
+
+
+def test_colours_stand_in_the_template_where_the_report_replaces_them():
+    layout = plots.bandwidth(CURVE, 3.0).layout
+    assert layout.font.color is None and layout.template.layout.font.color
+    assert layout.template.layout.paper_bgcolor == "rgba(0,0,0,0)"
+
+
+def test_text_from_outside_is_escaped():
+    figure = plots.bandwidth([replace(m, op=HOSTILE, run=HOSTILE) for m in CURVE], 1.0, HOSTILE, HOSTILE)
+    for text in (figure.layout.title.text, figure.layout.xaxis.title.text, figure.data[0].name):
+        assert "<script" not in text and "<img" not in text

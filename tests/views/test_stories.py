@@ -1,0 +1,178 @@
+"""Who spoke, who fell silent, where a line stands in its file."""
+
+import gzip
+import os
+
+import pytest
+
+from ncclkit.case import Case
+from ncclkit.model import Event
+from ncclkit.samples import sample
+from ncclkit.views import _story, evidence, ranks_view
+from ncclkit.views._words import quantity, ranges, some
+from tests.views.records import job
+
+
+def view(events):
+    made = Case()
+    made.events = events
+    return ranks_view(made)
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        (job(), "Rank 5 fell silent first, 30.0 s before any other; 7 ranks reported something abnormal"),
+        (job(silent=()), "8 ranks spoke and stopped together; 8 ranks reported something abnormal"),
+        (job(times=False), "Rank 5 reports nothing abnormal while the 7 others do"),
+        ([e for e in job() if e.rank != 2], "Rank 2 never spoke; 7 ranks did"),
+        ([], "No event names a rank"),
+    ],
+)
+def test_say(events, words):
+    assert view(events).say == words
+
+
+def test_a_thousand_ranks_share_strips_the_odd_ones_first():
+    page = view(job(1024, silent=(17, 18, 600))).static()
+    assert page.count("<tr>") == 3 and len(page) < 20_000
+    assert page.index("Ranks 17, 18, 600 (3)") < page.index("Ranks 0–16, 19–599, 601–1023 (1,021)")
+
+
+def test_a_torn_rank_count_does_not_fill_the_memory():
+    torn = Event("nccl.init", rank=0, data={"nranks": 10**12})
+    assert len(_story.stories([torn])[0]) == _story.MOST
+
+
+@pytest.mark.parametrize(
+    ("event", "wrong"),
+    [
+        (Event("nccl.init"), False),
+        (Event("c10d.timeout"), True),
+        (Event("worker.phase", data={"phase": "done"}), False),
+        (Event("worker.phase", data={"phase": "error"}), True),
+        (Event("run.end", data={"reason": "done"}), False),
+        (Event("run.end", data={"reason": "deadline"}), True),
+        (Event("nccl.destroy", data={"how": "abort"}), True),
+    ],
+)
+def test_abnormal(event, wrong):
+    assert _story.abnormal(event) is wrong
+
+
+@pytest.mark.parametrize(
+    ("choice", "count"),
+    [
+        ({}, 23),
+        ({"kind": "nccl.init"}, 8),
+        ({"rank": "5"}, 2),
+        ({"words": "WATCHDOG"}, 7),
+        ({"words": "rank5.log"}, 2),
+        ({"kind": "c10d.timeout", "rank": "5"}, 0),
+    ],
+)
+def test_pick(choice, count):
+    assert len(evidence.pick(job(), **choice)) == count
+
+
+def log(tmp_path, count=40):
+    path = tmp_path / "rank0.log"
+    path.write_text("".join(f"line {number}\n" for number in range(1, count + 1)))
+    return path
+
+
+def test_context_gives_the_lines_around_and_marks_the_hit(tmp_path):
+    lines = evidence.context(Event("x", "line 20\nline 21", str(log(tmp_path)), 20))
+    assert [number for number, _, _ in lines] == list(range(15, 27))
+    assert [number for number, _, hit in lines if hit] == [20, 21]
+
+
+def test_context_finds_paths_relative_to_the_case(tmp_path):
+    log(tmp_path)
+    assert isinstance(evidence.context(Event("x", "line 2", "rank0.log", 2), tmp_path), list)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "line", "words"),
+    [
+        ("line 20", "gone.log", 20, "is not here"),
+        ("other words", "rank0.log", 20, "does not hold it"),
+        ("line 20", "rank0.log", 900, "does not hold it"),
+        ("line 20", "rank0.log", 0, "is not here"),
+        ("line 20", "pipe", 1, "is not here"),
+    ],
+)
+def test_context_says_why_it_has_none(tmp_path, text, name, line, words):
+    log(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert words in evidence.context(Event("x", text, str(tmp_path / name), line))
+
+
+def test_explorer_filters_and_opens(tmp_path):
+    case = Case()
+    case.events = [*job(), Event("system.error", "line 20", str(log(tmp_path)), 20, rank=1, data={"what": "no_space"})]
+    explorer = evidence.events_view(case)
+    explorer.widget()
+    explorer.kind.value = "system.error"
+    assert "1 event picked" in explorer.rows.value and len(explorer.line.options) == 1
+    assert "no_space" in explorer.around.value and "line 25" in explorer.around.value
+    explorer.words.value = "nowhere"
+    assert "0 events picked" in explorer.rows.value and explorer.around.value == ""
+
+
+@pytest.mark.parametrize(("numbers", "words"), [([], ""), ([3], "3"), ([0, 1], "0, 1"), ([2, 0, 1, 5, 5], "0–2, 5")])
+def test_ranges(numbers, words):
+    assert ranges(numbers) == words
+
+
+def test_some_counts_what_it_leaves_out():
+    assert some(f"node-{i}" for i in range(14)).endswith("node-11 and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "words"),
+    [
+        (2**26, "bytes", "64 MiB"),
+        (-1, "bytes", "unlimited"),
+        (0.4, "ms", "400 µs"),
+        (20000, "files", "20,000 files"),
+        (29500, "", 29500),
+        (True, "", True),
+        ([1.5, 2], "processes", "1.5, 2 processes"),
+        ("eth0", "", "eth0"),
+        (5.551, "%", "5.55 %"),
+    ],
+)
+def test_quantity(value, unit, words):
+    assert quantity(value, unit) == words
+
+
+def test_what_others_say_about_a_rank_does_not_make_it_speak():
+    """As recorded: the silent rank is told to dump, is stopped by torchrun, and its exit is reported."""
+    late = [
+        Event("c10d.monitor", time=1.7e9 + 62, rank=5, data={"what": "dump"}),
+        Event("stack", rank=5),
+        Event("elastic.stop", "closing signal SIGTERM", time=1.7e9 + 63, rank=5),
+    ]
+    seen = view([*job(), *late])
+    assert seen.say.startswith("Rank 5 fell silent first, 30.0 s") and "closing signal SIGTERM" in seen.static()
+
+
+def test_a_rank_that_died_without_a_word_is_named():
+    died = Event("elastic.exit", "exitcode: -9", rank=3, data={"exitcode": -9, "signal": 9})
+    stopped = Event("elastic.exit", "exitcode: -15", rank=1, data={"exitcode": -15, "signal": 15})
+    quiet = [event for event in job(4) if event.kind != "c10d.timeout"]
+    assert view([*quiet, died, stopped]).say == "4 ranks spoke and stopped together; rank 3 ended badly without a word"
+
+
+def test_bundled_late_rank_is_the_one_that_fell_silent():
+    assert ranks_view(sample("rank_late")).say.startswith("Rank 2 fell silent first")
+
+
+def test_context_reads_gzip_and_survives_a_torn_one(tmp_path):
+    packed = tmp_path / "rank0.log.gz"
+    packed.write_bytes(gzip.compress(log(tmp_path).read_bytes()))
+    event = Event("x", "line 20", str(packed), 20)
+    assert [number for number, _, hit in evidence.context(event) if hit] == [20]
+    packed.write_bytes(packed.read_bytes()[:60])
+    assert isinstance(evidence.context(event), str)
