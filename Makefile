@@ -45,7 +45,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -q --durations=10
 
 lab: $(READY)
-	@$(BIN)/ncclkit open
+	@NCCLKIT_TRAIN_PYTHON="$(TRAIN_PYTHON)" $(BIN)/ncclkit open
 
 # Looked at on every call, but only written when it changes: make then rebuilds .venv when PYTHON or the folder is another.
 $(MADE_FROM): FORCE

@@ -226,7 +226,10 @@ def _attach(options: argparse.Namespace) -> int:
     ranks = processes.ranks(options.pid or list(processes.parents()))
     if not ranks:
         raise NcclkitError("No process of this user has a RANK in its environment; name the ranks with --pid.")
-    for problem in attach.collect(str(folder), ranks):
+    problems = attach.collect(str(folder), ranks, ours=False)
+    if len(problems) >= len(ranks) and not (folder / "ras.txt").exists():
+        raise NcclkitError(f"No rank could be looked at: {problems[0]}.")
+    for problem in problems:
         print(f"ncclkit: {problem}", file=sys.stderr)
     reading = evidence.read([folder])
     found = diagnose(case.add(reading.events).save())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,9 @@ from ncclkit import bandwidth, evidence
 from ncclkit.case import Case, write
 from ncclkit.launch import local, slurm
 from ncclkit.model import Fact, Measurement, NcclkitError, from_dict
+
+TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
+"""Variable that names the training interpreter where nobody says otherwise; ``make lab TRAIN_PYTHON=…`` sets it."""
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -91,7 +95,7 @@ class Run:
 async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str] | None = None) -> Case:
     """Read the facts of this host, as the training interpreter sees them, into the case (newer readings replace older).
 
-    python: the training interpreter (default: this one); paths: label → folder whose storage is looked at.
+    python: the training interpreter (default: NCCLKIT_TRAIN_PYTHON, else this one); paths: label → folder whose storage is looked at.
     """
     folder = case.new_run("facts")
     records = await local.facts(_interpreter(python), folder, paths)
@@ -110,14 +114,14 @@ def _interpreter(python: str | None) -> str:
         raise NcclkitError(
             f"The training interpreter must be a path in quotes, but it is {python!r} ({type(python).__name__})."
         )
-    return python or sys.executable
+    return python or os.environ.get(TRAIN_PYTHON) or sys.executable
 
 
 def sizes(largest: int, smallest: int = 8, factor: int = 8) -> tuple[int, ...]:
-    """Message sizes in bytes from `smallest` to `largest`, growing by `factor`; `largest` is always among them."""
+    """Message sizes in bytes from `smallest` to `largest`, growing by `factor`; `largest` is always the last."""
     steps = []
     size = smallest
-    while size < largest:
+    while size * factor**0.5 < largest:  # the last step is never much smaller than the others
         steps.append(size)
         size *= factor
     return (*steps, largest)

@@ -38,7 +38,7 @@ def _attach(folder, pids):
 
     ranks = processes.ranks(pids or list(processes.parents()))
     wire.send("ranks", ranks={str(rank): attach.look(pid) for rank, pid in ranks.items()})
-    for problem in attach.collect(folder, ranks):
+    for problem in attach.collect(folder, ranks, ours=False):
         wire.send("problem", say=problem)
     return 0 if ranks else 1
 

@@ -1,7 +1,8 @@
 """Evidence from processes that are stuck right now: stacks, Flight Recorder, state, RAS.
 
-Nothing here disturbs a healthy process: SIGUSR1 is sent only where a handler
-waits for it, py-spy reads without pausing, and everything has a deadline.
+Nothing here disturbs a healthy process: SIGUSR1 is sent to ranks with a black
+box of ours alone (elsewhere it may mean "save and requeue"), py-spy reads
+without pausing, and everything has a deadline.
 """
 
 import json
@@ -10,20 +11,22 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 from . import processes
 
 
-def collect(folder, ranks, deadline=8.0):
+def collect(folder, ranks, ours, deadline=8.0):
     """Write ``processes.json``, ``stacks_rank<N>.txt``, ``fr_rank_<N>`` and ``ras.txt`` into the run folder.
 
-    ranks: {global rank: pid}.  Returns one sentence per thing that could not be had.
+    ranks: {global rank: pid}; ours: the ranks have a black box that writes into this folder.  Returns one sentence per
+    thing that could not be had.
     """
     until = time.monotonic() + deadline
     problems = []
     _write(folder, "processes.json", json.dumps({str(rank): look(pid) for rank, pid in ranks.items()}, indent=1))
-    asked = [rank for rank, pid in ranks.items() if processes.catches(pid, signal.SIGUSR1)]
+    asked = [rank for rank, pid in ranks.items() if ours and processes.catches(pid, signal.SIGUSR1)]
     for rank in asked:
         processes.signal_one(ranks[rank], signal.SIGUSR1)
     report = ras(deadline=2.0)
@@ -68,9 +71,10 @@ def ras(address=("localhost", 28028), deadline=2.0):
 
 
 def _pyspy(folder, rank, pid, deadline):
-    tool = shutil.which("py-spy")
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    tool = beside if os.path.exists(beside) else shutil.which("py-spy")
     if tool is None:
-        return ["py-spy is not on PATH, so rank %d has no stack" % rank]
+        return ["py-spy is neither beside %s nor on PATH, so rank %d has no stack" % (sys.executable, rank)]
     try:
         done = subprocess.run(
             [tool, "dump", "--nonblocking", "--pid", str(pid)], capture_output=True, timeout=deadline, text=True

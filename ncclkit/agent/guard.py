@@ -84,7 +84,7 @@ def _wait(pid, wakeup, listen, until):
 def _evidence(folder):
     """Collect what the hanging ranks can tell; a full disk must not keep them alive."""
     try:
-        return attach.collect(folder, processes.ranks(processes.descendants(os.getpid())))
+        return attach.collect(folder, processes.ranks(processes.descendants(os.getpid())), ours=True)
     except OSError as error:
         return ["evidence could not be written: %s" % error]
 

@@ -19,7 +19,16 @@ WAITS = re.compile(
     r"torch/distributed|distributed_c10d|/torch/cuda/__init__|ncclComm|libnccl|ProcessGroup|"
     r"torch/nn/parallel/distributed|torch/utils/data/_utils/pin_memory"
 )
-WAITING_CALLS = {"synchronize", "all_reduce", "all_gather", "barrier", "broadcast", "wait", "monitored_barrier"}
+WAITING_CALLS = {
+    "synchronize",
+    "all_reduce",
+    "all_gather",
+    "barrier",
+    "broadcast",
+    "wait",
+    "monitored_barrier",
+    "_engine_run_backward",
+}
 
 TIMEOUTS = {
     "lightning": "Trainer(strategy=DDPStrategy(timeout=timedelta(hours=2)))  # FSDPStrategy takes timeout= as well",

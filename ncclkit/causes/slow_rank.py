@@ -108,12 +108,17 @@ def _alive(case: Case, ranks: list[int]) -> list[Event]:
 
 
 def _stacks(case: Case, scene: Scene) -> Suspicion | None:
-    """Stacks of a hang: some ranks stand in a collective, one stands in its own code."""
+    """Stacks of a hang: most ranks stand in a collective, a few stand in their own code.
+
+    Without a timeout it is one look at a job that may be well: no more than possible, and nothing in a run that
+    somebody cancelled.
+    """
     seen = stacks(case)
     busy = [rank for rank, stack in seen.items() if not in_collective(stack.data["frames"])]
-    if not scene.waiting or not busy or len(busy) * 2 > len(seen) or set(busy) & scene.waiting.keys():
+    ended_early = any(e.data.get("reason") in ("cancelled", "orphaned") for e in case.of("run.end"))
+    if not busy or len(busy) * 2 > len(seen) or set(busy) & scene.waiting.keys() or ended_early:
         return None
-    return "proven", tuple(sorted(busy)), [seen[rank] for rank in busy]
+    return "proven" if scene.waiting else "possible", tuple(sorted(busy)), [seen[rank] for rank in busy]
 
 
 def _behind(case: Case, scene: Scene) -> Suspicion | None:

@@ -32,11 +32,14 @@ PLOTLY = "<!--ncclkit:plotly-->"
 HERE = Path(__file__).parent
 
 
-def render(notebook: NotebookNode, *, name: str = "", folder: Path | None = None, failed: str = "") -> str:
+def render(
+    notebook: NotebookNode, *, name: str = "", folder: Path | None = None, failed: str = "", host: str = ""
+) -> str:
     """The executed `notebook` as the text of one HTML file.
 
     `name` is shown as its origin, local images are looked up in `folder`; `failed` is the sentence that
-    says why it stopped early, and then everything behind the last cell that was started is left out.
+    says why it stopped early, and then everything behind the last cell that was started is left out; `host` is the
+    machine that it ran on (default: this one).
     """
     page = copy.deepcopy(notebook)
     page.cells = [cell for cell in page.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
@@ -44,7 +47,11 @@ def render(notebook: NotebookNode, *, name: str = "", folder: Path | None = None
     for cell in page.cells:
         if cell.cell_type == "code":
             cell.outputs = [_static(output) for output in _joined(cell.outputs)]
-    resources = _resources(notebook, name, folder) | {"failed": failed, "skipped": skipped}
+    resources = (
+        _resources(notebook, name, folder)
+        | {"host": host or socket.gethostname()}
+        | {"failed": failed, "skipped": skipped}
+    )
     soup = BeautifulSoup(_export(page, resources), "html.parser")
     _contents(soup)
     for repeated in soup.select("style.nk-style")[1:]:
@@ -88,7 +95,6 @@ def _about(notebook: NotebookNode, name: str) -> dict[str, Any]:
     run = notebook.metadata.get("papermill", {})
     return {
         "version": __version__,
-        "host": socket.gethostname(),
         "date": time.strftime("%Y-%m-%d %H:%M %Z"),
         "notebook": name or "a notebook",
         "took": f"{run['duration']:.0f} s" if run.get("duration") else "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,15 @@ def test_unknown_fault() -> None:
         faults.fault("nonsense")
 
 
+def test_the_variable_names_the_training_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(probe.TRAIN_PYTHON, "/no/such/python")
+    with pytest.raises(NcclkitError, match="/no/such/python"):
+        asyncio.run(probe.plan(Case.open(tmp_path)))
+    assert asyncio.run(probe.plan(Case.open(tmp_path), python=sys.executable)).python == sys.executable
+
+
 def test_sizes_end_with_the_largest() -> None:
     assert probe.sizes(8) == (8,)
-    assert probe.sizes(1000) == (8, 64, 512, 1000)
+    assert probe.sizes(1000) == (8, 64, 1000)
+    assert probe.sizes(2000) == (8, 64, 512, 2000)
     assert probe.sizes(4) == (4,)

@@ -11,10 +11,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit import cli, recording  # noqa: E402
-from ncclkit.case import Case  # noqa: E402
+import nbformat  # noqa: E402
 
-TEXT = {".json", ".jsonl", ".log", ".txt", ".html", ".ipynb", ""}
+from ncclkit import cli, page, recording  # noqa: E402
+from ncclkit.case import Case, write  # noqa: E402
+
+TEXT = {".json", ".jsonl", ".log", ".txt", ".ipynb", ""}
+"""What is cleaned as text; the page is made anew from the cleaned notebook, since its plotly.js must stay as it is."""
 
 
 def main(folder: Path, options: list[str]) -> int:
@@ -32,6 +35,8 @@ def main(folder: Path, options: list[str]) -> int:
             path.unlink()  # the agent itself stands in the repository
         elif path.is_file() and path.suffix in TEXT and not path.name.startswith("fr_rank_"):
             path.write_text(clean(path.read_text()))
+    notebook = nbformat.read(folder / "report.ipynb", as_version=4)
+    write(folder / "report.html", page.render(notebook, name="guided.ipynb", host="node-1"))
     return status
 
 

@@ -1,0 +1,215 @@
+"""The command as scripts and tickets use it: output, exit status, one sentence for bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit.causes import catalogue
+from ncclkit.samples import HERE
+from tests.processes import leftovers
+
+ROOT = Path(__file__).parents[2]
+LATE = str(HERE / "rank_late")
+
+
+def run(
+    *argv: str, stdin: bytes | None = None, cwd: Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {"PYTHONPATH": str(ROOT)} | env
+    done = subprocess.run(
+        [sys.executable, "-m", "ncclkit.cli", *argv],
+        input=stdin,
+        capture_output=True,
+        timeout=110,
+        cwd=cwd,
+        env=environ,
+    )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def sentence(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line on stderr of a refusal; nothing on stdout, no traceback."""
+    assert done.returncode == 2, done
+    assert done.stdout == "" and done.stderr.startswith("ncclkit: ") and done.stderr.count("\n") == 1, done
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def answer() -> dict[str, Any]:
+    done = run("diagnose", "--json", LATE)
+    assert done.returncode == 1
+    return dict(json.loads(done.stdout))
+
+
+class TestContract:
+    """``diagnose --json``, which others script against."""
+
+    def test_top_level(self, answer: dict[str, Any]) -> None:
+        assert list(answer) == ["schema", "inputs", "job", "findings", "unknown"]
+        assert answer["schema"] == 1
+        assert set(answer["job"]) >= {"ranks", "hosts", "nccl", "torch", "cuda", "transports"}
+        assert all(set(row) == {"path", "bytes", "lines"} for row in answer["inputs"])
+        assert sum(row["bytes"] for row in answer["inputs"]) > 10_000
+
+    def test_finding(self, answer: dict[str, Any]) -> None:
+        first = answer["findings"][0]
+        keys = {"cause", "verdict", "strength", "culprits", "say", "evidence", "advice", "next"}
+        assert set(first) == keys
+        assert (first["cause"], first["verdict"], first["strength"]) == ("slow_rank", "found", "proven")
+        assert set(first["culprits"]) == {"ranks", "hosts", "gpus", "interfaces"} and first["culprits"]["ranks"] == [2]
+        assert all(set(piece) == {"path", "line", "text"} for piece in first["evidence"])
+
+    def test_evidence_is_the_raw_line(self, answer: dict[str, Any]) -> None:
+        import gzip
+
+        cited = next(p for p in answer["findings"][0]["evidence"] if p["path"].endswith("rank0.log.gz"))
+        lines = gzip.open(cited["path"], "rt").read().split("\n")
+        assert lines[cited["line"] - 1].strip() == cited["text"].split("\n")[0].strip()
+
+    def test_every_cause_is_accounted_for(self, answer: dict[str, Any]) -> None:
+        named = [f["cause"] for f in answer["findings"]] + [u["cause"] for u in answer["unknown"]]
+        assert set(named) <= set(catalogue()) and len(named) == len(set(named))
+        assert all(u["missing"] for u in answer["unknown"])
+        assert {f["verdict"] for f in answer["findings"]} == {"found"}
+
+    def test_a_healthy_job_has_none(self) -> None:
+        done = run("diagnose", "--json", str(HERE / "healthy"))
+        assert done.returncode == 0 and json.loads(done.stdout)["findings"] == []
+
+
+def test_text_names_the_rank_and_its_lines() -> None:
+    done = run("diagnose", LATE)
+    assert done.returncode == 1
+    assert "Rank 2" in done.stdout and "skip_batches" in done.stdout and "Do:" in done.stdout
+
+
+def test_standard_input_and_several_paths(tmp_path: Path) -> None:
+    line = b"RuntimeError: [enforce fail at device.cc:84] ifa != nullptr. Unable to find address for: eth9\n"
+    assert "eth9" in run("diagnose", "-", stdin=line).stdout
+    (tmp_path / "a.log").write_bytes(line)
+    assert len(json.loads(run("diagnose", "--json", str(tmp_path / "a.log"), LATE).stdout)["inputs"]) > 2
+
+
+def bad_paths(folder: Path) -> Iterable[tuple[str, str]]:
+    """(path, what the sentence must say)."""
+    (folder / "empty.log").write_bytes(b"")
+    (folder / "binary").write_bytes(bytes(range(256)) * 64)
+    (folder / "none").mkdir()
+    yield str(folder / "missing.log"), "missing.log"
+    yield str(folder / "empty.log"), "empty"
+    yield str(folder / "binary"), "binary"
+    yield str(folder / "none"), "none"
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    for path, says in bad_paths(tmp_path):
+        assert says in sentence(run("diagnose", path)), path
+
+
+def test_no_permission(tmp_path: Path) -> None:
+    """Where we are root, without root's right to read everything."""
+    secret = tmp_path / "secret.log"
+    secret.write_text("x\n")
+    secret.chmod(0)
+    command = [sys.executable, "-m", "ncclkit.cli", "diagnose", str(secret)]
+    if os.geteuid() == 0:
+        command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
+    assert "ermission" in sentence(done)
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (("lab", "nonsense"), "the lab knows"),
+        (("probe", "--train-python", "/no/such/python"), "does not exist"),
+        (("probe", "--ranks", "-3"), "at least 1"),
+        (("probe", "--env", "NOEQUALS"), "NAME=VALUE"),
+        (("probe", "--backend", "nccl", "--ranks", "64"), "64 GPUs"),
+        (("attach", "--pid", "1"), "RANK"),
+        (("report", "-p", "ranks=many"), "int"),
+        (("report", "-p", "rank=2"), "did you mean ranks"),
+        (("report", "--notebook", "guide"), "guided"),
+        (("tune", "NCCL_ALGO"), "NAME=VALUE"),
+    ],
+)
+def test_bad_options_are_one_sentence(tmp_path: Path, argv: tuple[str, ...], says: str) -> None:
+    assert says in sentence(run(*argv, "--case", str(tmp_path / "case"), cwd=tmp_path))
+
+
+def test_interpreter_without_torch(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    python = str(tmp_path / "bare" / "bin" / "python")
+    done = run("probe", "--train-python", python, "--case", str(tmp_path / "case"))
+    assert "cannot import torch" in sentence(done) and "TRAIN_PYTHON" in done.stderr
+
+
+def test_the_report_says_why_there_is_no_live_test(tmp_path: Path) -> None:
+    """An interpreter without torch: one sentence, exit 2, and the report of what was there, with the facts."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    python = str(tmp_path / "bare" / "bin" / "python")
+    done = run("report", "--train-python", python, "--case", str(tmp_path / "case"))
+    assert done.returncode == 2 and "cannot import torch" in done.stderr
+    page = (tmp_path / "case" / "report.html").read_text()
+    assert "cannot import torch" in page and "limits.nofile.soft" in page
+    assert (tmp_path / "case" / "facts.jsonl").stat().st_size > 1000
+
+
+def test_inspect_and_probe(tmp_path: Path) -> None:
+    case = str(tmp_path / "case")
+    facts = [json.loads(line) for line in run("inspect", "--json", "--case", case).stdout.splitlines()]
+    assert {"cpu.usable", "limits.nofile.soft", "software.torch"} <= {fact["name"] for fact in facts}
+    done = run("probe", "--json", "--backend", "gloo", "--largest", "4096", "--case", case)
+    assert done.returncode == 0
+    assert [json.loads(line)["bytes"] for line in done.stdout.splitlines()] == [8, 64, 512, 4096]
+
+
+def test_lab_breaks_and_finds(tmp_path: Path) -> None:
+    done = run("lab", "rank_raises", "--backend", "gloo", "--ranks", "2", "--case", str(tmp_path / "case"))
+    assert done.returncode == 1
+    assert "Rank 1 raised ValueError" in done.stdout and "touches only" in done.stderr
+    assert leftovers() == []
+
+
+def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
+    """A job of ours hangs; another process attaches to it, names the rank and leaves it running."""
+    code = (
+        "import asyncio,sys; from pathlib import Path; from ncclkit.launch import local;"
+        "argv=['train','--folder',sys.argv[1],*'--backend gloo --timeout 300 --fault rank_late --seconds 300'.split()];"
+        "asyncio.run(local.run(argv,3,{'TORCH_FR_BUFFER_SIZE':'100'},100,Path(sys.argv[1]),sys.executable,"
+        "lambda r: print(r.get('phase'),r.get('rank'),r.get('step'),flush=True)))"
+    )
+    (tmp_path / "run").mkdir()
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    job = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True, env=environ
+    )
+    try:
+        assert job.stdout is not None
+        waited = {"step 0 3", "step 1 3", "step 2 3"}  # then rank 1 is away and the others wait for it
+        while waited:
+            waited.discard(job.stdout.readline().strip())
+            assert job.poll() is None
+        done = run("attach", "--case", str(tmp_path / "case"))
+        assert job.poll() is None, "attaching must not end the job"
+    finally:
+        job.kill()
+        job.wait()
+    assert done.returncode == 1 and "Rank 1" in done.stdout and "skip_batches" in done.stdout
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    code = f"{sys.executable} -m ncclkit.cli diagnose --json {LATE} | head -c 10"
+    done = subprocess.run(
+        ["bash", "-c", code], capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    assert done.stdout.startswith("{") and done.stderr == ""
