@@ -19,29 +19,17 @@ import os
 import platform
 import re
 import socket
-import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from ncclkit import __version__
-from ncclkit.model import (
-    SCHEMA,
-    Advice,
-    Event,
-    Experiment,
-    Fact,
-    Finding,
-    Measurement,
-    NcclkitError,
-    cite,
-    from_dict,
-    to_json,
-)
+from ncclkit import __version__, storage
+from ncclkit.model import SCHEMA, Event, Fact, Finding, Measurement, NcclkitError, to_json
 
-T = TypeVar("T")
+RUN = re.compile(r"(?P<runs>^|.*/)runs/(?P<n>\d+)-[^/]*/")
+"""Path of a file in a run folder."""
+
 Record = Fact | Event | Measurement | Finding
 
 
@@ -85,17 +73,17 @@ class Case:
         return case
 
     def _load(self, folder: Path) -> None:
-        about = _read_json(folder / "case.json", {})
+        about = storage.read_json(folder / "case.json", {})
         if about.get("schema", SCHEMA) > SCHEMA:
             raise NcclkitError(
                 f"{folder} was written by a newer ncclkit (schema {about['schema']}, this one reads {SCHEMA}); upgrade."
             )
         self.about.update(about)
-        self.facts = list(_read_records(Fact, folder / "facts.jsonl"))
-        self.measurements = list(_read_records(Measurement, folder / "measurements.jsonl"))
-        self.events = _read_events(folder / "events.parquet")
-        self.findings = [_finding(row) for row in _read_json(folder / "findings.json", [])]
-        self.inputs = _read_json(folder / "inputs.json", [])
+        self.facts = list(storage.read_records(Fact, folder / "facts.jsonl"))
+        self.measurements = list(storage.read_records(Measurement, folder / "measurements.jsonl"))
+        self.events = storage.read_events(folder / "events.parquet")
+        self.findings = storage.read_findings(folder / "findings.json")
+        self.inputs = storage.read_json(folder / "inputs.json", [])
 
     def add(self, records: Iterable[Record]) -> Case:
         """Add records, each once; an equal record that is already here is left out."""
@@ -165,19 +153,32 @@ class Case:
         folders = [p for p in (self.path / "runs").iterdir() if p.is_dir() and p.name.split("-")[0].isdigit()]
         return sorted(folders, key=lambda p: int(p.name.split("-")[0]))
 
+    def latest(self) -> Case:
+        """This case as its last run left it, in memory: every fact, and of our own runs' events those of the last one.
+
+        An earlier run that was broken must not speak into the judgement of the one that shows it mended.
+        """
+        places = [(event, RUN.search(event.path)) for event in self.events]
+        ours = {m.group("runs") for event, m in places if m and event.kind in ("run.end", "worker.phase")}
+        numbers = [int(m.group("n")) for _, m in places if m and m.group("runs") in ours]
+        scope = Case()
+        scope.facts, scope.measurements, scope.inputs = self.facts, self.measurements, self.inputs
+        scope.events = [
+            e for e, m in places if not m or m.group("runs") not in ours or int(m.group("n")) == max(numbers)
+        ]
+        return scope
+
     def save(self) -> Case:
         """Write the folder; each file is replaced atomically, a failure keeps the old one."""
         if self.path is None or self.read_only:
             return self
         try:
-            write(self.path / "case.json", json.dumps(self.about, indent=1, default=str))
-            write(self.path / "facts.jsonl", _lines(self.facts))
-            write(self.path / "measurements.jsonl", _lines(self.measurements))
-            write(
-                self.path / "findings.json", json.dumps([_finding_row(f) for f in self.findings], indent=1, default=str)
-            )
-            write(self.path / "inputs.json", json.dumps(self.inputs, indent=1, default=str))
-            _write_events(self.path / "events.parquet", self.events)
+            storage.write(self.path / "case.json", json.dumps(self.about, indent=1, default=str))
+            storage.write_records(self.path / "facts.jsonl", self.facts)
+            storage.write_records(self.path / "measurements.jsonl", self.measurements)
+            storage.write_findings(self.path / "findings.json", self.findings)
+            storage.write(self.path / "inputs.json", json.dumps(self.inputs, indent=1, default=str))
+            storage.write_events(self.path / "events.parquet", self.events)
         except OSError as error:
             raise NcclkitError(
                 f"Cannot write the case folder {self.path}: {error.strerror or error}; "
@@ -194,90 +195,3 @@ class Case:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
-
-
-def write(path: Path, text: str | bytes) -> None:
-    """Replace `path` atomically: a reader sees the old file or the new one, never half."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(text.encode() if isinstance(text, str) else text)
-            out.flush()
-            os.fsync(out.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _lines(records: Iterable[Record]) -> str:
-    return "".join(to_json(record) + "\n" for record in records)
-
-
-def _read_records(cls: type[T], path: Path) -> Iterator[T]:
-    if not path.exists():
-        return
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            yield from_dict(cls, json.loads(line))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise NcclkitError(
-                f"{path}:{number} is no {cls.__name__} record; move the file away and the case opens without it."
-            ) from error
-
-
-def _read_json(path: Path, default: Any) -> Any:
-    if not path.exists():
-        return default
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise NcclkitError(
-            f"{path} is not JSON ({error}); move the file away and the case opens without it."
-        ) from error
-
-
-def _write_events(path: Path, events: list[Event]) -> None:
-    import io
-
-    import pandas as pd  # half a second: only those who save pay
-
-    rows = [asdict(event) | {"data": json.dumps(dict(event.data), default=str)} for event in events]
-    frame = pd.DataFrame(rows, columns=list(Event.__dataclass_fields__))
-    buffer = io.BytesIO()
-    frame.astype({"pid": "Int64", "rank": "Int64", "time": "float64"}).to_parquet(buffer, index=False)
-    write(path, buffer.getvalue())
-
-
-def _read_events(path: Path) -> list[Event]:
-    if not path.exists():
-        return []
-    import pyarrow.parquet as pq
-
-    try:
-        rows = pq.read_table(path).to_pylist()
-    except (OSError, ValueError) as error:
-        raise NcclkitError(
-            f"{path} is not a readable Parquet file; move it away and the case opens without it."
-        ) from error
-    return [from_dict(Event, row | {"data": json.loads(row["data"])}) for row in rows]
-
-
-def _finding_row(finding: Finding) -> dict[str, Any]:
-    return asdict(finding) | {"evidence": [cite(e) for e in finding.evidence]}
-
-
-def _finding(row: dict[str, Any]) -> Finding:
-    evidence = tuple(Event("cited", text=e["text"], path=e["path"], line=e["line"]) for e in row.get("evidence", ()))
-    return from_dict(
-        Finding,
-        row
-        | {
-            "evidence": evidence,
-            "missing": tuple(row.get("missing", ())),
-            "culprits": {key: tuple(value) for key, value in row.get("culprits", {}).items()},
-            "advice": tuple(from_dict(Advice, a) for a in row.get("advice", ())),
-            "next": from_dict(Experiment, row["next"]) if row.get("next") else None,
-        },
-    )

@@ -77,14 +77,15 @@ class Diagnosis:
 
 
 def diagnose(case: Case) -> Diagnosis:
-    """Judge `case` by the whole catalogue; ``case.findings``, and its folder, hold every verdict afterwards."""
-    verdicts = [judge(name, cause, case) for name, cause in catalogue().items()]
+    """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
+    scope = case.latest()
+    verdicts = [judge(name, cause, scope) for name, cause in catalogue().items()]
     findings = rank([verdict for verdict in verdicts if verdict.verdict == "found"])
     result = Diagnosis(
         tuple(findings),
         tuple(verdict for verdict in verdicts if verdict.verdict == "unknown"),
         tuple(verdict for verdict in verdicts if verdict.verdict == "clear"),
-        describe(case),
+        describe(scope),
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()

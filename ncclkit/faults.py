@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ncclkit import probe
-from ncclkit.case import Case, write
+from ncclkit.case import Case
 from ncclkit.model import NcclkitError
+from ncclkit.storage import write
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,18 +52,20 @@ def bandwidth(
     expected: float | None = None,
     words: str = "",
     derived: str = "",
+    say: str = "",
 ) -> go.Figure:
     """Bandwidth against message size, one line per collective and run.
 
     busbw in GB/s; algbw where there is no busbw (one rank).  `expected` is the
     busbw in GB/s that this topology should give, drawn as a line; `words`
     continues the title after "84 % of", or says why nothing is expected;
-    `derived` stands under the figure and says where `expected` comes from.
+    `derived` stands under the figure and says where `expected` comes from;
+    `say` takes the place of the title, where the measurement alone misleads.
     """
     rows = sorted(measurements, key=lambda m: m.bytes)
     kind = "busbw" if rows and all(m.busbw is not None for m in rows) else "algbw"
     limit = expected if kind == "busbw" else None
-    figure = _figure(bandwidth_say(rows, limit, words), rows, f"{kind}, GB/s", derived)
+    figure = _figure(say or bandwidth_say(rows, limit, words), rows, f"{kind}, GB/s", derived)
     for index, (name, group) in enumerate(_groups(rows).items()):
         figure.add_scatter(
             x=[m.bytes for m in group],

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit import bandwidth, evidence
-from ncclkit.case import Case, write
+from ncclkit.case import Case
 from ncclkit.launch import local, slurm
 from ncclkit.model import Fact, Measurement, NcclkitError, from_dict
+from ncclkit.storage import write
 
 TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
 """Variable that names the training interpreter where nobody says otherwise; ``make lab TRAIN_PYTHON=…`` sets it."""
@@ -95,7 +96,8 @@ class Run:
 async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str] | None = None) -> Case:
     """Read the facts of this host, as the training interpreter sees them, into the case (newer readings replace older).
 
-    python: the training interpreter (default: NCCLKIT_TRAIN_PYTHON, else this one); paths: label → folder whose storage is looked at.
+    python: the training interpreter (default: NCCLKIT_TRAIN_PYTHON, else this one); paths: label → folder whose
+    storage is looked at.
     """
     folder = case.new_run("facts")
     records = await local.facts(_interpreter(python), folder, paths)

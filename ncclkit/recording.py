@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit import probe
-from ncclkit.case import write
 from ncclkit.evidence import pickles
+from ncclkit.storage import write
 
 Clean = Callable[[str], str]
 

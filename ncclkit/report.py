@@ -24,9 +24,10 @@ from papermill import execute_notebook
 from papermill.exceptions import PapermillExecutionError
 
 from ncclkit import page
-from ncclkit.case import Case, write
+from ncclkit.case import Case
 from ncclkit.model import NcclkitError
 from ncclkit.parameters import check, declared, literals, notebook, read
+from ncclkit.storage import write
 
 __all__ = ["DEADLINE", "Kernel", "literals", "make", "notebook"]
 

@@ -29,7 +29,7 @@ import re
 
 from ncclkit.case import Case
 from ncclkit.causes._words import env_of, family, matching, messages, name_hosts, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Evidence, Event, Fact, Finding, Strength, found
+from ncclkit.model import Advice, Event, Evidence, Fact, Finding, Strength, found
 
 ID = "ifname_not_found"
 explains = (

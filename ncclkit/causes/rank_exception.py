@@ -28,7 +28,7 @@ from __future__ import annotations
 from ncclkit.case import Case
 from ncclkit.causes._frames import own_frame, place, stacks
 from ncclkit.causes._scene import Scene, look
-from ncclkit.causes._words import family, in_order, matching, messages, ranks_in, name_ranks, otherwise, pick, start
+from ncclkit.causes._words import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, start
 from ncclkit.model import Advice, Event, Finding, Strength, found
 
 ID = "rank_exception"

@@ -40,7 +40,7 @@ from ncclkit.causes._words import (
     ranks_in,
     start,
 )
-from ncclkit.model import Advice, Event, Experiment, Fact, Evidence, Finding, found
+from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, found
 
 ID = "shm_too_small"
 explains = (

@@ -37,7 +37,7 @@ from ncclkit.causes._words import (
     seconds,
     start,
 )
-from ncclkit.model import Experiment, Finding, clear, found
+from ncclkit.model import Advice, Experiment, Finding, clear, found
 
 ID = "timeout_too_short"
 explains = ("c10d.timeout", "gloo.timeout")
@@ -54,13 +54,27 @@ def diagnose(case: Case) -> Finding:
         return clear(ID, "A rank died; more time would not have helped.", tuple(scene.dead.values())[:2])
     proof = [event for kind in PROOF for event in case.of(kind)]
     went_well = [*scene.ended.values(), *case.of("nccl.destroy"), *proof]
-    finding = None if proof else ask(case, _short, _vague)
+    finding = None if proof else ask(case, _own_deadline, _short, _vague)
     return finding or otherwise(
         ID,
         went_well,
         "No collective ran into a limit that was too short.",
         "the timeout that is set, and the time of the longest phase",
     )
+
+
+def _own_deadline(case: Case) -> Finding | None:
+    """A run of ours was ended at its deadline, and every rank was still getting on with its work."""
+    ends = [e for e in case.of("run.end") if e.data.get("reason") == "deadline"]
+    last = {e.rank: e for e in in_order(case.of("worker.phase")) if e.rank is not None}
+    if not ends or not last or any(e.data["phase"] == "error" for e in last.values()) or look(case).waiting:
+        return None
+    sizes = {e.data.get("bytes") or e.data.get("step") for e in last.values()}
+    at = f" (last at {sizes.pop()})" if len(sizes) == 1 and None not in sizes else ""
+    who = name_ranks(last)
+    say = f"The run's own deadline came while {who} were still at work{at}; nothing shows that one of them hangs."
+    advice = (Advice("Give the run a longer deadline.", code="deadline = 600.0", check="The run ends by itself."),)
+    return found(ID, "possible", say, pick(ends, last.values()), advice=advice, next=experiment(case))
 
 
 def _short(case: Case) -> Finding | None:

@@ -28,9 +28,9 @@ import re
 
 from ncclkit.case import Case
 from ncclkit.causes._words import (
+    family,
     in_order,
     matching,
-    family,
     messages,
     name_hosts,
     name_ranks,

@@ -6,7 +6,7 @@ import io
 import zipfile
 from pathlib import Path
 
-from ncclkit.case import write
+from ncclkit.storage import write
 
 AGENT = Path(__file__).parent.parent / "agent"
 MAIN = "import sys\nfrom ncclkit.agent.__main__ import main\nsys.exit(main())\n"

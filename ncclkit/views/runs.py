@@ -10,7 +10,7 @@ from ncclkit.case import Case
 from ncclkit.model import Advice, Measurement
 from ncclkit.views._base import Chart, View
 from ncclkit.views._form import variables as pairs
-from ncclkit.views._html import el, join
+from ncclkit.views._html import Html, el, join
 from ncclkit.views._words import plural
 from ncclkit.views.findings import advice_part
 from ncclkit.views.live import LiveTest
@@ -73,7 +73,7 @@ def curve_view(run: probe.Run) -> Chart:
     if run.measurements and run.plan.ranks == 1:
         return Chart(plots.latency(run.measurements))
     derived = run.expectation.words if run.expectation else ""
-    return Chart(plots.bandwidth(run.measurements, *judged(run.expectation), derived))
+    return Chart(plots.bandwidth(run.measurements, *judged(run.expectation), derived, _cut_short(run)))
 
 
 def measurements_view(source: Any) -> View:
@@ -83,11 +83,18 @@ def measurements_view(source: Any) -> View:
     """
     rows = sorted(getattr(source, "measurements", source), key=lambda m: (m.run, m.op, m.bytes))
     expected, words = judged(getattr(source, "expectation", None))
-    return View(plots.bandwidth_say(rows, expected, words), measurement_table(rows, expected))
+    return View(_cut_short(source) or plots.bandwidth_say(rows, expected, words), measurement_table(rows, expected))
+
+
+def _cut_short(source: Any) -> str:
+    """What a run that did not end well says of itself; its speeds are of what came before."""
+    return source.say if isinstance(source, probe.Run) and source.reason != "done" else ""
 
 
 def tuning_view(source: probe.Run | Iterable[Advice]) -> View:
     """What to set, with its reason, its check and its risk: drawn from a run's numbers, or advice as it is given."""
+    if isinstance(source, probe.Run) and source.reason != "done":
+        return View("Nothing is advised from a live test that did not end well", Html(""))
     if isinstance(source, probe.Run):
         source = tune.advise(source.measurements, source.expectation)
     rows = list(source)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.case import Case, write
+from ncclkit.case import Case
 from ncclkit.model import Advice, Event, Experiment, Fact, Measurement, NcclkitError, clear, found, unknown
+from ncclkit.storage import write
 
 EVENT = Event("c10d.timeout", "Watchdog caught …", "rank0.log", 7, 1.5, "n1", 42, 0, {"seq": 3, "op": "ALLREDUCE"})
 FACT = Fact("net.interfaces", [{"name": "eth0"}], source="/sys/class/net", host="n1")
@@ -51,6 +52,14 @@ def test_queries() -> None:
     assert case.of("c10d.time") == []
     assert case.fact("net.interfaces") == [{"name": "eth0"}]
     assert case.fact("net.nothing", "none") == "none"
+
+
+def test_latest_holds_the_last_run_and_everything_else() -> None:
+    """Runs of two cases do not mix either: each tells its own last one from its folder."""
+    ends = [Event("run.end", path=f"/c/runs/{n}-probe/status.json", data={"n": n}) for n in (1, 2, 10)]
+    others = [Event("nccl.warn", path="/logs/runs/1-mine/a.log"), Event("nccl.warn", path="/c/b.log")]
+    latest = Case().add([*ends, *others, FACT]).latest()
+    assert latest.events == [ends[2], *others] and latest.facts == [FACT]
 
 
 def test_run_folders_count_on(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ import re
 import sys
 
 import pytest
-from tests.causes.specimens import FOLDERS, ROOT
 
 from ncclkit.case import Case
 from ncclkit.causes import HEADINGS, catalogue, page
 from ncclkit.diagnose import USUAL, diagnose
 from ncclkit.evidence import KINDS
 from ncclkit.model import Experiment, NcclkitError
+from tests.causes.specimens import FOLDERS, ROOT
 
 EACH = pytest.mark.parametrize("cause", catalogue())
 

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.causes.specimens import ROOT, judged, load
 
 from ncclkit import causes
 from ncclkit.case import Case
 from ncclkit.diagnose import diagnose, judge, rank
 from ncclkit.model import Event, Finding, Strength, found
+from tests.causes.specimens import ROOT, judged, load
 
 
 def finding(cause: str, strength: Strength, text: str = "") -> Finding:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.causes.specimens import FOLDERS, expected, judged, name
 
 from ncclkit.model import cite
+from tests.causes.specimens import FOLDERS, expected, judged, name
 
 EACH = pytest.mark.parametrize("folder", FOLDERS, ids=name)
 

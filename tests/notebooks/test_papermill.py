@@ -11,7 +11,6 @@ from bs4 import BeautifulSoup
 from ncclkit.diagnose import diagnose
 from ncclkit.model import cite
 from ncclkit.samples import sample
-
 from tests.reports import NOTEBOOKS, made
 
 

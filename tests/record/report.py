@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import nbformat  # noqa: E402
 
 from ncclkit import cli, page, recording  # noqa: E402
-from ncclkit.case import Case, write  # noqa: E402
+from ncclkit.case import Case  # noqa: E402
+from ncclkit.storage import write  # noqa: E402
 
 TEXT = {".json", ".jsonl", ".log", ".txt", ".ipynb", ""}
 """What is cleaned as text; the page is made anew from the cleaned notebook, since its plotly.js must stay as it is."""

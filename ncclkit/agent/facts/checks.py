@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from . import choose, names
 from .machine import Unread

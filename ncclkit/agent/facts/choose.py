@@ -9,8 +9,8 @@ gloo: `createDefaultDevice` of torch's ProcessGroupGloo.cpp.
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
 from collections.abc import Mapping
+from typing import Any
 
 from .machine import Unread
 

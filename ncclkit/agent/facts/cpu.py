@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
-from collections.abc import Iterator
 
 from .fact import Fact, attempt
 from .limits import cgroup_cpus, cgroup_values

@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from typing import Any, Callable
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Callable
 
 from . import cpu, gpu, host, limits, network, redact, software, storage, variables
 from .fact import Fact, unread

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 import xml.etree.ElementTree as tree
 from collections.abc import Iterator
+from functools import partial
 
 from .fact import Fact, attempt, known, unread
 from .machine import Answer, Hung, Machine, Missing, Unread

@@ -8,8 +8,8 @@ import ipaddress
 import os
 import socket
 import struct
-from typing import Any
 from collections.abc import Iterator
+from typing import Any
 
 _SIOCGIFMTU = 0x8921
 

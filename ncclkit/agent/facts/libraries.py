@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from .machine import Machine, Unread
 

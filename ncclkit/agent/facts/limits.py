@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from functools import partial
 from collections.abc import Iterator
+from functools import partial
 
 from .fact import Fact, attempt
 from .machine import Machine, Unread

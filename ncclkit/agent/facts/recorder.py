@@ -6,8 +6,8 @@ import json
 import os
 import re
 import time
-from typing import Any, Callable
 from collections.abc import Mapping
+from typing import Any, Callable
 
 from . import redact
 from .gather import facts_of

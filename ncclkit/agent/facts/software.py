@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
-from collections.abc import Iterator
 
 from . import libraries
 from .fact import Fact, attempt, known, unread

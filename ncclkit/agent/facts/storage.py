@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from .fact import Fact, attempt, known, unread
 from .machine import Machine, Unread
