@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncclkit import __version__
-from ncclkit.model import NcclkitError, to_json
+from ncclkit.model import Fact, NcclkitError, to_json
 
 if TYPE_CHECKING:
     from ncclkit.case import Case
@@ -124,13 +124,15 @@ def _case(options: argparse.Namespace) -> Case:
 
 
 def _diagnose(options: argparse.Namespace) -> int:
-    from ncclkit import evidence
+    from ncclkit import evidence, storage
     from ncclkit.case import Case
     from ncclkit.diagnose import diagnose
 
     reading = evidence.read(options.paths, stdin=sys.stdin.buffer if "-" in options.paths else None)
     case = Case()
     case.events, case.inputs = list(reading.events), list(reading.inputs)
+    for path in map(Path, options.paths):  # a case folder brings the facts of its host along
+        case.facts += storage.read_records(Fact, path / "facts.jsonl") if path.is_dir() else []
     found = diagnose(case)
     for problem in reading.problems:
         print(f"ncclkit: {problem}", file=sys.stderr)

@@ -98,6 +98,11 @@ def test_standard_input_and_several_paths(tmp_path: Path) -> None:
     assert len(json.loads(run("diagnose", "--json", str(tmp_path / "a.log"), LATE).stdout)["inputs"]) > 2
 
 
+def test_a_case_folder_brings_its_facts() -> None:
+    done = run("diagnose", "--json", str(ROOT / "tests" / "specimens" / "ifname_not_found" / "found-facts"))
+    assert [f["cause"] for f in json.loads(done.stdout)["findings"]] == ["ifname_not_found"], done.stdout
+
+
 def bad_paths(folder: Path) -> Iterable[tuple[str, str]]:
     """(path, what the sentence must say)."""
     (folder / "empty.log").write_bytes(b"")
