@@ -15,6 +15,8 @@ from ncclkit.case import Case
 from ncclkit.causes import Cause, catalogue
 from ncclkit.model import SCHEMA, Advice, Evidence, Finding, cite, unknown
 
+JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
+"""What ``--json`` says of the job; others script against it, so it grows only with the schema number."""
 STRENGTHS = {"proven": 3, "likely": 2, "possible": 1, None: 0}
 USUAL = (
     "slow_rank", "rank_divergence", "p2p_broken", "timeout_too_short", "world_size_mismatch", "rank_exception",
@@ -53,7 +55,7 @@ class Diagnosis:
         return {
             "schema": SCHEMA,
             "inputs": [{key: row.get(key) for key in ("path", "bytes", "lines")} for row in inputs],
-            "job": dict(self.job),
+            "job": {key: self.job.get(key) for key in JOB},
             "findings": [_row(finding) for finding in self.findings],
             "unknown": [{"cause": finding.cause, "missing": list(finding.missing)} for finding in self.unknown],
         }

@@ -172,13 +172,7 @@ def _figure(say: str, rows: Sequence[Measurement], y_title: str, note: str = "")
 
 def _template() -> go.layout.Template:
     """Colours only, and only here: the report puts its own in their place when its reader switches to dark."""
-    axis = {
-        "gridcolor": GRID,
-        "linecolor": GRID,
-        "tickcolor": GRID,
-        "zeroline": False,
-        "ticks": "outside",
-    }
+    axis = {"gridcolor": GRID, "linecolor": GRID, "tickcolor": GRID, "zeroline": False, "ticks": "outside"}
     clear = "rgba(0,0,0,0)"
     return go.layout.Template(
         layout={

@@ -11,10 +11,27 @@ import ctypes
 import faulthandler
 import os
 import signal
+import socket
 import sys
 import threading
 
 from . import processes, wire
+
+
+def fly(folder, work):
+    """Arm, say hello, run `work(rank)`, say how it ended; before an error goes on, the Flight Recorder is kept."""
+    rank = int(os.environ["RANK"])
+    arm(folder, rank)
+    local = int(os.environ["LOCAL_RANK"])
+    wire.send("phase", phase="hello", rank=rank, host=socket.gethostname(), pid=os.getpid(), local_rank=local)
+    try:
+        work(rank)
+    except Exception as error:
+        wire.send("phase", phase="error", rank=rank, error="%s: %s" % (type(error).__name__, str(error)[:1500]))
+        write_flight(folder, rank)
+        raise
+    wire.send("phase", phase="done", rank=rank)
+    return 0
 
 
 def arm(folder, rank):

@@ -8,7 +8,6 @@ Every size is first checked with values that differ by rank and by position.
 
 import argparse
 import os
-import socket
 import statistics
 import time
 
@@ -22,24 +21,7 @@ BATCH_SECONDS = 0.02
 def main(argv):
     """``collective --folder DIR --backend nccl|gloo --sizes 8,1024 …``; exit status 0, or 1 after an error."""
     options = _options(argv)
-    rank = int(os.environ["RANK"])
-    blackbox.arm(options.folder, rank)
-    wire.send(
-        "phase",
-        phase="hello",
-        rank=rank,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        local_rank=int(os.environ["LOCAL_RANK"]),
-    )
-    try:
-        _run(options, rank)
-    except Exception as error:
-        wire.send("phase", phase="error", rank=rank, error="%s: %s" % (type(error).__name__, str(error)[:1500]))
-        blackbox.write_flight(options.folder, rank)
-        raise
-    wire.send("phase", phase="done", rank=rank)
-    return 0
+    return blackbox.fly(options.folder, lambda rank: _run(options, rank))
 
 
 def _options(argv):

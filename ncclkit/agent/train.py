@@ -6,7 +6,6 @@ Each fault changes one rank at one step; without a fault the job trains and ends
 import argparse
 import os
 import signal
-import socket
 import time
 
 from . import blackbox, wire
@@ -91,24 +90,7 @@ class Job:
 def main(argv):
     """``train --folder DIR --backend gloo [--fault NAME --rank R --at STEP --seconds S]``."""
     options = _options(argv)
-    rank = int(os.environ["RANK"])
-    blackbox.arm(options.folder, rank)
-    wire.send(
-        "phase",
-        phase="hello",
-        rank=rank,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        local_rank=int(os.environ["LOCAL_RANK"]),
-    )
-    try:
-        _train(options, rank)
-    except Exception as error:
-        wire.send("phase", phase="error", rank=rank, error="%s: %s" % (type(error).__name__, str(error)[:1500]))
-        blackbox.write_flight(options.folder, rank)
-        raise
-    wire.send("phase", phase="done", rank=rank)
-    return 0
+    return blackbox.fly(options.folder, lambda rank: _train(options, rank))
 
 
 def _options(argv):

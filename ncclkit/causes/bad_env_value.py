@@ -26,17 +26,7 @@ from collections.abc import Iterator, Mapping
 
 from ncclkit.agent.facts.checks import check
 from ncclkit.case import Case
-from ncclkit.causes._words import (
-    ask,
-    failed,
-    family,
-    matching,
-    messages,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-)
+from ncclkit.causes._words import ask, failed, family, matching, messages, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Evidence, Fact, Finding, Strength, found
 
 ID = "bad_env_value"

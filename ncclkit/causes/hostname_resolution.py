@@ -24,16 +24,7 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
-from ncclkit.causes._words import (
-    ask,
-    in_order,
-    matching,
-    messages,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-)
+from ncclkit.causes._words import ask, in_order, matching, messages, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "hostname_resolution"

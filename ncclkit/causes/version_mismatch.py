@@ -25,17 +25,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.case import Case
-from ncclkit.causes._words import (
-    ask,
-    family,
-    in_order,
-    matching,
-    messages,
-    name_hosts,
-    otherwise,
-    pick,
-    ranks_in,
-)
+from ncclkit.causes._words import ask, family, in_order, matching, messages, name_hosts, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Evidence, Finding, found
 
 ID = "version_mismatch"

@@ -27,16 +27,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.case import Case
-from ncclkit.causes._words import (
-    family,
-    in_order,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    otherwise,
-    pick,
-)
+from ncclkit.causes._words import family, in_order, matching, messages, name_hosts, name_ranks, otherwise, pick
 from ncclkit.model import Advice, Event, Finding, Strength, found
 
 ID = "world_size_mismatch"

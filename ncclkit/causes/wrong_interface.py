@@ -28,18 +28,7 @@ import re
 
 from ncclkit.case import Case
 from ncclkit.causes._scene import look, spans_hosts, start_hangs
-from ncclkit.causes._words import (
-    ask,
-    env_of,
-    failed,
-    family,
-    matching,
-    messages,
-    name_hosts,
-    on,
-    otherwise,
-    pick,
-)
+from ncclkit.causes._words import ask, env_of, failed, family, matching, messages, name_hosts, on, otherwise, pick
 from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
 
 ID = "wrong_interface"

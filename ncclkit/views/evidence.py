@@ -49,7 +49,9 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> lis
     is not shown, and neither is a device or pipe.
     """
     path = next((p for p in (Path(event.path), (base or Path()) / event.path) if event.path and p.is_file()), None)
-    if path is None or event.line < 1:
+    if path is not None and event.line < 1:
+        return f"{event.path} has no lines to show; what it says stands above"
+    if path is None:
         return f"{event.path or 'its source'} is not here (any more); the raw line stands above"
     first, size = max(1, event.line - around), max(1, event.text.count("\n") + 1)
     try:

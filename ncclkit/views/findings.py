@@ -62,11 +62,7 @@ def card(finding: Finding, number: int) -> Html:
     """One found cause: verdict, culprits, evidence, advice, next experiment."""
     symbol, word, means = STRENGTH[finding.strength or "possible"]
     head = el(
-        "div",
-        badge(symbol, word, word),
-        code(finding.cause),
-        el("span", means, cls="nk-dim"),
-        cls="nk-card-head",
+        "div", badge(symbol, word, word), code(finding.cause), el("span", means, cls="nk-dim"), cls="nk-card-head"
     )
     return el(
         "section",

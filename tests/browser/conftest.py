@@ -140,11 +140,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     log = folder / "lab.log"
     with log.open("wb") as out:
         server = subprocess.Popen(
-            _command(port, lab.root),
-            env=_environment(folder, lab),
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
+            _command(port, lab.root), env=_environment(folder, lab), stdout=out, stderr=out, start_new_session=True
         )
     try:
         until(lambda: server.poll() is not None or _answers(lab), 120, f"JupyterLab to answer; see {log}")

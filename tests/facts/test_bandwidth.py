@@ -133,13 +133,7 @@ def test_without_the_facts_there_is_no_bound_but_a_reason(backend, ranks, facts,
 
 @pytest.mark.parametrize(
     "op, ranks, value",
-    [
-        ("all_reduce", 2, 4.0),
-        ("all_reduce", 8, 1.0),
-        ("broadcast", 9, 1.0),
-        ("gather", 8, 8.0),
-        ("all_to_all", 8, 1.0),
-    ],
+    [("all_reduce", 2, 4.0), ("all_reduce", 8, 1.0), ("broadcast", 9, 1.0), ("gather", 8, 8.0), ("all_to_all", 8, 1.0)],
 )
 def test_gloo_shares_the_cores(op, ranks, value):
     facts = made(net__loopback__bandwidth=4.0, net__loopback__cost=0.25, cpu__usable=2)

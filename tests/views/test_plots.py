@@ -14,14 +14,7 @@ def title(figure):
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (0, "0 B"),
-        (512, "512 B"),
-        (4096, "4 KiB"),
-        (3 * 2**29, "1.50 GiB"),
-        (2**50, "1,024 TiB"),
-    ],
+    ("value", "words"), [(0, "0 B"), (512, "512 B"), (4096, "4 KiB"), (3 * 2**29, "1.50 GiB"), (2**50, "1,024 TiB")]
 )
 def test_size(value, words):
     assert plots.size(value) == words
@@ -33,14 +26,7 @@ def test_duration(value, words):
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (0, "0.00"),
-        (0.012345, "0.0123"),
-        (1.9, "1.90"),
-        (12.34, "12.3"),
-        (1234.5, "1,234"),
-    ],
+    ("value", "words"), [(0, "0.00"), (0.012345, "0.0123"), (1.9, "1.90"), (12.34, "12.3"), (1234.5, "1,234")]
 )
 def test_number(value, words):
     assert plots.number(value) == words

@@ -98,7 +98,7 @@ def test_context_finds_paths_relative_to_the_case(tmp_path):
         ("line 20", "gone.log", 20, "is not here"),
         ("other words", "rank0.log", 20, "does not hold it"),
         ("line 20", "rank0.log", 900, "does not hold it"),
-        ("line 20", "rank0.log", 0, "is not here"),
+        ("line 20", "rank0.log", 0, "has no lines"),
         ("line 20", "pipe", 1, "is not here"),
     ],
 )

@@ -38,12 +38,7 @@ def interfaces(machine: Machine) -> list[dict[str, Any]]:
     for entry in addresses(machine):
         row = rows.setdefault(
             entry["name"],
-            {
-                "name": entry["name"],
-                "state": _state(entry["flags"]),
-                "addresses": [],
-                "mtu": entry["mtu"],
-            },
+            {"name": entry["name"], "state": _state(entry["flags"]), "addresses": [], "mtu": entry["mtu"]},
         )
         if entry["address"]:
             row["addresses"].append(entry["address"])
