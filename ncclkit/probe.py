@@ -12,7 +12,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,8 @@ async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str
     storage is looked at.
     """
     folder = case.new_run("facts")
-    records = await local.facts(_interpreter(python), folder, paths)
+    with _writing(folder):
+        records = await local.facts(_interpreter(python), folder, paths)
     host = next((r["value"] for r in records if r.get("name") == "host.name"), "")
     facts = [from_dict(Fact, {"host": host, **record}) for record in records if record["kind"] == "fact"]
     if not facts:
@@ -215,7 +217,8 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     """Run a plan; whatever happens, the run folder, its events and its measurements are in the case afterwards."""
     folder = case.new_run(plan.name)
     env = recording_env(folder, plan.backend) | dict(plan.env)
-    write(folder / "plan.json", json.dumps(asdict(plan) | {"env": env}, indent=1))
+    with _writing(folder):
+        write(folder / "plan.json", json.dumps(asdict(plan) | {"env": env}, indent=1))
     on_record({"kind": "plan", "sizes": list(plan.sizes), "ranks": plan.ranks, "env": env})
     argv = [plan.argv[0], "--folder", str(folder), *plan.argv[1:]]
     started = time.monotonic()
@@ -227,20 +230,33 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
 
     try:
         launch = slurm.run if slurm.nodes() > 1 else local.run
-        await launch(argv, plan.ranks, env, plan.deadline, folder, plan.python, keep)
+        with _writing(folder):
+            await launch(argv, plan.ranks, env, plan.deadline, folder, plan.python, keep)
     finally:
         run = _outcome(case, plan, folder, records, time.monotonic() - started)
     return run
 
 
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """A disk that is full or gone, in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise NcclkitError(
+            f"Cannot write the run folder {folder}: {error.strerror or error}; free space or name another case folder."
+        ) from error
+
+
 def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
+    hosts = max(1, slurm.nodes())
     measured = tuple(
-        from_dict(Measurement, _finish(r, plan) | {"hosts": 1, "run": folder.name, "env": dict(plan.env)})
+        from_dict(Measurement, _finish(r, plan) | {"hosts": hosts, "run": folder.name, "env": dict(plan.env)})
         for r in records
         if r["kind"] == "measure"
     )
-    expectation = bandwidth.expect("all_reduce", plan.backend, plan.ranks, case.facts)
+    expectation = bandwidth.expect("all_reduce", plan.backend, plan.ranks, case.facts, hosts)
     measured = tuple(from_dict(Measurement, asdict(m) | {"expected": expectation.value}) for m in measured)
     reading = evidence.read([folder])
     case.add([*measured, *reading.events])

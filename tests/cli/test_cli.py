@@ -151,6 +151,20 @@ def test_bad_options_are_one_sentence(tmp_path: Path, argv: tuple[str, ...], say
     assert says in sentence(run(*argv, "--case", str(tmp_path / "case"), cwd=tmp_path))
 
 
+def test_full_disk(tmp_path: Path) -> None:
+    """A real full file system under the case: one sentence, and nothing is left running."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        for verb in ("probe", "inspect"):
+            assert "No space left on device" in sentence(run(verb, "--case", str(disk / "case")))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert leftovers() == []
+
+
 def test_interpreter_without_torch(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     python = str(tmp_path / "bare" / "bin" / "python")
