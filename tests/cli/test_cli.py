@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -190,6 +191,26 @@ def test_inspect_and_probe(tmp_path: Path) -> None:
     done = run("probe", "--json", "--backend", "gloo", "--largest", "4096", "--case", case)
     assert done.returncode == 0
     assert [json.loads(line)["bytes"] for line in done.stdout.splitlines()] == [8, 64, 512, 4096]
+
+
+def test_interrupt_ends_everything(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ncclkit.cli", "probe", "--backend", "gloo", "--largest", str(1 << 30)]
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    probe = subprocess.Popen(
+        [*command, "--case", str(tmp_path / "case")],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environ,
+        start_new_session=True,
+    )
+    assert probe.stderr is not None
+    assert any("size 8" in line for line in probe.stderr)
+    probe.send_signal(signal.SIGINT)
+    said = probe.stderr.read()
+    assert probe.wait(60) == 130 and "has been ended" in said
+    assert leftovers() == []
+    status = json.loads((tmp_path / "case" / "runs" / "1-all_reduce" / "status.json").read_text())
+    assert status["reason"] == "cancelled"
 
 
 def test_lab_breaks_and_finds(tmp_path: Path) -> None:
