@@ -70,7 +70,7 @@ def _add_live(verbs: Any) -> None:
     tune.add_argument(
         "settings", nargs="+", metavar="NAME=VALUE", help="variables of one variant, several joined by commas"
     )
-    tune.add_argument("--pairs", type=int, default=3, help="runs of each variant (default 3)")
+    tune.add_argument("--pairs", type=int, default=6, help="pairs of runs (default 6, the least that can tell)")
     tune.set_defaults(verb=_tune)
     lab = verbs.add_parser("lab", help="break a small training job on purpose, then diagnose it")
     lab.add_argument("fault", nargs="?", metavar="FAULT")
@@ -189,7 +189,7 @@ def _tune(options: argparse.Namespace) -> int:
 
     variants = [_pairs(setting.split(",")) for setting in options.settings]
     results = asyncio.run(tune.sweep(_case(options), variants, options.pairs, **_choices(options)))
-    print("\n".join(to_json(r) if options.json else r.say for r in results))
+    print("\n".join(to_json(result) if options.json else result.say for result in results))
     return 0
 
 

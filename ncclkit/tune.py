@@ -8,7 +8,7 @@ size that a training job should send.
 
 from __future__ import annotations
 
-import random
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -130,61 +130,73 @@ def _bytes(size: float) -> str:
     return f"{size:.1f} GiB"
 
 
+LEAST_PAIRS = 6
+"""With fewer pairs even a setting that wins every time could have done so by chance (1 in 32 for both directions)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One setting against the default, measured in pairs on the same ranks."""
+    """One setting against the default, measured in pairs of runs on the same ranks."""
 
     env: Mapping[str, str]
     bytes: int
-    base_us: float
-    """Median time with the default, microseconds."""
-    with_us: float
-    """Median time with the setting, microseconds."""
-    low: float
-    high: float
-    """95 % bootstrap interval of the ratio with / base; below 1 is faster."""
+    """Message size that was compared."""
+    base_us: tuple[float, ...]
+    """Time with the default, microseconds, one per pair."""
+    with_us: tuple[float, ...]
+    """Time with the setting, microseconds, one per pair."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Interval that holds the median ratio setting / default with at least 95 %; below 1 is faster."""
+        return interval([new / old for new, old in zip(self.with_us, self.base_us, strict=True)])
 
     @property
     def say(self) -> str:
-        """The result in one sentence; "no difference" when the interval holds 1."""
-        name = " ".join(f"{k}={v}" for k, v in self.env.items())
-        if self.low <= 1 <= self.high:
-            interval = f"{self.low:.2f} to {self.high:.2f} of the time"
-            return f"{name} makes no difference that {_bytes(self.bytes)} messages show ({interval})."
-        word = "faster" if self.high < 1 else "slower"
-        return f"{name} is {word} at {_bytes(self.bytes)}: {self.low:.2f} to {self.high:.2f} of the default's time."
+        """The result in one sentence; a difference is only claimed when the interval excludes 1."""
+        name = " ".join(f"{key}={value}" for key, value in self.env.items())
+        low, high = self.interval
+        pairs = f"{len(self.base_us)} pairs of runs"
+        if low == 0:
+            return f"{name}: {pairs} cannot tell a difference from chance; {LEAST_PAIRS} are the least."
+        seen = f"{low:.2f} to {high:.2f} of the default's time at {_bytes(self.bytes)}, {pairs}"
+        if low <= 1 <= high:
+            return f"{name} makes no difference that can be told from chance ({seen})."
+        return f"{name} is {'faster' if high < 1 else 'slower'}: {seen}."
 
 
-async def sweep(case: Case, settings: Sequence[Mapping[str, str]], pairs: int = 3, **choices: Any) -> list[Comparison]:
-    """Compare each setting with the default in alternating runs (default, setting, default, …), so that drift cancels.
+async def sweep(
+    case: Case, settings: Sequence[Mapping[str, str]], pairs: int = LEAST_PAIRS, **choices: Any
+) -> list[Comparison]:
+    """Compare each setting with the default in pairs of runs whose order alternates, so that drift cancels.
 
-    settings: variables per variant; pairs: runs of each; choices: as for `probe.plan`.
+    settings: variables per variant; pairs: at least `LEAST_PAIRS`; choices: as for `probe.plan`.
     """
-    if pairs < 2:
-        raise NcclkitError(f"A paired comparison needs at least 2 pairs, not {pairs}.")
-    results = []
-    for env in settings:
-        base: list[float] = []
-        changed: list[float] = []
-        size = 0
-        for _ in range(pairs):
-            for variant, times in (({}, base), (env, changed)):
-                run = await probe.probe(case, env=variant, **choices)
-                if run.reason != "done" or not run.measurements:
-                    raise NcclkitError(f"The comparison stopped: {run.say} See {run.folder}.")
-                largest = max(run.measurements, key=lambda m: m.bytes)
-                times.append(largest.time_us)
-                size = largest.bytes
-        low, high = interval(base, changed)
-        results.append(Comparison(env, size, statistics.median(base), statistics.median(changed), low, high))
-    return results
+    if pairs < LEAST_PAIRS:
+        raise NcclkitError(f"{pairs} pairs cannot tell a difference from chance; ask for at least {LEAST_PAIRS}.")
+    return [await _compare(case, env, pairs, choices) for env in settings]
 
 
-def interval(base: Sequence[float], changed: Sequence[float], draws: int = 2000) -> tuple[float, float]:
-    """95 % bootstrap interval of median(changed) / median(base); the seed is fixed, so a report can be repeated."""
-    draw = random.Random(0)
-    ratios = sorted(
-        statistics.median(draw.choices(changed, k=len(changed))) / statistics.median(draw.choices(base, k=len(base)))
-        for _ in range(draws)
-    )
-    return ratios[int(0.025 * draws)], ratios[int(0.975 * draws)]
+async def _compare(case: Case, env: Mapping[str, str], pairs: int, choices: Mapping[str, Any]) -> Comparison:
+    times: dict[bool, list[float]] = {False: [], True: []}
+    size = 0
+    for pair in range(pairs):
+        for changed in (False, True) if pair % 2 else (True, False):
+            run = await probe.probe(case, env=env if changed else {}, **choices)
+            if run.reason != "done" or not run.measurements:
+                raise NcclkitError(f"The comparison stopped: {run.say} See {run.folder}.")
+            largest = max(run.measurements, key=lambda m: m.bytes)
+            times[changed].append(largest.time_us)
+            size = largest.bytes
+    return Comparison(env, size, tuple(times[False]), tuple(times[True]))
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """Distribution-free 95 % interval of the median, by order statistics; (0, inf) where there are too few values."""
+    ordered, count, tail, rank = sorted(ratios), len(ratios), 0.0, 0
+    while rank < count:
+        tail += math.comb(count, rank) / 2**count
+        if tail > 0.025:
+            break
+        rank += 1
+    return (ordered[rank - 1], ordered[count - rank]) if rank else (0.0, math.inf)

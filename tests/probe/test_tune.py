@@ -1,12 +1,17 @@
 """Advice from measured curves, and paired comparison."""
 
+import asyncio
+import math
+import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ncclkit import planner, tune
 from ncclkit.bandwidth import Expectation
-from ncclkit.model import Measurement
+from ncclkit.case import Case
+from ncclkit.model import Measurement, NcclkitError
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -61,11 +66,31 @@ def test_jitter_is_named() -> None:
     assert all("slowest repeats" not in a.why for a in tune.advise(curve(20, 240)))
 
 
-def test_interval_tells_a_difference_from_noise() -> None:
-    low, high = tune.interval([10.0, 10.1, 9.9], [5.0, 5.1, 4.9])
-    assert high < 0.6 and "faster" in tune.Comparison({"A": "1"}, MIB, 10, 5, low, high).say
-    low, high = tune.interval([10.0, 12.0, 8.0], [11.0, 9.0, 10.0])
-    assert low < 1 < high and "no difference" in tune.Comparison({"A": "1"}, MIB, 10, 10, low, high).say
+@pytest.mark.parametrize(
+    ("base", "changed", "says"),
+    [
+        ([10.0] * 6, [5.0, 5.1, 4.9, 5.2, 5.0, 5.3], "is faster: 0.49 to 0.53"),
+        ([10.0] * 6, [15.0] * 6, "is slower"),
+        ([10.0] * 6, [5.0] * 5 + [10.1], "no difference that can be told from chance"),
+        ([10.0] * 5, [5.0] * 5, "6 are the least"),
+        ([10.0] * 9, [5.0] * 8 + [12.0], "is faster"),
+    ],
+)
+def test_a_difference_is_claimed_only_beyond_chance(base: list[float], changed: list[float], says: str) -> None:
+    assert says in tune.Comparison({"A": "1"}, MIB, tuple(base), tuple(changed)).say
+
+
+def test_interval_holds_the_median_as_often_as_it_says() -> None:
+    """2,000 samples of 9 from a skewed distribution: the true median lies outside at most 5 % of the time."""
+    draw = random.Random(1)
+    samples = [[draw.expovariate(1.0) for _ in range(9)] for _ in range(2000)]
+    bounds = [tune.interval(sample) for sample in samples]
+    assert sum(not low <= math.log(2) <= high for low, high in bounds) <= 0.05 * len(samples)
+
+
+def test_too_few_pairs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(NcclkitError, match="at least 6"):
+        asyncio.run(tune.sweep(Case.open(tmp_path), [{"A": "1"}], pairs=3))
 
 
 def test_planners() -> None:
