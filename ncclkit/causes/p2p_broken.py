@@ -59,13 +59,17 @@ DENIED = (
     "cudaIpcOpenMemHandle",
     "P2P is disabled between NVLINK",
 )
+SLOWER = 2
+"""Direct copies that are this many times slower than those through the host are not healthy on any machine."""
 
 
 def diagnose(case: Case) -> Finding:
     """The kernel or CUDA says so, or everybody has launched a collective over P2P and nobody completes it."""
     other = [e for e in case.of("nccl.channel") if e.data.get("via") in ("SHM", "NET")]
-    went_well = [*case.of("nccl.destroy"), *look(case).ended.values()] or other
-    return ask(case, _blocked, _denied, _symptom) or otherwise(
+    measured = [enabled for enabled, _ in _measured(case)]
+    went_well = measured or [*case.of("nccl.destroy"), *look(case).ended.values()] or other
+    witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _symptom]
+    return ask(case, *witnesses) or otherwise(
         ID, went_well, "Peer-to-peer copies worked or were not used.", "dmesg of the node, and NCCL's Channel lines"
     )
 
@@ -92,6 +96,45 @@ def _denied(case: Case) -> Finding | None:
     )
     advice = _advice(False)
     return found(ID, "proven", say, pick(lines), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
+
+
+def _measured(case: Case) -> list[tuple[Event, Event]]:
+    """p2pBandwidthLatencyTest's matrices with and without peer-to-peer, in pairs."""
+    tables = case.of("p2p.matrix")
+    return [
+        (on, off)
+        for on in tables
+        for off in tables
+        if on.data["enabled"]
+        and not off.data["enabled"]
+        and all(on.data[key] == off.data[key] for key in ("direction", "gpus"))
+        and (on.path, on.host) == (off.path, off.host)
+    ]
+
+
+def _slow(case: Case) -> Finding | None:
+    """Direct copies are far slower than those through the host, which they should beat or equal.
+
+    Equal ones are no sign: without peer access, and on PCIe, both go the same way.
+    """
+    tables = _measured(case)
+    slow = [
+        (fast / max(direct, 0.01), a, b, direct, fast)
+        for on, off in tables
+        for a, direct_row, fast_row in zip(on.data["gpus"], on.data["values"], off.data["values"], strict=False)
+        for b, direct, fast in zip(on.data["gpus"], direct_row, fast_row, strict=True)
+        if a != b and direct * SLOWER < fast
+    ]
+    if not slow:
+        return None
+    _, a, b, direct, fast = max(slow)
+    gpus = sorted({gpu for _, *pair, _, _ in slow for gpu in pair})
+    names = tuple(str(gpu) for gpu in gpus)
+    say = (
+        f"Peer-to-peer copies from GPU {a} to GPU {b} reach {direct:g} GB/s where the way through the host reaches "
+        f"{fast:g} GB/s: something between GPUs {', '.join(names)} holds direct copies up, as IOMMU and ACS do."
+    )
+    return found(ID, "likely", say, pick(*tables), gpus=names, advice=_advice(True), next=experiment(case))
 
 
 def _symptom(case: Case) -> Finding | None:

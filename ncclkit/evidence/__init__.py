@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -39,7 +40,7 @@ def read(paths: Iterable[str | Path], *, stdin: BinaryIO | None = None, executor
         raise NcclkitError("No input was given; name a log file, a folder with logs, or '-' for standard input.")
     found, problems = inputs.find(given)
     parts = list(_parts(found, stdin, executor))
-    problems += [part.problem for part in parts if part.problem]
+    problems += [problem for part in parts for problem in part.problems]
     if not any(part.kind not in ("empty", "binary", "archive", "unknown") for part in parts):
         raise NcclkitError(_nothing(given, parts, problems))
     named = set(map(str, given))
@@ -52,8 +53,8 @@ def read(paths: Iterable[str | Path], *, stdin: BinaryIO | None = None, executor
 
 def _parts(found: list[str], stdin: BinaryIO | None, executor: Executor | None) -> Iterator[Part]:
     if executor is None or "-" in found:
-        return (files.read(path, stdin) for path in found)
-    return executor.map(files.read, found)
+        return chain.from_iterable(files.read(path, stdin) for path in found)
+    return chain.from_iterable(executor.map(files.read, found))
 
 
 def _merged(parts: list[Part]) -> list[Event]:

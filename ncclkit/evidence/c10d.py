@@ -7,7 +7,7 @@ import re
 from ncclkit.evidence.families import classify
 from ncclkit.evidence.grammar import Data, Line, Rule, frame, rule, whole
 
-GATE = (b"atchdog", b".cpp:", b"rror", b"imed out", b"NCCL ", b"fail")
+GATE = (b"atchdog", b".cpp:", b"rror", b"imed out", b"NCCL ", b"fail", b"::checkTimeout(")
 
 # [PG ID 2 PG GUID 7(tp_group) Rank 1]      [PG 0 (default_pg) Rank 3]      [Rank 2]      [PG GUID 0(default_pg) Rank 3]
 PG = r"^(?:.*?\[(?:PG (?P<pg>[^\]]*?) )?Rank (?P<pg_rank>\d{1,7})\])?.*?"
@@ -35,17 +35,15 @@ def _timeout(match: re.Match[str], data: Data, line: Line) -> Data:
     return _group(match, data, line)
 
 
+UNSAID = {"op": "", "seq": None, "numel_in": None, "numel_out": None, "timeout_ms": None, "pg_rank": None, "desc": ""}
+
+
 def _second(match: re.Match[str], data: Data, line: Line) -> Data:
-    return data | {
-        "op": "",
-        "seq": None,
-        "numel_in": None,
-        "numel_out": None,
-        "timeout_ms": None,
-        "pg_rank": None,
-        "api": "nccl2",
-        "desc": "",
-    }
+    return data | UNSAID | {"api": "nccl2"}
+
+
+def _thrown(match: re.Match[str], data: Data, line: Line) -> Data:
+    return UNSAID | {"pg": "", "ran_ms": None, "api": "nccl", "_bare": True}
 
 
 def _last_error(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -96,6 +94,16 @@ RULES: tuple[Rule, ...] = (
         r"\[TC\]\[rank=(?P<_rank>\d+)\](?:\[name=(?P<pg>[^\]]*)\])?.*imed out after (?P<ran_ms>\d+) ?ms",
         ints="_rank ran_ms",
         make=_second,
+    ),
+    # frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<…>) + 0x1d2 (0x7f in …/libtorch_cuda.so)
+    # Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call …
+    # An excerpt without the message: checkTimeout throws for a timeout only, while ncclCommWatchdog throws anything on.
+    rule(
+        "c10d.timeout",
+        "checkTimeout",
+        r"\bframe #\d+: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout\("
+        r"|Exception raised from checkTimeout at \S*ProcessGroupNCCL\.cpp:",
+        make=_thrown,
     ),
     # [PG ID 0 PG GUID 0(default_pg) Rank 2]  failure detected by watchdog at work sequence id: 493 PG status: last
     # enqueued work: 493,

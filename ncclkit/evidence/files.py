@@ -14,8 +14,9 @@ from typing import Any, BinaryIO
 
 from ncclkit.agent import wire
 from ncclkit.evidence import dumps, inputs, pickles, ras, records, scan, stacks
+from ncclkit.evidence.archives import BINARY, NESTED, Archive
 from ncclkit.evidence.merge import Merger
-from ncclkit.evidence.streams import Hashed, Joined, Text, unpack
+from ncclkit.evidence.streams import DAMAGE, Budget, Hashed, Joined, Readable, Text, is_tar, unpack
 from ncclkit.model import Event, NcclkitError
 
 TASKS = re.compile(rb"(?m)^ {0,4}\d{1,5}: ")
@@ -39,7 +40,8 @@ class Part:
     """Ranks that some line of it names as its speaker."""
     events: list[Event] = field(default_factory=list)
     dump: dumps.Dump | None = None
-    problem: str = ""
+    problems: list[str] = field(default_factory=list)
+    """One sentence per thing that went wrong."""
 
     def row(self, events: int) -> dict[str, Any]:
         """The line of ``inputs.json``."""
@@ -54,45 +56,88 @@ class Part:
         }
 
 
-def read(path: str, stdin: BinaryIO | None = None) -> Part:
-    """Read one file; whatever is wrong with it stands in `problem`.  Safe to run in another process."""
+def read(path: str, stdin: BinaryIO | None = None) -> list[Part]:
+    """Read one file, and the members of an archive after it; whatever is wrong stands in `problems`.
+
+    Safe to run in another process.
+    """
     part = Part(path, rank=inputs.rank_of(path))
+    parts = [part]
     try:
         if path == "-":
-            _fill(part, stdin or sys.stdin.buffer, None)
+            parts += _fill(part, stdin or sys.stdin.buffer, None)
         else:
             with inputs.opened(path) as stream:
                 about = os.fstat(stream.fileno())
                 part.bytes = about.st_size
-                _fill(part, stream, datetime.fromtimestamp(about.st_mtime))
+                parts += _fill(part, stream, datetime.fromtimestamp(about.st_mtime))
     except NcclkitError as error:
-        part.problem = str(error)
+        part.problems.append(str(error))
     except (OSError, pickles.Refused) as error:
-        part.problem = f"{path}: {error}."
-    return part
+        part.problems.append(f"{path}: {error}.")
+    return parts
 
 
-def _fill(part: Part, stream: BinaryIO, changed: datetime | None) -> None:
-    hashed = Hashed(stream)
+def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Budget | None = None) -> list[Part]:
+    """Read one stream into its part; the members, where it is an archive that is not itself `inside` one."""
+    hashed, members = Hashed(stream), []
     plain, packing = unpack(hashed)
     text = Text(plain, packed=packing != "")
-    head = b"" if packing in ("zip", "tar", "zst") else text.read(inputs.HEAD)
-    if packing in ("zip", "tar", "zst"):
+    text.budget = inside
+    head = b"" if packing in ("zip", "zst") else text.read(inputs.HEAD)
+    if packing in ("zip", "zst") or is_tar(head):
         part.kind = "archive"
-        part.problem = (
-            f"{part.path} is a {packing} archive, which this version does not open; unpack it and give the folder."
-        )
+        if packing == "zst":
+            part.problems.append(f"{part.path} is a zst archive, which this version does not open; unpack it first.")
+        elif inside is None:
+            members = _members(part, stream, hashed, Joined(head, text), packing)
     elif not head:
         part.kind = "empty"
     elif head[:1] == b"\x80" or head.lstrip()[:1] in (b"{", b"["):
         _document(part, head, text, changed)
     else:
         _text(part, head, text, changed)
-    part.problem = part.problem or (f"{part.path} {text.problem}" if text.problem else "")
-    if part.kind not in ("binary", "archive", "unknown"):  # a checkpoint of 100 GB must not be read for its digest
-        hashed.drain()
-        part.sha256 = hashed.digest.hexdigest()
+    if text.problem and not part.problems:
+        part.problems.append(f"{part.path} {text.problem}")
+    # a checkpoint of 100 GB must not be read for its digest
+    if part.kind not in ("binary", "archive", "unknown") or members:
+        if inside is not None:  # what is left of a member may be a bomb: through its limits
+            text.drain()
+        if inside is None or not text.problem:
+            hashed.drain()
+            part.sha256 = hashed.digest.hexdigest()
     part.bytes = max(hashed.bytes, part.bytes)
+    return members
+
+
+def _members(part: Part, stream: Readable, hashed: Hashed, source: Joined, packing: str) -> list[Part]:
+    """Every member that can hold evidence, as a part of its own, in the order of a folder."""
+    file = stream if isinstance(stream, (io.BufferedReader, io.BytesIO)) and stream.seekable() else None
+    budget, passing = (Budget(lambda: max(part.bytes, hashed.bytes)) for _ in range(2))
+    archive = Archive(part.path, passing)
+    source.rest.budget = passing if packing not in ("", "zip") else None
+    found = archive.zip(file, source) if packing == "zip" else archive.tar(source)
+    parts = []
+    for member in found:
+        inner = Part(f"{part.path}/{member.name}", rank=inputs.rank_of(member.name))
+        try:
+            _fill(inner, member.stream, member.changed, budget)
+        except (*DAMAGE, pickles.Refused) as error:
+            inner.problems.append(f"{inner.path}: {error}.")
+        if inner.kind in ("archive", "binary"):
+            inner.problems.clear()
+            archive.omit(NESTED if inner.kind == "archive" else BINARY, member.name)
+        parts.append(inner)
+        if budget.spent:
+            break
+    if source.rest.problem:
+        archive.problem = f"{part.path} {source.rest.problem}"
+    part.problems += archive.problems()
+    if not parts and not part.problems:
+        part.problems.append(f"{part.path} holds no log.")
+    if packing == "zip" and file is not None:
+        hashed.restart(file)
+    return sorted(parts, key=lambda inner: inputs.natural(inner.path))
 
 
 def _document(part: Part, head: bytes, text: Text, changed: datetime | None) -> None:
@@ -123,13 +168,12 @@ def _dump(part: Part, data: bytes) -> None:
     try:
         part.dump = dumps.load(data, part.path, part.rank)
     except pickles.Refused as error:
-        part.kind, part.problem = "unknown", f"{part.path} looks like a Flight Recorder dump but {error}."
+        part.kind = "unknown"
+        part.problems.append(f"{part.path} looks like a Flight Recorder dump but {error}.")
         return
     if part.dump is None:
-        part.kind, part.problem = (
-            "unknown",
-            f"{part.path} is a pickle without Flight Recorder entries; it was not used.",
-        )
+        part.kind = "unknown"
+        part.problems.append(f"{part.path} is a pickle without Flight Recorder entries; it was not used.")
 
 
 def _value(part: Part, value: Any, data: bytes) -> bool:
@@ -166,7 +210,8 @@ def _wire(part: Part, stream: BinaryIO) -> None:
 def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None:
     wide = inputs.width(head)
     if not wide and inputs.is_binary(head):
-        part.kind, part.problem = "binary", f"{part.path} is a binary file of no known kind; it was not read."
+        part.kind = "binary"
+        part.problems.append(f"{part.path} is a binary file of no known kind; it was not read.")
         return
     stream = Text(Joined(head, text), packed=False, wide=wide) if wide else Joined(head, text)
     sample = head.decode(wide, "replace").encode() if wide else head

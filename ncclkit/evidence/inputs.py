@@ -94,10 +94,10 @@ def _walk(folder: str, problems: list[str]) -> Iterator[str]:
         problems.append(f"{error.filename}: {error.strerror}; the folder was left out.")
 
     for root, folders, names in os.walk(folder, onerror=failed):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
         for name in sorted(names, key=natural):
             path = os.path.join(root, name)
-            if name.startswith(".") or _is_ours(name) or not os.path.isfile(path):
+            if is_hidden(name) or is_ours(name) or not os.path.isfile(path):
                 continue
             if name.endswith(PROGRAMS):
                 programs += 1
@@ -115,7 +115,12 @@ def natural(name: str) -> list[tuple[int, int, str]]:
     ]
 
 
-def _is_ours(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """True for what tools keep for themselves: hidden files, Python's and macOS's by-products."""
+    return name.startswith((".", "__pycache__", "__MACOSX"))
+
+
+def is_ours(name: str) -> bool:
     """What ncclkit writes into a case folder besides what a job left behind."""
     return name in {
         "case.json",

@@ -54,6 +54,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "kernel.link": ("device", "state"),
     "kernel.iommu": ("message",),
     "system.error": ("what", "message"),
+    "p2p.matrix": ("enabled", "direction", "gpus", "values"),
     "progress": ("step", "total", "rate"),
     "worker.phase": ("phase",),
     "run.end": ("reason", "exitcode", "say"),

@@ -43,10 +43,14 @@ class Merger:
         return 0 < event.line - near < TRACE_GAP
 
     def events(self) -> list[Event]:
-        """What was collected, in the order of the files, without exception lines that a traceback already tells."""
+        """What was collected, in the order of the files.
+
+        Without exception lines that a traceback already tells, and stacks of timeouts that a message already tells.
+        """
         events = [flood.event() for flood in self._events.values()]
         told = [event for event in events if event.kind == "python.exception" and event.data["frames"]]
-        return [event for event in events if not _is_told(event, told)]
+        waits = [event for event in events if event.kind == "c10d.timeout"]
+        return [event for event in events if not _is_told(event, told) and not _is_said(event, waits)]
 
 
 class _Flood:
@@ -106,6 +110,14 @@ def _is_told(event: Event, told: list[Event]) -> bool:
         and trace.data["type"] == event.data["type"]
         for trace in told
     )
+
+
+def _is_said(event: Event, waits: list[Event]) -> bool:
+    """True for the stack of a timeout that a message, or the first line of that stack, tells better."""
+    if not event.data.get("_bare"):
+        return False
+    better = [wait for wait in waits if not wait.data.get("_bare") or (event.rank is None and wait.rank is not None)]
+    return any(event.rank in (None, wait.rank) for wait in better)
 
 
 def finish(events: Iterable[Event]) -> list[Event]:

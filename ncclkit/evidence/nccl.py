@@ -23,6 +23,11 @@ HEAD = re.compile(
     r"(?<![^\s:\[\]()<>])([^\s:\[\]()<>]{1,255}) ?:(\d{1,10}):-?\d{1,20} .{0,400}?NCCL (?:INFO|WARN|CALL|TRACE) "
 )
 
+CLOCK = re.compile(
+    r"(?<![^\s\[(\"])(?:\d{4}-\d\d-\d\dT)?\d{1,2}:[0-5]\d:[0-5]\d(?:[.,:]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?![\w:.-])"
+)
+"""A wrapper's time of day, which has the form of ``host:pid:thread``."""
+
 
 def _init(match: re.Match[str], data: Data, line: Line) -> Data:
     data["phase"] = "start" if match["phase"] == "START" else "done"
@@ -174,5 +179,8 @@ OTHER: tuple[Rule, ...] = (
 
 def place(line: Line) -> None:
     """Take host and pid from NCCL's own envelope, where the line has one."""
-    if match := HEAD.search(line.text):
+    match = HEAD.search(line.text)
+    if match and match[1][-2:].isdigit():  # rare enough to look twice
+        match = HEAD.search(CLOCK.sub(" ", line.text))
+    if match:
         line.host, line.pid = match[1], int(match[2])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import BinaryIO
 
-from ncclkit.evidence import c10d, gloo, nccl, progress, python, stacks, store, system, torchrun
+from ncclkit.evidence import c10d, gloo, nccl, p2p, progress, python, stacks, store, system, torchrun
 from ncclkit.evidence.grammar import Line, Rule
 from ncclkit.evidence.prefix import parse
 from ncclkit.model import Event
@@ -23,12 +23,10 @@ AHEAD = 256 << 10
 WIDE = 2048
 """Longest line that is read whole; of a longer one this much on both sides of what was found in it."""
 
-GATE = tuple(
-    dict.fromkeys(
-        (*nccl.GATE, *c10d.GATE, *gloo.GATE, *store.GATE, *torchrun.GATE, *system.GATE, *python.GATE, *stacks.GATE)
-    )
-)
-RULES: tuple[Rule, ...] = (*nccl.OTHER, *c10d.RULES, *gloo.RULES, *store.RULES, *torchrun.RULES, *system.RULES)
+GRAMMARS = (c10d, gloo, store, torchrun, system, p2p)
+"""Everything that is no line of NCCL's own log, Python's or a stack."""
+GATE = tuple(dict.fromkeys(needle for grammar in (nccl, *GRAMMARS, python, stacks) for needle in grammar.GATE))
+RULES: tuple[Rule, ...] = (*nccl.OTHER, *(rule for grammar in GRAMMARS for rule in grammar.RULES))
 
 
 @dataclass(frozen=True, slots=True)

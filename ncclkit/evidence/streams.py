@@ -8,26 +8,44 @@ import gzip
 import hashlib
 import io
 import lzma
+import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 PEEK = 64 << 10
 LARGEST = 32 << 30
 """Bytes of text that one compressed file may become."""
-PACKED = {b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zst", b"PK\x03\x04": "zip"}
+RATIO = 400
+"""How many times the size of an archive its members may have, beyond `FREE`; floods of equal lines reach about 200."""
+FREE = 256 << 20
+UNPACKED = 8 << 30
+"""Bytes that all members of one archive together may have."""
+PACKED = {
+    b"\x1f\x8b": "gz",
+    b"\xfd7zXZ\x00": "xz",
+    b"BZh": "bz2",
+    b"\x28\xb5\x2f\xfd": "zst",
+    b"PK\x03\x04": "zip",
+    b"PK\x05\x06": "zip",
+}
 
-DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError)
+DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
 """What the decompressors of the standard library raise on damaged input."""
 
 
-Readable = BinaryIO | io.RawIOBase | io.BufferedIOBase
+class Readable(Protocol):
+    """What bytes can be read from: a file, a pipe, a decompressor, a member of an archive."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Up to `size` bytes; b"" at the end."""
 
 
 class Hashed(io.RawIOBase):
     """A binary stream that keeps the digest and the length of what passed through it."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: Readable) -> None:
         super().__init__()
         self.stream = stream
         self.digest = hashlib.sha256()
@@ -40,11 +58,16 @@ class Hashed(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read and digest."""
         view = memoryview(buffer)
-        chunk = self.stream.read(len(view))
+        chunk = self.stream.read(len(view)) or b""
         view[: len(chunk)] = chunk
         self.digest.update(chunk)
         self.bytes += len(chunk)
         return len(chunk)
+
+    def restart(self, file: BinaryIO) -> None:
+        """Begin again at the start of a file that was read out of order."""
+        file.seek(0)
+        self.digest, self.bytes = hashlib.sha256(), 0
 
     def drain(self) -> None:
         """Read what is left, so that digest and length are those of the whole file."""
@@ -52,12 +75,32 @@ class Hashed(io.RawIOBase):
             pass
 
 
+class Budget:
+    """How much an archive may unpack to, against bombs; `packed` tells the bytes that were read of it."""
+
+    def __init__(self, packed: Callable[[], int]) -> None:
+        self.packed = packed
+        self.total = 0
+        self.spent = ""
+        """Why nothing more is read, once that is so."""
+
+    def spend(self, size: int) -> str:
+        """Count bytes that came out; `spent`."""
+        self.total += size
+        if self.total > UNPACKED:
+            self.spent = f"more than {UNPACKED >> 30} GiB"
+        elif self.total > FREE + RATIO * self.packed():
+            self.spent = f"more than {RATIO} times its size"
+        return self.spent
+
+
 class Text(io.RawIOBase):
     """A stream that may break off: what came before the damage counts, and `problem` says what happened."""
 
     def __init__(self, stream: Readable, *, packed: bool, wide: str = "") -> None:
         super().__init__()
-        self.take: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
+        self.budget: Budget | None = None
+        self.take: Callable[[int], bytes | None] = getattr(stream, "read1", stream.read)
         """read1, where there is one: a decompressor's read would drop what precedes the damage."""
         self.packed = packed
         self.decoder = codecs.getincrementaldecoder(wide)("replace") if wide else None
@@ -77,9 +120,14 @@ class Text(io.RawIOBase):
             parts.append(self.decoder.decode(chunk).encode("utf-8", "replace") if self.decoder else chunk)
         return b"".join(parts)
 
+    def drain(self) -> None:
+        """Read to the end, or to the damage or limit."""
+        while self.read(1 << 20):
+            pass
+
     def _chunk(self, size: int) -> bytes:
         try:
-            chunk = self.take(size)
+            chunk = self.take(size) or b""
         except DAMAGE as error:
             why = str(error) or type(error).__name__
             self.problem = f"breaks off after {self.total} bytes ({why}); what came before was read."
@@ -88,16 +136,17 @@ class Text(io.RawIOBase):
         if self.packed and self.total > LARGEST:
             self.problem = f"unpacks to more than {LARGEST >> 30} GiB; only that much was read."
             return b""
+        if self.budget is not None and (why := self.budget.spend(len(chunk))):
+            self.problem = f"was read only in part: the archive unpacks to {why}; give the logs that matter."
+            return b""
         return chunk
 
 
 def unpack(stream: Hashed) -> tuple[Readable, str]:
-    """The plain stream behind a compressed one, and the packing ("" for none; "zip", "tar" and "zst" stay packed)."""
+    """The plain stream behind a compressed one, and the packing ("" for none; "zip" and "zst" stay packed)."""
     buffered = io.BufferedReader(stream, PEEK)
     head = buffered.peek(512)
     packing = next((name for magic, name in PACKED.items() if head.startswith(magic)), "")
-    if head[257:262] == b"ustar":
-        packing = "tar"
     if packing == "gz":
         return gzip.GzipFile(fileobj=buffered), packing
     if packing == "xz":
@@ -105,6 +154,14 @@ def unpack(stream: Hashed) -> tuple[Readable, str]:
     if packing == "bz2":
         return bz2.BZ2File(buffered), packing
     return buffered, packing
+
+
+def is_tar(head: bytes) -> bool:
+    """True when a stream begins with the header of a tar archive, of whatever dialect."""
+    try:
+        return bool(tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "replace").name)
+    except tarfile.TarError:
+        return False
 
 
 class Joined(io.RawIOBase):

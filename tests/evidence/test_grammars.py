@@ -144,3 +144,64 @@ def test_every_event_has_all_fields_of_its_kind(look):
         for event in events
         if set(KINDS[event.kind]) - event.data.keys()
     } == {}
+
+
+FRAME = (
+    "frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<long>) + 0x1d2 (0x7f01 in libtorch_cuda.so)"
+)
+RAISED = (
+    "Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call"
+)
+
+
+@pytest.mark.parametrize("text", [FRAME, RAISED, f"[rank2]: {RAISED}\n{FRAME}"])
+def test_a_stack_of_a_timeout_without_its_message_is_a_timeout_of_which_nothing_is_known(only, text):
+    (event,) = only("c10d.timeout", text)
+    assert (event.data["seq"], event.data["op"], event.data["ran_ms"], event.data["api"]) == (None, "", None, "nccl")
+    assert "_bare" not in event.data
+
+
+def test_a_message_makes_its_stack_superfluous(only):
+    (event,) = only("c10d.timeout", f"{FRAME}\n[rank3]:[E] [Rank 3] {specimens.WATCHDOG}\n{RAISED}\n{FRAME}\n")
+    assert (event.data["seq"], event.line) == (42, 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#3 0x00007f in c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<long>) () from libtorch_cuda.so",
+        "frame #3: c10d::ProcessGroupNCCL::ncclCommWatchdog() + 0x10c (0x7f in libtorch_cuda.so)",
+        "Exception raised from ncclCommWatchdog at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1521",
+    ],
+    ids=["gdb", "watchdog", "rethrown"],
+)
+def test_a_watchdog_at_work_is_no_timeout(only, text):
+    assert only("c10d.timeout", text) == []
+
+
+MATRIX = """\
+Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)
+   D\\D     0      1      3
+     0 780.19  45.62   9.10
+     1  45.60 781.02   9.21
+     3   9.15   9.08 779.90
+Bidirectional P2P=Disabled Bandwidth Matrix (GB/s)
+   D\\D     0      1
+     0 780.19  1
+P2P=Disabled Latency Matrix (us)
+   GPU     0      1
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "[1,0]<stdout>: ", "2026-11-21T01:02:03.5Z stdout F "])
+def test_a_bandwidth_matrix_is_read_with_its_rows(only, prefix):
+    one, two = only("p2p.matrix", "".join(f"{prefix}{line}\n" for line in MATRIX.splitlines()))
+    assert (one.data["enabled"], one.data["direction"], one.data["gpus"]) == (True, "unidirectional", [0, 1, 3])
+    assert one.data["values"][2] == [9.15, 9.08, 779.9] and one.text == "\n".join(MATRIX.splitlines()[:5])
+    assert (two.data["enabled"], two.data["gpus"], two.data["values"]) == (False, [0, 1], [[780.19, 1.0]])
+
+
+def test_a_matrix_that_is_cut_off_keeps_its_whole_rows(only):
+    (event,) = only("p2p.matrix", MATRIX[: MATRIX.index("   9.21")])
+    assert event.data["values"] == [[780.19, 45.62, 9.1]]
+    assert only("p2p.matrix", MATRIX.splitlines()[0]) == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+import pytest
+
 from ncclkit import evidence
 
 INIT = "{host}:{pid}:1 [0] NCCL INFO comm 0x7f rank {rank} nranks {n} cudaDev 0 busId 1000 - Init COMPLETE\n"
@@ -34,6 +36,31 @@ def test_a_local_label_is_no_global_rank_on_many_hosts(only):
     two_hosts = INIT.format(host="a", pid=1, rank=0, n=2) + INIT.format(host="b", pid=1, rank=1, n=2)
     assert [event.rank for event in only("python.exception", warn)] == [0]
     assert [event.rank for event in only("python.exception", two_hosts + warn)] == [None]
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "2024/04/30 00:42:42 ",
+        "2024/04/30 00:42:42 INFO ",
+        "00:42:42 ",
+        "0:42:42.123456 ",
+        "00:42:42:123 ",
+        "2024-04-30T00:42:42 ",
+        "[00:42:42]: ",
+        "Apr 30 00:42:42 login1 python[77]: ",
+        "3: 2024-04-30 00:42:42,5 ",
+    ],
+)
+def test_a_time_of_day_is_no_host(only, stamp):
+    (event,) = only("nccl.bootstrap", f"{stamp}node-1:123:456 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n")
+    assert (event.host, event.pid) == ("node-1", 123)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.7", "42", "n-00"])
+def test_a_host_of_digits_is_one(only, host):
+    (event,) = only("nccl.network", f"00:42:42 {host}:123:456 [0] NCCL INFO Using network Socket\n")
+    assert (event.host, event.pid) == (host, 123)
 
 
 def test_srun_labels_count_where_most_lines_have_them(only):

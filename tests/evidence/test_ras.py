@@ -70,7 +70,7 @@ def test_json(only):
                 "size": 5,
                 "ranks": ranks,
                 "missing_ranks": [{"rank": 3}, {"rank": 4, "status": {"considered_dead": True}}],
-            },
+            }
         ],
     }
     (event,) = only("ras.communicator", json.dumps(report), "ras.json")
