@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 from ncclkit.causes import catalogue, page
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, code, el, fold, join
@@ -26,4 +29,17 @@ def _page(name: str, parts: dict[str, str], is_open: bool) -> Html:
 
 def _paragraphs(words: str) -> list[Html]:
     """Hard-wrapped lines flow again; blank lines part paragraphs."""
-    return [el("p", " ".join(block.split())) for block in words.split("\n\n") if block.strip()]
+    return [el("p", *_marked(" ".join(block.split()))) for block in words.split("\n\n") if block.strip()]
+
+
+MARK = re.compile(r"`([^`]+)`|(?<!\w)\*([^*\s][^*]*)\*(?!\w)")
+
+
+def _marked(words: str) -> Iterator[object]:
+    """`code` and *stress* of a docstring as markup; everything else as text."""
+    at = 0
+    for match in MARK.finditer(words):
+        yield words[at : match.start()]
+        yield code(match[1]) if match[1] else el("em", match[2])
+        at = match.end()
+    yield words[at:]

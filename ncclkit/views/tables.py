@@ -29,10 +29,14 @@ MAIL = "A colleague opens it with ncclkit.Case.open(folder), or reads report.htm
 
 
 def measurement_table(rows: Iterable[Measurement], expected: float | None = None) -> Html:
-    """One row per measurement: size, times, bandwidths; `expected` (busbw, GB/s) where a row carries none."""
+    """One row per measurement: size, times, bandwidths; `expected` (busbw, GB/s) where a row carries none.
+
+    The run stands in the row only where there are several: on paper a wide table would be cut.
+    """
     rows = list(rows)
     head = ("Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "Time, median", "Time, p99", "algbw GB/s", "Run")
-    return fit(table(head, [_measured(m, m.expected or expected) for m in rows], "nk-numbers"))
+    shown = len(head) if len({(m.op, m.run) for m in rows}) > 1 else len(head) - 1
+    return fit(table(head[:shown], [_measured(m, m.expected or expected)[:shown] for m in rows], "nk-numbers"))
 
 
 def case_view(case: Case) -> View:
