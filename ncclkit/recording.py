@@ -80,7 +80,10 @@ def walk(value: Any, clean: Clean) -> Any:
 
 PRIVATE = (
     (re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0|255\.)\d{1,3}(?:\.\d{1,3}){3}(?=[<:\]\s,)/'\"&]|$)"), "10.0.0.1"),
-    (re.compile(r"(?i)\b(?:fe80|fd[0-9a-f]{2}|2[0-9a-f]{3})(?::[0-9a-f]{0,4}){3,7}\b"), "2001:db8::1"),
+    (
+        re.compile(r"(?i)\b(?:fe80|fd[0-9a-f]{2}|2[0-9a-f]{3})(?:(?::[0-9a-f]{0,4}){3,7}|::[0-9a-f]{1,4})\b"),
+        "2001:db8::1",
+    ),
     (re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "GPU-00000000-0000-0000-0000-000000000000"),
 )
 """Addresses and serial numbers, and what stands in their place."""
