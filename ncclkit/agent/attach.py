@@ -2,7 +2,7 @@
 
 Nothing here disturbs a healthy process: SIGUSR1 is sent to ranks with a black
 box of ours alone (elsewhere it may mean "save and requeue"), py-spy reads
-without pausing, and everything has a deadline.
+without pausing as long as that works, and everything has a deadline.
 """
 
 import json
@@ -75,16 +75,19 @@ def _pyspy(folder, rank, pid, deadline):
     tool = beside if os.path.exists(beside) else shutil.which("py-spy")
     if tool is None:
         return ["py-spy is neither beside %s nor on PATH, so rank %d has no stack" % (sys.executable, rank)]
-    try:
-        done = subprocess.run(
-            [tool, "dump", "--nonblocking", "--pid", str(pid)], capture_output=True, timeout=deadline, text=True
-        )
-    except (subprocess.TimeoutExpired, OSError) as error:
-        return ["py-spy on rank %d: %s" % (rank, error)]
-    if done.returncode != 0:
-        return ["py-spy on rank %d: %s" % (rank, (done.stderr.strip().splitlines() or ["no output"])[-1])]
-    _write(folder, "stacks_rank%d.txt" % rank, done.stdout)
-    return []
+    until = time.monotonic() + deadline
+    # a rank that runs Python changes its stack while it is read: look again, and at last hold it for some milliseconds
+    for how in (["--nonblocking"], ["--nonblocking"], ["--nonblocking"], []):
+        command = [tool, "dump", *how, "--pid", str(pid)]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=max(0.5, until - time.monotonic()), text=True)
+        except (subprocess.TimeoutExpired, OSError) as error:
+            return ["py-spy on rank %d: %s" % (rank, error)]
+        if done.returncode == 0:
+            _write(folder, "stacks_rank%d.txt" % rank, done.stdout)
+            return []
+        problem = "py-spy on rank %d: %s" % (rank, (done.stderr.strip().splitlines() or ["no output"])[0])
+    return [problem]
 
 
 def _appears(path, until):

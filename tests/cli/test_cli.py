@@ -206,8 +206,8 @@ def test_interrupt_ends_everything(tmp_path: Path) -> None:
     assert probe.stderr is not None
     assert any("size 8" in line for line in probe.stderr)
     probe.send_signal(signal.SIGINT)
-    said = probe.stderr.read()
-    assert probe.wait(60) == 130 and "has been ended" in said
+    said = probe.communicate(timeout=60)[1]
+    assert probe.returncode == 130 and "has been ended" in said
     assert leftovers() == []
     status = json.loads((tmp_path / "case" / "runs" / "1-all_reduce" / "status.json").read_text())
     assert status["reason"] == "cancelled"
@@ -243,7 +243,7 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
         assert job.poll() is None, "attaching must not end the job"
     finally:
         job.kill()
-        job.wait()
+        job.communicate()
     assert done.returncode == 1 and "Rank 1" in done.stdout and "skip_batches" in done.stdout
 
 

@@ -113,7 +113,7 @@ def test_the_kernel_is_killed(tmp_path: Path, number: int) -> None:
     assert parent.stdout is not None
     assert any("size" in line for line in parent.stdout)
     parent.send_signal(number)
-    parent.wait(20)
+    parent.communicate(timeout=20)
     until = time.monotonic() + 30
     while leftovers() and time.monotonic() < until:
         time.sleep(0.1)
