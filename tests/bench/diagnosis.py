@@ -1,71 +1,190 @@
-"""Score the diagnosis on a folder of labelled cases; prints a Markdown table.
+"""Score the diagnosis on labelled cases, whole and with evidence taken away; prints Markdown.
 
-    python tests/bench/diagnosis.py PATH [--list]
+    python tests/bench/diagnosis.py PATH [PATH …] [--list] [--confusion] [--whole]
 
-PATH holds one JSON file per case with ``log``, ``cause``, ``also_accept`` and ``log_sufficient``.  The log text alone
-is judged.  "right" counts the cause or one of ``also_accept``.
+A PATH holds cases as JSON files (``log``, ``cause``, ``also_accept``, ``log_sufficient``), of which the log text alone
+is judged, or case folders of recorded runs (``ncclkit/samples``), of which all that the job left behind is judged.
+"right" counts the cause or one of ``also_accept``; a healthy run is right when nothing is found.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
+import re
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ncclkit import evidence
 from ncclkit.case import Case
 from ncclkit.diagnose import Diagnosis, diagnose
+from ncclkit.model import NcclkitError
+
+NCCL = re.compile(rb"NCCL (?:INFO|WARN|TRACE|CALL|version)\b")
+SPEAKER = re.compile(rb"^\s*(?:\[(?:rank|default)(\d{1,6})\]|(\d{1,5}): )")
+LOG = re.compile(r"(?:^|/)rank(\d+)\.log$")
+
+Files = Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One failure with its settled cause, and what it left behind by file name."""
+
+    name: str
+    group: str
+    cause: str
+    accept: frozenset[str]
+    culprits: tuple[int, ...]
+    files: Files
 
 
 @dataclass(frozen=True)
 class Score:
-    name: str
-    cause: str
-    accept: frozenset[str]
-    sufficient: bool
+    sample: Sample
     found: tuple[tuple[str, str], ...]
     seconds: float
 
     def right(self, among: int) -> bool:
-        return any(cause in self.accept for cause, _ in self.found[:among])
+        if not self.sample.cause:
+            return not self.found
+        return any(cause in self.sample.accept for cause, _ in self.found[:among])
 
     @property
     def wrong_at_proven(self) -> bool:
-        return any(strength == "proven" and cause not in self.accept for cause, strength in self.found[:1])
+        return any(strength == "proven" and cause not in self.sample.accept for cause, strength in self.found[:1])
 
 
-def score(path: Path, folder: Path) -> Score:
-    case = json.loads(path.read_text(encoding="utf-8"))
-    log = folder / "job.log"
-    log.write_text(case["log"], encoding="utf-8")
-    start = time.perf_counter()
-    result = judge(log)
-    found = tuple((finding.cause, str(finding.strength)) for finding in result.findings)
-    accept = frozenset([case["cause"], *case.get("also_accept", ())])
-    return Score(path.stem, case["cause"], accept, bool(case["log_sufficient"]), found, time.perf_counter() - start)
+def samples(path: Path) -> Iterator[Sample]:
+    """Cases of a folder: JSON files, and folders with a ``case.json`` that holds the truth."""
+    for file in sorted(path.glob("*.json")):
+        case = json.loads(file.read_text(encoding="utf-8"))
+        group = "posted log suffices" if case["log_sufficient"] else "posted log does not suffice"
+        accept = frozenset([case["cause"], *case.get("also_accept", ())])
+        yield Sample(file.stem, group, case["cause"], accept, (), {"job.log": case["log"].encode()})
+    for about in sorted(path.glob("*/case.json")):
+        truth = json.loads(about.read_text(encoding="utf-8"))["truth"]
+        files = {name: data for name, data in _tree(about.parent) if name != "truth.json"}
+        group = "recorded run" if truth["cause"] else "healthy run"
+        yield Sample(
+            about.parent.name, group, truth["cause"], frozenset([truth["cause"]]), tuple(truth["ranks"]), files
+        )
 
 
-def judge(log: Path) -> Diagnosis:
-    reading = evidence.read([log])
-    return diagnose(Case().add(reading.events))
+def _tree(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        data, name = path.read_bytes(), str(path.relative_to(folder))
+        yield (name[:-3], gzip.decompress(data)) if name.endswith(".gz") else (name, data)
 
 
-def table(scores: list[Score]) -> str:
+def no_nccl(sample: Sample) -> Files | None:
+    """Without NCCL's own lines."""
+    kept = {
+        name: b"\n".join(line for line in data.split(b"\n") if not NCCL.search(line)) if _is_text(data) else data
+        for name, data in sample.files.items()
+    }
+    return kept if kept != sample.files else None
+
+
+def no_flight(sample: Sample) -> Files | None:
+    """Without Flight Recorder dumps."""
+    kept = {name: data for name, data in sample.files.items() if "fr_rank_" not in name}
+    return kept if len(kept) < len(sample.files) else None
+
+
+def victim(sample: Sample) -> Files | None:
+    """The log of one rank that is not at fault, and nothing else."""
+    ranks = [name for name in _ranks(sample) if _ranks(sample)[name] not in sample.culprits]
+    return {ranks[0]: sample.files[ranks[0]]} if sample.culprits and ranks else None
+
+
+def culprit(sample: Sample) -> Files | None:
+    """The log of the rank at fault, and nothing else."""
+    ranks = [name for name in _ranks(sample) if _ranks(sample)[name] in sample.culprits]
+    return {ranks[0]: sample.files[ranks[0]]} if ranks else None
+
+
+def one_rank(sample: Sample) -> Files | None:
+    """Of a log of many ranks the lines of the one that speaks most, and those of nobody."""
+    if len(sample.files) > 1:
+        return None
+    ((name, data),) = sample.files.items()
+    lines = data.split(b"\n")
+    speakers = [next(filter(None, match.groups())) if (match := SPEAKER.match(line)) else None for line in lines]
+    counts = Counter(speaker for speaker in speakers if speaker is not None)
+    if len(counts) < 2:
+        return None
+    most = counts.most_common(1)[0][0]
+    return {name: b"\n".join(line for line, who in zip(lines, speakers, strict=True) if who in (None, most))}
+
+
+def tail(sample: Sample) -> Files | None:
+    """The last 50 lines of each log, and nothing else."""
+    logs = {name: data for name, data in sample.files.items() if _is_text(data) and name.endswith(".log")}
+    kept = {name: b"\n".join(data.rstrip(b"\n").split(b"\n")[-50:]) for name, data in logs.items()}
+    return kept if kept != sample.files else None
+
+
+ABLATIONS: dict[str, Callable[[Sample], Files | None]] = {
+    "all there is": lambda sample: sample.files,
+    "no NCCL log": no_nccl,
+    "no Flight Recorder": no_flight,
+    "one rank's lines": one_rank,
+    "culprit's log only": culprit,
+    "a victim's log only": victim,
+    "last 50 lines": tail,
+}
+
+
+def _is_text(data: bytes) -> bool:
+    return data[:1] != b"\x80"
+
+
+def _ranks(sample: Sample) -> dict[str, int]:
+    """Logs of single ranks: name → rank."""
+    return {name: int(match[1]) for name in sample.files if (match := LOG.search(name))}
+
+
+def score(sample: Sample, files: Files) -> Score:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in files.items():
+            path = Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        start = time.perf_counter()
+        result = judge(Path(folder))
+        seconds = time.perf_counter() - start
+    return Score(sample, tuple((finding.cause, str(finding.strength)) for finding in result.findings), seconds)
+
+
+def judge(folder: Path) -> Diagnosis:
+    """The diagnosis of a folder; of one in which nothing is left to read, an empty one."""
+    case = Case()
+    try:
+        reading = evidence.read([folder])
+    except NcclkitError:
+        return Diagnosis()
+    case.events, case.inputs = list(reading.events), list(reading.inputs)
+    return diagnose(case)
+
+
+def table(scores: Mapping[str, list[Score]]) -> str:
+    """One row per group of cases and kind of ablation."""
     rows = [
-        "| cases | n | top-1 | top-3 | wrong at proven | nothing found | seconds (median) |",
-        "|---|---|---|---|---|---|---|",
+        "| cases | evidence | n | right first | among three | wrong at proven | nothing found | seconds (median) |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for name, group in (
-        ("log sufficient", [s for s in scores if s.sufficient]),
-        ("log not sufficient", [s for s in scores if not s.sufficient]),
-        ("all", scores),
-    ):
-        if group:
-            rows.append("| " + " | ".join([name, str(len(group)), *_cells(group)]) + " |")
+    groups = sorted({item.sample.group for found in scores.values() for item in found}, reverse=True)
+    for group in groups:
+        for ablation, found in scores.items():
+            mine = [item for item in found if item.sample.group == group]
+            if mine:
+                rows.append(f"| {group} | {ablation} | {len(mine)} | {' | '.join(_cells(mine))} |")
     return "\n".join(rows)
 
 
@@ -73,35 +192,55 @@ def _cells(group: list[Score]) -> list[str]:
     def share(values: list[bool]) -> str:
         return f"{sum(values)} ({100 * sum(values) / len(values):.0f} %)"
 
-    seconds = sorted(score.seconds for score in group)[len(group) // 2]
+    seconds = sorted(item.seconds for item in group)[len(group) // 2]
     return [
-        share([score.right(1) for score in group]),
-        share([score.right(3) for score in group]),
-        str(sum(score.wrong_at_proven for score in group)),
-        str(sum(not score.found for score in group)),
-        f"{seconds:.3f}",
+        share([item.right(1) for item in group]),
+        share([item.right(3) for item in group]),
+        str(sum(item.wrong_at_proven for item in group)),
+        str(sum(not item.found for item in group)),
+        f"{seconds:.2f}",
     ]
+
+
+def confusion(scores: list[Score]) -> str:
+    """What was answered first instead of the settled cause, most frequent first."""
+    wrong = Counter(
+        (item.sample.cause or "healthy", item.found[0][0] if item.found else "nothing")
+        for item in scores
+        if not item.right(1)
+    )
+    rows = ["| settled cause | answered first | cases |", "|---|---|---|"]
+    return "\n".join(rows + [f"| {cause} | {said} | {count} |" for (cause, said), count in wrong.most_common()])
 
 
 def listing(scores: list[Score]) -> str:
     rows = []
     for item in scores:
         mark = "1" if item.right(1) else "3" if item.right(3) else "-"
-        answer: Any = ", ".join(f"{cause} ({strength})" for cause, strength in item.found[:4]) or "nothing"
-        rows.append(f"{mark} {'s' if item.sufficient else ' '} {item.name}: {item.cause} <- {answer}")
+        answer = ", ".join(f"{cause} ({strength})" for cause, strength in item.found[:4]) or "nothing"
+        rows.append(f"{mark} {item.sample.name} [{item.sample.group}]: {item.sample.cause or 'healthy'} <- {answer}")
     return "\n".join(rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Score the diagnosis on labelled cases.")
-    parser.add_argument("path", type=Path, help="folder with one JSON file per case")
+    parser.add_argument("paths", type=Path, nargs="+", help="folders with one JSON file or one case folder per case")
     parser.add_argument("--list", action="store_true", help="also print every case with its answer")
+    parser.add_argument("--confusion", action="store_true", help="also print which cause was taken for which")
+    parser.add_argument("--whole", action="store_true", help="only with all the evidence there is")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        scores = [score(path, Path(folder)) for path in sorted(options.path.glob("*.json"))]
-    print(table(scores) if scores else f"No *.json in {options.path}.")
+    cases = [sample for path in options.paths for sample in samples(path)]
+    if not cases:
+        parser.error(f"no cases in {', '.join(map(str, options.paths))}")
+    scores: dict[str, list[Score]] = {}
+    for name, take in list(ABLATIONS.items())[: 1 if options.whole else None]:
+        scores[name] = [score(case, files) for case in cases if (files := take(case)) is not None]
+    whole = scores["all there is"]
+    print(table(scores))
+    if options.confusion:
+        print("\n" + confusion(whole))
     if options.list:
-        print(listing(scores))
+        print("\n" + listing(whole))
 
 
 if __name__ == "__main__":
