@@ -58,5 +58,5 @@ $(MADE_FROM): FORCE
 
 $(READY): $(MADE_FROM) pyproject.toml constraints.txt
 	@echo 'Installing ncclkit and its tests into .venv (some minutes and 2 GB the first time)'
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test]' -c constraints.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[fast,test]' -c constraints.txt
 	@touch $@

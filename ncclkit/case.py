@@ -4,7 +4,7 @@
       case.json         what was asked, when, where, versions, schema number
       facts.jsonl  events.parquet  measurements.jsonl  findings.json
       runs/<n>-<name>/  plan.json status.json wire.jsonl rank*.log launcher.log
-                        fr_rank_* ras.txt stacks_rank*.txt
+                        fr_rank_* ras*.* stacks_rank*.txt
       inputs.json       which files were read, their size and digest
       report.html
 

@@ -11,16 +11,20 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ncclkit import __version__
 from ncclkit.model import Fact, NcclkitError, to_json
 
 if TYPE_CHECKING:
     from ncclkit.case import Case
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but for newline and tab, marks that turn the writing direction, bytes that are no UTF-8."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,14 +33,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(options.verb(options))
     except NcclkitError as error:
-        print(f"ncclkit: {error}", file=sys.stderr)
+        _print(f"ncclkit: {error}", sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("ncclkit: interrupted; everything that was started has been ended.", file=sys.stderr)
+        _print("ncclkit: interrupted; everything that was started has been ended.", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader (head, less) has gone: nothing left to say
         return 0
+
+
+def _print(text: str, file: TextIO | None = None) -> None:
+    """Print text that may quote logs or names: what could steer a terminal is written as its code, as JSON does."""
+    print(CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text), file=file)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,7 +65,12 @@ def _add_diagnose(verbs: Any) -> None:
     verb = verbs.add_parser(
         "diagnose", help="logs, folders and Flight Recorder dumps of a job: which rank is at fault, and why"
     )
-    verb.add_argument("paths", nargs="+", metavar="PATH", help="file or folder; - reads standard input")
+    verb.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="file, folder, quoted pattern ('logs/*.out') or Slurm job id; - reads standard input",
+    )
     verb.add_argument("--json", action="store_true", help="one JSON object instead of text")
     verb.set_defaults(verb=_diagnose)
 
@@ -127,16 +141,23 @@ def _diagnose(options: argparse.Namespace) -> int:
     from ncclkit import evidence, storage
     from ncclkit.case import Case
     from ncclkit.diagnose import diagnose
+    from ncclkit.evidence.tally import tally
 
-    reading = evidence.read(options.paths, stdin=sys.stdin.buffer if "-" in options.paths else None)
+    stdin = sys.stdin.buffer if "-" in options.paths else None
+    reading = evidence.read(options.paths, stdin=stdin, helped=True)
     case = Case()
     case.events, case.inputs = list(reading.events), list(reading.inputs)
+    case.facts, case.measurements = list(reading.facts), list(reading.measurements)
     for path in map(Path, options.paths):  # a case folder brings the facts of its host along
         case.facts += storage.read_records(Fact, path / "facts.jsonl") if path.is_dir() else []
     found = diagnose(case)
     for problem in reading.problems:
-        print(f"ncclkit: {problem}", file=sys.stderr)
-    print(json.dumps(found.to_dict(reading.inputs), indent=1, default=str) if options.json else found.text())
+        _print(f"ncclkit: {problem}", sys.stderr)
+    if options.json:
+        _print(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
+        return found.exit_code
+    _print(f"ncclkit: {tally(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
+    _print(found.text())
     return found.exit_code
 
 
@@ -147,10 +168,10 @@ def _inspect(options: argparse.Namespace) -> int:
     case = asyncio.run(probe.inspect(_case(options), options.train_python))
     found = diagnose(case)
     if options.json:
-        print("\n".join(to_json(fact) for fact in case.facts))
+        _print("\n".join(to_json(fact) for fact in case.facts))
     else:
-        print("\n".join(str(fact) for fact in case.facts))
-        print("\n" + found.text())
+        _print("\n".join(str(fact) for fact in case.facts))
+        _print("\n" + found.text())
     return found.exit_code
 
 
@@ -172,16 +193,16 @@ def _probe(options: argparse.Namespace) -> int:
 
     run = asyncio.run(probe.probe(_case(options), _narrate, env=_pairs(options.env), **_choices(options)))
     if options.json:
-        print("\n".join(to_json(m) for m in run.measurements))
+        _print("\n".join(to_json(m) for m in run.measurements))
     else:
-        print("\n".join([*(str(m) for m in run.measurements), run.say, f"Run folder: {run.folder}"]))
+        _print("\n".join([*(str(m) for m in run.measurements), run.say, f"Run folder: {run.folder}"]))
     return 0 if run.reason == "done" else 1
 
 
 def _narrate(record: dict[str, Any]) -> None:
     """Progress on stderr, so that stdout stays the result."""
     if record["kind"] == "phase" and record.get("rank") == 0:
-        print(f"  rank 0: {record['phase']} {record.get('bytes', '')}", file=sys.stderr)
+        _print(f"  rank 0: {record['phase']} {record.get('bytes', '')}", file=sys.stderr)
 
 
 def _tune(options: argparse.Namespace) -> int:
@@ -189,7 +210,7 @@ def _tune(options: argparse.Namespace) -> int:
 
     variants = [_pairs(setting.split(",")) for setting in options.settings]
     results = asyncio.run(tune.sweep(_case(options), variants, options.pairs, **_choices(options)))
-    print("\n".join(to_json(result) if options.json else result.say for result in results))
+    _print("\n".join(to_json(result) if options.json else result.say for result in results))
     return 0
 
 
@@ -198,9 +219,9 @@ def _lab(options: argparse.Namespace) -> int:
     from ncclkit.diagnose import diagnose
 
     if options.list or not options.fault:
-        print("\n".join(f"{f.name:15} {f.says} (cause: {f.cause or 'none'})" for f in faults.FAULTS.values()))
+        _print("\n".join(f"{f.name:15} {f.says} (cause: {f.cause or 'none'})" for f in faults.FAULTS.values()))
         return 0
-    print(
+    _print(
         f"This run: {faults.fault(options.fault).says}. It touches only its own processes and {options.case}.",
         file=sys.stderr,
     )
@@ -210,7 +231,7 @@ def _lab(options: argparse.Namespace) -> int:
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
     found = diagnose(case)
-    print(
+    _print(
         json.dumps(found.to_dict(case.inputs), indent=1, default=str)
         if options.json
         else f"{run.say}\n\n{found.text()}"
@@ -229,13 +250,13 @@ def _attach(options: argparse.Namespace) -> int:
     if not ranks:
         raise NcclkitError("No process of this user has a RANK in its environment; name the ranks with --pid.")
     problems = attach.collect(str(folder), ranks, ours=False)
-    if len(problems) >= len(ranks) and not (folder / "ras.txt").exists():
+    if not [*folder.glob("*_rank*"), *folder.glob("ras*")]:
         raise NcclkitError(f"No rank could be looked at: {problems[0]}.")
     for problem in problems:
-        print(f"ncclkit: {problem}", file=sys.stderr)
+        _print(f"ncclkit: {problem}", file=sys.stderr)
     reading = evidence.read([folder])
     found = diagnose(case.add(reading.events).save())
-    print(json.dumps(found.to_dict(reading.inputs), indent=1, default=str) if options.json else found.text())
+    _print(json.dumps(found.to_dict(reading.inputs), indent=1, default=str) if options.json else found.text())
     return found.exit_code
 
 
@@ -247,7 +268,7 @@ def _report(options: argparse.Namespace) -> int:
     if options.train_python:
         parameters["train_python"] = options.train_python
     html = report.make(path, Path(options.case), parameters)
-    print(f"Report: {html}\nCase folder: {html.parent}")
+    _print(f"Report: {html}\nCase folder: {html.parent}")
     return 0
 
 

@@ -101,15 +101,16 @@ class Measurement:
     """``nccl`` or ``gloo``."""
     time_us: float
     """Median time of one call, mean over the ranks, in microseconds."""
-    p99_us: float
-    spread: float
-    """(p90 - p10) / median over the repeats, dimensionless."""
+    p99_us: float | None
+    """None where the source gives no distribution (tables of nccl-tests)."""
+    spread: float | None
+    """(p90 - p10) / median over the repeats, dimensionless; None as above."""
     algbw: float
     """S / time in GB/s (1e9 bytes)."""
     busbw: float | None
     """algbw times nccl-tests' factor, in GB/s; None with one rank (factor 0)."""
-    wrong: int
-    """Elements with a wrong value over all ranks."""
+    wrong: int | None
+    """Elements with a wrong value over all ranks; None = not checked."""
     repeats: int = 0
     run: str = ""
     """Name of the run folder it came from."""

@@ -39,8 +39,10 @@ def size(count: float) -> str:
     return f"{count:,.0f} {unit}" if count == int(count) else f"{number(count)} {unit}"
 
 
-def duration(microseconds: float) -> str:
-    """A time for people: ``62.0 µs``, ``1.20 ms``, ``3.40 s``."""
+def duration(microseconds: float | None) -> str:
+    """A time for people: ``62.0 µs``, ``1.20 ms``, ``3.40 s``; a dash for one that was not measured."""
+    if microseconds is None:
+        return "–"
     for unit, factor in (("µs", 1.0), ("ms", 1e3)):
         if abs(microseconds) < factor * 1e3:
             return f"{number(microseconds / factor)} {unit}"
@@ -100,7 +102,7 @@ def latency(measurements: Iterable[Measurement]) -> go.Figure:
                 hovertemplate=f"%{{customdata[0]}}<br>{label} %{{customdata[1]}}",
             )
     figure.update_layout(showlegend=bool(rows))
-    _scale(figure, [time for m in rows for time in (m.time_us, m.p99_us)])
+    _scale(figure, [time for m in rows for time in (m.time_us, m.p99_us) if time is not None])
     return figure
 
 
@@ -108,8 +110,8 @@ def bandwidth_say(rows: Sequence[Measurement], expected: float | None = None, wo
     """The conclusion of `bandwidth` in one sentence, plain text."""
     if not rows:
         return "Nothing measured yet"
-    if wrong := sum(m.wrong for m in rows):
-        worst = max(rows, key=lambda m: m.wrong)
+    if wrong := sum(m.wrong or 0 for m in rows):
+        worst = max(rows, key=lambda m: m.wrong or 0)
         return f"{worst.op} gave {wrong:,} wrong elements, most at {size(worst.bytes)}: do not trust these speeds"
     if all(m.ranks == 1 for m in rows):
         return f"{rows[0].op} works on one rank, where nothing travels: these times say nothing of a link"
@@ -138,7 +140,7 @@ def _figure(say: str, rows: Sequence[Measurement], y_title: str, note: str = "")
     axis, height = {"type": "log", "automargin": True}, 330 + 20 * len(lines) + 16 * len(below)
     figure = go.Figure(
         layout={
-            "template": _template(),
+            "template": template(),
             "meta": {"say": say},
             "autosize": True,
             "height": height,
@@ -170,7 +172,7 @@ def _figure(say: str, rows: Sequence[Measurement], y_title: str, note: str = "")
     return figure
 
 
-def _template() -> go.layout.Template:
+def template() -> go.layout.Template:
     """Colours only, and only here: the report puts its own in their place when its reader switches to dark."""
     axis = {"gridcolor": GRID, "linecolor": GRID, "tickcolor": GRID, "zeroline": False, "ticks": "outside"}
     clear = "rgba(0,0,0,0)"

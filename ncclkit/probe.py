@@ -78,7 +78,7 @@ class Run:
             return f"all_reduce works on one rank over {self.plan.backend}; nothing travels there, so no bandwidth."
         if self.reason == "done" and self.measurements:
             best = max(self.measurements, key=lambda m: m.busbw or m.algbw)
-            wrong = sum(m.wrong for m in self.measurements)
+            wrong = sum(m.wrong or 0 for m in self.measurements)
             correct = "every value was right" if not wrong else f"{wrong} values were WRONG"
             kind = "busbw" if best.busbw is not None else "algbw"
             speed = f"{best.busbw or best.algbw:.2f} GB/s {kind} at best"

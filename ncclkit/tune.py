@@ -108,15 +108,16 @@ def _ratio(best: Measurement, bound: float, expectation: Expectation) -> Advice:
 
 def _jittery(measurements: Sequence[Measurement]) -> list[Measurement]:
     """Messages of 1 MiB and more whose p99 is over twice the median, worst first."""
-    bad = [m for m in measurements if m.bytes >= MIB and m.p99_us > 2 * m.time_us]
-    return sorted(bad, key=lambda m: -m.p99_us / m.time_us)
+    bad = [m for m in measurements if m.bytes >= MIB and (m.p99_us or 0.0) > 2 * m.time_us]
+    return sorted(bad, key=lambda m: -(m.p99_us or 0.0) / m.time_us)
 
 
 def _jitter(m: Measurement) -> Advice:
+    tail = m.p99_us or 0.0
     return Advice(
         do="Find what else runs on these cores or links before comparing settings.",
-        why=f"At {_bytes(m.bytes)} the slowest repeats take {m.p99_us / m.time_us:.1f} times the median "
-        f"({m.p99_us:.0f} against {m.time_us:.0f} us).",
+        why=f"At {_bytes(m.bytes)} the slowest repeats take {tail / m.time_us:.1f} times the median "
+        f"({tail:.0f} against {m.time_us:.0f} us).",
         command="ncclkit inspect",
         check="p99 below twice the median in a repeated live test.",
     )

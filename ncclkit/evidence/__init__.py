@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ncclkit.evidence import files, flight, inputs
+from ncclkit.evidence import files, flight, inputs, pieces, ras, workers
 from ncclkit.evidence.files import Part
 from ncclkit.evidence.job import job
 from ncclkit.evidence.kinds import KINDS
 from ncclkit.evidence.merge import Merger, finish
-from ncclkit.model import Event, NcclkitError
+from ncclkit.model import Event, Fact, Measurement, NcclkitError
 
 __all__ = ["KINDS", "Reading", "job", "read"]
 
@@ -27,19 +28,31 @@ class Reading:
     events: list[Event]
     inputs: list[dict[str, Any]]
     problems: list[str]
+    facts: list[Fact] = field(default_factory=list)
+    """Of hosts, from what other tools printed (nvidia-smi, collect_env, ulimit, ibstat …)."""
+    measurements: list[Measurement] = field(default_factory=list)
+    """From tables of nccl-tests."""
 
 
-def read(paths: Iterable[str | Path], *, stdin: BinaryIO | None = None, executor: Executor | None = None) -> Reading:
+def read(
+    paths: Iterable[str | Path],
+    *,
+    stdin: BinaryIO | None = None,
+    executor: Executor | None = None,
+    helped: bool = False,
+) -> Reading:
     """Read files and folders of any mixture; ``-`` is standard input (`stdin`).
 
-    executor: any `concurrent.futures` executor that reads the files side by side; the result is the same.  Raises
-    NcclkitError in one sentence when nothing that was given can be read; a bad file among good ones is a problem.
+    executor: any `concurrent.futures` executor that reads files, and pieces of large ones, side by side; helped: start
+    processes for that, where there is enough to read.  The result is the same.  Raises NcclkitError in one sentence
+    when nothing that was given can be read; a bad file among good ones is a problem.
     """
     given: list[str | Path] = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not given:
         raise NcclkitError("No input was given; name a log file, a folder with logs, or '-' for standard input.")
     found, problems = inputs.find(given)
-    parts = list(_parts(found, stdin, executor))
+    with workers.started(found) if helped and executor is None else nullcontext(executor) as helpers:
+        parts = list(_shared(_parts(found, stdin, helpers)))
     problems += [problem for part in parts for problem in part.problems]
     if not any(part.kind not in ("empty", "binary", "archive", "unknown") for part in parts):
         raise NcclkitError(_nothing(given, parts, problems))
@@ -48,13 +61,29 @@ def read(paths: Iterable[str | Path], *, stdin: BinaryIO | None = None, executor
     events = _merged(parts)
     counts = Counter(event.path for event in events)
     rows = [part.row(counts[part.path]) for part in parts]
-    return Reading(events, rows, problems)
+    facts = [fact for part in parts for fact in part.facts]
+    return Reading(events, rows, problems, facts, [m for part in parts for m in part.measurements])
 
 
 def _parts(found: list[str], stdin: BinaryIO | None, executor: Executor | None) -> Iterator[Part]:
-    if executor is None or "-" in found:
+    """Whole files in the executor; a file that is read in pieces here, its pieces there."""
+    if executor is None:
         return chain.from_iterable(files.read(path, stdin) for path in found)
-    return chain.from_iterable(executor.map(files.read, found))
+    here = {path for path in found if path == "-" or pieces.divisible(path)}
+    there = {path: executor.submit(files.read, path) for path in found if path not in here}
+    spread = executor.map
+    return chain.from_iterable(
+        there[path].result() if path in there else files.read(path, stdin, spread) for path in found
+    )
+
+
+def _shared(parts: Iterable[Part]) -> Iterator[Part]:
+    """What the dumps of a thousand ranks have in common stands in memory once."""
+    known: dict[Any, Any] = {}
+    for part in parts:
+        if part.dump is not None:
+            part.dump.share(known)
+        yield part
 
 
 def _merged(parts: list[Part]) -> list[Event]:
@@ -62,11 +91,12 @@ def _merged(parts: list[Part]) -> list[Event]:
     merger = Merger()
     for part in parts:
         for event in part.events:
-            merger.add(event)
+            merger.take(event)
     dumps = [part.dump for part in parts if part.dump is not None]
     events = finish([*merger.events(), *map(flight.summary, dumps)])
     order = {part.path: number for number, part in enumerate(parts)}
-    events += flight.analyse(dumps, job(events)["ranks"])
+    events += flight.analyse(dumps, job(events)["ranks"], events)
+    events += ras.changes(part.report for part in parts if part.report is not None)
     return sorted(events, key=lambda event: (order.get(event.path, len(order)), event.line))
 
 

@@ -19,6 +19,8 @@ from ncclkit.evidence import inputs
 from ncclkit.evidence.slices import Cut, Inflated, exactly
 from ncclkit.evidence.streams import DAMAGE, Budget, Joined, Readable, Text
 
+NAME = 400
+"""Characters of a member's name that are shown."""
 MEMBERS = 100_000
 """Members that are looked at in one archive."""
 HEADER = 1 << 20
@@ -76,6 +78,7 @@ class Archive:
         """The name that a member gets in reports, or "" for one that is left out; folder walks leave out the same."""
         parts = [part for part in raw.replace("\\", "/").split("/") if part not in ("", ".")]
         name = "/".join("".join(c if c.isprintable() else "�" for c in part) for part in parts)
+        name = name if len(name) <= NAME else f"{name[: NAME // 2]}…{name[-NAME // 2 :]}"
         if ".." in parts or raw[:1] in ("/", "\\") or raw[1:2] == ":":
             self.omit(OUTSIDE, name)
         elif not parts or any(inputs.is_hidden(part) for part in parts) or inputs.is_ours(parts[-1]):

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 
+from ncclkit.evidence import monitor
 from ncclkit.evidence.families import classify
 from ncclkit.evidence.grammar import Data, Line, Rule, frame, rule, whole
 
-GATE = (b"atchdog", b".cpp:", b"rror", b"imed out", b"NCCL ", b"fail", b"::checkTimeout(")
 
 # [PG ID 2 PG GUID 7(tp_group) Rank 1]      [PG 0 (default_pg) Rank 3]      [Rank 2]      [PG GUID 0(default_pg) Rank 3]
 PG = r"^(?:.*?\[(?:PG (?P<pg>[^\]]*?) )?Rank (?P<pg_rank>\d{1,7})\])?.*?"
+
+
+# [TC][rank=3][name=default_pg] of nccl2
+RANKS = r"\[([\d, ]{1,2000})\]"
+TC = r"\[TC\]\[rank=(?P<tc_rank>\d{1,7})\](?:\[name=(?P<pg>[^\]]{0,200})\])?"
 
 
 def _group(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -39,7 +44,34 @@ UNSAID = {"op": "", "seq": None, "numel_in": None, "numel_out": None, "timeout_m
 
 
 def _second(match: re.Match[str], data: Data, line: Line) -> Data:
-    return data | UNSAID | {"api": "nccl2"}
+    """nccl2 names only the group; its rank is the global one in the default group."""
+    name, rank = data["pg"] or "", data.pop("tc_rank")
+    known = line.rank if line.rank is not None and not line.local else None
+    own = rank if name in ("", "0", "default_pg", "default") else None
+    named = {"pg": name, "desc": name, "pg_rank": rank, "api": "nccl2"}
+    return data | UNSAID | named | {"_rank": own if known is None else known}
+
+
+def _unsized(match: re.Match[str], data: Data, line: Line) -> Data:
+    return _second(match, data, line) | {"ran_ms": None, "_bare": True}
+
+
+def _desync(match: re.Match[str], data: Data, line: Line) -> Data:
+    """Who did not join, who did and waits, and the number of the collective; the lines after the first say so."""
+    text = "\n".join([line.text, *(own.body for own in line.own(6))])
+    waits = re.search(RANKS + r" joined but didn't finish collective #(\d{1,18})", text)
+    late = re.search(RANKS + r" finished collective #\d{1,18}, but didn't join collective #(\d{1,18})", text)
+    never = re.search(r"ranks " + RANKS + " are the lagging ranks", text)
+    missing, seq = never or late, late or waits
+    return data | {
+        "seq": int(seq[2]) if seq else None,
+        "missing": _numbers(missing[1]) if missing else [],
+        "waiting": _numbers(waits[1]) if waits else [],
+    }
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d{1,9}", text)]
 
 
 def _thrown(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -90,10 +122,19 @@ RULES: tuple[Rule, ...] = (
     # [TC][rank=3][name=default_pg] Operation timed out after 600000 ms
     rule(
         "c10d.timeout",
-        "[TC][rank",
-        r"\[TC\]\[rank=(?P<_rank>\d+)\](?:\[name=(?P<pg>[^\]]*)\])?.*imed out after (?P<ran_ms>\d+) ?ms",
-        ints="_rank ran_ms",
+        "imed out after ",
+        TC + r".*imed out after (?P<ran_ms>\d+) ?ms",
+        ints="tc_rank ran_ms",
         make=_second,
+    ),
+    # [TC][rank=3][name=default_pg] Watchdog caught collective operation timeout: NCCL operation timed out
+    # torch.distributed.DistBackendError: Watchdog caught collective operation timeout: NCCL operation timed out
+    rule(
+        "c10d.timeout",
+        "NCCL operation timed out",
+        rf"^(?:.*?{TC})?.*NCCL operation timed out",
+        ints="tc_rank",
+        make=_unsized,
     ),
     # frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<…>) + 0x1d2 (0x7f in …/libtorch_cuda.so)
     # Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call …
@@ -116,41 +157,23 @@ RULES: tuple[Rule, ...] = (
         ints="seq pg_rank enqueued completed",
         make=_group,
     ),
-    # To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are: …
-    rule("c10d.desync", "caused the desync", r"(?P<message>To our best knowledge.*)"),
-    # ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives.
+    # … from rank 3 and we will try our best to dump the debug info. Last enqueued NCCL work: 8, last completed NCCL
+    # work: 8.
     rule(
-        "c10d.monitor",
-        "watchdog got stuck",
-        r"(?P<message>watchdog got stuck for (?P<seconds>\d+) seconds.*)",
-        ints="seconds",
-        what="stuck",
+        "c10d.status",
+        "Last enqueued NCCL work",
+        PG + r"Last enqueued NCCL work: (?P<enqueued>-?\d+), last completed NCCL work: (?P<completed>-?\d+)",
+        ints="pg_rank enqueued completed",
+        make=_group,
+        seq=None,
     ),
-    rule(
-        "c10d.monitor",
-        "Heartbeat monitor timed out",
-        r"(?P<message>Heartbeat monitor timed out.*)",
-        what="stuck",
-        seconds=None,
-    ),
-    # Could not acquire GIL within 300 ms on exit, possible GIL induced hang
-    rule("c10d.monitor", "Could not acquire GIL", r"(?P<message>Could not acquire GIL.*)", what="gil", seconds=None),
-    # Received a dump signal due to a collective timeout from rank 3 and we will try our best to dump the debug info.
-    rule(
-        "c10d.monitor",
-        "dump signal",
-        r"(?P<message>(?:Received a|Observed|Broadcasting).*dump signal.*)",
-        what="dump",
-        seconds=None,
-    ),
-    # Terminating the process after attempting to dump debug info, due to …
-    rule(
-        "c10d.monitor",
-        "Terminating the process after",
-        r"(?P<message>Terminating the process after.*)",
-        what="terminate",
-        seconds=None,
-    ),
+    # To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
+    #   - [0, 2] joined but didn't finish collective #5 (count from 1)
+    #     [1] finished collective #4, but didn't join collective #5 (count from 1)
+    rule("c10d.desync", "that caused the desync", r"(?P<message>To our best knowledge.*)", make=_desync),
+    # To our best knowledge, ranks [3] are the lagging ranks that caused this timeout. They never joined any collectives
+    rule("c10d.desync", "are the lagging ranks", r"(?P<message>To our best knowledge.*)", make=_desync),
+    *monitor.RULES,
     # Stack trace of the failed collective: #0 all_reduce from /opt/…/distributed_c10d.py:2805
     rule(
         "c10d.stack", "Stack trace of the failed", r"Stack trace of the failed collective:\s*(?P<rest>.*)", make=_frames
@@ -163,14 +186,26 @@ RULES: tuple[Rule, ...] = (
         r"NCCL error in: \S+?:\d+, (?P<nccl_error>.+?)(?:, NCCL version (?P<nccl_version>[\d.]+\d))?\s*$",
         make=_last_error,
     ),
+    # NCCL communicator encountered error set by ProcessGroupNCCL: NCCL error: remote process exited …
+    # [TC][rank=0][name=default_pg] nccl hit async error on rank 0: unhandled system error
+    *(
+        rule("c10d.error", anchor, pattern, nccl_version=None, last_error="")
+        for anchor, pattern in (
+            ("error set by ProcessGroupNCCL", r"(?P<message>encountered error set by \w+: (?P<nccl_error>.*))"),
+            ("nccl hit async error", r"(?P<message>nccl hit async error(?: on rank \d+)?:? ?(?P<nccl_error>.*))"),
+        )
+    ),
     # RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)      NCCL Error 2:
     # unhandled system error
-    rule(
-        "c10d.error",
-        "NCCL ",
-        r"(?:^|: )(?P<message>NCCL [Ee]rror(?: \d+)?: (?P<nccl_error>[^{]+?))\s*$",
-        nccl_version=None,
-        last_error="",
+    *(
+        rule(
+            "c10d.error",
+            anchor,
+            r"(?:^|: )(?P<message>NCCL [Ee]rror(?: \d+)?: (?P<nccl_error>[^{]+?))\s*$",
+            nccl_version=None,
+            last_error="",
+        )
+        for anchor in ("NCCL error: ", "NCCL Error ")
     ),
     # node-1: Test NCCL failure common.cu:777 'unhandled system error'
     rule(
@@ -180,7 +215,8 @@ RULES: tuple[Rule, ...] = (
         nccl_version=None,
         last_error="",
     ),
-    # Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 10
+    # Last error:
+    # Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10
     rule("nccl.warn", "Last error:", r"Last error:\s*$", make=_quoted),
     # [5] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but
     # store->get('0') got error: …

@@ -4,36 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from ncclkit.evidence import pickles
-from ncclkit.evidence.grammar import Data, frame
+from ncclkit.evidence.calls import Calls, GroupKey, Kind
+from ncclkit.evidence.columns import Columns
+from ncclkit.evidence.grammar import Data
 
 ENTRIES = 200_000
-"""Entries read of one dump."""
-FRAMES = 24
-
-GroupKey = tuple[str, str]
-"""(name, description) of a process group."""
-
-
-@dataclass(slots=True)
-class Entry:
-    """One collective of one rank."""
-
-    group: GroupKey
-    seq: int
-    op: str
-    sizes: tuple[int, ...]
-    """Elements of each input tensor."""
-    shapes: Any
-    dtypes: tuple[str, ...]
-    state: str
-    open: bool
-    """True while the rank still waits for it, as far as the dump tells."""
-    frames: list[Data]
+"""Entries read of one dump, the last ones."""
+RANKS = 1 << 20
+GROUPS = 10_000
+HOST = re.compile(r"(?:^|_)((?:host|node)[\w.-]*?)_(?:rank[_-]?)?\d{1,7}(?:\.\w+)?$")
+NUMBERS = re.compile(r"\d{1,7}")
+NUMBER = re.compile(r"(\d{1,7})(?:\.[a-z]\w*)*$")
 
 
 @dataclass(slots=True)
@@ -43,42 +32,84 @@ class Dump:
     path: str
     rank: int | None
     version: str
+    host: str = ""
+    """From the file's name."""
     members: dict[GroupKey, tuple[int, ...]] = field(default_factory=dict)
     """Global ranks of each group, where the dump tells them."""
-    entries: list[Entry] = field(default_factory=list)
+    kinds: list[Kind] = field(default_factory=list)
+    states: list[tuple[str, bool]] = field(default_factory=list)
+    """Name, and whether it was retired."""
+    sites: list[str] = field(default_factory=list)
+    collectives: dict[GroupKey, Calls] = field(default_factory=dict)
+    pairs: dict[GroupKey, Calls] = field(default_factory=dict)
+    """Sends and receives."""
     total: int = 0
-    """Entries in the file, point-to-point ones included."""
+    """Entries in the file."""
+    newest: tuple[Calls, int] | None = None
+    """Its last call, and the place in its columns."""
+    left_out: int = 0
+    """Entries that could not be understood."""
+    dropped: bool = False
+    """True when older entries were overwritten before it was written."""
 
-    @property
-    def groups(self) -> dict[GroupKey, list[Entry]]:
-        """Entries by group, in order of their sequence numbers."""
-        found: dict[GroupKey, list[Entry]] = {}
-        for entry in sorted(self.entries, key=lambda e: e.seq):
-            found.setdefault(entry.group, []).append(entry)
-        return found
+    def oldest(self) -> int:
+        """When the oldest retained call was made, in nanoseconds since the epoch; 0 where nothing tells."""
+        times = (time for c in (*self.collectives.values(), *self.pairs.values()) for time in c.created[:1] if time)
+        return min(times, default=0)
+
+    def word(self, calls: Calls, place: int) -> str:
+        """One call in a line: number, operation, sizes, types, state, and where the program made it."""
+        kind, site = self.kinds[calls.kinds[place]], self.sites[calls.sites[place]]
+        shapes = str([list(shape) for shape in kind.inputs.shapes])
+        state = self.states[calls.status[place]][0]
+        return f"{calls.seqs[place]} {kind.op} {shapes} {'/'.join(kind.dtypes)} {state}{f' at {site}' if site else ''}"
+
+    def frames(self, calls: Calls, place: int) -> list[Data]:
+        """The whole stack, kept for the last calls only."""
+        detail = calls.details.get(place)
+        return detail.frames if detail else []
+
+    def share(self, table: MutableMapping[Any, Any]) -> None:
+        """Hold what other dumps hold as well only once in memory."""
+        self.kinds = [table.setdefault(kind, kind) for kind in self.kinds]
+        self.members = {key: table.setdefault(ranks, ranks) for key, ranks in self.members.items()}
+        self.sites = [table.setdefault(site, site) for site in self.sites]
 
 
 def load(data: bytes, path: str, rank: int | None) -> Dump | None:
     """Read one dump, pickle or JSON; None when it is something else.  Raises pickles.Refused on damage."""
     if data[:1] == b"\x80":
-        value = pickles.loads(data)
-    else:
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise pickles.Refused(f"damaged JSON ({type(error).__name__})") from error
-    if isinstance(value, list):
+        with pickles.uncollected():
+            return of_value(pickles.loads(data), path, rank)
+    try:
+        return of_value(json.loads(data), path, rank)
+    except (ValueError, RecursionError) as error:
+        raise pickles.Refused(f"damaged JSON ({type(error).__name__})") from error
+
+
+def of_value(value: Any, path: str, rank: int | None) -> Dump | None:
+    """The dump that a plain value holds; None when it is something else."""
+    if isinstance(value, list) and value and is_entry(value[0]):
         value = {"version": "1.0", "entries": value}
     if not is_dump(value):
         return None
-    told = value.get("rank")
-    dump = Dump(path, told if isinstance(told, int) else rank, str(value.get("version", ""))[:20])
+    name = Path(path).name
+    told, host = value.get("rank"), HOST.search(name)
+    if not isinstance(told, int) or isinstance(told, bool) or not 0 <= told < RANKS:
+        number = NUMBER.search(name)
+        told = rank if rank is not None else int(number[1]) if number else None
+    version = value.get("version")
+    dump = Dump(path, told, version[:20] if isinstance(version, str) else "", host[1] if host else "")
     dump.members = dict(_members(value.get("pg_config")))
-    raw = value["entries"][:ENTRIES]
-    dump.total = len(value["entries"])
-    pushes = any(isinstance(entry, dict) and entry.get("state") == "completed" for entry in raw)
-    names = {str(key[0]): key for key in dump.members}
-    dump.entries = [entry for entry in (_entry(item, names, pushes) for item in raw) if entry is not None]
+    entries = value["entries"]
+    dump.total = len(entries)
+    first = entries[0].get("record_id") if entries else 0
+    dump.dropped = isinstance(first, int) and first > 0 or len(entries) > ENTRIES
+    columns = Columns({key[0]: key for key in dump.members})
+    columns.read(entries[-ENTRIES:])
+    dump.left_out = columns.left_out
+    dump.kinds, dump.states, dump.sites = columns.kinds, columns.states, columns.sites
+    dump.collectives, dump.pairs, dump.newest = columns.collectives, columns.pairs, columns.newest
     return dump
 
 
@@ -86,85 +117,33 @@ def is_dump(value: Any) -> bool:
     """True for the plain value of a Flight Recorder dump."""
     if not isinstance(value, dict) or not isinstance(value.get("entries"), list):
         return False
-    first = value["entries"][0] if value["entries"] else None
-    return (
-        ("pg_config" in value or "pg_status" in value)
-        if first is None
-        else isinstance(first, dict) and "profiling_name" in first
-    )
+    if not value["entries"]:
+        return "pg_config" in value or "pg_status" in value
+    return is_entry(value["entries"][0])
+
+
+def is_entry(value: Any) -> bool:
+    """True for one entry of a dump; torch 2.2 wrote a list of them and nothing else."""
+    return isinstance(value, dict) and "profiling_name" in value
 
 
 def _members(config: Any) -> Iterator[tuple[GroupKey, tuple[int, ...]]]:
     """``{name: {name, desc, ranks: "[0, 1]"}}`` (2.1 and later) and ``{0: [0, 1]}`` (1.4)."""
-    if not isinstance(config, dict):
-        return
-    for name, group in config.items():
-        desc, ranks = "", group
-        if isinstance(group, dict):
-            desc, ranks = str(group.get("desc", "")), group.get("ranks", "")
-        if isinstance(ranks, str):
-            ranks = [int(number) for number in re.findall(r"\d{1,8}", ranks)]
-        if isinstance(ranks, (list, tuple)) and all(isinstance(rank, int) for rank in ranks):
-            yield (str(name), desc), tuple(ranks)
+    known: dict[int, tuple[int, ...]] = {}
+    for name, group in islice(config.items(), GROUPS) if isinstance(config, dict) else ():
+        desc, ranks = ("", group) if not isinstance(group, dict) else (group.get("desc", ""), group.get("ranks", ""))
+        if not isinstance(name, (str, int)) or not isinstance(desc, str):
+            continue
+        if id(ranks) not in known:
+            known[id(ranks)] = _ranks(ranks) if isinstance(ranks, str) else _whole(ranks)
+        yield (str(name)[:200], desc[:200]), known[id(ranks)]
 
 
-def _entry(item: Any, names: dict[str, GroupKey], pushes: bool) -> Entry | None:
-    """One collective; None for point-to-point operations and for what cannot be understood."""
-    if not isinstance(item, dict):
-        return None
-    library, _, op = str(item.get("profiling_name", "")).rpartition(":")
-    seq = item.get("collective_seq_id", item.get("seq_id"))
-    if not isinstance(seq, int) or item.get("is_p2p") is True or op.startswith(("send ", "recv ", "send", "recv")):
-        return None
-    group = item.get("process_group")
-    if isinstance(group, (list, tuple)) and len(group) == 2:
-        key = (str(group[0]), str(group[1]))
-    else:
-        name = str(item.get("pg_id", "0"))
-        key = names.get(name, (name, ""))
-    shapes = item.get("input_sizes")
-    state = str(item.get("state", ""))
-    retired = item.get("retired") is True
-    return Entry(
-        key,
-        seq,
-        op,
-        tuple(_elements(shapes)),
-        shapes,
-        _texts(item.get("input_dtypes")),
-        state,
-        _is_open(library, state, retired, pushes),
-        list(_frames(item.get("frames"))),
-    )
+@lru_cache(maxsize=128)
+def _ranks(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in NUMBERS.findall(text[: RANKS * 9]))
 
 
-def _is_open(library: str, state: str, retired: bool, pushes: bool) -> bool:
-    """gloo never leaves ``scheduled``, nccl2 only if it reports completion: there `retired` tells, else the state."""
-    if state == "completed":
-        return False
-    if library == "gloo" or (library not in ("nccl", "") and not pushes):
-        return not retired
-    return True
-
-
-def _elements(shapes: Any) -> Iterator[int]:
-    for shape in shapes if isinstance(shapes, (list, tuple)) else ():
-        count = 1
-        for size in shape if isinstance(shape, (list, tuple)) else (shape,):
-            count *= size if isinstance(size, int) and abs(size) < 1 << 48 else 1
-        yield min(count, 1 << 62)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(str(item)[:40] for item in value[:64]) if isinstance(value, (list, tuple)) else ()
-
-
-def _frames(value: Any) -> Iterator[Data]:
-    for item in value[:FRAMES] if isinstance(value, list) else ():
-        if isinstance(item, dict):
-            number = item.get("line")
-            yield frame(
-                str(item.get("filename", ""))[:300],
-                number if isinstance(number, int) else None,
-                str(item.get("name", ""))[:200],
-            )
+def _whole(ranks: Any) -> tuple[int, ...]:
+    listed = ranks[:RANKS] if isinstance(ranks, (list, tuple)) else ()
+    return tuple(listed) if all(type(rank) is int and 0 <= rank < RANKS for rank in listed) else ()

@@ -7,22 +7,28 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, BinaryIO
 
 from ncclkit.agent import wire
-from ncclkit.evidence import dumps, inputs, pickles, ras, records, scan, stacks
+from ncclkit.evidence import dumps, inputs, pickles, pieces, ras, rasjson, rastext, records, scan, stacks, tools, voices
 from ncclkit.evidence.archives import BINARY, NESTED, Archive
+from ncclkit.evidence.ends import Ends
 from ncclkit.evidence.merge import Merger
 from ncclkit.evidence.streams import DAMAGE, Budget, Hashed, Joined, Readable, Text, is_tar, unpack
-from ncclkit.model import Event, NcclkitError
+from ncclkit.evidence.tools import Document, kineto, results
+from ncclkit.model import Event, Fact, Measurement, NcclkitError
 
 TASKS = re.compile(rb"(?m)^ {0,4}\d{1,5}: ")
-SPEAKER = re.compile(rb"\[(?:rank|default)(\d{1,6})\]:|^ {0,4}(\d{1,5}): ", re.MULTILINE)
-HEADS = re.compile(r"^Process (\d{1,10}): ?(?:rank (\d{1,7})\s*$)?", re.MULTILINE)
-KERNEL = re.compile(rb"(?m)^(?:\[ *\d+\.\d{6}\]|.{0,60}\bkernel: )")
+KERNEL = re.compile(
+    rb"(?m)^(?:(?:<\d{1,3}>|\w+ *:\w+ *: )?\[(?: *\d+\.\d{6}|\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})\]|.{0,60}\bkernel: )"
+)
+"""The kernel's lines as dmesg (also -T, -x, -r), syslog and journalctl write them."""
+
+Spread = Callable[[Callable[[pieces.Piece], pieces.Found], Sequence[pieces.Piece]], Iterator[pieces.Found]]
+"""`map`, or that of an executor."""
 
 
 @dataclass(slots=True)
@@ -39,9 +45,27 @@ class Part:
     speakers: list[int] = field(default_factory=list)
     """Ranks that some line of it names as its speaker."""
     events: list[Event] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
     dump: dumps.Dump | None = None
+    report: ras.Report | None = None
     problems: list[str] = field(default_factory=list)
     """One sentence per thing that went wrong."""
+    spread: Spread | None = None
+    """How the pieces of a plain file are scanned; None for what is no plain file."""
+    hashed: Hashed | None = None
+    """Its digest, as long as it is read."""
+
+    def take(self, found: Sequence[Document]) -> None:
+        """Add what other tools printed here; a file with nothing else in it is of their kind."""
+        if found and all(event.kind == "progress" for event in self.events):
+            self.kind = found[0].tool
+        hosts = {event.host for event in self.events if event.host}
+        host = hosts.pop() if len(hosts) == 1 else ""
+        self.facts = [replace(fact, host=host) for fact in tools.facts(found)]
+        self.measurements = [measurement for document in found for measurement in document.measurements]
+        self.events += [event for document in found for event in document.events]
+        self.problems += [f"{self.path} {document.problem}" for document in found if document.problem]
 
     def row(self, events: int) -> dict[str, Any]:
         """The line of ``inputs.json``."""
@@ -56,10 +80,10 @@ class Part:
         }
 
 
-def read(path: str, stdin: BinaryIO | None = None) -> list[Part]:
+def read(path: str, stdin: BinaryIO | None = None, spread: Spread = map) -> list[Part]:
     """Read one file, and the members of an archive after it; whatever is wrong stands in `problems`.
 
-    Safe to run in another process.
+    Safe to run in another process; `spread` has the pieces of a large plain file scanned in others.
     """
     part = Part(path, rank=inputs.rank_of(path))
     parts = [part]
@@ -70,26 +94,29 @@ def read(path: str, stdin: BinaryIO | None = None) -> list[Part]:
             with inputs.opened(path) as stream:
                 about = os.fstat(stream.fileno())
                 part.bytes = about.st_size
+                part.spread = spread if about.st_size else None  # /proc
                 parts += _fill(part, stream, datetime.fromtimestamp(about.st_mtime))
     except NcclkitError as error:
         part.problems.append(str(error))
     except (OSError, pickles.Refused) as error:
         part.problems.append(f"{path}: {error}.")
+    part.spread = part.hashed = None  # their work is done, and they cannot travel
     return parts
 
 
 def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Budget | None = None) -> list[Part]:
     """Read one stream into its part; the members, where it is an archive that is not itself `inside` one."""
-    hashed, members = Hashed(stream), []
+    hashed, members = Hashed(stream, part.bytes), []
     plain, packing = unpack(hashed)
     text = Text(plain, packed=packing != "")
     text.budget = inside
-    head = b"" if packing in ("zip", "zst") else text.read(inputs.HEAD)
-    if packing in ("zip", "zst") or is_tar(head):
+    part.spread, part.hashed = (None, None) if packing else (part.spread, hashed)
+    head = b"" if packing in ("zip", "zst?") else text.read(inputs.HEAD)
+    if packing == "zst?":
+        part.problems.append(f"{part.path} is packed with zstd: `pip install zstandard`, or unpack it with `zstd -d`.")
+    elif packing == "zip" or is_tar(head):
         part.kind = "archive"
-        if packing == "zst":
-            part.problems.append(f"{part.path} is a zst archive, which this version does not open; unpack it first.")
-        elif inside is None:
+        if inside is None:
             members = _members(part, stream, hashed, Joined(head, text), packing)
     elif not head:
         part.kind = "empty"
@@ -97,6 +124,8 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Budget
         _document(part, head, text, changed)
     else:
         _text(part, head, text, changed)
+    if part.kind in ("log", "dmesg"):
+        part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")
     # a checkpoint of 100 GB must not be read for its digest
@@ -146,6 +175,10 @@ def _document(part: Part, head: bytes, text: Text, changed: datetime | None) -> 
         part.kind = "wire"
         _wire(part, io.BufferedReader(Joined(head, text)))
         return
+    if kineto.is_trace(head):
+        part.kind, part.events = "kineto", kineto.read(head, text.read, part.path)
+        part.speakers = [event.rank for event in part.events if event.rank is not None]
+        return
     if head[:1] != b"\x80" and not re.match(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)", head):
         _text(part, head, text, changed)
         return
@@ -157,10 +190,12 @@ def _document(part: Part, head: bytes, text: Text, changed: datetime | None) -> 
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        _text(part, data, text, changed)
-        return
+        value = rasjson.mended(data)
+        if value is None:
+            _text(part, data, text, changed)
+            return
     part.lines = data.count(b"\n")
-    if not _value(part, value, data):
+    if not _value(part, value):
         _text(part, data, text, changed)
 
 
@@ -174,23 +209,25 @@ def _dump(part: Part, data: bytes) -> None:
     if part.dump is None:
         part.kind = "unknown"
         part.problems.append(f"{part.path} is a pickle without Flight Recorder entries; it was not used.")
+    elif part.dump.left_out:
+        part.problems.append(f"{part.path}: {part.dump.left_out} of {part.dump.total} entries could not be understood.")
 
 
-def _value(part: Part, value: Any, data: bytes) -> bool:
+def _value(part: Part, value: Any) -> bool:
     """Events of a JSON document of a known kind; False for any other."""
-    if dumps.is_dump(value) or (
-        isinstance(value, list) and value and isinstance(value[0], dict) and "profiling_name" in value[0]
-    ):
-        part.kind = "flight"
-        _dump(part, data)
+    if dump := dumps.of_value(value, part.path, part.rank):
+        part.kind, part.dump = "flight", dump
     elif isinstance(value, dict) and isinstance(value.get("communicators"), list):
-        part.kind, part.events = "ras", ras.from_json(value, part.path)
+        part.report = rasjson.from_json(value, part.path)
+        part.kind, part.events = "ras", part.report.events()
     elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
         part.kind, part.events = "status", list(records.from_status(value, part.path))
     elif isinstance(value, dict) and isinstance(value.get("ranks"), int):
         part.kind, part.events = "plan", list(records.from_plan(value, part.path))
     elif isinstance(value, list) and value and isinstance(value[0], dict) and "frames" in value[0]:
         part.kind, part.events = "stacks", stacks.from_json(value, part.path, part.rank)
+    elif results.is_results(value):
+        part.take([results.read(value, part.path)])
     else:
         return False
     return True
@@ -217,43 +254,43 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
     sample = head.decode(wide, "replace").encode() if wide else head
     part.kind = _kind(sample)
     if part.kind == "ras":
-        part.events = ras.from_text((raw := stream.read(inputs.SMALL)).decode("utf-8", "replace"), part.path)
+        part.report = rastext.from_text((raw := stream.read(inputs.SMALL)).decode("utf-8", "replace"), part.path)
+        part.events = part.report.events()
         part.lines = raw.count(b"\n")
         return
     lines = sample.splitlines()
     tasks = len(TASKS.findall(sample)) > 0.5 * max(4, len([line for line in lines if line.strip()]))
-    labelled = len(SPEAKER.findall(sample)) > 0.3 * len(lines)
+    labelled = len(voices.SPEAKER.findall(sample)) > 0.3 * len(lines)
     context = scan.Context(part.path, part.rank, tasks, changed)
-    part.events = list(_events(part, stream, context, labelled))
+    told = {"labelled": labelled, "stacks": part.kind == "stacks"}
+    if part.spread and not wide:
+        with inputs.opened(part.path) as file:
+            plan = pieces.plan(file, part.bytes, context, **told)
+            text.ends = Ends.of(file, part.bytes)
+        found = pieces.joined(_passing(part, plan))
+    else:
+        found = pieces.joined([pieces.gather(scan.blocks(stream, context), Merger(), **told)])
+    part.events, part.lines = found.events, found.ends + found.open
+    part.speakers = sorted({*part.speakers, *found.voices})
+    part.problems += [f"{part.path} {found.problem}"] if found.problem else []
 
 
-def _events(part: Part, stream: Any, context: scan.Context, labelled: bool) -> Iterator[Event]:
-    merger, speakers, heads = Merger(), set(part.speakers), []
-    for block in scan.blocks(stream, context):
-        for event in block.events():
-            merger.add(event)
-        part.lines = block.number - 1 + block.data.count(b"\n", 0, block.limit)
-        if labelled:
-            speakers |= {
-                int(rank or task) for rank, task in SPEAKER.findall(block.data, 0, block.limit) if rank or context.tasks
-            }
-        if part.kind == "stacks":
-            said = HEADS.finditer(block.data.decode("utf-8", "replace"))
-            heads += [
-                (m.string.count("\n", 0, m.start()) + block.number, int(m[1]), int(m[2]) if m[2] else None)
-                for m in said
-            ]
-        last = block.data[block.limit - 1 : block.limit]
-    part.lines += part.lines >= 0 and last not in (b"\n", b"")
-    part.speakers = sorted(speakers)
-    found = merger.events()
-    yield from (event for event in found if event.kind != "stack")
-    yield from stacks.of_processes([event for event in found if event.kind == "stack"], heads)
+def _passing(part: Part, plan: Sequence[pieces.Piece]) -> Iterator[pieces.Found]:
+    """What the pieces gave; each is digested while it is scanned, here or elsewhere."""
+    assert part.spread and part.hashed
+    if part.spread is map:
+        part.hashed.restart()
+        yield from (pieces.read(piece, part.hashed.take) for piece in plan)
+        return
+    found = part.spread(pieces.read, plan)
+    for piece in plan:
+        part.hashed.skip(piece.end)
+        yield next(found)
 
 
 def _kind(sample: bytes) -> str:
     text = sample.decode("utf-8", "replace")
-    if ras.is_report(text):
+    if rastext.is_report(text):
         return "ras"
     if re.match(r"\s*(?:Process \d+: |Thread (?:0x)?[0-9A-Fa-f]+ \(|Current thread 0x|Fatal Python error: )", text):
         return "stacks"

@@ -6,8 +6,6 @@ import re
 
 from ncclkit.evidence.grammar import Data, Line, Rule, rule
 
-GATE = (b"rror", b"imed out", b"onnection", b"fail", b"missing ranks")
-
 
 def _fingerprint(match: re.Match[str], data: Data, line: Line) -> Data:
     kinds = (
@@ -32,13 +30,17 @@ def _two(match: re.Match[str], data: Data, line: Line) -> Data:
 
 RULES: tuple[Rule, ...] = (
     # Detected mismatch between collectives on ranks. Rank 0 is running collective:
-    # CollectiveFingerPrint(SequenceNumber=1, OpType=ALLREDUCE, …
+    # CollectiveFingerPrint(SequenceNumber=1, OpType=ALLREDUCE, TensorShape=[20]), but Rank 1 is running collective:
+    # CollectiveFingerPrint(SequenceNumber=1, OpType=BROADCAST, TensorShape=[10]).Collectives differ in the following
+    # aspects: 	Op type: ALLREDUCEvs BROADCAST (TORCH_DISTRIBUTED_DEBUG=DETAIL)
     rule(
         "c10d.mismatch",
         "Detected mismatch between",
-        r"Rank (?P<a>\d+) is running [^:]*: ?CollectiveFingerPrint\([^)]*?OpType=(?P<a_op>\w+).*?"
-        r"but Rank (?P<b>\d+) is running [^:]*: ?CollectiveFingerPrint\([^)]*?OpType=(?P<b_op>\w+)[^)]*\)",
-        ints="a b",
+        r"Rank (?P<a>\d+) is running [^:]*: ?CollectiveFingerPrint\((?:SequenceNumber=(?P<a_seq>\d+), ?)?"
+        r"OpType=(?P<a_op>\w+).*?"
+        r"but Rank (?P<b>\d+) is running [^:]*: ?CollectiveFingerPrint\((?:SequenceNumber=(?P<b_seq>\d+), ?)?"
+        r"OpType=(?P<b_op>\w+)[^)]*\)",
+        ints="a b a_seq b_seq",
         span=4,
         make=_fingerprint,
     ),
@@ -75,16 +77,12 @@ RULES: tuple[Rule, ...] = (
     # pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 8. Received data size doesn't match expected size.
     rule(
         "gloo.size_mismatch",
-        "pair.cc:",
+        "op.preamble.length <= op.nbytes",
         r"op\.preamble\.length <= op\.nbytes\. (?P<a>\d+) vs (?P<b>\d+)",
         ints="a b",
-        span=2,
     ),
     # device.cc:84] ifa != nullptr. Unable to find address for: eth9
     rule("gloo.no_interface", "Unable to find address for", r"Unable to find address for: ?(?P<interface>\S+)"),
-    rule(
-        "gloo.no_interface", "device.cc:", r"device\.cc:\d+\].*Unable to find address for: ?(?P<interface>\S+)", span=2
-    ),
     # RuntimeError: DDP expects same model across all ranks, but Rank 0 has 4 params, while rank 1 has inconsistent 5
     # params.
     rule(

@@ -2,7 +2,7 @@
 
 A rule costs nothing until its literal anchor stands in the line; only then its
 regular expression runs.  Grammar modules declare `RULES`, each pattern under a
-specimen line, and `GATE`, the few literals that the scanner looks for.
+specimen line.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from ncclkit.model import Event
 
 TEXT = 2000
 """Longest text of an event in characters."""
+
+LABEL = re.compile(r"(\[\w+\]|\(\w+ pid=\d+[^()]*\)):?$", re.ASCII)
+"""What all lines of a speaker hold, if its name ends so."""
 
 Data = dict[str, Any]
 Make = Callable[["re.Match[str]", Data, "Line"], "Data | None"]
@@ -41,12 +44,13 @@ class Line:
     """Where the line ends in its block."""
     speaker: str = ""
     """The launcher prefix itself; lines of one process share it."""
-    following: Callable[[], Iterator[Line]] = field(default=lambda: iter(()))
-    """The lines after this one, of all speakers, as far as the scanner may look ahead."""
+    following: Callable[[bytes], Iterator[Line]] = field(default=lambda label: iter(()))
+    """The lines after this one that hold a label, as far as the scanner may look ahead."""
 
     def own(self, limit: int) -> Iterator[Line]:
         """The next `limit` lines of the same speaker."""
-        for line in self.following():
+        label = LABEL.search(self.speaker)
+        for line in self.following(label[1].encode() if label else b""):
             if line.speaker == self.speaker:
                 if limit == 0:
                     return
@@ -72,6 +76,8 @@ class Rule:
     span: int
     make: Make | None
     fixed: Mapping[str, Any]
+    literal: bool = False
+    """True when the pattern asks for certain digits, not for any."""
 
     def read(self, line: Line) -> Event | None:
         """The event of this rule on `line`, or None.  A wrapped message is looked for over `span` lines."""
@@ -103,12 +109,23 @@ def rule(
     Groups named ``_rank``, ``_host``, ``_pid`` and ``_time`` fill the event's own fields instead of `data`; a `make`
     that returns ``_line`` cites that line.
     """
-    return Rule(kind, anchor.encode(), re.compile(pattern, re.ASCII), frozenset(ints.split()), span, make, fixed)
+    literal = re.search(r"\d", NO_DIGIT.sub("", pattern)) is not None
+    compiled = re.compile(pattern, re.ASCII)
+    return Rule(kind, anchor.encode(), compiled, frozenset(ints.split()), span, make, fixed, literal)
+
+
+NO_DIGIT = re.compile(r"\{\d*,?\d*\}|0x|0-9")
+"""Digits of a pattern that stand for no certain digit of a text: counts, ``0x`` before hexadecimal numbers, ranges."""
 
 
 def whole(text: str | None) -> int | None:
     """The integer in a text; None for none and for numbers that cannot be meant (more than 18 digits)."""
     return int(text) if text and len(text) < 19 and re.fullmatch(r"-?\d+", text, re.ASCII) else None
+
+
+def decimal(text: str | None) -> float | None:
+    """The number in a text such as ``12.5``; None for none and for what is no number (``1.2.3``)."""
+    return float(text) if text and re.fullmatch(r"\d{1,15}(?:\.\d{1,15})?", text, re.ASCII) else None
 
 
 def clip(text: str) -> str:

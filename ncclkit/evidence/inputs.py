@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import glob
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from ncclkit.evidence import slurmjob
 from ncclkit.model import NcclkitError
 
 HEAD = 64 << 10
@@ -69,22 +71,49 @@ def rank_of(path: str) -> int | None:
 
 
 def find(paths: list[str | Path]) -> tuple[list[str], list[str]]:
-    """The files behind files and folders, in a fixed order, each once; and one sentence per thing that was left out."""
+    """The files behind files, folders, patterns and Slurm job ids, in a fixed order, each once; and one sentence per
+    thing that was left out.
+    """
     files: dict[str, None] = {}
     problems: list[str] = []
     for given in paths:
         name = os.path.expanduser(os.fspath(given)) if os.fspath(given) != "-" else "-"
-        if name == "-":
-            files["-"] = None
-        elif os.path.isdir(name):
-            files |= dict.fromkeys(_walk(name, problems))
-        elif os.path.exists(name):
-            files[name] = None
+        if name == "-" or os.path.lexists(name):
+            files |= dict.fromkeys(_behind(name, problems))
+        elif job := slurmjob.JOB.fullmatch(name):
+            found, gone = slurmjob.outputs(job[1])
+            files |= dict.fromkeys(found)
+            problems += gone
+        elif glob.has_magic(name):
+            for match in _matches(name):
+                files |= dict.fromkeys(_behind(match, problems))
         else:
-            raise NcclkitError(
-                f"{name} does not exist; give a log file, a folder with logs, or '-' for standard input."
-            )
+            files |= dict.fromkeys(_present(name))
     return list(files), problems
+
+
+def _behind(name: str, problems: list[str]) -> Iterable[str]:
+    """The files that one existing path stands for."""
+    return _walk(name, problems) if os.path.isdir(name) else (name,)
+
+
+def _matches(pattern: str) -> list[str]:
+    """What a pattern (``logs/*.out``, ``**`` for any depth) matches, in the order of a folder."""
+    found = sorted(glob.glob(pattern, recursive=True), key=natural)
+    if not found:
+        raise NcclkitError(f"Nothing matches {pattern!r}; give a log file, a folder with logs, or another pattern.")
+    return found
+
+
+def _present(name: str) -> tuple[str, ...]:
+    """The path itself, where it can be seen after all."""
+    try:
+        os.stat(name)
+    except (OSError, ValueError) as error:
+        why = "does not exist; give a log file, a folder with logs, or '-' for standard input."
+        hidden = "may not be looked at by this user; ask its owner or copy it."
+        raise NcclkitError(f"{name} {hidden if isinstance(error, PermissionError) else why}") from error
+    return (name,)
 
 
 def _walk(folder: str, problems: list[str]) -> Iterator[str]:

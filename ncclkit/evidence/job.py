@@ -8,6 +8,9 @@ from typing import Any
 
 from ncclkit.model import Event
 
+MOST = 1 << 16
+"""Ranks that a line can claim without being doubted; a torn number must not fill the memory."""
+
 
 def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """What ran: ``ranks`` (int or None), ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports``, ``network``,
@@ -26,12 +29,13 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
     }
     return {
         "ranks": size,
-        "hosts": sorted({event.host for event in events if event.host}),
+        "hosts": _hosts(events),
         "nccl": _joined(
             [
                 _values(events, "nccl.version", "version"),
                 _values(events, "c10d.error", "nccl_version"),
                 _values(events, "worker.phase", "nccl"),
+                _values(events, "kineto.info", "nccl"),
             ]
         ),
         "torch": _joined([_values(events, "worker.phase", "torch")]),
@@ -52,8 +56,30 @@ def _size(events: Sequence[Event]) -> int | None:
             sizes += [len(group["ranks"]) for group in event.data["groups"].values()]
         if event.kind == "store.clients":
             sizes += [event.data["expected"]]
+        if event.kind == "kineto.info":
+            sizes += [event.data["world"]]
+        if event.kind == "ras.communicator":
+            sizes += [event.data["size"]]
     known = [size for size in sizes if isinstance(size, int) and 0 < size < 1 << 20]
     return max(known, default=None)
+
+
+def ranks(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+    """Every rank that must exist: as many as the evidence says, and all below the highest that it names.
+
+    Numbers that no job can have (a torn line) fill nothing: only ranks that are named stand beyond `MOST`.
+    """
+    named = {event.rank for event in events if event.rank is not None and event.rank >= 0}
+    named |= {rank for row in inputs for rank in row.get("ranks") or ()}
+    size = max([min(_size(events) or 0, MOST), *(rank + 1 for rank in named if rank < MOST)])
+    return sorted(named | set(range(size)))
+
+
+def _hosts(events: Sequence[Event]) -> list[str]:
+    """Every host once: NCCL cuts names at the first dot, others may not."""
+    names = sorted({event.host for event in events if event.host})
+    whole = {name.partition(".")[0] for name in names if "." in name}
+    return [name for name in names if name not in whole]
 
 
 def _values(events: Sequence[Event], kind: str, name: str) -> list[str]:

@@ -14,6 +14,8 @@ FREE = frozenset({"message", "frames", "until", "last_error", "ran_ms", "channel
 LAST = {"progress": (), "worker.phase": ("phase",)}
 """Kinds of which only the last one per rank and file counts, and the fields that tell them apart."""
 NUMBERS = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})|0x[0-9a-fA-F]+|\d+")
+ALONE = ("flight.", "ras.", "stack")
+"""Kinds of which every event stands for itself."""
 TRACE_GAP = 12
 """Back-trace lines of one process that are this close (in lines) belong to one failure."""
 
@@ -22,65 +24,91 @@ class Merger:
     """Collects events; equal ones become one.  Equal: same kind, source and process, same text without its numbers."""
 
     def __init__(self) -> None:
-        self._events: dict[Any, _Flood] = {}
+        self._events: dict[Any, Flood] = {}
         self._traces: dict[Any, int] = {}
 
-    def add(self, event: Event) -> None:
-        """Take one event; it may already stand for many."""
-        if event.kind == "nccl.trace" and self._continues(event):
-            return
+    def add(self, event: Event) -> Flood | None:
+        """Take the event of one line; None for a line that belongs to a back-trace told before."""
+        if event.kind == "nccl.trace" and self.continues(event):
+            return None
+        return self.take(event)
+
+    def take(self, event: Event) -> Flood:
+        """Take an event that may already stand for many."""
         key = _key(event)
         flood = self._events.get(key)
         if flood is None:
-            self._events[key] = _Flood(event)
+            flood = self._events[key] = Flood(event)
         else:
             flood.add(event)
+        return flood
 
-    def _continues(self, event: Event) -> bool:
+    def continues(self, event: Event) -> bool:
+        """True for a line of a back-trace that began shortly before; the next line is compared with this one."""
         process = (event.path, event.host, event.pid)
-        near = self._traces.get(process, -TRACE_GAP)
+        near = self._traces.get(process, event.line - TRACE_GAP)
         self._traces[process] = event.line
         return 0 < event.line - near < TRACE_GAP
 
-    def events(self) -> list[Event]:
-        """What was collected, in the order of the files.
+    def floods(self) -> list[Event]:
+        """What was collected, in the order of the files; it may be taken by another merger."""
+        return [flood.event() for flood in self._events.values()]
 
-        Without exception lines that a traceback already tells, and stacks of timeouts that a message already tells.
-        """
-        events = [flood.event() for flood in self._events.values()]
+    def events(self) -> list[Event]:
+        """The same without exception lines that a traceback tells, and stacks of timeouts that a message tells."""
+        events = self.floods()
         told = [event for event in events if event.kind == "python.exception" and event.data["frames"]]
         waits = [event for event in events if event.kind == "c10d.timeout"]
         return [event for event in events if not _is_told(event, told) and not _is_said(event, waits)]
 
 
-class _Flood:
+class Flood:
     """Equal events while they are counted."""
 
-    __slots__ = ("channels", "count", "last", "shown")
+    __slots__ = ("channels", "count", "last", "late", "shown", "values")
 
     def __init__(self, event: Event) -> None:
         self.shown = self.last = event
         self.count = event.count
         self.channels = set(event.data["channels"]) if event.kind == "nccl.channel" else None
+        self.late = b""
+        """The number by which the last line differs, where that was not read (see `lanes`)."""
+        self.values: set[bytes] = set()
+        """Channels that were not read."""
 
     def add(self, event: Event) -> None:
+        """One more, or many."""
         self.count += event.count
+        self.late = b""
         if self.channels is not None:
             self.channels.update(event.data["channels"])
         backwards = event.kind == "progress" and event.rank is None and event.data["step"] < self.last.data["step"]
         if not backwards:  # of several unnamed speakers the one that came furthest counts
             self.last = event
 
+    def again(self, value: bytes) -> None:
+        """One more, known by the number in which its line differs: a channel, an opCount."""
+        self.count += 1
+        self.late = value
+        if value and self.channels is not None:
+            self.values.add(value)
+
     def event(self) -> Event:
+        """What stands for all of them."""
         if self.shown.kind in LAST:
             return replace(self.last, count=self.count)
         if self.channels is not None:
-            return replace(
-                self.shown, data=dict(self.shown.data) | {"channels": sorted(self.channels)}, count=self.count
-            )
+            channels = sorted(self.channels.union(map(int, self.values)))
+            return replace(self.shown, data=dict(self.shown.data) | {"channels": channels}, count=self.count)
         if self.shown.kind == "nccl.op":
-            return replace(self.shown, data=dict(self.shown.data) | {"last": self.last.data["last"]}, count=self.count)
+            last = int(self.late, 16) if self.late else self.last.data["last"]
+            return replace(self.shown, data=dict(self.shown.data) | {"last": last}, count=self.count)
         return replace(self.shown, count=self.count) if self.count != self.shown.count else self.shown
+
+
+def merges(event: Event) -> bool:
+    """True when an equal event would only be counted."""
+    return event.kind not in (*LAST, "nccl.trace") and not event.kind.startswith(ALONE)
 
 
 def _key(event: Event) -> Any:
@@ -90,7 +118,7 @@ def _key(event: Event) -> Any:
         return (*who, *(data.get(name) for name in LAST[event.kind]))
     if event.kind == "nccl.channel":
         return (event.kind, data["src"], data["dst"], data["transport"], data["gdr"])
-    if event.kind.startswith(("flight.", "ras.", "stack")):
+    if event.kind.startswith(ALONE):
         return (*who, event.line, event.text)
     fields = tuple([(name, repr(data[name])) for name in data if name not in FREE])
     return (*who, fields, _shape(event.text) if "message" in data or "error" in data or "frames" in data else "")

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from ncclkit.evidence.grammar import Data, Line, Rule, rule
 
-GATE = (b" P2P=",)
 GPUS = 128
 """Rows that are read of one matrix."""
 NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)

@@ -1,24 +1,47 @@
-"""A pickle reader that can only make plain values: it knows no globals, so nothing in a file can run.
+"""Pickles of strangers: plain values come out, nothing in them runs, memory stays in proportion to the file.
 
-Flight Recorder dumps are pickles of dicts, lists, tuples, strings and numbers.  Python's own unpickler allocates
-memory by numbers that stand in the file; this one is bounded by the file's size.
+Flight Recorder dumps are pickles of dicts, lists, tuples, strings and numbers.  Where `opcodes` is sure that a file
+holds nothing else, Python's C unpickler reads it, with its two doors to code locked besides; every other file goes
+through a reader of our own, which knows no globals and says in words why it refuses one.
 """
 
 from __future__ import annotations
 
+import gc
+import io
+import pickle
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from ncclkit.evidence import opcodes
 
 SIZE = 256 << 20
 """Largest pickle in bytes."""
 LONG = 16
 """Longest integer in bytes."""
+WORD = 1 << 63
+"""Integers that are keys lie below this."""
 
 
 class Refused(ValueError):
     """The pickle holds something else than plain values, or is damaged."""
 
 
+DAMAGE = (
+    pickle.UnpicklingError,
+    EOFError,
+    AttributeError,
+    IndexError,
+    struct.error,
+    TypeError,
+    KeyError,
+    OverflowError,
+    MemoryError,
+    ValueError,
+)
+"""What readers raise on a damaged pickle."""
 _MARK = object()
 _PLAIN = {0x4E: None, 0x88: True, 0x89: False}
 _EMPTY = {0x7D: dict, 0x5D: list, 0x29: tuple}
@@ -40,12 +63,43 @@ def loads(data: bytes) -> Any:
     """The plain value in a pickle of protocol 2 to 5; raises Refused, never runs anything."""
     if len(data) > SIZE:
         raise Refused(f"larger than {SIZE >> 20} MiB")
+    if opcodes.is_plain(data):
+        try:
+            return _Locked(io.BufferedReader(io.BytesIO(data), 1 << 18)).load()
+        except DAMAGE:
+            return _slowly(data)  # it says what is wrong
+    return _slowly(data)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would look at a million new values over and over."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _slowly(data: bytes) -> Any:
     try:
         return _Reader(data).run()
     except Refused:
         raise
-    except (IndexError, struct.error, TypeError, KeyError, UnicodeDecodeError, OverflowError, ValueError) as error:
+    except DAMAGE as error:
         raise Refused(f"damaged ({type(error).__name__})") from error
+
+
+class _Locked(pickle.Unpickler):
+    """Python's unpickler without a way to code; what `opcodes` lets pass never asks for one."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        raise Refused("names code, which plain values do not need; nothing in it was executed")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise Refused("refers to an object outside the file; nothing in it was executed")
 
 
 class _Reader:
@@ -54,6 +108,8 @@ class _Reader:
         self.at = 0
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        self.nests: set[int] = set()
+        """Identities of the tuples that hold tuples."""
 
     def run(self) -> Any:
         data, stack, memo = self.data, self.stack, self.memo
@@ -114,11 +170,20 @@ class _Reader:
         del self.stack[place:]
         return found
 
+    def flat(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The tuple, at most two deep: to hash or to free a chain of them takes the interpreter's own stack."""
+        inner = [id(item) for item in value if type(item) is tuple]
+        if not self.nests.isdisjoint(inner):
+            raise Refused("tuples in tuples in tuples, which no dump holds")
+        if inner:
+            self.nests.add(id(value))
+        return value
+
     def rare(self, code: int) -> None:
         stack = self.stack
         if code in _TUPLES:
             count = _TUPLES[code]
-            part = tuple(stack[-count:])
+            part = self.flat(tuple(stack[-count:]))
             if len(part) < count:
                 raise Refused("damaged")
             stack[-count:] = [part]
@@ -135,7 +200,7 @@ class _Reader:
             found = self.items()
             _plain(stack[-1], list).extend(found)
         elif code == 0x74:  # TUPLE
-            stack.append(tuple(self.items()))
+            stack.append(self.flat(tuple(self.items())))
         elif code == 0x8A:  # LONG1
             size = self.data[self.at]
             if size > LONG:
@@ -157,7 +222,7 @@ def _plain(value: Any, kind: type) -> Any:
 
 
 def _key(value: Any) -> Any:
-    """Keys are scalars; hashing a deeply nested tuple would overflow the interpreter's own stack."""
-    if isinstance(value, (str, int, float, bytes, type(None))):
+    """Keys are scalars; integers beyond 64 bits can be made to share one hash."""
+    if isinstance(value, (str, float, bytes, type(None))) or (isinstance(value, int) and -WORD <= value < WORD):
         return value
-    raise Refused("a dictionary key that is no text or number")
+    raise Refused("a dictionary key that is no text or common number")

@@ -1,10 +1,11 @@
-"""What stands before the message: colours, launcher prefixes, time stamps, ranks."""
+"""What stands before the message: colours, launcher prefixes, time stamps, ranks, hosts."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
+from datetime import datetime
 
+from ncclkit.evidence import clock
 from ncclkit.evidence.grammar import Line
 
 ANSI = re.compile(
@@ -14,34 +15,50 @@ ANSI = re.compile(
 
 LAUNCHER = re.compile(
     r"\s*(?:"
-    # [default0]: …   [trainer3]:…   [trainer0|0]:…
-    r"\[(?!rank|Rank)[A-Za-z_]+?(?P<role>\d+)(?:\|\d+)?\]:\s?"
-    # [1,3]<stdout>: …   Sat Nov 21 01:02:03 2026[1,3]<stderr>:…
-    r"|(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\[\d+,(?P<mpi>\d+)\]<std(?:out|err|diag)>:\s?"
-    # (RayWorkerWrapper pid=13305, ip=10.0.0.7) …   (EngineCore_0 pid=77) …
-    r"|\((?P<actor>\w+)(?: rank=(?P<actor_rank>\d+))? pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\d.a-f:]+))?\)\s"
+    # [default0]: …   [trainer3]:…   [trainer0|7]:…   [trainer:0|7]:…   [node-1|trainer0|7]:… (local|global)
+    r"\[(?!rank|Rank)(?:(?P<at>[\w.-]{1,255})\|)?[A-Za-z_]+?:?(?P<role>\d{1,7})(?:\|(?P<world>\d{1,7}))?\]:\s?"
+    # [1,3]<stdout>: …   Sat Nov 21 01:02:03 2026[1,3]<stderr>:…   [prterun-n1-77@1,3][n2:4711]<stdout>: …
+    r"|(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\[(?:[\w.-]{1,255}@)?\d+,(?P<mpi>\d{1,7})\]"
+    r"(?:\[(?P<node>[\w.-]{1,255}):(?P<node_pid>\d{1,10})\])?<std(?:out|err|diag)>:\s?"
+    # (RayWorkerWrapper pid=13305, ip=10.0.0.7) …   (EngineCore_0 pid=77) …   (pid=77) …   (Worker(policy) pid=77) …
+    r"|\((?:[^\s()=,]{1,120}(?:\(\w{1,60}\))? )?(?:rank=(?P<actor>\d{1,7}) )?pid=(?P<pid>\d{1,10})"
+    r"(?:, ip=(?P<ip>[\d.a-f:]{2,45}))?\)\s"
+    # (raylet, ip=10.0.0.7) …
+    r"|\(raylet(?:, ip=(?P<raylet>[\d.a-f:]{2,45}))?\)\s"
+    # Nov 21 01:02:03 node-1 kernel: …   2026-11-21T01:02:03+0000 node-1 python[4711]: …        (syslog, journal)
+    r"|(?:(?P<syslog>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
+    r"|(?P<journal>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.,:Z+-]{0,16})) "
+    r"(?P<machine>[\w.-]{1,255}) (?:kernel|[\w./-]{1,80}\[(?P<unit_pid>\d{1,10})\]):\s"
     # 2026-11-21T01:02:03.123456789Z stdout F …
-    r"|(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)) (?:std(?:out|err) [FP] )?"
+    r"|(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)) (?:std(?:out|err) [FP] )?"
+    # [pod/trainer-3/pytorch] …  (kubectl logs --prefix)       trainer-3  | …  (docker compose)
+    r"|\[pod/(?P<pod>[\w.-]{1,253})/[\w.-]{1,253}\]\s"
+    r"|(?!(?i:epoch|step|iter|iteration|batch|global|train|val|eval|loss|ep|lr)[_-])"
+    r"(?P<service>[A-Za-z][\w.-]{0,200}?[_-]\d{1,5}) {1,20}\|\s"
     r")"
 )
 TASK = re.compile(r"\s{0,4}(\d{1,5}): ")
 """srun -l; only believed where most lines of the file look like this."""
-RANK = re.compile(r"\[rank(\d{1,7})\]:? ?")
+RANK = re.compile(r"\[rank(?:: )?(\d{1,7})\]:? ?")
+"""``[rank3]:`` of torch, ``[rank: 3]`` of Lightning."""
+PDSH = re.compile(
+    r"(?=[A-Za-z._-]{0,253}\d)(?P<host>[A-Za-z][\w.-]{0,253}): "
+    r"(?=\[(?:20\d\d-|rank\d|default\d|[IWEF]\d{3,4} )|Traceback \(most|[\w.-]{1,253}:\d{1,10}:\d{1,10} \[)"
+)
+"""``node-1: `` of pdsh (DeepSpeed) before something that begins a line."""
 CPP = ("[I", "[W", "[E", "[F")
-STAMP = re.compile(r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\]?,? ?")
-GLOG = re.compile(r"(?:\[|^)[IWEF](\d{3,4}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 
 
 def parse(raw: str, path: str = "", number: int = 0, *, tasks: bool = False, changed: datetime | None = None) -> Line:
     """Take a raw line apart.
 
     tasks: ``3: `` at the line's start is a Slurm task; changed: the file's last change, which tells the year that
-    c10 time stamps leave out.
+    time stamps of c10 and syslog leave out.
     """
     text = ANSI.sub("", raw) if "\x1b" in raw or "m" in raw[:8] else raw
     line = Line(text, path=path, number=number)
     while match := LAUNCHER.match(text):
-        _launcher(line, match)
+        _launcher(line, match, changed)
         text = text[match.end() :]
     if tasks and (task := TASK.match(text)):
         line.rank, line.local, line.speaker = int(task[1]), True, line.speaker + task[0].strip()
@@ -52,56 +69,33 @@ def parse(raw: str, path: str = "", number: int = 0, *, tasks: bool = False, cha
         if text[own.end() : own.end() + 2] not in CPP:  # C++ puts it before the first line of a message only
             line.speaker += own[0].strip()
         line.body = text[own.end() :] if not text[: own.start()].strip() else text
-    line.time = line.time if line.time is not None else moment(text, changed)
-    stamp = STAMP.match(line.body)
+    place = PDSH.match(text)
+    if place:
+        line.host = line.host or place["host"].partition(".")[0]
+    if line.time is None:
+        line.time = clock.moment(text[place.end() :] if place else text, changed)
+    stamp = clock.STAMP.match(line.body)
     line.body = line.body[stamp.end() :] if stamp else line.body
     return line
 
 
-def _launcher(line: Line, match: re.Match[str]) -> None:
-    label = match["role"] or match["mpi"] or match["actor_rank"]
+def _launcher(line: Line, match: re.Match[str], changed: datetime | None) -> None:
+    """Keep what a prefix says about rank, host, process and time."""
+    said = match.groupdict()
+    world = said["world"] or said["mpi"]
+    label = world or said["role"] or said["actor"]
     if label is not None:
-        line.rank, line.local = int(label), match["mpi"] is None
-    if match["pid"]:
-        line.pid, line.host = int(match["pid"]), match["ip"] or ""
-    if match["iso"]:
-        line.time = _iso(match["iso"])
-    else:
+        line.rank, line.local = int(label), world is None
+    pid = said["pid"] or said["node_pid"] or said["unit_pid"]
+    line.pid = int(pid) if pid else line.pid
+    host = said["at"] or said["node"] or said["machine"] or said["pod"] or said["service"]
+    line.host = said["ip"] or said["raylet"] or (host.partition(".")[0] if host else line.host)
+    stamp = said["iso"] or said["journal"]
+    if stamp:
+        line.time = clock.iso(stamp)
+    elif said["syslog"]:
+        line.time = clock.syslog(said["syslog"], changed)
+    if said["mpi"] or said["machine"]:  # a clock in the prefix ticks, the speaker stays
+        line.speaker += f"{host}:{pid}:{label}"
+    elif not stamp:
         line.speaker += match[0].strip()
-
-
-def moment(text: str, year: datetime | None = None) -> float | None:
-    """Seconds since the epoch of the first time stamp of a line; local time, as NCCL and torch print it."""
-    if match := STAMP.match(text) or (STAMP.search(text) if "NCCL WARN" in text else None):
-        return _seconds([int(part) for part in match.groups()[:6]], match[7])
-    if year is not None and (match := GLOG.search(text)):
-        month, day = divmod(int(match[1]), 100)
-        clock = [int(part) for part in match.groups()[1:4]]
-        seconds = _seconds([year.year, month, day, *clock], match[5])
-        if seconds is not None and seconds > year.timestamp() + 86400:
-            seconds = _seconds([year.year - 1, month, day, *clock], match[5])
-        return seconds
-    return None
-
-
-def _seconds(parts: list[int], fraction: str | None) -> float | None:
-    try:
-        whole = datetime(parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
-    return whole + (float("0." + fraction) if fraction else 0.0)
-
-
-def _iso(text: str) -> float | None:
-    clock, _, rest = text.partition(".")
-    fraction = re.match(r"\d*", rest)
-    zone = re.search(r"[+-]\d\d:?\d\d$", text)
-    try:
-        base = datetime.strptime(clock[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
-    except ValueError:
-        return None
-    shift = 0
-    if zone:
-        sign = -1 if zone[0][0] == "-" else 1
-        shift = sign * (int(zone[0][1:3]) * 3600 + int(zone[0][-2:]) * 60)
-    return base - shift + (float("0." + fraction[0]) if fraction and fraction[0] else 0.0)

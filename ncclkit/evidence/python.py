@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from ncclkit.evidence.grammar import Data, Line, frame
+from ncclkit.evidence.victims import is_victim
 from ncclkit.model import Event
 
 GATE = (b"(most recent call", b"rror", b"xception", b"Interrupt")
@@ -13,7 +16,7 @@ LIMIT = 400
 """Longest traceback in lines."""
 
 HEADER = "Traceback (most recent call last)"
-FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<func>.*?))?\s*$')
+FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<func>[^"]*?))?\s*$')
 # torch.distributed.DistBackendError: NCCL error in: …      KeyboardInterrupt
 # torch.multiprocessing.spawn.ProcessExitedException: process 3 …
 FINAL = re.compile(
@@ -24,34 +27,7 @@ ANY = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?::(?: (?P<message>.*))?)?\s*$")
 REPEATED = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
 # E   ImportError: …   of pytest;   ERROR 08-27 06:25:25 worker_base.py:382]   of a logger
 LOGGER = re.compile(r"^(?:E   |[\w .:,/\[\]-]{0,120}?(?:ERROR|CRITICAL|FATAL)[^\]]{0,100}\] ?)")
-
-VICTIM_TYPES = re.compile(
-    r"(?:DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|SignalException|BrokenPipeError"
-    r"|ConnectionResetError"
-    r"|ConnectionAbortedError|EOFError|KeyboardInterrupt|ProcessRaisedException"
-    r"|ProcessExitedException|ActorDiedError|RayActorError"
-    r"|WorkerCrashedError|BrokenProcessPool|CalledProcessError)$"
-)
-VICTIM_TEXT = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Broken pipe|[Ww]atchdog|Timed out waiting \d+ ?ms for"
-    r"|monitoredBarrier|Socket Timeout"
-    r"|NCCL communicator was aborted|remote process exited|Failed to recv, got 0 bytes|Connection was likely closed"
-    r"|wait timeout after"
-    r"|collective operation timeout|waiting for clients|NCCL operation timed out|DataLoader worker \(pid.*"
-    r"(?:exited unexpectedly|killed by signal)"
-)
-OWN_TEXT = re.compile(
-    r"unhandled cuda error|invalid usage|invalid argument|internal error|unhandled system error|Duplicate GPU"
-    r"|EADDRINUSE|ddress already in use"
-    r"|uda failure|out of memory"
-)
-
-
-def is_victim(kind: str, message: str) -> bool:
-    """True when an exception only reports that another rank, or the connection to it, failed."""
-    if VICTIM_TEXT.search(message):
-        return True
-    return bool(VICTIM_TYPES.search(kind)) and not (kind.endswith("Error") and OWN_TEXT.search(message))
+TIMES = re.compile(r"\d{1,4}[-/]\d{1,2}(?:[-/]\d{1,4})?|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")
 
 
 def read(line: Line) -> Iterator[Event]:
@@ -68,21 +44,75 @@ def _traceback(line: Line, place: int) -> Iterator[Event]:
         yield from _escaped(line, place)
         return
     shape = _shape(line.body[:place])
-    frames: list[Data] = []
-    raw = [line.text]
+    lines: list[Line] = []
+    told = _region(_bodies(line, place, shape, lines))
+    frames = _separate(told) if told else None
+    if told is None or frames is None:
+        return  # torn, or mixed so that nobody can tell whose line is whose: the last lines speak for themselves
+    raw = [line.text, *(later.text for later in lines[: told.finals[0][0]])]
+    raw = raw if len(told.finals) == 1 else list(dict.fromkeys(raw))
+    for number, final in told.finals:
+        yield _event(line, final, frames, [*raw, lines[number].text], lines[number].number)
+
+
+def _bodies(line: Line, place: int, shape: str, lines: list[Line]) -> Iterator[str]:
+    """The next lines of this process without their prefix; `lines` keeps what was looked at."""
     for later in line.own(LIMIT):
-        if _shape(later.body[:place]) != shape:
-            continue
-        body = REPEATED.sub("", later.body[place:])
-        raw.append(later.text)
+        if _shape(later.body[:place]) == shape:
+            lines.append(later)
+            yield REPEATED.sub("", later.body[place:])
+
+
+@dataclass(slots=True)
+class Region:
+    """What follows a traceback's first line: frames and the last lines, of one process or of several mixed."""
+
+    frames: list[Data]
+    finals: list[tuple[int, re.Match[str]]]
+    ends: int = 0
+    """Frames that stood before the first last line."""
+
+
+def _region(bodies: Iterable[str]) -> Region | None:
+    """Frames and last lines up to the end; None for what is torn, or goes on in another traceback."""
+    region = Region([], [])
+    for number, body in enumerate(bodies):
         if match := FRAME.match(body):
-            frames.append(frame(match["file"], match["line"], match["func"] or "?"))
-        elif HEADER in body:
-            return  # the next traceback of this process began before this one ended
-        elif body[:1] not in (" ", "", "\t") and frames:
-            if final := ANY.match(body.strip()):
-                yield _event(line, final, frames, raw, later.number)
-            return  # a last line of another shape: torn by another process
+            region.frames.append(frame(match["file"], match["line"], match["func"] or "?"))
+        elif HEADER in body and not region.finals:
+            return None  # the next traceback of this process began before this one ended
+        elif body[:1] in (" ", "\t"):
+            if body.count('File "') > 1:
+                return None
+        elif not body and not region.finals or not region.frames:
+            continue
+        elif not _finish(region, number, body):
+            break
+    return region if region.finals else None
+
+
+def _finish(region: Region, number: int, body: str) -> bool:
+    """Take a last line; False where it is none."""
+    first = not region.finals
+    final = (ANY if first else FINAL).match(body.strip())
+    if final is None or (not first and final["type"].startswith("nccl")):
+        return False
+    region.ends = len(region.frames) if first else region.ends
+    region.finals.append((number, final))
+    return True
+
+
+def _separate(region: Region) -> list[Data] | None:
+    """The frames of each of the mixed tracebacks, which can be told only where all of them are the same."""
+    many = len(region.finals)
+    if many == 1:
+        return region.frames if region.ends == len(region.frames) else None
+    counts = Counter((frame["file"], frame["line"], frame["func"]) for frame in region.frames)
+    if set(counts.values()) == {1} and len({final.string for _, final in region.finals}) == 1:
+        del region.finals[1:]  # one traceback, whose last line somebody says again
+    elif set(counts.values()) != {many}:
+        return None
+    return [frame(file, number, func) for file, number, func in counts]
 
 
 def _event(line: Line, final: re.Match[str], frames: list[Data], raw: list[str], until: int) -> Event:
@@ -123,5 +153,5 @@ def _escaped(line: Line, place: int) -> Iterator[Event]:
 
 
 def _shape(prefix: str) -> str:
-    """A logger's prefix with its digits blanked: the clock may tick inside a traceback."""
-    return re.sub(r"\d", "#", prefix)
+    """A logger's prefix with its times blanked: the clock may tick inside a traceback, a rank stays."""
+    return TIMES.sub("#", prefix)

@@ -1,138 +1,175 @@
-"""NCCL's RAS report, text (2.24+) and JSON (2.28.7+): one event per communicator that it says something about."""
+"""NCCL's RAS report: what it says about each communicator, and what changed from one report to the next.
+
+RAS counts the collectives that each rank has launched.  Ranks of a healthy job drift apart for moments, so a single
+report only suspects; a rank that is behind in two reports and launched nothing in between is late.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from ncclkit.evidence.grammar import Data, clip
 from ncclkit.model import Event
 
-# #1-0 (27a079b828ff1a75) MISMATCH
-BLOCK = re.compile(r"^#(?P<group>\d+)-(?P<comm>\d+) \((?P<hash>[0-9a-f]+)\) (?P<what>[A-Z]+)")
-#   Communicator ranks have different AllReduce operation counts       Communicator ranks have different collective
-# operation counts
-KIND = re.compile(r"different (?P<op>\w+) operation counts")
-#   6 ranks have launched up to operation 6649
-SHARE = re.compile(r"(?P<number>\d{1,9}) ranks? ha(?:ve|s) launched up to operation (?P<count>\d{1,18})")
-#   Rank 3 has launched up to operation 6649 -- GPU 3 managed by process 4711 on node 10.0.0.2
-OUTLIER = re.compile(
-    r"Rank (?P<rank>\d{1,9})(?: has (?:launched up to operation (?P<count>\d{1,18})|"
-    r"(?P<none>not launched any operations)))?.*?-- GPU \S+ managed by process "
-    r"(?P<pid>\d+) on node (?P<node>\S+)"
-)
-#   The missing rank: 21          The missing ranks: 3, 21
-ABSENT = re.compile(r"[Mm]issing ranks?: (?P<ranks>[\d, ]+)")
-#   Process 3487984 on node 172.16.64.213 managing GPU 5
-PROCESS = re.compile(r"Process (?P<pid>\d+) on node (?P<node>\S+)")
-#     1         1         4         8        32        32   RUNNING  MISMATCH
-ROW = re.compile(r"^\s+(?P<group>\d+)\s+\d+\s+\d+\s+[\d-]+\s+(?P<size>[\d-]{1,9})\s+[\d-]+\s+[A-Z,]+\s+[A-Z,]+\s*$")
+Counts = dict[str, dict[int, int]]
+"""op → {rank: collectives launched}."""
 
 
-def is_report(head: str) -> bool:
-    """True for the text of ``ncclras`` and of the RAS socket."""
-    return "Job summary" in head and ("Communicators..." in head or "compiled with CUDA" in head)
+@dataclass(slots=True)
+class Comm:
+    """What one report says about one communicator."""
 
+    hash: str
+    """As ``commId`` in the log's INIT lines."""
+    size: int | None = None
+    line: int = 0
+    said: list[str] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    dead: list[int] = field(default_factory=list)
+    counts: Counts = field(default_factory=dict)
+    """Of the ranks that the report names."""
+    shares: Counts = field(default_factory=dict)
+    """op → {count: number of ranks that have it}; text reports alone."""
+    errors: dict[int, str] = field(default_factory=dict)
 
-def from_text(text: str, path: str) -> list[Event]:
-    """Events of a text report; a communicator without any remark gives none."""
-    lines = text.splitlines()
-    sizes = {match["group"]: match["size"] for match in map(ROW.match, lines) if match}
-    found: dict[str, Data] = {}
-    places: dict[str, tuple[int, list[str]]] = {}
-    for number, line in enumerate(lines, 1):
-        if not (match := BLOCK.match(line)):
-            continue
-        size = sizes.get(match["group"], "")
-        data = found.setdefault(match["hash"], _empty(match["hash"], int(size) if size.isdigit() else None))
-        body = list(_body(lines, number))
-        _block(data, match["what"], body)
-        first, said = places.setdefault(match["hash"], (number, []))
-        said += [line, *body]
-    events = [
-        Event("ras.communicator", clip("\n".join(places[key][1])), path, places[key][0], data=_behind(data))
-        for key, data in found.items()
-    ]
-    return events + list(_dead(lines, path))
+    def launched(self) -> Counts:
+        """Counts of all ranks: what a text report says of "3 ranks" goes to those that it does not name."""
+        full = {op: dict(counts) for op, counts in self.counts.items()}
+        for op, shares in self.shares.items():
+            counts = full.setdefault(op, {})
+            named = Counter(counts.values())
+            rest = {count: number for count, number in shares.items() if named[count] != number}
+            unnamed = set(range(min(self.size or 0, 1 << 20))) - counts.keys() - {*self.missing, *self.dead}
+            if len(rest) == 1 and len(unnamed) == next(iter(rest.values())):
+                counts |= dict.fromkeys(unnamed, next(iter(rest)))
+        return full
 
+    def tops(self) -> dict[str, int]:
+        """op → the highest count that the report tells, of whatever rank."""
+        launched = self.launched()
+        return {op: max([0, *counts.values(), *self.shares.get(op, {})]) for op, counts in launched.items()}
 
-def _body(lines: list[str], number: int) -> Iterator[str]:
-    for line in lines[number : number + 200]:
-        if not line.startswith(" "):
-            return
-        yield line
+    def behind(self) -> list[int]:
+        """Ranks whose count is below the highest that the report tells for the operation."""
+        tops = self.tops()
+        return sorted({rank for op, counts in self.launched().items() for rank in counts if counts[rank] < tops[op]})
 
-
-def _block(data: Data, what: str, body: list[str]) -> None:
-    op, current = "collective", None
-    for line in body:
-        if match := KIND.search(line):
-            op = match["op"]
-        elif match := SHARE.search(line):
-            current = int(match["count"])
-            data["shares"].setdefault(op, {})[current] = int(match["number"])
-        elif match := OUTLIER.search(line):
-            count = 0 if match["none"] else int(match["count"]) if match["count"] else current
-            if count is not None:
-                data["counts"].setdefault(op, {})[match["rank"]] = count
-        elif match := ABSENT.search(line):
-            data["missing"] += [int(rank) for rank in re.findall(r"\d{1,9}", match["ranks"])]
-
-
-def _empty(key: str, size: int | None) -> Data:
-    return {"hash": key, "size": size, "missing": [], "counts": {}, "behind": [], "dead": [], "shares": {}}
-
-
-def _behind(data: Data) -> Data:
-    """Ranks whose count is below the highest that the report names for the operation."""
-    shares = data.pop("shares")
-    behind = set()
-    for op, counts in data["counts"].items():
-        top = max([*counts.values(), *shares.get(op, {})])
-        behind |= {int(rank) for rank, count in counts.items() if count < top}
-    return data | {"behind": sorted(behind)}
-
-
-def _dead(lines: list[str], path: str) -> Iterator[Event]:
-    """Processes that RAS cannot reach stand outside any communicator."""
-    for number, line in enumerate(lines, 1):
-        if line.strip() == "DEAD":
-            body = list(_body(lines, number))
-            processes = [f"{match['node']}:{match['pid']}" for match in map(PROCESS.search, body) if match]
-            yield Event(
-                "ras.communicator",
-                "\n".join([line, *body]),
-                path,
-                number,
-                data=_behind(_empty("", None) | {"dead": processes}),
-            )
-
-
-def from_json(value: Any, path: str) -> list[Event]:
-    """Events of a JSON report, one for each communicator."""
-    events = []
-    for comm in value.get("communicators") or ():
-        if not isinstance(comm, dict):
-            continue
-        data = _empty(str(comm.get("hash", "")), comm.get("size") if isinstance(comm.get("size"), int) else None)
-        for rank in comm.get("ranks") or ():
-            for op, count in (rank.get("collective_counts") or {}).items():
-                if isinstance(count, int):
-                    data["counts"].setdefault(str(op), {})[str(rank.get("rank"))] = count
-        for rank in comm.get("missing_ranks") or ():
-            number = rank.get("rank") if isinstance(rank, dict) else rank
-            status = rank.get("status") or {} if isinstance(rank, dict) else {}
-            data["dead" if status.get("considered_dead") else "missing"] += [number] if isinstance(number, int) else []
-        data["counts"] = {op: counts for op, counts in data["counts"].items() if any(counts.values())}
-        uneven = {
-            op: Counter(counts.values()) for op, counts in data["counts"].items() if len(set(counts.values())) > 1
+    def event(self, report: Report) -> Event:
+        """The ``ras.communicator`` of a report."""
+        data = {
+            "hash": self.hash,
+            "size": self.size,
+            "missing": self.missing,
+            "counts": {op: _texts(counts) for op, counts in self.counts.items() if any(counts.values())},
+            "behind": self.behind(),
+            "dead": self.dead,
+            "errors": _texts(self.errors),
         }
-        said = [f"communicator {data['hash']} of {data['size']} ranks: missing {data['missing']}, dead {data['dead']}"]
-        said += [
-            f"  {op}: " + ", ".join(f"{number} ranks at {count}" for count, number in counts.items())
-            for op, counts in uneven.items()
-        ]
-        events.append(Event("ras.communicator", clip("\n".join(said)), path, 0, data=_behind(data)))
-    return events
+        return Event("ras.communicator", clip("\n".join(self.said)), report.path, self.line, report.time, data=data)
+
+
+@dataclass(slots=True)
+class Report:
+    """One report of one job, text or JSON."""
+
+    path: str
+    form: str
+    version: str = ""
+    time: float | None = None
+    """Seconds since the epoch; JSON alone tells it."""
+    said: list[str] = field(default_factory=list)
+    nodes: int = 0
+    processes: int = 0
+    total: int = 0
+    """Communicators of the job."""
+    sound: int = 0
+    """Communicators without a remark."""
+    silent: list[str] = field(default_factory=list)
+    """``host:pid`` of processes that did not answer in time."""
+    dead: list[str] = field(default_factory=list)
+    """``host:pid`` of processes that RAS has given up."""
+    timeouts: int = 0
+    comms: dict[str, Comm] = field(default_factory=dict)
+    """By hash; of a text report those that it remarks on."""
+
+    def events(self) -> list[Event]:
+        """The report as a whole, then each communicator it has something to say about."""
+        data = {
+            name: getattr(self, name)
+            for name in ("version", "nodes", "processes", "total", "sound", "silent", "dead", "timeouts")
+        }
+        data["communicators"] = data.pop("total")
+        head = Event("ras.report", clip("\n".join(self.said)), self.path, 0, self.time, data=data)
+        return [head, *(comm.event(self) for comm in self.comms.values())]
+
+
+def _texts(counts: dict[int, Any]) -> Data:
+    return {str(rank): count for rank, count in counts.items()}
+
+
+def identity(text: str) -> str:
+    """A communicator's hash as NCCL's log writes it: ``07c1…`` and ``0x7c1…`` are one."""
+    return f"0x{int(text, 16):x}" if re.fullmatch(r"(?:0x)?[0-9a-fA-F]{1,16}", text) else text[:40]
+
+
+def changes(reports: Iterable[Report]) -> Iterator[Event]:
+    """One ``ras.change`` for each communicator and two successive reports that know it."""
+    ordered = list(reports)
+    if all(report.time is not None for report in ordered):
+        ordered.sort(key=lambda report: report.time or 0.0)
+    known: dict[str, Report] = {}
+    for report in ordered:
+        for key, earlier in list(known.items()):
+            yield from _change(key, earlier, report)
+        known |= dict.fromkeys(report.comms, report)
+
+
+def _change(key: str, first: Report, second: Report) -> Iterator[Event]:
+    before, after = first.comms[key].launched(), _later(key, first, second)
+    moved: dict[str, dict[str, int]] = {}
+    still = set()
+    for op, counts in after.items():
+        for rank, count in counts.items():
+            start = before.get(op, {}).get(rank)
+            if start is None or count < start:
+                continue
+            still.add(rank)
+            if count > start:
+                moved.setdefault(str(rank), {})[op] = count - start
+    if not still:
+        return
+    rest = sorted(still - {int(rank) for rank in moved})
+    seconds = None if first.time is None or second.time is None else second.time - first.time
+    comm = second.comms.get(key, first.comms[key])
+    say = f"communicator {key}, from {os.path.basename(first.path)} to {os.path.basename(second.path)}"
+    say += f"{f' ({seconds:g} s)' if seconds else ''}: {_motion(len(moved), rest)}"
+    data = {"hash": key, "moved": moved, "still": rest, "seconds": seconds, "behind": comm.behind()}
+    yield Event("ras.change", "\n".join([say, *comm.said])[:1500], second.path, comm.line, second.time, data=data)
+
+
+def _motion(moved: int, rest: list[int]) -> str:
+    if not moved or not rest:
+        return f"{'all' if moved else 'none of the'} {moved + len(rest)} ranks launched collectives"
+    names = ", ".join(map(str, rest[:16])) + (" …" if len(rest) > 16 else "")
+    return f"{moved} ranks launched collectives, ranks {names} did not"
+
+
+def _later(key: str, first: Report, second: Report) -> Counts:
+    """Counts of the second report; where its text has no remark any more, those that were behind have caught up."""
+    if key in second.comms:
+        return second.comms[key].launched()
+    same = (first.form, first.total, os.path.dirname(first.path)) == (
+        "text",
+        second.total,
+        os.path.dirname(second.path),
+    )
+    if not same or second.form != "text" or second.sound <= first.sound:
+        return {}
+    before = first.comms[key]
+    tops, late = before.tops(), set(before.behind())
+    return {op: dict.fromkeys(late & counts.keys(), tops[op]) for op, counts in before.launched().items()}

@@ -1,32 +1,32 @@
 """Many lines, few of them interesting: a streaming scan of bounded memory.
 
-Each block of text is searched for a couple of dozen literals (`bytes.find`); only a
-line that holds one of them is decoded and shown to the grammars.  A block knows
-some of the text after it, so that tracebacks and wrapped messages are read whole.
+Only lines that hold an anchor of a rule are decoded and shown to the grammars (see `engine`); a line that says what
+one before it said is only counted (see `lanes`).  A block knows some of the text after it, so that tracebacks and
+wrapped messages are read whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import BinaryIO
 
-from ncclkit.evidence import c10d, gloo, nccl, p2p, progress, python, stacks, store, system, torchrun
-from ncclkit.evidence.grammar import Line, Rule
+from ncclkit.evidence import engine, nccl, python, stacks
+from ncclkit.evidence.engine import FOLD, KNOWN, LONG, Choice
+from ncclkit.evidence.grammar import Line
+from ncclkit.evidence.lanes import Lanes
 from ncclkit.evidence.prefix import parse
+from ncclkit.evidence.streams import Readable
 from ncclkit.model import Event
 
 BLOCK = 4 << 20
 AHEAD = 256 << 10
 """How far a multi-line message may reach beyond its block, in bytes."""
 WIDE = 2048
-"""Longest line that is read whole; of a longer one this much on both sides of what was found in it."""
+"""A line longer than `LONG` is read in windows of this many bytes, with as much before and after them."""
 
-GRAMMARS = (c10d, gloo, store, torchrun, system, p2p)
-"""Everything that is no line of NCCL's own log, Python's or a stack."""
-GATE = tuple(dict.fromkeys(needle for grammar in (nccl, *GRAMMARS, python, stacks) for needle in grammar.GATE))
-RULES: tuple[Rule, ...] = (*nccl.OTHER, *(rule for grammar in GRAMMARS for rule in grammar.RULES))
+Shown = tuple[int, bytes, int, Choice]
+"""Where a line begins in its block, its bytes, its number, and what may be found in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,57 +51,65 @@ class Block:
     number: int
     """Line number of the first line, 1-based."""
     context: Context
+    last: bool = False
+    """True for the end of the file."""
+    ends: int = -1
+    """Line ends before `limit`; counted on the way."""
+    looked: bool = False
+    """True once the lines after one were looked at."""
     lines: dict[int, Line] = field(default_factory=dict)
     """Lines taken apart so far, by where they begin: many tracebacks look ahead over the same lines."""
 
+    def feed(self, lanes: Lanes) -> None:
+        """Hand over what the block's own lines say, in their order; floods of lines are only counted."""
+        for start, raw, number, choice in self._shown():
+            lanes.take(self, start, raw, number, choice)
+        self.lines.clear()  # they know this block
+
+    def told(self, start: int, end: int, number: int, choice: Choice) -> tuple[list[Event], bool]:
+        """The events of a line, and whether they depend on the lines after it."""
+        self.looked = False
+        return list(self.read(start, end, number, choice)), self.looked
+
     def events(self) -> Iterator[Event]:
-        """Events of the block's own lines, in order; progress last."""
-        number, counted = self.number, 0
-        for start, end in self.hits():
-            number += self.data.count(b"\n", counted, start)
+        """The same, every line read."""
+        for start, raw, number, choice in self._shown():
+            yield from self.read(start, start + len(raw), number, choice)
+
+    def _shown(self) -> Iterator[Shown]:
+        places = engine.places(self.data, self.limit)
+        return self._every() if places is None else self._some(places)
+
+    def _every(self) -> Iterator[Shown]:
+        """All lines that may say something, every line looked at."""
+        at, number, known = 0, self.number, KNOWN
+        text = self.data[: self.limit]
+        bars = b"\r" in text
+        for number, raw in enumerate(text.split(b"\n"), self.number):
+            if len(raw) > LONG or (bars and b"\r" in raw):
+                yield from _parted(raw, at, number)
+            elif (choice := known[raw.translate(FOLD)]) is not None:
+                yield at, raw, number, choice
+            at += len(raw) + 1
+        self.ends = number - self.number
+
+    def _some(self, places: Sequence[int]) -> Iterator[Shown]:
+        """The same, with only the lines at these places looked at."""
+        data, end, counted, number, known = self.data, 0, 0, self.number, KNOWN
+        for place in places:
+            if place < end:
+                continue
+            start = data.rfind(b"\n", end, place) + 1 or end
+            end = data.find(b"\n", place, self.limit)
+            end = self.limit if end < 0 else end
+            raw = data[start:end]
+            whole = len(raw) <= LONG and b"\r" not in raw
+            if whole and known[raw.translate(FOLD)] is None:
+                continue
+            number += data.count(b"\n", counted, start)
             counted = start
-            yield from self.read(start, end, number)
-        for start, end in self.latest():
-            line = self.line(start, end, self.number + self.data.count(b"\n", 0, start))
-            yield from progress.read(line)
-
-    def hits(self) -> list[tuple[int, int]]:
-        """(start, end) of each line, or part of a line, that holds one of the gate's literals."""
-        found: dict[int, int] = {}
-        find = self.data.find
-        for needle in GATE:
-            at = find(needle, 0, self.limit)
-            while at >= 0:
-                start, end = self.bounds(at)
-                found[start] = max(end, found.get(start, 0))
-                at = find(needle, max(end, at + 1), self.limit)
-        return sorted(found.items())
-
-    def latest(self) -> list[tuple[int, int]]:
-        """The last lines that may tell progress, found from the end and in the order of the file."""
-        found: dict[int, int] = {}
-        for needle in progress.ANCHORS:
-            at = self.limit
-            for _ in range(progress.LOOKS):
-                at = self.data.rfind(needle, max(0, self.limit - progress.REACH), at)
-                if at < 0:
-                    break
-                start, end = self.bounds(at)
-                found[start] = max(end, found.get(start, 0))
-        return sorted(found.items())
-
-    def bounds(self, at: int) -> tuple[int, int]:
-        """The line around a position, at most `WIDE` wide on a side; carriage returns split it (progress bars)."""
-        at += self.data[at] == 10  # a literal may begin with the end of the line before
-        low, high = max(0, at - WIDE), min(len(self.data), at + WIDE)
-        start = self.data.rfind(b"\n", low, at) + 1 or low
-        end = self.data.find(b"\n", at, high)
-        end = high if end < 0 else end
-        if self.data.find(b"\r", start, end) >= 0:
-            start = self.data.rfind(b"\r", start, at) + 1 or start
-            cut = self.data.find(b"\r", at, end)
-            end = end if cut < 0 else cut
-        return start, end
+            yield from _parted(raw, start, number)
+        self.ends = number - self.number + data.count(b"\n", counted, self.limit)
 
     def line(self, start: int, end: int, number: int) -> Line:
         """The line at these bytes, with its prefix taken apart."""
@@ -114,62 +122,69 @@ class Block:
         if context.rank is not None and (line.rank is None or line.local):
             line.rank, line.local = context.rank, False
         line.end = end
-        line.following = lambda: self.following(end, number)
+        line.following = lambda label: self.following(end, number, label)
         self.lines[start] = line
         return line
 
-    def following(self, end: int, number: int) -> Iterator[Line]:
-        """The lines after a position, prefix taken apart, as far as this block reaches."""
+    def following(self, end: int, number: int, label: bytes = b"") -> Iterator[Line]:
+        """The lines after a position that hold a label, prefix taken apart, as far as this block reaches."""
+        self.looked = True
         at, last = self.data.find(b"\n", end) + 1, min(len(self.data), end + AHEAD)
-        while 0 < at < last:
-            number += 1
-            stop = self.data.find(b"\n", at)
+        while 0 < at < last and (place := self.data.find(label, at, last)) >= 0:
+            start = self.data.rfind(b"\n", at, place) + 1 or at
+            number += 1 + self.data.count(b"\n", at, start)
+            stop = self.data.find(b"\n", start)
             stop = len(self.data) if stop < 0 else stop
-            yield self.line(at, min(stop, at + WIDE), number)
+            yield self.line(start, min(stop, start + WIDE), number)
             at = stop + 1
 
-    def read(self, start: int, end: int, number: int) -> Iterator[Event]:
+    def read(self, start: int, end: int, number: int, choice: Choice) -> Iterator[Event]:
         """What the grammars say about one line; of one kind at most one event."""
         raw = self.data[start:end]
-        rules, code = _candidates(raw)
-        code = code or raw.startswith(b"#0 ")
-        if not rules and not code:
+        choice = choice.within(raw)
+        if not choice.rules and not choice.code:
             return
         line = self.line(start, end, number)
         if b"NCCL" in raw:
             nccl.place(line)
         seen: set[str] = set()
-        for rule in rules:
+        for rule in choice.rules:
             event = rule.read(line) if rule.kind not in seen else None
             if event is not None:
                 seen.add(event.kind)
                 yield event
-        if code:
+        if choice.code:
             yield from python.read(line)
             yield from stacks.read(line)
 
 
-CODE = (*python.GATE, b"Thread ")
-_KNOWN: dict[bytes, tuple[tuple[Rule, ...], bool]] = {}
+def _parted(line: bytes, at: int, number: int) -> Iterator[Shown]:
+    """What may say something of one line: carriage returns split it (progress bars), a long one is cut in windows."""
+    for raw in line.split(b"\r"):
+        choice = KNOWN[raw.translate(FOLD)]
+        if choice is not None and len(raw) <= LONG:
+            yield at, raw, number, choice
+        elif choice is not None:
+            yield from _windows(raw, at, number)
+        at += len(raw) + 1
 
 
-def _candidates(raw: bytes) -> tuple[tuple[Rule, ...], bool]:
-    """The rules whose anchor stands in a line, and whether it may be code's own word.
+def _windows(raw: bytes, at: int, number: int) -> Iterator[Shown]:
+    """The parts of a long line that hold an anchor in their middle, and the rules of the anchors that do."""
+    cells = {0} if raw.startswith(engine.GDB) else set()
+    for anchor in engine.ANCHORS:
+        place = raw.find(anchor)
+        while place >= 0:
+            cells.add(place // WIDE)
+            place = raw.find(anchor, (place // WIDE + 1) * WIDE)
+    for cell in sorted(cells):
+        low, high = max(0, (cell - 1) * WIDE), min(len(raw), (cell + 2) * WIDE)
+        window, middle = raw[low:high], cell * WIDE - low
+        if choice := engine.choose(window.translate(FOLD)):
+            yield at + low, window, number, choice.middle(window, middle, middle + WIDE)
 
-    Floods are one line with other numbers, so the answer is remembered by what is left without digits.
-    """
-    shape = raw.translate(None, b"0123456789")
-    known = _KNOWN.get(shape)
-    if known is None:
-        rules = nccl.INFO if b"NCCL INFO" in raw else RULES
-        known = tuple(rule for rule in rules if rule.anchor in raw), any(mark in raw for mark in CODE)
-        if len(_KNOWN) > 2000:
-            _KNOWN.clear()
-        _KNOWN[shape] = known
-    return known
 
-
-def blocks(stream: BinaryIO, context: Context) -> Iterator[Block]:
+def blocks(stream: Readable, context: Context) -> Iterator[Block]:
     """Cut a stream into blocks at line ends; a line longer than a block is cut where the block ends."""
     rest, number = b"", 1
     while chunk := stream.read(BLOCK):
@@ -177,8 +192,8 @@ def blocks(stream: BinaryIO, context: Context) -> Iterator[Block]:
         limit = data.rfind(b"\n", 0, max(0, len(data) - AHEAD)) + 1
         if limit == 0:
             limit = max(0, len(data) - AHEAD)
-        yield Block(data, limit, number, context)
-        number += data.count(b"\n", 0, limit)
+        yield (block := Block(data, limit, number, context))
+        number += block.ends if block.ends >= 0 else data.count(b"\n", 0, limit)
         rest = data[limit:]
     if rest:
-        yield Block(rest, len(rest), number, context)
+        yield Block(rest, len(rest), number, context, last=True)

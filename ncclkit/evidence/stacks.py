@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 from ncclkit.evidence.grammar import Data, Line, clip, frame
 from ncclkit.model import Event
 
-GATE = (b"(most recent call", b"Thread ", b"\n#0 ")
 LIMIT = 200
+WIDEST = 20_000
+"""Characters of one frame, its wrapped lines included."""
 
 # Thread 1302975 (active): "MainThread"        Thread 4711 (idle+gil): "MainThread"
 PYSPY = re.compile(r'^Thread (?P<tid>0x[0-9A-F]+|\d+) \((?P<state>[a-z+]+)\)(?:: "(?P<name>[^"]*)")?\s*$')
@@ -45,8 +47,8 @@ def read(line: Line) -> Iterator[Event]:
 def _collect(line: Line, pattern: re.Pattern[str], thread: str, tool: str) -> Iterator[Event]:
     frames: list[Data] = []
     raw = [line.text]
-    bodies = [later.body for later in line.own(LIMIT)]
-    for body in _unwrapped([line.body, *bodies]) if tool == "gdb" else bodies:
+    bodies = (later.body for later in line.own(LIMIT))
+    for body in _unwrapped(line.body, bodies) if tool == "gdb" else bodies:
         match = pattern.match(body)
         if not match:
             break
@@ -59,15 +61,17 @@ def _collect(line: Line, pattern: re.Pattern[str], thread: str, tool: str) -> It
         )
 
 
-def _unwrapped(lines: list[str]) -> list[str]:
-    """gdb wraps long argument lists; the rest of a frame is indented."""
-    joined: list[str] = []
+def _unwrapped(joined: str, lines: Iterator[str]) -> Iterator[str]:
+    """gdb wraps long argument lists; the rest of a frame is indented.  Ends where the next stack begins."""
     for text in lines:
-        if joined and text[:1] in (" ", "\t"):
-            joined[-1] = f"{joined[-1].rstrip()} {text.strip()}"
+        if text[:1] in (" ", "\t"):
+            joined = f"{joined.rstrip()} {text.strip()}"[:WIDEST]
         else:
-            joined.append(text)
-    return joined
+            yield joined
+            joined = text
+            if text.startswith("#0 "):
+                return
+    yield joined
 
 
 def of_processes(events: list[Event], heads: list[tuple[int, int, int | None]]) -> list[Event]:
@@ -77,8 +81,10 @@ def of_processes(events: list[Event], heads: list[tuple[int, int, int | None]]) 
     """
     chosen: list[Event] = []
     place: tuple[int, int | None, str] | None = None
+    starts = [number for number, _, _ in heads]
     for event in events:
-        pid, rank = next(((p, r) for number, p, r in reversed(heads) if number <= event.line), (event.pid, None))
+        above = bisect_right(starts, event.line)
+        _, pid, rank = heads[above - 1] if above else (0, event.pid, None)
         data = dict(event.data) | {"pid": pid}
         event = replace(event, pid=pid, rank=event.rank if rank is None else rank, data=data)
         follows = place is not None and event.line <= place[0] and place[1:] == (pid, data["tool"])

@@ -6,8 +6,6 @@ import re
 
 from ncclkit.evidence.grammar import Data, Line, Rule, rule, whole
 
-GATE = (b".cpp:", b"imed out", b"rror", b"fail", b"Failed", b"onnection")
-
 
 def _seconds(match: re.Match[str], data: Data, line: Line) -> Data:
     """``60000ms`` and ``60 s`` of a time limit, both as milliseconds."""
@@ -57,6 +55,13 @@ RULES: tuple[Rule, ...] = (
         r"failed to connect/validate to host (?P<host>[^\s]+):(?P<port>\d+) - timed out"
         r"(?:.*?timeout=(?P<timeout_ms>\d+)ms)?",
         ints="port timeout_ms",
+    ),
+    # TCP client failed to connect/validate to host 10.0.0.1:29500 - retrying (try=3, timeout=60000ms, delay=4040ms): …
+    rule(
+        "store.retry",
+        "failed to connect/validate",
+        r"failed to connect/validate to host (?P<host>[^\s]+):(?P<port>\d+) - retrying \(try=(?P<tries>\d+)",
+        ints="port tries",
     ),
     # The IPv6 network addresses of (node-1, 29500) cannot be retrieved (gai error: -2 - Name or service not known).
     rule(
@@ -116,16 +121,17 @@ RULES: tuple[Rule, ...] = (
     rule(
         "store.lost",
         "failed on SocketImpl",
-        r"(?P<message>\w+ failed on SocketImpl\(.*?\): (?:Broken pipe|Connection reset by peer).*)",
+        r"(?P<message>\w{1,60} failed on SocketImpl\(.{0,400}?\): (?:Broken pipe|Connection reset by peer).*)",
     ),
     # RuntimeError: Connection reset by peer  (torch <= 2.5, store)       RuntimeError: Broken pipe
-    rule(
-        "store.lost",
-        "RuntimeError: ",
-        r"RuntimeError: (?P<message>(?:Connection reset by peer|Broken pipe|Socket Timeout).*)",
+    # RuntimeError: Socket Timeout
+    *(
+        rule("store.lost", f"RuntimeError: {text}", rf"RuntimeError: (?P<message>{text}.*)")
+        for text in ("Connection reset by peer", "Broken pipe", "Socket Timeout")
     ),
     # Miscellaneous client with incorrect VALIDATE query is detected       Ping failed, invalid value returned from
     # server
+    # Miscellaneous client without VALIDATE query is detected
     rule("store.foreign", "VALIDATE query", r"^(?P<message>.*VALIDATE query.*)"),
     rule("store.foreign", "Ping failed", r"(?P<message>Ping failed.*)"),
     # Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set
@@ -133,6 +139,12 @@ RULES: tuple[Rule, ...] = (
         "rendezvous.error",
         "expected, but not set",
         r"(?P<message>environment variable (?P<name>\w+) expected, but not set)",
+    ),
+    # DistStoreError: use_libuv was requested but PyTorch was built without libuv support
+    rule(
+        "rendezvous.error",
+        "was requested but PyTorch was built without",
+        r"(?P<message>(?P<name>use_libuv) was requested but PyTorch was built without.*)",
     ),
     # torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError     RendezvousConnectionError: The connection to
     # the C10d store has failed.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import codecs
-import gzip
 import hashlib
 import io
 import lzma
@@ -13,6 +12,9 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO, Protocol
+
+from ncclkit.evidence import packers
+from ncclkit.evidence.ends import Ends
 
 PEEK = 64 << 10
 LARGEST = 32 << 30
@@ -43,11 +45,14 @@ class Readable(Protocol):
 
 
 class Hashed(io.RawIOBase):
-    """A binary stream that keeps the digest and the length of what passed through it."""
+    """A binary stream that keeps the digest and the length of what passed through it.
 
-    def __init__(self, stream: Readable) -> None:
+    most: bytes after which it ends, so that a file that grows as fast as it is read has an end; 0 = no limit.
+    """
+
+    def __init__(self, stream: Readable, most: int = 0) -> None:
         super().__init__()
-        self.stream = stream
+        self.stream, self.most = stream, most
         self.digest = hashlib.sha256()
         self.bytes = 0
 
@@ -58,16 +63,32 @@ class Hashed(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read and digest."""
         view = memoryview(buffer)
+        if self.most:
+            view = view[: max(0, self.most - self.bytes)]
         chunk = self.stream.read(len(view)) or b""
         view[: len(chunk)] = chunk
         self.digest.update(chunk)
         self.bytes += len(chunk)
         return len(chunk)
 
-    def restart(self, file: BinaryIO) -> None:
-        """Begin again at the start of a file that was read out of order."""
-        file.seek(0)
+    def restart(self, file: BinaryIO | None = None) -> None:
+        """Begin again, at the start of a file that was read out of order."""
+        if file is not None:
+            file.seek(0)
         self.digest, self.bytes = hashlib.sha256(), 0
+
+    def skip(self, end: int) -> None:
+        """Let the bytes before `end` of a file pass; nothing is kept of them but the digest."""
+        if not isinstance(self.stream, io.BufferedReader):
+            return
+        buffer = memoryview(bytearray(1 << 20))
+        while self.bytes < end and (size := self.stream.readinto(buffer[: end - self.bytes])):
+            self.take(buffer[:size])
+
+    def take(self, data: memoryview) -> None:
+        """Count and digest what somebody else read."""
+        self.digest.update(data)
+        self.bytes += len(data)
 
     def drain(self) -> None:
         """Read what is left, so that digest and length are those of the whole file."""
@@ -106,6 +127,8 @@ class Text(io.RawIOBase):
         self.decoder = codecs.getincrementaldecoder(wide)("replace") if wide else None
         self.total = 0
         self.problem = ""
+        self.ends = Ends()
+        """Of what was read, before any decoding."""
 
     def readable(self) -> bool:
         """True."""
@@ -117,6 +140,7 @@ class Text(io.RawIOBase):
         left = size
         while left > 0 and not self.problem and (chunk := self._chunk(min(left, 1 << 20))):
             left -= len(chunk)
+            self.ends.add(chunk)
             parts.append(self.decoder.decode(chunk).encode("utf-8", "replace") if self.decoder else chunk)
         return b"".join(parts)
 
@@ -143,12 +167,18 @@ class Text(io.RawIOBase):
 
 
 def unpack(stream: Hashed) -> tuple[Readable, str]:
-    """The plain stream behind a compressed one, and the packing ("" for none; "zip" and "zst" stay packed)."""
+    """The plain stream behind a compressed one, and the packing ("" for none).
+
+    Two stay packed: "zip", and "zst?", which no module here can unpack.
+    """
     buffered = io.BufferedReader(stream, PEEK)
     head = buffered.peek(512)
     packing = next((name for magic, name in PACKED.items() if head.startswith(magic)), "")
     if packing == "gz":
-        return gzip.GzipFile(fileobj=buffered), packing
+        return packers.gz(buffered), packing
+    if packing == "zst":
+        plain = packers.zst(buffered)
+        return (plain, packing) if plain is not None else (buffered, "zst?")
     if packing == "xz":
         return lzma.LZMAFile(buffered), packing
     if packing == "bz2":

@@ -6,7 +6,6 @@ import re
 
 from ncclkit.evidence.grammar import Data, Line, Rule, rule, whole
 
-GATE = (b"signal SIG", b"local_rank:", b"rror", b"fail", b"illed")
 
 SIGNALS = {
     "HUP": 1,
@@ -59,6 +58,10 @@ def _stop(match: re.Match[str], data: Data, line: Line) -> Data:
     return data | {"signal": SIGNALS.get(data["signal"], None), "_pid": data["pid"]}
 
 
+def _death(match: re.Match[str], data: Data, line: Line) -> Data:
+    return {"signal": SIGNALS.get(match["name"] or "") or whole(match["signal"])}
+
+
 def _task(match: re.Match[str], data: Data, line: Line) -> Data:
     code, name = data.pop("code", None), (data.pop("said", None) or "").strip()
     words = {"Killed": 9, "Aborted": 6, "Segmentation fault": 11, "Bus error": 7, "Terminated": 15}
@@ -89,9 +92,38 @@ RULES: tuple[Rule, ...] = (
     rule(
         "elastic.stop",
         "signal SIG",
-        r"(?:Sending|Terminating) process (?P<pid>\d+) (?:closing|via) signal SIG(?P<signal>\w+)",
+        r"(?:Sending|Terminating|Closing) process (?P<pid>\d+) (?:closing|via) signal SIG(?P<signal>\w+)",
         ints="pid",
         make=_stop,
+    ),
+    # Unable to shutdown process 4712 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL
+    rule(
+        "elastic.stop",
+        "forcefully exiting via",
+        r"Unable to shutdown process (?P<pid>\d+) via .{1,40}, forcefully exiting via (?:Signals\.)?SIG(?P<signal>\w+)",
+        ints="pid",
+        make=_stop,
+    ),
+    # Received Signals.SIGTERM death signal, shutting down workers       Received 15 death signal (older)
+    rule(
+        "elastic.signal",
+        "death signal, shutting down",
+        r"Received (?:Signals\.SIG(?P<name>\w+)|(?P<signal>\d{1,3})) death signal",
+        make=_death,
+    ),
+    # torch.distributed.elastic.multiprocessing.api.SignalException: Process 4700 got signal: 15
+    rule(
+        "elastic.signal",
+        "SignalException: Process",
+        r"SignalException: Process (?P<_pid>\d+) got signal: (?P<signal>\d+)",
+        ints="_pid signal",
+    ),
+    # [default] Worker group FAILED. 2/3 attempts left; will restart worker group
+    rule(
+        "elastic.restart",
+        "attempts left; will restart",
+        r"(?P<left>\d{1,9})/(?P<of>\d{1,9}) attempts left; will restart worker group",
+        ints="left of",
     ),
     # torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal SIGKILL
     rule(
@@ -117,15 +149,18 @@ RULES: tuple[Rule, ...] = (
         pid=None,
     ),
     # slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.
-    # oom-kill event(s) in step
-    rule(
-        "slurm.event",
-        "oom",
-        r"(?:slurmstepd|srun).*(?:oom[_-]kill event|OOM Killed)",
-        what="oom",
-        task=None,
-        exitcode=None,
-        signal=9,
+    # slurmstepd: error: Exceeded step memory limit at some point.     oom-kill event(s) in step
+    *(
+        rule(
+            "slurm.event",
+            anchor,
+            r"(?:slurmstepd|srun).*(?:oom[_-]kill event|OOM Killed|Exceeded (?:step|job) memory limit)",
+            what="oom",
+            task=None,
+            exitcode=None,
+            signal=9,
+        )
+        for anchor in ("oom_kill event", "oom-kill event", "OOM Killed", " memory limit")
     ),
     # srun: error: n2: task 3: Out Of Memory
     rule(
@@ -147,6 +182,7 @@ RULES: tuple[Rule, ...] = (
         signal=15,
     ),
     # slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-21T01:02:03 DUE TO NODE FAILURE …
+    # srun: error: Node failure on n2
     rule("slurm.event", "NODE FAIL", r"DUE TO NODE FAIL", what="node_fail", task=None, exitcode=None, signal=None),
     rule(
         "slurm.event",

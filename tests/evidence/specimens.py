@@ -113,6 +113,129 @@ NCCL = [
     (HEAD + "NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "nccl.info", {"family": "gdr_disabled"}),
     (HEAD + "NCCL INFO P2P is disabled between connected GPUs 1 and 0.", "nccl.info", {"family": "p2p_disabled"}),
     (HEAD + "NCCL INFO NVLS multicast support is not available on dev 0", "nccl.info", {"family": "nvls"}),
+    (
+        HEAD + "NCCL INFO Channel 00/08 :    0   1   3   2",
+        "nccl.ring",
+        {"channel": 0, "order": [0, 1, 3, 2], "whole": True},
+    ),
+    (
+        HEAD + "NCCL INFO Channel 01/32 :    0    7  126  12...",
+        "nccl.ring",
+        {"channel": 1, "order": [0, 7, 126], "whole": False},
+    ),
+    (HEAD + "NCCL INFO Channel 00/32 : 0", "nccl.ring", {"order": [0], "whole": True}),
+    (HEAD + "NCCL INFO Ring 05 : 2 -> 3 -> 0", "nccl.ring", {"channel": 5, "order": [2, 3, 0], "whole": False}),
+    (
+        HEAD + "NCCL INFO Trees [0] 1/-1/-1->3->-1 [1] -1/-1/-1->3->2",
+        "nccl.tree",
+        {
+            "algo": "TREE",
+            "trees": [
+                {"channel": 0, "children": [1], "rank": 3, "parent": None},
+                {"channel": 1, "children": [], "rank": 3, "parent": 2},
+            ],
+        },
+    ),
+    (
+        HEAD + "NCCL INFO Trees [0] 1/-1/-1->0->-1|-1->0->1/-1/-1 [1] -1/-1/-1->0->1|1->0->-1/-1/-1",
+        "nccl.tree",
+        {
+            "trees": [
+                {"channel": 0, "children": [1], "rank": 0, "parent": None},
+                {"channel": 1, "children": [], "rank": 0, "parent": 1},
+            ]
+        },
+    ),
+    (
+        HEAD + "NCCL INFO Tree 0 : 8 -> 3 -> 1/2/-1",
+        "nccl.tree",
+        {"trees": [{"channel": 0, "children": [1, 2], "rank": 3, "parent": 8}]},
+    ),
+    (HEAD + "NCCL INFO NVLS Trees : [0] 1/2/-1->0->-1", "nccl.tree", {"algo": "NVLS_TREE"}),
+    (
+        HEAD + "NCCL INFO Pattern 4, crossNic 0, nChannels 16, bw 20.000000/24.000000, type NVL/PIX, sameChannels 1",
+        "nccl.graph",
+        {
+            "pattern": "ring",
+            "channels": 16,
+            "bw_intra": 20.0,
+            "bw_inter": 24.0,
+            "type_intra": "NVL",
+            "type_inter": "PIX",
+        },
+    ),
+    (
+        HEAD + "NCCL INFO 2 coll channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer",
+        "nccl.channels",
+        {"coll": 2, "collnet": None, "nvls": 0, "p2p": 2, "per_peer": 2},
+    ),
+    (
+        HEAD + "NCCL INFO comm 0x7f10 rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0",
+        "nccl.layout",
+        {"comm": "0x7f10", "rank": 3, "nranks": 16, "nodes": 2, "local_ranks": 8, "local_rank": 3, "mnnvl": 0},
+    ),
+    (
+        HEAD + "NCCL INFO Init timings - ncclCommInitRank: rank 3 nranks 8 total 1.25 (kernels 0.20, bootstrap 1.05)",
+        "nccl.timing",
+        {"what": "init", "api": "ncclCommInitRank", "total": 1.25, "parts": {"kernels": 0.2, "bootstrap": 1.05}},
+    ),
+    (
+        HEAD + "NCCL INFO Init timings: rank 3 nranks 8 total 1.25 (kernels 0.20, bootstrap 1.05)",
+        "nccl.timing",
+        {"api": None, "total": 1.25},
+    ),
+    (
+        HEAD
+        + "NCCL INFO Bootstrap timings total 0.014 (create 0.001, send 0.000, recv 0.011, ring 0.001, delay 0.000)",
+        "nccl.timing",
+        {"what": "bootstrap", "total": 0.014},
+    ),
+    (HEAD + "NCCL INFO Connected all rings", "nccl.connected", {"what": "rings", "gdr": None}),
+    (HEAD + "NCCL INFO Connected all rings, use ring PXN 0 GDR 1", "nccl.connected", {"what": "rings", "gdr": 1}),
+    (HEAD + "NCCL INFO Connected NVLS tree", "nccl.connected", {"what": "NVLS tree"}),
+    (
+        HEAD + "NCCL INFO NET/IB: [1] mlx5_1:uverbs1:1/RoCE provider=mlx5 speed=400000 context=0x5 pciPath=/sys/x ar=1",
+        "nccl.nic",
+        {"index": 1, "name": "mlx5_1", "port": 1, "link": "RoCE", "speed": 400000, "pci": "/sys/x", "devices": 1},
+    ),
+    (
+        HEAD + "NCCL INFO NET/IB : Made virtual device [0] name=mlx5_0+mlx5_1 speed=800000 ndevs=2",
+        "nccl.nic",
+        {"name": "mlx5_0+mlx5_1", "speed": 800000, "devices": 2, "port": None},
+    ),
+    (
+        HEAD + "NCCL INFO NET/Socket : Using [0]ens7:10.0.0.1<0> [1]veth7:fe80::1%veth7<0>",
+        "nccl.socket_devices",
+        {"devices": ["ens7:10.0.0.1", "veth7:fe80::1%veth7"]},
+    ),
+    (
+        HEAD + "NCCL INFO MNNVL busId 0x1b000 fabric UUID 12.34 cliqueId 0x7 state 3 healthMask 0x0",
+        "nccl.fabric",
+        {"bus": "1b000", "uuid": "12.34", "clique": "0x7", "state": 3, "health": "0x0"},
+    ),
+    (HEAD + "NCCL INFO cudaDriverVersion 12080", "nccl.driver", {"version": 12080}),
+    (
+        HEAD + "NCCL INFO AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_RSxLD_AGxST nchannels 16 nthreads 512",
+        "nccl.tuning",
+        {"op": "AllReduce", "bytes": 4096, "algo": "Symmetric", "proto": "AllReduce_RSxLD_AGxST", "channels": 16},
+    ),
+    (
+        HEAD + "NCCL INFO AllGather [Copy Engine]: 4096 Bytes -> cudaMemcpyBatchAsync",
+        "nccl.tuning",
+        {"algo": "Copy Engine", "proto": "cudaMemcpyBatchAsync", "channels": None},
+    ),
+    (
+        HEAD + "NCCL INFO comm 0x7f10 rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId 5d000 - Revoke COMPLETE, result 0",
+        "nccl.destroy",
+        {"how": "revoke", "phase": "done", "result": 0},
+    ),
+    (
+        HEAD + "NCCL INFO comm 0x7f10 rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId 5d000 - Abort START",
+        "nccl.destroy",
+        {"how": "abort", "phase": "start", "result": None},
+    ),
+    (HEAD + "NCCL INFO NCCL_IB_HCA set to mlx5_0", "nccl.env", {"name": "NCCL_IB_HCA", "value": "mlx5_0"}),
+    (HEAD + "NCCL INFO Invalid value fast for NCCL_NTHREADS, using default -2.", "nccl.info", {"family": "bad_value"}),
     ("NCCL version 2.28.9+cuda13.0", "nccl.version", {"version": "2.28.9", "cuda": "13.0"}),
     (HEAD + "NCCL INFO NCCL version 2.28.9+cuda13.0", "nccl.version", {"version": "2.28.9"}),
 ]
@@ -278,7 +401,22 @@ C10D = [
         "[rank1]:[E1121 23:59:01.9 logger.cpp:1] To our best knowledge, the lagging/dead/mismatched ranks that caused "
         "the desync are: [2]",
         "c10d.desync",
-        {},
+        {"seq": None, "missing": [], "waiting": []},
+        1,
+    ),
+    (
+        "[rank1]:[E1121 23:59:01.9 logger.cpp:1] \n\t - To our best knowledge, the lagging/dead/mismatched ranks that "
+        "caused the desync are:\n\t   - [0, 2] joined but didn't finish collective #5 (count from 1)\n\t     [1] "
+        "finished collective #4, but didn't join collective #5 (count from 1)",
+        "c10d.desync",
+        {"seq": 5, "missing": [1], "waiting": [0, 2]},
+        None,
+    ),
+    (
+        "[rank1]:[E1121 23:59:01.9 logger.cpp:1] To our best knowledge, ranks [3, 5] are the lagging ranks that caused "
+        "this timeout. They never joined any collectives",
+        "c10d.desync",
+        {"seq": None, "missing": [3, 5]},
         1,
     ),
     (
@@ -513,6 +651,38 @@ LAUNCHERS = [
         {"what": "task_exit", "task": "3", "exitcode": 1},
     ),
     ("srun: error: n2: task 3: Killed", "slurm.event", {"what": "task_exit", "signal": 9}),
+    (
+        "mpirun noticed that process rank 3 with PID 4711 on node n2 exited on signal 9 (Killed).",
+        "elastic.exit",
+        {"signal": 9, "pid": 4711, "local_rank": None},
+    ),
+    (
+        "[2026-11-21 01:02:03,456] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', "
+        "'--local_rank=3', '--deepspeed'] exits with return code = -9",
+        "elastic.exit",
+        {"local_rank": 3, "exitcode": -9, "signal": 9},
+    ),
+    (
+        "n2: [2026-11-21 01:02:03,456] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 4711",
+        "elastic.stop",
+        {"pid": 4711},
+    ),
+    (
+        "[rank: 1] Child process with PID 4711 terminated with code 1. Forcefully terminating all other processes",
+        "elastic.exit",
+        {"pid": 4711, "exitcode": 1},
+    ),
+    (
+        "W1121 01:02:03.0 99 api.py:1] Unable to shutdown process 4712 via Signals.SIGTERM, forcefully exiting via "
+        "Signals.SIGKILL",
+        "elastic.stop",
+        {"pid": 4712, "signal": 9},
+    ),
+    (
+        "[default] Worker group FAILED. 2/3 attempts left; will restart worker group",
+        "elastic.restart",
+        {"left": 2, "of": 3},
+    ),
 ]
 
 SYSTEM = [
@@ -562,6 +732,42 @@ SYSTEM = [
         {"device": "ens1f0np0", "state": "down"},
     ),
     ("[ 1234.567890] DMAR: [DMA Read] Request device [17:00.0] fault addr 0x1000", "kernel.iommu", {}),
+    (
+        "[ 1234.567890] Out of memory: Kill process 4711 (python) score 987 or sacrifice child",
+        "kernel.oom",
+        {"pid": 4711, "memcg": False},
+    ),
+    (
+        "[ 1234.567890] traps: python[4711] general protection fault ip:7f sp:7e error:0 in libcuda.so.550.54[7f+1]",
+        "kernel.segfault",
+        {"pid": 4711, "library": "libcuda.so.550.54"},
+    ),
+    (
+        "[ 1234.567890] nvidia-nvswitch3: SXid (PCI:0000:85:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+        "kernel.sxid",
+        {"sxid": 20034, "bus": "0000:85:00.0", "fatal": True},
+    ),
+    (
+        "[ 1234.567890] mlx5_core 0000:17:00.0: Port module event: module 0, Cable unplugged",
+        "kernel.link",
+        {"device": "0000:17:00.0", "state": "down"},
+    ),
+    ("[ 1234.567890] bnxt_en 0000:17:00.0 ens1: NIC Link is Down", "kernel.link", {"device": "ens1", "state": "down"}),
+    (
+        "[ 1234.567890] watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:4711]",
+        "kernel.stall",
+        {"what": "soft_lockup", "pid": 4711, "seconds": 22},
+    ),
+    (
+        "[ 1234.567890] nfs: server store1 not responding, still trying",
+        "kernel.stall",
+        {"what": "nfs", "name": "store1", "pid": None},
+    ),
+    (
+        "[ 1234.567890] pcieport 0000:16:00.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0",
+        "kernel.pcie",
+        {"device": "0000:17:00.0", "severity": "uncorrected (fatal)"},
+    ),
     ("OSError: [Errno 24] Too many open files", "system.error", {"what": "too_many_files"}),
     ("OSError: [Errno 28] No space left on device", "system.error", {"what": "no_space"}),
     (

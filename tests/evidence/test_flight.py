@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 from ncclkit import evidence
+from ncclkit.evidence import files, opcodes
 
 ALL = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
 
@@ -167,6 +172,71 @@ def test_json_dumps_and_a_rank_told_inside(tmp_path):
     assert [row["kind"] for row in reading.inputs] == ["flight"] * 3
 
 
-def test_point_to_point_is_left_out(tmp_path):
-    sends = [entry(1), entry(2, "send 1->2", is_p2p=True)]
-    assert write(tmp_path, {rank: dump(sends if rank == 1 else [entry(1)]) for rank in range(4)}) == {}
+def test_what_torch_writes_here_is_read(tmp_path):
+    """The dump of the installed torch, written by its own C++ pickler and as its JSON."""
+    c10d = pytest.importorskip("torch._C._distributed_c10d")
+    if not hasattr(c10d, "_dump_fr_trace"):
+        pytest.skip("this torch writes no dump on CPUs")
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    env = os.environ | {"TORCH_FR_BUFFER_SIZE": "100"}
+    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, env=env, timeout=120)
+    dumps = {name: files.read(str(tmp_path / name))[0].dump for name in ("fr_rank_0", "fr_rank_0.json")}
+    for one in dumps.values():
+        calls = one.collectives["0", "default_pg"]
+        assert (one.rank, one.version, list(calls.seqs)) == (0, "2.10", [1, 2, 3])
+        assert {one.kinds[n][:3] for n in calls.kinds} == {("gloo", "all_reduce", (60, ((3, 20),)))}
+    frames = dumps["fr_rank_0"].frames(*dumps["fr_rank_0"].newest)
+    assert [frame["func"] for frame in frames if frame["file"] == str(script)] == ["step", "<module>"]
+    assert opcodes.is_plain((tmp_path / "fr_rank_0").read_bytes())
+
+
+JOB = """
+import sys
+import torch
+import torch.distributed as dist
+import torch._C._distributed_c10d as c10d
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+def step():
+    dist.all_reduce(torch.ones(3, 20))
+for _ in range(3):
+    step()
+open(sys.argv[1] + "/fr_rank_0", "wb").write(c10d._dump_fr_trace())
+value = c10d._dump_fr_trace_json()
+open(sys.argv[1] + "/fr_rank_0.json", "wb").write(value if isinstance(value, bytes) else value.encode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "host"),
+    [
+        ("nccl_trace_rank_3", 3, ""),
+        ("comm_lib_trace_rank_12", 12, ""),
+        ("trace_host-3_rank_12", 12, "host-3"),
+        ("fr_dump_node-1_7", 7, "node-1"),
+        ("fr_dump_node-1_7.json", 7, "node-1"),
+        ("nccl_trace_gpu07.cluster_rank_3", 3, ""),
+    ],
+)
+def test_ranks_and_hosts_in_names(tmp_path, name, rank, host):
+    value = dump([entry(1)])
+    data = json.dumps(value).encode() if name.endswith("json") else pickle.dumps(value, 2)
+    (tmp_path / name).write_bytes(data)
+    (event,) = evidence.read([tmp_path / name]).events
+    assert (event.rank, event.host) == (rank, host)
+
+
+def test_a_dump_is_compact_between_processes(tmp_path):
+    """What a worker sends back: columns of 26 bytes a call, and the stacks of the last calls only."""
+    frames = [{"name": f"f{n}", "filename": "/work/train.py", "line": n} for n in range(20)]
+    value = dump([entry(seq, frames=frames) for seq in range(1, 2001)])
+    (tmp_path / "fr_rank_0").write_bytes(pickle.dumps(value, 2))
+    assert len(pickle.dumps(files.read(str(tmp_path / "fr_rank_0"))[0].dump)) < 26 * 2000 + 20_000
+
+
+def test_workers_tell_the_same(tmp_path):
+    done = [entry(1), entry(2)]
+    for rank in range(4):
+        (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump(done if rank == 2 else [*done, waiting(3)]), 4))
+    with ProcessPoolExecutor(2) as pool:
+        assert evidence.read([tmp_path], executor=pool) == evidence.read([tmp_path])

@@ -1,86 +1,111 @@
-"""Bytes nobody thought of: they are read, or refused in one sentence."""
+"""Bytes nobody thought of: they are read, or refused in one sentence; nothing runs, nothing hangs, no row is lost.
+
+The corpus of the fuzzers, then a bounded run of hypothesis over the same targets.  ``tests/fuzz/run.py`` is the long
+run with atheris; its figures are in ``tests/bench/results/fuzz.json``.
+"""
 
 from __future__ import annotations
 
+import os
 import pickle
+import re
+import socket
+import subprocess
+import sys
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclkit import evidence
-from ncclkit.evidence import KINDS
-from ncclkit.model import NcclkitError, to_json
-from tests.evidence import specimens
-from tests.evidence.test_flight import dump, entry, waiting
-from tests.evidence.test_python import TRACE
-from tests.evidence.test_ras import TEXT
-from tests.evidence.test_stacks import FAULT, GDB, PYSPY
+from tests.fuzz.targets import TARGETS, check
+from tests.fuzz.watch import Broken, watched
 
-LINES = [
-    case[0]
-    for case in (
-        *specimens.NCCL,
-        *specimens.C10D,
-        *specimens.GLOO,
-        *specimens.STORE,
-        *specimens.LAUNCHERS,
-        *specimens.SYSTEM,
-    )
-]
-SEEDS = [
-    *(line.encode() for line in LINES),
-    *(part.encode() for part in ("\n".join(TRACE), TEXT, FAULT, GDB, PYSPY)),
-    b"9" * 5000,
-    b"\x80\x02",
-    b"\x1f\x8b\x08",
-]
-DUMP = pickle.dumps(dump([entry(1), waiting(2)]), 2)
-PIECES = st.lists(
-    st.one_of(
-        st.sampled_from(SEEDS),
-        st.binary(max_size=40),
-        st.sampled_from([b"\n", b"\r", b"\0", b"\x1b[", b"{", b"[", b'"', b"rank3: "]),
-    ),
-    max_size=12,
-)
-BOUNDED = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
-)
+EACH = pytest.mark.parametrize("name", TARGETS)
+QUICK = [name for name in TARGETS if name != "repeated"]
+BOUNDED = settings(max_examples=120, deadline=None, derandomize=True)
+CUTS = st.lists(st.tuples(st.integers(0, 4096), st.integers(0, 64), st.binary(max_size=24)), max_size=6)
+GLUE = st.sampled_from([b"", b"\n", b"\r", b"\0", b"\x1b[31m", b"\xff\xfe", b"{", b"[", b'"', b"rank3: ", b"9" * 5000])
 
 
-def read(tmp_path, data):
-    path = tmp_path / "rank1.log"
-    path.write_bytes(data)
-    try:
-        reading = evidence.read([path])
-    except NcclkitError as error:
-        assert "\n" not in str(error)
-        return
-    for event in reading.events:
-        assert event.kind in KINDS and len(event.text) <= 2000
-        assert set(KINDS[event.kind]) <= event.data.keys()
-        to_json(event)
+@EACH
+def test_the_corpus(name):
+    seeds = TARGETS[name].seeds()
+    assert len(seeds) >= 4
+    for data in seeds:
+        check(TARGETS[name], data)
 
 
+@pytest.mark.parametrize("name", QUICK)
 @BOUNDED
-@given(st.binary(max_size=400))
-def test_arbitrary_bytes(tmp_path, data):
-    read(tmp_path, data)
+@given(st.data())
+def test_seeds_with_damage(name, data):
+    """Pieces of two seeds, glued, with bytes replaced."""
+    seeds = st.sampled_from(TARGETS[name].seeds())
+    parts = data.draw(st.tuples(seeds, GLUE, seeds))
+    text = b"".join(parts[: data.draw(st.integers(1, 3))])
+    for at, gone, put in data.draw(CUTS):
+        text = text[:at] + put + text[at + gone :]
+    check(TARGETS[name], text)
 
 
+@pytest.mark.parametrize("name", QUICK)
 @BOUNDED
-@given(PIECES)
-def test_pieces_of_real_lines(tmp_path, pieces):
-    read(tmp_path, b"".join(pieces))
+@given(data=st.binary(max_size=400))
+def test_arbitrary_bytes(name, data):
+    check(TARGETS[name], data)
 
 
-@BOUNDED
-@given(st.sampled_from(SEEDS), st.integers(0, 300), st.binary(max_size=6))
-def test_lines_with_damage(tmp_path, line, at, damage):
-    read(tmp_path, line[:at] + damage + line[at:])
+REGULAR = [b"(", b" ", b"\t", b"a ", b"0", b"1.", b"::", b"[0]", b"- ", b'File "a", line 1, in ', b"#0 0x1 in ", b"=,"]
 
 
-@BOUNDED
-@given(st.integers(0, len(DUMP)), st.binary(max_size=4), st.integers(0, 4))
-def test_dumps_with_damage(tmp_path, at, damage, gone):
-    read(tmp_path, DUMP[:at] + damage + DUMP[at + gone :])
+@pytest.mark.parametrize("name", ["log", "stacks", "ras", "document"])
+@pytest.mark.parametrize("unit", REGULAR, ids=repr)
+def test_what_makes_patterns_run_away(name, unit):
+    """Each seed's first words before, and after, a long run of one thing."""
+    for seed in TARGETS[name].seeds()[:4]:
+        run = unit * (20_000 // len(unit))
+        check(TARGETS[name], seed[:60] + run + seed[60:120])
+
+
+@pytest.mark.parametrize("number", [b"9" * 30, b"0", b"-1", b"0x" + b"f" * 40], ids=["endless", "0", "-1", "hex"])
+@pytest.mark.parametrize("name", QUICK)
+def test_numbers_that_nobody_meant(name, number):
+    """Each number of a seed in turn is another; the seed itself stands before and after them."""
+    for seed in TARGETS[name].seeds():
+        if len(seed) < 3000 and seed.isascii():
+            places = [match.span() for match in re.finditer(rb"\d+", seed)][:40]
+            check(TARGETS[name], b"\n".join([seed, *(seed[:a] + number + seed[b:] for a, b in places), seed]))
+            for a, b in places[:8]:
+                check(TARGETS[name], seed[:a] + number + seed[b:])
+
+
+def open_for_writing(path):
+    with open(path, "w") as out:
+        out.write("x")
+
+
+ACTS = {
+    "os.system": lambda path: os.system("true"),  # noqa: S605
+    "subprocess": lambda path: subprocess.run([sys.executable, "--version"]),
+    "open": open_for_writing,
+    "socket": lambda path: socket.socket().close(),
+    "pickle.find_class": lambda path: pickle.loads(b"cposix\ngetcwd\n."),  # noqa: S301
+    "os.remove": lambda path: os.remove(path),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_the_watch_sees_it(tmp_path, act):
+    path = tmp_path / "x"
+    with pytest.raises(Broken, match=act), watched(10):
+        try:
+            ACTS[act](path)
+        except Exception as error:  # what a reader would make of it
+            raise AssertionError from error
+    assert not path.exists()
+
+
+def test_the_watch_ends_what_does_not_end():
+    with pytest.raises(Broken, match="too long"), watched(0.05):
+        while True:
+            pass

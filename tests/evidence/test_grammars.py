@@ -7,7 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.evidence import KINDS
+from ncclkit.evidence import (
+    KINDS,
+    c10d,
+    cpp,
+    engine,
+    families,
+    gloo,
+    kernel,
+    launchers,
+    monitor,
+    nccl,
+    p2p,
+    store,
+    system,
+    topology,
+    torchrun,
+)
 from tests.evidence import specimens
 
 DOCS = Path(__file__).parents[2] / "docs" / "events.md"
@@ -15,10 +31,15 @@ PLAIN = [*specimens.NCCL, *specimens.GLOO, *specimens.STORE, *specimens.LAUNCHER
 WRAPPERS = {
     "plain": "{}",
     "torchrun": "[default3]:{}",
-    "role": "[trainer3|0]:{}",
+    "role": "[trainer3|11]:{}",
+    "hostname": "[node-9|trainer3|11]:{}",
     "mpirun": "[1,3]<stderr>:{}",
     "ray": "\x1b[36m(RayWorker pid=4711, ip=10.0.0.7)\x1b[0m {}",
     "kubectl": "2026-11-21T01:02:03.123456789Z stderr F {}",
+    "pod": "[pod/trainer-3/pytorch] {}",
+    "compose": "trainer-3  | {}",
+    "journal": "Nov 21 01:02:03 node-9 python[4711]: {}",
+    "pdsh": "node-9: {}",
     "logger": "2026-11-21 01:02:03,123 {}",
     "bar": "Train:  20%|##   | 375/1881 [3:40:16<16:05:32, 35.55s/it]{}",
     "crlf": "{}\r",
@@ -131,6 +152,26 @@ def test_docs_list_exactly_the_kinds_and_their_fields():
     told = {kind: set(re.findall(r"`(\w+)`", fields)) for kind, fields in rows}
     assert told.keys() == KINDS.keys()
     assert {kind: set(fields) - told[kind] for kind, fields in KINDS.items() if set(fields) - told[kind]} == {}
+
+
+RULED = (c10d, cpp, families, gloo, kernel, launchers, monitor, nccl, p2p, store, system, topology, torchrun)
+
+
+def said_above(module):
+    """The comments of a module: each line, each block as one line, and what stands far apart in either."""
+    for block in re.findall(r"(?:^ *#.*\n)+", Path(module.__file__).read_text(), re.MULTILINE):
+        lines = [line.strip().removeprefix("#").strip() for line in block.splitlines()]
+        for text in (" ".join(lines), *lines):
+            for part in (text, *re.split(r" {4,}", text)):
+                yield part
+                yield "NCCL INFO " + part
+
+
+@pytest.mark.parametrize("rules", [nccl.INFO, engine.RULES], ids=["info", "other"])
+def test_every_rule_stands_under_a_specimen(rules):
+    specimen = [text for module in RULED for text in said_above(module)]
+    bare = [r for r in rules if not any(r.anchor.decode() in text and r.pattern.search(text) for text in specimen)]
+    assert [(rule.kind, rule.anchor) for rule in bare] == []
 
 
 def test_every_event_has_all_fields_of_its_kind(look):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import io
 import json
 import lzma
 import os
+import resource
 import stat
 import zipfile
 
@@ -131,6 +133,59 @@ def test_a_file_that_vanishes_is_a_problem(tmp_path, monkeypatch):
     assert "cuda.error" in kinds(reading) and "gone.log" in reading.problems[0]
 
 
+def test_a_file_that_grows_as_fast_as_it_is_read_ends_where_it_ended_at_first(tmp_path, monkeypatch):
+    path = tmp_path / "job.log"
+    path.write_text(GOOD)
+
+    class Growing(io.FileIO):
+        def read(self, size=-1):
+            with open(path, "ab") as more:
+                more.write(b"ValueError: later\n" * 100)
+            return super().read(size)
+
+    monkeypatch.setattr(inputs, "opened", lambda name: Growing(name))
+    reading = evidence.read([path])
+    assert kinds(reading) == kinds(evidence.read(["-"], stdin=io.BytesIO(GOOD.encode())))
+    assert (reading.inputs[0]["bytes"], reading.inputs[0]["lines"]) == (len(GOOD), 2)
+    assert reading.inputs[0]["sha256"] == hashlib.sha256(GOOD.encode()).hexdigest()
+
+
+def test_files_without_a_size_are_read():
+    facts = {fact.name: fact.value for fact in evidence.read(["/proc/self/limits"]).facts}
+    assert facts["limits.nofile.soft"] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("*.out", ["rank9.out", "rank10.out"]),
+        ("**/*.out", ["rank9.out", "rank10.out", "sub/deep/rank1.out"]),
+        ("rank?.out", ["rank9.out"]),
+        ("s*b", ["sub/deep/rank1.out"]),
+        ("rank[1-9]*.out", ["rank9.out", "rank10.out"]),
+        ("a[1].out", ["a[1].out"]),
+    ],
+)
+def test_patterns_are_filled_in_here_where_the_shell_did_not(tmp_path, pattern, names):
+    for name in (
+        "rank10.out",
+        "rank9.out",
+        "sub/deep/rank1.out",
+        ".hidden.out",
+        *(["a[1].out"] if "a[" in pattern else []),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(GOOD)
+    reading = evidence.read([tmp_path / pattern])
+    assert [os.path.relpath(row["path"], tmp_path) for row in reading.inputs] == names
+
+
+def test_a_pattern_that_matches_nothing_is_one_sentence(tmp_path):
+    with pytest.raises(NcclkitError, match=r"Nothing matches .*\*\.out") as error:
+        evidence.read([f"{tmp_path}/*.out"])
+    assert "\n" not in str(error.value)
+
+
 def test_standard_input():
     reading = evidence.read(["-"], stdin=io.BytesIO(GOOD.encode()))
     assert "cuda.error" in kinds(reading) and reading.inputs[0]["path"] == "-"
@@ -152,7 +207,7 @@ def test_folders_are_read_in_order_without_hidden_files_and_programs(tmp_path):
 def test_rows_of_inputs(look):
     row = look(GOOD, "rank3.log").inputs[0]
     assert (row["bytes"], row["lines"], row["kind"], row["events"], row["ranks"]) == (len(GOOD), 2, "log", 3, [3])
-    assert row["sha256"] == __import__("hashlib").sha256(GOOD.encode()).hexdigest()
+    assert row["sha256"] == hashlib.sha256(GOOD.encode()).hexdigest()
 
 
 def test_a_run_folder(tmp_path):

@@ -120,3 +120,118 @@ def test_a_torn_traceback_gives_no_event(only):
 def test_victims_only_report_what_others_did(only, last, victim):
     (event,) = only("python.exception", "\n".join([*TRACE[:-1], last]))
     assert event.data["victim"] is victim
+
+
+OTHER = [*TRACE[:3], '  File "/home/me/train.py", line 9, in main', "    y = data[j]", "ValueError: bad value"]
+RANKED = {
+    "host": "node-{}: ",
+    "pipe": "worker_{}  | ",
+    "mpich": "[{}] ",
+    "pod": "[pod/trainer-{}/pytorch] ",
+    "journal": "Nov 21 01:02:0{} node-1 python[47{}1]: ",
+    "clock": "Sat Nov 21 01:02:0{} 2026[1,{}]<stderr>:",
+}
+
+
+def mixed(*tracebacks):
+    """Lines of several processes, one line of each in turn."""
+    longest = max(map(len, tracebacks))
+    return [lines[n] for n in range(longest) for lines in tracebacks if n < len(lines)]
+
+
+def told(events):
+    return sorted((event.data["type"], tuple(f["line"] for f in event.data["frames"])) for event in events)
+
+
+@pytest.mark.parametrize("prefix", RANKED.values(), ids=list(RANKED))
+def test_any_prefix_of_a_process_keeps_tracebacks_apart(only, prefix):
+    """The clock of a prefix may tick, its other numbers tell who speaks."""
+    tracebacks = [
+        [prefix.format(*[rank] * prefix.count("{}")) + line for line in lines]
+        for rank, lines in enumerate((TRACE, OTHER))
+    ]
+    events = only("python.exception", "\n".join(mixed(*tracebacks)))
+    assert told(events) == [("IndexError", (12, 7)), ("ValueError", (12, 9))]
+
+
+def test_the_same_traceback_of_many_ranks_is_told_without_any_prefix(only):
+    (event,) = only("python.exception", "\n".join(mixed(*[TRACE] * 8)))
+    check(event)
+    assert (event.count, event.rank, event.line) == (8, None, 8)
+
+
+def test_of_the_same_way_to_different_ends_each_end_is_told(only):
+    ends = [[*TRACE[:-1], f"{kind}: of rank"] for kind in ("ValueError", "KeyError", "ValueError")]
+    events = only("python.exception", "\n".join(mixed(*ends)))
+    assert sorted((event.data["type"], event.count) for event in events) == [("KeyError", 1), ("ValueError", 2)]
+    assert {tuple(frame["line"] for frame in event.data["frames"]) for event in events} == {(12, 7)}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        mixed(TRACE, OTHER),
+        mixed(TRACE, ["", "", *OTHER]),
+        [*TRACE[:4], OTHER[0], *TRACE[4:], *OTHER[1:]],
+        [*TRACE[:6], *OTHER, TRACE[6]],
+        [OTHER[0], *TRACE[:4], *OTHER[1:], *TRACE[4:]],
+    ],
+    ids=["lockstep", "late", "header_inside", "one_in_the_other", "end_inside"],
+)
+def test_what_cannot_be_told_apart_has_no_frames(only, lines):
+    """The last lines still stand; no frame is given to an exception that may not be its own."""
+    events = only("python.exception", "\n".join(lines))
+    assert {event.data["type"] for event in events} >= {"IndexError", "ValueError"}
+    assert all(told([event])[0][1] in ((), (12, 7)) for event in events if event.data["type"] == "IndexError")
+    assert all(told([event])[0][1] in ((), (12, 9)) for event in events if event.data["type"] == "ValueError")
+
+
+def test_two_frames_on_one_line_are_torn(only):
+    torn = [*TRACE[:4], TRACE[4].strip("\n") + TRACE[4], *TRACE[5:]]
+    assert [event.data["frames"] for event in only("python.exception", "\n".join(torn))] == [[]]
+
+
+def test_a_message_of_many_lines_is_one_traceback(only):
+    text = [
+        *TRACE[:-1],
+        "RuntimeError: Error(s) in loading state_dict for Net:",
+        "\tsize mismatch for a",
+        "\tand for b",
+    ]
+    (event,) = only("python.exception", "\n".join([*text, "E1121 01:02:03.0 99 api.py:1] failed"]))
+    assert len(event.data["frames"]) == 2
+
+
+UNCAUGHT = """\
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0 PG GUID 0(default_pg) Rank {0}] Process group watchdog thread terminated with exception: [Rank {0}]
+Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96 (0x7f01 in /opt/torch/lib/libc10.so)
+frame #1: c10d::ProcessGroupNCCL::ncclCommWatchdog() + 0x10c (0x7f02 in /opt/torch/lib/libtorch_cuda.so)
+frame #2: <unknown function> + 0xd6df4 (0x7f03 in /usr/lib/libstdc++.so.6)
+""".splitlines()
+
+
+def test_an_uncaught_exception_of_cpp_is_told_with_its_stack(only):
+    (event,) = only("cpp.exception", "\n".join(f"[default3]:{line.format(3)}" for line in UNCAUGHT))
+    assert (event.rank, event.data["type"], event.data["victim"]) == (3, "c10::DistBackendError", True)
+    assert event.data["message"].startswith("[PG ID 0")
+    assert event.data["raised"]["func"] == "checkTimeout" and event.data["raised"]["line"] == 632
+    assert [frame["file"].rpartition("/")[2] for frame in event.data["frames"]] == [
+        "libc10.so",
+        "libtorch_cuda.so",
+        "libstdc++.so.6",
+    ]
+
+
+def test_mixed_ends_of_cpp_are_told_apart_by_their_prefix_only(only):
+    ends = [[f"[default{rank}]:{line.format(rank)}" for line in UNCAUGHT] for rank in range(4)]
+    assert [len(event.data["frames"]) for event in only("cpp.exception", "\n".join(mixed(*ends)))] == [3] * 4
+    bare = only("cpp.exception", "\n".join(mixed(*[[line.format(rank) for line in UNCAUGHT] for rank in range(4)])))
+    assert all((event.data["message"], event.data["frames"], event.data["raised"]) == ("", [], None) for event in bare)
+
+
+def test_a_libuv_that_was_not_built_in_is_no_consequence(only):
+    text = "torch.distributed.DistStoreError: use_libuv was requested but PyTorch was built without libuv support"
+    (event,) = only("python.exception", text)
+    assert not event.data["victim"]

@@ -108,6 +108,79 @@ def test_carriage_returns_of_bars_hide_nothing(look):
     assert events["cuda.error"].line == 1
 
 
+PREFIXES = [  # before the line, and what it tells of rank, host and process
+    ("[default3]:", (3, "", None)),
+    ("[trainer3|11]:", (11, "", None)),
+    ("[trainer:3|11]: ", (11, "", None)),
+    ("[node-9|trainer3|11]:", (11, "node-9", None)),
+    ("[1,3]<stderr>:", (3, "", None)),
+    ("Sat Nov 21 01:02:03 2026[1,3]<stderr>:", (3, "", None)),
+    ("[prterun-n1-77@1,3][n2:4711]<stdout>: ", (3, "n2", 4711)),
+    ("\x1b[36m(RayTrainWorker pid=4711, ip=10.0.0.7)\x1b[0m ", (None, "10.0.0.7", 4711)),
+    ("(VllmWorker rank=3 pid=4711) ", (3, "", 4711)),
+    ("(WorkerDict(policy) pid=4711) ", (None, "", 4711)),
+    ("(pid=4711, ip=10.0.0.7) ", (None, "10.0.0.7", 4711)),
+    ("(raylet, ip=10.0.0.7) ", (None, "10.0.0.7", None)),
+    ("[pod/trainer-3/pytorch] ", (None, "trainer-3", None)),
+    ("trainer-3  | ", (None, "trainer-3", None)),
+    ("2026-11-21T01:02:03.5Z stderr F [default3]:", (3, "", None)),
+    ("Nov 21 01:02:03 node-9.cluster python[4711]: ", (None, "node-9", 4711)),
+    ("2026-11-21T01:02:03+0000 node-9 python[4711]: ", (None, "node-9", 4711)),
+    ("[rank3]: ", (3, "", None)),
+    ("[rank: 3] ", (3, "", None)),
+    ("node-9: [rank3]: ", (3, "node-9", None)),
+    ("[default0]:[rank3]: ", (3, "", None)),
+    ("11/21/2026 01:02:03 - ERROR - __main__ - ", (None, "", None)),
+]
+
+
+@pytest.mark.parametrize(("prefix", "who"), PREFIXES, ids=[prefix.strip() for prefix, _ in PREFIXES])
+def test_a_prefix_is_stripped_and_what_it_knows_is_kept(only, prefix, who):
+    (event,) = only("cuda.error", f"{prefix}RuntimeError: CUDA error: device-side assert triggered\n")
+    assert (event.rank, event.host, event.pid) == who
+    assert event.data["error"] == "device-side assert triggered"
+
+
+@pytest.mark.parametrize("text", ["epoch_3 | step 12/100", "step-3 | iteration 12", "Train: 20% | step 12/100"])
+def test_a_column_of_a_table_is_no_host(look, text):
+    assert {event.host for event in look(text + "\n").events} <= {""}
+
+
+KERNEL = {  # the clock and the host of the kernel's log
+    "[ 1234.567890] ": ("", None),
+    "[Sat Nov 21 01:02:03 2026] ": ("", (2026, 11, 21, 1, 2, 3)),
+    "Nov 21 01:02:03 node-9 kernel: [ 1234.567890] ": ("node-9", (2026, 11, 21, 1, 2, 3)),
+    "Nov  1 01:02:03 node-9.cluster kernel: ": ("node-9", (2026, 11, 1, 1, 2, 3)),
+    "Dec 21 01:02:03 node-9 kernel: ": ("node-9", (2025, 12, 21, 1, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("prefix", KERNEL)
+@pytest.mark.parametrize(
+    ("text", "kind", "pid"),
+    [
+        ("NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name=python, GPU has fallen off the bus.", "kernel.xid", 4711),
+        ("Out of memory: Killed process 4711 (python) total-vm:99kB", "kernel.oom", 4711),
+        ("mlx5_core 0000:17:00.0 ens1f0np0: Link down", "kernel.link", None),
+        ("DMAR: [DMA Write NO_PASID] Request device [17:00.0] fault addr 0x1000", "kernel.iommu", None),
+        ("python[4711]: segfault at 10 ip 7f sp 7e error 4 in libnccl.so.2[7f+1]", "kernel.segfault", 4711),
+    ],
+)
+def test_the_kernel_speaks_in_many_clothes(tmp_path, prefix, text, kind, pid):
+    path = tmp_path / "dmesg.txt"
+    path.write_text(prefix + text + "\n")
+    os.utime(path, (seconds(2026, 11, 22, 0, 0, 0),) * 2)
+    (event,) = [event for event in evidence.read([path]).events if event.kind == kind]
+    host, clock = KERNEL[prefix]
+    assert (event.host, event.pid, event.time) == (host, pid, clock and seconds(*clock))
+
+
+@pytest.mark.parametrize("zone", ["+0000", "Z", "+00:00", ".000000+00:00"])
+def test_the_journal_tells_its_zone(only, zone):
+    (event,) = only("kernel.xid", f"2026-11-21T01:02:03{zone} node-9 kernel: NVRM: Xid (PCI:0000:1b:00): 79, x\n")
+    assert (event.host, event.time) == ("node-9", 1795222923)
+
+
 def seconds(*clock):
     return time.mktime((*clock, 0, 0, -1))
 

@@ -73,7 +73,7 @@ def test_agent_needs_only_a_bare_python_39(path):
 
 
 def test_every_import_is_a_declared_dependency():
-    package = modules_of("dependencies") | modules_of("gpu")
+    package = modules_of("dependencies") | modules_of("gpu") | modules_of("fast")
     assert imported(MODULES) - package == set()
     assert imported(TESTS) - package - modules_of("test") == set()
 

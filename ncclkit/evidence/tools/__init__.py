@@ -1,0 +1,93 @@
+"""What other tools print, in files of its own or between the lines of a log: facts of hosts, measured bandwidths.
+
+A log is only searched for these at its beginning and end (see `search`), where job scripts print them; a small file
+is searched whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from ncclkit.evidence import inputs
+from ncclkit.evidence.ends import Ends
+from ncclkit.evidence.prefix import parse
+from ncclkit.evidence.tools import collected, kernel, nccltests, rdma, smi
+from ncclkit.evidence.tools.document import Document, Tool
+from ncclkit.model import Fact
+
+__all__ = ["SMALL", "WINDOW", "Document", "at_ends", "facts", "search"]
+
+TOOLS: tuple[Tool, ...] = (*smi.TOOLS, *collected.TOOLS, *kernel.TOOLS, *rdma.TOOLS, *nccltests.TOOLS)
+ANCHORS = tuple(anchor for tool in TOOLS for anchor in tool.anchors)
+TASK = re.compile(rb"^ {0,4}\d{1,5}: ", re.MULTILINE)
+"""srun -l; believed where most lines look like this."""
+MOST = 200
+LONG = 1000
+"""Characters of a line that are looked at; rows of the widest matrix have 500."""
+WINDOW = 32 << 10
+"""Bytes at both ends of a large text in which the anchors are looked for."""
+SMALL = 256 << 10
+"""Text up to this size is searched whole."""
+
+
+def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Document]:
+    """Documents at the beginning and at the end of a file of so many `lines`; `rank` is the one in its name.
+
+    Nothing is decoded where no anchor stands in the text, or in the `WINDOW` at both ends of one that is not small.
+    """
+    first, last = ends.pieces()
+    if wide := inputs.width(first):
+        first, last = first.decode(wide, "replace").encode("utf-8", "replace"), b""
+    small, found = not last and len(first) <= SMALL, []
+    if _anchored(first if small else first[:WINDOW]) or (not last and _anchored(first[-WINDOW:])):
+        found = search(first, path, rank)
+    if _anchored(last[-WINDOW:]):
+        start = last.find(b"\n") + 1
+        found += search(last[start:], path, rank, lines - last.count(b"\n", start) + last.endswith(b"\n"))
+    return found
+
+
+def search(text: bytes, path: str, rank: int | None = None, first: int = 1) -> list[Document]:
+    """Documents in a piece of a file that begins at line `first`, at most `MOST` of a speaker."""
+    return [document for page in _pages(text, path, rank, first) for document in islice(page, MOST)]
+
+
+def _anchored(text: bytes) -> bool:
+    return any(anchor in text for anchor in ANCHORS)
+
+
+class _Page:
+    """The lines of one speaker of a file, launcher prefix taken off."""
+
+    def __init__(self, path: str, rank: int | None) -> None:
+        self.path, self.rank = path, rank
+        self.lines: list[str] = []
+        self.numbers: list[int] = []
+
+    def __iter__(self) -> Iterator[Document]:
+        """What the tools find, each with its place as the source of its facts."""
+        for at, line in enumerate(self.lines):
+            for tool in TOOLS:
+                document = tool.read(self.lines, at) if tool.start.search(line) else None
+                if document is not None:
+                    yield document.placed(self.path, self.numbers[at], self.rank)
+
+
+def _pages(text: bytes, path: str, rank: int | None, first: int) -> list[_Page]:
+    pages: dict[str, _Page] = {}
+    tasks = len(TASK.findall(text)) > 0.5 * text.count(b"\n")
+    for number, raw in enumerate(text.decode("utf-8", "replace").replace("\0", "").split("\n"), first):
+        line = parse(raw.rstrip("\r")[:LONG], tasks=tasks)
+        speaker = line.rank if rank is None and not line.local else rank
+        page = pages.setdefault(line.speaker, _Page(path, speaker))
+        page.lines.append(line.text)
+        page.numbers.append(number)
+    return list(pages.values())
+
+
+def facts(documents: Sequence[Document]) -> list[Fact]:
+    """The facts of a file's documents, each once; all RDMA ports of a host in one of them."""
+    once = {(fact.name, fact.rank, str(fact.value)): fact for document in documents for fact in document.facts}
+    return rdma.joined(list(once.values()))

@@ -1,0 +1,142 @@
+"""Tables of nccl-tests, 2.0 to 2.17: columns by their titles, what they do not name from their arithmetic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ncclkit.evidence.tools.document import Document, Tool, number
+from ncclkit.evidence.tools.guess import guess
+from ncclkit.model import Event, Fact, Measurement
+
+LONGEST = 50_000
+"""Lines of one table, or between it and what is told of it: NCCL's own lines stand in between."""
+OPS = {"alltoall": "all_to_all", "alltoallv": "all_to_all", "sendrecv": "send_recv"}
+"""Program of nccl-tests → operation, where the names differ."""
+TYPES = {
+    "float": "float32",
+    "half": "float16",
+    "double": "float64",
+    "bfloat16": "bfloat16",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+}
+"""Type of nccl-tests → name in torch, where they differ."""
+SIDES = ("out-of-place", "in-place")
+HEADER = re.compile(r"^#\s+(?:size|bytes)\s.*\bbusbw\b")
+DEVICE = re.compile(r"^#\s+Rank\s+(\d{1,7})\s.{0,60}?\bon\s+(\S+)\s+device\s+\d+")
+PROGRAM = re.compile(r"\b([a-z_]{4,14})_perf\b")
+END = re.compile(r"^# Avg bus bandwidth\s*:\s*([\d.]+)")
+VERSION = re.compile(r"^# nccl-tests version .*\bnccl-library=(\d{4,6})\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the comments above a table tell."""
+
+    program: str
+    ranks: int
+    hosts: int
+    repeats: int
+    version: str
+
+    @property
+    def op(self) -> str:
+        """The operation in torch's words; "" where no line names the program."""
+        return OPS.get(self.program, self.program)
+
+
+def _setup(lines: Sequence[str]) -> Setup:
+    """The comments of the run that ends with these lines."""
+    lines = [line for line in lines if line[:1] == "#" or "_perf" in line]
+    begin = max((n for n, line in enumerate(lines) if line.startswith("# nThread")), default=0)
+    earlier = max((n for n, line in enumerate(lines[:begin]) if END.match(line)), default=0)
+    ranks = {match[1]: match[2] for match in filter(None, map(DEVICE.match, lines[begin:]))}
+    repeats = re.search(r"\biters: (\d{1,9})\b(?! agg)", re.sub(r"warmup iters: \d+|agg iters: \d+", "", lines[begin]))
+    # the program is named above its settings, in the command line or by itself, else below
+    named = [m[1] for line in [*lines[begin:], *lines[earlier:begin][::-1]] for m in PROGRAM.finditer(line[:1000])]
+    version = next((m[1] for m in map(VERSION.match, lines[earlier:]) if m), "")
+    return Setup(
+        named[0] if named else "", len(ranks), len(set(ranks.values())), int(repeats[1]) if repeats else 0, version
+    )
+
+
+def _table(lines: Sequence[str], at: int) -> Document | None:
+    columns = lines[at].lstrip("#").split()
+    rows, average = [], None
+    for place in range(at + 1, min(len(lines), at + LONGEST)):
+        line = lines[place]
+        if (row := _row(columns, line)) is not None:
+            rows.append(row)
+        elif line.startswith("#"):
+            end = END.match(line)
+            average = float(end[1]) if end else average
+            if end or HEADER.match(line) or line.startswith("# nThread"):
+                break
+    if not rows:
+        return None
+    return document(rows, _setup(lines[max(0, at - LONGEST) : at + 1]), lines[at].rstrip(), average)
+
+
+def document(rows: Sequence[Mapping[str, Any]], setup: Setup, text: str, average: float | None = None) -> Document:
+    """The document of rows that hold lists of cells by column; `text` is the line that stands for them."""
+    op, ranks = guess(rows, setup.op, setup.ranks)
+    measured = [m for row in rows for m in _measured(row, op, ranks, setup)]
+    known = [m.wrong for m in measured if m.wrong is not None]
+    wrong = sum(known) if known else None
+    data = {"op": op, "ranks": ranks or None, "rows": len(rows), "wrong": wrong, "average": average}
+    facts = [Fact("software.nccl", _version(int(setup.version)))] if setup.version else []
+    return Document("nccl-tests", facts, measured, [Event("nccltests.table", text, data=data)])
+
+
+def _row(columns: Sequence[str], line: str) -> dict[str, Any] | None:
+    """A row by its columns; those of the two halves as lists of two."""
+    cells = line.split()
+    if len(cells) < len(columns) or not cells[0].isdigit() or not 0 < len(cells[0]) < 19 or not cells[1].isdigit():
+        return None
+    row: dict[str, Any] = {}
+    for title, cell in zip(columns, cells, strict=False):
+        row.setdefault({"bytes": "size", "N": "count", "op": "redop"}.get(title, title), []).append(cell)
+    times, rates = row.get("time", []), row.get("busbw", [])
+    good = len(times) == len(rates) == len(row.get("algbw", [])) and all(number(cell) is not None for cell in times)
+    return row if good and row.get("type", [""])[0].isidentifier() else None
+
+
+def _measured(row: Mapping[str, Any], op: str, ranks: int, setup: Setup) -> Iterator[Measurement]:
+    checks = row.get("#wrong", [])
+    tails = [number(cell) for cell in row.get("i_p99", [])]
+    for side, (how, time, algbw, busbw) in enumerate(zip(SIDES, row["time"], row["algbw"], row["busbw"], strict=False)):
+        wrong = number(checks[side]) if side < len(checks) else None
+        yield Measurement(
+            op=op,
+            bytes=int(row["size"][0]),
+            dtype=TYPES.get(row["type"][0], row["type"][0]),
+            ranks=ranks,
+            hosts=setup.hosts,
+            backend="nccl",
+            time_us=float(number(time) or 0.0),
+            p99_us=tails[side] if side < len(tails) else None,
+            spread=None,
+            algbw=float(number(algbw) or 0.0),
+            busbw=None if ranks == 1 else number(busbw),
+            wrong=None if wrong is None else int(wrong),
+            repeats=setup.repeats,
+            run=how,
+        )
+
+
+def _version(code: int) -> str:
+    """``22907`` → ``2.29.7``; before 2.9 the code had one digit less for the minor version."""
+    if code >= 10000:
+        return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
+    return f"{code // 1000}.{code // 100 % 10}.{code % 100}"
+
+
+TOOLS = (
+    # #     size       count    type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+    Tool((b"busbw", b"Avg bus bandwidth"), HEADER, _table),
+)

@@ -1,0 +1,114 @@
+"""A Slurm job id stands for what the job wrote, as Slurm's own commands tell; these here are scripts in their place."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ncclkit import evidence
+from ncclkit.evidence import slurmjob
+from ncclkit.model import NcclkitError
+
+GOOD = "RuntimeError: CUDA error: boom\n"
+SHOWN = (
+    "JobId=12345 JobName=train UserId=me(1000) JobState=RUNNING Command=/home/me/a job.sh WorkDir={0} "
+    "StdErr={0}/my errors.txt StdIn=/dev/null StdOut={0}/out.txt Power= TresPerNode=gres:gpu:8\n"
+)
+FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+OLD = """case "$*" in *StdOut*) echo 'sacct: error: Invalid field requested: "StdOut"' >&2; exit 1;; esac; """
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """``slurm(scontrol=…, sacct=…)`` puts scripts with these names first on the path."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def install(**scripts):
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin" if scripts else str(folder))
+        for name, body in scripts.items():
+            (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+            (folder / name).chmod(0o755)
+
+    monkeypatch.chdir(tmp_path)
+    return install
+
+
+def logs(folder, *names):
+    for name in names:
+        (folder / name).write_text(GOOD)
+
+
+def read(job):
+    reading = evidence.read([job])
+    return [os.path.basename(row["path"]) for row in reading.inputs], reading.problems
+
+
+@pytest.mark.parametrize("job", ["12345", "slurm:12345"])
+def test_a_running_job_gives_its_output_and_its_errors(tmp_path, slurm, job):
+    logs(tmp_path, "out.txt", "my errors.txt")
+    slurm(scontrol=f'test "$*" = "show job -o 12345" && cat <<X\n{SHOWN.format(tmp_path)}X')
+    assert read(job) == (["my errors.txt", "out.txt"], [])
+
+
+def test_one_file_for_both_is_read_once_and_a_missing_one_is_named(tmp_path, slurm):
+    logs(tmp_path, "out.txt")
+    slurm(scontrol=f"cat <<X\n{SHOWN.format(tmp_path)}X")
+    names, problems = read("12345")
+    assert names == ["out.txt"] and len(problems) == 1 and "my errors.txt, which is not there" in problems[0]
+    slurm(scontrol=f"echo 'JobId=1 StdErr={tmp_path}/out.txt StdOut={tmp_path}/out.txt'")
+    assert read("1") == (["out.txt"], [])
+
+
+def test_the_tasks_of_an_array_are_read_together(tmp_path, slurm):
+    logs(tmp_path, "a_1.out", "a_2.out")
+    rows = "\n".join(f"JobId=7 ArrayTaskId={n} StdErr={tmp_path}/a_{n}.out StdOut={tmp_path}/a_{n}.out" for n in (1, 2))
+    slurm(scontrol=f"cat <<X\n{rows}\nX")
+    assert read("7") == (["a_1.out", "a_2.out"], [])
+
+
+def test_a_job_that_the_controller_forgot_is_in_the_accounting(tmp_path, slurm):
+    logs(tmp_path, "out.txt")
+    slurm(scontrol=FORGOTTEN, sacct=f"echo '{tmp_path}/out.txt|{tmp_path}/out.txt'")
+    assert read("12345") == (["out.txt"], [])
+
+
+@pytest.mark.parametrize(("job", "name"), [("12345", "slurm-12345.out"), ("12345_7", "slurm-12345_7.out")])
+def test_an_old_accounting_knows_the_folder_only(tmp_path, slurm, job, name):
+    logs(tmp_path, name, "slurm-99999.out")
+    slurm(scontrol=FORGOTTEN, sacct=f"{OLD} echo '{tmp_path}'")
+    assert read(job) == ([name], [])
+
+
+@pytest.mark.parametrize(
+    ("scripts", "says"),
+    [
+        ({}, "scontrol is not installed; sacct is not installed"),
+        ({"scontrol": FORGOTTEN, "sacct": "exit 0"}, "Invalid job id specified; sacct: no such job"),
+        ({"scontrol": "echo StdOut=/gone/out.txt", "sacct": "exit 0"}, "writes to /gone/out.txt, which is not there"),
+        ({"scontrol": "sleep 60", "sacct": "exit 1"}, "scontrol did not answer within 0.2 s"),
+        ({"scontrol": "head -c 3000 /dev/urandom", "sacct": "yes | head -9"}, "knows no output of such a job"),
+    ],
+    ids=["no slurm", "unknown", "gone", "hung", "nonsense"],
+)
+def test_what_slurm_cannot_tell_is_one_sentence(slurm, monkeypatch, scripts, says):
+    monkeypatch.setattr(slurmjob, "DEADLINE", 0.2 if "sleep" in scripts.get("scontrol", "") else 20.0)
+    slurm(**scripts)
+    with pytest.raises(NcclkitError) as error:
+        evidence.read(["12345"])
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_of_that_name_wins(tmp_path, slurm):
+    slurm(scontrol="exit 1")
+    logs(tmp_path, "12345")
+    assert read("12345") == (["12345"], [])
+
+
+@pytest.mark.parametrize("name", ["12345; touch x", "1234567890123", "12345_", "slurm:", "-12345"])
+def test_only_a_job_id_reaches_slurm(tmp_path, slurm, name):
+    slurm(scontrol=f"touch {tmp_path}/asked")
+    with pytest.raises(NcclkitError, match="does not exist"):
+        evidence.read([name])
+    assert not (tmp_path / "asked").exists()

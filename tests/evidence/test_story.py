@@ -1,0 +1,188 @@
+"""A story per rank: what it reached, what went wrong first, how it ended."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ncclkit import evidence
+from ncclkit.evidence.story import KEPT, Reached, abnormal, hearsay, in_order, stories
+from ncclkit.model import Event
+from ncclkit.samples import names, sample
+from tests.evidence.jobs import COMM_ID, call, init, line, started, status, timeout
+
+SUMMARY = "  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {pid})\n"
+TRACE = "".join(
+    f"[rank{{rank}}]: {text}\n"
+    for text in ("Traceback (most recent call last):", '  File "train.py", line 8, in go', "{error}")
+)
+
+
+@pytest.fixture
+def tell(look):
+    """The stories of a text, by rank."""
+    return lambda text, **known: {story.rank: story for story in stories(look(text, **known).events)}
+
+
+ENDS = {  # what the recordings are known to hold, of rank 2 (of eight: 5) and of rank 0
+    "duplicate_gpu": ("raised DistBackendError in the init of a communicator of 4 ranks, then exited with 1",) * 2,
+    "hang": ("was in skip_batches (train.py:19), then ended", "waited in all_reduce 12 of default_pg, then ended"),
+    "healthy": ("finished", "finished"),
+    "ifname_missing": ("was in _train (train.py:129), then ended by", "raised DistBackendError, then exited with 1"),
+    "other_op": ("waited in all_reduce 13 of default_pg", "waited in all_reduce 12 of default_pg"),
+    "other_size": ("waited in all_reduce 12 of default_pg", "waited in all_reduce 12 of default_pg"),
+    "rank_killed": ("came to step 3, then killed by SIGKILL", "waited in all_reduce 12 of default_pg, then ended by"),
+    "rank_late": (
+        "was in skip_batches (train.py:19), then ended",
+        "waited in all_reduce 12 of default_pg, then raised",
+    ),
+    "rank_raises": ("raised ValueError, then exited with 1", "waited in all_reduce 12 of default_pg, then ended by"),
+    "segfault": ("was in segfault (train.py:50), then killed by SIGSEGV", "waited in all_reduce 12 of default_pg"),
+    "eight_ranks_late": (
+        "was in skip_batches (train.py:18), then",
+        "waited in all_reduce 12 of default_pg, then raised",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", names())
+def test_recorded_runs(name):
+    case = sample(name)
+    told = stories(case.events, case.inputs)
+    odd, other = (5, 0) if name == "eight_ranks_late" else (2, 0)
+    assert [story.rank for story in told] == list(range(8 if name == "eight_ranks_late" else 4))
+    assert (told[odd].end.startswith(ENDS[name][0]), told[other].end.startswith(ENDS[name][1])) == (True, True)
+    assert all(story.initialised is (name not in ("duplicate_gpu", "ifname_missing")) for story in told)
+    assert all(story.host == "node-1" and story.pid and story.first < story.last for story in told)
+    assert all(any(f"rank{story.rank}.log" in path for path in story.paths) for story in told)
+
+
+@pytest.mark.parametrize("name", ["hang", "rank_killed", "rank_raises", "rank_late"])
+def test_the_late_rank_reached_one_collective_less(name):
+    reached = {story.rank: story.reached for story in stories(sample(name).events)}
+    assert all(reached[rank][0].waits == 12 and reached[rank][0].completed == 11 for rank in (0, 1, 3))
+    assert not reached[2] or (reached[2][0].enqueued, reached[2][0].waits) == (11, None)
+
+
+def test_ranks_of_which_nothing_was_left_are_silent(tell):
+    told = tell(started("2.21.5", (0, 1, 3), 4))
+    assert list(told) == [0, 1, 2, 3]
+    assert (told[2].end, told[2].initialised, told[2].at, told[2].first) == ("silent", None, (), None)
+    assert told[0].end == "still running where its log ends" and told[0].initialised
+
+
+def test_a_log_without_events_is_not_silence(tmp_path):
+    (tmp_path / "rank0.log").write_text(started("2.21.5", (0,), 2))
+    (tmp_path / "rank1.log").write_text("training on\n")
+    reading = evidence.read([tmp_path])
+    assert stories(reading.events, reading.inputs)[1].end == "left a log in which nothing stands out"
+
+
+def test_an_init_that_never_ended(tell):
+    start = init("2.21.5", 1, 4, phase="START")
+    told = tell(started("2.21.5", (0,), 4) + line(1, start))
+    assert (told[1].initialised, told[1].end) == (False, "waits in the init of a communicator of 4 ranks")
+
+
+EXITS = [
+    (SUMMARY.format(rank=1, code=-9, pid=1001), "killed by SIGKILL"),
+    (SUMMARY.format(rank=1, code=-11, pid=1001), "killed by SIGSEGV"),
+    (SUMMARY.format(rank=1, code=3, pid=1001), "exited with 3"),
+    (TRACE.format(rank=1, error="ValueError: no"), "raised ValueError"),
+    (
+        TRACE.format(rank=1, error="ValueError: no") + SUMMARY.format(rank=1, code=1, pid=1001),
+        "raised ValueError, then ",
+    ),
+    ("srun: error: n0: task 1: Killed\n", "killed by SIGKILL"),
+    ("srun: error: n0: tasks 0-1: Exited with exit code 7\n", "exited with 7"),
+    ("W1121 00:00:00.0 7 api.py:1] Sending process 1001 closing signal SIGTERM\n", "ended by the launcher (SIGTERM)"),
+    (timeout(1, 42), "waits in all_reduce 42 of default_pg"),
+    (timeout(1, 42, "_ALLGATHER_BASE", pg="3(dp)") + status(1, 50, 41, pg="3(dp)"), "waits in all_gather 42 of dp"),
+    (timeout(1, 42) + SUMMARY.format(rank=1, code=-6, pid=1001), "waited in all_reduce 42 of default_pg, then killed"),
+]
+
+
+@pytest.mark.parametrize(("text", "end"), EXITS, ids=[end for _, end in EXITS])
+def test_ends(tell, text, end):
+    assert tell(started("2.21.5", range(2), 2) + text)[1].end.startswith(end)
+
+
+def test_the_kernel_says_why_a_rank_was_killed(tell):
+    text = started("2.21.5", range(2), 2) + SUMMARY.format(rank=1, code=-9, pid=1001)
+    text += "[12.5] Out of memory: Killed process 1001 (python) total-vm:1kB, anon-rss:1kB\n"
+    assert tell(text)[1].end == "killed by SIGKILL (out of memory)"
+
+
+GROUPS = [
+    (status(1, 42, 41), Reached("0", "default_pg", "", 42, None, 41)),
+    (timeout(1, 42) + status(1, 50, 41), Reached("0", "default_pg", "ALLREDUCE", 50, None, 41)),
+    (timeout(1, 42, pg=None) + status(1, 42, 41), Reached("0", "default_pg", "ALLREDUCE", 42, None, 41)),
+    (timeout(1, 42, pg=None), Reached("", "", "ALLREDUCE", 42, None, 41)),
+    (status(1, 0, -1), Reached("0", "default_pg", "", 0, None, 0)),
+    (status(1, 18446744073709551615, -1), Reached("0", "default_pg", "", None, None, 0)),
+]
+
+
+@pytest.mark.parametrize(("text", "reached"), GROUPS)
+def test_what_a_rank_reached(tell, text, reached):
+    assert tell(text)[1].reached == (reached,)
+
+
+def test_calls_are_counted_per_communicator_and_process(tell):
+    text = (
+        started("2.28.9", range(2), 2) + "".join(line(1, call(1, size=2)) for _ in range(5)) + line(1, call(1, "Send"))
+    )
+    assert tell(text)[1].reached == (Reached(COMM_ID, "2 ranks", "AllReduce", 5, None, None),)
+
+
+def test_first_and_last_are_what_the_rank_said_itself(tell):
+    text = started("2.21.5", range(2), 2) + timeout(1, 42, at="01:00:00.000000")
+    text += "W1121 02:00:00.000000 7 api.py:1] Sending process 1001 closing signal SIGTERM\n"
+    story = tell(text)[1]
+    assert story.first == story.last < story.at[-1].time
+
+
+def test_the_first_abnormal_line_is_the_rank_s_own(tell):
+    text = "W1121 00:00:00.000000 7 api.py:1] Sending process 1001 closing signal SIGTERM\n"
+    text += started("2.21.5", range(2), 2) + TRACE.format(rank=1, error="ValueError: no") + timeout(1, 42)
+    assert tell(text)[1].abnormal.kind == "python.exception" and tell(text)[0].abnormal is None
+
+
+def test_lines_keep_their_order_where_stamps_fall_back():
+    """torch reads seconds and fraction one after the other: 09.93 is followed by 09.01, meaning 10.01."""
+    stamps = [5.0, 9.93, 9.01, None, 10.5]
+    events = [Event("c10d.timeout", path="a", line=number, time=time) for number, time in enumerate(stamps)]
+    other = Event("c10d.timeout", path="b", line=1, time=7.0)
+    assert [(e.path, e.line) for e in in_order([*reversed(events), other])] == [
+        ("a", 0), ("b", 1), ("a", 1), ("a", 2), ("a", 3), ("a", 4)
+    ]  # fmt: skip
+
+
+def test_a_story_keeps_its_abnormal_events_first():
+    quiet = [Event("nccl.info", path="a", line=number, rank=0, data={"message": str(number)}) for number in range(900)]
+    trouble = [Event("nccl.warn", path="a", line=450, rank=0, data={"message": "", "family": "other"})]
+    (story,) = stories([*quiet[:450], *trouble, *quiet[450:]])
+    assert len(story.at) == KEPT and trouble[0] in story.at and quiet[0] in story.at and quiet[-1] in story.at
+
+
+def test_kinds_are_abnormal_or_not_but_no_kind_that_a_healthy_run_holds():
+    case = sample("healthy")
+    assert {event.kind for event in case.events if abnormal(event)} == set()
+    assert all(not hearsay(event) for event in case.events if event.kind.startswith("nccl."))
+
+
+def test_a_claimed_size_does_not_fill_the_memory(look):
+    text = line(0, "comm 0x5 rank 0 nranks 900000000 cudaDev 0 busId 1000 - Init COMPLETE")
+    assert len(stories(look(text).events)) <= 1 << 16
+
+
+def test_stories_survive_the_trip_through_a_case_file():
+    """Events that were saved hold lists and string keys; a dump read back tells the same."""
+    events = sample("hang").events
+    back = [Event(**{**vars_of(event), "data": json.loads(json.dumps(dict(event.data)))}) for event in events]
+    assert [story.end for story in stories(back)] == [story.end for story in stories(events)]
+
+
+def vars_of(event):
+    return {name: getattr(event, name) for name in Event.__slots__}
