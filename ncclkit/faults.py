@@ -36,32 +36,40 @@ class Fault:
 
 MISSING = "eth97"
 """An interface name that no machine of the lab has."""
+LONG = ("--seconds", "90")
+"""Longer than any timeout that the lab gives a collective."""
+
+_NCCL = ("nccl",)
+
+
+def _on_one(name: str, says: str, cause: str, *more: str, backends: tuple[str, ...] = ("nccl", "gloo")) -> Fault:
+    """A fault of one rank, which the agent knows by the same name."""
+    return Fault(name, says, cause, ("--fault", name, *more), backends=backends)
+
 
 FAULTS = {
     fault.name: fault
     for fault in (
         Fault("healthy", "trains and ends well", "", one_rank=False),
-        Fault(
-            "rank_late",
-            "one rank replays data for longer than the others' collective timeout",
-            "slow_rank",
-            ("--fault", "rank_late", "--seconds", "90"),
+        _on_one("rank_late", "one rank replays data for longer than the collective timeout", "slow_rank", *LONG),
+        _on_one("rank_raises", "one rank meets a sample that its preprocessing rejects", "rank_exception"),
+        _on_one("rank_killed", "one rank is killed with SIGKILL", "rank_killed"),
+        _on_one("segfault", "one rank reads address 0 in native code", "rank_exception"),
+        _on_one("gil_held", "one rank sits in native code that keeps Python's global lock", "gil_hold", *LONG),
+        _on_one("other_size", "one rank reduces a tensor of another size", "shape_mismatch"),
+        _on_one("other_dtype", "one rank reduces a tensor of another type", "shape_mismatch"),
+        _on_one("other_op", "one rank calls all_gather where the others call all_reduce", "rank_divergence"),
+        _on_one("uneven_data", "one rank has half the data and leaves the loop early", "rank_divergence"),
+        _on_one("groups_swapped", "one rank uses two groups in the other order", "concurrent_comms"),
+        _on_one("unpaired_recv", "one rank waits for a message that nobody sends", "send_recv_mismatch"),
+        _on_one("exchange_uneven", "one rank has other all_to_all split sizes", "send_recv_mismatch"),
+        _on_one("few_files", "one rank may open three more files (RLIMIT_NOFILE)", "fd_limit"),
+        _on_one("little_memory", "one rank loads more than its memory limit allows (RLIMIT_AS)", "host_oom"),
+        _on_one("gpu_memory_full", "one rank asks for 64 TiB of GPU memory", "gpu_oom", backends=_NCCL),
+        _on_one(
+            "cuda_assert", "one rank looks up a class that does not exist, in a kernel", "cuda_error", backends=_NCCL
         ),
-        Fault(
-            "rank_raises",
-            "one rank meets a sample that its preprocessing rejects",
-            "rank_exception",
-            ("--fault", "rank_raises"),
-        ),
-        Fault("rank_killed", "one rank is killed with SIGKILL", "rank_killed", ("--fault", "rank_killed")),
-        Fault("segfault", "one rank reads address 0 in native code", "rank_exception", ("--fault", "segfault")),
-        Fault("other_size", "one rank reduces a tensor of another size", "shape_mismatch", ("--fault", "other_size")),
-        Fault(
-            "other_op",
-            "one rank calls all_gather where the others call all_reduce",
-            "rank_divergence",
-            ("--fault", "other_op"),
-        ),
+        _on_one("world_larger", "one rank is told a WORLD_SIZE that is one too many", "world_size_mismatch"),
         Fault(
             "ifname_missing",
             f"the interface variables name {MISSING}, which does not exist",
@@ -70,12 +78,26 @@ FAULTS = {
             one_rank=False,
         ),
         Fault(
-            "duplicate_gpu",
-            "every rank uses GPU 0",
-            "duplicate_gpu",
-            ("--one-gpu",),
+            "duplicate_gpu", "every rank uses GPU 0", "duplicate_gpu", ("--one-gpu",), one_rank=False, backends=_NCCL
+        ),
+        Fault(
+            "wrong_device", "one rank uses GPU 0, which is rank 0's", "duplicate_gpu", ("--one-gpu",), backends=_NCCL
+        ),
+        Fault(
+            "bad_value",
+            "NCCL_ALGO names an algorithm that does not exist",
+            "bad_env_value",
+            env={"NCCL_ALGO": "Rnig"},
             one_rank=False,
-            backends=("nccl",),
+            backends=_NCCL,
+        ),
+        Fault(
+            "p2p_off",
+            "NCCL_P2P_DISABLE=1 takes NVLink away; the job trains, slowly",
+            "slow_transport",
+            env={"NCCL_P2P_DISABLE": "1"},
+            one_rank=False,
+            backends=_NCCL,
         ),
     )
 }

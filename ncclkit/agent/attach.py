@@ -9,35 +9,37 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 
-from . import processes
+from . import processes, ras
 
 
 def collect(folder, ranks, ours, deadline=8.0):
-    """Write ``processes.json``, ``stacks_rank<N>.txt``, ``fr_rank_<N>`` and ``ras.txt`` into the run folder.
+    """Write ``processes.json``, ``stacks_rank<N>.txt``, ``fr_rank_<N>`` and RAS reports into the run folder.
 
     ranks: {global rank: pid}; ours: the ranks have a black box that writes into this folder.  Returns one sentence per
     thing that could not be had.
     """
     until = time.monotonic() + deadline
     problems = []
+    environ = processes.environ(next(iter(ranks.values()), os.getpid()))
+    polls = ras.Polls(folder, ras.address(environ), deadline - 1.0)
     _write(folder, "processes.json", json.dumps({str(rank): look(pid) for rank, pid in ranks.items()}, indent=1))
     asked = [rank for rank, pid in ranks.items() if ours and processes.catches(pid, signal.SIGUSR1)]
     for rank in asked:
         processes.signal_one(ranks[rank], signal.SIGUSR1)
-    report = ras(deadline=2.0)
-    if report:
-        _write(folder, "ras.txt", report)
     for rank in asked:
-        if not _appears(os.path.join(folder, "stacks_rank%d.txt" % rank), until - 3.0):
+        silent = not _appears(os.path.join(folder, "stacks_rank%d.txt" % rank), until - 3.0)
+        if silent and _lives(ranks[rank]):
             problems.append("rank %d did not answer SIGUSR1" % rank)
     for rank, pid in ranks.items():
-        if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank)):
+        if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank)) and _lives(pid):
             problems += _pyspy(folder, rank, pid, max(0.5, until - time.monotonic()))
+    unanswered = polls.wait()
+    if unanswered and any("libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20) for pid in ranks.values()):
+        problems.append(unanswered)  # elsewhere it is no wonder
     return problems
 
 
@@ -52,22 +54,6 @@ def look(pid):
         "waits_in": processes.read("/proc/%d/wchan" % pid).strip(),
         "command": processes.read("/proc/%d/cmdline" % pid).replace("\0", " ").strip()[:500],
     }
-
-
-def ras(address=("localhost", 28028), deadline=2.0):
-    """NCCL's own RAS report (text, verbose), or "" where no NCCL process of this user answers."""
-    try:
-        with socket.create_connection(address, timeout=deadline) as link:
-            link.sendall(b"verbose status\n")
-            answer, until = b"", time.monotonic() + deadline
-            while time.monotonic() < until:
-                part = link.recv(65536)
-                if not part:
-                    break
-                answer += part
-    except OSError:
-        return ""
-    return answer.decode("utf-8", "replace")
 
 
 def _pyspy(folder, rank, pid, deadline):
@@ -88,6 +74,10 @@ def _pyspy(folder, rank, pid, deadline):
             return []
         problem = "py-spy on rank %d: %s" % (rank, (done.stderr.strip().splitlines() or ["no output"])[0])
     return [problem]
+
+
+def _lives(pid):
+    return processes.state(pid) not in ("Z", "X", "")
 
 
 def _appears(path, until):

@@ -19,6 +19,10 @@ from . import attach, processes, wire
 
 STATUS = {"done": 0, "failed": 1, "deadline": 3}
 """Exit status by reason; 2 cannot start, 4 cancelled or orphaned."""
+LOOK = 1.0
+"""Seconds between two looks at the run folder."""
+SIGNS = ("fr_rank_", "stacks_rank")
+"""How files begin that a rank writes last."""
 
 
 def main(argv):
@@ -41,8 +45,9 @@ def watch(folder, deadline, command, node=""):
         )
     except OSError as error:
         return end.say("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
-    reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline)
-    problems = [] if reason == "done" else _evidence(folder)
+    trouble = Trouble(folder)
+    reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, trouble.look)
+    problems = trouble.problems if reason == "done" else _evidence(folder)
     left = processes.end(os.getpid())
     child.returncode = code if code is not None else -signal.SIGKILL  # reaped by us, not by Popen
     if reason == "done" and code != 0:
@@ -62,12 +67,13 @@ def _watch_children():
     return reader
 
 
-def _wait(pid, wakeup, listen, until):
-    """("done", exit code) when the command ended, else ("deadline" | "cancelled" | "orphaned", None)."""
+def _wait(pid, wakeup, listen, until, look):
+    """("done", exit code) when the command ended, else ("deadline" | "cancelled" | "orphaned", None).
+
+    look: called every second.
+    """
     while True:
-        ready, _, _ = select.select([wakeup, *listen], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            return "deadline", None
+        ready, _, _ = select.select([wakeup, *listen], [], [], max(0.0, min(LOOK, until - time.monotonic())))
         if wakeup in ready:
             os.read(wakeup, 4096)
             code = _exit_code(pid)
@@ -79,6 +85,33 @@ def _wait(pid, wakeup, listen, until):
                 return "orphaned", None
             if b"cancel" in said:
                 return "cancelled", None
+        if time.monotonic() >= until:
+            return "deadline", None
+        look()
+
+
+class Trouble:
+    """Once a rank has left its last words, looks at the ranks that still live: the launcher will end them soon.
+
+    What stands still in native code answers no signal, but py-spy can read it as long as it is there.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.seen = False
+        self.problems = []
+        """One sentence per thing that could not be had."""
+
+    def look(self):
+        """Collect once, at the first sign."""
+        if self.seen:
+            return
+        try:
+            self.seen = any(name.startswith(SIGNS) for name in os.listdir(self.folder))
+        except OSError:
+            self.seen = True  # the folder is gone, and with it the place for evidence
+        else:
+            self.problems = _evidence(self.folder) if self.seen else []
 
 
 def _evidence(folder):

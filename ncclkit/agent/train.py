@@ -1,68 +1,12 @@
-"""A small honest training job (a real model, DDP, real collectives), and the ways in which the lab breaks it.
-
-Each fault changes one rank at one step; without a fault the job trains and ends well.
-"""
+"""A small honest training job: a real model, DDP, real collectives.  Without a fault it trains and ends well."""
 
 import argparse
 import os
-import signal
-import time
+from datetime import timedelta
 
-from . import blackbox, wire
+from . import blackbox, breaks, wire
 
-
-def skip_batches(dataset, seconds):
-    """Replay a dataset without training on it, as a naive resume does, for this long."""
-    until, skipped = time.monotonic() + seconds, 0
-    while time.monotonic() < until:
-        dataset[skipped % len(dataset)].sum()
-        skipped += 1
-    return skipped
-
-
-def preprocess(batch):
-    """Fails as user code does: on data that only one rank has."""
-    if batch.shape[0] > 0:
-        raise ValueError("sample 1207 has 0 frames after trimming; every sample needs at least one")
-    return batch
-
-
-def rank_late(job):
-    """This rank replays data while the others wait in all_reduce."""
-    skip_batches(job.data, job.seconds)
-
-
-def rank_raises(job):
-    """This rank meets a sample that its preprocessing rejects."""
-    preprocess(job.data[:8])
-
-
-def rank_killed(job):
-    """This rank is killed from outside (SIGKILL), as by an OOM killer or a scheduler."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def segfault(job):
-    """This rank reads address 0 in native code."""
-    import ctypes
-
-    ctypes.string_at(0)
-
-
-def other_size(job):
-    """This rank reduces a tensor of another size than the others do."""
-    job.dist.all_reduce(job.torch.ones(2048, device=job.device))
-    job.synchronize()
-
-
-def other_op(job):
-    """This rank calls all_gather where the others call all_reduce."""
-    own = job.torch.ones(1024, device=job.device)
-    job.dist.all_gather([job.torch.empty_like(own) for _ in range(job.ranks)], own)
-    job.synchronize()
-
-
-FAULTS = {fault.__name__: fault for fault in (rank_late, rank_raises, rank_killed, segfault, other_size, other_op)}
+FAULTS = (*breaks.BEFORE, *breaks.DURING, *breaks.TOGETHER)
 
 
 class Job:
@@ -71,12 +15,12 @@ class Job:
     def __init__(self, torch, options):
         import torch.distributed as dist
 
-        self.torch, self.dist, self.seconds = torch, dist, options.seconds
+        self.torch, self.dist, self.seconds, self.steps = torch, dist, options.seconds, options.steps
+        self.timeout = timedelta(seconds=options.timeout)
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local = int(os.environ["LOCAL_RANK"])
-        self.device = (
-            torch.device("cuda", 0 if options.one_gpu else local) if options.backend == "nccl" else torch.device("cpu")
-        )
+        shared = options.one_gpu and options.rank in (None, self.rank)
+        self.device = torch.device("cuda", 0 if shared else local) if options.backend == "nccl" else torch.device("cpu")
         if options.backend == "nccl":
             torch.cuda.set_device(self.device)
         self.data = torch.randn(256, 64, generator=torch.Generator().manual_seed(self.rank))
@@ -100,31 +44,33 @@ def _options(argv):
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--timeout", type=float, default=20.0)
     parser.add_argument("--fault", choices=sorted(FAULTS))
-    parser.add_argument("--rank", type=int, default=1)
+    parser.add_argument("--rank", type=int, help="the guilty one; 1 where a fault needs one and none is named")
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--one-gpu", action="store_true")
+    parser.add_argument("--one-gpu", action="store_true", help="the guilty rank, or every rank, uses GPU 0")
     return parser.parse_args(argv)
 
 
 def _train(options, rank):
-    from datetime import timedelta
-
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    job = Job(torch, options)
+    job, guilty = Job(torch, options), 1 if options.rank is None else options.rank
     wire.send("phase", phase="import", rank=rank, torch=torch.__version__)
+    if options.fault in breaks.BEFORE and rank == guilty:
+        breaks.BEFORE[options.fault](job)
     bound = {"device_id": job.device} if options.backend == "nccl" else {}
-    job.dist.init_process_group(options.backend, timeout=timedelta(seconds=options.timeout), **bound)
+    job.dist.init_process_group(options.backend, timeout=job.timeout, **bound)
     wire.send("phase", phase="init", rank=rank)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).to(job.device)
     model = DistributedDataParallel(model, device_ids=[job.device.index] if job.device.type == "cuda" else None)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(options.steps):
+    for step in range(job.steps):
         wire.send("phase", phase="step", rank=rank, step=step)
-        if options.fault and rank == options.rank and step == options.at:
-            FAULTS[options.fault](job)
+        if step == options.at and options.fault in breaks.TOGETHER:
+            breaks.TOGETHER[options.fault](job, guilty)
+        if step == options.at and options.fault in breaks.DURING and rank == guilty:
+            breaks.DURING[options.fault](job)
         loss = train_step(job, model, optimizer, step)
         print("step %d loss %.4f" % (step, loss))
     job.dist.destroy_process_group()

@@ -19,6 +19,8 @@ WAITS = re.compile(
     r"torch/distributed|distributed_c10d|/torch/cuda/__init__|ncclComm|libnccl|ProcessGroup|"
     r"torch/nn/parallel/distributed|torch/utils/data/_utils/pin_memory"
 )
+COMPUTES = re.compile(r"torch/(?:nn/(?:modules|functional)|_dynamo|_inductor|optim|utils/data)")
+"""Code of torch that works for the caller; a rank whose stack ends in it does not wait for anybody."""
 WAITING_CALLS = {
     "synchronize",
     "all_reduce",
@@ -61,9 +63,16 @@ def place(frame: Frame | None) -> str:
 
 
 def in_collective(frames: Iterable[Frame]) -> bool:
-    """True when a stack stands inside a collective or waits for the GPU to finish one."""
-    inner = list(frames)[:12]
-    return any(WAITS.search(str(f.get("file", ""))) or f.get("func") in WAITING_CALLS for f in inner)
+    """True when a stack (innermost frame first) stands inside a collective or waits for the GPU to finish one.
+
+    What a model computes below DDP's ``forward`` is no collective, though DDP stands further out in the stack.
+    """
+    for frame in list(frames)[:12]:
+        if WAITS.search(str(frame.get("file", ""))) or frame.get("func") in WAITING_CALLS:
+            return True
+        if is_own(frame) or COMPUTES.search(str(frame.get("file", ""))):
+            return False
+    return False
 
 
 def stacks(case: Case) -> dict[int, Event]:
@@ -76,6 +85,12 @@ def inside(event: Event, *names: str) -> bool:
     frames = [frame for frame in event.data.get("frames") or () if isinstance(frame, Mapping)]
     text = event.text + " ".join(f"{frame.get('func')} {frame.get('file')}" for frame in frames)
     return any(name in text for name in names)
+
+
+def exchanges(case: Case) -> list[Event]:
+    """Stacks and tracebacks of ranks that stood in an all_to_all, whose sizes may differ between ranks by design."""
+    lines = [*case.of("stack"), *case.of("python.exception")]
+    return [e for e in lines if any("all_to_all" in str(f.get("func")) for f in e.data.get("frames") or ())]
 
 
 def framework(case: Case) -> str:

@@ -30,6 +30,8 @@ MESSAGES = re.compile(
 """Message fragments that belong to another cause of the catalogue."""
 LAST_WORDS = re.compile(r"Detected mismatch between|prior iteration|verifies|inconsistent|monitoredBarrier")
 """Checks that raise on a rank because the ranks disagree: nobody is dead yet when they speak."""
+LARGEST = 1 << 20
+"""Ranks that a job can have: a torn number must not fill the memory."""
 KILLED = (9, 15)
 CRASHED = (4, 7, 8, 11)
 
@@ -80,7 +82,7 @@ def look(case: Case) -> Scene:
     stopped = _stopped(case)
     raised = _first_by_rank([e for e in case.of("python.exception") if is_own(e) and not _after(e, stopped)])
     seen = {e.rank for e in case.events if e.rank is not None} | {rank for rank in waiting if rank >= 0}
-    members = tuple(range(world if world else max(seen, default=-1) + 1))
+    members = tuple(range(world if world else max((rank for rank in seen if rank < LARGEST), default=-1) + 1))
     ended = _ended(case, raised, waiting)
     return Scene(world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended)
 
@@ -112,6 +114,19 @@ def start_hangs(case: Case) -> list[Event]:
         "nccl.ib_devices",
         "nccl.info",
         "nccl.channel",
+        "nccl.ring",
+        "nccl.tree",
+        "nccl.graph",
+        "nccl.channels",
+        "nccl.layout",
+        "nccl.timing",
+        "nccl.connected",
+        "nccl.affinity",
+        "nccl.nic",
+        "nccl.socket_devices",
+        "nccl.gdr",
+        "nccl.fabric",
+        "nccl.driver",
     }
     done = any(e.data.get("phase") == "done" for e in case.of("nccl.init"))
     other = any(e.kind not in quiet and e.data.get("family") != "no_ib_library" for e in case.events)
@@ -141,7 +156,7 @@ def _first_by_rank(events: list[Event]) -> dict[int, Event]:
 def _world(case: Case) -> int | None:
     sizes = [e.data.get("nranks") for e in case.of("nccl.init") if not e.data.get("parent")]
     sizes += [e.data.get("ranks") for e in case.of("worker.phase") if e.data.get("phase") == "plan"]
-    known = [size for size in sizes if isinstance(size, int) and size > 0]
+    known = [size for size in sizes if isinstance(size, int) and 0 < size <= LARGEST]
     return max(known, default=None)
 
 

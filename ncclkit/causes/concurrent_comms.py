@@ -44,7 +44,8 @@ def diagnose(case: Case) -> Finding:
             f"Ranks wait for each other in {len(groups)} groups at once ({', '.join(groups[:4])}): the "
             "groups' collectives were launched in different order."
         )
-        return found(ID, "likely", say, pick(lines, stuck), advice=_advice(), next=experiment(case))
+        why = pick(lines, stuck)
+        return found(ID, "likely", say, why, ranks=_fewer(crossed), advice=_advice(), next=experiment(case))
     calls = case.of("nccl.op")
     comms = {e.data.get("comm") for e in calls if e.data.get("op") in ("Send", "Recv")}
     if (
@@ -80,6 +81,12 @@ def _crossed(gaps: list[Event]) -> list[Event]:
             ):
                 return [one, two]
     return []
+
+
+def _fewer(gaps: list[Event]) -> tuple[int, ...]:
+    """The ranks that wait in the group in which fewer wait; none where both sides are equal."""
+    sides = sorted((tuple(gap.data.get("waiting") or ()) for gap in gaps), key=len)
+    return sides[0] if len(sides) == 2 and len(sides[0]) < len(sides[1]) else ()
 
 
 def _one_each(calls: list[Event]) -> list[Event]:

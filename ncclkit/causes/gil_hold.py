@@ -33,7 +33,10 @@ explains = ("c10d.monitor", "c10d.timeout", "slow_rank")
 
 
 def diagnose(case: Case) -> Finding:
-    """The monitor could not get the lock, or the watchdog itself stood still."""
+    """The monitor could not get the lock, the watchdog itself stood still, or a rank answered no signal."""
+    deaf = _deaf(case)
+    if deaf is not None:
+        return deaf
     gil = in_order(e for e in case.of("c10d.monitor") if e.data.get("what") == "gil")
     stuck = in_order(e for e in case.of("c10d.monitor") if e.data.get("what") == "stuck")
     if gil or (stuck and not case.of("c10d.timeout")):
@@ -67,6 +70,27 @@ def diagnose(case: Case) -> Finding:
         "No monitor complained about the lock.",
         "a stack of each rank with native frames (`ncclkit attach`)",
     )
+
+
+def _deaf(case: Case) -> Finding | None:
+    """A rank of a run of ours that holds the lock, and whose black box could not even answer a signal for seconds."""
+    for end in case.of("run.end"):
+        for rank, stack in stacks(case).items():
+            if f"rank {rank} did not answer SIGUSR1" in str(end.data.get("say")) and "+gil" in stack.text:
+                where = place(own_frame(stack.data["frames"], innermost_first=True))
+                say = (
+                    f"Rank {rank} kept Python's global lock in one native call at {where}, so that none of its threads "
+                )
+                return found(
+                    ID,
+                    "likely",
+                    say + "could answer while the others waited.",
+                    pick([stack], [end]),
+                    ranks=(rank,),
+                    advice=_advice(),
+                    next=experiment(case),
+                )
+    return None
 
 
 def _advice() -> tuple[Advice, ...]:

@@ -88,7 +88,8 @@ def _elsewhere(case: Case) -> Finding | None:
             why = "had already left the loop" if ended else "stood in another collective"
             say = f"{start(name_ranks(ranks))} {why} when {name_ranks(gap.data.get('waiting', ()))} called collective "
             say += f"{gap.data.get('seq')} ({gap.data.get('op')})."
-            return _tell("proven", say, [gap, *[scene.ended[r] for r in ended], *[seen[r] for r in stuck]], ranks)
+            witnesses = [gap, *[scene.ended[r] for r in ended], *[seen[r] for r in stuck]]
+            return _tell("proven" if ended else "likely", say, witnesses, ranks)  # a late rank may have arrived since
     return None
 
 
@@ -127,17 +128,18 @@ def _watchdog(case: Case) -> Finding | None:
 
 
 def _left(case: Case) -> Finding | None:
-    """Some rank came to a normal end while others still waited for it."""
+    """Some rank came to a normal end while others still waited for it, or lost it."""
     scene = look(case)
-    if not scene.waiting or not scene.ended or scene.dead:
+    lost = {e.rank: e for e in reversed(case.of("gloo.closed")) if e.rank is not None and e.rank not in scene.ended}
+    left = scene.waiting or lost
+    if not left or not scene.ended or scene.dead:
         return None
     ranks = tuple(sorted(scene.ended))
-    waited = name_ranks(r for r in scene.waiting if r >= 0)
     say = (
-        f"{start(name_ranks(ranks))} finished normally while {waited} still waited: they did not make the "
-        "same number of calls."
+        f"{start(name_ranks(ranks))} finished normally while {name_ranks(r for r in left if r >= 0)} still "
+        f"{'waited' if scene.waiting else 'needed it'}: they did not make the same number of calls."
     )
-    return _tell("likely", say, [*scene.ended.values(), *in_order(scene.waiting.values())], ranks)
+    return _tell("likely", say, [*scene.ended.values(), *in_order(left.values())], ranks)
 
 
 def _ddp(case: Case) -> Finding | None:

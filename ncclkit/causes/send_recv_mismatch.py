@@ -25,8 +25,12 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ncclkit.case import Case
 from ncclkit.causes._calls import op_of
+from ncclkit.causes._frames import exchanges, own_frame, place
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, start
 from ncclkit.model import Advice, Event, Experiment, Finding, found
@@ -37,39 +41,12 @@ POINT = ("SEND", "RECV", "COALESCED", "ALLTOALL", "ALLTOALL_BASE")
 
 
 def diagnose(case: Case) -> Finding:
-    """Point-to-point calls that waited in vain, or a library that says they do not match."""
-    said = matching(
-        [*family(case, "usage", "other"), *messages(case)], "to self without a matching", "Split sizes", "split_sizes"
-    )
-    scene = look(case)
-    waiting = [e for e in in_order(scene.waiting.values()) if op_of(e).upper().startswith(POINT)]
-    gaps = [
-        e
-        for e in [*case.of("flight.missing"), *case.of("flight.mismatch"), *case.of("flight.stuck")]
-        if any(word in str(e.data.get("op", "")).lower() for word in ("send", "recv", "all_to_all", "coalesced"))
-    ]
-    if scene.dead:
-        waiting = []
-    if said or gaps or waiting:
-        lines = said or gaps or waiting
-        ranks = ranks_in(lines) or tuple(gaps[0].data.get("waiting", ())) if lines is gaps else ranks_in(lines)
-        ops = sorted({op_of(e) for e in lines if op_of(e)}) or ["a send or receive"]
-        say = (
-            f"{start(name_ranks(ranks))} waited in {' and '.join(ops)} for a partner that never made the matching call."
-        )
-        return found(
-            ID,
-            "likely" if said or gaps or len({op_of(e) for e in waiting}) > 1 else "possible",
-            say,
-            pick(said, gaps, waiting),
-            ranks=ranks if said else (),
-            advice=_advice(),
-            next=experiment(case),
-        )
-    calls = [e for e in case.of("nccl.op") if e.data.get("op") in ("Send", "Recv")]
-    if calls and not case.of("nccl.destroy"):
-        return _last(case, calls)
-    went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *scene.ended.values()]
+    """Split sizes that do not fit, point-to-point calls that waited in vain, or a library that says so."""
+    for witness in (_splits, _recorded, _unpaired, _waited, _last):
+        finding = witness(case)
+        if finding is not None:
+            return finding
+    went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *look(case).ended.values()]
     return otherwise(
         ID,
         went_well,
@@ -78,8 +55,109 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _last(case: Case, calls: list[Event]) -> Finding:
+def _waited(case: Case) -> Finding | None:
+    """Ranks that gave up in a send, a receive or an exchange, or a library that says that calls do not match."""
+    said = matching(
+        [*family(case, "usage", "other"), *messages(case)], "to self without a matching", "Split sizes", "split_sizes"
+    )
+    scene = look(case)
+    waiting = [e for e in in_order(scene.waiting.values()) if op_of(e).upper().startswith(POINT) and not scene.dead]
+    gaps = [
+        e
+        for e in [*case.of("flight.missing"), *case.of("flight.mismatch"), *case.of("flight.stuck")]
+        if any(word in str(e.data.get("op", "")).lower() for word in ("send", "recv", "all_to_all", "coalesced"))
+    ]
+    lines = said or gaps or waiting
+    if not lines:
+        return None
+    ranks = ranks_in(lines) or (tuple(gaps[0].data.get("waiting", ())) if lines is gaps else ())
+    ops = " and ".join(sorted({op_of(e) for e in lines if op_of(e)}) or ["a send or receive"])
+    return found(
+        ID,
+        "likely" if said or gaps or len({op_of(e) for e in waiting}) > 1 else "possible",
+        f"{start(name_ranks(ranks))} waited in {ops} for a partner that never made the matching call.",
+        pick(said, gaps, waiting),
+        ranks=ranks if said else (),
+        advice=_advice(),
+        next=_question(),
+    )
+
+
+def _lonely(case: Case) -> list[Event]:
+    """Ranks whose traceback or stack ends in one single send or receive while a time limit passed."""
+    timed_out = look(case).waiting
+    ends = [e for e in [*case.of("python.exception"), *case.of("stack")] if timed_out and e.data.get("frames")]
+    return [e for e in ends if e.rank is not None and _innermost(e).get("func") in ("send", "recv")]
+
+
+def _innermost(event: Event) -> Mapping[str, Any]:
+    frames = event.data["frames"]
+    return dict(frames[0] if event.kind == "stack" else frames[-1])
+
+
+def _unpaired(case: Case) -> Finding | None:
+    lonely = _lonely(case)
+    if not lonely:
+        return None
+    own = own_frame(lonely[0].data["frames"], innermost_first=lonely[0].kind == "stack")
+    call, where = _innermost(lonely[0]).get("func"), place(own)
+    who = start(name_ranks(ranks_in(lonely)))
+    say = f"{who} waited in {call} at {where} until the time limit: no rank made the matching call."
+    return found(ID, "likely", say, pick(lonely), ranks=ranks_in(lonely), advice=_advice(), next=_question())
+
+
+def _splits(case: Case) -> Finding | None:
+    """A rank got more than it was told to expect, in an all_to_all."""
+    sizes, inside = case.of("gloo.size_mismatch"), exchanges(case)
+    if not sizes or not inside:
+        return None
+    ranks, (a, b) = ranks_in(sizes), (sizes[0].data.get("a"), sizes[0].data.get("b"))
+    say = f"{start(name_ranks(ranks))} expected {b} bytes of one peer in all_to_all and was sent {a}: "
+    return found(
+        ID,
+        "likely",
+        say + "the split sizes of sender and receiver differ.",
+        pick(sizes, inside, limit=4),
+        ranks=ranks,
+        advice=(SPLITS,),
+        next=_question(),
+    )
+
+
+SPLITS = Advice(
+    "Exchange the split sizes before the data, so that every rank knows what each peer will send.",
+    code="given = torch.tensor(send_splits, device=device)\nexpected = torch.empty_like(given)\n"
+    "dist.all_to_all_single(expected, given)  # then output_split_sizes=expected.tolist()",
+    why="Each rank's output split for a peer must equal that peer's input split for it; the libraries do not check.",
+    check="On every rank sum(output_split_sizes) is what the peers' input splits for it add up to.",
+    risk="One more small all_to_all per call.",
+)
+
+
+def _recorded(case: Case) -> Finding | None:
+    """Two ranks' own records: a call is left over although its partner waits as well, or the sizes differ."""
+    pairs = case.of("flight.p2p")
+    waiting = {rank for event in [*pairs, *case.of("flight.missing")] for rank in event.data["waiting"]}
+    wrong = [e for e in pairs if e.data["sizes"] or set(e.data["lacking"]) <= waiting]
+    if not wrong or look(case).dead:
+        return None
+    data = wrong[0].data
+    say = f"Of rank {data['src']} to rank {data['dst']} there are {data['sent']} sends and {data['received']} receives"
+    if data["sizes"]:
+        say += f"; they meet with {data['sizes'][0]} elements sent and {data['sizes'][1]} expected."
+    else:
+        say += ", and both wait for another call."
+    pair = {rank for event in wrong for rank in (event.data["src"], event.data["dst"])}
+    crowd = {rank for gap in case.of("flight.missing") if len(gap.data["waiting"]) > 1 for rank in gap.data["waiting"]}
+    ranks = tuple(sorted(pair - crowd or pair))  # who waits with most of the others is not the odd one
+    return found(ID, "proven", say, pick(wrong, pairs), ranks=ranks, advice=_advice(), next=None)
+
+
+def _last(case: Case) -> Finding | None:
     """A log of calls that ends in sends and receives: only the symptom."""
+    calls = [e for e in case.of("nccl.op") if e.data.get("op") in ("Send", "Recv")]
+    if not calls or case.of("nccl.destroy"):
+        return None
     last = calls[-2:]
     say = (
         f"The recorded calls{f' of {name_ranks(ranks_in(last))}' if ranks_in(last) else ''} end in sends "
@@ -103,6 +181,10 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Record the calls of both partners."""
+    return _question()
+
+
+def _question() -> Experiment:
     return Experiment(
         "Which send or receive has no counterpart?",
         {"env": {"TORCH_FR_BUFFER_SIZE": "2000", "NCCL_DEBUG_SUBSYS": "INIT,COLL"}},

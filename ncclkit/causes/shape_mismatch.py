@@ -28,6 +28,7 @@ from typing import Any
 
 from ncclkit.case import Case
 from ncclkit.causes._calls import SAME_SIZE, by_call, differ, odd_ones, op_of, size_of
+from ncclkit.causes._frames import exchanges
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import family, matching, name_ranks, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, found
@@ -109,7 +110,7 @@ def _library(case: Case) -> Finding | None:
         family(case, "other", "ib_completion", "socket_closed", "proxy"), "collective mismatch", "message truncated"
     )
     lines = gloo or nccl
-    if not lines or case.of("flight.mismatch") or case.of("c10d.mismatch"):
+    if not lines or case.of("flight.mismatch") or case.of("c10d.mismatch") or exchanges(case):
         return None
     a, b = lines[0].data.get("a"), lines[0].data.get("b")
     sizes = f" ({a} bytes arrived where {b} were expected)" if a is not None and b is not None else ""

@@ -68,7 +68,8 @@ def diagnose(case: Case) -> Finding:
         return unknown(
             ID, "a Flight Recorder dump or a stack of every rank at the moment of the hang", next=experiment(case)
         )
-    went_well = [*scene.ended.values(), *case.of("nccl.destroy"), *case.of("flight.dump")]
+    at_work = [change for change in case.of("ras.change") if change.data["moved"] and not change.data["still"]]
+    went_well = [*scene.ended.values(), *case.of("nccl.destroy"), *case.of("flight.dump"), *at_work]
     return otherwise(
         ID,
         went_well,
@@ -79,14 +80,19 @@ def diagnose(case: Case) -> Finding:
 
 def _flight(case: Case, scene: Scene) -> Suspicion | None:
     """Who never launched it; in a cascade of groups, who is waited for and waits for nobody."""
-    gaps = [gap for gap in case.of("flight.missing") if gap.data.get("missing")]
-    stuck = {rank for gap in gaps for rank in gap.data.get("waiting", ())}
+    gaps = [*case.of("flight.missing"), *case.of("flight.p2p")]
+    stuck = {rank for gap in gaps if _awaited(gap) for rank in gap.data.get("waiting", ())}
     for gap in gaps:
-        roots = [rank for rank in gap.data["missing"] if rank not in stuck and rank not in scene.ended]
+        roots = [rank for rank in _awaited(gap) if rank not in stuck and rank not in scene.ended]
         if roots:
             alive = _alive(case, roots)
             return "proven" if alive else "likely", tuple(roots), [gap, *alive]
     return None
+
+
+def _awaited(gap: Event) -> list[int]:
+    """Ranks that did not make the call, by the dumps: of a collective, or of a send or receive."""
+    return gap.data.get("missing") or gap.data.get("lacking") or []
 
 
 def _barrier(case: Case, scene: Scene) -> Suspicion | None:
@@ -99,8 +105,13 @@ def _barrier(case: Case, scene: Scene) -> Suspicion | None:
 
 
 def _alive(case: Case, ranks: list[int]) -> list[Event]:
-    """What shows for each of these ranks that its process was alive in the hang; empty when one may have been dead."""
+    """What shows for each of these ranks that its process was alive in the hang, and nothing that it waited itself.
+
+    Empty when one may have been dead, or stood in another call that waits for a peer.
+    """
     signs = stacks(case)
+    if any(rank in signs and in_collective(signs[rank].data["frames"]) for rank in ranks):
+        return []
     for event in case.events:
         if event.rank is not None and event.kind in ("c10d.status", "c10d.monitor", "elastic.stop"):
             signs.setdefault(event.rank, event)
@@ -138,20 +149,31 @@ def _behind(case: Case, scene: Scene) -> Suspicion | None:
 
 
 def _ras(case: Case, scene: Scene) -> Suspicion | None:
+    """Who has launched fewer collectives; not who launched some between two reports, as ranks at work drift apart.
+
+    RAS counts ranks inside a communicator: only those of the whole job are ranks of the job.
+    """
+    changes = case.of("ras.change")
+    moved = {(change.data["hash"], int(rank)) for change in changes for rank in change.data["moved"]}
     for report in case.of("ras.communicator"):
-        if report.data.get("behind"):
-            return "likely", tuple(report.data["behind"]), [report]
+        key, size = report.data.get("hash"), report.data.get("size")
+        late = tuple(rank for rank in report.data.get("behind", ()) if (key, rank) not in moved)
+        if late and (None in (size, scene.world) or size == scene.world):
+            return "likely", late, [report, *(change for change in changes if change.data["hash"] == key)]
     return None
 
 
 def _launched_late(case: Case, scene: Scene) -> Suspicion | None:
     """All timed out, but one of them entered the collective long after the others had."""
+    limit = min((e.data["timeout_ms"] / 1000 for e in scene.waiting.values() if e.data.get("timeout_ms")), default=None)
+    told = [e for e in case.of("flight.late") if limit and e.data["seconds"][str(e.data["worst"])] > limit / 2]
+    if told:
+        return "likely", (told[0].data["worst"],), told[:1]
     entered = {
         rank: event.time - event.data["ran_ms"] / 1000
         for rank, event in scene.waiting.items()
         if event.time is not None and event.data.get("ran_ms")
     }
-    limit = min((e.data["timeout_ms"] / 1000 for e in scene.waiting.values() if e.data.get("timeout_ms")), default=None)
     if len(entered) < 2 or limit is None:
         return None
     middle = sorted(entered.values())[(len(entered) - 1) // 2]
@@ -205,9 +227,10 @@ def _tell(case: Case, scene: Scene, suspicion: Suspicion) -> Finding:
     call = _call(first, why)
     limit = f" {seconds(first.data['timeout_ms'])}" if first and first.data.get("timeout_ms") else ""
     busy = f", busy in {where}," if where else f", last seen at {seen!r}," if seen else ""
-    verb = "may have been late for" if strength == "possible" else "had not entered"
+    came = any(event.kind == "flight.late" for event in why)
+    verb = "may have been late for" if strength == "possible" else "was late for" if came else "had not entered"
     who = f"{start(name_ranks(ranks))}{busy} {verb}"
-    gaps = [rank for gap in why if gap.kind == "flight.missing" for rank in gap.data.get("waiting", ())]
+    gaps = [rank for gap in why if gap.kind in ("flight.missing", "flight.p2p") for rank in gap.data.get("waiting", ())]
     waited = [rank for rank in scene.waiting or gaps if rank >= 0 and rank not in ranks]
     say = f"{who} {call}, in which {name_ranks(waited) if waited else 'the others'} waited{limit} in vain."
     return found(
@@ -227,7 +250,9 @@ def _counted(case: Case, ranks: tuple[int, ...]) -> list[Event]:
 
 
 def _call(first: Event | None, why: list[Event]) -> str:
-    source = next((e for e in why if e.kind == "flight.missing"), first)
+    source = next((e for e in why if e.kind in ("flight.missing", "flight.late", "flight.p2p")), first)
+    if source is not None and source.kind == "flight.p2p":
+        return f"the exchange from rank {source.data['src']} to rank {source.data['dst']}"
     if source is None or not source.data.get("op"):
         return "the collective"
     seq = source.data.get("seq")

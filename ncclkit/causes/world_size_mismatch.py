@@ -25,9 +25,13 @@ Read more
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from ncclkit.case import Case
-from ncclkit.causes._words import family, in_order, matching, messages, name_hosts, name_ranks, otherwise, pick
+from ncclkit.causes._scene import LARGEST, look
+from ncclkit.causes._words import (
+    family, in_order, matching, messages, name_hosts, name_ranks, otherwise, pick, ranks_in, start,
+)  # fmt: skip
 from ncclkit.model import Advice, Event, Finding, Strength, found
 
 ID = "world_size_mismatch"
@@ -47,7 +51,7 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Somebody counted the ranks and did not find the number that was promised."""
-    for witness in (_bootstrap, _clients, _env, _sizes, _never_started, _waits):
+    for witness in (_bootstrap, _clients, _env, _sizes, _beyond, _never_started, _waits):
         finding = witness(case)
         if finding is not None:
             return finding
@@ -66,10 +70,15 @@ def _bootstrap(case: Case) -> Finding | None:
     )
     if not lines:
         return None
-    sizes = re.search(r"procs (\d+) ?: ?(\d+)", lines[0].text)
+    sizes = re.search(r"procs (\d+) ?: ?(\d+)|nranks (\d+) vs (\d+)", lines[0].text)
     twice = re.search(r"rank (\d+) of (\d+) ranks has already", lines[0].text)
+    odd = _odd(case)
     if sizes:
-        say = f"Some ranks were started for a job of {sizes[1]} ranks and others for one of {sizes[2]}."
+        one, two = (number for number in sizes.groups() if number)
+        say = f"Some ranks were started for a job of {one} ranks and others for one of {two}."
+        if odd:
+            say = f"{start(name_ranks(ranks_in(odd)))} was started for a job of {odd[0].data['nranks']} ranks, unlike "
+            return _tell("proven", say + "the others.", [*lines, *odd], ranks_in(odd))
     elif twice:
         say = f"Two processes claim to be rank {twice[1]} of {twice[2]}."
     else:
@@ -77,8 +86,17 @@ def _bootstrap(case: Case) -> Finding | None:
     return _tell("proven", say, lines, (int(twice[1]),) if twice else ())
 
 
+def _odd(case: Case) -> list[Event]:
+    """INIT lines that name another number of ranks than most of their communicator do; none where there is no most."""
+    starts = [e for e in case.of("nccl.init") if e.data.get("comm_id") and e.data.get("phase") == "start"]
+    sizes = Counter((e.data["comm_id"], e.data.get("nranks")) for e in starts)
+    most = {comm: count for (comm, _), count in reversed(sizes.most_common())}
+    return [e for e in starts if 2 * sizes[e.data["comm_id"], e.data.get("nranks")] < most[e.data["comm_id"]]]
+
+
 def _clients(case: Case) -> Finding | None:
-    lines = [e for e in case.of("store.clients") if (e.data.get("joined") or 0) < (e.data.get("expected") or 0)]
+    told = [e for e in case.of("store.clients") if None not in (e.data.get("joined"), e.data.get("expected"))]
+    lines = [e for e in told if e.data["joined"] < e.data["expected"] <= LARGEST]
     if not lines:
         return None
     joined, expected = lines[-1].data["joined"], lines[-1].data["expected"]
@@ -122,12 +140,28 @@ def _sizes(case: Case) -> Finding | None:
     return None
 
 
+def _beyond(case: Case) -> Finding | None:
+    """Somebody waits for the address of a rank that the launcher never meant to start."""
+    world = look(case).world
+    for event in case.of("store.wait"):
+        peer = re.search(r"//(?:cpu|cuda)//\d+/(\d{1,7})$", str(event.data.get("keys") or ""))
+        if world and peer and int(peer[1]) >= world:
+            who = name_ranks(ranks_in([event]))
+            say = f"{start(who)} waited for rank {peer[1]}, but the launcher started {world} ranks: its WORLD_SIZE is "
+            return _tell("proven", say + "larger than the job.", [event, *_plans(case)], ranks_in([event]))
+    return None
+
+
+def _plans(case: Case) -> list[Event]:
+    return [e for e in case.of("worker.phase") if e.data.get("phase") == "plan"]
+
+
 def _never_started(case: Case) -> Finding | None:
     """Fewer INIT START lines than ranks, nobody complete, and something that waited in vain."""
     inits = [e for e in case.of("nccl.init") if not e.data.get("parent")]
     started = {e.data["rank"] for e in inits if e.data.get("phase") == "start" and isinstance(e.data.get("rank"), int)}
     done = [e for e in inits if e.data.get("phase") == "done"]
-    size = max((e.data.get("nranks") or 0 for e in inits), default=0)
+    size = max((size for e in inits if (size := e.data.get("nranks") or 0) <= LARGEST), default=0)
     waited = case.of("store.wait") or case.of("c10d.unique_id")
     if done or len(started) < 2 or not 0 < len(started) < size or not waited:
         return None

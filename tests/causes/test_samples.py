@@ -1,4 +1,4 @@
-"""The bundled recordings of real GPU runs: the first verdict is the truth, whatever part of the evidence is left."""
+"""The bundled recordings of real runs: the first verdict is the truth, whatever part of the evidence is left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_each_says_where_it_was_recorded(name: str) -> None:
     about = sample(name).about
     assert (
         about["ranks"] >= 4
-        and "NVIDIA" in about["hardware"]
+        and ("NVIDIA" in about["hardware"] or "+cpu" in about["torch"])
         and about["torch"]
         and about["recorded"]
         and about["truth"]

@@ -65,7 +65,7 @@ def test_a_healthy_run_has_no_culprit(walked: tuple[Case, probe.Run, list[dict[s
     assert [f for f in found if f.culprits.get("ranks")] == []
 
 
-BROKEN = ["rank_late", "rank_raises", "rank_killed", "segfault", "other_size", "other_op", "ifname_missing"]
+BROKEN = [fault.name for fault in faults.FAULTS.values() if fault.cause and "gloo" in fault.backends]
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -75,7 +75,7 @@ def _choice(name: str, value: str) -> Iterator[Problem]:
         if word.upper() not in allowed:
             close = difflib.get_close_matches(word.upper(), allowed, 1)
             hint = "did you mean %s? known: " % close[0] if close else "known: "
-            yield problem("value", name, value, "%r is not a value it takes" % word, hint + ", ".join(allowed))
+            yield problem("value", name, value, "no value it takes", hint + ", ".join(allowed))
 
 
 def interfaces(values: Mapping[str, str], entries: choose.Entries) -> Iterator[Problem]:

@@ -1,0 +1,121 @@
+"""The agent's RAS client against a server that speaks the protocol, in each of its moods."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from ncclkit import evidence
+from ncclkit.agent import attach, ras
+from tests.live.ras_server import END, Reply, serve, speak
+
+DATA = Path(__file__).parents[1] / "evidence" / "ras"
+JSON = [(DATA / name).read_bytes() for name in ("mismatch.json", "mismatch_2.json")]
+TEXT = [(DATA / "mismatch.txt").read_bytes()] * 2
+VALID = {"CLIENT PROTOCOL 2\n", "TIMEOUT 1\n", "SET FORMAT json\n", "STATUS\n"}
+
+
+def poll(folder: Path, reply: Reply, deadline: float = 3.0) -> tuple[str, list[str]]:
+    """(why not, names of the files written), and only valid lines were sent."""
+    with serve(reply) as server:
+        why = ras.Polls(str(folder), server.address, deadline).wait()
+    assert set(server.asked) <= VALID
+    return why, sorted(os.listdir(folder))
+
+
+def test_json_twice(tmp_path: Path) -> None:
+    assert poll(tmp_path, speak(JSON)) == ("", ["ras.json", "ras_2.json"])
+    assert [(tmp_path / name).read_bytes() for name in ("ras.json", "ras_2.json")] == JSON
+    changes = [event.data for event in evidence.read([tmp_path]).events if event.kind == "ras.change"]
+    assert [data["behind"] for data in changes] == [[], [3]]
+
+
+def test_text_where_json_is_unknown(tmp_path: Path) -> None:
+    assert poll(tmp_path, speak(TEXT, json=False)) == ("", ["ras.txt", "ras_2.txt"])
+    assert (tmp_path / "ras.txt").read_bytes() == TEXT[0]
+
+
+def test_a_server_that_hangs_up_on_what_it_does_not_know(tmp_path: Path) -> None:
+    """The question is put again on a new connection, without the line that it did not know."""
+    plain = speak(TEXT, json=False)
+    assert poll(tmp_path, lambda line: None if line.startswith("SET") else plain(line)) == (
+        "",
+        ["ras.txt", "ras_2.txt"],
+    )
+
+
+def test_the_second_report_never_comes(tmp_path: Path) -> None:
+    why, names = poll(tmp_path, speak([JSON[0], b""]))
+    assert "closed the connection without a report" in why and names == ["ras.json"]
+
+
+SAYS = {
+    "silent": (lambda line: b"", "timed out"),
+    "garbage": (lambda line: b"HTTP/1.1 400 Bad Request\r\n\r\n", "is not RAS"),
+    "endless line": (lambda line: b"x" * 100_000, "is not RAS"),
+    "closed at once": (lambda line: None, "is not RAS"),
+    "no report": (speak([b"", b""]), "without a report"),
+}
+
+
+@pytest.mark.parametrize("mood", SAYS)
+def test_why_there_is_no_report(tmp_path: Path, mood: str) -> None:
+    reply, why = SAYS[mood]
+    said, names = poll(tmp_path, reply, 0.5)
+    assert why in said and said.startswith("NCCL's RAS on 127.0.0.1:") and names == []
+
+
+def test_a_report_that_stops_in_the_middle_is_kept(tmp_path: Path) -> None:
+    half = speak([TEXT[0]], json=False)
+    why, names = poll(tmp_path, lambda line: (half(line) or b"")[:600].removesuffix(END), 0.5)
+    assert "breaks off" in why and names == ["ras.txt"]
+    assert [event.kind for event in evidence.read([tmp_path]).events] == ["ras.report"]
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
+    why = ras.Polls(str(tmp_path), address, 5.0).wait()
+    assert "nobody listens" in why and "2.24" in why
+
+
+def test_an_endless_report_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ras, "LARGEST", 1 << 16)
+    why, names = poll(tmp_path, speak([b"NCCL version 2.28.9\n" * 20_000], json=False))
+    assert "longer than" in why and (tmp_path / "ras.txt").stat().st_size < 1 << 18
+
+
+def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+    with serve(speak(JSON)) as server:
+        assert "No such file" in ras.Polls(str(tmp_path / "gone"), server.address, 3.0).wait()
+
+
+def test_one_guard_asks_for_all_nodes(tmp_path: Path) -> None:
+    (tmp_path / "ras.json.part").touch()
+    assert poll(tmp_path, speak([])) == ("", ["ras.json.part"])
+
+
+ADDRESSES = {
+    "": ("localhost", 28028),
+    "10.0.0.1:4000": ("10.0.0.1", 4000),
+    "[::1]:4000": ("::1", 4000),
+    "nonsense": ("localhost", 28028),
+    "host:99999": ("localhost", 28028),
+}
+
+
+@pytest.mark.parametrize("value", ADDRESSES)
+def test_address(value: str) -> None:
+    assert ras.address({"NCCL_RAS_ADDR": value}) == ADDRESSES[value]
+
+
+def test_attach_asks_where_the_rank_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This very process plays the rank; its stack comes from nowhere, the two reports do."""
+    with serve(speak(JSON)) as server:
+        monkeypatch.setattr(attach.processes, "environ", lambda pid: {"NCCL_RAS_ADDR": "%s:%d" % server.address})
+        monkeypatch.setattr(attach, "_pyspy", lambda *args: [])
+        assert attach.collect(str(tmp_path), {0: os.getpid()}, ours=False, deadline=4.0) == []
+    assert {"ras.json", "ras_2.json", "processes.json"} == set(os.listdir(tmp_path))
