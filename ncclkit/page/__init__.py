@@ -29,6 +29,8 @@ FIGURE = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 ERROR_MARK = "papermill-error-cell-tag"
 PLOTLY = "<!--ncclkit:plotly-->"
+ROOM = '<div class="nk-figure"></div>'
+"""Where the words of a view want its figure (`ncclkit.views` writes it)."""
 HERE = Path(__file__).parent
 
 
@@ -133,7 +135,8 @@ def _static(output: NotebookNode) -> NotebookNode:
     data = output.get("data", {})
     if FIGURE in data:
         html = data.get("text/html", "")
-        data["text/html"] = ("" if "<script" in html else html) + _figure(data.pop(FIGURE))
+        figure, words = _figure(data.pop(FIGURE)), "" if "<script" in html else html
+        data["text/html"] = words.replace(ROOM, figure, 1) if ROOM in words else words + figure
     elif WIDGET in data and "text/html" not in data:
         data["text/html"] = '<p class="control">An interactive control stands here in the notebook.</p>'
     data.pop(WIDGET, None)
@@ -144,7 +147,7 @@ def _figure(figure: dict[str, Any]) -> str:
     """One plotly figure: its JSON, inert, and a room of the right height that page.js draws into."""
     layout = figure.get("layout", {})
     title = layout.get("title", "")
-    label = title.get("text", "") if isinstance(title, dict) else title
+    label = (title.get("text", "") if isinstance(title, dict) else title) or (layout.get("meta") or {}).get("say", "")
     height = int(layout.get("height") or 420)
     payload = json.dumps(figure | {"layout": {**layout, "height": height}}).replace("<", "\\u003c")
     plain = safe(re.sub(r"<[^>]*>", " ", label or "figure"))

@@ -1,7 +1,8 @@
 """Bundled recordings of real runs: case folders that notebooks, tests and installed users share.
 
 Each folder's ``case.json`` says where it was recorded: hardware, versions, date
-and the ground truth.  They are data, made by ``tests/record/gpu.py``.
+and the ground truth.  They are data, made by ``tests/record/gpu.py`` and, over gloo,
+``tests/record/eight.py``.
 """
 
 from __future__ import annotations

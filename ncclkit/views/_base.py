@@ -6,6 +6,7 @@ the static face, a terminal prints the sentence.  Nothing asks where it runs.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from functools import cache
 from importlib.resources import files
@@ -14,10 +15,12 @@ from typing import Any
 import ipywidgets as W
 import plotly.graph_objects as go
 
-from ncclkit.views._html import Html, el
+from ncclkit.views._html import Html, el, join
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
+PLACE = Html('<div class="nk-figure"></div>')
+"""Where a report puts the figure of a view that also has words (`ncclkit.page` knows it)."""
 
 
 @cache
@@ -69,8 +72,33 @@ class Chart(View):
         super().__init__(figure.layout.meta["say"], Html(""))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        figure = json.loads(self.figure.to_json()) | {"config": {"displaylogo": False}}
-        return {PLOTLY: figure, "text/plain": self.say}
+        return {PLOTLY: plain(self.figure), "text/plain": self.say}
+
+
+class Drawn(View):
+    """A sentence, a figure and the words that go with it; without a figure it is a plain `View`."""
+
+    def __init__(self, say: str, figure: go.Figure | None, body: Html) -> None:
+        super().__init__(say, join(PLACE if figure is not None else "", body))
+        self._figure, self._words = figure and figure.update_layout(meta={"say": say}), body
+        self._box: W.Widget | None = None
+
+    def widget(self) -> W.Widget | None:
+        """The same three one below the other: JupyterLab shows one type of a bundle only."""
+        if self._figure is not None and self._box is None:
+            drawing = W.Output(outputs=outputs(self._figure), layout=W.Layout(width="100%"))
+            above, below = style() + page(self.say), el("div", self._words, cls="nk")
+            self._box = W.VBox([W.HTML(above), drawing, W.HTML(below)], layout=W.Layout(width="100%"))
+        return self._box
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        drawn = {} if self._figure is None else {PLOTLY: plain(self._figure)}
+        return super()._repr_mimebundle_() | drawn
+
+
+def plain(figure: go.Figure) -> dict[str, Any]:
+    """A figure as plotly's own JSON."""
+    return dict(json.loads(figure.to_json())) | {"config": {"displaylogo": False}}
 
 
 def outputs(figure: go.Figure) -> tuple[dict[str, Any], ...]:
@@ -81,3 +109,11 @@ def outputs(figure: go.Figure) -> tuple[dict[str, Any], ...]:
 def page(say: str, *body: object) -> Html:
     """The frame of a static face: conclusion first."""
     return el("div", el("p", say, cls="nk-say"), *body, cls="nk")
+
+
+def main_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs the cell, None outside a kernel."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

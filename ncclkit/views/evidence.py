@@ -1,12 +1,9 @@
-"""The evidence explorer: filter the events in memory, open any line in its context."""
+"""The evidence browser: filter the events in memory, open any line in its context."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from io import BufferedReader
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,68 +11,21 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.case import Case
+from ncclkit.evidence.story import abnormal
 from ncclkit.model import Event
 from ncclkit.views._base import View, style
+from ncclkit.views._context import AROUND, context
 from ncclkit.views._html import Html, code, el, fit, fold, join, pre, table, value
-from ncclkit.views._story import abnormal
+from ncclkit.views._pick import ALL, ODD, RANKS, gather, gist, pick
 from ncclkit.views._words import plural, some
 
-ROWS = 100
-"""Rows of the table at once; filters reach the others."""
-
-AROUND = 5
-REACH = 256 * 2**20
-"""Bytes read of a file at most to find a line's surroundings."""
-
-ALL = "all"
+ROWS, FEW = 100, 12
+"""Rows of the table at once, to which filters reach the others; and of the static face's open table."""
 
 
 def events_view(case: Case) -> View:
-    """Filters by kind, rank and text over the events of a case, each line openable in its context."""
+    """Filters by kind, rank, host and text over the events of a case, each line openable in its context."""
     return EventsView(case)
-
-
-def pick(events: Sequence[Event], kind: str = ALL, rank: str = ALL, words: str = "") -> list[Event]:
-    """Events of one kind, one rank, with these words in their text or path (any case); `ALL` leaves a filter open."""
-    wanted = words.casefold()
-    fitting = (event for event in events if kind in (ALL, event.kind) and rank in (ALL, str(event.rank)))
-    return [event for event in fitting if wanted in f"{event.text}\n{event.path}".casefold()]
-
-
-def context(event: Event, base: Path | None = None, around: int = AROUND) -> list[tuple[int, str, bool]] | str:
-    """Lines around an event as (number, text, is it the line), or a sentence why they cannot be shown.
-
-    The file must still say at that place what the event says: one that changed
-    is not shown, and neither is a device or pipe.
-    """
-    path = next((p for p in (Path(event.path), (base or Path()) / event.path) if event.path and p.is_file()), None)
-    if path is not None and event.line < 1:
-        return f"{event.path} has no lines to show; what it says stands above"
-    if path is None:
-        return f"{event.path or 'its source'} is not here (any more); the raw line stands above"
-    first, size = max(1, event.line - around), max(1, event.text.count("\n") + 1)
-    try:
-        lines = list(_lines(path, first, event.line + size - 1 + around))
-    except (OSError, EOFError, zlib.error) as error:
-        return f"{path} cannot be read: {error}"
-    shown = [(number, line, event.line <= number < event.line + size) for number, line in enumerate(lines, first)]
-    said = event.text.splitlines()[0].strip() if event.text else ""
-    if not any(hit and said in line for _, line, hit in shown):
-        return f"{path} does not hold it at line {event.line} (changed, or too large); the raw line stands above"
-    return shown
-
-
-def _lines(path: Path, first: int, last: int) -> Iterator[str]:
-    """Lines `first` to `last` of a plain or gzip file, within the first `REACH` bytes of its text."""
-    with path.open("rb") as plain:
-        packed = plain.read(2) == b"\x1f\x8b"
-        plain.seek(0)
-        source: gzip.GzipFile | BufferedReader = gzip.GzipFile(fileobj=plain) if packed else plain
-        for number, raw in enumerate(iter(lambda: source.readline(1 << 20), b""), 1):
-            if number > last or source.tell() > REACH:
-                return
-            if number >= first:
-                yield raw.decode("utf-8", "replace").rstrip("\r\n")[:2000]
 
 
 class EventsView(View):
@@ -87,35 +37,50 @@ class EventsView(View):
         self._box: W.Widget | None = None
 
     def widget(self) -> W.Widget:
-        """Three filters, the table, and the line to open; built once for each view."""
+        """Four filters, the table, and the line to open; built once for each view."""
         if self._box is None:
             self._box = self._build()
         return self._box
 
     def _build(self) -> W.Widget:
-        wide = W.Layout(width="auto", flex="1 1 14em", max_width="30em")
-        self.kind = W.Dropdown(options=_options(self._events, "kind"), description="Kind", layout=wide)
-        self.rank = W.Dropdown(options=_options(self._events, "rank"), description="Rank", layout=wide)
+        wide = W.Layout(width="auto", flex="1 1 16em", max_width="28em")
+        self.kind = W.Dropdown(options=_kinds(self._events), description="Kind", layout=wide)
+        self.rank = W.Text(description="Rank", placeholder="all, or such as 5, or 0-7, 12", layout=wide)
+        self.host = W.Dropdown(options=_options(self._events, "host"), description="Host", layout=wide)
         self.words = W.Text(description="Text", placeholder="any words of the line", layout=wide)
-        self.line = W.Dropdown(description="Open", layout=W.Layout(width="auto", max_width="60em"))
+        self.line = W.Dropdown(description="Open", layout=W.Layout(width="auto", flex="1 1 20em", max_width="60em"))
+        self.near = W.BoundedIntText(AROUND, min=0, max=200, description="± lines", layout=W.Layout(width="11em"))
         self.rows, self.around = W.HTML(), W.HTML()
-        for control in (self.kind, self.rank, self.words):
+        for control in (self.kind, self.rank, self.host, self.words):
             control.observe(lambda _change: self.filter(), names="value")
-        self.line.observe(lambda _change: self.open(), names="value")
+        for control in (self.line, self.near):
+            control.observe(lambda _change: self.open(), names="value")
         self.filter()
-        filters = W.Box([self.kind, self.rank, self.words], layout=W.Layout(flex_flow="row wrap"))
-        return W.VBox([W.HTML(style()), filters, self.rows, self.line, self.around], layout=W.Layout(width="100%"))
+        rows = (
+            W.Box(parts, layout=W.Layout(flex_flow="row wrap"))
+            for parts in ([self.kind, self.rank, self.host, self.words], [self.line, self.near])
+        )
+        filters, opened = rows
+        head = W.HTML(style() + self._head())
+        return W.VBox([head, filters, self.rows, opened, self.around], layout=W.Layout(width="100%"))
+
+    def _head(self) -> Html:
+        return el("div", el("p", self.say, cls="nk-say"), cls="nk")
 
     def filter(self) -> None:
-        """Show what the filters pick."""
-        picked = pick(self._events, self.kind.value, self.rank.value, self.words.value)
+        """Show what the filters pick; where that is much, equal lines share a row."""
+        if self.rank.value.strip() and not RANKS.fullmatch(self.rank.value):
+            self.rows.value = _notice(f"“{self.rank.value}” is no rank; write numbers and ranges, such as 0-7, 12")
+            return
+        picked = pick(self._events, self.kind.value, self.rank.value or ALL, self.words.value, self.host.value)
         self.rows.value = picked_html(picked)
-        self.line.options = [(_where(event, number), event) for number, event in enumerate(picked[:ROWS], 1)]
-        self.line.index = 0 if picked else None  # a list that was empty before selects nothing by itself
+        shown = [group[0] for group in _shown(picked)[:ROWS]]
+        self.line.options = [(_where(event, number), event) for number, event in enumerate(shown, 1)]
+        self.line.index = 0 if shown else None  # a list that was empty before selects nothing by itself
 
     def open(self) -> None:
         """Show the chosen line in its context."""
-        self.around.value = open_html(self.line.value, self._base) if self.line.value else ""
+        self.around.value = open_html(self.line.value, self._base, self.near.value) if self.line.value else ""
 
 
 def events_say(events: Sequence[Event]) -> str:
@@ -132,57 +97,85 @@ def static_events(events: Sequence[Event]) -> Html:
     """Counts by kind and rank, and the abnormal lines."""
     wrong = [event for event in events if abnormal(event)]
     kinds = Counter(event.kind for event in events)
-    ranks = {kind: [e.rank for e in events if e.kind == kind and e.rank is not None] for kind in kinds}
-    counts = [(code(kind), f"{count:,}", some(sorted(set(ranks[kind]))) or "–") for kind, count in kinds.most_common()]
+    ranks: dict[str, set[int]] = {kind: set() for kind in kinds}
+    for event in events:
+        ranks[event.kind].update([] if event.rank is None else [event.rank])
+    counts = [(code(kind), f"{count:,}", some(sorted(ranks[kind])) or "–") for kind, count in kinds.most_common()]
     return join(
-        fold(f"Abnormal lines: {len(wrong):,}", _table(wrong), is_open=len(wrong) <= 12),
+        fold(f"Abnormal lines: {len(wrong):,}", _table(_shown(wrong, FEW)), is_open=len(_shown(wrong, FEW)) <= FEW),
         fold("Counts by kind", table(("Kind", "Events", "Ranks"), counts), is_open=not wrong),
     )
 
 
 def picked_html(picked: Sequence[Event]) -> str:
     """The table of picked events, with its own count."""
-    count = el("p", f"{plural(len(picked), 'event')} picked", cls="nk-dim")
-    return el("div", count, el("div", _table(picked), cls="nk-tall"), cls="nk")
+    shown = _shown(picked)
+    alike = (
+        f"; equal lines share a row, the rarest first: {plural(len(shown), 'row')}" if len(shown) < len(picked) else ""
+    )
+    count = el("p", f"{plural(len(picked), 'event')} picked{alike}", cls="nk-dim")
+    return el("div", count, el("div", _table(shown), cls="nk-tall"), cls="nk")
 
 
-def open_html(event: Event, base: Path | None) -> str:
+def open_html(event: Event, base: Path | None, near: int = AROUND) -> str:
     """One event: its raw text, its captured fields, its context in the file."""
-    around = context(event, base)
+    around = context(event, base, near)
     said = around if isinstance(around, str) else ""
     lines = Html("") if isinstance(around, str) else el("pre", *(_numbered(*row) for row in around), cls="nk-pre")
     data = fold("Captured fields", fit(value(dict(event.data)))) if event.data else ""
-    head = el("p", el("b", event.kind), " ", _place(event))
-    return el("div", head, pre(event.text), el("p", said, cls="nk-dim"), lines, data, cls="nk")
+    rank = "" if event.rank is None else f"rank {event.rank} "
+    head = el("p", el("b", event.kind), " ", rank, _place(event))
+    raw = Html("") if lines else pre(event.text)  # the context holds the raw line already
+    return el("div", head, raw, el("p", said, cls="nk-dim") if said else "", lines, data, cls="nk")
+
+
+def _notice(sentence: str) -> str:
+    return el("div", el("p", sentence, cls="nk-bad", role="alert"), cls="nk")
+
+
+def _shown(events: Sequence[Event], most: int = ROWS) -> list[list[Event]]:
+    """Rows of a table: single events in their order while they fit, else equal ones together."""
+    return [[event] for event in events] if len(events) <= most else gather(events)
 
 
 def _numbered(number: int, line: str, hit: bool) -> Html:
     return el("span", f"{'▶' if hit else ' '} {number:>6}  {line}\n", cls="nk-hit" if hit else "nk-near")
 
 
-def _table(events: Sequence[Event]) -> Html:
+def _table(groups: Sequence[Sequence[Event]]) -> Html:
     rows = [
-        (f"{number}", code(event.kind), "–" if event.rank is None else f"{event.rank}", _place(event), _raw(event))
-        for number, event in enumerate(islice(events, ROWS), 1)
+        (f"{number}", code(group[0].kind), _speakers(group), _place(group[0]), _raw(group))
+        for number, group in enumerate(islice(groups, ROWS), 1)
     ]
-    more = el("p", f"… and {len(events) - ROWS:,} more", cls="nk-dim") if len(events) > ROWS else ""
-    return join(fit(table(("#", "Kind", "Rank", "Where", "Raw line"), rows)), more)
+    more = el("p", f"… and {len(groups) - ROWS:,} more", cls="nk-dim") if len(groups) > ROWS else ""
+    return join(fit(table(("#", "Kind", "Rank", "Where", "Raw line"), rows, "nk-events")), more)
+
+
+def _speakers(group: Sequence[Event]) -> str:
+    return some(sorted({event.rank for event in group if event.rank is not None})) or "–"
 
 
 def _place(event: Event) -> Html:
     return el("span", f"{event.path}:{event.line}" if event.line else event.path, cls="nk-path")
 
 
-def _raw(event: Event) -> Html:
-    times = f" (× {event.count:,})" if event.count > 1 else ""
-    return el("span", (event.text.splitlines() or [""])[0][:300], times, cls="nk-raw")
+def _raw(group: Sequence[Event]) -> Html:
+    count = sum(event.count for event in group)
+    times = f" (× {count:,})" if count > 1 else ""
+    return el("span", gist(group[0])[:300], times, cls="nk-raw")
 
 
 def _where(event: Event, number: int) -> str:
     return f"#{number}  {event.kind}  {Path(event.path).name}:{event.line}"
 
 
+def _kinds(events: Sequence[Event]) -> list[tuple[str, str]]:
+    everything, *kinds = _options(events, "kind")
+    wrong = sum(abnormal(event) for event in events)
+    return [everything, *([(f"{ODD} ({wrong:,})", ODD)] if wrong else []), *kinds]
+
+
 def _options(events: Sequence[Event], field: str) -> list[tuple[str, str]]:
     counts: Counter[Any] = Counter(getattr(event, field) for event in events)
-    known = sorted((key for key in counts if key is not None), key=lambda key: (isinstance(key, str), key))
+    known = sorted(key for key in counts if key)
     return [(f"all ({len(events):,})", ALL), *((f"{key} ({counts[key]:,})", str(key)) for key in known)]

@@ -69,7 +69,7 @@ def card(finding: Finding, number: int) -> Html:
         head,
         el("h4", f"{number}. {finding.say or finding.cause}"),
         _culprits(finding),
-        _evidence(finding.evidence),
+        evidence_part(finding.evidence),
         *(advice_part(advice) for advice in finding.advice),
         _experiment(finding.next),
         cls=f"nk-card nk-edge-{word}",
@@ -86,7 +86,8 @@ def _culprits(finding: Finding) -> Html:
     return el("p", *chips) if named else Html("")
 
 
-def _evidence(evidence: tuple[Evidence, ...]) -> Html:
+def evidence_part(evidence: tuple[Evidence, ...]) -> Html:
+    """The very lines, each with its place; the first few at once, the others folded."""
     lines = [_line(piece) for piece in evidence]
     rest = lines[SHOWN:]
     return join(el("h5", "Evidence"), *lines[:SHOWN], fold(f"{len(rest)} more", *rest)) if lines else Html("")

@@ -17,7 +17,7 @@ import ipywidgets as W
 from ncclkit import plots
 from ncclkit.case import Case
 from ncclkit.model import Measurement, NcclkitError
-from ncclkit.views._base import View, page
+from ncclkit.views._base import View, main_loop, page
 from ncclkit.views._face import Face
 from ncclkit.views._form import LABELS, check
 from ncclkit.views._html import Html, badge, code, el, fold, join, pre, table
@@ -73,7 +73,7 @@ class LiveTest(View):
         self.measurements: list[Measurement] = []
         self.state, self._outcome = "", ""
         self._limit: tuple[float | None, str] = (None, "")
-        self._loop = _main_loop()
+        self._loop = main_loop()
         self._task: asyncio.Future[Any] | None = None
         self._drawing: asyncio.TimerHandle | None = None
         self._drawn = -1
@@ -132,7 +132,7 @@ class LiveTest(View):
 
     def widget(self) -> W.Widget:
         """The form."""
-        self._loop = _main_loop() or self._loop
+        self._loop = main_loop() or self._loop
         return self.face.box
 
     def static(self) -> Html:
@@ -215,11 +215,3 @@ def _seen(task: asyncio.Task[Any]) -> None:
     """The view shows how the task ended; asking for it keeps asyncio from printing it as never retrieved."""
     if not task.cancelled():
         task.exception()
-
-
-def _main_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs the cell, None outside a kernel."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -1,115 +1,205 @@
-"""Who spoke and who fell silent: one strip per rank, alike ranks together, 1,024 ranks on a page."""
+"""Who spoke and who fell silent: a row per rank over time, alike ranks together, 1,024 ranks on a page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from signal import SIGTERM
 
 from ncclkit.case import Case
+from ncclkit.evidence.story import Story, abnormal, hearsay, stories
 from ncclkit.model import Event
-from ncclkit.views import _story
-from ncclkit.views._base import View
+from ncclkit.views import _draw
+from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Html, el, fit, join, table
-from ncclkit.views._story import Story
-from ncclkit.views._words import the
+from ncclkit.views._pick import gist
+from ncclkit.views._words import plural, some, the
 
-SEPARATE = 32
-"""Up to here every rank has a strip of its own; beyond, ranks of the same shape share one."""
-
-MARKS = (
-    ("init", "◆", "initialised"),
-    ("work", "●", "last collective or step"),
-    ("wrong", "▲", "first abnormal line"),
-    ("end", "■", "end"),
-)
+SEPARATE = 24
+"""Up to here every rank has a strip of its own; beyond, ranks with the same story share one."""
+MOST = 40
+"""Different stories that are shown."""
+COLUMNS = 96
+SILENCE = 1.0
+"""Seconds that a rank must stop before all others to be called the first to fall silent."""
 WORDS = 160
+
+Own = Mapping[int, Sequence[Event]]
+"""rank → what it said itself; only ranks that said something."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From a place (time or line) to a part of the strip, 0 to 100."""
+    """From a place (seconds since the epoch, or a line number) to a column."""
 
     start: float
     end: float
     in_time: bool
 
-    def __call__(self, place: float) -> float:
-        """The part of the strip before `place`."""
-        return min(100.0, max(0.0, 100 * (place - self.start) / ((self.end - self.start) or 1.0)))
-
-    def of(self, event: Event) -> float | None:
+    def place(self, event: Event) -> float | None:
         """Where an event stands, None where nothing says so."""
-        place = _story.place_in(self.in_time)(event)
-        return None if place is None else self(place)
+        return event.time if self.in_time else (float(event.line) if event.line > 0 else None)
 
-    def __str__(self) -> str:
+    def column(self, place: float) -> int:
+        """0 to COLUMNS - 1."""
+        return min(COLUMNS - 1, max(0, int(COLUMNS * (place - self.start) / ((self.end - self.start) or 1.0))))
+
+    def after(self, place: float) -> float:
+        """The place as the axis counts: in `unit` since the first word, or a line number."""
+        return (place - self.start) / self.unit[1] if self.in_time else place
+
+    @property
+    def unit(self) -> tuple[str, float]:
+        """Name and seconds of the axis' unit."""
         span = self.end - self.start
-        return f"full width: {span:,.1f} s" if self.in_time else f"full width: {span:,.0f} lines (they have no times)"
+        return ("hours", 3600.0) if span > 7200 else ("minutes", 60.0) if span > 240 else ("seconds", 1.0)
+
+    @property
+    def axis(self) -> str:
+        """The title of the axis."""
+        if not self.in_time:
+            return "line of each log<br>(the lines carry no times)"
+        return (
+            f"{self.unit[0]} after the first word<br>{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.start))}"
+        )
+
+    def middles(self) -> list[float]:
+        """The middle of each column, as the axis counts."""
+        step = (self.end - self.start) / COLUMNS
+        return [round(self.after(self.start + (column + 0.5) * step), 3) for column in range(COLUMNS)]
 
 
 def ranks_view(case: Case) -> View:
-    """A strip per rank from its first line to its last, over time, or over line numbers where lines have no time."""
-    known, in_time = _story.stories(case.events)
-    places = [place for story in known for place in (story.first, story.last) if place is not None]
-    scale = Scale(min(places, default=0.0), max(places, default=1.0), in_time)
-    head = ("Rank", "First to last line", "First trouble, or last words")
-    rows = [(_label(group), _strip(group, scale), _ending(group[0])) for group in _groups(known)]
-    body = join(_legend(scale), fit(table(head, rows, "nk-ranks"))) if known else Html("")
-    return View(_story.say(known, in_time), body)
+    """A row per rank from its first word to its last, over time, or over line numbers where lines have no time."""
+    known = stories(case.events, case.inputs)
+    own = _own(case.events)
+    if not own:
+        return View("No event names a rank", Html(""))
+    scale = _scale(own)
+    groups = _groups(known, own, scale)
+    drawn = groups[:MOST] if len(known) > SEPARATE else [[story] for story in known]
+    voices = [voice for group in drawn if (voice := _voice(group, own, scale)) is not None]
+    figure = _draw.strip(voices, scale.middles(), scale.axis) if voices else None
+    rows = [
+        (_label(group), _last(group, own, scale), group[0].end or "–", _words(group[0], own)) for group in groups[:MOST]
+    ]
+    head = ("Rank", "Last word", "How it ended", "First trouble, or last words")
+    left = sum(len(group) for group in groups[MOST:])
+    more = el("p", f"… and {plural(left, 'rank')} whose stories are less rare", cls="nk-dim") if left else ""
+    return Drawn(_say(known, own, scale), figure, join(fit(table(head, rows, "nk-ranks")), more))
 
 
-def _groups(known: list[Story]) -> list[list[Story]]:
-    """Stories that share a strip; the rarest first, as the odd one out is what one looks for."""
-    if len(known) <= SEPARATE:
-        return [[story] for story in known]
-    alike: dict[tuple[str, ...], list[Story]] = {}
+def _own(events: Iterable[Event]) -> dict[int, list[Event]]:
+    said: dict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.rank is not None and event.rank >= 0 and not hearsay(event) and not _echo(event):
+            said[event.rank].append(event)
+    return said
+
+
+def _echo(event: Event) -> bool:
+    """Whether a rank was asked to dump: its watchdog's thread answers even where the rank itself is stuck."""
+    return event.kind == "c10d.recorder" or event.kind == "c10d.status" and "dump signal" in event.text
+
+
+def _scale(own: Own) -> Scale:
+    """In time, when every rank that spoke has a word with a time; else lines stand in the order of their files."""
+    in_time = all(any(event.time is not None for event in said) for said in own.values())
+    known = Scale(0.0, 1.0, in_time)
+    places = [place for said in own.values() for event in said if (place := known.place(event)) is not None]
+    return Scale(min(places, default=0.0), max(places, default=1.0), in_time)
+
+
+def _groups(known: Sequence[Story], own: Own, scale: Scale) -> list[list[Story]]:
+    """Stories that are alike; the rarest first, as the odd one out is what one looks for, then who stopped first."""
+    alike: dict[tuple[str, str, bool], list[Story]] = {}
     for story in known:
-        alike.setdefault(story.shape, []).append(story)
-    return sorted(alike.values(), key=len)
+        wrong = story.abnormal.kind if story.abnormal else ""
+        alike.setdefault((wrong, re.sub(r"\d+", "#", story.end), story.rank in own), []).append(story)
+    return sorted(alike.values(), key=lambda group: (len(group), _ends(group, own, scale)[:1]))
 
 
-def _legend(scale: Scale) -> Html:
-    signs = ((el("span", symbol, cls=f"nk-mark-{name}"), words) for name, symbol, words in MARKS)
-    keys = (el("span", sign, f" {words}", cls="nk-chip") for sign, words in signs)
-    return el("p", *keys, str(scale), cls="nk-dim")
+def _label(group: Sequence[Story]) -> str:
+    ranks = [story.rank for story in group]
+    return str(ranks[0]) if len(ranks) == 1 else f"{plural(len(ranks), 'rank')}: {some(ranks)}"
 
 
-def _label(group: list[Story]) -> str:
-    if len(group) == 1:
-        return str(group[0].rank)
-    return f"{the('Rank', (story.rank for story in group))} ({len(group):,})"
+def _voice(group: Sequence[Story], own: Own, scale: Scale) -> _draw.Voice | None:
+    """One row; a group shows what any of its ranks did.  None where nothing has a place."""
+    said: dict[int, int] = {}
+    for story in group:
+        for event in own.get(story.rank, ()):
+            if (place := scale.place(event)) is not None:
+                column = scale.column(place)
+                said[column] = max(said.get(column, 0), 2 if abnormal(event) else 1)
+    if not said:
+        return None
+    name = f"rank {group[0].rank}" if len(group) == 1 else plural(len(group), "rank")
+    return _draw.Voice(name, said, (min(said), max(said)))
 
 
-def _strip(group: list[Story], scale: Scale) -> Html:
-    """One bar; a group shows its widest extent and the marks of its first member."""
-    ends = [(scale(s.first), scale(s.last)) for s in group if s.first is not None and s.last is not None]
+def _ends(group: Sequence[Story], own: Own, scale: Scale) -> list[float]:
+    """The last place of each rank of a group that has one."""
+    places = ([p for event in own.get(story.rank, ()) if (p := scale.place(event)) is not None] for story in group)
+    return sorted(max(held) for held in places if held)
+
+
+def _last(group: Sequence[Story], own: Own, scale: Scale) -> str:
+    ends = _ends(group, own, scale)
     if not ends:
-        words = "never spoke" if group[0].final is None else "spoke, nothing says when"
-        return el("div", el("span", words, cls="nk-mute"), cls="nk-strip")
-    left, right = min(a for a, _ in ends), max(b for _, b in ends)
-    bar = el("span", cls="nk-bar", style=f"left:{left:.2f}%;width:{max(right - left, 0.6):.2f}%")
-    return el("div", bar, *_marks(group[0], scale), cls="nk-strip")
+        return "never spoke" if group[0].rank not in own else "nothing says when"
+    if not scale.in_time:
+        return f"line {ends[0]:,.0f}" if ends[0] == ends[-1] else f"lines {ends[0]:,.0f}–{ends[-1]:,.0f}"
+    first, last = (time.strftime("%H:%M:%S", time.localtime(end)) for end in (ends[0], ends[-1]))
+    return first if first == last else f"{first}–{last}"
 
 
-def _marks(story: Story, scale: Scale) -> Iterable[Html]:
-    for name, symbol, words in MARKS:
-        event: Event | None = getattr(story, name)
-        place = scale.of(event) if event is not None else None
-        if place is not None:
-            where = f"left:{place:.2f}%"
-            yield el("span", symbol, cls=f"nk-mark nk-mark-{name}", style=where, title=f"{words}: {event}")
-
-
-def _ending(story: Story) -> Html:
-    event = story.wrong or story.final
+def _words(story: Story, own: Own) -> Html:
+    """The first abnormal line, else the last one, raw."""
+    event = story.abnormal or next(iter(own.get(story.rank, ())[::-1]), None)
     if event is None:
         return el("span", "no line of this rank", cls="nk-dim")
-    end = story.end if story.wrong is None and story.end not in (None, event) else None
-    return join(_line(event), _line(end) if end else "")
-
-
-def _line(event: Event) -> Html:
     place = f"{event.path}:{event.line}" if event.line else event.path
-    first = next(iter(event.text.splitlines()), "")
-    raw = first if len(first) <= WORDS else f"{first[:WORDS]} …"
-    return el("div", el("b", event.kind), " ", el("span", place, cls="nk-path"), el("div", raw, cls="nk-raw"))
+    said = gist(event)
+    raw = said if len(said) <= WORDS else f"{said[:WORDS]} …"
+    return join(el("b", event.kind), " ", el("span", place, cls="nk-path"), el("div", raw, cls="nk-raw"))
+
+
+def _say(known: Sequence[Story], own: Own, scale: Scale) -> str:
+    """Who never spoke, who fell silent first: one sentence."""
+    mute = [story.rank for story in known if story.rank not in own]
+    heard = [story for story in known if story.rank in own]
+    if mute:
+        return f"{the('Rank', mute)} never spoke; {plural(len(heard), 'rank')} did"
+    silent, gap = _silent(heard, own, scale) if scale.in_time else ([], 0.0)
+    if silent:
+        return f"{the('Rank', silent)} fell silent first, {gap:,.1f} s before any other; {_troubled(heard)}"
+    calm = [story.rank for story in heard if story.abnormal is None]
+    if calm and len(calm) * 2 < len(heard):
+        others = f"the {len(heard) - len(calm):,} others do"
+        return f"{the('Rank', calm)} report{'s' if len(calm) == 1 else ''} nothing abnormal while {others}"
+    return f"{plural(len(heard), 'rank')} spoke{' and stopped together' if scale.in_time else ''}; {_troubled(heard)}"
+
+
+def _silent(heard: Sequence[Story], own: Own, scale: Scale) -> tuple[list[int], float]:
+    """Ranks whose last word lies clearly before that of any other (the widest gap), and by how many seconds."""
+    ends = sorted((end[-1], story.rank) for story in heard if (end := _ends([story], own, scale)))
+    gaps = [(b[0] - a[0], place) for place, (a, b) in enumerate(pairwise(ends), 1) if place * 2 <= len(ends)]
+    gap, count = max(gaps, default=(0.0, 0))
+    clear = gap > max(SILENCE, 0.05 * (scale.end - scale.start))
+    return ([rank for _, rank in ends[:count]], gap) if clear else ([], 0.0)
+
+
+def _troubled(heard: Sequence[Story]) -> str:
+    if wrong := sum(story.abnormal is not None for story in heard):
+        return f"{plural(wrong, 'rank')} reported something abnormal"
+    died = [story.rank for story in heard if any(_died(event) for event in story.at)]
+    return f"{the('rank', died)} ended badly without a word" if died else "nothing abnormal was reported"
+
+
+def _died(event: Event) -> bool:
+    return event.kind == "elastic.exit" and event.data.get("exitcode", 0) not in (0, None, -SIGTERM)

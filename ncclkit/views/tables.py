@@ -59,7 +59,7 @@ def case_view(case: Case) -> View:
 
 def _measured(m: Measurement, expected: float | None) -> tuple[object, ...]:
     ratio = f"{100 * m.busbw / expected:.0f} %" if m.busbw is not None and expected else "–"
-    wrong = el("b", f"✕ {m.wrong:,}", cls="nk-bad") if m.wrong else "0"
+    wrong = el("b", f"✕ {m.wrong:,}", cls="nk-bad") if m.wrong else "–" if m.wrong is None else "0"
     return (
         plots.size(m.bytes),
         _maybe(m.busbw),

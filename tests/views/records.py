@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from ncclkit.case import Case
+from ncclkit.evidence import KINDS
 from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Measurement, clear, found, unknown
 
 HOSTILE = """<script>alert(1)</script>"><img src=x onerror='alert(2)'>\x1b[31m\x00\udcff"""
@@ -39,6 +40,11 @@ FACTS = [
 ]
 
 
+def said(kind: str, text: str = "", path: str = "", line: int = 0, *, time=None, host="", rank=None, **data) -> Event:
+    """An event with every field of its kind, as the contract wants it."""
+    return Event(kind, text, path, line, time, host, None, rank, dict.fromkeys(KINDS[kind]) | data)
+
+
 def job(ranks: int = 8, silent: tuple[int, ...] = (5,), times: bool = True) -> list[Event]:
     """Every rank starts and works; all but the silent ones report a timeout 30 s later."""
     events = []
@@ -46,9 +52,10 @@ def job(ranks: int = 8, silent: tuple[int, ...] = (5,), times: bool = True) -> l
 
         def said(kind, line, time, text, rank=rank, **data):
             when = 1.7e9 + time if times else None
-            return Event(kind, text, f"logs/rank{rank}.log", line, when, "node-1", 100 + rank, rank, data)
+            whole = dict.fromkeys(KINDS[kind]) | data
+            return Event(kind, text, f"logs/rank{rank}.log", line, when, "node-1", 100 + rank, rank, whole)
 
-        events.append(said("nccl.init", 20, 2, "Init COMPLETE", nranks=ranks))
+        events.append(said("nccl.init", 20, 2, "Init COMPLETE", rank=rank, nranks=ranks, phase="done", comm="0x1"))
         events.append(said("progress", 300, 31, f"step {rank}", step=rank))
         if rank not in silent:
             events.append(said("c10d.timeout", 410, 61, f"[Rank {rank}] Watchdog caught collective operation timeout"))
@@ -81,5 +88,40 @@ def findings() -> list[Finding]:
 def case() -> Case:
     made = Case()
     made.facts, made.measurements, made.findings = list(FACTS), list(CURVE), findings()
-    made.events = [*job(), Event("python.exception", HOSTILE, HOSTILE, 3, host=HOSTILE, rank=2, data={"x": HOSTILE})]
+    made.events = [*job(), said("python.exception", HOSTILE, HOSTILE, 3, host=HOSTILE, rank=2, message=HOSTILE)]
+    return made
+
+
+def hostile_job() -> Case:
+    """Two ranks whose every word from outside is hostile: hosts, variables, communicators, transports, operations."""
+    made = Case()
+    for rank in (0, 1):
+        place = {"path": f"/logs/{HOSTILE}{rank}.log", "host": HOSTILE, "pid": 10 + rank, "rank": rank}
+        init = {"rank": rank, "nranks": 2, "comm": f"0x{rank}", "comm_id": HOSTILE, "bus": HOSTILE, "parent": None}
+        link = {"src": rank, "dst": 1 - rank, "transport": HOSTILE, "via": HOSTILE, "gdr": False, "channels": 2}
+        status = {
+            "seq": 7 + rank,
+            "enqueued": 7 + rank,
+            "completed": 7,
+            "pg": HOSTILE,
+            "desc": HOSTILE,
+            "pg_rank": rank,
+        }
+        frames = [{"file": HOSTILE, "line": 3, "func": HOSTILE}]
+        status = dict.fromkeys(KINDS["c10d.status"]) | status
+        made.events += [
+            Event("nccl.env", HOSTILE, line=1, data={"name": HOSTILE, "value": f"{HOSTILE}{rank}"}, **place),
+            Event("nccl.init", HOSTILE, line=2, data=init | {"phase": "start"}, **place),
+            Event("nccl.init", HOSTILE, line=3, data=init | {"phase": "done"}, **place),
+            Event("nccl.ring", HOSTILE, line=4, data={"channel": 0, "order": [0, 1], "whole": True}, **place),
+            Event("nccl.channel", HOSTILE, line=5, data=link, **place),
+            Event("c10d.status", HOSTILE, line=6, data=status, **place),
+            Event("stack", HOSTILE, line=7, data={"frames": frames, "tool": "py-spy", "thread": "", "pid": 1}, **place),
+        ]
+    missing = {"group": HOSTILE, "desc": HOSTILE, "seq": 8, "op": HOSTILE, "missing": [0], "waiting": [1]}
+    known = {"no_dump": [], "frames": [], "last_seq": {"0": 7, "1": 8}}
+    made.events.append(Event("flight.missing", HOSTILE, HOSTILE, 0, rank=0, data=missing | known))
+    row = {"bytes": 10, "lines": 1, "events": 0, "ranks": [0]}
+    made.inputs = [row | {"path": HOSTILE, "kind": "log"}, row | {"path": f"{HOSTILE}2", "kind": "binary"}]
+    made.about["problems"] = [f"{HOSTILE} is a binary file."]
     return made

@@ -1,5 +1,7 @@
 """Static faces: complete, escaped, without script; two calls never share a widget."""
 
+import json
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -8,8 +10,10 @@ from ncclkit import plots, views
 from ncclkit.case import Case
 from ncclkit.causes import catalogue, page
 from ncclkit.model import Advice
-from ncclkit.views._base import PLOTLY, WIDGET
-from tests.views.records import CURVE, HOSTILE, case, findings
+from ncclkit.page import ROOM
+from ncclkit.views._base import PLACE, PLOTLY, WIDGET
+from ncclkit.views.stacks import stacks_view
+from tests.views.records import CURVE, HOSTILE, case, findings, hostile_job
 
 VIEWS = {
     "facts": lambda: views.facts_view(case()),
@@ -19,7 +23,17 @@ VIEWS = {
     "measurements": lambda: views.measurements_view(case()),
     "tuning": lambda: views.tuning_view([Advice(HOSTILE, {"A": HOSTILE}, HOSTILE, HOSTILE, HOSTILE)]),
     "live": lambda: views.live_test(case(), python="/p y", variables=f"X={'<script>'}"),
+    "inputs": lambda: views.inputs_view(hostile_job()),
+    "job": lambda: views.job_view(hostile_job()),
+    "progress": lambda: views.progress_view(hostile_job()),
+    "disagreement": lambda: views.disagreement_view(hostile_job()),
+    "transports": lambda: views.transports_view(hostile_job()),
+    "rings": lambda: views.rings_view(hostile_job()),
+    "attach": lambda: views.attach_form(hostile_job()),
+    "stacks": lambda: stacks_view(hostile_job().of("stack"), [HOSTILE], [{"cause": HOSTILE, "say": HOSTILE}]),
 }
+DRAWN = ("ranks", "transports", "rings")
+LIVE = ("events", "live", "attach", *DRAWN)
 
 
 class Page(HTMLParser):
@@ -60,10 +74,19 @@ def test_bundle_has_text_html_and_a_widget_only_where_there_is_one(name):
     view = VIEWS[name]()
     bundle = view._repr_mimebundle_()
     assert bundle["text/plain"] == view.say != "" and view.static() in bundle["text/html"]
-    assert (WIDGET in bundle) == (name in ("events", "live"))
+    assert (WIDGET in bundle) == (name in LIVE)
+    assert (PLOTLY in bundle) == (name in DRAWN)
+    drawn = bundle.get(PLOTLY, {"layout": {}})
+    drawn["layout"].pop("meta", None)  # never drawn; the report takes its words as text
+    assert not re.findall("<script|<img", json.dumps(drawn))
 
 
-@pytest.mark.parametrize("name", ["events", "live"])
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_view_with_a_figure_keeps_a_room_for_it_that_the_report_knows(name):
+    assert VIEWS[name]().static().count(ROOM) == 1 and PLACE == ROOM
+
+
+@pytest.mark.parametrize("name", LIVE)
 def test_each_call_makes_its_own_widgets_and_one_view_keeps_them(name):
     first, second = VIEWS[name](), VIEWS[name]()
     ids = [view._repr_mimebundle_()[WIDGET]["model_id"] for view in (first, first, second)]
@@ -101,7 +124,7 @@ def test_each_call_makes_its_own_widgets_and_one_view_keeps_them(name):
             ],
         ),
         ("events", ["c10d.timeout", "python.exception", "logs/rank0.log:410", "8 abnormal"]),
-        ("ranks", ["Rank 5 fell silent first, 30.0 s before any other", "logs/rank5.log:300", "full width: 59.0 s"]),
+        ("ranks", ["Rank 5 fell silent first, 30.0 s before any other", "logs/rank5.log:300", "Last word"]),
         ("measurements", ["16 MiB", "8.89 ms", "17.8 ms", "1.89", "2.83", "all_reduce reaches 2.83 GB/s"]),
         ("live", ["/p y", "X='<script>'", "120.0", "auto"]),
     ],
@@ -126,7 +149,21 @@ def test_a_theme_is_checked_only_where_a_cause_cites_its_facts():
     assert verdicts["GPUs"] is False and "Limits" in verdicts
 
 
-EMPTY = ("facts_view", "findings_view", "events_view", "ranks_view", "measurements_view", "case_view")
+EMPTY = (
+    "facts_view",
+    "findings_view",
+    "events_view",
+    "ranks_view",
+    "measurements_view",
+    "case_view",
+    "inputs_view",
+    "job_view",
+    "progress_view",
+    "disagreement_view",
+    "transports_view",
+    "rings_view",
+    "attach_form",
+)
 
 
 @pytest.mark.parametrize("name", EMPTY)

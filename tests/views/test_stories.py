@@ -2,15 +2,17 @@
 
 import gzip
 import os
+import tracemalloc
 
 import pytest
 
 from ncclkit.case import Case
 from ncclkit.model import Event
 from ncclkit.samples import sample
-from ncclkit.views import _story, evidence, ranks_view
+from ncclkit.views import evidence, ranks_view
+from ncclkit.views._context import context
 from ncclkit.views._words import quantity, ranges, some
-from tests.views.records import job
+from tests.views.records import job, said
 
 
 def view(events):
@@ -36,28 +38,7 @@ def test_say(events, words):
 def test_a_thousand_ranks_share_strips_the_odd_ones_first():
     page = view(job(1024, silent=(17, 18, 600))).static()
     assert page.count("<tr>") == 3 and len(page) < 20_000
-    assert page.index("Ranks 17, 18, 600 (3)") < page.index("Ranks 0–16, 19–599, 601–1023 (1,021)")
-
-
-def test_a_torn_rank_count_does_not_fill_the_memory():
-    torn = Event("nccl.init", rank=0, data={"nranks": 10**12})
-    assert len(_story.stories([torn])[0]) == _story.MOST
-
-
-@pytest.mark.parametrize(
-    ("event", "wrong"),
-    [
-        (Event("nccl.init"), False),
-        (Event("c10d.timeout"), True),
-        (Event("worker.phase", data={"phase": "done"}), False),
-        (Event("worker.phase", data={"phase": "error"}), True),
-        (Event("run.end", data={"reason": "done"}), False),
-        (Event("run.end", data={"reason": "deadline"}), True),
-        (Event("nccl.destroy", data={"how": "abort"}), True),
-    ],
-)
-def test_abnormal(event, wrong):
-    assert _story.abnormal(event) is wrong
+    assert page.index("3 ranks: 17, 18, 600") < page.index("1,021 ranks: 0–16, 19–599, 601–1023")
 
 
 @pytest.mark.parametrize(
@@ -69,10 +50,40 @@ def test_abnormal(event, wrong):
         ({"words": "WATCHDOG"}, 7),
         ({"words": "rank5.log"}, 2),
         ({"kind": "c10d.timeout", "rank": "5"}, 0),
+        ({"kind": "abnormal"}, 7),
+        ({"rank": "0-1, 7"}, 9),
+        ({"host": "node-1"}, 23),
+        ({"host": "node-2"}, 0),
     ],
 )
 def test_pick(choice, count):
     assert len(evidence.pick(job(), **choice)) == count
+
+
+def test_equal_lines_of_many_ranks_share_a_row_and_the_odd_one_comes_first():
+    odd = Event("c10d.timeout", "[Rank 5] something else", "logs/rank5.log", 9, rank=5)
+    groups = evidence.gather([*job(64, silent=()), odd])
+    assert groups[0] == [odd] and {len(group) for group in groups[1:]} == {64}
+    page = evidence.picked_html([*job(64, silent=()), odd])
+    assert "193 events picked; equal lines share a row, the rarest first: 4 rows" in page and "0–63" in page
+
+
+def test_a_thousand_different_stories_stay_a_short_page():
+    raised = [
+        said(
+            "python.exception",
+            f"{'abcdefghij'[rank // 100]}{'klmnopqrst'[rank // 10 % 10]}Error",
+            "x.log",
+            1,
+            rank=rank,
+            type=f"{'abcdefghij'[rank // 100]}{'klmnopqrst'[rank // 10 % 10]}Error",
+            frames=[],
+            message="",
+        )
+        for rank in range(1000)
+    ]
+    page = view(raised).static()
+    assert page.count("<tr>") == 41 and "… and 600 ranks whose stories are less rare" in page
 
 
 def log(tmp_path, count=40):
@@ -82,14 +93,14 @@ def log(tmp_path, count=40):
 
 
 def test_context_gives_the_lines_around_and_marks_the_hit(tmp_path):
-    lines = evidence.context(Event("x", "line 20\nline 21", str(log(tmp_path)), 20))
+    lines = context(Event("x", "line 20\nline 21", str(log(tmp_path)), 20))
     assert [number for number, _, _ in lines] == list(range(15, 27))
     assert [number for number, _, hit in lines if hit] == [20, 21]
 
 
 def test_context_finds_paths_relative_to_the_case(tmp_path):
     log(tmp_path)
-    assert isinstance(evidence.context(Event("x", "line 2", "rank0.log", 2), tmp_path), list)
+    assert isinstance(context(Event("x", "line 2", "rank0.log", 2), tmp_path), list)
 
 
 @pytest.mark.parametrize(
@@ -100,12 +111,28 @@ def test_context_finds_paths_relative_to_the_case(tmp_path):
         ("line 20", "rank0.log", 900, "does not hold it"),
         ("line 20", "rank0.log", 0, "has no lines"),
         ("line 20", "pipe", 1, "is not here"),
+        ("line 20", "rank0.log/inside.log", 20, "unpack that"),
     ],
 )
 def test_context_says_why_it_has_none(tmp_path, text, name, line, words):
     log(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    assert words in evidence.context(Event("x", text, str(tmp_path / name), line))
+    assert words in context(Event("x", text, str(tmp_path / name), line))
+
+
+def test_a_line_far_in_a_file_is_reached_without_holding_the_file(tmp_path):
+    path = tmp_path / "rank0.log"
+    with path.open("wb") as out:
+        for start in range(0, 400_000, 20_000):
+            out.write(b"".join(b"line %d\n" % number for number in range(start + 1, start + 20_001)))
+        out.write(b"x" * (8 << 20) + b"\nthe end\n")
+    tracemalloc.start()
+    lines = context(Event("x", "line 399999", str(path), 399_999), around=2)
+    end = context(Event("x", "the end", str(path), 400_002), around=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [number for number, _, _ in lines] == [399_997, 399_998, 399_999, 400_000, 400_001]
+    assert [len(text) for _, text, _ in end] == [2000, 7] and peak < 8 << 20
 
 
 def test_explorer_filters_and_opens(tmp_path):
@@ -116,6 +143,11 @@ def test_explorer_filters_and_opens(tmp_path):
     explorer.kind.value = "system.error"
     assert "1 event picked" in explorer.rows.value and len(explorer.line.options) == 1
     assert "no_space" in explorer.around.value and "line 25" in explorer.around.value
+    explorer.near.value = 1
+    assert "line 21" in explorer.around.value and "line 25" not in explorer.around.value
+    explorer.rank.value = "0-"
+    assert "is no rank" in explorer.rows.value
+    explorer.rank.value = "1"
     explorer.words.value = "nowhere"
     assert "0 events picked" in explorer.rows.value and explorer.around.value == ""
 
@@ -150,17 +182,19 @@ def test_quantity(value, unit, words):
 def test_what_others_say_about_a_rank_does_not_make_it_speak():
     """As recorded: the silent rank is told to dump, is stopped by torchrun, and its exit is reported."""
     late = [
-        Event("c10d.monitor", time=1.7e9 + 62, rank=5, data={"what": "dump"}),
-        Event("stack", rank=5),
-        Event("elastic.stop", "closing signal SIGTERM", time=1.7e9 + 63, rank=5),
+        said("c10d.monitor", time=1.7e9 + 62, rank=5, what="dump"),
+        said("c10d.recorder", time=1.7e9 + 62, rank=5, what="begun"),
+        said("c10d.status", "Received a dump signal due to a timeout", time=1.7e9 + 62, rank=5, enqueued=3),
+        said("stack", rank=5, frames=[]),
+        said("elastic.stop", "closing signal SIGTERM", time=1.7e9 + 63, rank=5, signal=15),
     ]
     seen = view([*job(), *late])
-    assert seen.say.startswith("Rank 5 fell silent first, 30.0 s") and "closing signal SIGTERM" in seen.static()
+    assert seen.say.startswith("Rank 5 fell silent first, 30.0 s") and "logs/rank5.log:300" in seen.static()
 
 
 def test_a_rank_that_died_without_a_word_is_named():
-    died = Event("elastic.exit", "exitcode: -9", rank=3, data={"exitcode": -9, "signal": 9})
-    stopped = Event("elastic.exit", "exitcode: -15", rank=1, data={"exitcode": -15, "signal": 15})
+    died = said("elastic.exit", "exitcode: -9", rank=3, exitcode=-9, signal=9)
+    stopped = said("elastic.exit", "exitcode: -15", rank=1, exitcode=-15, signal=15)
     quiet = [event for event in job(4) if event.kind != "c10d.timeout"]
     assert view([*quiet, died, stopped]).say == "4 ranks spoke and stopped together; rank 3 ended badly without a word"
 
@@ -173,6 +207,6 @@ def test_context_reads_gzip_and_survives_a_torn_one(tmp_path):
     packed = tmp_path / "rank0.log.gz"
     packed.write_bytes(gzip.compress(log(tmp_path).read_bytes()))
     event = Event("x", "line 20", str(packed), 20)
-    assert [number for number, _, hit in evidence.context(event) if hit] == [20]
+    assert [number for number, _, hit in context(event) if hit] == [20]
     packed.write_bytes(packed.read_bytes()[:60])
-    assert isinstance(evidence.context(event), str)
+    assert isinstance(context(event), str)

@@ -1,0 +1,43 @@
+"""What a job left behind, read into a case: the door of `03_logs`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from ncclkit import evidence, samples, storage
+from ncclkit.case import Case
+from ncclkit.model import Fact, NcclkitError
+
+
+def read_logs(logs: str, case_dir: str | Path = "") -> Case:
+    """Read what `logs` names, and nothing else, into a case; with `case_dir` the case is kept in that folder.
+
+    logs: files, folders, globs, archives or Slurm job ids, separated by blanks as in a shell, or the name of a bundled
+    run.  What an earlier reading left in the case gives way, so that two jobs are never judged as one.  One sentence
+    for each thing that could not be read stands in ``case.about["problems"]``; raises NcclkitError where nothing could.
+    """
+    given = _given(logs)
+    reading = evidence.read(given, helped=True)
+    case = Case.open(case_dir) if case_dir else Case()
+    case.events, case.inputs = list(reading.events), list(reading.inputs)
+    case.findings = []
+    case.replace_facts(reading.facts).add(reading.measurements)
+    for path in map(Path, given):  # a case folder brings the facts of its host along
+        case.replace_facts(storage.read_records(Fact, path / "facts.jsonl") if path.is_dir() else [])
+    case.about |= {"logs": logs, "problems": list(reading.problems)}
+    return case.save()
+
+
+def _given(logs: str) -> list[str]:
+    """The single inputs; a path that exists is one, whatever characters it has."""
+    if not isinstance(logs, str) or not logs.strip():
+        raise NcclkitError("No logs were named; give a file, a folder, a glob, an archive or a Slurm job id in quotes.")
+    if Path(logs).expanduser().exists():
+        return [logs]
+    if logs in samples.names():
+        return [str(samples.HERE / logs)]
+    try:
+        return shlex.split(logs)
+    except ValueError as error:
+        raise NcclkitError(f"The logs {logs!r} cannot be read as a list ({error}); close the quotes.") from error

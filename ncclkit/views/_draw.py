@@ -1,0 +1,190 @@
+"""Drawings of ranks: who spoke when, which pair goes over which transport, the ring.  Plotly, without a title.
+
+Every kind of mark has a colour of Okabe and Ito's palette and a shape of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from ncclkit.model import safe
+from ncclkit.plots import GRID, INK, LINES, VERMILLION, template
+
+BLUE, GREEN, PURPLE, SKY, ORANGE = LINES
+LINKS = (
+    (BLUE, "square"),
+    (ORANGE, "diamond"),
+    (PURPLE, "cross"),
+    (GREEN, "circle"),
+    (VERMILLION, "x"),
+    (SKY, "triangle-up"),
+)
+"""Colour and shape of each transport, the most frequent first."""
+LABELLED = 32
+"""Names that fit along an axis or around a ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """One row of the heat strip: a rank, or ranks that are alike."""
+
+    name: str
+    said: Mapping[int, int]
+    """column → 1 where it spoke, 2 where it said something abnormal."""
+    extent: tuple[int, int]
+    """First and last column of its own words."""
+
+
+def strip(voices: Sequence[Voice], places: Sequence[float], axis: str) -> go.Figure:
+    """Rank × time: one row per voice, top down; `places` are the middles of the columns, `axis` their unit."""
+    cells = [[_level(voice, column) for column in range(len(places))] for voice in voices]
+    names = [safe(voice.name) for voice in voices]
+    figure = _figure(height=136 + 22 * len(voices))
+    figure.add_heatmap(
+        z=cells,
+        x=list(places),
+        y=names,
+        zmin=0,
+        zmax=2,
+        colorscale=[[0, SKY], [0.33, SKY], [0.33, BLUE], [0.67, BLUE], [0.67, VERMILLION], [1, VERMILLION]],
+        showscale=False,
+        ygap=3,
+        customdata=[["" if cell is None else WORDS[cell] for cell in row] for row in cells],
+        hovertemplate="%{y}<br>%{x}: %{customdata}<extra></extra>",
+        hoverongaps=False,
+    )
+    ends = [voice.extent[1] for voice in voices]
+    figure.add_scatter(
+        x=[places[end] for end in ends],
+        y=names,
+        mode="markers",
+        marker=DIAMOND | {"color": [VERMILLION if voice.said[voice.extent[1]] == 2 else "#fff" for voice in voices]},
+        showlegend=False,
+        hovertemplate="%{y}<br>last word at %{x}<extra></extra>",
+    )
+    figure.add_scatter(x=[None], y=[None], mode="markers", marker=DIAMOND, name="last word")
+    for level, words in WORDS.items():
+        look = {"symbol": "square", "size": 11, "color": (SKY, BLUE, VERMILLION)[level]}
+        figure.add_scatter(x=[None], y=[None], mode="markers", marker=look, name=words)
+    figure.update_xaxes(title={"text": axis}, zeroline=False, showgrid=False)
+    figure.update_yaxes(autorange="reversed", type="category", ticks="", showgrid=False)
+    return figure
+
+
+DIAMOND = {"symbol": "diamond", "size": 11, "color": "#fff", "line": {"color": "#000", "width": 1.5}}
+WORDS = {0: "alive, silent", 1: "spoke", 2: "abnormal line"}
+"""Level of a cell → what it means."""
+
+
+def _level(voice: Voice, column: int) -> int | None:
+    if column in voice.said:
+        return voice.said[column]
+    return 0 if voice.extent[0] <= column <= voice.extent[1] else None
+
+
+def matrix(pairs: Mapping[str, Sequence[tuple[int, int]]], names: Sequence[str], what: str) -> go.Figure:
+    """Sender × receiver; `pairs` are transport → (row, column) places in `names`, the most frequent transport first."""
+    count = len(names)
+    side = min(max(count * 16, 160), 420)
+    figure = _figure(height=side + 110)
+    size = max(4, min(13, 0.75 * side / max(count, 1)))
+    most = max(map(len, pairs.values()))
+    for (words, found), (colour, symbol) in zip(pairs.items(), _looks(len(pairs)), strict=True):
+        rare = len(found) * 20 < most  # few among many would drown
+        figure.add_scatter(
+            x=[receiver for _, receiver in found],
+            y=[sender for sender, _ in found],
+            mode="markers",
+            name=safe(words),
+            marker={"color": colour, "symbol": symbol, "size": max(size, 11) if rare else size},
+            customdata=[[safe(names[sender]), safe(names[receiver])] for sender, receiver in found],
+            hovertemplate="%{customdata[0]} → %{customdata[1]}<extra>" + safe(words) + "</extra>",
+        )
+    shown = range(0, count, max(1, math.ceil(count / 10)))
+    ticks = {"tickvals": list(shown), "ticktext": [safe(names[place]) for place in shown], "range": [-0.6, count - 0.4]}
+    figure.update_xaxes(title={"text": f"to {what}"}, tickangle=-40 if what == "host" else 0, **ticks)
+    figure.update_yaxes(title={"text": f"from {what}"}, **ticks | {"range": [count - 0.4, -0.6]})
+    return figure
+
+
+def ring(names: Sequence[str], links: Sequence[str], kinds: Sequence[str]) -> go.Figure:
+    """Names clockwise from the top; `links` are the transports from each name to the next, `kinds` their order."""
+    count, few = len(names), len(names) <= LABELLED
+    points = [_point(place / count) for place in range(count)]
+    figure = _figure(height=430)
+    for kind, (colour, _) in zip(kinds, _looks(len(kinds)), strict=True):
+        line: list[Any] = []
+        for place, link in enumerate(links):
+            line += [points[place], points[(place + 1) % count], (None, None)] if link == kind else []
+        dash = "solid" if kind == kinds[0] else "dot"
+        look = {"color": colour, "width": 4, "dash": dash}
+        x, y = [point[0] for point in line], [point[1] for point in line]
+        figure.add_scatter(x=x, y=y, mode="lines", name=safe(kind), line=look, hoverinfo="skip")
+    figure.add_scatter(
+        x=[x for x, _ in points],
+        y=[y for _, y in points],
+        mode="markers+text" if few else "markers",
+        marker={"size": 26 if few else 3, "color": "#fff" if few else INK, "line": {"color": INK, "width": 1.5 * few}},
+        text=[safe(name) for name in names],
+        textfont={"color": "#000", "size": 11},
+        hovertemplate="%{text}<extra></extra>",
+        showlegend=False,
+    )
+    if not few:
+        _outside(figure, names, points)
+    figure.update_xaxes(visible=False, range=[-1.5, 1.5])
+    figure.update_yaxes(visible=False, range=[-1.15, 1.15], scaleanchor="x")
+    return figure
+
+
+def _outside(figure: go.Figure, names: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
+    """A few of many names, around the ring."""
+    shown = range(0, len(names), math.ceil(len(names) / 12))
+    figure.add_scatter(
+        x=[1.08 * points[place][0] for place in shown],
+        y=[1.08 * points[place][1] for place in shown],
+        mode="text",
+        text=[safe(names[place]) for place in shown],
+        textposition=["middle right" if points[place][0] >= 0 else "middle left" for place in shown],
+        cliponaxis=False,
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def _point(share: float) -> tuple[float, float]:
+    angle = 2 * math.pi * share
+    return math.sin(angle), math.cos(angle)
+
+
+def _looks(count: int) -> list[tuple[str, str]]:
+    return [LINKS[place % len(LINKS)] for place in range(count)]
+
+
+def _figure(height: int) -> go.Figure:
+    axis = {"automargin": True, "gridcolor": GRID}
+    return go.Figure(
+        layout={
+            "template": template(),
+            "autosize": True,
+            "height": height,
+            "margin": {"l": 8, "r": 14, "t": 8, "b": 24},
+            "hovermode": "closest",
+            "legend": {
+                "orientation": "h",
+                "x": 0,
+                "y": 1.02,
+                "yanchor": "bottom",
+                "xanchor": "left",
+                "itemsizing": "constant",
+            },
+            "showlegend": True,
+            "xaxis": axis,
+            "yaxis": axis,
+        }
+    )

@@ -1,0 +1,123 @@
+"""The job as its logs show it: ranks, versions, network, communicators, and the variables that are not the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ncclkit.case import Case
+from ncclkit.diagnose import describe
+from ncclkit.evidence import communicators
+from ncclkit.evidence.communicators import Communicator
+from ncclkit.views._base import View
+from ncclkit.views._html import Html, badge, code, el, fit, fold, join, table
+from ncclkit.views._words import plural, some, the
+
+SHOWN = 8
+"""Communicators and values shown at once; the others are folded."""
+
+Variables = Mapping[str, Mapping[str, Sequence[Any]]]
+
+
+def job_view(case: Case) -> View:
+    """Ranks, hosts, versions, network, communicators, and where variables differ between ranks."""
+    scope = case.latest()
+    job = describe(scope)
+    comms = communicators.communicators(scope.events)
+    known = communicators.variables(scope.events)
+    odd = _odd(known, scope)
+    same = {name: values for name, values in known.items() if name not in odd}
+    body = join(
+        _facts(job, scope),
+        el("h5", "Communicators") if comms else "",
+        _comms(comms),
+        el("h5", "Variables that are not the same everywhere") if odd else "",
+        _table(odd),
+        fold(f"Variables that all have: {len(same):,}", _table(same)),
+    )
+    return View(_say(job, comms, known, odd), body)
+
+
+def _say(job: Mapping[str, Any], comms: Sequence[Communicator], known: Variables, odd: Variables) -> str:
+    if not job["ranks"]:
+        return "Nothing says what this job was: no line tells its ranks"
+    hosts = f" on {plural(len(job['hosts']), 'host')}" if job["hosts"] else ""
+    named = (("NCCL", job["nccl"]), ("CUDA", job["cuda"]), ("torch", job["torch"]), ("network", job["network"]))
+    parts = [f"{plural(job['ranks'], 'rank')}{hosts}", *(f"{name} {value}" for name, value in named if value)]
+    partial = [comm for comm in comms if not comm.complete]
+    if comms:
+        parts.append(plural(len(comms), "communicator") + (f", {len(partial):,} incomplete" if partial else ""))
+    if odd:
+        parts.append(f"{some(odd)} differ{'s' if len(odd) == 1 else ''} between ranks")
+    elif known:
+        parts.append("the same variables everywhere")
+    return "; ".join(parts)
+
+
+def _facts(job: Mapping[str, Any], case: Case) -> Html:
+    """What the sentence has no room for."""
+    silent = job.get("silent") or []
+    devices = {str(device) for event in case.of("nccl.ib_devices") for device in event.data.get("devices") or ()}
+    rows = [
+        ("Hosts", some(job["hosts"])),
+        ("Devices for RDMA", some(sorted(devices))),
+        ("Bootstrap over", some(sorted({str(e.data.get("interface")) for e in case.of("nccl.bootstrap")}))),
+        ("Ranks without a line", some(silent)),
+    ]
+    return table(("What", "Value"), [(name, value) for name, value in rows if value])
+
+
+def _comms(comms: Sequence[Communicator]) -> Html:
+    """Incomplete ones first; of many, complete ones of one size and parent share a row."""
+    alike: dict[tuple[object, ...], list[Communicator]] = {}
+    for comm in sorted(comms, key=lambda comm: (comm.complete, -comm.size)):
+        single = not comm.complete or len(comms) <= SHOWN
+        alike.setdefault((comm.id if single else "", comm.size, comm.parent), []).append(comm)
+    rows = [_comm(held) for held in alike.values()]
+    head = ("Communicator", "Size", "Ranks heard of", "Made from", "State")
+    more = len(rows) - SHOWN
+    rest = fold(f"{more:,} more rows", fit(table(head, rows[SHOWN:]))) if more > 0 else ""
+    return join(fit(table(head, rows[:SHOWN])), rest)
+
+
+def _comm(held: Sequence[Communicator]) -> tuple[object, ...]:
+    """Members by their global ranks where these are known."""
+    comm = held[0]
+    name = code(comm.id) if len(held) == 1 else join(f"{len(held):,} of them, such as ", code(comm.id))
+    ranks = sorted(comm.ranks.values()) if len(comm.ranks) == len(comm.members) else sorted(comm.members)
+    parent = code(comm.parent) if comm.parent else "–"
+    return (name, f"{comm.size:,}", some(ranks) or "–", parent, _state(comm))
+
+
+def _state(comm: Communicator) -> Html:
+    if comm.complete:
+        return badge("✓", "all initialised", "checked")
+    absent = sorted(set(range(comm.size)) - comm.done) if not comm.why.startswith("several") else []
+    named = f"{the('its rank', absent)} never finished" if 0 < len(absent) * 2 < comm.size else comm.why
+    return join(badge("▲", "incomplete", "likely"), el("div", named))
+
+
+def _odd(known: Variables, case: Case) -> Variables:
+    """Variables with two values, or that only some of the ranks have set that finished their init."""
+    whole = {e.rank for e in case.of("nccl.init") if e.data.get("phase") == "done" and e.rank is not None}
+
+    def differs(values: Mapping[str, Sequence[Any]]) -> bool:
+        return len(values) > 1 or bool(whole - {place for places in values.values() for place in places})
+
+    return {name: values for name, values in known.items() if differs(values)}
+
+
+def _table(known: Variables) -> Html:
+    rows = [
+        (code(name), code(value), _where(places))
+        for name, values in sorted(known.items())
+        for value, places in sorted(values.items(), key=lambda item: len(item[1]))
+    ]
+    return fit(table(("Variable", "Value", "Where"), rows))
+
+
+def _where(places: Sequence[Any]) -> str:
+    ranks = sorted(place for place in places if isinstance(place, int))
+    if not ranks:
+        return some(places)
+    return the("rank", ranks) + (f" ({len(ranks):,})" if len(ranks) > 2 else "")

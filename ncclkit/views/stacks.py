@@ -1,0 +1,54 @@
+"""Where the ranks stand: equal stacks together, "7 ranks wait in all_reduce at train.py:212; rank 3 is in save"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from ncclkit.causes._frames import in_collective, own_frame
+from ncclkit.model import Event
+from ncclkit.views._base import View
+from ncclkit.views._html import code, fit, fold, join, pre, table
+from ncclkit.views._words import plural, some
+
+
+def stacks_view(stacks: Iterable[Event], problems: Sequence[str] = (), found: Sequence[Mapping[str, Any]] = ()) -> View:
+    """Equal stacks together: how many ranks stand where, the rarest first."""
+    groups: dict[tuple[bool, str], list[Event]] = {}
+    for event in stacks:
+        groups.setdefault(_where(event), []).append(event)
+    ordered = sorted(groups.items(), key=lambda item: len(item[1]))
+    said = [(_ranks(held), _verb(waits, len(held)), where, pre(held[0].text)) for (waits, where), held in ordered]
+    say = "; ".join(f"{ranks} {verb} {where}" for ranks, verb, where, _ in said) or "No stack could be read"
+    rows = [(ranks, f"{verb} {where}", fold("Stack of the first", stack)) for ranks, verb, where, stack in said]
+    cause = [(code(row["cause"]), row["say"]) for row in found]
+    body = join(
+        table(("Cause", "What it says"), cause),
+        fit(table(("Ranks", "Where they stand", "The whole stack"), rows)),
+        fold(f"Could not be looked at: {len(problems):,}", pre("\n".join(problems)) if problems else "", is_open=True),
+    )
+    return View(say[:1].upper() + say[1:], body)
+
+
+def _where(event: Event) -> tuple[bool, str]:
+    """Whether it waits in a collective, and ``all_reduce at train.py:212``: the call and the user's line."""
+    frames: Sequence[Mapping[str, Any]] = event.data.get("frames") or ()
+    own = own_frame(frames, innermost_first=True)
+    if own is None:
+        return False, "frames that nobody can read"
+    at = f"{PurePosixPath(str(own.get('file'))).name}:{own.get('line', '?')}"
+    inner = list(frames)[: list(frames).index(own)]
+    call = (inner[-1] if inner else own).get("func")
+    return in_collective(frames), f"{call} at {at}"
+
+
+def _verb(waits: bool, count: int) -> str:
+    return ("waits in" if count == 1 else "wait in") if waits else ("is in" if count == 1 else "are in")
+
+
+def _ranks(held: Sequence[Event]) -> str:
+    ranks = sorted(event.rank for event in held if event.rank is not None)
+    if not ranks:
+        return plural(len(held), "process")
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks):,} ranks ({some(ranks)})"

@@ -1,0 +1,42 @@
+"""What each view of `03_logs` costs with 1,024 ranks: CPU seconds to make both faces, bytes that a notebook stores.
+
+python tests/bench/views.py [RANKS]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from ncclkit import views  # noqa: E402
+from ncclkit.diagnose import diagnose  # noqa: E402
+from ncclkit.logs import read_logs  # noqa: E402
+from tests.record import thousand  # noqa: E402
+
+VIEWS = ("inputs", "job", "ranks", "progress", "disagreement", "transports", "rings", "events")
+
+
+def main(ranks: int) -> None:
+    """Print one line for reading, judging and each view."""
+    with tempfile.TemporaryDirectory() as folder:
+        thousand.write(Path(folder), ranks, ranks // 2 + 5)
+        started = time.process_time()
+        case = read_logs(folder)
+        print(f"{'read':13} {time.process_time() - started:6.2f} s  {len(case.events):,} events of {ranks:,} ranks")
+        started = time.process_time()
+        said = diagnose(case).headline
+        print(f"{'diagnosis':13} {time.process_time() - started:6.2f} s  {said}")
+        for name in VIEWS:
+            started = time.process_time()
+            view = getattr(views, f"{name}_view")(case)
+            size = len(json.dumps(view._repr_mimebundle_()))
+            print(f"{name:13} {time.process_time() - started:6.2f} s  {size / 1e3:5.0f} kB  {view.say}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if sys.argv[1:] else thousand.RANKS)

@@ -1,0 +1,83 @@
+"""03_logs in a real JupyterLab: Run All on the bundled run, then somebody looks around in the evidence browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Lab, Visit, until
+from tests.browser.notebook import open_notebook, run_all, shut_down, state, wait_cells_done
+from tests.reports import ROOT
+
+NAME = "03_logs.ipynb"
+VIEW = ".jp-OutputArea .jupyter-widgets"
+WIDER = """() => [...document.querySelectorAll('.jp-OutputArea-output')]
+  .filter(area => area.scrollWidth > area.clientWidth + 1).map(area => area.textContent.slice(0, 60))"""
+
+
+@pytest.fixture
+def logs(chromium: Any, lab: Lab) -> Iterator[Visit]:
+    """A copy of the notebook, open, with a kernel that takes cells."""
+    shutil.copy(ROOT / "notebooks" / NAME, lab.root)
+    context = chromium.new_context(viewport={"width": 1280, "height": 1400})
+    seen = Visit(context.new_page())
+    open_notebook(seen.page, lab, NAME)
+    yield seen
+    shut_down(seen.page)
+    until(lambda: not lab.kernels(), 30, "the kernel to end")
+    context.close()
+
+
+def browser(page: Any) -> Any:
+    """The evidence browser: the only view with a filter for kinds."""
+    return page.locator(f"{VIEW}.widget-vbox").filter(has=page.get_by_text("± lines")).last
+
+
+def choose(page: Any, label: str, option: str) -> None:
+    """Pick the option that begins with these words."""
+    box = browser(page).get_by_label(label, exact=True)
+    words = box.locator("option").filter(has_text=option).first.inner_text()
+    box.select_option(label=words)
+
+
+def test_run_all_then_filter_and_open_a_line(logs: Visit, lab: Lab) -> None:
+    page = logs.page
+    run_all(page)
+    wait_cells_done(page, 120)
+    assert page.locator(
+        f"{VIEW} .js-plotly-plot .heatmaplayer image, {VIEW} .js-plotly-plot .heatmaplayer path"
+    ).count()
+
+    choose(page, "Kind", "gloo.timeout")
+    table = browser(page).locator("table.nk-events tbody tr")
+    until(lambda: table.count() == 7, 20, "the seven timeouts")
+    browser(page).get_by_label("Rank", exact=True).fill("0-2")
+    until(lambda: table.count() == 3, 20, "the timeouts of three ranks")
+    browser(page).get_by_label("Text", exact=True).fill("recv")
+    until(lambda: table.count() == 2, 20, "those that waited to receive")
+    hit = browser(page).locator("pre .nk-hit")
+    until(lambda: hit.count() == 1, 20, "the raw line in its context")
+    assert "Timed out waiting 20000ms for recv operation to complete" in hit.inner_text()
+    near = browser(page).locator("pre .nk-near")
+    before = near.count()
+    browser(page).get_by_label("± lines", exact=True).fill("2")
+    browser(page).get_by_label("± lines", exact=True).press("Enter")
+    until(lambda: 0 < near.count() < before, 20, "fewer lines around it")
+
+    assert state(page)["errors"] == [] and logs.errors == [] and logs.failed == []
+    assert [url for url in logs.requests if not url.startswith((lab.url, "data:", "blob:"))] == []
+
+
+def test_on_a_narrow_screen_the_views_fit_and_the_form_answers(logs: Visit) -> None:
+    page = logs.page
+    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    page.set_viewport_size({"width": 560, "height": 1400})
+    run_all(page)
+    wait_cells_done(page, 120)
+    assert page.evaluate(WIDER) == []
+    form = page.locator(f"{VIEW}.widget-vbox").filter(has=page.get_by_text("Look at", exact=True)).last
+    form.locator(".widget-button", has_text="Look").click()
+    until(lambda: form.get_by_text("Say what to look at").count(), 20, "the form's answer")

@@ -1,0 +1,69 @@
+"""03_logs headless: on the bundled run of eight ranks, and on a generated one of 1,024."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bs4 import BeautifulSoup
+
+from tests.record import thousand
+from tests.reports import NOTEBOOKS, made
+
+LOGS = next(path for path in NOTEBOOKS if path.stem == "03_logs")
+LARGEST = 12_000_000
+"""Bytes that a page of 1,024 ranks may have; 5 MB of them are plotly.js."""
+
+
+def words(page: Path) -> str:
+    main = BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").main
+    assert main is not None
+    return main.get_text(" ")
+
+
+@pytest.fixture(scope="module")
+def thousand_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    logs = thousand.write(tmp_path_factory.mktemp("thousand"))
+    case, run = made(LOGS, (("logs", str(logs)),))
+    assert run.returncode == 0, run.stderr
+    return case / "report.html"
+
+
+@pytest.mark.timeout(300)
+def test_a_thousand_ranks_fit_on_a_page(thousand_ranks: Path) -> None:
+    assert thousand_ranks.stat().st_size < LARGEST
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Rank 517, busy in data.py:88 (read_shard), had not entered collective 241",
+        "1,024 ranks on 128 hosts",
+        "Rank 517 fell silent first",
+        "Rank 517 came to collective 240 of default_pg, the furthest to 241; 1,023 ranks are there",
+        "rank 517 never entered it",
+        "The clock of node-090 is 3.0 s ahead; 127 others agree",
+        "889 pairs of ranks over P2P/CUMEM; 128 over NET/IB with GPUDirect RDMA, 7 over SHM/direct",
+        "2 channels run the same ring over 1,024 ranks",
+        "0–516, 518–1023",
+    ],
+)
+def test_each_part_states_its_conclusion(thousand_ranks: Path, said: str) -> None:
+    assert said in words(thousand_ranks)
+
+
+@pytest.mark.timeout(300)
+def test_the_bundled_run_names_its_late_rank() -> None:
+    case, run = made(LOGS)
+    assert run.returncode == 0, run.stderr
+    read = words(case / "report.html")
+    for said in ("Rank 5, busy in train.py:18 (skip_batches)", "Rank 5 fell silent first", "rank 5 never entered it"):
+        assert said in read
+    assert not list(case.glob("runs/*attach*"))
+
+
+@pytest.mark.timeout(300)
+def test_logs_that_do_not_exist_are_one_sentence() -> None:
+    _, run = made(LOGS, (("logs", "no/such/folder"),))
+    assert run.returncode == 2 and run.stderr.startswith("ncclkit: no/such/folder does not exist")

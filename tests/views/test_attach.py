@@ -1,0 +1,137 @@
+"""The attach form: real stuck processes, looked at by the real command; what it refuses, and Cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ncclkit.agent import processes
+from ncclkit.case import Case
+from ncclkit.model import Event, NcclkitError
+from ncclkit.views.attach import attach_form
+from ncclkit.views.stacks import stacks_view
+from tests.views.test_faces import Page
+
+STUCK = """
+import sys, time
+def load_shard():
+    print(flush=True)
+    time.sleep(300)
+def wait_for_work():
+    print(flush=True)
+    time.sleep(300)
+wait_for_work() if sys.argv[1] != "2" else load_shard()
+"""
+
+
+def started(folder: str) -> list[int]:
+    """Processes of `ncclkit attach` that look for this case folder."""
+    return [pid for pid in processes.parents() if folder in processes.read(f"/proc/{pid}/cmdline")]
+
+
+@pytest.fixture
+def job() -> Iterator[tuple[int, list[int]]]:
+    """A job of three ranks, one of which stands elsewhere: its Slurm id, its process ids."""
+    number = random.randrange(10**6, 10**9)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", STUCK, str(rank)],
+            env={**os.environ, "RANK": str(rank), "SLURM_JOB_ID": str(number)},
+            stdout=subprocess.PIPE,
+        )
+        for rank in range(3)
+    ]
+    for rank in ranks:
+        assert rank.stdout and rank.stdout.readline()
+    yield number, [rank.pid for rank in ranks]
+    for rank in ranks:
+        rank.kill()
+        rank.wait()
+
+
+def test_equal_stacks_of_a_job_share_a_row(job: tuple[int, list[int]], tmp_path: Path) -> None:
+    number, pids = job
+    case = Case.open(tmp_path / "case")
+    form = attach_form(case, f"job {number}")
+    view = asyncio.run(form.run())
+    assert view.say == "Rank 2 is in load_shard at <string>:5; 2 ranks (0, 1) are in wait_for_work at <string>:8"
+    assert "load_shard" in form.result.value and not form.look.disabled and form.cancel.disabled
+    assert len(case.of("stack")) == 3 and {event.pid for event in case.of("stack")} <= {*pids, None}
+    assert list((tmp_path / "case" / "runs").glob("*attach/stacks_rank2.txt"))
+
+
+def test_a_process_by_its_id(job: tuple[int, list[int]], tmp_path: Path) -> None:
+    view = asyncio.run(attach_form(Case.open(tmp_path), str(job[1][2])).run())
+    assert view.say == "Rank 2 is in load_shard at <string>:5"
+
+
+def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
+    form = attach_form(Case.open(tmp_path))
+    assert asyncio.run(form.run()).say.startswith("Nothing is attached") and not (tmp_path / "runs").exists()
+    form.begin()
+    assert "Say what to look at" in form.result.value
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("rank 3", "Cannot attach to 'rank 3'"),
+        ("4711; rm -rf /", "Cannot attach to"),
+        ("job 999999999999", "has no rank of this user on this host"),
+        ("999999999", "No process of this user has a RANK"),
+    ],
+)
+def test_what_cannot_be_looked_at(target: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(NcclkitError, match=sentence):
+        asyncio.run(attach_form(Case.open(tmp_path), target).run())
+
+
+def test_a_case_without_a_folder_is_refused() -> None:
+    with pytest.raises(NcclkitError, match="needs a case folder"):
+        asyncio.run(attach_form(Case(), "all").run())
+
+
+@pytest.mark.parametrize("pressed", [True, False], ids=["Cancel", "Interrupt"])
+def test_cancel_ends_the_looking_and_its_process(job: tuple[int, list[int]], tmp_path: Path, pressed: bool) -> None:
+    form = attach_form(Case.open(tmp_path), f"job {job[0]}")
+
+    async def scenario() -> None:
+        cell = asyncio.ensure_future(form.run())
+        while not (children := started(str(tmp_path))):
+            await asyncio.sleep(0)
+        form.stop() if pressed else cell.cancel()
+        while form.look.disabled or set(children) & set(started(str(tmp_path))):
+            await asyncio.sleep(0)
+        with pytest.raises(NcclkitError if pressed else asyncio.CancelledError):
+            await cell
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert "Cancelled" in form.result.value
+
+
+def test_ranks_in_a_collective_wait() -> None:
+    def stack(rank: int, *frames: tuple[str, int, str]) -> Event:
+        return Event(
+            "stack", rank=rank, data={"frames": [dict(zip(("file", "line", "func"), f, strict=True)) for f in frames]}
+        )
+
+    inside = (
+        ("/env/site-packages/torch/distributed/distributed_c10d.py", 3068, "all_reduce"),
+        ("/app/train.py", 212, "step"),
+    )
+    saving = (("/env/site-packages/torch/serialization.py", 10, "save"), ("/app/ckpt.py", 88, "keep"))
+    view = stacks_view([stack(rank, *(saving if rank == 3 else inside)) for rank in range(8)])
+    assert view.say == "Rank 3 is in save at ckpt.py:88; 7 ranks (0–2, 4–7) wait in all_reduce at train.py:212"
+    assert "3" in Page(view.static()).words
+
+
+def test_no_stack_says_so_and_why() -> None:
+    view = stacks_view([], ["ncclkit: py-spy on rank 0: Permission denied"])
+    assert view.say == "No stack could be read" and "Permission denied" in view.static()

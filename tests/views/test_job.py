@@ -1,0 +1,120 @@
+"""The views of 03_logs over whole runs: a bundled one of eight ranks, a generated one of 1,024."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ncclkit import diagnose, views
+from ncclkit.case import Case
+from ncclkit.logs import read_logs
+from ncclkit.model import NcclkitError
+from tests.record import thousand
+from tests.views.test_faces import Page
+
+CONCLUSIONS = {
+    "inputs_view": "2,049 files of ",
+    "job_view": "1,024 ranks on 128 hosts; NCCL 2.28.9; CUDA 13.0; network IB; 9 communicators; NCCL_P2P_DISABLE",
+    "ranks_view": "Rank 517",
+    "progress_view": "Rank 517 came to collective 240 of default_pg, the furthest to 241; 1,023 ranks are there",
+    "disagreement_view": "517",
+    "transports_view": "889 pairs of ranks over P2P/CUMEM; 128 over NET/IB with GPUDirect RDMA, 7 over SHM/direct",
+    "rings_view": "2 channels run the same ring over 1,024 ranks, which changes host 128 times",
+    "events_view": "from 2,049 files, 1,024 ranks",
+}
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return read_logs(str(thousand.write(tmp_path_factory.mktemp("thousand"))))
+
+
+@pytest.fixture(scope="module")
+def eight() -> Case:
+    return read_logs("eight_ranks_late")
+
+
+@pytest.mark.parametrize("name", CONCLUSIONS)
+def test_a_thousand_ranks_give_one_conclusion_and_a_short_page(big: Case, name: str) -> None:
+    view = getattr(views, name)(big)
+    bundle = view._repr_mimebundle_()
+    assert CONCLUSIONS[name] in view.say
+    assert len(json.dumps(bundle)) < 1 << 20
+
+
+def test_a_thousand_ranks_are_judged(big: Case) -> None:
+    first = diagnose.diagnose(big).findings[0]
+    assert (first.cause, first.strength, first.culprits["ranks"]) == ("slow_rank", "proven", (517,))
+
+
+@pytest.mark.parametrize("name", ["ranks_view", "progress_view", "events_view"])
+def test_the_odd_rank_comes_before_the_many(big: Case, name: str) -> None:
+    words = Page(getattr(views, name)(big).static()).words
+    many = "0–516, 518–1023"
+    assert many in words
+    assert name == "events_view" or words.index("517") < words.index(many)
+
+
+def test_the_odd_host_is_named_with_its_variable_and_its_transport(big: Case) -> None:
+    assert "ranks 96–103 (8)" in Page(views.job_view(big).static()).words
+    rows = Page(views.transports_view(big).static()).words.partition("Which ranks")[2]
+    assert rows.index("SHM/direct") < rows.index("P2P/CUMEM") and "inside node-012" in rows
+
+
+def test_the_clock_that_is_ahead_is_named(big: Case) -> None:
+    assert "The clock of node-090 is 3.0 s ahead" in Page(views.disagreement_view(big).static()).words
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("inputs_view", "everything was understood"),
+        ("job_view", "8 ranks"),
+        ("ranks_view", "Rank 5"),
+        ("progress_view", "Rank 5 came to collective 11"),
+        ("disagreement_view", "5"),
+        ("transports_view", "Nothing is known of the transports"),
+        ("rings_view", "Nothing is known of the rings"),
+        ("events_view", "8 ranks"),
+    ],
+)
+def test_the_bundled_run_of_eight_ranks(eight: Case, name: str, words: str) -> None:
+    assert words in getattr(views, name)(eight).say
+
+
+def test_what_was_not_understood_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "a_rank0.log").write_text("node-1:7:7 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n")
+    (tmp_path / "b_rank1.log").write_text("the weather is fine\n")
+    (tmp_path / "core").write_bytes(bytes(range(32)) * 64)
+    view = views.inputs_view(read_logs(str(tmp_path)))
+    assert view.say.startswith("2 files of ") and "; 1 file could not be used; " in view.say
+    assert view.say.endswith("in 1 log no line is known")
+    words = Page(view.static()).words
+    assert words.index("core") < words.index("b_rank1.log") < words.index("a_rank0.log")
+    assert "binary of no known kind" in words and "no known line" in words
+
+
+@pytest.mark.parametrize(
+    ("logs", "sentence"),
+    [("", "No logs were named"), ("   ", "No logs were named"), ("'open", "close the quotes"), ("no_such", "no_such")],
+)
+def test_logs_that_are_not_there(logs: str, sentence: str) -> None:
+    with pytest.raises(NcclkitError, match=sentence):
+        read_logs(logs)
+
+
+def test_a_second_reading_replaces_the_first_and_the_folder_keeps_it(tmp_path: Path) -> None:
+    read_logs("rank_late", tmp_path / "case")
+    case = read_logs("eight_ranks_late", tmp_path / "case")
+    again = Case.open(tmp_path / "case")
+    assert {e.path for e in again.events} == {e.path for e in case.events}
+    assert again.inputs == case.inputs and all("eight_ranks_late" in row["path"] for row in again.inputs)
+
+
+def test_several_inputs_and_a_path_with_blanks(tmp_path: Path) -> None:
+    for name in ("a b.log", "c.log"):
+        (tmp_path / name).write_text("node-1:7:7 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n")
+    assert len(read_logs(str(tmp_path / "a b.log")).inputs) == 1
+    assert len(read_logs(f"'{tmp_path / 'a b.log'}' {tmp_path / 'c.log'}").inputs) == 2
