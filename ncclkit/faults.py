@@ -32,6 +32,8 @@ class Fault:
     one_rank: bool = True
     """True: the culprit is the chosen rank; False: every rank has the fault."""
     backends: tuple[str, ...] = ("nccl", "gloo")
+    partners: tuple[int, ...] = ()
+    """Ranks that are as much part of it as the chosen one, as nothing can tell which of them is wrong."""
 
 
 MISSING = "eth97"
@@ -60,7 +62,7 @@ FAULTS = {
         _on_one("other_dtype", "one rank reduces a tensor of another type", "shape_mismatch"),
         _on_one("other_op", "one rank calls all_gather where the others call all_reduce", "rank_divergence"),
         _on_one("uneven_data", "one rank has half the data and leaves the loop early", "rank_divergence"),
-        _on_one("groups_swapped", "one rank uses two groups in the other order", "concurrent_comms"),
+        _on_one("groups_swapped", "one rank uses two groups in the other order", "concurrent_comms", backends=_NCCL),
         _on_one("unpaired_recv", "one rank waits for a message that nobody sends", "send_recv_mismatch"),
         _on_one("exchange_uneven", "one rank has other all_to_all split sizes", "send_recv_mismatch"),
         _on_one("few_files", "one rank may open three more files (RLIMIT_NOFILE)", "fd_limit"),
@@ -81,7 +83,12 @@ FAULTS = {
             "duplicate_gpu", "every rank uses GPU 0", "duplicate_gpu", ("--one-gpu",), one_rank=False, backends=_NCCL
         ),
         Fault(
-            "wrong_device", "one rank uses GPU 0, which is rank 0's", "duplicate_gpu", ("--one-gpu",), backends=_NCCL
+            "wrong_device",
+            "one rank uses GPU 0, which is rank 0's",
+            "duplicate_gpu",
+            ("--one-gpu",),
+            backends=_NCCL,
+            partners=(0,),
         ),
         Fault(
             "bad_value",
@@ -138,6 +145,10 @@ async def break_it(
         argv += ("--rank", str(guilty))
     plan = probe.Plan(name, argv, count, base.backend, base.python, deadline, dict(chosen.env))
     run = await probe.execute(case, plan, on_record)
-    truth = {"fault": name, "cause": chosen.cause, "ranks": [guilty] if chosen.one_rank else []}
+    truth = {
+        "fault": name,
+        "cause": chosen.cause,
+        "ranks": sorted({guilty, *chosen.partners}) if chosen.one_rank else [],
+    }
     write(run.folder / "truth.json", json.dumps(truth))
     return run

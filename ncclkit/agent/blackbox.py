@@ -30,6 +30,8 @@ def fly(folder, work):
         wire.send("phase", phase="error", rank=rank, error="%s: %s" % (type(error).__name__, str(error)[:1500]))
         write_flight(folder, rank)
         raise
+    finally:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a dying interpreter must not be asked for its stacks
     wire.send("phase", phase="done", rank=rank)
     return 0
 

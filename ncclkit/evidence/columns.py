@@ -51,6 +51,10 @@ class Made(dict[Any, Any]):
         return value
 
 
+WATCHDOG = 1_000_000_000
+"""Nanoseconds within which torch's watchdog retires what has completed; it looks ten times a second."""
+
+
 class Columns:
     """Reads entries into `collectives` and into `pairs`, the sends and receives, by group."""
 
@@ -108,6 +112,7 @@ class Columns:
         pushes, newest = any(state == "completed" for state, _ in self.states), -1
         for calls in (*self.collectives.values(), *self.pairs.values()):
             sort(calls)
+            self._settle(calls, entries)
             mark_open(calls, self.kinds, self.states, pushes)
             last = range(max(0, len(calls) - TAIL), len(calls))
             for place in {*last, *([] if calls.waiting is None else [calls.waiting])}:
@@ -117,6 +122,18 @@ class Columns:
                 if calls.entries[place] > newest:
                     self.newest, newest = (calls, place), calls.entries[place]
             calls.entries = array("I")
+
+    def _settle(self, calls: Calls, entries: Sequence[Any]) -> None:
+        """Completed but not retired: the watchdog had no time yet, or the call was aborted long after it was made."""
+        fresh = [number for number, known in enumerate(self.states) if known == ("completed", False)]
+        if not fresh or not any(map(calls.status.count, fresh)):
+            return
+        done = self._state(("completed", True))
+        for place, status in enumerate(calls.status):
+            if status in fresh:
+                end, made = entries[calls.entries[place]].get("time_discovered_completed_ns"), calls.created[place]
+                if not (isinstance(end, int) and made and end - made > WATCHDOG):
+                    calls.status[place] = done
 
     def _older(self, entry: Any) -> tuple[Any, ...]:
         """The fields of an entry of torch 2.2 to 2.4, or of JSON, where some are absent."""
