@@ -17,6 +17,7 @@ from ncclkit.model import Event
 MESSENGERS = re.compile(
     r"DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|SignalException|KeyboardInterrupt|SystemExit"
     r"|ProcessRaisedException|ProcessExitedException|Rendezvous\w*|OutOfMemoryError|AcceleratorError|WorkerCrashedError"
+    r"|nccl[A-Z]\w*Error"
 )
 """Exception types that report the work of a library or a signal, not the program's own error."""
 MESSAGES = re.compile(
