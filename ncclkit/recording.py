@@ -60,7 +60,10 @@ def bundle(run: probe.Run, target: Path, about: dict[str, Any]) -> Path:
 
 def _keep(source: Path, folder: Path, clean: Clean) -> None:
     if source.name.startswith("fr_rank_"):
-        write(folder / source.name, pickle.dumps(walk(pickles.loads(source.read_bytes()), clean), protocol=2))
+        try:
+            write(folder / source.name, pickle.dumps(walk(pickles.loads(source.read_bytes()), clean), protocol=2))
+        except pickles.Refused:  # a rank that was ended while it wrote; what cannot be cleaned is not kept
+            print(f"{source} is damaged and was left out.", file=sys.stderr)
     elif source.suffix == ".json":
         write(folder / source.name, clean(source.read_text()))
     else:

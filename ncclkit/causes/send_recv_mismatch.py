@@ -42,7 +42,7 @@ POINT = ("SEND", "RECV", "COALESCED", "ALLTOALL", "ALLTOALL_BASE")
 
 def diagnose(case: Case) -> Finding:
     """Split sizes that do not fit, point-to-point calls that waited in vain, or a library that says so."""
-    for witness in (_splits, _recorded, _unpaired, _waited, _last):
+    for witness in (_splits, _passed, _recorded, _unpaired, _waited, _last):
         finding = witness(case)
         if finding is not None:
             return finding
@@ -52,6 +52,25 @@ def diagnose(case: Case) -> Finding:
         went_well,
         "No point-to-point call waited in vain.",
         "Flight Recorder dumps, or NCCL_DEBUG_SUBSYS=COLL of both partners",
+    )
+
+
+def _passed(case: Case) -> Finding | None:
+    """A rank still waits in an exchange that the others are through: it expects more than it was sent."""
+    waits = [e for e in look(case).waiting.values() if isinstance(e.data.get("seq"), int)]
+    first = min((e.data["seq"] for e in waits), default=0)
+    here, on = [[e for e in waits if (e.data["seq"] > first) == later] for later in (False, True)]
+    if not on or not all(op_of(e).startswith("ALLTOALL") for e in here):
+        return None
+    say = f"{start(name_ranks(ranks_in(here)))} still waited in all_to_all {first}, which {name_ranks(ranks_in(on))} "
+    return found(
+        ID,
+        "likely",
+        say + "had finished: it expects more than its peers sent.",
+        pick(here, on, limit=4),
+        ranks=ranks_in(here),
+        advice=(SPLITS,),
+        next=_question(),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ SKIPPED = frozenset({"fact", "measure"})
 
 def from_wire(raw: bytes, path: str, number: int) -> Event | None:
     """The `worker.phase` event of one line of ``wire.jsonl``."""
-    record = wire.parse(raw)
+    record = _parsed(raw)
     if record is None or record.get("kind") in SKIPPED:
         return None
     rest = {key: value for key, value in record.items() if key not in ("ncclkit", "kind", "t", "rank", "host", "pid")}
@@ -26,7 +27,7 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
         clip(raw.decode("utf-8", "replace").strip()),
         path,
         number,
-        float(time) if isinstance(time, (int, float)) else None,
+        _moment(time),
         str(record.get("host") or ""),
         pid if isinstance(pid, int) else None,
         rank if isinstance(rank, int) else None,
@@ -34,13 +35,31 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
     )
 
 
+def _parsed(raw: bytes) -> dict[str, Any] | None:
+    try:
+        record = wire.parse(raw)
+        return None if record is None else _finite(record)
+    except RecursionError:
+        return None
+
+
+def _finite(record: dict[str, Any]) -> dict[str, Any]:
+    """The same with None for NaN and infinities, which JSON does not know but Python reads."""
+    known: dict[str, Any] = json.loads(json.dumps(record), parse_constant=lambda name: None)
+    return known
+
+
+def _moment(value: Any) -> float | None:
+    """Seconds since the epoch; None for what no clock shows."""
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 1 << 40 else None
+
+
 def from_status(value: Mapping[str, Any], path: str) -> Iterator[Event]:
     """How a run of ours ended: ``{"reason": …, "exitcode": …, "say": …, "ended": …}``."""
     reason, say, ended = str(value.get("reason")), str(value.get("say") or ""), value.get("ended")
-    time = float(ended) if isinstance(ended, (int, float)) else None
     text = f"the run ended: {reason}{f' ({say})' if say else ''}"
     data = {"reason": reason, "exitcode": value.get("exitcode"), "say": say}
-    yield Event("run.end", clip(text), path, 0, time, data=data)
+    yield Event("run.end", clip(text), path, 0, _moment(ended), data=_finite(data))
 
 
 def from_plan(value: Mapping[str, Any], path: str) -> Iterator[Event]:

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 READ = """
 import json, resource, sys
 from ncclkit import evidence
+from ncclkit.model import to_json
 from tests.fuzz.watch import watched
 evidence.read([sys.argv[2]])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -26,7 +27,8 @@ with watched(float(sys.argv[1])) as used:
     reading = evidence.read(sys.argv[2:])
 grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 print(json.dumps({"rows": [row["path"] for row in reading.inputs], "problems": reading.problems,
-                  "events": [event.kind for event in reading.events], "mib": grown >> 10, "seconds": used[0]}))
+                  "events": [event.kind for event in reading.events if to_json(event)],
+                  "mib": grown >> 10, "seconds": used[0]}))
 """
 
 
@@ -105,6 +107,14 @@ DOCUMENTS = {
     + b"]><nvidia_smi_log>&m;</nvidia_smi_log>",
     "another file": b'<?xml version="1.0"?><!DOCTYPE l [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
     b"<nvidia_smi_log><driver_version>&a;</driver_version></nvidia_smi_log>",
+}
+
+
+WIRE = b'{"ncclkit":1,"kind":"phase","phase":"step","rank":1,'
+DOCUMENTS |= {
+    "records of no clock": b"\n".join(WIRE + b'"t":%s,"x":%s}' % (n, n) for n in (b"1e999", b"NaN", b"9" * 400, b"[]")),
+    "a deep record": WIRE + b'"x":' + b"[" * 100_000,
+    "an end without end": b'{"reason": "done", "exitcode": -Infinity, "say": [], "ended": ' + b"9" * 400 + b"}",
 }
 
 

@@ -46,6 +46,7 @@ ENDS = {  # what the recordings are known to hold, of rank 2 (of eight: 5) and o
     ),
     "bad_value": ("raised DistBackendError in the init of a communicator of 4 ranks, then exited with 1",) * 2,
     "cuda_assert": ("waited in collective 4 of default_pg, then raised AcceleratorError", WAITED),
+    "exchange_uneven": ("waited in all_to_all 12 of default_pg", "waited in all_reduce 13 of default_pg"),
     "few_files": ("raised DistBackendError in the init", "waited in the init of a communicator of 4 ranks"),
     "gpu_memory_full": ("raised OutOfMemoryError, then exited with 1", WAITED),
     "groups_swapped": ("was in groups_swapped (breaks.py:109), then ended by",) * 2,

@@ -125,6 +125,7 @@ def dictionary(name: str) -> str:
     from tests.fuzz.targets import TARGETS
 
     words = {word for seed in TARGETS[name].seeds() for word in re.findall(rb"[ -~]{3,}?(?=[\s:=\[({]|$)", seed)}
+    words |= {b"1e999", b"NaN", b"-1", b"9" * 30, b"99999999", b"null", b"[]", b"{}"}
     lines = ("".join(f"\\x{byte:02x}" for byte in word) for word in sorted(words) if len(word) <= 40)
     return "".join(f'"{line}"\n' for line in lines)
 
