@@ -27,7 +27,8 @@ def collect(folder, ranks, ours, deadline=8.0):
     environ = processes.environ(next(iter(ranks.values()), os.getpid()))
     polls = ras.Polls(folder, ras.address(environ), deadline - 1.0)
     _write(folder, "processes.json", json.dumps({str(rank): look(pid) for rank, pid in ranks.items()}, indent=1))
-    asked = [rank for rank, pid in ranks.items() if ours and processes.catches(pid, signal.SIGUSR1)]
+    mute = [rank for rank in ranks if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank))]
+    asked = [rank for rank in mute if ours and processes.catches(ranks[rank], signal.SIGUSR1)]
     for rank in asked:
         processes.signal_one(ranks[rank], signal.SIGUSR1)
     for rank in asked:

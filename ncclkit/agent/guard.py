@@ -21,6 +21,8 @@ STATUS = {"done": 0, "failed": 1, "deadline": 3}
 """Exit status by reason; 2 cannot start, 4 cancelled or orphaned."""
 LOOK = 1.0
 """Seconds between two looks at the run folder."""
+DYING = 3.0
+"""Seconds that ranks get to leave their own last words and to end."""
 SIGNS = ("fr_rank_", "stacks_rank")
 """How files begin that a rank writes last."""
 
@@ -91,27 +93,30 @@ def _wait(pid, wakeup, listen, until, look):
 
 
 class Trouble:
-    """Once a rank has left its last words, looks at the ranks that still live: the launcher will end them soon.
+    """Looks at the ranks that still live some seconds after one has left its last words: the launcher will end them.
 
-    What stands still in native code answers no signal, but py-spy can read it as long as it is there.
+    What stands still in native code answers no signal, but py-spy can read it as long as it is there.  Not at once,
+    as ranks that fail together are then busy with dying, and must not be asked for their stacks.
     """
 
     def __init__(self, folder):
         self.folder = folder
-        self.seen = False
+        self.since = None
+        """When the first sign was seen; infinity once everything was collected."""
         self.problems = []
         """One sentence per thing that could not be had."""
 
     def look(self):
-        """Collect once, at the first sign."""
-        if self.seen:
-            return
-        try:
-            self.seen = any(name.startswith(SIGNS) for name in os.listdir(self.folder))
-        except OSError:
-            self.seen = True  # the folder is gone, and with it the place for evidence
-        else:
-            self.problems = _evidence(self.folder) if self.seen else []
+        """Collect once, after the first sign."""
+        now = time.monotonic()
+        if self.since is None:
+            try:
+                self.since = now if any(name.startswith(SIGNS) for name in os.listdir(self.folder)) else None
+            except OSError:
+                self.since = float("inf")  # the folder is gone, and with it the place for evidence
+        elif now - self.since >= DYING:
+            self.since = float("inf")
+            self.problems = _evidence(self.folder)
 
 
 def _evidence(folder):
