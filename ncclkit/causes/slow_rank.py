@@ -57,7 +57,7 @@ def diagnose(case: Case) -> Finding:
             f"{start(name_ranks(r for r in dead if r >= 0))} died, so nobody had to be slow.",
             tuple(dead.values())[:3],
         )
-    mismatches = tuple(case.of("flight.mismatch"))
+    mismatches = (*case.of("flight.mismatch"), *case.of("gloo.size_mismatch"))
     if mismatches:
         return clear(ID, "The ranks made different calls, so none of them was merely late.", mismatches[:3])
     for witness in (_flight, _barrier, _stacks, _behind, _ras, _launched_late, _silent, _progress, _symptom):
