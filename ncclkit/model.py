@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from typing import Any, Literal, TypeVar
 
@@ -221,13 +221,6 @@ def cite(evidence: Evidence) -> dict[str, Any]:
 def to_json(record: Any) -> str:
     """One record as one JSON line (no newline); NaN is refused."""
     return json.dumps(asdict(record), ensure_ascii=False, allow_nan=False, default=str)
-
-
-def with_rank(event: Event, rank: int | None, host: str = "") -> Event:
-    """The same event with its rank (and host) filled in where they were unknown."""
-    if event.rank is None and rank is not None or (host and not event.host):
-        return replace(event, rank=event.rank if event.rank is not None else rank, host=event.host or host)
-    return event
 
 
 def safe(text: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from ncclkit import words
 from ncclkit.case import Case
 from ncclkit.model import Event, Evidence, Finding, clear, unknown
 
@@ -21,22 +22,9 @@ FATAL = (
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """``rank 3``, ``ranks 0, 2 and 5``, ``ranks 0-16 and 18-63``, ``a rank`` where none is known."""
-    runs: list[list[int]] = []
-    for rank in sorted({rank for rank in ranks if rank >= 0}):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    parts = [part for run in runs for part in _run(run)]
-    if len(parts) < 2:
-        return f"rank{'s' if '-' in parts[0] else ''} {parts[0]}" if parts else "a rank"
-    tail = f"{len(parts) - 8} more" if len(parts) > 9 else parts.pop()
-    return f"ranks {', '.join(parts[:8])} and {tail}"
-
-
-def _run(run: list[int]) -> list[str]:
-    return [str(rank) for rank in run] if len(run) < 3 else [f"{run[0]}-{run[-1]}"]
+    """Those that are known, as in `words.ranks`; ``a rank`` where none is."""
+    known = [rank for rank in ranks if rank >= 0]
+    return words.ranks(known) if known else "a rank"
 
 
 def name_hosts(events: Iterable[Event]) -> tuple[str, ...]:
@@ -52,11 +40,6 @@ def ranks_in(events: Iterable[Event]) -> tuple[int, ...]:
 def on(host: str) -> str:
     """`` on node-1``, or nothing where the host is not known."""
     return f" on {host}" if host else ""
-
-
-def start(sentence: str) -> str:
-    """The sentence with a capital letter at its beginning."""
-    return sentence[:1].upper() + sentence[1:]
 
 
 def seconds(milliseconds: float | None) -> str:

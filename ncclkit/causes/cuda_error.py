@@ -24,19 +24,9 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
-from ncclkit.causes._words import (
-    in_order,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-    start,
-)
+from ncclkit.causes._words import in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Experiment, Finding, found
+from ncclkit.words import start
 
 ID = "cuda_error"
 explains = (

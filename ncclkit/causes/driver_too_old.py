@@ -25,19 +25,9 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
-from ncclkit.causes._words import (
-    family,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-    start,
-)
+from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Finding, found
+from ncclkit.words import start
 
 ID = "driver_too_old"
 explains = ("cuda.error", "c10d.error", "nccl.trace", "rank_exception", "cuda_error", "c10d.timeout", "slow_rank")

@@ -29,20 +29,9 @@ import re
 from collections import defaultdict
 
 from ncclkit.case import Case
-from ncclkit.causes._words import (
-    ask,
-    family,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-    start,
-)
+from ncclkit.causes._words import ask, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Finding, found
+from ncclkit.words import start
 
 ID = "duplicate_gpu"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "gpu_oom", "slow_rank", "store.lost", "c10d.timeout")

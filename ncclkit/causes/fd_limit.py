@@ -25,19 +25,9 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
-from ncclkit.causes._words import (
-    family,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-    start,
-)
+from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Evidence, Finding, found
+from ncclkit.words import start
 
 ID = "fd_limit"
 explains = (

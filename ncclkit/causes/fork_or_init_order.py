@@ -26,8 +26,9 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import family, matching, messages, name_ranks, otherwise, pick, ranks_in, start
+from ncclkit.causes._words import family, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Finding, found
+from ncclkit.words import start
 
 ID = "fork_or_init_order"
 explains = ("rank_exception", "c10d.error", "c10d.timeout", "slow_rank", "cuda_error", "nccl.peer_closed")

@@ -28,8 +28,9 @@ import re
 from ncclkit.case import Case
 from ncclkit.causes._frames import is_own, place
 from ncclkit.causes._scene import is_own as own_error
-from ncclkit.causes._words import in_order, name_ranks, otherwise, pick, ranks_in, start
+from ncclkit.causes._words import in_order, name_ranks, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Finding, found
+from ncclkit.words import start
 
 ID = "framework_bug"
 explains = ("c10d.timeout", "slow_rank", "rank_exception")

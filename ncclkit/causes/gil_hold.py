@@ -25,8 +25,9 @@ from __future__ import annotations
 from ncclkit.case import Case
 from ncclkit.causes._frames import own_frame, place, stacks
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in, start
+from ncclkit.causes._words import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Experiment, Finding, found
+from ncclkit.words import start
 
 ID = "gil_hold"
 explains = ("c10d.monitor", "c10d.timeout", "slow_rank")

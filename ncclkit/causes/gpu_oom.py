@@ -30,19 +30,10 @@ from typing import Any
 
 from ncclkit.case import Case
 from ncclkit.causes._words import (
-    amount,
-    family,
-    in_order,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    otherwise,
-    pick,
-    ranks_in,
-    start,
-)
+    amount, family, in_order, matching, messages, name_hosts, name_ranks, otherwise, pick, ranks_in,
+)  # fmt: skip
 from ncclkit.model import Advice, Event, Finding, found
+from ncclkit.words import start
 
 ID = "gpu_oom"
 explains = (

@@ -27,20 +27,9 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import (
-    amount,
-    ask,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-    start,
-)
+from ncclkit.causes._words import amount, ask, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Fact, Finding, Strength, found
+from ncclkit.words import start
 
 ID = "host_oom"
 explains = (

@@ -25,20 +25,9 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
-from ncclkit.causes._words import (
-    ask,
-    env_of,
-    family,
-    matching,
-    name_hosts,
-    name_ranks,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-    start,
-)
+from ncclkit.causes._words import ask, env_of, family, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Experiment, Finding, Strength, found
+from ncclkit.words import start
 
 ID = "ib_config"
 explains = ("ib_link_error", "c10d.error", "nccl.trace", "c10d.timeout", "slow_rank", "rank_exception", "network_loss")

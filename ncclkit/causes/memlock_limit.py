@@ -24,19 +24,10 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes._words import (
-    amount,
-    family,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-    start,
-)
+    amount, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+)  # fmt: skip
 from ncclkit.model import Advice, Evidence, Finding, found
+from ncclkit.words import start
 
 ID = "memlock_limit"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "ib_not_used", "ib_config", "c10d.timeout", "host_oom")

@@ -26,8 +26,9 @@ import re
 
 from ncclkit.case import Case
 from ncclkit.causes._frames import inside
-from ncclkit.causes._words import env_of, family, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in, start
+from ncclkit.causes._words import env_of, family, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Evidence, Experiment, Finding, found
+from ncclkit.words import start
 
 ID = "net_plugin"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "c10d.timeout", "elastic.exit", "slow_rank")

@@ -26,20 +26,10 @@ from __future__ import annotations
 from ncclkit.case import Case
 from ncclkit.causes._scene import all_in, look, spans_hosts
 from ncclkit.causes._words import (
-    ask,
-    family,
-    in_order,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-    start,
-)
+    ask, family, in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+)  # fmt: skip
 from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, Strength, clear, found
+from ncclkit.words import start
 
 ID = "network_loss"
 explains = ("c10d.timeout", "c10d.error", "nccl.trace", "store.lost", "slow_rank", "rank_exception")

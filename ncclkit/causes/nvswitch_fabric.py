@@ -26,19 +26,10 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes._words import (
-    family,
-    in_order,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-    start,
-)
+    family, in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+)  # fmt: skip
 from ncclkit.model import Advice, Experiment, Finding, found
+from ncclkit.words import start
 
 ID = "nvswitch_fabric"
 explains = (

@@ -27,20 +27,10 @@ from __future__ import annotations
 from ncclkit.case import Case
 from ncclkit.causes._scene import all_in, look, spans_hosts, start_hangs
 from ncclkit.causes._words import (
-    ask,
-    env_of,
-    family,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-    start,
-)
+    ask, env_of, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+)  # fmt: skip
 from ncclkit.model import Advice, Event, Experiment, Finding, found
+from ncclkit.words import start
 
 ID = "p2p_broken"
 explains = (

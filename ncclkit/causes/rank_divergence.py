@@ -29,8 +29,9 @@ from ncclkit.case import Case
 from ncclkit.causes._calls import POINT_TO_POINT, by_call, differ, odd_ones, op_of
 from ncclkit.causes._frames import in_collective, own_frame, place, stacks
 from ncclkit.causes._scene import all_in, look
-from ncclkit.causes._words import in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, start
+from ncclkit.causes._words import in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.words import start
 
 ID = "rank_divergence"
 explains = (

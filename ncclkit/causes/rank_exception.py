@@ -28,8 +28,9 @@ from __future__ import annotations
 from ncclkit.case import Case
 from ncclkit.causes._frames import own_frame, place, stacks
 from ncclkit.causes._scene import Scene, look
-from ncclkit.causes._words import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, start
+from ncclkit.causes._words import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Finding, Strength, found
+from ncclkit.words import start
 
 ID = "rank_exception"
 explains = (

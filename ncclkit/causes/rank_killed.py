@@ -24,8 +24,9 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import in_order, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in, start
+from ncclkit.causes._words import in_order, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Finding, clear, found
+from ncclkit.words import start
 
 ID = "rank_killed"
 explains = (

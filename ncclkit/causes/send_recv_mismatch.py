@@ -32,8 +32,9 @@ from ncclkit.case import Case
 from ncclkit.causes._calls import op_of
 from ncclkit.causes._frames import exchanges, own_frame, place
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, start
+from ncclkit.causes._words import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, found
+from ncclkit.words import start
 
 ID = "send_recv_mismatch"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "rank_divergence", "p2p_broken", "network_loss")
@@ -63,15 +64,7 @@ def _passed(case: Case) -> Finding | None:
     if not on or not all(op_of(e).startswith("ALLTOALL") for e in here):
         return None
     say = f"{start(name_ranks(ranks_in(here)))} still waited in all_to_all {first}, which {name_ranks(ranks_in(on))} "
-    return found(
-        ID,
-        "likely",
-        say + "had finished: it expects more than its peers sent.",
-        pick(here, on, limit=4),
-        ranks=ranks_in(here),
-        advice=(SPLITS,),
-        next=_question(),
-    )
+    return _sizes(say + "had finished: it expects more than its peers sent.", here, on)
 
 
 def _waited(case: Case) -> Finding | None:
@@ -132,15 +125,12 @@ def _splits(case: Case) -> Finding | None:
         return None
     ranks, (a, b) = ranks_in(sizes), (sizes[0].data.get("a"), sizes[0].data.get("b"))
     say = f"{start(name_ranks(ranks))} expected {b} bytes of one peer in all_to_all and was sent {a}: "
-    return found(
-        ID,
-        "likely",
-        say + "the split sizes of sender and receiver differ.",
-        pick(sizes, inside, limit=4),
-        ranks=ranks,
-        advice=(SPLITS,),
-        next=_question(),
-    )
+    return _sizes(say + "the split sizes of sender and receiver differ.", sizes, inside)
+
+
+def _sizes(say: str, guilty: list[Event], others: list[Event]) -> Finding:
+    why, ranks = pick(guilty, others, limit=4), ranks_in(guilty)
+    return found(ID, "likely", say, why, ranks=ranks, advice=(SPLITS,), next=_question())
 
 
 SPLITS = Advice(

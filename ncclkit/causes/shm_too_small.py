@@ -26,21 +26,10 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes._words import (
-    amount,
-    env_of,
-    failed,
-    family,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-    start,
-)
+    amount, env_of, failed, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+)  # fmt: skip
 from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, found
+from ncclkit.words import start
 
 ID = "shm_too_small"
 explains = (

@@ -30,8 +30,9 @@ from __future__ import annotations
 from ncclkit.case import Case
 from ncclkit.causes._frames import in_collective, own_frame, place, raise_timeout, stacks
 from ncclkit.causes._scene import Scene, all_in, look, rank_of
-from ncclkit.causes._words import in_order, matching, name_ranks, otherwise, pick, seconds, start
+from ncclkit.causes._words import in_order, matching, name_ranks, otherwise, pick, seconds
 from ncclkit.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
+from ncclkit.words import start
 
 ID = "slow_rank"
 explains = (

@@ -29,8 +29,9 @@ from __future__ import annotations
 import re
 
 from ncclkit.case import Case
-from ncclkit.causes._words import matching, messages, name_hosts, name_ranks, otherwise, pick, ranks_in, seconds, start
+from ncclkit.causes._words import matching, messages, name_hosts, name_ranks, otherwise, pick, ranks_in, seconds
 from ncclkit.model import Advice, Event, Experiment, Finding, found
+from ncclkit.words import start
 
 ID = "store_unreachable"
 explains = ("rank_exception", "rendezvous.error", "store.wait", "store.clients", "world_size_mismatch")

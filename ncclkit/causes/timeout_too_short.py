@@ -27,8 +27,9 @@ from __future__ import annotations
 from ncclkit.case import Case
 from ncclkit.causes._frames import raise_timeout
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import ask, in_order, name_ranks, otherwise, pick, ranks_in, seconds, start
+from ncclkit.causes._words import ask, in_order, name_ranks, otherwise, pick, ranks_in, seconds
 from ncclkit.model import Advice, Experiment, Finding, clear, found
+from ncclkit.words import start
 
 ID = "timeout_too_short"
 explains = ("c10d.timeout", "gloo.timeout")

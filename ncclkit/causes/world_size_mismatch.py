@@ -30,9 +30,10 @@ from collections import Counter
 from ncclkit.case import Case
 from ncclkit.causes._scene import LARGEST, look
 from ncclkit.causes._words import (
-    family, in_order, matching, messages, name_hosts, name_ranks, otherwise, pick, ranks_in, start,
+    family, in_order, matching, messages, name_hosts, name_ranks, otherwise, pick, ranks_in,
 )  # fmt: skip
 from ncclkit.model import Advice, Event, Finding, Strength, found
+from ncclkit.words import start
 
 ID = "world_size_mismatch"
 explains = (

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ncclkit.evidence import counts, watchdog, words
+from ncclkit import words
+from ncclkit.evidence import counts, watchdog
 from ncclkit.evidence.clocks import Clock, clocks
 from ncclkit.evidence.communicators import communicators
 from ncclkit.evidence.disagreement import Disagreement

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ncclkit.evidence import words
+from ncclkit import words
 from ncclkit.evidence.disagreement import Disagreement, cited, sides
 from ncclkit.evidence.members import Index
 from ncclkit.evidence.watchdog import POINT_TO_POINT

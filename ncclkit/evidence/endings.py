@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from re import fullmatch
 from signal import SIGSEGV, SIGTERM, Signals
 
-from ncclkit.evidence import words
+from ncclkit import words
 from ncclkit.evidence.reached import Reached, furthest
 from ncclkit.model import Event
 

@@ -8,21 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ncclkit.evidence.groups import Group
 from ncclkit.evidence.hang import Stop
 
 Pair = tuple[int, int]
 """Global ranks of sender and receiver."""
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """The calls of one side of a pair: places in its columns."""
-
-    rank: int
-    places: list[int]
 
 
 def unpaired(group: Group) -> Iterator[Stop]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from ncclkit.evidence import words
+from ncclkit import words
 from ncclkit.evidence.disagreement import Disagreement, cited, sides
 from ncclkit.evidence.job import ranks
 from ncclkit.model import Event

@@ -1,4 +1,4 @@
-"""How evidence names ranks and collectives in a sentence."""
+"""How ranks and collectives are named in a sentence."""
 
 from __future__ import annotations
 
