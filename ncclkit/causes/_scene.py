@@ -96,6 +96,21 @@ def rank_of(event: Event) -> int:
     return inside if isinstance(inside, int) else -1
 
 
+def crashes(case: Case) -> list[Event]:
+    """Deaths in native code; not of a rank that had already reported what ended it: dying, it tripped over itself."""
+    victims = [event for event in case.of("python.exception") if event.data.get("victim")]
+    dying = {rank_of(event) for event in [*victims, *case.of("c10d.timeout"), *case.of("gloo.timeout")]} - {-1}
+    ends = [e for e in case.of("elastic.exit") if signal_of(e) in CRASHED]
+    ends += [e for e in case.of("system.error") if e.data.get("what") == "segfault"]
+    return [event for event in ends if rank_of(event) not in dying]
+
+
+def signal_of(event: Event) -> int:
+    """The signal that ended a process; 0 where it was none."""
+    code = event.data.get("exitcode") or 0
+    return int(event.data.get("signal") or (-code if code < 0 else 0))
+
+
 def spans_hosts(case: Case) -> bool:
     """True when something shows that the ranks run on more than one machine."""
     hosts = {event.host for event in case.events if event.host and event.kind.startswith("nccl.")}
@@ -175,7 +190,7 @@ def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
     ends = case.of("elastic.exit")
     dead: dict[int, Event] = {}
     for end in in_order(ends):
-        by = abs(end.data.get("signal") or min(end.data.get("exitcode") or 0, 0))
+        by = signal_of(end)
         launcher = end.data.get("pid") in told_to_stop
         last = by == 15 and any(e.data.get("exitcode") not in (None, -15) for e in ends)
         if by in KILLED and not launcher and not last and rank_of(end) not in raised:
@@ -188,9 +203,7 @@ def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
         e for e in case.of("python.exception") if not e.data.get("victim") and not is_own(e) and not _after(e, stopped)
     ]
     errors = [e for e in errors if not LAST_WORDS.search(str(e.data.get("message", "")))]
-    crashes = [e for e in case.of("elastic.exit") if e.data.get("signal") in CRASHED]
-    crashes += [e for e in case.of("system.error") if e.data.get("what") == "segfault"]
-    return _first_by_rank([*case.of("cuda.oom"), *case.of("cuda.error"), *errors, *crashes])
+    return _first_by_rank([*case.of("cuda.oom"), *case.of("cuda.error"), *errors, *crashes(case)])
 
 
 def _ended(case: Case, raised: dict[int, Event], waiting: dict[int, Event]) -> dict[int, Event]:

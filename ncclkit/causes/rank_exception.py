@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes._frames import own_frame, place, stacks
-from ncclkit.causes._scene import Scene, look
+from ncclkit.causes._scene import Scene, crashes, look, signal_of
 from ncclkit.causes._words import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Finding, Strength, found
 from ncclkit.words import start
@@ -48,7 +48,8 @@ explains = (
     "send_recv_mismatch",
 )
 
-SIGNALS = {4: "illegal instruction", 8: "arithmetic error", 11: "segmentation fault"}
+SEGFAULT = 11
+SIGNALS = {4: "illegal instruction", 8: "arithmetic error", SEGFAULT: "segmentation fault"}
 
 
 def diagnose(case: Case) -> Finding:
@@ -56,8 +57,7 @@ def diagnose(case: Case) -> Finding:
     scene = look(case)
     if scene.raised:
         return _tell(case, scene, in_order(scene.raised.values()))
-    crashed = [e for e in case.of("elastic.exit") if _signal(e) in SIGNALS]
-    crashed += [e for e in case.of("system.error") if e.data.get("what") == "segfault"]
+    crashed = [event for event in crashes(case) if (signal_of(event) or SEGFAULT) in SIGNALS]
     if crashed and not case.of("kernel.oom"):
         return _crash(case, crashed)
     lost = [] if scene.dead or scene.waiting else _lost(case)
@@ -112,11 +112,6 @@ def _victims(case: Case, scene: Scene, ranks: tuple[int, ...]) -> list[Event]:
     return [event for event in reports if event.rank is None or event.rank not in ranks]
 
 
-def _signal(event: Event) -> int:
-    code = event.data.get("exitcode") or 0
-    return int(event.data.get("signal") or (-code if code < 0 else 0))
-
-
 def _lost(case: Case) -> list[Event]:
     """Reports of closed connections: their writer is a victim of somebody."""
     victims = ("socket_closed", "proxy", "no_ib_library", "foreign")
@@ -129,7 +124,7 @@ def _lost(case: Case) -> list[Event]:
 
 def _crash(case: Case, crashed: list[Event]) -> Finding:
     first = in_order(crashed)[0]
-    number = _signal(first) or 11
+    number = signal_of(first) or SEGFAULT
     ranks = ranks_in(crashed)
     seen = [stack for rank, stack in stacks(case).items() if rank in ranks]
     where = next((place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), "")

@@ -80,11 +80,11 @@ def diagnose(case: Case) -> Finding:
 
 
 def _flight(case: Case, scene: Scene) -> Suspicion | None:
-    """Who never launched it; in a cascade of groups, who is waited for and waits for nobody."""
+    """Who never launched it; in a cascade of groups, who is waited for and waits for nobody, in no call of its own."""
     gaps = [*case.of("flight.missing"), *case.of("flight.p2p")]
     stuck = {rank for gap in gaps if _awaited(gap) for rank in gap.data.get("waiting", ())}
     for gap in gaps:
-        roots = [rank for rank in _awaited(gap) if rank not in stuck and rank not in scene.ended]
+        roots = [r for r in _awaited(gap) if r not in stuck and r not in scene.ended and r not in scene.waiting]
         if roots:
             alive = _alive(case, roots)
             return "proven" if alive else "likely", tuple(roots), [gap, *alive]
