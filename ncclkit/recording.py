@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit import probe
-from ncclkit.evidence import pickles
+from ncclkit.evidence.flight import pickles
 from ncclkit.storage import write
 
 Clean = Callable[[str], str]

@@ -11,9 +11,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ncclkit.evidence import files, flight, inputs, pieces, ras, workers
-from ncclkit.evidence.files import Part
-from ncclkit.evidence.job import job
+from ncclkit.evidence import files, workers
+from ncclkit.evidence.flight import verdict
+from ncclkit.evidence.ras import report
+from ncclkit.evidence.scanner import pieces
+from ncclkit.evidence.sources import inputs
+from ncclkit.evidence.part import Part
+from ncclkit.evidence.jobs.summary import job
 from ncclkit.evidence.kinds import KINDS
 from ncclkit.evidence.merge import Merger, finish
 from ncclkit.model import Event, Fact, Measurement, NcclkitError
@@ -93,10 +97,10 @@ def _merged(parts: list[Part]) -> list[Event]:
         for event in part.events:
             merger.take(event)
     dumps = [part.dump for part in parts if part.dump is not None]
-    events = finish([*merger.events(), *map(flight.summary, dumps)])
+    events = finish([*merger.events(), *map(verdict.summary, dumps)])
     order = {part.path: number for number, part in enumerate(parts)}
-    events += flight.analyse(dumps, job(events)["ranks"], events)
-    events += ras.changes(part.report for part in parts if part.report is not None)
+    events += verdict.analyse(dumps, job(events)["ranks"], events)
+    events += report.changes(part.report for part in parts if part.report is not None)
     return sorted(events, key=lambda event: (order.get(event.path, len(order)), event.line))
 
 

@@ -3,81 +3,30 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from ncclkit.agent import wire
-from ncclkit.evidence import dumps, inputs, pickles, pieces, ras, rasjson, rastext, records, scan, stacks, tools, voices
-from ncclkit.evidence.archives import BINARY, NESTED, Archive
-from ncclkit.evidence.ends import Ends
+from ncclkit.evidence import documents, tools
+from ncclkit.evidence.flight import pickles
+from ncclkit.evidence.ras import fromtext
+from ncclkit.evidence.scanner import pieces, scan, voices
+from ncclkit.evidence.sources import inputs
+from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
+from ncclkit.evidence.sources.ends import Ends
 from ncclkit.evidence.merge import Merger
-from ncclkit.evidence.streams import DAMAGE, Budget, Hashed, Joined, Readable, Text, is_tar, unpack
-from ncclkit.evidence.tools import Document, kineto, results
-from ncclkit.model import Event, Fact, Measurement, NcclkitError
+from ncclkit.evidence.part import Part, Spread
+from ncclkit.evidence.sources.streams import DAMAGE, Budget, Hashed, Joined, Readable, Text, is_tar, unpack
+from ncclkit.model import NcclkitError
 
 TASKS = re.compile(rb"(?m)^ {0,4}\d{1,5}: ")
 KERNEL = re.compile(
     rb"(?m)^(?:(?:<\d{1,3}>|\w+ *:\w+ *: )?\[(?: *\d+\.\d{6}|\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})\]|.{0,60}\bkernel: )"
 )
 """The kernel's lines as dmesg (also -T, -x, -r), syslog and journalctl write them."""
-
-Spread = Callable[[Callable[[pieces.Piece], pieces.Found], Sequence[pieces.Piece]], Iterator[pieces.Found]]
-"""`map`, or that of an executor."""
-
-
-@dataclass(slots=True)
-class Part:
-    """What one file gave."""
-
-    path: str
-    kind: str = "unknown"
-    bytes: int = 0
-    lines: int = 0
-    sha256: str = ""
-    rank: int | None = None
-    """From the file's name."""
-    speakers: list[int] = field(default_factory=list)
-    """Ranks that some line of it names as its speaker."""
-    events: list[Event] = field(default_factory=list)
-    facts: list[Fact] = field(default_factory=list)
-    measurements: list[Measurement] = field(default_factory=list)
-    dump: dumps.Dump | None = None
-    report: ras.Report | None = None
-    problems: list[str] = field(default_factory=list)
-    """One sentence per thing that went wrong."""
-    spread: Spread | None = None
-    """How the pieces of a plain file are scanned; None for what is no plain file."""
-    hashed: Hashed | None = None
-    """Its digest, as long as it is read."""
-
-    def take(self, found: Sequence[Document]) -> None:
-        """Add what other tools printed here; a file with nothing else in it is of their kind."""
-        if found and all(event.kind == "progress" for event in self.events):
-            self.kind = found[0].tool
-        hosts = {event.host for event in self.events if event.host}
-        host = hosts.pop() if len(hosts) == 1 else ""
-        self.facts = [replace(fact, host=host) for fact in tools.facts(found)]
-        self.measurements = [measurement for document in found for measurement in document.measurements]
-        self.events += [event for document in found for event in document.events]
-        self.problems += [f"{self.path} {document.problem}" for document in found if document.problem]
-
-    def row(self, events: int) -> dict[str, Any]:
-        """The line of ``inputs.json``."""
-        return {
-            "path": self.path,
-            "bytes": self.bytes,
-            "lines": self.lines,
-            "kind": self.kind,
-            "sha256": self.sha256,
-            "events": events,
-            "ranks": sorted({*self.speakers, *([] if self.rank is None else [self.rank])}),
-        }
 
 
 def read(path: str, stdin: BinaryIO | None = None, spread: Spread = map) -> list[Part]:
@@ -121,7 +70,9 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Budget
     elif not head:
         part.kind = "empty"
     elif head[:1] == b"\x80" or head.lstrip()[:1] in (b"{", b"["):
-        _document(part, head, text, changed)
+        rest = documents.read(part, head, text)
+        if rest is not None:
+            _text(part, rest, text, changed)
     else:
         _text(part, head, text, changed)
     if part.kind in ("log", "dmesg"):
@@ -169,81 +120,6 @@ def _members(part: Part, stream: Readable, hashed: Hashed, source: Joined, packi
     return sorted(parts, key=lambda inner: inputs.natural(inner.path))
 
 
-def _document(part: Part, head: bytes, text: Text, changed: datetime | None) -> None:
-    """A pickle or JSON document; JSON lines and text that only looks like one go the way of logs."""
-    if head.startswith(wire.MARK):
-        part.kind = "wire"
-        _wire(part, io.BufferedReader(Joined(head, text)))
-        return
-    if kineto.is_trace(head):
-        part.kind, part.events = "kineto", kineto.read(head, text.read, part.path)
-        part.speakers = [event.rank for event in part.events if event.rank is not None]
-        return
-    if head[:1] != b"\x80" and not re.match(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)", head):
-        _text(part, head, text, changed)
-        return
-    data = head + text.read(inputs.SMALL - len(head))
-    if data[:1] == b"\x80":
-        part.kind = "flight"
-        _dump(part, data)
-        return
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        value = rasjson.mended(data)
-        if value is None:
-            _text(part, data, text, changed)
-            return
-    part.lines = data.count(b"\n")
-    if not _value(part, value):
-        _text(part, data, text, changed)
-
-
-def _dump(part: Part, data: bytes) -> None:
-    try:
-        part.dump = dumps.load(data, part.path, part.rank)
-    except pickles.Refused as error:
-        part.kind = "unknown"
-        part.problems.append(f"{part.path} looks like a Flight Recorder dump but {error}.")
-        return
-    if part.dump is None:
-        part.kind = "unknown"
-        part.problems.append(f"{part.path} is a pickle without Flight Recorder entries; it was not used.")
-    elif part.dump.left_out:
-        part.problems.append(f"{part.path}: {part.dump.left_out} of {part.dump.total} entries could not be understood.")
-
-
-def _value(part: Part, value: Any) -> bool:
-    """Events of a JSON document of a known kind; False for any other."""
-    if dump := dumps.of_value(value, part.path, part.rank):
-        part.kind, part.dump = "flight", dump
-    elif isinstance(value, dict) and isinstance(value.get("communicators"), list):
-        part.report = rasjson.from_json(value, part.path)
-        part.kind, part.events = "ras", part.report.events()
-    elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
-        part.kind, part.events = "status", list(records.from_status(value, part.path))
-    elif isinstance(value, dict) and isinstance(value.get("ranks"), int):
-        part.kind, part.events = "plan", list(records.from_plan(value, part.path))
-    elif isinstance(value, list) and value and isinstance(value[0], dict) and "frames" in value[0]:
-        part.kind, part.events = "stacks", stacks.from_json(value, part.path, part.rank)
-    elif results.is_results(value):
-        part.take([results.read(value, part.path)])
-    else:
-        return False
-    return True
-
-
-def _wire(part: Part, stream: BinaryIO) -> None:
-    merger = Merger()
-    for number, raw in enumerate(stream, 1):
-        part.lines = number
-        event = records.from_wire(raw, part.path, number)
-        if event is not None:
-            merger.add(event)
-            part.speakers += [event.rank] if event.rank is not None and event.rank not in part.speakers else []
-    part.events = merger.events()
-
-
 def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None:
     wide = inputs.width(head)
     if not wide and inputs.is_binary(head):
@@ -254,7 +130,7 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
     sample = head.decode(wide, "replace").encode() if wide else head
     part.kind = _kind(sample)
     if part.kind == "ras":
-        part.report = rastext.from_text((raw := stream.read(inputs.SMALL)).decode("utf-8", "replace"), part.path)
+        part.report = fromtext.from_text((raw := stream.read(inputs.SMALL)).decode("utf-8", "replace"), part.path)
         part.events = part.report.events()
         part.lines = raw.count(b"\n")
         return
@@ -290,7 +166,7 @@ def _passing(part: Part, plan: Sequence[pieces.Piece]) -> Iterator[pieces.Found]
 
 def _kind(sample: bytes) -> str:
     text = sample.decode("utf-8", "replace")
-    if rastext.is_report(text):
+    if fromtext.is_report(text):
         return "ras"
     if re.match(r"\s*(?:Process \d+: |Thread (?:0x)?[0-9A-Fa-f]+ \(|Current thread 0x|Fatal Python error: )", text):
         return "stacks"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ncclkit.agent import wire
-from ncclkit.evidence.grammar import clip
+from ncclkit.evidence.grammars.grammar import clip
 from ncclkit.model import Event
 
 SKIPPED = frozenset({"fact", "measure"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ncclkit.evidence.story import abnormal
+from ncclkit.evidence.jobs.story import abnormal
 from ncclkit.model import Event
 
 ALL, ODD = "all", "abnormal"

@@ -11,7 +11,7 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.case import Case
-from ncclkit.evidence.story import abnormal
+from ncclkit.evidence.jobs.story import abnormal
 from ncclkit.model import Event
 from ncclkit.views._base import View, style
 from ncclkit.views._context import AROUND, context

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ncclkit.case import Case
-from ncclkit.evidence import align, story
-from ncclkit.evidence.align import Clock, Disagreement
-from ncclkit.evidence.story import Reached
+from ncclkit.evidence.jobs import align, story
+from ncclkit.evidence.jobs.align import Clock, Disagreement
+from ncclkit.evidence.jobs.story import Reached
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, code, el, fit, fold, join, table
 from ncclkit.views._words import plural, some, the

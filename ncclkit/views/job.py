@@ -7,8 +7,8 @@ from typing import Any
 
 from ncclkit.case import Case
 from ncclkit.diagnose import describe
-from ncclkit.evidence import communicators
-from ncclkit.evidence.communicators import Communicator
+from ncclkit.evidence.jobs import communicators
+from ncclkit.evidence.jobs.communicators import Communicator
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, badge, code, el, fit, fold, join, table
 from ncclkit.views._words import plural, some, the

@@ -11,7 +11,7 @@ from itertools import pairwise
 from signal import SIGTERM
 
 from ncclkit.case import Case
-from ncclkit.evidence.story import Story, abnormal, hearsay, stories
+from ncclkit.evidence.jobs.story import Story, abnormal, hearsay, stories
 from ncclkit.model import Event
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View

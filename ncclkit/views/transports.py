@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from ncclkit.case import Case
-from ncclkit.evidence import communicators
+from ncclkit.evidence.jobs import communicators
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Html, el, fit, join, table

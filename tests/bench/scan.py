@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ncclkit.evidence import engine  # noqa: E402
+from ncclkit.evidence.scanner import engine  # noqa: E402
 from tests.bench import logs  # noqa: E402
 
 READ = """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.evidence.align import align, clocks
-from ncclkit.evidence.communicators import communicators, rings, transports, trees
-from ncclkit.evidence.story import stories
+from ncclkit.evidence.jobs.align import align, clocks
+from ncclkit.evidence.jobs.communicators import communicators, rings, transports, trees
+from ncclkit.evidence.jobs.story import stories
 from ncclkit.model import Event
 from ncclkit.samples import sample
 from tests.evidence.jobs import COMM_ID, call, line, started, status, timeout

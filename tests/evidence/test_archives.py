@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ncclkit import evidence
-from ncclkit.evidence import archives, streams
+from ncclkit.evidence.sources import archives, streams
 from ncclkit.model import NcclkitError
 from tests.evidence.test_flight import dump, entry, waiting
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.evidence.communicators import communicators, differing, rings, transports, trees, variables
+from ncclkit.evidence.jobs.communicators import communicators, differing, rings, transports, trees, variables
 from ncclkit.samples import names, sample
 from tests.evidence.jobs import COMM_ID, child, init, line, pointer, started
 
@@ -179,7 +179,7 @@ def test_variables_and_where_they_differ(look):
 
 def test_a_pointer_that_came_back_names_no_communicator(look):
     """After a destroy the allocator may hand out the same address; then calls on it cannot be told apart."""
-    from ncclkit.evidence.members import Index
+    from ncclkit.evidence.jobs.members import Index
     from tests.evidence.jobs import call
 
     text = line(0, init("2.28.9", 0, 4)) + line(0, init("2.28.9", 0, 2, comm_id="0xbeef")) + line(0, call(0))

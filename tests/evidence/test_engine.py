@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclkit import evidence, samples
-from ncclkit.evidence import engine, lanes, merge, scan
+from ncclkit.evidence import merge
+from ncclkit.evidence.scanner import engine, lanes, scan
 from tests.bench import logs
 from tests.evidence import cliffs, meanings, specimens
 from tests.evidence.test_python import TRACE

@@ -12,7 +12,8 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from ncclkit import evidence
-from ncclkit.evidence import files, opcodes
+from ncclkit.evidence import files
+from ncclkit.evidence.flight import opcodes
 
 ALL = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
 

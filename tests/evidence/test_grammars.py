@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.evidence import (
-    KINDS,
+from ncclkit.evidence import KINDS
+from ncclkit.evidence.grammars import (
     c10d,
     cpp,
-    engine,
     families,
     gloo,
     kernel,
@@ -24,6 +23,7 @@ from ncclkit.evidence import (
     topology,
     torchrun,
 )
+from ncclkit.evidence.scanner import engine
 from tests.evidence import specimens
 
 DOCS = Path(__file__).parents[2] / "docs" / "events.md"

@@ -16,7 +16,7 @@ import zipfile
 import pytest
 
 from ncclkit import evidence
-from ncclkit.evidence import inputs, streams
+from ncclkit.evidence.sources import inputs, streams
 from ncclkit.model import NcclkitError
 
 GOOD = "step 1\nRuntimeError: CUDA error: boom\n"

@@ -12,7 +12,7 @@ import tarfile
 import pytest
 
 from ncclkit import evidence
-from ncclkit.evidence import packers, streams
+from ncclkit.evidence.sources import packers, streams
 from ncclkit.model import NcclkitError
 
 GOOD = b"step 1\nRuntimeError: CUDA error: boom\n"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclkit import evidence
-from ncclkit.evidence import opcodes, pickles
+from ncclkit.evidence.flight import opcodes, pickles
 
 PAIRS = b"h\0h\0\x86q\0"
 """A pair of what stands in place 0, kept in place 0: n of them make a key whose hash takes 2 ** n steps."""

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from ncclkit import evidence
-from ncclkit.evidence import pieces, scan
+from ncclkit.evidence.scanner import pieces, scan
 from tests.evidence import specimens
 from tests.evidence.test_python import TRACE
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from ncclkit import evidence
-from ncclkit.evidence import slurmjob
+from ncclkit.evidence.sources import slurmjob
 from ncclkit.model import NcclkitError
 
 GOOD = "RuntimeError: CUDA error: boom\n"

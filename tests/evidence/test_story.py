@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ncclkit import evidence
-from ncclkit.evidence.story import KEPT, Reached, abnormal, hearsay, in_order, stories
+from ncclkit.evidence.jobs.story import KEPT, Reached, abnormal, hearsay, in_order, stories
 from ncclkit.model import Event
 from ncclkit.samples import names, sample
 from tests.evidence.jobs import COMM_ID, call, init, line, started, status, timeout

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ncclkit.evidence import pickles
+from ncclkit.evidence.flight import pickles
 from tests.evidence import documents as tools
 from tests.evidence import specimens, test_nccltests
 from tests.evidence.cliffs import CLIFFS, DUMPS

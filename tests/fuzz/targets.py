@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclkit import evidence
-from ncclkit.evidence import KINDS, align, communicators, story
+from ncclkit.evidence import KINDS
+from ncclkit.evidence.jobs import align, communicators, story
 from ncclkit.model import NcclkitError, to_json
 from tests.fuzz.watch import Broken, watched
 

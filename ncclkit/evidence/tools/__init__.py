@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from ncclkit.evidence import inputs
-from ncclkit.evidence.ends import Ends
-from ncclkit.evidence.prefix import parse
+from ncclkit.evidence.sources import inputs
+from ncclkit.evidence.sources.ends import Ends
+from ncclkit.evidence.scanner.prefix import parse
 from ncclkit.evidence.tools import collected, kernel, nccltests, rdma, smi
 from ncclkit.evidence.tools.document import Document, Tool
 from ncclkit.model import Fact

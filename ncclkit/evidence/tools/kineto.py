@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ncclkit.evidence.grammar import clip
+from ncclkit.evidence.grammars.grammar import clip
 from ncclkit.model import Event
 
 LONGEST = 16 << 20

@@ -1,0 +1,1 @@
+"""The Flight Recorder: safe reading of dumps, and what all ranks' dumps say together."""

@@ -1,0 +1,100 @@
+"""Flight Recorder: from all ranks' dumps to events.  No rank is the truth, and no dump needs the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from ncclkit.evidence.flight.calls import Calls
+from ncclkit.evidence.flight.dumps import Dump
+from ncclkit.evidence.flight.exchange import splits
+from ncclkit.evidence.grammars.grammar import Data, clip
+from ncclkit.evidence.flight.groups import SHOWN, Group, groups
+from ncclkit.evidence.flight.hang import Stop, roots, stops
+from ncclkit.evidence.flight.late import late
+from ncclkit.evidence.flight.mismatch import mismatch
+from ncclkit.evidence.flight.pairs import unpaired
+from ncclkit.model import Event
+
+OPEN = 64
+"""Calls in flight that a summary lists."""
+
+
+def summary(dump: Dump) -> Event:
+    """The `flight.dump` event of one file."""
+    told: dict[str, Data] = {}
+    for key in dict.fromkeys((*dump.members, *dump.collectives)):
+        calls = dump.collectives.get(key, Calls())
+        closed = calls.open.rfind(b"\0")
+        told[key[0] or "0"] = {
+            "desc": key[1],
+            "ranks": _listed(dump.members.get(key, ())),
+            "last_seq": calls.seqs[-1] if calls.seqs else None,
+            "last_completed": calls.seqs[closed] if closed >= 0 else None,
+            "in_flight": [seq for seq, mark in zip(calls.seqs, calls.open, strict=True) if mark][:OPEN],
+        }
+    said = [
+        f"{name} {g['desc']}: last {g['last_seq']}, completed {g['last_completed']}, in flight {g['in_flight'][:8]}"
+        for name, g in told.items()
+    ]
+    text = "\n".join([f"Flight Recorder {dump.version}, {dump.total} entries", *said])
+    data = {"version": dump.version, "entries": dump.total, "groups": told}
+    return Event("flight.dump", clip(text), dump.path, 0, host=dump.host, rank=dump.rank, data=data)
+
+
+@lru_cache(maxsize=1024)
+def _listed(ranks: tuple[int, ...]) -> list[int]:
+    """One list for all events that name the same members: a thousand of a thousand ranks fill memory."""
+    return list(ranks)
+
+
+def analyse(dumps: Iterable[Dump], world: int | None = None, events: Sequence[Event] = ()) -> list[Event]:
+    """Cross-rank events, group by group; those that only follow from another group's hang say so.
+
+    world: ranks of the job where something else tells it.  events: what other files tell; stacks and hosts of ranks
+    are taken from it.
+    """
+    given = list(dumps)
+    hosts = {dump.rank: dump.host for dump in given if dump.rank is not None and dump.host}
+    hosts |= {event.rank: event.host for event in events if event.rank is not None and event.host}
+    stacks = {event.rank: event for event in events if event.kind == "stack" and event.rank is not None}
+    found: list[Stop] = []
+    for group in groups(given, world):
+        found += _of(group)
+        found += [stop] if (stop := late(group, hosts)) is not None else []
+    roots(stop for stop in found if stop.kind in ("flight.missing", "flight.mismatch", "flight.stuck", "flight.p2p"))
+    return [_event(stop, stacks) for stop in found]
+
+
+def _of(group: Group) -> list[Stop]:
+    """Everything about one group but lateness."""
+    found: list[Stop] = []
+    for told in (mismatch(group), splits(group)):
+        if told is not None:
+            data, text, odd = told
+            found.append(Stop("flight.mismatch", group, data, text, odd, waiting=list(group.waits())))
+            break
+    hang = list(stops(group))
+    found += [stop for stop in hang if stop.kind != "flight.stuck" or not found]
+    return found + list(unpaired(group))
+
+
+def _event(stop: Stop, stacks: Mapping[int, Event]) -> Event:
+    data: dict[str, Any] = dict(stop.data)
+    text = list(stop.text)
+    if stop.kind in ("flight.missing", "flight.p2p"):
+        seen = {rank: stacks[rank] for rank in stop.missing[:SHOWN] if rank in stacks}
+        data["stacks"] = {str(rank): event.data["frames"] for rank, event in seen.items()}
+        text += [f"    rank {rank} stood {_stood(event)}" for rank, event in seen.items()]
+    dumps = stop.group.dumps
+    path = next((dumps[rank].path for rank in stop.ranks if rank in dumps), next(iter(dumps.values())).path)
+    rank = stop.ranks[0] if len(stop.ranks) == 1 else None
+    return Event(stop.kind, clip("\n".join(text)), path, 0, rank=rank, data=data)
+
+
+def _stood(event: Event) -> str:
+    """The innermost line of a stack that is not torch's own."""
+    frames = event.data["frames"]
+    own = next((frame for frame in frames if "/torch/" not in frame["file"]), frames[0])
+    return f"in {own['func']} at {own['file']}:{own['line']} ({event.data.get('tool')})"

@@ -1,0 +1,234 @@
+"""The grammar of ProcessGroupNCCL: watchdog, monitor, errors.  torch 1.10 to 2.15."""
+
+from __future__ import annotations
+
+import re
+
+from ncclkit.evidence.grammars import monitor
+from ncclkit.evidence.grammars.families import classify
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, rule, whole
+
+
+# [PG ID 2 PG GUID 7(tp_group) Rank 1]      [PG 0 (default_pg) Rank 3]      [Rank 2]      [PG GUID 0(default_pg) Rank 3]
+PG = r"^(?:.*?\[(?:PG (?P<pg>[^\]]*?) )?Rank (?P<pg_rank>\d{1,7})\])?.*?"
+
+
+# [TC][rank=3][name=default_pg] of nccl2
+RANKS = r"\[([\d, ]{1,2000})\]"
+TC = r"\[TC\]\[rank=(?P<tc_rank>\d{1,7})\](?:\[name=(?P<pg>[^\]]{0,200})\])?"
+
+
+def _group(match: re.Match[str], data: Data, line: Line) -> Data:
+    """The group's stable name (PG GUID where it is printed); its rank is the global one in the default group."""
+    name = re.sub(r".*PG GUID |^ID \d+ ?|^GUID ", "", data.get("pg") or "").strip()
+    described = re.match(r"(\S*?) ?\(([^)]*)\)$", name)
+    data["pg"] = described[1] if described else name
+    data["desc"] = described[2] if described else ""
+    if data.get("pg_rank") is not None and (data["desc"] == "default_pg" or data["pg"] in ("", "0")):
+        data["_rank"] = line.rank if line.rank is not None and not line.local else data["pg_rank"]
+    return data
+
+
+def _timeout(match: re.Match[str], data: Data, line: Line) -> Data:
+    work = data.pop("work")
+    fields = dict(re.findall(r"(\w+(?:\(ms\))?)=([^,()\[\]]+|\[[^\]]*\])", work))
+    numbers = {"seq": "SeqNum", "numel_in": "NumelIn", "numel_out": "NumelOut", "timeout_ms": "Timeout(ms)"}
+    for key, name in numbers.items():
+        value = fields.get(name, "").strip()
+        data[key] = whole(value)
+    data |= {"op": fields.get("OpType", "").strip(), "api": "nccl"}
+    return _group(match, data, line)
+
+
+UNSAID = {"op": "", "seq": None, "numel_in": None, "numel_out": None, "timeout_ms": None, "pg_rank": None, "desc": ""}
+
+
+def _second(match: re.Match[str], data: Data, line: Line) -> Data:
+    """nccl2 names only the group; its rank is the global one in the default group."""
+    name, rank = data["pg"] or "", data.pop("tc_rank")
+    known = line.rank if line.rank is not None and not line.local else None
+    own = rank if name in ("", "0", "default_pg", "default") else None
+    named = {"pg": name, "desc": name, "pg_rank": rank, "api": "nccl2"}
+    return data | UNSAID | named | {"_rank": own if known is None else known}
+
+
+def _unsized(match: re.Match[str], data: Data, line: Line) -> Data:
+    return _second(match, data, line) | {"ran_ms": None, "_bare": True}
+
+
+def _desync(match: re.Match[str], data: Data, line: Line) -> Data:
+    """Who did not join, who did and waits, and the number of the collective; the lines after the first say so."""
+    text = "\n".join([line.text, *(own.body for own in line.own(6))])
+    waits = re.search(RANKS + r" joined but didn't finish collective #(\d{1,18})", text)
+    late = re.search(RANKS + r" finished collective #\d{1,18}, but didn't join collective #(\d{1,18})", text)
+    never = re.search(r"ranks " + RANKS + " are the lagging ranks", text)
+    missing, seq = never or late, late or waits
+    return data | {
+        "seq": int(seq[2]) if seq else None,
+        "missing": _numbers(missing[1]) if missing else [],
+        "waiting": _numbers(waits[1]) if waits else [],
+    }
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d{1,9}", text)]
+
+
+def _thrown(match: re.Match[str], data: Data, line: Line) -> Data:
+    return UNSAID | {"pg": "", "ran_ms": None, "api": "nccl", "_bare": True}
+
+
+def _last_error(match: re.Match[str], data: Data, line: Line) -> Data:
+    """The lines after an ``NCCL error in`` hold its explanation and, after ``Last error:``, NCCL's last warning."""
+    later = [own.body.strip() for own in line.own(4)]
+    place = next((number for number, text in enumerate(later) if text.endswith("Last error:")), None)
+    said = later[place + 1] if place is not None and place + 1 < len(later) else ""
+    return data | {
+        "last_error": "" if said.startswith(("frame #", "Exception raised", "Traceback")) else said,
+        "message": match[0].strip(),
+    }
+
+
+def _quoted(match: re.Match[str], data: Data, line: Line) -> Data | None:
+    said = next(line.own(1), None)
+    message = said.body.strip() if said else ""
+    if not message or message.startswith(("frame #", "Exception raised", "Traceback", "Unknown NCCL Error")):
+        return None
+    return {"file": "", "line": None, "func": "", "dev": None, "message": message, "_line": said} | classify(message)
+
+
+def _frames(match: re.Match[str], data: Data, line: Line) -> Data | None:
+    found = [
+        re.match(r"\s*#\d+ (.{1,300}?) from (.{1,400}?):(\d+)", text)
+        for text in (match["rest"], *(own.body for own in line.own(40)))
+    ]
+    frames = [frame(item[2], item[3], item[1]) for item in found if item]
+    return {"frames": frames} if frames else None
+
+
+RULES: tuple[Rule, ...] = (
+    # [rank3]:[E1121 23:59:01.9 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout:
+    # WorkNCCL(SeqNum=493,
+    # OpType=ALLGATHER, NumelIn=1, NumelOut=4, Timeout(ms)=60000) ran for 60044 milliseconds before timing out.
+    rule(
+        "c10d.timeout",
+        "Watchdog caught",
+        PG + r"Watchdog caught collective operation timeout:\s+WorkNCCL\((?P<work>.{0,400}?Timeout\(ms\)=\d+)\)"
+        r"(?:\s+ran\s+for\s+(?P<ran_ms>\d+))?",
+        ints="pg_rank ran_ms",
+        span=3,
+        make=_timeout,
+    ),
+    # [TC][rank=3][name=default_pg] Operation timed out after 600000 ms
+    rule(
+        "c10d.timeout",
+        "imed out after ",
+        TC + r".*imed out after (?P<ran_ms>\d+) ?ms",
+        ints="tc_rank ran_ms",
+        make=_second,
+    ),
+    # [TC][rank=3][name=default_pg] Watchdog caught collective operation timeout: NCCL operation timed out
+    # torch.distributed.DistBackendError: Watchdog caught collective operation timeout: NCCL operation timed out
+    rule(
+        "c10d.timeout",
+        "NCCL operation timed out",
+        rf"^(?:.*?{TC})?.*NCCL operation timed out",
+        ints="tc_rank",
+        make=_unsized,
+    ),
+    # frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<…>) + 0x1d2 (0x7f in …/libtorch_cuda.so)
+    # Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call …
+    # An excerpt without the message: checkTimeout throws for a timeout only, while ncclCommWatchdog throws anything on.
+    rule(
+        "c10d.timeout",
+        "checkTimeout",
+        r"\bframe #\d+: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout\("
+        r"|Exception raised from checkTimeout at \S*ProcessGroupNCCL\.cpp:",
+        make=_thrown,
+    ),
+    # [PG ID 0 PG GUID 0(default_pg) Rank 2]  failure detected by watchdog at work sequence id: 493 PG status: last
+    # enqueued work: 493,
+    # last completed work: 492        Timeout at NCCL work: 3, last enqueued NCCL work: 4, last completed NCCL work: 2.
+    rule(
+        "c10d.status",
+        "last enqueued",
+        PG + r"(?:watchdog at work(?: sequence id)?|Timeout at NCCL work): (?P<seq>\d+)\D+?"
+        r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+        ints="seq pg_rank enqueued completed",
+        make=_group,
+    ),
+    # … from rank 3 and we will try our best to dump the debug info. Last enqueued NCCL work: 8, last completed NCCL
+    # work: 8.
+    rule(
+        "c10d.status",
+        "Last enqueued NCCL work",
+        PG + r"Last enqueued NCCL work: (?P<enqueued>-?\d+), last completed NCCL work: (?P<completed>-?\d+)",
+        ints="pg_rank enqueued completed",
+        make=_group,
+        seq=None,
+    ),
+    # To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
+    #   - [0, 2] joined but didn't finish collective #5 (count from 1)
+    #     [1] finished collective #4, but didn't join collective #5 (count from 1)
+    rule("c10d.desync", "that caused the desync", r"(?P<message>To our best knowledge.*)", make=_desync),
+    # To our best knowledge, ranks [3] are the lagging ranks that caused this timeout. They never joined any collectives
+    rule("c10d.desync", "are the lagging ranks", r"(?P<message>To our best knowledge.*)", make=_desync),
+    *monitor.RULES,
+    # Stack trace of the failed collective: #0 all_reduce from /opt/…/distributed_c10d.py:2805
+    rule(
+        "c10d.stack", "Stack trace of the failed", r"Stack trace of the failed collective:\s*(?P<rest>.*)", make=_frames
+    ),
+    # NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, remote process exited or there was a
+    # network error, NCCL version 2.21.5
+    rule(
+        "c10d.error",
+        "NCCL error in:",
+        r"NCCL error in: \S+?:\d+, (?P<nccl_error>.+?)(?:, NCCL version (?P<nccl_version>[\d.]+\d))?\s*$",
+        make=_last_error,
+    ),
+    # NCCL communicator encountered error set by ProcessGroupNCCL: NCCL error: remote process exited …
+    # [TC][rank=0][name=default_pg] nccl hit async error on rank 0: unhandled system error
+    *(
+        rule("c10d.error", anchor, pattern, nccl_version=None, last_error="")
+        for anchor, pattern in (
+            ("error set by ProcessGroupNCCL", r"(?P<message>encountered error set by \w+: (?P<nccl_error>.*))"),
+            ("nccl hit async error", r"(?P<message>nccl hit async error(?: on rank \d+)?:? ?(?P<nccl_error>.*))"),
+        )
+    ),
+    # RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)      NCCL Error 2:
+    # unhandled system error
+    *(
+        rule(
+            "c10d.error",
+            anchor,
+            r"(?:^|: )(?P<message>NCCL [Ee]rror(?: \d+)?: (?P<nccl_error>[^{]+?))\s*$",
+            nccl_version=None,
+            last_error="",
+        )
+        for anchor in ("NCCL error: ", "NCCL Error ")
+    ),
+    # node-1: Test NCCL failure common.cu:777 'unhandled system error'
+    rule(
+        "c10d.error",
+        "Test NCCL failure",
+        r"(?P<message>Test NCCL failure \S+ '(?P<nccl_error>[^']*)')",
+        nccl_version=None,
+        last_error="",
+    ),
+    # Last error:
+    # Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10
+    rule("nccl.warn", "Last error:", r"Last error:\s*$", make=_quoted),
+    # [5] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but
+    # store->get('0') got error: …
+    rule(
+        "c10d.unique_id",
+        "ncclUniqueId from",
+        r"\[(?P<rank>\d+)\] is setting up NCCL communicator and retrieving ncclUniqueId from "
+        r"\[(?P<from_rank>\d+)\].*?by key '(?P<key>[^']*)'(?:.*got error: ?(?P<error>.*))?",
+        ints="rank from_rank",
+        make=lambda match, data, line: data | {"_rank": data["rank"] if line.rank is None or line.local else None},
+    ),
+    # using GPU 3 as device used by this process is currently unknown         Guessing device ID based on global rank
+    rule("c10d.device_unknown", "currently unknown", r"using GPU (?P<gpu>\d+) .*?currently unknown", ints="gpu"),
+    rule("c10d.device_unknown", "Guessing device ID", r"Guessing device ID", gpu=None),
+)

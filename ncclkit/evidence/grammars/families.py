@@ -1,0 +1,198 @@
+"""Which family an NCCL warning belongs to: the texts of NCCL 2.4 to 2.30, REFERENCE of the NCCL sources."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from ncclkit.evidence.grammars.grammar import whole
+
+FAMILIES: tuple[tuple[str, str], ...] = (
+    ("fd", r"Too many open files|Accept failed|accept failed|EMFILE|Could not receive type from localRank"),
+    ("no_ib_library", r"Failed to open libibverbs"),
+    (
+        "driver",
+        r"CUDA Driver version found|driver version is insufficient|invalid device function|no kernel image"
+        r"|unsupported toolchain|cuda driver is a stub|forward compatibility",
+    ),
+    ("duplicate_gpu", r"Duplicate GPU detected|Multiple Ranks are using the same GPU"),
+    ("version", r"Mismatched NCCL version|NCCL version mismatch|undefined symbol"),
+    ("net_mismatch", r"mixed local (?:Net|CollNet) device counts"),
+    (
+        "no_interface",
+        r"no socket interface found|no interface found|[Nn]o usable listening interface|NCCL_OOB_NET_IFNAME"
+        r"|is neither AF_INET|No interface found in the same subnet|has no IP address",
+    ),
+    (
+        "bootstrap_mismatch",
+        r"mismatch in (?:rank count|info) from procs|has already checked in|Message truncated : received"
+        r"|Invalid rank requested|Failed to determine local ranks",
+    ),
+    ("size_mismatch", r"message truncated : receiving|collective mismatch error|posted incorrect receive info"),
+    ("foreign", r"wrong magic|wrong type|magic mismatch"),
+    ("ib_completion", r"Got completion (?:from|with)|IBV_WC_"),
+    (
+        "ib_async",
+        r"[Aa]sync (?:fatal )?(?:error )?event|non-fatal async|GID table changed"
+        r"|communicator encountered a fatal error|marked as failed",
+    ),
+    (
+        "ib_setup",
+        r"ibv_\w+|Unable to (?:open|query) (?:device|port)|incompatible devices|different link_layer"
+        r"|ncclIbRoceGetVersionNum|NET/IB : (?:Unable|Failed|read failed)|NET/IB: read failed",
+    ),
+    ("nvls", r"NVLink SHARP|NVLS|[Mm]ulticast|nvls\.cc|MNNVL"),
+    ("shm", r"shared memory|/dev/shm|failed to extend|posix_fallocate|Could not map|shm_open|shmutils\.cc|ftruncate"),
+    ("p2p", r"P2P is disabled|failed to peer with device|peer access"),
+    ("uds", r"UDS|ncclProxyClientGetFd|Binding to socket|IpcSocket"),
+    (
+        "socket_closed",
+        r"Connection closed by remote peer|Call to (?:recv|send)\b|Connection reset|Socket recv failed"
+        r"|socket progress error"
+        r"|Broken pipe|Software caused connection abort",
+    ),
+    (
+        "socket_connect",
+        r"[Cc]onnect(?:ing)? to .* (?:failed|returned)|connect returned|exceeded (?:error )?retr|exceeded .*timeouts"
+        r"|Connection refused|No route to host|Network is unreachable",
+    ),
+    ("cuda", r"Cuda failure|CUDA failure|cudaIpc|CUDA calloc|CUDA error"),
+    ("memory", r"malloc\(|Allocation failed|Unrecoverable error|Failed to malloc"),
+    ("plugin", r"NET/Plugin|NET/OFI|plugin|PLUGIN|libfabric|[Tt]cpx|SHARP coll|NET/FasTrak|NET/GPUDirect"),
+    ("algorithm", r"no algorithm/protocol|FP8 reduction|CollNet|No transport found|NCCL_ALGO|NCCL_PROTO"),
+    (
+        "usage",
+        r"argument is NULL|invalid (?:type|root|reduction)|mismatchs with NCCL device|is not a valid pointer"
+        r"|not in a group call"
+        r"|locking and nonblocking|Streams given|Trying to (?:send|recv)|before the previous operation|was revoked"
+        r"|corrupted comm"
+        r"|Invalid NCCL_COMM_ID|Invalid config",
+    ),
+    ("ras", r"\bRAS\b"),
+    ("proxy", r"\[Proxy Service|\[Service thread\]|Proxy Call to rank|abort state|[Pp]roxy"),
+)
+_FAMILIES = tuple((name, re.compile(pattern)) for name, pattern in FAMILIES)
+
+# transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with status=12 opcode=0 len=0
+# vendor err 129
+# … status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) … vendor_err=129      … Got completion with error 12, opcode
+# 0, len 0, vendor err 129
+COMPLETION = re.compile(
+    r"(?:status=(?:IBV_WC_\w+\()?|with error |error )(?P<status>\d+).*?vendor[ _]err[ =]*(?P<vendor>\d+)"
+)
+# Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1 …      Call to ibv_reg_mr failed with
+# error Cannot allocate memory
+CALL = re.compile(
+    r"(?:Call to )?(?P<call>ibv_\w+)(?:\(\))? (?:failed|returned(?: -?\d+)?)"
+    r"(?: with (?:error )?(?:(?P<errno>\d+) )?(?P<error>[^,]+?))?"
+    r"(?: errno (?P<errno2>\d+))?(?:,|$)"
+)
+# Call to ibv_poll_cq() returned -1
+# NET/IB : mlx5_0:1 Got async event : port error        NET/IB: mlx5_0:1 Got non-fatal async event: port error(10)
+# NET/IB: mlx5_0:1 async fatal event on QP: local work queue catastrophic error
+EVENT = re.compile(
+    r"[Aa]sync (?:fatal )?(?:error )?event(?: on (?:QP|CQ)[^:]{0,40})? ?: ?(?P<event>[A-Za-z][A-Za-z _-]{0,80})"
+    r"(?:\((?P<number>\d+)\))?"
+)
+# Cuda failure 1 'invalid argument'       Cuda failure 'out of memory'
+CUDA = re.compile(r"C(?:uda|UDA) failure (?:(?P<code>\d+) )?'(?P<error>[^']*)'")
+# on dev mlx5_0:1, curr state …       (mlx5_1) … hca mlx5_bond_0
+DEVICE = re.compile(r"\b(?P<device>(?:mlx\d_\w+|bnxt_re\w*|efa_\d+|hfi1_\d+|rdmap\w+|irdma\w*)(?::\d+)?)")
+
+
+def classify(message: str, file: str = "") -> dict[str, Any]:
+    """``{"family": …}`` of one warning, and the numbers that its family carries.
+
+    message: the text after ``NCCL WARN``; file: the NCCL source file that printed it, which settles texts such as
+    ``Cuda failure`` in ``transport/nvls.cc``.
+    """
+    data: dict[str, Any] = {"family": _family(_NUMBERS.sub("#", f"{message} ({file})"))}
+    if data["family"] == "ib_completion" and (match := COMPLETION.search(message)):
+        data |= {"status": whole(match["status"]), "vendor": whole(match["vendor"])}
+    if data["family"] == "ib_setup" and (match := CALL.search(message)):
+        number = match["errno"] or match["errno2"]
+        data |= {"call": match["call"], "errno": whole(number), "error": match["error"] or ""}
+    if data["family"] == "ib_async" and (match := EVENT.search(message)):
+        data |= {"event": match["event"].strip(), "number": whole(match["number"])}
+    if match := CUDA.search(message):
+        data |= {"error": match["error"]}
+    if match := DEVICE.search(message):
+        data |= {"device": match["device"]}
+    return data
+
+
+_NUMBERS = re.compile(r"\b\d[\d.]*\b|0x[0-9a-f]+")
+
+
+@lru_cache(4096)
+def _family(text: str) -> str:
+    """The first family that fits; no family depends on a number, so floods are decided once."""
+    return next((name for name, pattern in _FAMILIES if pattern.search(text)), "other")
+
+
+INFO_FAMILIES: tuple[tuple[str, str, str], ...] = (
+    # NET/Plugin : No plugin found (libnccl-net.so), using internal implementation
+    ("no_plugin", "No plugin found", r"No plugin found"),
+    # NET/Plugin: Could not find: libnccl-net.so.       NET/Plugin: Failed to find ncclNetPlugin_v7 symbol.
+    ("no_plugin", "Could not find", r"Could not find:? libnccl"),
+    ("no_plugin", "Failed to find ncclNetPlugin", r"Failed to find ncclNetPlugin"),
+    # NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot open shared object file
+    ("no_plugin", "Plugin load ", r"Plugin load .{0,200} returned 2"),
+    # Successfully loaded external network plugin /opt/…/libnccl-net.so    Failed to initialize NET plugin X
+    ("plugin", "loaded external", r"loaded external .*plugin"),
+    ("plugin", " plugin ", r"Failed to initialize|Loaded net plugin|Initialized NET plugin|Assigned NET plugin"),
+    # NET/Plugin: dlopen failed for libnccl-net.so: undefined symbol
+    ("plugin", "dlopen", r"lugin.{0,200}dlopen|dlopen.{0,200}lugin"),
+    # TUNER/Plugin: libnccl-tuner.so: cannot open shared object file
+    ("plugin", "cannot open shared object", r"[Pp]lugin.*cannot open"),
+    # NET/OFI Initializing aws-ofi-nccl 1.7.4
+    ("plugin", "NET/OFI", r"NET/OFI"),
+    # P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.
+    ("p2p_disabled", "P2P is disabled", r"P2P is disabled"),
+    # NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'     GPU Direct RDMA Disabled for GPU 5 / HCA 0 (distance 7 >
+    # 5), read 0
+    ("gdr_disabled", "GPU Direct RDMA Disabled", r"GPU Direct RDMA Disabled"),
+    # DMA-BUF is available on GPU device 0
+    ("dmabuf", "DMA-BUF is available", r"DMA-BUF is available"),
+    # cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation
+    ("cumem", "cuMem host allocations", r"do not appear to be working"),
+    # CUMEM imported shareable host buffer from proxyRank 2 size 4096 …      MMAP imported shareable host buffer
+    # /dev/shm/nccl-Ab …
+    ("cumem", "imported shareable host buffer", r"(?:CUMEM|MMAP) imported shareable host buffer"),
+    # NVLS multicast support is not available on dev 0
+    ("nvls", "NVLS multicast support is", r"NVLS multicast support is not available"),
+    # Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : … Proceeding without NVLS support
+    ("nvls", "without NVLS", r"without NVLS"),
+    ("nvls", "ailed to bind NV", r"[Ff]ailed to bind NV"),
+    # CollNet 00/0 : 3 [receive] via COLLNET/SHARP/0/GDRDMA
+    ("collnet", " via COLLNET/", r"CollNet \d+/\d+ : \d+ \[\w+\] via COLLNET/"),
+    # Call to ibv_modify_qp failed with 110 Connection timed out … retrying 3/34 after 300 msec of sleep
+    ("retry", "msec of sleep", r"retrying \d+/\d+"),
+    # Could not get speed from /sys/class/net/eth0/speed. Defaulting to 10 Gbps.
+    ("speed_unknown", "Could not get speed", r"Could not get speed"),
+    # KV Convert to int : could not find value of '' in dictionary, falling back to 60
+    ("speed_unknown", "falling back to 60", r"falling back to 60"),
+    # NET/IB : mlx5_0:1 speed change detected: 400000 -> 200000 Mbps
+    ("speed_change", "speed change detected", r"speed change detected"),
+    # HINT: …
+    ("hint", "HINT: ", r"HINT: "),
+    # Failed to open libibverbs.so[.1]
+    ("no_ib_library", "Failed to open libibverbs", r"Failed to open libibverbs"),
+    # socket magic mismatch … discarding
+    ("foreign", "magic mismatch", r"magic mismatch"),
+    # Stack size limit (unlimited) is unsafe; will use 8192KB for newly launched threads
+    ("stack_size", "Stack size limit", r"Stack size limit"),
+    # Receiver got a completion for a CTS but retrieved an 'unused' request (2.29+): may hang silently
+    ("unused_request", "'unused' request", r"'unused' request"),
+    # Invalid value fast for NCCL_NTHREADS, using default -2.
+    ("bad_value", "Invalid value ", r"Invalid value .{0,200} for NCCL_\w+, using default"),
+    # Rank 5 has color with NCCL_SPLIT_NOCOLOR, not creating a new communicator
+    ("no_color", "NCCL_SPLIT_NOCOLOR", r"NCCL_SPLIT_NOCOLOR"),
+    # Continuing in spite of a RAS initialization error
+    ("ras", "RAS initialization error", r"RAS initialization error"),
+    # Could not find real path of /sys/class/net/…        Topology detection : could not read PATH, ignoring
+    ("topology", "Could not find real path", r"Could not find real path"),
+    ("topology", "Topology detection", r"Topology detection ?: could not read"),
+)
+"""family, literal anchor, pattern of the INFO lines that matter to a cause."""

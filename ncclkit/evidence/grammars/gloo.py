@@ -1,0 +1,120 @@
+"""The grammar of ranks that disagree: gloo, collective fingerprints, DDP, Horovod."""
+
+from __future__ import annotations
+
+import re
+
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule
+
+
+def _fingerprint(match: re.Match[str], data: Data, line: Line) -> Data:
+    kinds = (
+        ("op", r"Op type:"),
+        ("sizes", r"shapes?:"),
+        ("dtypes", r"dtypes:"),
+        ("devices", r"device types?:"),
+        ("seq", r"Sequence number:"),
+    )
+    tail = line.text[match.end() :] + " ".join(own.body for own in line.own(3))
+    return data | {"differs": [name for name, pattern in kinds if re.search(pattern, tail, re.IGNORECASE)]}
+
+
+def _ranks(match: re.Match[str], data: Data, line: Line) -> Data:
+    return data | {"ranks": [int(rank) for rank in re.findall(r"\d{1,9}", match["ranks"])]}
+
+
+def _two(match: re.Match[str], data: Data, line: Line) -> Data:
+    numbers = [int(number) for number in re.findall(r"\d{1,9}", match["ranks"])]
+    return data | {"ranks": [numbers[0], numbers[-1]]}
+
+
+RULES: tuple[Rule, ...] = (
+    # Detected mismatch between collectives on ranks. Rank 0 is running collective:
+    # CollectiveFingerPrint(SequenceNumber=1, OpType=ALLREDUCE, TensorShape=[20]), but Rank 1 is running collective:
+    # CollectiveFingerPrint(SequenceNumber=1, OpType=BROADCAST, TensorShape=[10]).Collectives differ in the following
+    # aspects: 	Op type: ALLREDUCEvs BROADCAST (TORCH_DISTRIBUTED_DEBUG=DETAIL)
+    rule(
+        "c10d.mismatch",
+        "Detected mismatch between",
+        r"Rank (?P<a>\d+) is running [^:]*: ?CollectiveFingerPrint\((?:SequenceNumber=(?P<a_seq>\d+), ?)?"
+        r"OpType=(?P<a_op>\w+).*?"
+        r"but Rank (?P<b>\d+) is running [^:]*: ?CollectiveFingerPrint\((?:SequenceNumber=(?P<b_seq>\d+), ?)?"
+        r"OpType=(?P<b_op>\w+)[^)]*\)",
+        ints="a b a_seq b_seq",
+        span=4,
+        make=_fingerprint,
+    ),
+    # [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 6000 ms
+    rule(
+        "gloo.barrier",
+        "failed to pass monitoredBarrier",
+        r"Ranks? (?P<ranks>\d+(?:, ?\d+)*) failed to pass monitoredBarrier in (?P<timeout_ms>\d+)",
+        ints="timeout_ms",
+        make=_ranks,
+    ),
+    # [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to
+    # complete
+    rule(
+        "gloo.timeout",
+        "Timed out waiting",
+        r"Timed out waiting (?P<timeout_ms>\d+) ?ms for (?P<what>send|recv) operation",
+        ints="timeout_ms",
+    ),
+    # [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17323      pair.cc:537] Read error
+    # [127.0.0.1]:17323: Connection reset by peer
+    rule(
+        "gloo.closed",
+        "Connection closed by peer",
+        r"Connection closed by peer (?P<address>\[[^\]]*\]:\d+)",
+        how="closed",
+    ),
+    rule(
+        "gloo.closed",
+        "Connection reset by peer",
+        r"(?:Read|Write|write|read) error (?P<address>\[[^\]]*\]:\d+)?.*Connection reset by peer",
+        how="reset",
+    ),
+    # pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 8. Received data size doesn't match expected size.
+    rule(
+        "gloo.size_mismatch",
+        "op.preamble.length <= op.nbytes",
+        r"op\.preamble\.length <= op\.nbytes\. (?P<a>\d+) vs (?P<b>\d+)",
+        ints="a b",
+    ),
+    # device.cc:84] ifa != nullptr. Unable to find address for: eth9
+    rule("gloo.no_interface", "Unable to find address for", r"Unable to find address for: ?(?P<interface>\S+)"),
+    # RuntimeError: DDP expects same model across all ranks, but Rank 0 has 4 params, while rank 1 has inconsistent 5
+    # params.
+    rule(
+        "ddp.params",
+        "has inconsistent",
+        r"^(?P<message>.*(?P<ranks>Rank \d+ has \d+ params, while rank \d+) has inconsistent.*)",
+        make=_two,
+    ),
+    # RuntimeError: [2]: params[3] in this process with sizes [10, 5] appears not to match sizes of the same param in
+    # process 0.
+    rule(
+        "ddp.params",
+        "in this process with",
+        r"(?P<message>\[(?P<ranks>\d+)\]: params\[\d+\] in this process.*)",
+        make=_ranks,
+    ),
+    # Parameter indices which did not receive grad for rank 1: 0 1
+    rule(
+        "ddp.params",
+        "did not receive grad",
+        r"^(?P<message>.*did not receive grad for rank (?P<ranks>\d+).*)",
+        make=_ranks,
+    ),
+    # RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.
+    rule(
+        "ddp.params",
+        "Expected to have finished reduction",
+        r"(?P<message>Expected to have finished reduction.*)",
+        ranks=[],
+    ),
+    # Stalled ops: …  Allreduce_0 [missing ranks: 3, 6]
+    rule(
+        "horovod.stalled", "[missing ranks:", r"(?P<op>\S{1,300}) \[missing ranks: ?(?P<ranks>[\d, ]+)\]", make=_ranks
+    ),
+)

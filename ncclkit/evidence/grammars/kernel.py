@@ -1,0 +1,152 @@
+"""The grammar of the kernel's log: dmesg, syslog, journal.  Host and time come from the prefix of the line."""
+
+from __future__ import annotations
+
+import re
+
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule
+
+
+BUS = r"(?:\w{4}:)?\w{2}:\w{2}\.\w"
+
+
+def _xid(match: re.Match[str], data: Data, line: Line) -> Data:
+    pid = re.match(r"pid='?(\d{1,10})\b", data["message"])
+    return data | {"bus": data["bus"].removeprefix("PCI:"), "_pid": int(pid[1]) if pid else None}
+
+
+def _switch(match: re.Match[str], data: Data, line: Line) -> Data:
+    fatal = re.match(r"(Non-fatal|Fatal)\b", data["message"], re.IGNORECASE)
+    return data | {
+        "bus": data["bus"].removeprefix("PCI:"),
+        "fatal": None if fatal is None else fatal[1].lower() == "fatal",
+    }
+
+
+def _state(match: re.Match[str], data: Data, line: Line) -> Data:
+    return {"device": match["device"], "state": "down" if match["state"].lower().startswith("down") else "up"}
+
+
+def _killed(match: re.Match[str], data: Data, line: Line) -> Data:
+    return data | {"memcg": bool(match["memcg"]), "_pid": data["pid"]}
+
+
+def _segfault(match: re.Match[str], data: Data, line: Line) -> Data:
+    return data | {"_pid": data["pid"]}
+
+
+def _cable(match: re.Match[str], data: Data, line: Line) -> Data:
+    return {"device": match["device"], "state": "up" if match["state"] == "plugged" else "down"}
+
+
+def _mapped(match: re.Match[str], data: Data, line: Line) -> Data:
+    device = re.search(rf"\[(?:IO_PAGE_FAULT device=)?({BUS})|({BUS}): AMD-Vi", match["message"])
+    return data | {"device": (device[1] or device[2]) if device else None}
+
+
+def _stall(match: re.Match[str], data: Data, line: Line) -> Data:
+    return {"pid": None, "seconds": None} | data | {"_pid": data.get("pid")}
+
+
+RULES: tuple[Rule, ...] = (
+    # NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name=python, GPU has fallen off the bus.      Xid (PCI:...): 145,
+    # RLW_RXPIPE …
+    rule("kernel.xid", "Xid (", r"\bXid \((?P<bus>[^)]*)\): (?P<xid>\d+),? ?(?P<message>.*)", ints="xid", make=_xid),
+    # nvidia-nvswitch3: SXid (PCI:0000:85:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
+    rule(
+        "kernel.sxid",
+        "SXid (",
+        r"\bSXid \((?P<bus>[^)]*)\): (?P<sxid>\d+),? ?(?P<message>.*)",
+        ints="sxid",
+        make=_switch,
+    ),
+    # Out of memory: Killed process 4711 (python) total-vm:…      Memory cgroup out of memory: Killed process 4711
+    # (python)        Out of memory: Kill process 4711 (python) score 987 or sacrifice child (before 5.0)
+    *(
+        rule(
+            "kernel.oom",
+            anchor,
+            r"(?P<memcg>Memory cgroup )?[Oo]ut of memory:? .{0,200}?Kill(?:ed)? process (?P<pid>\d+) "
+            r"\((?P<name>[^)]*)\)",
+            ints="pid",
+            make=_killed,
+        )
+        for anchor in ("Killed process ", "Kill process ")
+    ),
+    # oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=…,task=python,pid=4711,uid=0
+    rule(
+        "kernel.oom",
+        "oom-kill:constraint",
+        r"oom-kill:constraint=(?P<memcg>\w+).*?task=(?P<name>[^,]+),pid=(?P<pid>\d+)",
+        ints="pid",
+        make=lambda match, data, line: data | {"memcg": "MEMCG" in str(data["memcg"]), "_pid": data["pid"]},
+    ),
+    # python[4711]: segfault at 10 ip 00007f… sp 00007f… error 4 in libnccl.so.2.28.9[7f…+1000]
+    rule(
+        "kernel.segfault",
+        "segfault at",
+        r"(?P<name>[^\s\[\]]{1,64})\[(?P<pid>\d+)\]: segfault at .*?(?: in (?P<library>[^\[\s]+))?(?:\[|$)",
+        ints="pid",
+        make=_segfault,
+    ),
+    # traps: python[4711] general protection fault ip:7f01 sp:7ffe error:0 in libcuda.so.550.54[7f00+1000]
+    rule(
+        "kernel.segfault",
+        "general protection fault",
+        r"(?P<name>[^\s\[\]]{1,64})\[(?P<pid>\d+)\] general protection fault.*?(?: in (?P<library>[^\[\s]+))?(?:\[|$)",
+        ints="pid",
+        make=_segfault,
+    ),
+    # mlx5_core 0000:17:00.0 ens1f0np0: Link down
+    rule("kernel.link", ": Link ", r"mlx5_core \S+ (?P<device>[^\s:]+): Link (?P<state>\w+)", make=_state),
+    # ixgbe 0000:17:00.0 ens1f0: NIC Link is Down       bnxt_en 0000:17:00.0 ens1: NIC Link is Up, 100000 Mbps
+    rule(
+        "kernel.link", "NIC Link is ", r"(?P<device>[\w.]{1,64}): (?:\S{1,64} )?NIC Link is (?P<state>\w+)", make=_state
+    ),
+    # mlx5_core 0000:17:00.0: Port module event: module 0, Cable unplugged
+    rule(
+        "kernel.link",
+        "Port module event",
+        r"mlx5_core (?P<device>\S+?): Port module event.{0,80}[Cc]able (?P<state>unplugged|plugged)",
+        make=_cable,
+    ),
+    # DMAR: [DMA Read] Request device [17:00.0] fault addr …      DMAR: [DMA Read NO_PASID] Request device [17:00.0] …
+    rule("kernel.iommu", "DMAR: [", r"(?P<message>DMAR: \[[^\]]*\] Request device.*)", make=_mapped),
+    # AMD-Vi: Event logged [IO_PAGE_FAULT device=1b:00.0 domain=0x000e address=0x1000 flags=0x0030]
+    # nvidia 0000:1b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x000e address=0x1000 flags=0x0030]
+    rule("kernel.iommu", "IO_PAGE_FAULT", r"^(?P<message>.*IO_PAGE_FAULT.*)", make=_mapped),
+    # INFO: task python:4711 blocked for more than 122 seconds.
+    rule(
+        "kernel.stall",
+        "blocked for more than",
+        r"(?P<message>task (?P<name>[^\s:]{1,64}):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds.*)",
+        ints="pid seconds",
+        make=_stall,
+        what="hung_task",
+    ),
+    # watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:4711]
+    rule(
+        "kernel.stall",
+        "BUG: soft lockup",
+        r"(?P<message>soft lockup - CPU#\d+ stuck for (?P<seconds>\d+)s! \[(?P<name>[^\]]{1,64}):(?P<pid>\d+)\])",
+        ints="pid seconds",
+        make=_stall,
+        what="soft_lockup",
+    ),
+    # nfs: server store1 not responding, still trying
+    rule(
+        "kernel.stall",
+        "not responding, still trying",
+        r"(?P<message>(?:nfs|NFS): server (?P<name>\S+) not responding, still trying)",
+        make=_stall,
+        what="nfs",
+    ),
+    # pcieport 0000:16:00.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0
+    rule(
+        "kernel.pcie",
+        "AER: ",
+        r"(?P<message>AER: (?:Multiple )?(?P<severity>Uncorrected \((?:Non-)?Fatal\)|Corrected) error"
+        rf"(?: message)? received:? (?:from )?(?P<device>{BUS}).*)",
+        make=lambda match, data, line: data | {"severity": data["severity"].lower()},
+    ),
+)

@@ -1,0 +1,126 @@
+"""Stacks of live processes: py-spy (text, JSON), faulthandler, gdb.  One event per process, its main thread."""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ncclkit.evidence.grammars.grammar import Data, Line, clip, frame
+from ncclkit.model import Event
+
+LIMIT = 200
+WIDEST = 20_000
+"""Characters of one frame, its wrapped lines included."""
+
+# Thread 1302975 (active): "MainThread"        Thread 4711 (idle+gil): "MainThread"
+PYSPY = re.compile(r'^Thread (?P<tid>0x[0-9A-F]+|\d+) \((?P<state>[a-z+]+)\)(?:: "(?P<name>[^"]*)")?\s*$')
+PYSPY_FRAME = re.compile(r"^ {2,8}(?P<func>\S.*?) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)\s*$")
+# Current thread 0x00007f2a (most recent call first):      Thread 0x00007f2a [pt_nccl_watchdg] (most recent call first):
+FAULT = re.compile(
+    r"^(?:Current thread|Thread) (?P<tid>0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
+)
+FAULT_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+|\?\?\?) in (?P<func>.+?)\s*$')
+# #1  0x00007f in ncclCommInitRank (comm=…) at init.cc:1387
+GDB_FRAME = re.compile(
+    r"^#\d+ +(?:0x[0-9a-f]+ in )?(?P<func>[^ (]+) \(.*\)(?: at (?P<file>[^\s:]+):(?P<line>\d+)| from "
+    r"(?P<library>\S+))?\s*$"
+)
+# Process 4711: python train.py
+PROCESS = re.compile(r"^Process (?P<pid>\d+): ?(?:rank (?P<rank>\d+)$)?")
+
+
+def read(line: Line) -> Iterator[Event]:
+    """The stack that begins on this line, if it is one."""
+    if match := PYSPY.match(line.body):
+        if (match["name"] or "MainThread") == "MainThread":
+            yield from _collect(line, PYSPY_FRAME, match["name"] or match["tid"], "py-spy")
+    elif match := FAULT.match(line.body):
+        yield from _collect(line, FAULT_FRAME, match["name"] or match["tid"], "faulthandler")
+    elif line.body.startswith("#0 "):
+        yield from _collect(line, GDB_FRAME, "", "gdb")
+
+
+def _collect(line: Line, pattern: re.Pattern[str], thread: str, tool: str) -> Iterator[Event]:
+    frames: list[Data] = []
+    raw = [line.text]
+    bodies = (later.body for later in line.own(LIMIT))
+    for body in _unwrapped(line.body, bodies) if tool == "gdb" else bodies:
+        match = pattern.match(body)
+        if not match:
+            break
+        said = match.groupdict()
+        frames.append(frame(said.get("file") or said.get("library") or "", said.get("line"), said["func"]))
+        raw += [body] if body != line.body else []
+    if frames:
+        yield line.event(
+            "stack", {"pid": line.pid, "thread": thread, "frames": frames, "tool": tool}, text="\n".join(raw)
+        )
+
+
+def _unwrapped(joined: str, lines: Iterator[str]) -> Iterator[str]:
+    """gdb wraps long argument lists; the rest of a frame is indented.  Ends where the next stack begins."""
+    for text in lines:
+        if text[:1] in (" ", "\t"):
+            joined = f"{joined.rstrip()} {text.strip()}"[:WIDEST]
+        else:
+            yield joined
+            joined = text
+            if text.startswith("#0 "):
+                return
+    yield joined
+
+
+def of_processes(events: list[Event], heads: list[tuple[int, int, int | None]]) -> list[Event]:
+    """Keep one stack per process: the main thread, which faulthandler prints last and py-spy names.
+
+    heads: (line number, pid, rank) of each ``Process …`` header of the file; a stack belongs to the header above it.
+    """
+    chosen: list[Event] = []
+    place: tuple[int, int | None, str] | None = None
+    starts = [number for number, _, _ in heads]
+    for event in events:
+        above = bisect_right(starts, event.line)
+        _, pid, rank = heads[above - 1] if above else (0, event.pid, None)
+        data = dict(event.data) | {"pid": pid}
+        event = replace(event, pid=pid, rank=event.rank if rank is None else rank, data=data)
+        follows = place is not None and event.line <= place[0] and place[1:] == (pid, data["tool"])
+        place = (event.line + event.text.count("\n") + 3, pid, str(data["tool"]))
+        chosen[-1 if follows else len(chosen) :] = [event]
+    return chosen
+
+
+def from_json(value: Any, path: str, rank: int | None) -> list[Event]:
+    """Stacks of ``py-spy dump --json``: a list of threads."""
+    events: dict[int, Event] = {}
+    for thread in value:
+        if (
+            not isinstance(thread, dict)
+            or not isinstance(thread.get("frames"), list)
+            or not isinstance(thread.get("pid"), int)
+        ):
+            continue
+        if thread.get("thread_name") not in ("MainThread", None) and thread["pid"] in events:
+            continue
+        frames = [
+            frame(str(f.get("filename", "")), _number(f.get("line")), str(f.get("name", "")))
+            for f in thread["frames"][:LIMIT]
+            if isinstance(f, dict)
+        ]
+        data = {
+            "pid": thread["pid"],
+            "thread": str(thread.get("thread_name") or ""),
+            "frames": frames,
+            "tool": "py-spy",
+        }
+        text = clip("\n".join(f"{f['func']} ({f['file']}:{f['line']})" for f in frames) or json.dumps(data)[:200])
+        if frames:
+            events[thread["pid"]] = Event("stack", text, path, 0, pid=thread["pid"], rank=rank, data=data)
+    return list(events.values())
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) else None

@@ -1,0 +1,156 @@
+"""The grammar of start-up: TCPStore, sockets of c10d, rendezvous, ``env://``."""
+
+from __future__ import annotations
+
+import re
+
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, whole
+
+
+def _seconds(match: re.Match[str], data: Data, line: Line) -> Data:
+    """``60000ms`` and ``60 s`` of a time limit, both as milliseconds."""
+    amount, unit = data.pop("amount"), data.pop("unit")
+    number = whole(amount)
+    return data | {"timeout_ms": None if number is None else number * (1 if unit == "ms" else 1000)}
+
+
+def _port(match: re.Match[str], data: Data, line: Line) -> Data:
+    found = re.search(r"port: (\d{1,5})\b|bind to \S*:(\d{1,5})\b", line.text)
+    return data | {"port": int(found[1] or found[2]) if found else None}
+
+
+RULES: tuple[Rule, ...] = (
+    # The client socket has timed out after 60000ms while trying to connect to (node-1, 29500).
+    rule(
+        "store.connect_timeout",
+        "client socket has",
+        r"client socket has timed out after (?P<amount>\d+) ?(?P<unit>ms|s)\S* while trying to connect to "
+        r"\((?P<host>[^,()]+), ?(?P<port>\d+)\)",
+        ints="port",
+        span=2,
+        make=_seconds,
+    ),
+    # [c10d] The client socket has failed to connect to any network address of (node-1, 29500).
+    rule(
+        "store.connect_timeout",
+        "client socket has",
+        r"client socket has failed to connect to (?:any network address of )?"
+        r"[(\[](?P<host>[^,()\]]+)(?:, ?|\]:)(?P<port>\d+)",
+        ints="port",
+        timeout_ms=None,
+    ),
+    # RuntimeError: connect() timed out. Original timeout was 60000 ms.
+    rule(
+        "store.connect_timeout",
+        "Original timeout was",
+        r"connect\(\) timed out\. Original timeout was (?P<timeout_ms>\d+) ms",
+        ints="timeout_ms",
+        host="",
+        port=None,
+    ),
+    # TCP client failed to connect/validate to host 10.0.0.1:29500 - timed out (try=9, timeout=60000ms): …
+    rule(
+        "store.connect_timeout",
+        "failed to connect/validate",
+        r"failed to connect/validate to host (?P<host>[^\s]+):(?P<port>\d+) - timed out"
+        r"(?:.*?timeout=(?P<timeout_ms>\d+)ms)?",
+        ints="port timeout_ms",
+    ),
+    # TCP client failed to connect/validate to host 10.0.0.1:29500 - retrying (try=3, timeout=60000ms, delay=4040ms): …
+    rule(
+        "store.retry",
+        "failed to connect/validate",
+        r"failed to connect/validate to host (?P<host>[^\s]+):(?P<port>\d+) - retrying \(try=(?P<tries>\d+)",
+        ints="port tries",
+    ),
+    # The IPv6 network addresses of (node-1, 29500) cannot be retrieved (gai error: -2 - Name or service not known).
+    rule(
+        "store.resolve",
+        "cannot be retrieved (gai",
+        r"network addresses of \((?P<host>[^,()]*), ?(?P<port>\d+)\) cannot be retrieved "
+        r"\(gai error: (?P<error>-?\d+ - [^)]*)\)",
+        ints="port",
+    ),
+    # socket.gaierror: [Errno -2] Name or service not known
+    rule("store.resolve", "gaierror", r"gaierror: \[Errno (?P<error>-?\d+\] .*)", host="", port=None),
+    # The server socket has failed to listen on any local network address. port: 29500, useIpv6: 0, code: -98, name:
+    # EADDRINUSE, message: address already in use
+    # [c10d] The server socket has failed to bind to [::]:29400 (errno: 98 - Address already in use).
+    rule(
+        "store.bind",
+        "server socket has failed",
+        r"server socket has failed to (?:listen|bind).*?"
+        r"(?P<error>EADDRINUSE|\(errno: [^)]*\)|[Aa]ddress already in use|any local network address\.?\s*$)",
+        make=_port,
+    ),
+    # DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//…
+    rule(
+        "store.wait",
+        "wait timeout after",
+        r"wait timeout after (?P<timeout_ms>\d+) ?ms, keys: ?(?P<keys>\S+)",
+        ints="timeout_ms",
+    ),
+    # Timed out initializing process group in store based barrier on rank: 1, for key: store_based_barrier_key:1
+    # (world_size=4, worker_count=2, timeout=0:30:00)
+    rule(
+        "store.clients",
+        "store based barrier",
+        r"store based barrier on rank:? (?P<_rank>\d+), for key: (?P<key>\S+) "
+        r"\(world_size=(?P<expected>\d+), (?:worker_count|num_workers_joined)=(?P<joined>\d+)",
+        ints="_rank expected joined",
+        timeout_s=None,
+    ),
+    # barrier timeout after 300000ms, key: …
+    rule(
+        "store.wait",
+        "barrier timeout after",
+        r"barrier timeout after (?P<timeout_ms>\d+) ?ms, key: ?(?P<keys>\S+)",
+        ints="timeout_ms",
+    ),
+    # Timed out after 601 seconds waiting for clients. 2/3 clients joined.
+    rule(
+        "store.clients",
+        "clients joined",
+        r"Timed out after (?P<timeout_s>\d+) seconds waiting for clients\. (?P<joined>\d+)/"
+        r"(?P<expected>\d+) clients joined",
+        ints="timeout_s joined expected",
+    ),
+    # Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?
+    rule("store.lost", "Failed to recv, got 0 bytes", r"(?P<message>Failed to recv, got 0 bytes.*)"),
+    # sendBytes failed on SocketImpl(fd=4, addr=[localhost]:54321, remote=[localhost]:29500): Broken pipe
+    rule(
+        "store.lost",
+        "failed on SocketImpl",
+        r"(?P<message>\w{1,60} failed on SocketImpl\(.{0,400}?\): (?:Broken pipe|Connection reset by peer).*)",
+    ),
+    # RuntimeError: Connection reset by peer  (torch <= 2.5, store)       RuntimeError: Broken pipe
+    # RuntimeError: Socket Timeout
+    *(
+        rule("store.lost", f"RuntimeError: {text}", rf"RuntimeError: (?P<message>{text}.*)")
+        for text in ("Connection reset by peer", "Broken pipe", "Socket Timeout")
+    ),
+    # Miscellaneous client with incorrect VALIDATE query is detected       Ping failed, invalid value returned from
+    # server
+    # Miscellaneous client without VALIDATE query is detected
+    rule("store.foreign", "VALIDATE query", r"^(?P<message>.*VALIDATE query.*)"),
+    rule("store.foreign", "Ping failed", r"(?P<message>Ping failed.*)"),
+    # Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set
+    rule(
+        "rendezvous.error",
+        "expected, but not set",
+        r"(?P<message>environment variable (?P<name>\w+) expected, but not set)",
+    ),
+    # DistStoreError: use_libuv was requested but PyTorch was built without libuv support
+    rule(
+        "rendezvous.error",
+        "was requested but PyTorch was built without",
+        r"(?P<message>(?P<name>use_libuv) was requested but PyTorch was built without.*)",
+    ),
+    # torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError     RendezvousConnectionError: The connection to
+    # the C10d store has failed.
+    rule(
+        "rendezvous.error",
+        "Rendezvous",
+        r"(?P<name>Rendezvous(?:Timeout|Connection|Closed|State|Gracefully\w*)?\w*Error)(?:: (?P<message>[^\\\n\"]*))?",
+    ),
+)

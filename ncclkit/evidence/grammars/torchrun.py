@@ -1,0 +1,215 @@
+"""The grammar of launchers: torchrun (elastic), Slurm, multiprocessing, shells."""
+
+from __future__ import annotations
+
+import re
+
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, whole
+
+
+SIGNALS = {
+    "HUP": 1,
+    "INT": 2,
+    "QUIT": 3,
+    "ILL": 4,
+    "TRAP": 5,
+    "ABRT": 6,
+    "BUS": 7,
+    "FPE": 8,
+    "KILL": 9,
+    "USR1": 10,
+    "SEGV": 11,
+    "USR2": 12,
+    "PIPE": 13,
+    "ALRM": 14,
+    "TERM": 15,
+}
+
+
+def signal_of(exitcode: int | None) -> int | None:
+    """The signal in an exit status: -9 of torchrun and Python, 137 of shells and Slurm; None for an ordinary exit."""
+    if exitcode is None:
+        return None
+    if exitcode < 0:
+        return -exitcode
+    return exitcode - 128 if 128 < exitcode < 160 else None
+
+
+def _exit(match: re.Match[str], data: Data, line: Line) -> Data:
+    return data | {"signal": signal_of(data["exitcode"]), "_pid": data.get("pid")}
+
+
+def _entry(match: re.Match[str], data: Data, line: Line) -> Data | None:
+    """An entry of torchrun's summary: ``rank : 3 (local_rank: 1)``, then its exit code and pid."""
+    for later in line.own(3):
+        if code := re.search(r"exitcode\s*: (-?\d{1,9}) \(pid: (\d{1,10})\)", later.body):
+            exitcode, pid = int(code[1]), int(code[2])
+            return data | {"exitcode": exitcode, "signal": signal_of(exitcode), "pid": pid, "_pid": pid}
+    return None
+
+
+def _root(match: re.Match[str], data: Data, line: Line) -> Data:
+    said = dict(re.findall(r"(?m)^\s*(host|rank|exitcode)\s*: (\S+)", "\n".join(later.body for later in line.own(8))))
+    rank, exitcode = whole(said.get("rank")), whole(said.get("exitcode"))
+    return data | {"exitcode": exitcode, "signal": signal_of(exitcode), "host": said.get("host", ""), "_rank": rank}
+
+
+def _stop(match: re.Match[str], data: Data, line: Line) -> Data:
+    return data | {"signal": SIGNALS.get(data["signal"], None), "_pid": data["pid"]}
+
+
+def _death(match: re.Match[str], data: Data, line: Line) -> Data:
+    return {"signal": SIGNALS.get(match["name"] or "") or whole(match["signal"])}
+
+
+def _task(match: re.Match[str], data: Data, line: Line) -> Data:
+    code, name = data.pop("code", None), (data.pop("said", None) or "").strip()
+    words = {"Killed": 9, "Aborted": 6, "Segmentation fault": 11, "Bus error": 7, "Terminated": 15}
+    signal = next((number for word, number in words.items() if name.startswith(word)), None)
+    return data | {"exitcode": whole(code), "signal": signal}
+
+
+RULES: tuple[Rule, ...] = (
+    # failed (exitcode: -9) local_rank: 1 (pid: 4711) of binary: /usr/bin/python
+    rule(
+        "elastic.exit",
+        "failed (exitcode:",
+        r"failed \(exitcode: (?P<exitcode>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)",
+        ints="exitcode local_rank pid",
+        make=_exit,
+    ),
+    #   rank      : 3 (local_rank: 1)        of the block "Failures:" and "Root Cause"
+    rule(
+        "elastic.exit",
+        "(local_rank:",
+        r"rank\s+: (?P<_rank>\d+) \(local_rank: (?P<local_rank>\d+)\)",
+        ints="_rank local_rank",
+        make=_entry,
+    ),
+    # Root Cause (first observed failure):
+    rule("elastic.root", "oot Cause (first", r"Root Cause \(first observed failure\)", make=_root),
+    # Sending process 4712 closing signal SIGTERM       Terminating process 25364 via signal SIGTERM
+    rule(
+        "elastic.stop",
+        "signal SIG",
+        r"(?:Sending|Terminating|Closing) process (?P<pid>\d+) (?:closing|via) signal SIG(?P<signal>\w+)",
+        ints="pid",
+        make=_stop,
+    ),
+    # Unable to shutdown process 4712 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL
+    rule(
+        "elastic.stop",
+        "forcefully exiting via",
+        r"Unable to shutdown process (?P<pid>\d+) via .{1,40}, forcefully exiting via (?:Signals\.)?SIG(?P<signal>\w+)",
+        ints="pid",
+        make=_stop,
+    ),
+    # Received Signals.SIGTERM death signal, shutting down workers       Received 15 death signal (older)
+    rule(
+        "elastic.signal",
+        "death signal, shutting down",
+        r"Received (?:Signals\.SIG(?P<name>\w+)|(?P<signal>\d{1,3})) death signal",
+        make=_death,
+    ),
+    # torch.distributed.elastic.multiprocessing.api.SignalException: Process 4700 got signal: 15
+    rule(
+        "elastic.signal",
+        "SignalException: Process",
+        r"SignalException: Process (?P<_pid>\d+) got signal: (?P<signal>\d+)",
+        ints="_pid signal",
+    ),
+    # [default] Worker group FAILED. 2/3 attempts left; will restart worker group
+    rule(
+        "elastic.restart",
+        "attempts left; will restart",
+        r"(?P<left>\d{1,9})/(?P<of>\d{1,9}) attempts left; will restart worker group",
+        ints="left of",
+    ),
+    # torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal SIGKILL
+    rule(
+        "elastic.exit",
+        "terminated with signal",
+        r"process (?P<local_rank>\d+) terminated with signal SIG(?P<name>\w+)",
+        ints="local_rank",
+        make=lambda match, data, line: {
+            "local_rank": data["local_rank"],
+            "exitcode": None,
+            "signal": SIGNALS.get(data["name"]),
+            "pid": None,
+        },
+    ),
+    # -- Process 3 terminated with the following error:
+    rule(
+        "elastic.exit",
+        "terminated with the following error",
+        r"Process (?P<local_rank>\d+) terminated with the following error",
+        ints="local_rank",
+        exitcode=1,
+        signal=None,
+        pid=None,
+    ),
+    # slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.
+    # slurmstepd: error: Exceeded step memory limit at some point.     oom-kill event(s) in step
+    *(
+        rule(
+            "slurm.event",
+            anchor,
+            r"(?:slurmstepd|srun).*(?:oom[_-]kill event|OOM Killed|Exceeded (?:step|job) memory limit)",
+            what="oom",
+            task=None,
+            exitcode=None,
+            signal=9,
+        )
+        for anchor in ("oom_kill event", "oom-kill event", "OOM Killed", " memory limit")
+    ),
+    # srun: error: n2: task 3: Out Of Memory
+    rule(
+        "slurm.event",
+        "Out Of Memory",
+        r"srun: error: \S+: tasks? (?P<task>[\d,-]+): Out Of Memory",
+        what="oom",
+        exitcode=None,
+        signal=9,
+    ),
+    # slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-21T01:02:03 DUE TO TIME LIMIT ***
+    rule(
+        "slurm.event",
+        "TIME LIMIT",
+        r"CANCELLED AT .* DUE TO TIME LIMIT",
+        what="time_limit",
+        task=None,
+        exitcode=None,
+        signal=15,
+    ),
+    # slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-21T01:02:03 DUE TO NODE FAILURE …
+    # srun: error: Node failure on n2
+    rule("slurm.event", "NODE FAIL", r"DUE TO NODE FAIL", what="node_fail", task=None, exitcode=None, signal=None),
+    rule(
+        "slurm.event",
+        "Node failure",
+        r"(?:srun|slurm\w*): error: .*Node failure",
+        what="node_fail",
+        task=None,
+        exitcode=None,
+        signal=None,
+    ),
+    # slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-21T01:02:03 ***      … DUE TO PREEMPTION ***
+    rule(
+        "slurm.event",
+        "CANCELLED AT",
+        r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?! DUE TO (?:TIME|NODE))",
+        what="cancelled",
+        task=None,
+        exitcode=None,
+        signal=15,
+    ),
+    # srun: error: n2: task 3: Exited with exit code 1        srun: error: n2: tasks 0-3: Killed
+    rule(
+        "slurm.event",
+        "srun: error:",
+        r"srun: error: (?P<_host>\S+): tasks? (?P<task>[\d,-]+): (?:Exited with exit code (?P<code>\d+)"
+        r"|(?P<said>Killed|Aborted|Segmentation fault|Bus error|Terminated)[^:]*)",
+        what="task_exit",
+        make=_task,
+    ),
+)

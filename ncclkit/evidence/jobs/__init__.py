@@ -1,0 +1,1 @@
+"""The job behind the events: its communicators, its ranks, where they disagree."""

@@ -1,0 +1,1 @@
+"""NCCL's RAS reports, in JSON and text."""

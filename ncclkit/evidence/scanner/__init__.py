@@ -1,0 +1,1 @@
+"""From bytes to the few lines that matter: a streaming scan of bounded memory."""

@@ -1,0 +1,101 @@
+"""What stands before the message: colours, launcher prefixes, time stamps, ranks, hosts."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from ncclkit.evidence.scanner import clock
+from ncclkit.evidence.grammars.grammar import Line
+
+ANSI = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|(?<![\w\])])\[\d{1,2}(?:;\d{1,2})*m"
+)
+"""Escape sequences, and colour codes whose escape character was lost in copying."""
+
+LAUNCHER = re.compile(
+    r"\s*(?:"
+    # [default0]: …   [trainer3]:…   [trainer0|7]:…   [trainer:0|7]:…   [node-1|trainer0|7]:… (local|global)
+    r"\[(?!rank|Rank)(?:(?P<at>[\w.-]{1,255})\|)?[A-Za-z_]+?:?(?P<role>\d{1,7})(?:\|(?P<world>\d{1,7}))?\]:\s?"
+    # [1,3]<stdout>: …   Sat Nov 21 01:02:03 2026[1,3]<stderr>:…   [prterun-n1-77@1,3][n2:4711]<stdout>: …
+    r"|(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\[(?:[\w.-]{1,255}@)?\d+,(?P<mpi>\d{1,7})\]"
+    r"(?:\[(?P<node>[\w.-]{1,255}):(?P<node_pid>\d{1,10})\])?<std(?:out|err|diag)>:\s?"
+    # (RayWorkerWrapper pid=13305, ip=10.0.0.7) …   (EngineCore_0 pid=77) …   (pid=77) …   (Worker(policy) pid=77) …
+    r"|\((?:[^\s()=,]{1,120}(?:\(\w{1,60}\))? )?(?:rank=(?P<actor>\d{1,7}) )?pid=(?P<pid>\d{1,10})"
+    r"(?:, ip=(?P<ip>[\d.a-f:]{2,45}))?\)\s"
+    # (raylet, ip=10.0.0.7) …
+    r"|\(raylet(?:, ip=(?P<raylet>[\d.a-f:]{2,45}))?\)\s"
+    # Nov 21 01:02:03 node-1 kernel: …   2026-11-21T01:02:03+0000 node-1 python[4711]: …        (syslog, journal)
+    r"|(?:(?P<syslog>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
+    r"|(?P<journal>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.,:Z+-]{0,16})) "
+    r"(?P<machine>[\w.-]{1,255}) (?:kernel|[\w./-]{1,80}\[(?P<unit_pid>\d{1,10})\]):\s"
+    # 2026-11-21T01:02:03.123456789Z stdout F …
+    r"|(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)) (?:std(?:out|err) [FP] )?"
+    # [pod/trainer-3/pytorch] …  (kubectl logs --prefix)       trainer-3  | …  (docker compose)
+    r"|\[pod/(?P<pod>[\w.-]{1,253})/[\w.-]{1,253}\]\s"
+    r"|(?!(?i:epoch|step|iter|iteration|batch|global|train|val|eval|loss|ep|lr)[_-])"
+    r"(?P<service>[A-Za-z][\w.-]{0,200}?[_-]\d{1,5}) {1,20}\|\s"
+    r")"
+)
+TASK = re.compile(r"\s{0,4}(\d{1,5}): ")
+"""srun -l; only believed where most lines of the file look like this."""
+RANK = re.compile(r"\[rank(?:: )?(\d{1,7})\]:? ?")
+"""``[rank3]:`` of torch, ``[rank: 3]`` of Lightning."""
+PDSH = re.compile(
+    r"(?=[A-Za-z._-]{0,253}\d)(?P<host>[A-Za-z][\w.-]{0,253}): "
+    r"(?=\[(?:20\d\d-|rank\d|default\d|[IWEF]\d{3,4} )|Traceback \(most|[\w.-]{1,253}:\d{1,10}:\d{1,10} \[)"
+)
+"""``node-1: `` of pdsh (DeepSpeed) before something that begins a line."""
+CPP = ("[I", "[W", "[E", "[F")
+
+
+def parse(raw: str, path: str = "", number: int = 0, *, tasks: bool = False, changed: datetime | None = None) -> Line:
+    """Take a raw line apart.
+
+    tasks: ``3: `` at the line's start is a Slurm task; changed: the file's last change, which tells the year that
+    time stamps of c10 and syslog leave out.
+    """
+    text = ANSI.sub("", raw) if "\x1b" in raw or "m" in raw[:8] else raw
+    line = Line(text, path=path, number=number)
+    while match := LAUNCHER.match(text):
+        _launcher(line, match, changed)
+        text = text[match.end() :]
+    if tasks and (task := TASK.match(text)):
+        line.rank, line.local, line.speaker = int(task[1]), True, line.speaker + task[0].strip()
+        text = text[task.end() :]
+    line.text = line.body = text
+    if "[rank" in text and (own := RANK.search(text)):
+        line.rank, line.local = int(own[1]), False
+        if text[own.end() : own.end() + 2] not in CPP:  # C++ puts it before the first line of a message only
+            line.speaker += own[0].strip()
+        line.body = text[own.end() :] if not text[: own.start()].strip() else text
+    place = PDSH.match(text)
+    if place:
+        line.host = line.host or place["host"].partition(".")[0]
+    if line.time is None:
+        line.time = clock.moment(text[place.end() :] if place else text, changed)
+    stamp = clock.STAMP.match(line.body)
+    line.body = line.body[stamp.end() :] if stamp else line.body
+    return line
+
+
+def _launcher(line: Line, match: re.Match[str], changed: datetime | None) -> None:
+    """Keep what a prefix says about rank, host, process and time."""
+    said = match.groupdict()
+    world = said["world"] or said["mpi"]
+    label = world or said["role"] or said["actor"]
+    if label is not None:
+        line.rank, line.local = int(label), world is None
+    pid = said["pid"] or said["node_pid"] or said["unit_pid"]
+    line.pid = int(pid) if pid else line.pid
+    host = said["at"] or said["node"] or said["machine"] or said["pod"] or said["service"]
+    line.host = said["ip"] or said["raylet"] or (host.partition(".")[0] if host else line.host)
+    stamp = said["iso"] or said["journal"]
+    if stamp:
+        line.time = clock.iso(stamp)
+    elif said["syslog"]:
+        line.time = clock.syslog(said["syslog"], changed)
+    if said["mpi"] or said["machine"]:  # a clock in the prefix ticks, the speaker stays
+        line.speaker += f"{host}:{pid}:{label}"
+    elif not stamp:
+        line.speaker += match[0].strip()

@@ -1,0 +1,200 @@
+"""Many lines, few of them interesting: a streaming scan of bounded memory.
+
+Only lines that hold an anchor of a rule are decoded and shown to the grammars (see `engine`); a line that says what
+one before it said is only counted (see `lanes`).  A block knows some of the text after it, so that tracebacks and
+wrapped messages are read whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ncclkit.evidence.grammars import nccl, python, stacks
+from ncclkit.evidence.scanner import engine
+from ncclkit.evidence.scanner.engine import FOLD, KNOWN, LONG, Choice
+from ncclkit.evidence.grammars.grammar import Line
+from ncclkit.evidence.scanner.lanes import Lanes
+from ncclkit.evidence.scanner.prefix import parse
+from ncclkit.evidence.sources.streams import Readable
+from ncclkit.model import Event
+
+BLOCK = 4 << 20
+AHEAD = 256 << 10
+"""How far a multi-line message may reach beyond its block, in bytes."""
+WIDE = 2048
+"""A line longer than `LONG` is read in windows of this many bytes, with as much before and after them."""
+
+Shown = tuple[int, bytes, int, Choice]
+"""Where a line begins in its block, its bytes, its number, and what may be found in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known about a file before its lines are read."""
+
+    path: str
+    rank: int | None = None
+    """From the file's name."""
+    tasks: bool = False
+    """Lines begin with ``3: `` (srun -l)."""
+    changed: datetime | None = None
+    """Last change of the file: the year of time stamps that have none."""
+
+
+@dataclass(slots=True)
+class Block:
+    """A piece of a file: lines that begin before `limit` are its own, the rest is there to look ahead."""
+
+    data: bytes
+    limit: int
+    number: int
+    """Line number of the first line, 1-based."""
+    context: Context
+    last: bool = False
+    """True for the end of the file."""
+    ends: int = -1
+    """Line ends before `limit`; counted on the way."""
+    looked: bool = False
+    """True once the lines after one were looked at."""
+    lines: dict[int, Line] = field(default_factory=dict)
+    """Lines taken apart so far, by where they begin: many tracebacks look ahead over the same lines."""
+
+    def feed(self, lanes: Lanes) -> None:
+        """Hand over what the block's own lines say, in their order; floods of lines are only counted."""
+        for start, raw, number, choice in self._shown():
+            lanes.take(self, start, raw, number, choice)
+        self.lines.clear()  # they know this block
+
+    def told(self, start: int, end: int, number: int, choice: Choice) -> tuple[list[Event], bool]:
+        """The events of a line, and whether they depend on the lines after it."""
+        self.looked = False
+        return list(self.read(start, end, number, choice)), self.looked
+
+    def events(self) -> Iterator[Event]:
+        """The same, every line read."""
+        for start, raw, number, choice in self._shown():
+            yield from self.read(start, start + len(raw), number, choice)
+
+    def _shown(self) -> Iterator[Shown]:
+        places = engine.places(self.data, self.limit)
+        return self._every() if places is None else self._some(places)
+
+    def _every(self) -> Iterator[Shown]:
+        """All lines that may say something, every line looked at."""
+        at, number, known = 0, self.number, KNOWN
+        text = self.data[: self.limit]
+        bars = b"\r" in text
+        for number, raw in enumerate(text.split(b"\n"), self.number):
+            if len(raw) > LONG or (bars and b"\r" in raw):
+                yield from _parted(raw, at, number)
+            elif (choice := known[raw.translate(FOLD)]) is not None:
+                yield at, raw, number, choice
+            at += len(raw) + 1
+        self.ends = number - self.number
+
+    def _some(self, places: Sequence[int]) -> Iterator[Shown]:
+        """The same, with only the lines at these places looked at."""
+        data, end, counted, number, known = self.data, 0, 0, self.number, KNOWN
+        for place in places:
+            if place < end:
+                continue
+            start = data.rfind(b"\n", end, place) + 1 or end
+            end = data.find(b"\n", place, self.limit)
+            end = self.limit if end < 0 else end
+            raw = data[start:end]
+            whole = len(raw) <= LONG and b"\r" not in raw
+            if whole and known[raw.translate(FOLD)] is None:
+                continue
+            number += data.count(b"\n", counted, start)
+            counted = start
+            yield from _parted(raw, start, number)
+        self.ends = number - self.number + data.count(b"\n", counted, self.limit)
+
+    def line(self, start: int, end: int, number: int) -> Line:
+        """The line at these bytes, with its prefix taken apart."""
+        known = self.lines.get(start)
+        if known is not None and known.end == end:
+            return known
+        context = self.context
+        raw = self.data[start:end].decode("utf-8", "replace").replace("\0", "")
+        line = parse(raw, context.path, number, tasks=context.tasks, changed=context.changed)
+        if context.rank is not None and (line.rank is None or line.local):
+            line.rank, line.local = context.rank, False
+        line.end = end
+        line.following = lambda label: self.following(end, number, label)
+        self.lines[start] = line
+        return line
+
+    def following(self, end: int, number: int, label: bytes = b"") -> Iterator[Line]:
+        """The lines after a position that hold a label, prefix taken apart, as far as this block reaches."""
+        self.looked = True
+        at, last = self.data.find(b"\n", end) + 1, min(len(self.data), end + AHEAD)
+        while 0 < at < last and (place := self.data.find(label, at, last)) >= 0:
+            start = self.data.rfind(b"\n", at, place) + 1 or at
+            number += 1 + self.data.count(b"\n", at, start)
+            stop = self.data.find(b"\n", start)
+            stop = len(self.data) if stop < 0 else stop
+            yield self.line(start, min(stop, start + WIDE), number)
+            at = stop + 1
+
+    def read(self, start: int, end: int, number: int, choice: Choice) -> Iterator[Event]:
+        """What the grammars say about one line; of one kind at most one event."""
+        raw = self.data[start:end]
+        choice = choice.within(raw)
+        if not choice.rules and not choice.code:
+            return
+        line = self.line(start, end, number)
+        if b"NCCL" in raw:
+            nccl.place(line)
+        seen: set[str] = set()
+        for rule in choice.rules:
+            event = rule.read(line) if rule.kind not in seen else None
+            if event is not None:
+                seen.add(event.kind)
+                yield event
+        if choice.code:
+            yield from python.read(line)
+            yield from stacks.read(line)
+
+
+def _parted(line: bytes, at: int, number: int) -> Iterator[Shown]:
+    """What may say something of one line: carriage returns split it (progress bars), a long one is cut in windows."""
+    for raw in line.split(b"\r"):
+        choice = KNOWN[raw.translate(FOLD)]
+        if choice is not None and len(raw) <= LONG:
+            yield at, raw, number, choice
+        elif choice is not None:
+            yield from _windows(raw, at, number)
+        at += len(raw) + 1
+
+
+def _windows(raw: bytes, at: int, number: int) -> Iterator[Shown]:
+    """The parts of a long line that hold an anchor in their middle, and the rules of the anchors that do."""
+    cells = {0} if raw.startswith(engine.GDB) else set()
+    for anchor in engine.ANCHORS:
+        place = raw.find(anchor)
+        while place >= 0:
+            cells.add(place // WIDE)
+            place = raw.find(anchor, (place // WIDE + 1) * WIDE)
+    for cell in sorted(cells):
+        low, high = max(0, (cell - 1) * WIDE), min(len(raw), (cell + 2) * WIDE)
+        window, middle = raw[low:high], cell * WIDE - low
+        if choice := engine.choose(window.translate(FOLD)):
+            yield at + low, window, number, choice.middle(window, middle, middle + WIDE)
+
+
+def blocks(stream: Readable, context: Context) -> Iterator[Block]:
+    """Cut a stream into blocks at line ends; a line longer than a block is cut where the block ends."""
+    rest, number = b"", 1
+    while chunk := stream.read(BLOCK):
+        data = rest + chunk
+        limit = data.rfind(b"\n", 0, max(0, len(data) - AHEAD)) + 1
+        if limit == 0:
+            limit = max(0, len(data) - AHEAD)
+        yield (block := Block(data, limit, number, context))
+        number += block.ends if block.ends >= 0 else data.count(b"\n", 0, limit)
+        rest = data[limit:]
+    if rest:
+        yield Block(rest, len(rest), number, context, last=True)

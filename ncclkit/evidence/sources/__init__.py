@@ -1,0 +1,1 @@
+"""Where evidence comes from: files, folders, archives, Slurm jobs, as streams of bytes."""

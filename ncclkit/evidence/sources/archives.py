@@ -1,0 +1,221 @@
+"""Archives as users attach them to tickets: their members as streams, nothing is ever written to disk.
+
+Names, sizes and kinds in an archive are untrusted: a member is only ever read, and what could lead elsewhere or
+does not end is left out and named.
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, BinaryIO
+
+from ncclkit.evidence.sources import inputs
+from ncclkit.evidence.sources.slices import Cut, Inflated, exactly
+from ncclkit.evidence.sources.streams import DAMAGE, Budget, Joined, Readable, Text
+
+NAME = 400
+"""Characters of a member's name that are shown."""
+MEMBERS = 100_000
+"""Members that are looked at in one archive."""
+HEADER = 1 << 20
+"""Largest extended header (long names, attributes) of a tar member in bytes; Python reads it in one piece."""
+
+HOSTILE = (*DAMAGE, ValueError, RuntimeError, ArithmeticError, LookupError, struct.error)
+"""What tarfile and zipfile raise on headers that nobody meant."""
+
+OUTSIDE = "the name leads out of the archive"
+LINK = "links and devices are not followed"
+PROGRAM = "programs and pages hold no log; unpack one and name it to have it read"
+TWICE = "another member has the same name"
+LOCKED = "a password is needed; unpack it and give the folder"
+METHOD = "packed in a way that this Python cannot unpack; unpack it and give the folder"
+DAMAGED = "what stands before the data is damaged"
+NESTED = "archives inside an archive are not opened; unpack it and give the folder"
+BINARY = "binary files of no known kind"
+
+
+@dataclass(slots=True)
+class Member:
+    """One file of an archive; its stream ends when the next member is asked for."""
+
+    name: str
+    stream: Readable
+    changed: datetime | None
+
+
+@dataclass(slots=True)
+class Archive:
+    """The members of one archive that can hold evidence, and why others were left out."""
+
+    path: str
+    budget: Budget
+    """Of what passes by without being asked for."""
+    left: dict[str, list[str]] = field(default_factory=dict)
+    """Reason → names of what was left out."""
+    problem: str = ""
+    """What is wrong with the archive as a whole."""
+    seen: set[str] = field(default_factory=set)
+
+    def omit(self, why: str, name: str) -> None:
+        """Leave a member out; `problems` will name it."""
+        self.left.setdefault(why, []).append(name)
+
+    def problems(self) -> list[str]:
+        """One sentence per reason, with the first three names."""
+        said = [self.problem] if self.problem else []
+        for why, names in self.left.items():
+            more = f" … ({len(names)} in all)" if len(names) > 3 else ""
+            said.append(f"{self.path}: {', '.join(names[:3])}{more} left out: {why}.")
+        return said
+
+    def wants(self, raw: str, *, regular: bool) -> str:
+        """The name that a member gets in reports, or "" for one that is left out; folder walks leave out the same."""
+        parts = [part for part in raw.replace("\\", "/").split("/") if part not in ("", ".")]
+        name = "/".join("".join(c if c.isprintable() else "�" for c in part) for part in parts)
+        name = name if len(name) <= NAME else f"{name[: NAME // 2]}…{name[-NAME // 2 :]}"
+        if ".." in parts or raw[:1] in ("/", "\\") or raw[1:2] == ":":
+            self.omit(OUTSIDE, name)
+        elif not parts or any(inputs.is_hidden(part) for part in parts) or inputs.is_ours(parts[-1]):
+            return ""
+        elif not regular:
+            self.omit(LINK, name)
+        elif name.endswith(inputs.PROGRAMS):
+            self.omit(PROGRAM, name)
+        elif name in self.seen:
+            self.omit(TWICE, name)
+        else:
+            self.seen.add(name)
+            return name
+        return ""
+
+    def is_full(self, number: int) -> bool:
+        """True when enough members were seen; `problems` will say so."""
+        if number >= MEMBERS:
+            self.problem = f"{self.path} has more than {MEMBERS} members; the first {MEMBERS} were read."
+        return number >= MEMBERS
+
+    def tar(self, source: Joined) -> Iterator[Member]:
+        """Members of a tar archive in the order of the stream."""
+        try:
+            with tarfile.open(fileobj=source, mode="r|", tarinfo=_Info) as archive:
+                for number, info in enumerate(archive):
+                    if self.is_full(number):
+                        return
+                    name = "" if info.isdir() else self.wants(info.name, regular=info.isreg())
+                    if name:
+                        yield Member(name, _content(archive, info), _date(info.mtime))
+        except HOSTILE as error:
+            self.problem = f"{self.path} breaks off or is damaged ({error}); what came before was read."
+
+    def zip(self, file: BinaryIO | None, source: Joined) -> Iterator[Member]:
+        """Members of a zip archive by its directory; where that is missing or out of reach, by what can be streamed."""
+        if file is None:
+            yield from self.cut_zip(source)
+            return
+        try:
+            archive = zipfile.ZipFile(file)
+        except HOSTILE as error:
+            file.seek(0)
+            yield from self.cut_zip(Joined(b"", Text(file, packed=False)))
+            self.problem = f"{self.path} is damaged ({error}); what came before the damage was read."
+            return
+        if any(name.endswith("/data.pkl") for name in archive.namelist()):
+            self.problem = f"{self.path} is a checkpoint of torch and holds no log; it was not read."
+            return
+        for number, info in enumerate(archive.infolist()):
+            if self.is_full(number):
+                return
+            yield from self._zipped(archive, info)
+
+    def _zipped(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[Member]:
+        mode = stat.S_IFMT(info.external_attr >> 16)
+        name = "" if info.filename.endswith("/") else self.wants(info.filename, regular=mode in (0, stat.S_IFREG))
+        if not name:
+            return
+        if info.flag_bits & 1:
+            self.omit(LOCKED, name)
+            return
+        try:
+            stream = archive.open(info)
+        except HOSTILE as error:
+            self.omit(METHOD if isinstance(error, RuntimeError) else DAMAGED, name)
+            return
+        with stream:
+            yield Member(name, stream, _date(info.date_time))
+
+    def cut_zip(self, source: Joined) -> Iterator[Member]:
+        """Members of a zip archive without its directory (cut short, or piped in), by the headers before each."""
+        while (head := exactly(source, LOCAL.size))[:4] == b"PK\3\4" and len(head) == LOCAL.size:
+            _, _, flags, method, _, _, _, packed, _, name_size, extra = LOCAL.unpack(head)
+            raw = exactly(source, name_size).decode("utf-8" if flags & 0x800 else "cp437", "replace")
+            exactly(source, extra)
+            if method == zipfile.ZIP_DEFLATED and not flags & 1:
+                stream: Cut | Inflated = Inflated(source)
+            elif flags & 8 or packed == NO_SIZE:
+                self.problem = f"{self.path} cannot be read beyond {raw!r} without its directory; unpack it first."
+                return
+            else:
+                stream = Cut(source, packed)
+            known = flags & 1 == 0 and method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+            name = "" if raw.endswith("/") else self.wants(raw, regular=True)
+            if name and known:
+                yield Member(name, stream, None)
+            elif name:
+                self.omit(LOCKED if flags & 1 else METHOD, name)
+            try:
+                while (chunk := stream.read(1 << 20)) and not self.budget.spend(len(chunk)):
+                    pass
+            except DAMAGE as error:
+                self.problem = f"{self.path} breaks off in {raw!r} ({error}); what came before was read."
+            if self.problem or self.budget.spent:
+                return
+            if flags & 8:  # sizes follow the data, with or without a mark, in 32 or 64 bits
+                rest = exactly(source, 28)
+                at = [place for mark in (b"PK\3\4", b"PK\1\2") if (place := rest.find(mark)) >= 0]
+                source.head = rest[min(at, default=len(rest)) :] + source.head
+
+
+LOCAL = struct.Struct("<4s5H3I2H")
+"""Header before each member of a zip: mark, version, flags, method, time, date, crc, sizes, lengths of what follows."""
+NO_SIZE = 0xFFFFFFFF
+
+
+class _Info(tarfile.TarInfo):
+    """A tar header that does not take damage for the end of the archive, nor gigabytes for a name."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Info:
+        try:
+            info = super().frombuf(buf, encoding, errors)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from error
+        if info.type not in tarfile.SUPPORTED_TYPES and info.size > HEADER:
+            raise tarfile.ReadError("extended header too large")
+        return info
+
+
+def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Readable:
+    """The data of a member; tarfile's own reader would drop what precedes a break."""
+    sparse = archive.extractfile(info) if info.issparse() else None
+    if sparse is not None:
+        return sparse
+    stream: Any = archive.fileobj
+    stream.seek(info.offset_data)
+    return Cut(stream, info.size)
+
+
+def _date(when: float | tuple[int, int, int, int, int, int]) -> datetime | None:
+    """The last change that an archive tells; None for what packers write when they do not know."""
+    try:
+        date = datetime(*when) if isinstance(when, tuple) else datetime.fromtimestamp(when)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return date if date.year > 1980 else None

@@ -1,0 +1,179 @@
+"""Files as users have them: folders, compressed, UTF-16, binary by mistake; told apart by content, not by name."""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from ncclkit.evidence.sources import slurmjob
+from ncclkit.model import NcclkitError
+
+HEAD = 64 << 10
+"""Bytes that the kind of a file is told from."""
+SMALL = 256 << 20
+"""Largest file that is read in one piece (dumps, reports)."""
+
+PROGRAMS = (
+    ".py",
+    ".pyc",
+    ".pyi",
+    ".ipynb",
+    ".html",
+    ".md",
+    ".rst",
+    ".toml",
+    ".yaml",
+    ".yml",
+    ".c",
+    ".h",
+    ".cc",
+    ".cpp",
+    ".cu",
+    ".so",
+    ".pyz",
+)
+"""Names that a folder holds beside its logs; their texts of error messages are no errors."""
+RANK = re.compile(r"rank[_\-.]?(\d{1,7})(?=\D|$)|(?:trace|fr|flight|dump)\w*?_(\d{1,7})$", re.IGNORECASE)
+
+
+def width(head: bytes) -> str:
+    """The codec of UTF-16 text, with or without a byte-order mark; "" for everything else."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in head:
+        return "utf-16"
+    if len(head) >= 16 and head[1:200:2].count(0) > 0.8 * len(head[1:200:2]) and not head[0:200:2].count(0):
+        return "utf-16-le"
+    if len(head) >= 16 and head[0:200:2].count(0) > 0.8 * len(head[0:200:2]) and not head[1:200:2].count(0):
+        return "utf-16-be"
+    return ""
+
+
+def is_binary(head: bytes) -> bool:
+    """True for what is no text: many control characters.  Zero bytes alone (holes of a truncated log) do not count."""
+    solid = head.replace(b"\0", b"")
+    if not solid:
+        return bool(head)
+    control = len(solid) - len(solid.translate(None, bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27})))
+    return control > len(solid) * 0.03
+
+
+def rank_of(path: str) -> int | None:
+    """The global rank in a file's name: ``rank3.log``, ``fr_rank_3``, ``nccl_trace_rank_3``, ``stacks_rank3.txt``."""
+    match = RANK.search(Path(path).name.partition(".")[0]) or re.search(
+        r"rank[_\-.]?(\d{1,7})(?=\D|$)", Path(path).name
+    )
+    return int(next(group for group in match.groups() if group)) if match else None
+
+
+def find(paths: list[str | Path]) -> tuple[list[str], list[str]]:
+    """The files behind files, folders, patterns and Slurm job ids, in a fixed order, each once; and one sentence per
+    thing that was left out.
+    """
+    files: dict[str, None] = {}
+    problems: list[str] = []
+    for given in paths:
+        name = os.path.expanduser(os.fspath(given)) if os.fspath(given) != "-" else "-"
+        if name == "-" or os.path.lexists(name):
+            files |= dict.fromkeys(_behind(name, problems))
+        elif job := slurmjob.JOB.fullmatch(name):
+            found, gone = slurmjob.outputs(job[1])
+            files |= dict.fromkeys(found)
+            problems += gone
+        elif glob.has_magic(name):
+            for match in _matches(name):
+                files |= dict.fromkeys(_behind(match, problems))
+        else:
+            files |= dict.fromkeys(_present(name))
+    return list(files), problems
+
+
+def _behind(name: str, problems: list[str]) -> Iterable[str]:
+    """The files that one existing path stands for."""
+    return _walk(name, problems) if os.path.isdir(name) else (name,)
+
+
+def _matches(pattern: str) -> list[str]:
+    """What a pattern (``logs/*.out``, ``**`` for any depth) matches, in the order of a folder."""
+    found = sorted(glob.glob(pattern, recursive=True), key=natural)
+    if not found:
+        raise NcclkitError(f"Nothing matches {pattern!r}; give a log file, a folder with logs, or another pattern.")
+    return found
+
+
+def _present(name: str) -> tuple[str, ...]:
+    """The path itself, where it can be seen after all."""
+    try:
+        os.stat(name)
+    except (OSError, ValueError) as error:
+        why = "does not exist; give a log file, a folder with logs, or '-' for standard input."
+        hidden = "may not be looked at by this user; ask its owner or copy it."
+        raise NcclkitError(f"{name} {hidden if isinstance(error, PermissionError) else why}") from error
+    return (name,)
+
+
+def _walk(folder: str, problems: list[str]) -> Iterator[str]:
+    programs = 0
+
+    def failed(error: OSError) -> None:
+        problems.append(f"{error.filename}: {error.strerror}; the folder was left out.")
+
+    for root, folders, names in os.walk(folder, onerror=failed):
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
+        for name in sorted(names, key=natural):
+            path = os.path.join(root, name)
+            if is_hidden(name) or is_ours(name) or not os.path.isfile(path):
+                continue
+            if name.endswith(PROGRAMS):
+                programs += 1
+            else:
+                yield path
+    if programs:
+        files = "1 file with a program or page" if programs == 1 else f"{programs} files with programs or pages"
+        problems.append(f"{files} (*.py, *.html …) in {folder} left out; name one to have it read.")
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """``rank10`` after ``rank9``."""
+    return [
+        (0, int(part), "") if part.isdigit() and len(part) < 19 else (1, 0, part) for part in re.split(r"(\d+)", name)
+    ]
+
+
+def is_hidden(name: str) -> bool:
+    """True for what tools keep for themselves: hidden files, Python's and macOS's by-products."""
+    return name.startswith((".", "__pycache__", "__MACOSX"))
+
+
+def is_ours(name: str) -> bool:
+    """What ncclkit writes into a case folder besides what a job left behind."""
+    return name in {
+        "case.json",
+        "facts.jsonl",
+        "events.parquet",
+        "measurements.jsonl",
+        "findings.json",
+        "inputs.json",
+        "processes.json",
+        "truth.json",
+        "report.html",
+        "agent.pyz",
+    } or name.endswith(".part")
+
+
+def opened(path: str) -> BinaryIO:
+    """Open a regular file; NcclkitError for anything that could block (pipes, devices) or may not be read."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise NcclkitError(f"{path} is not a regular file; pipe it in instead: ncclkit diagnose - < {path}")
+        return open(path, "rb")
+    except PermissionError as error:
+        raise NcclkitError(f"{path} may not be read by this user; ask its owner or copy it.") from error
+    except OSError as error:
+        raise NcclkitError(
+            f"{path} cannot be read ({error.strerror or error}); copy it elsewhere and try again."
+        ) from error

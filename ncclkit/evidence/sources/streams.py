@@ -1,0 +1,217 @@
+"""Byte streams that can be packed, cut short or wide, and still give what is in them."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import hashlib
+import io
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from typing import Any, BinaryIO, Protocol
+
+from ncclkit.evidence.sources import packers
+from ncclkit.evidence.sources.ends import Ends
+
+PEEK = 64 << 10
+LARGEST = 32 << 30
+"""Bytes of text that one compressed file may become."""
+RATIO = 400
+"""How many times the size of an archive its members may have, beyond `FREE`; floods of equal lines reach about 200."""
+FREE = 256 << 20
+UNPACKED = 8 << 30
+"""Bytes that all members of one archive together may have."""
+PACKED = {
+    b"\x1f\x8b": "gz",
+    b"\xfd7zXZ\x00": "xz",
+    b"BZh": "bz2",
+    b"\x28\xb5\x2f\xfd": "zst",
+    b"PK\x03\x04": "zip",
+    b"PK\x05\x06": "zip",
+}
+
+DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
+"""What the decompressors of the standard library raise on damaged input."""
+
+
+class Readable(Protocol):
+    """What bytes can be read from: a file, a pipe, a decompressor, a member of an archive."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Up to `size` bytes; b"" at the end."""
+
+
+class Hashed(io.RawIOBase):
+    """A binary stream that keeps the digest and the length of what passed through it.
+
+    most: bytes after which it ends, so that a file that grows as fast as it is read has an end; 0 = no limit.
+    """
+
+    def __init__(self, stream: Readable, most: int = 0) -> None:
+        super().__init__()
+        self.stream, self.most = stream, most
+        self.digest = hashlib.sha256()
+        self.bytes = 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read and digest."""
+        view = memoryview(buffer)
+        if self.most:
+            view = view[: max(0, self.most - self.bytes)]
+        chunk = self.stream.read(len(view)) or b""
+        view[: len(chunk)] = chunk
+        self.digest.update(chunk)
+        self.bytes += len(chunk)
+        return len(chunk)
+
+    def restart(self, file: BinaryIO | None = None) -> None:
+        """Begin again, at the start of a file that was read out of order."""
+        if file is not None:
+            file.seek(0)
+        self.digest, self.bytes = hashlib.sha256(), 0
+
+    def skip(self, end: int) -> None:
+        """Let the bytes before `end` of a file pass; nothing is kept of them but the digest."""
+        if not isinstance(self.stream, io.BufferedReader):
+            return
+        buffer = memoryview(bytearray(1 << 20))
+        while self.bytes < end and (size := self.stream.readinto(buffer[: end - self.bytes])):
+            self.take(buffer[:size])
+
+    def take(self, data: memoryview) -> None:
+        """Count and digest what somebody else read."""
+        self.digest.update(data)
+        self.bytes += len(data)
+
+    def drain(self) -> None:
+        """Read what is left, so that digest and length are those of the whole file."""
+        while self.read(1 << 20):
+            pass
+
+
+class Budget:
+    """How much an archive may unpack to, against bombs; `packed` tells the bytes that were read of it."""
+
+    def __init__(self, packed: Callable[[], int]) -> None:
+        self.packed = packed
+        self.total = 0
+        self.spent = ""
+        """Why nothing more is read, once that is so."""
+
+    def spend(self, size: int) -> str:
+        """Count bytes that came out; `spent`."""
+        self.total += size
+        if self.total > UNPACKED:
+            self.spent = f"more than {UNPACKED >> 30} GiB"
+        elif self.total > FREE + RATIO * self.packed():
+            self.spent = f"more than {RATIO} times its size"
+        return self.spent
+
+
+class Text(io.RawIOBase):
+    """A stream that may break off: what came before the damage counts, and `problem` says what happened."""
+
+    def __init__(self, stream: Readable, *, packed: bool, wide: str = "") -> None:
+        super().__init__()
+        self.budget: Budget | None = None
+        self.take: Callable[[int], bytes | None] = getattr(stream, "read1", stream.read)
+        """read1, where there is one: a decompressor's read would drop what precedes the damage."""
+        self.packed = packed
+        self.decoder = codecs.getincrementaldecoder(wide)("replace") if wide else None
+        self.total = 0
+        self.problem = ""
+        self.ends = Ends()
+        """Of what was read, before any decoding."""
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes of UTF-8 (about: UTF-16 changes its length); b"" at the end or at the damage."""
+        parts: list[bytes] = []
+        left = size
+        while left > 0 and not self.problem and (chunk := self._chunk(min(left, 1 << 20))):
+            left -= len(chunk)
+            self.ends.add(chunk)
+            parts.append(self.decoder.decode(chunk).encode("utf-8", "replace") if self.decoder else chunk)
+        return b"".join(parts)
+
+    def drain(self) -> None:
+        """Read to the end, or to the damage or limit."""
+        while self.read(1 << 20):
+            pass
+
+    def _chunk(self, size: int) -> bytes:
+        try:
+            chunk = self.take(size) or b""
+        except DAMAGE as error:
+            why = str(error) or type(error).__name__
+            self.problem = f"breaks off after {self.total} bytes ({why}); what came before was read."
+            return b""
+        self.total += len(chunk)
+        if self.packed and self.total > LARGEST:
+            self.problem = f"unpacks to more than {LARGEST >> 30} GiB; only that much was read."
+            return b""
+        if self.budget is not None and (why := self.budget.spend(len(chunk))):
+            self.problem = f"was read only in part: the archive unpacks to {why}; give the logs that matter."
+            return b""
+        return chunk
+
+
+def unpack(stream: Hashed) -> tuple[Readable, str]:
+    """The plain stream behind a compressed one, and the packing ("" for none).
+
+    Two stay packed: "zip", and "zst?", which no module here can unpack.
+    """
+    buffered = io.BufferedReader(stream, PEEK)
+    head = buffered.peek(512)
+    packing = next((name for magic, name in PACKED.items() if head.startswith(magic)), "")
+    if packing == "gz":
+        return packers.gz(buffered), packing
+    if packing == "zst":
+        plain = packers.zst(buffered)
+        return (plain, packing) if plain is not None else (buffered, "zst?")
+    if packing == "xz":
+        return lzma.LZMAFile(buffered), packing
+    if packing == "bz2":
+        return bz2.BZ2File(buffered), packing
+    return buffered, packing
+
+
+def is_tar(head: bytes) -> bool:
+    """True when a stream begins with the header of a tar archive, of whatever dialect."""
+    try:
+        return bool(tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "replace").name)
+    except tarfile.TarError:
+        return False
+
+
+class Joined(io.RawIOBase):
+    """A stream whose beginning was already read."""
+
+    def __init__(self, head: bytes, rest: Text) -> None:
+        super().__init__()
+        self.head, self.rest = head, rest
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """First what was read before, then the rest."""
+        head, self.head = (self.head, b"") if size < 0 else (self.head[:size], self.head[size:])
+        return head or self.rest.read(size)
+
+    def readinto(self, buffer: Any) -> int:
+        """The same into a buffer; iteration by lines uses it."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
