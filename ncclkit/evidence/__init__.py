@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from ncclkit.evidence import files, workers
 from ncclkit.evidence.flight import verdict
+from ncclkit.evidence.grammars import alarm
 from ncclkit.evidence.ras import report
 from ncclkit.evidence.scanner import pieces
 from ncclkit.evidence.sources import inputs
@@ -63,8 +64,11 @@ def read(
     named = set(map(str, given))
     problems += [f"{part.path} is empty." for part in parts if part.kind == "empty" and part.path in named]
     events = _merged(parts)
-    counts = Counter(event.path for event in events)
-    rows = [part.row(counts[part.path]) for part in parts]
+    known = Counter(event.path for event in events if event.kind != alarm.KIND)
+    unknown = Counter[str]()
+    for event in events:
+        unknown[event.path] += event.count if event.kind == alarm.KIND else 0
+    rows = [part.row(known[part.path], unknown[part.path]) for part in parts]
     facts = [fact for part in parts for fact in part.facts]
     return Reading(events, rows, problems, facts, [m for part in parts for m in part.measurements])
 

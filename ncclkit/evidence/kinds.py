@@ -80,6 +80,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "kernel.stall": ("what", "name", "pid", "seconds", "message"),
     "kernel.pcie": ("device", "severity", "message"),
     "system.error": ("what", "message"),
+    "log.error": ("message",),
     "p2p.matrix": ("enabled", "direction", "gpus", "values"),
     "progress": ("step", "total", "rate"),
     "worker.phase": ("phase",),

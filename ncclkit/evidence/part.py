@@ -54,8 +54,8 @@ class Part:
         self.events += [event for document in found for event in document.events]
         self.problems += [f"{self.path} {document.problem}" for document in found if document.problem]
 
-    def row(self, events: int) -> dict[str, Any]:
-        """The line of ``inputs.json``."""
+    def row(self, events: int, errors: int) -> dict[str, Any]:
+        """The line of ``inputs.json``; errors: lines that call themselves so, and that no grammar knows."""
         return {
             "path": self.path,
             "bytes": self.bytes,
@@ -63,5 +63,6 @@ class Part:
             "kind": self.kind,
             "sha256": self.sha256,
             "events": events,
+            "errors": errors,
             "ranks": sorted({*self.speakers, *([] if self.rank is None else [self.rank])}),
         }

@@ -26,7 +26,7 @@ def inputs_view(case: Case) -> View:
     mute = [row for row in case.inputs if _mute(row)]
     body = join(
         fold(f"Not read, or only in part: {len(problems):,}", _list(problems), is_open=len(problems) <= SINGLE),
-        fit(table(("Kind", "Files", "Size", "Lines", "Events", "Ranks"), _rows(case.inputs))),
+        fit(table(("Kind", "Files", "Size", "Lines", "Events", "Unknown errors", "Ranks"), _rows(case.inputs))),
         fold(f"Every file: {len(case.inputs):,}", _files(case.inputs)) if len(case.inputs) > SINGLE else "",
     )
     return View(_say(case.inputs, blind, mute, problems), body)
@@ -47,6 +47,7 @@ def _say(rows: Sequence[Row], blind: Sequence[Row], mute: Sequence[Row], problem
         (len(blind), "{} could not be used", "file"),
         (len(problems), "{} could not be read, or only in part", "thing"),
         (len(mute), "in {} no line is known", "log"),
+        (_sum(rows, "errors"), "{} that nobody here knows", "error line"),
     )
     left = "; ".join(words.format(plural(count, noun)) for count, words, noun in counts if count)
     return f"{plural(read, 'file')} of {size} gave {events}; {left or 'everything was understood'}"
@@ -74,6 +75,7 @@ def _row(group: Sequence[Row]) -> tuple[object, ...]:
         plots.size(_sum(group, "bytes")),
         f"{lines:,}" if (lines := _sum(group, "lines")) else "–",
         f"{_sum(group, 'events'):,}",
+        f"{_sum(group, 'errors') or '–'}",
         some(sorted(ranks)) or "–",
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from threading import local
 from typing import Any
 
-from ncclkit.evidence.grammars import c10d, cpp, gloo, kernel, launchers, nccl, p2p, python, store, system, torchrun
+from ncclkit.evidence.grammars import alarm, c10d, cpp, gloo, kernel, launchers, nccl, p2p, python, store, system, torchrun
 from ncclkit.evidence.grammars.grammar import Rule
 
 LONG = 4096
@@ -28,8 +28,8 @@ FEW = 256 << 10
 GRAMMARS = (c10d, cpp, gloo, store, torchrun, launchers, system, kernel, p2p)
 """Everything that is no line of NCCL's own log, Python's or a stack."""
 RULES: tuple[Rule, ...] = (*nccl.OTHER, *(rule for grammar in GRAMMARS for rule in grammar.RULES))
-CODE = (*python.GATE, b"Thread ")
-"""What a line of Python's or a stack's holds, besides gdb's ``#0`` at its start."""
+CODE = (*python.GATE, b"Thread ", *alarm.GATE)
+"""What a line of Python's, of a stack's or of an unknown error holds, besides gdb's ``#0`` at its start."""
 ANCHORS = tuple(sorted({rule.anchor for rule in (*nccl.INFO, *RULES)} | set(CODE)))
 GDB = b"#0 "
 LITERALS = (*ANCHORS, GDB)
@@ -43,7 +43,7 @@ class Choice:
 
     rules: tuple[Rule, ...]
     code: bool
-    """True when the line may begin a traceback or stack, or name an exception."""
+    """True when the line may begin a traceback or stack, name an exception, or call itself an error."""
     literal: bool = False
     """True when one of the rules asks for certain digits."""
     flood: str = ""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ncclkit.evidence.grammars import nccl, python, stacks
+from ncclkit.evidence.grammars import alarm, nccl, python, stacks
 from ncclkit.evidence.scanner import engine
 from ncclkit.evidence.scanner.engine import FOLD, KNOWN, LONG, Choice
 from ncclkit.evidence.grammars.grammar import Line
@@ -155,8 +155,8 @@ class Block:
                 seen.add(event.kind)
                 yield event
         if choice.code:
-            yield from python.read(line)
-            yield from stacks.read(line)
+            others = [*python.read(line), *stacks.read(line)]
+            yield from others or ([] if seen else alarm.read(line))
 
 
 def _parted(line: bytes, at: int, number: int) -> Iterator[Shown]:

@@ -1,0 +1,20 @@
+"""Lines that say that they are errors, and that no other grammar knows: counted and shown, never dropped in silence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclkit.evidence.grammars.grammar import Line
+from ncclkit.model import Event
+
+KIND = "log.error"
+GATE = (b"ERROR", b"FATAL", b"CRITICAL", b"rror:")
+# 2026-11-21 00:28:00,123 ERROR trainer: shard 17 is unreadable      [ERROR] cannot open /data/x      fatal error: disk on fire
+LEVEL = re.compile(r"(?<![\w.])(?:ERROR|FATAL|CRITICAL)(?![\w(])|(?<![\w.])(?:[Ff]atal )?[Ee]rror: \S")
+
+
+def read(line: Line) -> Iterator[Event]:
+    """An event for such a line; code that a traceback quotes is indented, and no line of its own."""
+    if not line.body[:1].isspace() and LEVEL.search(line.body):
+        yield line.event(KIND, {"message": line.body.strip()})
