@@ -1,4 +1,4 @@
-"""Lines that call themselves errors and that no grammar knows: counted, shown, and never in the way of what is known."""
+"""Lines that call themselves errors and that no grammar knows: counted, shown, not in the way of what is known."""
 
 from __future__ import annotations
 
@@ -31,7 +31,15 @@ def test_an_unknown_error_is_an_event(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["errors: 0", "no ERROR_COUNT here", "loss 0.1, error:0.2", "self.ERROR = 1", "mean squared error 0.1"]
+    "line",
+    [
+        "errors: 0",
+        "no ERROR_COUNT here",
+        "loss 0.1, error:0.2",
+        "self.ERROR = 1",
+        "mean squared error 0.1",
+        "Fatal Python error: Aborted",
+    ],
 )
 def test_a_mention_is_no_error(tmp_path: Path, line: str) -> None:
     assert read(tmp_path, f"{line}\n").events == []

@@ -10,8 +10,9 @@ from ncclkit.model import Event
 
 KIND = "log.error"
 GATE = (b"ERROR", b"FATAL", b"CRITICAL", b"rror:")
-# 2026-11-21 00:28:00,123 ERROR trainer: shard 17 is unreadable      [ERROR] cannot open /data/x      fatal error: disk on fire
-LEVEL = re.compile(r"(?<![\w.])(?:ERROR|FATAL|CRITICAL)(?![\w(])|(?<![\w.])(?:[Ff]atal )?[Ee]rror: \S")
+# 2026-11-21 00:28:00,123 ERROR trainer: shard 17 is unreadable      [ERROR] cannot open x      fatal error: no disk
+LEVEL = re.compile(r"(?<![\w.])(?:ERROR|FATAL|CRITICAL)(?![\w(])|(?<![\w.])(?:[Ff]atal )?[Ee]rror: (?!Aborted$)\S")
+"""Not ``Fatal Python error: Aborted``: faulthandler's echo of an abort that its maker has explained above."""
 
 
 def read(line: Line) -> Iterator[Event]:

@@ -13,7 +13,20 @@ from dataclasses import dataclass
 from threading import local
 from typing import Any
 
-from ncclkit.evidence.grammars import alarm, c10d, cpp, gloo, kernel, launchers, nccl, p2p, python, store, system, torchrun
+from ncclkit.evidence.grammars import (
+    alarm,
+    c10d,
+    cpp,
+    gloo,
+    kernel,
+    launchers,
+    nccl,
+    p2p,
+    python,
+    store,
+    system,
+    torchrun,
+)
 from ncclkit.evidence.grammars.grammar import Rule
 
 LONG = 4096
