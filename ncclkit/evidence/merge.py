@@ -117,7 +117,7 @@ def _key(event: Event) -> Any:
     if event.kind in LAST:
         return (*who, *(data.get(name) for name in LAST[event.kind]))
     if event.kind == "nccl.channel":
-        return (event.kind, data["src"], data["dst"], data["transport"], data["gdr"])
+        return (event.kind, event.host, event.pid, data["src"], data["dst"], data["transport"], data["gdr"])
     if event.kind.startswith(ALONE):
         return (*who, event.line, event.text)
     fields = tuple([(name, repr(data[name])) for name in data if name not in FREE])

@@ -86,7 +86,7 @@ class Lanes:
         if choice.flood == "nccl.channel":
             name, _, rest = said.partition(b" : ")
             if value := self.channels.get(name) or self._channel(name):
-                return ("nccl.channel", rest), value
+                return ("nccl.channel", head[1], rest), value
         return (head, said), b""
 
     def _channel(self, name: bytes) -> bytes:
