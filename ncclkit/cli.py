@@ -78,7 +78,7 @@ def _add_diagnose(verbs: Any) -> None:
 def _add_live(verbs: Any) -> None:
     inspect = verbs.add_parser("inspect", help="facts of this host, and what could not be read")
     inspect.set_defaults(verb=_inspect)
-    probe = verbs.add_parser("probe", help="the live test: a checked and timed all_reduce on real ranks")
+    probe = verbs.add_parser("probe", help="the live test: checked and timed collectives on real ranks")
     probe.set_defaults(verb=_probe)
     tune = verbs.add_parser("tune", help="compare variables with the default, in alternating runs")
     tune.add_argument(
@@ -101,6 +101,10 @@ def _add_live(verbs: Any) -> None:
         sub.add_argument("--deadline", type=float, default=120.0, help="seconds until the run is ended (default 120)")
     for sub in (probe, tune):
         sub.add_argument("--largest", type=int, help="largest message in bytes")
+        sub.add_argument("--dtype", default="float32", help="of the elements (default float32)")
+    probe.add_argument(
+        "--op", default="all_reduce", help="a collective, several joined by commas, or all (default all_reduce)"
+    )
     probe.add_argument(
         "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for the ranks; may be repeated"
     )
@@ -176,7 +180,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _choices(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("ranks", "backend", "deadline", "largest")
+    names = ("ranks", "backend", "deadline", "largest", "op", "dtype")
     chosen = {name: getattr(options, name) for name in names if getattr(options, name, None) is not None}
     return chosen | {"python": options.train_python}
 

@@ -15,6 +15,7 @@ from typing import Any
 from ncclkit import probe
 from ncclkit.case import Case
 from ncclkit.model import NcclkitError
+from ncclkit.runs import Plan, Run
 from ncclkit.storage import write
 
 
@@ -128,7 +129,7 @@ async def break_it(
     timeout: float = 15.0,
     deadline: float = 120.0,
     on_record: Callable[[dict[str, Any]], None] = lambda record: None,
-) -> probe.Run:
+) -> Run:
     """Run the job with one fault.
 
     culprit: the rank that the fault changes (default: the last); timeout: of the process group, seconds; deadline: of
@@ -143,7 +144,7 @@ async def break_it(
     argv = ("train", "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
     if chosen.one_rank:
         argv += ("--rank", str(guilty))
-    plan = probe.Plan(name, argv, count, base.backend, base.python, deadline, dict(chosen.env))
+    plan = Plan(name, argv, count, base.backend, base.python, deadline, dict(chosen.env))
     run = await probe.execute(case, plan, on_record)
     truth = {
         "fault": name,

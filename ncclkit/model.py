@@ -116,6 +116,8 @@ class Measurement:
     """Name of the run folder it came from."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables set for this run."""
+    graph_us: float | None = None
+    """Time of one call inside a replayed CUDA graph, without Python and its launch; None where none was replayed."""
     expected: float | None = None
     """What this topology should give, busbw in GB/s; None = no derivation."""
 

@@ -14,14 +14,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ncclkit import bandwidth, evidence
+from ncclkit.agent import operations
+from ncclkit.agent.facts import redact
 from ncclkit.case import Case
 from ncclkit.launch import local, slurm
 from ncclkit.model import Fact, Measurement, NcclkitError, from_dict
+from ncclkit.runs import Plan, Run
 from ncclkit.storage import write
 
 TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
@@ -30,68 +33,6 @@ TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 OnRecord = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What one run was asked to do; ``plan.json`` of the run folder."""
-
-    name: str
-    argv: tuple[str, ...]
-    ranks: int
-    backend: str
-    python: str
-    deadline: float
-    """Seconds until evidence is collected and everything is ended."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Every variable that ncclkit set for the ranks."""
-    sizes: tuple[int, ...] = ()
-    """Message sizes in bytes."""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Run:
-    """How one run ended, and what it measured."""
-
-    plan: Plan
-    folder: Path
-    reason: str
-    """``done``, ``failed``, ``deadline`` or ``cancelled``."""
-    seconds: float
-    measurements: tuple[Measurement, ...] = ()
-    expectation: bandwidth.Expectation | None = None
-    problem: str = ""
-
-    def __repr__(self) -> str:
-        return self.say
-
-    @property
-    def name(self) -> str:
-        """Name of the run folder, e.g. ``1-all_reduce``."""
-        return self.folder.name
-
-    @property
-    def say(self) -> str:
-        """The outcome in one sentence."""
-        what = f"{self.plan.ranks} ranks over {self.plan.backend}"
-        if self.reason == "done" and self.measurements and self.plan.ranks == 1:
-            return f"all_reduce works on one rank over {self.plan.backend}; nothing travels there, so no bandwidth."
-        if self.reason == "done" and self.measurements:
-            best = max(self.measurements, key=lambda m: m.busbw or m.algbw)
-            wrong = sum(m.wrong or 0 for m in self.measurements)
-            correct = "every value was right" if not wrong else f"{wrong} values were WRONG"
-            kind = "busbw" if best.busbw is not None else "algbw"
-            speed = f"{best.busbw or best.algbw:.2f} GB/s {kind} at best"
-            return f"all_reduce on {what}: {speed}, {correct} ({self.seconds:.0f} s)."
-        if self.reason == "done":
-            return f"{self.plan.name} on {what} ended well after {self.seconds:.0f} s."
-        ends = {
-            "deadline": f"did not end within its {self.plan.deadline:.0f} s",
-            "failed": "failed",
-            "cancelled": "was cancelled",
-        }
-        problem = f" ({self.problem})" if self.problem else ""
-        return f"{self.plan.name} on {what} {ends.get(self.reason, self.reason)} after {self.seconds:.0f} s{problem}."
 
 
 async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str] | None = None) -> Case:
@@ -141,14 +82,18 @@ async def plan(
     repeats: int = 10,
     deadline: float = 120.0,
     env: Mapping[str, str] | None = None,
+    op: str = "all_reduce",
+    dtype: str = "float32",
 ) -> Plan:
     """Decide what to run from what the host has: NCCL on all GPUs, gloo with two ranks where there is none.
 
-    largest: message size in bytes (default 256 MiB on GPUs, 16 MiB on CPU); deadline: seconds.
+    op: a collective, several joined by commas, or ``all``; dtype: of its elements; largest: message size in bytes
+    (default 256 MiB on GPUs, 16 MiB on CPU); deadline: seconds.
     Raises NcclkitError, in one sentence, for values that cannot work.
     """
     python = _interpreter(python)
     _validate(ranks, backend, largest, repeats, deadline)
+    ops = _operations(op, dtype)
     gpus = await _gpus(case, python)
     chosen = ("nccl" if gpus else "gloo") if backend == "auto" else backend
     count = ranks or (gpus if chosen == "nccl" else 2)
@@ -158,18 +103,11 @@ async def plan(
             f"ask for at most {gpus} ranks or use gloo."
         )
     steps = sizes(largest or (256 * MIB if chosen == "nccl" else 16 * MIB))
-    argv = (
-        "collective",
-        "--backend",
-        chosen,
-        "--sizes",
-        ",".join(map(str, steps)),
-        "--repeats",
-        str(repeats),
-        "--timeout",
-        f"{max(5.0, deadline / 2):.0f}",
-    )
-    return Plan("all_reduce", argv, count, chosen, python, deadline, dict(env or {}), steps)
+    asked = {"backend": chosen, "ops": ",".join(ops), "dtype": dtype, "sizes": ",".join(map(str, steps))}
+    asked |= {"repeats": str(repeats), "timeout": f"{max(5.0, deadline / 2):.0f}"}
+    argv = ("collective", *(word for name, value in asked.items() for word in (f"--{name}", value)))
+    name = ops[0] if len(ops) == 1 else "collectives"
+    return Plan(name, argv, count, chosen, python, deadline, dict(env or {}), steps, ops)
 
 
 async def _gpus(case: Case, python: str) -> int:
@@ -179,6 +117,17 @@ async def _gpus(case: Case, python: str) -> int:
         return int(known)
     answer = await local.check(python)
     return int(answer["gpus"]) if answer["nccl"] else 0
+
+
+def _operations(op: Any, dtype: Any) -> tuple[str, ...]:
+    """The collectives that `op` names; NcclkitError for one that the live test does not know."""
+    if dtype not in operations.DTYPES:
+        raise NcclkitError(f"The dtype must be one of {', '.join(operations.DTYPES)}, but it is {dtype!r}.")
+    named = operations.NAMES if op == "all" else tuple(dict.fromkeys(str(op).replace(" ", "").split(",")))
+    strange = next((name for name in named if name not in operations.NAMES), None)
+    if strange is not None:
+        raise NcclkitError(f"The live test knows {', '.join(operations.NAMES)}, and all, but not {strange!r}.")
+    return named
 
 
 def _validate(ranks: Any, backend: Any, largest: Any, repeats: Any, deadline: Any) -> None:
@@ -217,9 +166,10 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     """Run a plan; whatever happens, the run folder, its events and its measurements are in the case afterwards."""
     folder = case.new_run(plan.name)
     env = recording_env(folder, plan.backend) | dict(plan.env)
+    shown = redact.clean(env)
     with _writing(folder):
-        write(folder / "plan.json", json.dumps(asdict(plan) | {"env": env}, indent=1))
-    on_record({"kind": "plan", "sizes": list(plan.sizes), "ranks": plan.ranks, "env": env})
+        write(folder / "plan.json", json.dumps(asdict(plan) | {"env": shown}, indent=1))
+    on_record({"kind": "plan", "sizes": list(plan.sizes), "ops": list(plan.ops), "ranks": plan.ranks, "env": shown})
     argv = [plan.argv[0], "--folder", str(folder), *plan.argv[1:]]
     started = time.monotonic()
     records: list[dict[str, Any]] = []
@@ -251,13 +201,11 @@ def _writing(folder: Path) -> Iterator[None]:
 def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
     hosts = max(1, slurm.nodes())
-    measured = tuple(
-        from_dict(Measurement, _finish(r, plan) | {"hosts": hosts, "run": folder.name, "env": dict(plan.env)})
-        for r in records
-        if r["kind"] == "measure"
-    )
-    expectation = bandwidth.expect("all_reduce", plan.backend, plan.ranks, case.facts, hosts)
-    measured = tuple(from_dict(Measurement, asdict(m) | {"expected": expectation.value}) for m in measured)
+    made = [_finish(record, plan) for record in records if record["kind"] == "measure"]
+    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts) for op in {m["op"] for m in made}}
+    every = {"hosts": hosts, "run": folder.name, "env": dict(plan.env)}
+    measured = tuple(from_dict(Measurement, row | every | {"expected": limits[row["op"]].value}) for row in made)
+    expectation = limits[measured[0].op] if measured else None
     reading = evidence.read([folder])
     case.add([*measured, *reading.events])
     case.inputs = [row for row in case.inputs if row not in reading.inputs] + reading.inputs

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ncclkit import probe
+from ncclkit.runs import Run
 from ncclkit.evidence.flight import pickles
 from ncclkit.storage import write
 
@@ -35,7 +35,7 @@ KEEP = (
 )
 
 
-def bundle(run: probe.Run, target: Path, about: dict[str, Any]) -> Path:
+def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
     """Keep a run as a recording: a small case folder with machine paths and names replaced, text files gzipped.
 
     about: hardware, versions, date, as said by the recording script; written to ``case.json`` with the ground truth.

@@ -11,11 +11,13 @@ import os
 import statistics
 import time
 
-from . import blackbox, wire
+from . import blackbox, operations, wire
 
 WARMUP = 3
 BATCH_SECONDS = 0.02
 """A batch repeats short calls for about this long, so that the clock's own error does not count."""
+SMALL, CAPTURED = 1 << 20, 20
+"""Up to this many bytes a CUDA graph of this many calls is timed as well: larger messages hide the launch anyway."""
 
 
 def main(argv):
@@ -28,6 +30,8 @@ def _options(argv):
     parser = argparse.ArgumentParser(prog="collective")
     parser.add_argument("--folder", required=True)
     parser.add_argument("--backend", choices=("nccl", "gloo"), required=True)
+    parser.add_argument("--ops", type=lambda text: text.split(","), default=["all_reduce"])
+    parser.add_argument("--dtype", choices=sorted(operations.DTYPES), default="float32")
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], required=True)
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--timeout", type=float, default=30.0)
@@ -48,19 +52,14 @@ def _run(options, rank):
     bound = {"device_id": device} if options.backend == "nccl" else {}
     dist.init_process_group(options.backend, timeout=timedelta(seconds=options.timeout), **bound)
     wire.send("phase", phase="init", rank=rank, nccl=_nccl_version(torch, options.backend))
-    for size in options.sizes:
-        wire.send("phase", phase="size", rank=rank, bytes=size)
-        measured = measure(torch, dist, device, size, options.repeats)
-        if rank == 0:
-            wire.send(
-                "measure",
-                op="all_reduce",
-                bytes=size,
-                dtype="float32",
-                ranks=dist.get_world_size(),
-                backend=options.backend,
-                **measured,
-            )
+    for op in options.ops:
+        for size in options.sizes:
+            operation = operations.Operation(torch, dist, device, op, options.dtype, size)
+            wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
+            measured = measure(torch, operation, options.repeats)
+            if rank == 0:
+                what = {"op": op, "bytes": operation.bytes, "dtype": options.dtype, "ranks": operation.ranks}
+                wire.send("measure", backend=options.backend, **what, **measured)
     dist.barrier(**({"device_ids": [device.index]} if device.type == "cuda" else {}))
     dist.destroy_process_group()
 
@@ -73,68 +72,66 @@ def _nccl_version(torch, backend):
     return ".".join(str(part) for part in torch.cuda.nccl.version()) if backend == "nccl" else ""
 
 
-def measure(torch, dist, device, size, repeats):
-    """Check and time all_reduce of `size` bytes of float32; the same dict on every rank.
+def measure(torch, operation, repeats):
+    """Check and time one `Operation`; the same dict on every rank.
 
-    Keys: time_us (median), p99_us, spread ((p90 - p10) / median), wrong (elements), repeats, and calls (per batch).
+    Keys: time_us (median), p99_us, spread ((p90 - p10) / median), wrong (elements), repeats, calls (per batch), and
+    graph_us (median of a replayed CUDA graph; None on the CPU and for large messages).
     """
-    buffer = torch.empty(max(1, size // 4), dtype=torch.float32, device=device)
-    wrong = check(torch, dist, buffer)
+    dist, device = operation.dist, operation.given.device
+    wrong = operation.check()
     for _ in range(WARMUP):
-        _fill(torch, dist, buffer)
-        once = _batch(torch, dist, buffer, 1)
+        operation.fill()
+        once = _batch(torch, operation, operation.call, 1)
     slowest = torch.tensor([once], dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)  # every rank must make the same number of calls
     calls = int(min(20, max(1, BATCH_SECONDS / max(slowest.item(), 1e-6))))
-    times = []
-    for _ in range(repeats):
-        _fill(torch, dist, buffer)
-        times.append(_batch(torch, dist, buffer, calls) / calls * 1e6)
-    own = torch.tensor([*_summary(times), float(wrong)], dtype=torch.float64, device=device)
+    times = [_fresh(torch, operation, operation.call, calls) / calls for _ in range(repeats)]
+    replayed = _replayed(torch, operation, repeats) if device.type == "cuda" and operation.bytes <= SMALL else 0.0
+    own = torch.tensor([*_summary(times), replayed, float(wrong)], dtype=torch.float64, device=device)
     dist.all_reduce(own)
-    median, p99, spread, wrong = own.tolist()
-    ranks = dist.get_world_size()
+    median, p99, spread, replayed, wrong = own.tolist()
+    mean = 1e6 / operation.ranks
     return {
-        "time_us": median / ranks,
-        "p99_us": p99 / ranks,
-        "spread": spread / ranks,
+        "time_us": median * mean,
+        "p99_us": p99 * mean,
+        "spread": spread / operation.ranks,
+        "graph_us": replayed * mean or None,
         "wrong": int(wrong),
         "repeats": repeats,
         "calls": calls,
     }
 
 
-def check(torch, dist, buffer):
-    """All_reduce values that tell rank and position apart; returns how many elements came out wrong here.
-
-    Element i of rank r is (r + 1) * (i % 251 + 1): the sum is exact in float32 up to 360 ranks, a missing or doubled
-    rank changes it, and so does a chunk that landed in the wrong place, since 251 is prime.
-    """
-    ranks = dist.get_world_size()
-    pattern = torch.arange(buffer.numel(), device=buffer.device).remainder_(251).add_(1).to(torch.float32)
-    buffer.copy_(pattern).mul_(dist.get_rank() + 1)
-    dist.all_reduce(buffer)
-    return int((buffer != pattern.mul_(ranks * (ranks + 1) // 2)).sum())
+def _replayed(torch, operation, repeats):
+    """Seconds of one call inside a replayed CUDA graph: what NCCL takes without Python and the launch of each call."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CAPTURED):
+            operation.call()
+    times = [_fresh(torch, operation, graph.replay, 1) / CAPTURED for _ in range(repeats)]
+    return statistics.median(times)
 
 
-def _fill(torch, dist, buffer):
-    """Fresh values, so that sums of repeated calls stay finite: 1e-12 grows by the rank count with every call."""
-    buffer.fill_(1e-12 * (dist.get_rank() + 1))
+def _fresh(torch, operation, call, calls):
+    operation.fill()
+    return _batch(torch, operation, call, calls)
 
 
-def _batch(torch, dist, buffer, calls):
-    """Seconds that `calls` back-to-back all_reduces of `buffer` take on this rank."""
-    dist.barrier(**({"device_ids": [buffer.device.index]} if buffer.is_cuda else {}))
-    if not buffer.is_cuda:
+def _batch(torch, operation, call, calls):
+    """Seconds that `calls` back-to-back calls take on this rank."""
+    device = operation.given.device
+    operation.dist.barrier(**({"device_ids": [device.index]} if device.type == "cuda" else {}))
+    if device.type != "cuda":
         start = time.perf_counter()
         for _ in range(calls):
-            dist.all_reduce(buffer)
+            call()
         return time.perf_counter() - start
     first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     first.record()
     for _ in range(calls):
-        dist.all_reduce(buffer)
+        call()
     last.record()
     last.synchronize()
     return first.elapsed_time(last) / 1e3

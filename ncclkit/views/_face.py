@@ -60,7 +60,7 @@ def _controls(values: Mapping[str, Any]) -> dict[str, W.Widget]:
         "largest": (W.Dropdown, {"options": _form.choices(values["largest"])}),
         "repeats": (W.BoundedIntText, {"min": few, "max": many}),
         "deadline": (W.BoundedFloatText, {"min": least, "max": longest}),
-        "backend": (W.Dropdown, {"options": _form.BACKENDS}),
+        **{name: (W.Dropdown, {"options": options}) for name, options in _form.CHOICES.items()},
         "env": (W.Textarea, {"rows": 3, "placeholder": "NCCL_DEBUG=INFO"}),
     }
     shown = dict(values) | {"env": _form.lines(values["env"])}

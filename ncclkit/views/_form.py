@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ncclkit import plots
+from ncclkit.agent import operations
 from ncclkit.model import NcclkitError
 
 DEFAULTS: dict[str, Any] = {
@@ -17,11 +18,13 @@ DEFAULTS: dict[str, Any] = {
     "repeats": 10,
     "deadline": 120.0,
     "backend": "auto",
+    "op": "all_reduce",
+    "dtype": "float32",
     "env": {},
 }
 """Every value of the form, named as `ncclkit.probe.plan` names them: the training interpreter (empty: the workbook's
 own), ranks and largest size in bytes (0: by what the host has), timed batches per size, deadline in seconds, backend,
-and the variables to set."""
+collective (or ``all``), type of its elements, and the variables to set."""
 
 LABELS = {
     "python": "Training Python",
@@ -30,10 +33,12 @@ LABELS = {
     "repeats": "Batches per size",
     "deadline": "Deadline (s)",
     "backend": "Backend",
+    "op": "Collective",
+    "dtype": "Elements",
     "env": "Variables",
 }
 LIMITS = {"ranks": (0, 4096), "largest": (0, 2**36), "repeats": (1, 10_000), "deadline": (1.0, 86_400.0)}
-BACKENDS = ("auto", "nccl", "gloo")
+CHOICES = {"backend": ("auto", "nccl", "gloo"), "op": (*operations.NAMES, "all"), "dtype": tuple(operations.DTYPES)}
 SIZES = tuple(4**power for power in range(5, 18))
 """1 KiB to 16 GiB in factors of four."""
 
@@ -47,8 +52,9 @@ def check(given: Mapping[str, Any]) -> dict[str, Any]:
     values = DEFAULTS | dict(given)
     for name, (low, high) in LIMITS.items():
         values[name] = _bounded(name, values[name], low, high)
-    if values["backend"] not in BACKENDS:
-        raise NcclkitError(f"The backend must be one of {', '.join(BACKENDS)}, but it is {values['backend']!r}.")
+    for name, known in CHOICES.items():
+        if values[name] not in known:
+            raise NcclkitError(f"{LABELS[name]} must be one of {', '.join(known)}, but it is {values[name]!r}.")
     values["python"] = _interpreter(values["python"])
     values["env"] = variables(values["env"])
     return values

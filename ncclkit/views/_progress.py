@@ -27,7 +27,8 @@ class Progress:
 
     def __init__(self, ranks: int) -> None:
         self.stages = dict.fromkeys(range(ranks), "waiting")
-        self.sizes: list[int] = []
+        self.planned = 0
+        self.op = ""
         self.now: int | None = None
         self.log: deque[str] = deque(maxlen=LOG_LINES)
         self.errors: dict[int, str] = {}
@@ -57,7 +58,7 @@ class Progress:
 
     def share(self) -> float:
         """Part of the planned sizes that is measured, 0 to 1."""
-        return min(1.0, len(self._measured) / len(self.sizes)) if self.sizes else 0.0
+        return min(1.0, len(self._measured) / self.planned) if self.planned else 0.0
 
     def words(self) -> str:
         """One line: what is done, what is under way, who is behind."""
@@ -67,8 +68,8 @@ class Progress:
         if not self._measured and self.now is None:
             return f"Starting {plural(len(self.stages), 'rank')}{self._behind()}" if self.stages else "Planning"
         count = len(self._measured)
-        done = f"{count} of {plural(len(self.sizes), 'size')}" if self.sizes else plural(count, "size")
-        doing = f", now {plots.size(self.now)}" if self.now is not None and self.share() < 1 else ""
+        done = f"{count} of {plural(self.planned, 'size')}" if self.planned else plural(count, "size")
+        doing = f", now {self.op} {plots.size(self.now)}" if self.now is not None and self.share() < 1 else ""
         return f"{done} measured{doing}{self._behind()}"
 
     def lights(self) -> Html:
@@ -96,12 +97,12 @@ class Progress:
         rank, phase = int(record["rank"]), str(record["phase"])
         self.stages[rank] = phase
         if phase == "size":
-            self.now = int(record["bytes"])
+            self.now, self.op = int(record["bytes"]), str(record.get("op", ""))
         if phase == "error":
             self.errors[rank] = str(record.get("error", ""))
 
     def _plan(self, record: Mapping[str, Any]) -> None:
-        self.sizes = [int(count) for count in record["sizes"]]
+        self.planned = len(record["sizes"]) * max(1, len(record.get("ops", ())))
         self.stages = dict.fromkeys(range(min(int(record.get("ranks", 0)), MOST)), "waiting") | self.stages
 
     def _measure(self, record: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from ncclkit import bandwidth, plots, probe, tune
 from ncclkit.case import Case
 from ncclkit.model import Advice, Measurement
+from ncclkit.runs import Run
 from ncclkit.views._base import Chart, View
 from ncclkit.views._form import variables as pairs
 from ncclkit.views._html import Html, el, join
@@ -35,15 +36,17 @@ def live_test(
     *,
     repeats: int = 10,
     backend: str = "auto",
+    op: str = "all_reduce",
+    dtype: str = "float32",
 ) -> LiveTest:
     """The form of the live test, filled in; ``run = await live.run()`` runs what it says.
 
-    python: training interpreter (empty: this one); ranks, and largest size in
+    op: a collective, or ``all``; python: training interpreter (empty: this one); ranks, and largest size in
     bytes (0: by what the host has); deadline in seconds; variables: NAME=VALUE
     separated by blanks or lines.  Raises NcclkitError for values that do not fit.
     """
 
-    async def start(values: dict[str, Any], on_record: Callable[[dict[str, Any]], None]) -> probe.Run:
+    async def start(values: dict[str, Any], on_record: Callable[[dict[str, Any]], None]) -> Run:
         return await probe.probe(case, on_record, **values)
 
     def expect(m: Measurement) -> tuple[float | None, str]:
@@ -57,6 +60,8 @@ def live_test(
         "env": pairs(variables),
         "repeats": repeats,
         "backend": backend,
+        "op": op,
+        "dtype": dtype,
     }
     return LiveTest(case, start, values, expect)
 
@@ -68,7 +73,7 @@ def judged(expectation: bandwidth.Expectation | None) -> tuple[float | None, str
     return expectation.value, ALLOWS.get(expectation.limit, "what is expected")
 
 
-def curve_view(run: probe.Run) -> Chart:
+def curve_view(run: Run) -> Chart:
     """Bandwidth against message size, the expectation drawn, and under it where that comes from; time for one rank."""
     if run.measurements and run.plan.ranks == 1:
         return Chart(plots.latency(run.measurements))
@@ -88,15 +93,15 @@ def measurements_view(source: Any) -> View:
 
 def _cut_short(source: Any) -> str:
     """What a run that did not end well says of itself; its speeds are of what came before."""
-    return source.say if isinstance(source, probe.Run) and source.reason != "done" else ""
+    return source.say if isinstance(source, Run) and source.reason != "done" else ""
 
 
-def tuning_view(source: probe.Run | Iterable[Advice]) -> View:
+def tuning_view(source: Run | Iterable[Advice]) -> View:
     """What to set, with its reason, its check and its risk: drawn from a run's numbers, or advice as it is given."""
-    if isinstance(source, probe.Run) and source.reason != "done":
+    if isinstance(source, Run) and source.reason != "done":
         return View("Nothing is advised from a live test that did not end well", Html(""))
-    if isinstance(source, probe.Run):
-        source = tune.advise(source.measurements, source.expectation)
+    if isinstance(source, Run):
+        source = tune.advise(source.curve, source.expectation)
     rows = list(source)
     cards = (el("section", advice_part(advice), cls="nk-card") for advice in rows)
     return View(f"{plural(len(rows), 'piece')} of advice" if rows else "These numbers ask for no change", join(*cards))

@@ -25,6 +25,7 @@ FILES = {
 }
 """The files of a case folder, each with one line of explanation (the contract is DESIGN's section 4)."""
 
+HEAD = ("Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "Time, median", "Time, p99", "algbw GB/s")
 MAIL = "A colleague opens it with ncclkit.Case.open(folder), or reads report.html in any browser."
 
 
@@ -34,9 +35,13 @@ def measurement_table(rows: Iterable[Measurement], expected: float | None = None
     The run stands in the row only where there are several: on paper a wide table would be cut.
     """
     rows = list(rows)
-    head = ("Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "Time, median", "Time, p99", "algbw GB/s", "Run")
-    shown = len(head) if len({(m.op, m.run) for m in rows}) > 1 else len(head) - 1
-    return fit(table(head[:shown], [_measured(m, m.expected or expected)[:shown] for m in rows], "nk-numbers"))
+    head = [*HEAD, *(["In a CUDA graph"] if (graph := any(m.graph_us for m in rows)) else [])]
+    head += ["Run"] if (several := len({(m.op, m.run) for m in rows}) > 1) else []
+    body = []
+    for m in rows:
+        cells = [*_measured(m, m.expected or expected), *([plots.duration(m.graph_us)] if graph else [])]
+        body.append(cells + ([", ".join(filter(None, (m.op, m.run)))] if several else []))
+    return fit(table(head, body, "nk-numbers"))
 
 
 def case_view(case: Case) -> View:
@@ -69,7 +74,6 @@ def _measured(m: Measurement, expected: float | None) -> tuple[object, ...]:
         plots.duration(m.time_us),
         plots.duration(m.p99_us),
         plots.number(m.algbw),
-        ", ".join(filter(None, (m.op, m.run))),
     )
 
 

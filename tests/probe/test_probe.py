@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from ncclkit import faults, probe, recording
+from ncclkit.agent.operations import NAMES
 from ncclkit.case import Case
 from ncclkit.diagnose import diagnose
 from ncclkit.model import NcclkitError
+from ncclkit.runs import Run
 from tests.processes import leftovers
 
 
 @pytest.fixture(scope="module")
-def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, probe.Run, list[dict[str, Any]]]:
+def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, Run, list[dict[str, Any]]]:
     """One case with the facts and one healthy live test."""
     case, records = Case.open(tmp_path_factory.mktemp("case")), []
     asyncio.run(probe.inspect(case))
@@ -25,7 +27,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, probe.Run, l
     return case, run, records
 
 
-def test_measures_and_checks(walked: tuple[Case, probe.Run, list[dict[str, Any]]]) -> None:
+def test_measures_and_checks(walked: tuple[Case, Run, list[dict[str, Any]]]) -> None:
     _, run, _ = walked
     assert run.reason == "done"
     assert [m.bytes for m in run.measurements] == list(probe.sizes(1 << 20))
@@ -36,7 +38,7 @@ def test_measures_and_checks(walked: tuple[Case, probe.Run, list[dict[str, Any]]
     assert "every value was right" in run.say and repr(run) == run.say
 
 
-def test_progress_arrives_before_the_end(walked: tuple[Case, probe.Run, list[dict[str, Any]]]) -> None:
+def test_progress_arrives_before_the_end(walked: tuple[Case, Run, list[dict[str, Any]]]) -> None:
     records = walked[2]
     kinds = [r["kind"] for r in records]
     assert kinds[0] == "plan" and kinds.index("measure") < kinds.index("end")
@@ -44,13 +46,13 @@ def test_progress_arrives_before_the_end(walked: tuple[Case, probe.Run, list[dic
     assert first["algbw"] > 0 and first["busbw"] > 0
 
 
-def test_every_variable_that_was_set_stands_in_the_plan(walked: tuple[Case, probe.Run, list[dict[str, Any]]]) -> None:
+def test_every_variable_that_was_set_stands_in_the_plan(walked: tuple[Case, Run, list[dict[str, Any]]]) -> None:
     _, run, records = walked
     assert records[0]["env"]["TORCH_FR_BUFFER_SIZE"] == "2000"
     assert '"TORCH_FR_BUFFER_SIZE": "2000"' in (run.folder / "plan.json").read_text()
 
 
-def test_the_folder_is_the_case(walked: tuple[Case, probe.Run, list[dict[str, Any]]]) -> None:
+def test_the_folder_is_the_case(walked: tuple[Case, Run, list[dict[str, Any]]]) -> None:
     case, run, _ = walked
     assert case.path is not None
     again = Case.open(case.path)
@@ -59,10 +61,20 @@ def test_the_folder_is_the_case(walked: tuple[Case, probe.Run, list[dict[str, An
     assert again.fact("cpu.usable") and again.fact("software.torch")
 
 
-def test_a_healthy_run_has_no_culprit(walked: tuple[Case, probe.Run, list[dict[str, Any]]]) -> None:
+def test_a_healthy_run_has_no_culprit(walked: tuple[Case, Run, list[dict[str, Any]]]) -> None:
     """This host's own facts may deserve a remark; the run itself must not."""
     found = diagnose(walked[0]).findings
     assert [f for f in found if f.culprits.get("ranks")] == []
+
+
+def test_every_collective_is_measured_and_checked(tmp_path: Path) -> None:
+    run = asyncio.run(probe.probe(Case.open(tmp_path), op="all", backend="gloo", ranks=3, largest=4096, repeats=2))
+    assert run.reason == "done" and run.name == "1-collectives", run.problem
+    assert {m.op for m in run.measurements} == set(NAMES) and {m.wrong for m in run.measurements} == {0}
+    assert all(m.busbw and m.graph_us is None for m in run.measurements)
+    assert run.say.startswith("7 collectives on 3 ranks over gloo: all_reduce ") and {m.op for m in run.curve} == {
+        "all_reduce"
+    }
 
 
 BROKEN = [fault.name for fault in faults.FAULTS.values() if fault.cause and "gloo" in fault.backends]
@@ -105,6 +117,8 @@ def test_a_recording_is_clean_and_tells_its_truth(tmp_path: Path) -> None:
         ({"python": 7}, "path in quotes"),
         ({"largest": "big"}, "bytes"),
         ({"repeats": 0}, "repeats"),
+        ({"op": "all_reduce,gossip"}, "not 'gossip'"),
+        ({"dtype": "float8"}, "must be one of float32"),
     ],
 )
 def test_bad_choices_are_one_sentence(tmp_path: Path, choices: dict[str, Any], says: str) -> None:

@@ -1,0 +1,131 @@
+"""The collectives of the live test: what each rank gives, what it must get, how many bytes that is.
+
+Every rank works out by itself what it must receive, so a wrong rank, a wrong order and a dropped chunk show as wrong
+elements.  Sizes are those of nccl-tests: S is the larger of what a rank sends and receives.
+"""
+
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv")
+DTYPES = {"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8, "int32": 31, "int64": 63, "uint8": 8}
+"""Type → bits of the integers that it holds exactly."""
+PRIME = 251
+"""Period of the values along a message: no power of two, so a chunk in the wrong place shows."""
+SHARED = ("all_gather", "reduce_scatter", "all_to_all")
+"""Operations whose message is made of one part per rank."""
+
+
+class Operation:
+    """One collective on one message size: its tensors, the call, the check."""
+
+    def __init__(self, torch, dist, device, name, dtype, size):
+        self.torch, self.dist, self.name = torch, dist, name
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        kind = getattr(torch, dtype)
+        self.bits, self.item = DTYPES[dtype], torch.empty((), dtype=kind).element_size()
+        count = max(1, size // self.item)
+        self.part = max(1, count // self.ranks) if name in SHARED else count
+        self.count = self.part * self.ranks if name in SHARED else count
+        given = self.part if name == "all_gather" else self.count
+        self.given = torch.empty(given, dtype=kind, device=device)
+        self.got = self.given if name in ("all_reduce", "broadcast", "reduce") else self._room(kind, device)
+        self.bytes = self.count * self.item
+
+    def _room(self, kind, device):
+        return self.torch.empty(self.part if self.name == "reduce_scatter" else self.count, dtype=kind, device=device)
+
+    def call(self):
+        """The collective, once; on a GPU it is only enqueued."""
+        dist, name = self.dist, self.name
+        # torch 2.13 renamed two of them
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        if name == "all_reduce":
+            dist.all_reduce(self.given)
+        elif name == "all_gather":
+            gather(self.got, self.given)
+        elif name == "reduce_scatter":
+            scatter(self.got, self.given)
+        elif name == "broadcast":
+            dist.broadcast(self.given, src=0)
+        elif name == "reduce":
+            dist.reduce(self.given, dst=0)
+        elif name == "all_to_all":
+            dist.all_to_all_single(self.got, self.given)
+        else:
+            self._pass_on()
+
+    def _pass_on(self):
+        """Send to the next rank, receive from the one before; one rank alone only copies."""
+        if self.ranks == 1:
+            self.got.copy_(self.given)
+            return
+        pair = [
+            self.dist.P2POp(self.dist.isend, self.given, (self.rank + 1) % self.ranks),
+            self.dist.P2POp(self.dist.irecv, self.got, (self.rank - 1) % self.ranks),
+        ]
+        for work in self.dist.batch_isend_irecv(pair):
+            work.wait()
+
+    def fill(self):
+        """Values for timing, so that sums of repeated calls stay finite: 1e-12 grows by the rank count each call."""
+        self.given.fill_(1e-12 * (self.rank + 1) if self.given.is_floating_point() else 0)
+
+    @property
+    def summed(self):
+        """True where values of all ranks are added up."""
+        return self.name in ("all_reduce", "reduce_scatter", "reduce")
+
+    def check(self):
+        """Call it on values that tell ranks and places apart; returns how many elements came out wrong here."""
+        self.given.copy_(self._given(self.rank))
+        if self.got is not self.given:
+            self.got.fill_(0)
+        self.call()
+        wanted = self._wanted()
+        return 0 if wanted is None else int((self.got != wanted.to(self.got.dtype)).sum())
+
+    def _weights(self):
+        """What each rank multiplies its values by in sums, and into how many groups the ranks are split.
+
+        1, 2, 3 … as far as the sum leaves room for values above 1.  Of many ranks and a narrow type each place gets
+        the values of one group only, so that every sum is exact.
+        """
+        most, limit = self.ranks, (1 << self.bits) - 1
+        groups = -(-3 * self.ranks // limit)
+        while True:
+            weights = [1 + rank // groups % most for rank in range(self.ranks)]
+            if most == 1 or 3 * sum(weights[::groups]) <= limit:
+                return weights, groups
+            most -= 1
+
+    def _given(self, rank):
+        """What a rank gives: element i is (i + 31 rank) mod 251 + 1, in sums (i mod p + 1) times the rank's weight."""
+        place = self.torch.arange(self.given.numel(), device=self.given.device)
+        if not self.summed:
+            return (place + 31 * rank) % PRIME + 1
+        weights, groups = self._weights()
+        values = self._values(place, weights, groups) * weights[rank]
+        return values if groups == 1 else values * (place % groups == rank % groups)
+
+    def _values(self, place, weights, groups):
+        largest = max(sum(weights[group::groups]) for group in range(groups))
+        return place % max(1, min(PRIME, ((1 << self.bits) - 1) // largest)) + 1
+
+    def _wanted(self):
+        """What must have arrived here; None on a rank that receives nothing."""
+        cat = self.torch.cat
+        if self.name == "broadcast":
+            return self._given(0)
+        if self.name == "send_recv":
+            return self._given((self.rank - 1) % self.ranks)
+        if self.name == "all_gather":
+            return cat([self._given(rank) for rank in range(self.ranks)])
+        mine = slice(self.rank * self.part, (self.rank + 1) * self.part)
+        if self.name == "all_to_all":
+            return cat([self._given(rank)[mine] for rank in range(self.ranks)])
+        if self.name == "reduce" and self.rank != 0:
+            return None
+        weights, groups = self._weights()
+        place = self.torch.arange(self.count, device=self.given.device)
+        sums = self.torch.tensor([sum(weights[group::groups]) for group in range(groups)], device=place.device)
+        total = self._values(place, weights, groups) * sums[place % groups]
+        return total[mine] if self.name == "reduce_scatter" else total

@@ -1,0 +1,97 @@
+"""One run of the live test or the lab: what it was asked to do, how it ended, what it measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ncclkit.bandwidth import Expectation
+from ncclkit.model import Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one run was asked to do; ``plan.json`` of the run folder."""
+
+    name: str
+    argv: tuple[str, ...]
+    ranks: int
+    backend: str
+    python: str
+    deadline: float
+    """Seconds until evidence is collected and everything is ended."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Every variable that ncclkit set for the ranks."""
+    sizes: tuple[int, ...] = ()
+    """Message sizes in bytes, each of which is measured for each of `ops`."""
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Run:
+    """How one run ended, and what it measured."""
+
+    plan: Plan
+    folder: Path
+    reason: str
+    """``done``, ``failed``, ``deadline`` or ``cancelled``."""
+    seconds: float
+    measurements: tuple[Measurement, ...] = ()
+    expectation: Expectation | None = None
+    problem: str = ""
+
+    def __repr__(self) -> str:
+        return self.say
+
+    @property
+    def name(self) -> str:
+        """Name of the run folder, e.g. ``1-all_reduce``."""
+        return self.folder.name
+
+    @property
+    def say(self) -> str:
+        """The outcome in one sentence."""
+        what = f"{self.plan.ranks} ranks over {self.plan.backend}"
+        if self.reason == "done" and self.measurements and self.plan.ranks == 1:
+            return f"{self._named} on one rank over {self.plan.backend}; nothing travels there, so no bandwidth."
+        if self.reason == "done" and self.measurements:
+            wrong = sum(m.wrong or 0 for m in self.measurements)
+            correct = "every value was right" if not wrong else f"{wrong} values were WRONG"
+            return f"{self._reached(what)} at best, {correct} ({self.seconds:.0f} s)."
+        if self.reason == "done":
+            return f"{self.plan.name} on {what} ended well after {self.seconds:.0f} s."
+        ends = {
+            "deadline": f"did not end within its {self.plan.deadline:.0f} s",
+            "failed": "failed",
+            "cancelled": "was cancelled",
+        }
+        problem = f" ({self.problem})" if self.problem else ""
+        return f"{self.plan.name} on {what} {ends.get(self.reason, self.reason)} after {self.seconds:.0f} s{problem}."
+
+    @property
+    def curve(self) -> tuple[Measurement, ...]:
+        """What was measured of the first collective, the one that `expectation` speaks of."""
+        return tuple(m for m in self.measurements if m.op == self.measurements[0].op)
+
+    @property
+    def _named(self) -> str:
+        ops = list(dict.fromkeys(m.op for m in self.measurements))
+        return f"{', '.join(ops)} work{'s' if len(ops) == 1 else ''}"
+
+    def _reached(self, what: str) -> str:
+        """``all_reduce on 2 ranks over gloo: 1.20 GB/s busbw``, or the best of each where there are several."""
+        best: dict[str, Measurement] = {}
+        for m in self.measurements:
+            if m.op not in best or _speed(m) > _speed(best[m.op]):
+                best[m.op] = m
+        kind = "busbw" if all(m.busbw is not None for m in best.values()) else "algbw"
+        if len(best) == 1:
+            ((op, m),) = best.items()
+            return f"{op} on {what}: {_speed(m):.2f} GB/s {kind}"
+        each = ", ".join(f"{op} {_speed(m):.2f}" for op, m in best.items())
+        return f"{len(best)} collectives on {what}: {each} GB/s {kind}"
+
+
+def _speed(m: Measurement) -> float:
+    return m.busbw or m.algbw
