@@ -88,3 +88,36 @@ def test_gloo_takes_whole_names_only():
     assert choose.gloo_named(entries(), "eth0,ibs0") == "eth0"
     with pytest.raises(Unread, match="GLOO_SOCKET_IFNAME=eth names eth, but"):
         choose.gloo_named(entries(), "eth")
+
+
+def port(device, number=1, state="ACTIVE", layer="InfiniBand"):
+    return {"device": device, "port": number, "state": state, "link_layer": layer}
+
+
+PORTS = [
+    port("mlx5_0"),
+    port("mlx5_1", layer="Ethernet"),
+    port("mlx5_2", state="DOWN"),
+    port("mlx5_10"),
+    port("mlx5_10", 2),
+    port("rdmap16s27", layer="Unspecified"),  # EFA: only through its net plugin
+]
+
+
+@pytest.mark.parametrize(
+    "environ, taken",
+    [
+        ({}, "mlx5_0:1 mlx5_1:1 mlx5_10:1 mlx5_10:2"),
+        ({"NCCL_IB_HCA": "mlx5_1"}, "mlx5_1:1 mlx5_10:1 mlx5_10:2"),
+        ({"NCCL_IB_HCA": "=mlx5_1"}, "mlx5_1:1"),
+        ({"NCCL_IB_HCA": "=mlx5_10:2,mlx5_0"}, "mlx5_0:1 mlx5_10:2"),
+        ({"NCCL_IB_HCA": "^mlx5_1"}, "mlx5_0:1"),
+        ({"NCCL_IB_HCA": "^=mlx5_1"}, "mlx5_0:1 mlx5_10:1 mlx5_10:2"),
+        ({"NCCL_IB_HCA": "mlx5_2"}, ""),
+        ({"NCCL_IB_DISABLE": "1"}, ""),
+        ({"NCCL_NET": "Socket"}, ""),
+        ({"NCCL_NET": "ib"}, "mlx5_0:1 mlx5_1:1 mlx5_10:1 mlx5_10:2"),
+    ],
+)
+def test_rdma_ports(environ, taken):
+    assert choose.hcas(PORTS, environ) == taken.split()

@@ -49,6 +49,10 @@ TEXTS = st.one_of(
             "1",
             '{"libraries": 1}',
             '{"libraries": [2]}',
+            '{"gpus": [{"power": {"error": 1}, "throttle": null}]}',
+            '{"gpus": [7]}',
+            "NCCL_CONF_FILE=x\nexport NCCL_DEBUG=INFO\nNCCL_IB_HCA = x",
+            "nvidia0 nvidia1",
         ]
     ),
 )
@@ -67,6 +71,13 @@ class Garbage(Machine):
                 "NCCL_SOCKET_IFNAME": texts[-1],
                 "HOME": "/h",
                 "MASTER_PORT": texts[0],
+                "NCCL_IB_HCA": texts[0],
+                "NCCL_IB_GID_INDEX": "3",
+                "NCCL_TOPO_FILE": "/" + texts[-1],
+                "CUDA_VISIBLE_DEVICES": "0,1",
+                "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": texts[0],
+                "WORLD_SIZE": texts[0],
+                "RANK": texts[-1],
             },
         )
 

@@ -115,7 +115,7 @@ def test_the_agent_runs_from_one_file_without_site_packages(tmp_path):
     code = "import json\nfrom agent import facts\nfor fact in facts.collect(torch=False): print(json.dumps(fact))\n"
     (source / "__main__.py").write_text(code)
     zipapp.create_archive(source, target)
-    command = [sys.executable, "-I", "-S", str(target)]
+    command = [sys.executable, "-I", "-S", "-E", str(target)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     rows = {row["name"]: row for row in map(json.loads, run.stdout.splitlines())}
     assert run.stderr == "" and rows["net.loopback.bandwidth"]["value"] > 0

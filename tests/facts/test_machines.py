@@ -73,8 +73,43 @@ def test_wrong_settings_are_problems_and_legal_ones_notes():
         ("device", "NCCL_SOCKET_IFNAME"),
         ("device", "GLOO_SOCKET_IFNAME"),
         ("device", "NCCL_IB_HCA"),
+        ("misspelt", "NCCL_DEBUG"),  # these four stand in the file that NCCL_CONF_FILE names
+        ("misspelt", "NCCL_IB_TC"),
+        ("value", "NCCL_SOCKET_NTHREADS"),
+        ("value", "NCCL_IB_RETRY_CNT"),
     }
     notes = {(row["kind"], row["name"]) for row in values("rdma-misnamed", "env.notes")}
-    assert notes == {("renamed", "NCCL_ASYNC_ERROR_HANDLING"), ("harmful", "NCCL_P2P_DISABLE")}
+    assert notes == {
+        ("renamed", "NCCL_ASYNC_ERROR_HANDLING"),
+        ("harmful", "NCCL_P2P_DISABLE"),
+        ("harmful", "NCCL_ALGO"),
+    }
     shadowed = [(row["name"], row["value"]) for row in values("h200-x8-slurm", "env.notes")]
     assert shadowed == [("NCCL_DEBUG", "WARN"), ("NCCL_IB_TIMEOUT", "18")]
+
+
+def test_settings_that_this_host_cannot_fulfil():
+    said = {row["name"]: (row["kind"], row["problem"]) for row in values("rtx4090-x2-roce", "env.problems")}
+    assert said == {
+        "NCCL_IB_HCA": ("device", "no active port is left: mlx5_1:1 is DOWN"),
+        "NCCL_IB_TIMEOUT": ("value", "outside 1 to 31"),
+        "CUDA_VISIBLE_DEVICES": ("device", "this host has 2 GPUs, so 2 does not exist and ends the list for CUDA"),
+        "NCCL_TOPO_FILE": (
+            "path",
+            "there is no file /opt/azure/ndv4-topo.xml, which is ignored without a word or ends the job",
+        ),
+    }
+    notes = [(row["kind"], row["name"]) for row in values("rtx4090-x2-roce", "env.notes")]
+    assert notes == [("overruled", "NCCL_DEBUG_SUBSYS")]
+
+
+def test_a_driver_mismatch_is_said_in_the_words_of_nvidia_smi():
+    known = read(next(path for path in MACHINES if path.name == "driver-mismatch"))
+    assert "Driver/library version mismatch NVML library version: 550.163" in known["gpu.nvidia_smi"]["why"]
+    assert known["gpu.driver"]["value"] != known["gpu.library"]["value"]
+
+
+def test_nvml_speaks_where_nvidia_smi_is_missing():
+    known = read(next(path for path in MACHINES if path.name == "nvml-only"))
+    assert known["gpu.0.power"]["source"] == "NVML through nvidia-ml-py" and known["gpu.0.power"]["unit"] == "W"
+    assert known["gpu.0.mig"]["why"] == "NVML says: Not Supported"

@@ -46,6 +46,11 @@ def test_a_recording_does_not_name_the_machine():
         "host0 192.0.2.1/24 127.0.0.1 2001:db8::2 /home/user/x"
     )
     assert hidden("110.1.2.3 10.1.2.33 node-7.clusters") == "110.1.2.3 10.1.2.33 node-7.clusters"
+    gid, address = "fe80:0000:0000:0000:5a52:8e03:0012:3456", "0000:0000:0000:0000:0000:ffff:0a01:0203"
+    assert hidden(f"{gid} {address} {gid}") == (
+        "fe80:0000:0000:0000:0000:00ff:fe00:0001 0000:0000:0000:0000:0000:ffff:c000:0202 "
+        "fe80:0000:0000:0000:0000:00ff:fe00:0001"
+    )
     gpu, none = "GPU-1b5c0e6a-0b1c-4d5e-8f90-123456789abc", "GPU-00000000-0000-0000-0000-000000000000"
     assert hidden(f"<serial>1654</serial><uuid>{gpu}</uuid> {gpu}") == f"<serial>0</serial><uuid>{none}</uuid> {none}"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclkit.agent.facts import checks, names, variables
+from ncclkit.agent.facts import checks, conf, conflicts, devices, names, network, variables
 from ncclkit.agent.facts.machine import Machine, Unread
 
 
@@ -25,6 +25,15 @@ from ncclkit.agent.facts.machine import Machine, Unread
         ("NCCL_DEBUG_SUBSYS", "INIT,NETT", "value", "NET"),
         ("TORCH_DISTRIBUTED_DEBUG", "1", "value", "DETAIL"),
         ("MASTER_PORT", "99999", "value", "1024"),
+        ("NCCL_IB_TIMEOUT", "32", "value", "five bits"),
+        ("NCCL_IB_RETRY_CNT", "15", "value", "three bits"),
+        ("NCCL_CROSS_NIC", "3", "value", "2 if needed"),
+        ("NCCL_MAX_NCHANNELS", "128", "value", "between the two"),
+        ("NCCL_SOCKET_IFNAME", '"eth0"', "value", "without them"),
+        ("TORCH_NCCL_BLOCKING_WAIT", "on", "value", "0 or 1"),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "many", "value", "whole number"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "4", "value", "tear down"),
+        ("NCCL_LL_THRESHOLD", "0", "renamed", "NCCL_PROTO"),
     ],
 )
 def test_wrong(name, value, kind, words):
@@ -54,6 +63,11 @@ def test_wrong(name, value, kind, words):
         ("GLOO_SOCKET_IFNAME", "eth0"),
         ("UCX_WHATEVER", "x"),
         ("OMP_NUM_THREADS", "4,2"),
+        ("NCCL_IB_TIMEOUT", "22"),
+        ("NCCL_CTA_POLICY", "EFFICIENCY|ZERO"),
+        ("NCCL_IB_QUERY_PORT_SPEED", "1"),  # of NCCL 2.30.7, in no user guide
+        ("TORCH_NCCL_BLOCKING_WAIT", "Yes"),
+        ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "600s"),  # torch reads 600
     ],
 )
 def test_right(name, value):
@@ -61,28 +75,164 @@ def test_right(name, value):
 
 
 def test_tables_do_not_overlap():
-    tables = [names.FLAGS, names.NUMBERS, names.TEXTS, set(names.CHOICES)]
+    tables = [names.FLAGS, names.NUMBERS, names.TEXTS, names.TORCH_FLAGS, names.TORCH_NUMBERS, set(names.CHOICES)]
     assert sum(map(len, tables)) == len(set().union(*tables))
+
+
+def test_rules_speak_of_known_names():
+    named = {rule[1] for rule in conflicts.RULES} | {rule[3] for rule in conflicts.RULES} | set(names.RANGES)
+    named |= set().union(*conflicts.BOUNDS) | devices.FILES | devices.WRITTEN | set(conflicts.HARMFUL)
+    elsewhere = {"LD_PRELOAD", "CUDA_LAUNCH_BLOCKING"}
+    assert named - names.KNOWN == elsewhere and all(names.SCOPE.match(name) for name in named)
+
+
+def port(device, state="ACTIVE", layer="Ethernet", gids=()):
+    rows = [{"index": index, "type": kind} for index, kind in gids]
+    return {"device": device, "port": 1, "state": state, "link_layer": layer, "gids": rows}
+
+
+V1, V2 = "IB/RoCE v1", "RoCE v2"
 
 
 @pytest.mark.parametrize(
     "values, ports, kinds",
     [
-        ({"NCCL_IB_HCA": "mlx5"}, ["mlx5_0"], []),
-        ({"NCCL_IB_HCA": "=mlx5_0:1"}, ["mlx5_0"], []),
-        ({"NCCL_IB_HCA": "^mlx5_7"}, ["mlx5_0"], []),
-        ({"NCCL_IB_HCA": "mlx5_7"}, ["mlx5_0"], ["device"]),
+        ({"NCCL_IB_HCA": "mlx5"}, [port("mlx5_0")], []),
+        ({"NCCL_IB_HCA": "=mlx5_0:1"}, [port("mlx5_0")], []),
+        ({"NCCL_IB_HCA": "^mlx5_7"}, [port("mlx5_0")], []),
+        ({"NCCL_IB_HCA": "mlx5_7"}, [port("mlx5_0")], ["device"]),
+        ({"NCCL_IB_HCA": "=mlx5"}, [port("mlx5_0")], ["device"]),
+        ({"NCCL_IB_HCA": "^mlx5"}, [port("mlx5_0")], ["device"]),
+        ({"NCCL_IB_HCA": "mlx5_0:2"}, [port("mlx5_0")], ["device"]),
+        ({"NCCL_IB_HCA": "mlx5_0"}, [port("mlx5_0", "DOWN"), port("mlx5_1")], ["device"]),
+        ({"NCCL_IB_HCA": "mlx5"}, [port("mlx5_0", "DOWN"), port("mlx5_1")], []),
         ({"NCCL_NET": "IB"}, [], ["device"]),
-        ({"NCCL_NET": "IB"}, ["mlx5_0"], []),
-        ({"NCCL_IB_DISABLE": "1"}, [], []),
-        ({"NCCL_IB_DISABLE": "1"}, ["mlx5_0"], ["harmful"]),
-        ({"NCCL_P2P_DISABLE": "1"}, [], ["harmful"]),
-        ({"NCCL_P2P_DISABLE": "0"}, [], []),
+        ({"NCCL_NET": "IB"}, [port("mlx5_0")], []),
+        ({"NCCL_IB_GID_INDEX": "3"}, [port("mlx5_0", gids=[(0, V1), (3, V2)])], []),
+        ({"NCCL_IB_GID_INDEX": "0"}, [port("mlx5_0", gids=[(0, V1), (3, V2)])], ["harmful"]),
+        ({"NCCL_IB_GID_INDEX": "5"}, [port("mlx5_0", gids=[(0, V1), (3, V2)])], ["device"]),
+        ({"NCCL_IB_GID_INDEX": "5"}, [port("mlx5_0", layer="InfiniBand", gids=[(0, V1)])], []),
+        ({"NCCL_IB_GID_INDEX": "-1"}, [port("mlx5_0")], []),
     ],
 )
-def test_devices(values, ports, kinds):
-    rows = checks.devices(values, [{"device": device, "state": "ACTIVE"} for device in ports])
-    assert [row["kind"] for row in rows] == kinds
+def test_rdma(values, ports, kinds):
+    assert [row["kind"] for row in devices.rdma(values, ports)] == kinds
+
+
+@pytest.mark.parametrize(
+    "values, rdma, found",
+    [
+        ({"NCCL_IB_DISABLE": "1"}, False, []),
+        ({"NCCL_IB_DISABLE": "1"}, True, [("harmful", "NCCL_IB_DISABLE")]),
+        ({"NCCL_P2P_DISABLE": "1"}, False, [("harmful", "NCCL_P2P_DISABLE")]),
+        ({"NCCL_P2P_DISABLE": "0"}, False, []),
+        ({"NCCL_NET_GDR_LEVEL": "LOC"}, True, [("harmful", "NCCL_NET_GDR_LEVEL")]),
+        ({"NCCL_NET_GDR_LEVEL": "SYS"}, True, []),
+        ({"NCCL_PROTO": "simple"}, False, [("harmful", "NCCL_PROTO")]),
+        ({"NCCL_PROTO": "^LL128"}, False, []),
+        ({"TORCH_NCCL_BLOCKING_WAIT": "true"}, False, [("harmful", "TORCH_NCCL_BLOCKING_WAIT")]),
+        ({"TORCH_DISTRIBUTED_DEBUG": "detail"}, False, [("harmful", "TORCH_DISTRIBUTED_DEBUG")]),
+        ({"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"}, False, [("conflict", "NCCL_NET")]),
+        ({"NCCL_IB_HCA": "mlx5", "NCCL_NET": "socket"}, False, [("overruled", "NCCL_IB_HCA")]),
+        ({"NCCL_DEBUG_SUBSYS": "NET"}, False, [("overruled", "NCCL_DEBUG_SUBSYS")]),
+        ({"NCCL_DEBUG_SUBSYS": "NET", "NCCL_DEBUG": "INFO"}, False, []),
+        ({"NCCL_MIN_NCHANNELS": "16", "NCCL_MAX_NCHANNELS": "8"}, False, [("overruled", "NCCL_MIN_NCHANNELS")]),
+        ({"NCCL_MIN_NCHANNELS": "8", "NCCL_MAX_NCHANNELS": "16"}, False, []),
+        ({"NCCL_SOCKET_NTHREADS": "8", "NCCL_NSOCKS_PERTHREAD": "8"}, False, []),
+        ({"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}, False, [("overruled", "NCCL_NSOCKS_PERTHREAD")]),
+        ({"RANK": "8", "WORLD_SIZE": "8"}, False, [("value", "RANK")]),
+        ({"RANK": "7", "WORLD_SIZE": "8"}, False, []),
+        ({"RANK": "7"}, False, []),
+        ({"MASTER_ADDR": "localhost", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}, False, []),
+        (
+            {"MASTER_ADDR": "localhost", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"},
+            False,
+            [("conflict", "MASTER_ADDR")],
+        ),
+        ({"MASTER_ADDR": "127.0.1.1", "SLURM_NNODES": "2"}, False, [("conflict", "MASTER_ADDR")]),
+        ({"NCCL_SOCKET_IFNAME": "lo", "SLURM_NNODES": "2"}, False, [("conflict", "NCCL_SOCKET_IFNAME")]),
+        ({"NCCL_SOCKET_IFNAME": "^lo", "SLURM_NNODES": "2"}, False, []),
+    ],
+)
+def test_conflicts(values, rdma, found):
+    assert [(row["kind"], row["name"]) for row in conflicts.check(values, rdma)] == found
+
+
+@pytest.mark.parametrize(
+    "name, value, problems",
+    [
+        ("NCCL_TOPO_FILE", "{here}/topo.xml", 0),
+        ("NCCL_TOPO_FILE", "{here}/gone.xml", 1),
+        ("NCCL_NET_PLUGIN", "ofi", 0),
+        ("NCCL_NET_PLUGIN", "{here}/libgone.so", 1),
+        ("LD_PRELOAD", "{here}/topo.xml:{here}/gone.so", 1),
+        ("NCCL_DEBUG_FILE", "{here}/nccl.%h.%p.log", 0),
+        ("NCCL_DEBUG_FILE", "{here}/gone/nccl.log", 1),
+        ("NCCL_DEBUG_FILE", "/%h/nccl.log", 0),
+        ("TORCH_FR_DUMP_TEMP_FILE", "{here}/gone/rank_", 1),
+    ],
+)
+def test_paths(tmp_path, name, value, problems):
+    (tmp_path / "topo.xml").write_text("")
+    rows = list(devices.paths({name: value.format(here=tmp_path)}, Machine()))
+    assert [row["kind"] for row in rows] == ["path"] * problems
+
+
+@pytest.mark.parametrize(
+    "value, absent", [("0,1", False), ("1,2", True), ("GPU-12ab", False), ("", False), ("2", True), ("0, 1", False)]
+)
+def test_visible_devices(tmp_path, value, absent):
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (tmp_path / "dev" / name).write_text("")
+    assert bool(list(devices.gpus({"CUDA_VISIBLE_DEVICES": value}, Machine(str(tmp_path))))) == absent
+
+
+def test_a_file_is_read_as_nccl_itself_read_it(tmp_path):
+    """NCCL 2.30.7's environment, asked with getenv after ncclGetUniqueId, with this very file."""
+    file = tmp_path / "nccl.conf"
+    file.write_text(
+        "NCCL_DEBUG = INFO\nexport NCCL_IB_TC=3\n NCCL_IB_SL=1\n#NCCL_IB_TIMEOUT=1\n"
+        'NCCL_SOCKET_IFNAME="eth0"\nNCCL_IB_PKEY=5 # note\nTORCH_FOO=7\nNCCL_IB_QPS_PER_CONNECTION=4\r\n'
+    )
+    machine = Machine()
+    machine.environ = {"NCCL_CONF_FILE": str(file)}
+    found, rows = conf.settings(machine)
+    assert {name: value for name, (value, source) in found.items() if source == str(file)} == {
+        "NCCL_SOCKET_IFNAME": '"eth0"',
+        "NCCL_IB_PKEY": "5 # note",
+        "TORCH_FOO": "7",
+        "NCCL_IB_QPS_PER_CONNECTION": "4",
+    }
+    assert [(row["kind"], row["name"]) for row in rows] == [
+        ("misspelt", "NCCL_DEBUG"),
+        ("misspelt", "NCCL_IB_TC"),
+        ("misspelt", "NCCL_IB_SL"),
+    ]
+
+
+def test_a_relative_file_counts_from_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "my.conf").write_text("NCCL_DEBUG=INFO\n")
+    monkeypatch.chdir(tmp_path)
+    machine = Machine()
+    machine.environ = {"NCCL_CONF_FILE": "my.conf"}
+    assert conf.values(machine)["NCCL_DEBUG"] == "INFO"
+
+
+def test_the_interface_in_a_file_is_the_one_nccl_takes(tmp_path):
+    (tmp_path / "nccl.conf").write_text("NCCL_SOCKET_IFNAME=lo\n")
+    machine = Machine()
+    machine.environ = {"NCCL_CONF_FILE": str(tmp_path / "nccl.conf")}
+    [chosen] = [fact for fact in network.facts(machine) if fact["name"] == "net.nccl.interface"]
+    assert chosen["value"] == "lo"
+
+
+def test_a_problem_says_in_which_file_it_stands(tmp_path):
+    (tmp_path / "nccl.conf").write_text("NCCL_IB_TIMEOUT=99\n")
+    machine = Machine()
+    machine.environ = {"NCCL_CONF_FILE": str(tmp_path / "nccl.conf")}
+    [row] = [row for fact in variables.facts(machine) if fact["name"] == "env.problems" for row in fact["value"]]
+    assert row["hint"].endswith("(set in %s)" % (tmp_path / "nccl.conf"))
 
 
 class Blind(Machine):

@@ -1,51 +1,67 @@
-"""What is wrong with a variable: its name, its value, or the device it names."""
+"""What the name and the value of a variable alone tell: misspelt, renamed, no number, out of range, no choice."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from . import choose, names
-from .machine import Unread
+from . import names
 
 Problem = dict[str, Any]
 
 
 def problem(kind: str, name: str, value: str, what: str, hint: str) -> Problem:
-    """One row of ``env.problems``; kind: misspelt, unknown, renamed, value, device, harmful, shadowed, unchecked."""
+    """One row of ``env.problems`` or ``env.notes``; docs/facts.md lists the kinds."""
     return {"kind": kind, "name": name, "value": value, "problem": what, "hint": hint}
 
 
 def check(name: str, value: str) -> Iterator[Problem]:
-    """What the name and the value alone tell."""
+    """What is wrong with one setting; at most one row."""
     if name in names.RENAMED:
         yield problem("renamed", name, value, "an old name", "today's name is %s" % names.RENAMED[name])
     elif name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_")) and name not in names.KNOWN:
         yield from _unknown(name, value)
-    elif name in names.FLAGS | names.NUMBERS and not re.fullmatch(r"\s*[-+]?(?:0x[0-9a-fA-F]+|\d+)\s*", value):
-        yield problem(
-            "value",
-            name,
-            value,
-            "not a number, so it is read as 0 or refused",
-            "write 0 or 1" if name in names.FLAGS else "write a whole number",
-        )
-    elif name in names.FLAGS and not -2 <= _number(value) <= 2:
-        yield problem("value", name, value, "not a switch value", "write 0 or 1")
+    elif name in names.KNOWN and re.fullmatch(r"(['\"]).*\1", value):
+        yield problem("value", name, value, "the quotation marks belong to the value", "write it without them")
+    elif name in names.FLAGS | names.NUMBERS:
+        yield from _integer(name, value)
+    elif name in names.TORCH_FLAGS and value.strip().lower() not in names.TORCH_WORDS:
+        what = "no switch value: torch ends with 'Invalid value for environment variable'"
+        yield problem("value", name, value, what, "write 0 or 1")
+    elif name in names.TORCH_NUMBERS and not re.match(r"\s*[-+]?\d", value):
+        what = "no number: torch ends with 'Invalid value for environment variable'"
+        yield problem("value", name, value, what, "write a whole number")
+    elif name in names.TORCH_NUMBERS:
+        yield from _range(name, value, int(re.findall(r"[-+]?\d{1,20}", value)[0]))
     elif name in names.CHOICES:
         yield from _choice(name, value)
-    elif name == "MASTER_PORT" and not 0 <= _number(value) <= 65535:
-        yield problem("value", name, value, "no TCP port", "choose one between 1024 and 65535")
 
 
-def _number(value: str) -> int:
-    """As strtoll reads it: 10, 0x1f, and 010 for eight."""
-    try:
-        return int(value, 0)
-    except ValueError:
-        return int(value, 8) if re.fullmatch(r"\s*[-+]?[0-7]+\s*", value) else int(value)
+def integer(value: str) -> int | None:
+    """As strtoll reads it: 10, 0x1f, and 010 for eight; None for what is no number."""
+    if not re.fullmatch(r"\s*[-+]?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})\s*", value):
+        return None
+    return int(value, 8) if re.fullmatch(r"\s*[-+]?0[0-7]+\s*", value) else int(value, 16 if "x" in value else 10)
+
+
+def _integer(name: str, value: str) -> Iterator[Problem]:
+    """Switches and numbers of NCCL and the launcher."""
+    found, switch = integer(value), name in names.FLAGS
+    if found is None:
+        hint = "write 0 or 1" if switch else "write a whole number"
+        yield problem("value", name, value, "no number, so it is refused or has no effect", hint)
+    elif switch and not -2 <= found <= 2:
+        yield problem("value", name, value, "not a switch value", "write 0 or 1")
+    else:
+        yield from _range(name, value, found)
+
+
+def _range(name: str, value: str, found: int) -> Iterator[Problem]:
+    low, high, why = names.RANGES.get(name, (found, found, ""))
+    if not low <= found <= high:
+        yield problem("value", name, value, "outside %d to %d" % (low, high), why or "write a number between the two")
 
 
 def _unknown(name: str, value: str) -> Iterator[Problem]:
@@ -76,45 +92,3 @@ def _choice(name: str, value: str) -> Iterator[Problem]:
             close = difflib.get_close_matches(word.upper(), allowed, 1)
             hint = "did you mean %s? known: " % close[0] if close else "known: "
             yield problem("value", name, value, "no value it takes", hint + ", ".join(allowed))
-
-
-def interfaces(values: Mapping[str, str], entries: choose.Entries) -> Iterator[Problem]:
-    """Interface names that match nothing here."""
-    checks = (
-        ("NCCL_SOCKET_IFNAME", lambda: choose.nccl(entries, values)),
-        ("GLOO_SOCKET_IFNAME", lambda: choose.gloo_named(entries, values["GLOO_SOCKET_IFNAME"])),
-    )
-    for name, choice in checks:
-        if values.get(name):
-            try:
-                choice()
-            except Unread as why:
-                yield problem("device", name, values[name], str(why), "name an interface that has this host's address")
-
-
-def devices(values: Mapping[str, str], ports: list[dict[str, Any]]) -> Iterator[Problem]:
-    """RDMA devices that do not exist, and switches that waste those that do."""
-    having = sorted({port["device"] for port in ports})
-    wanted = values.get("NCCL_IB_HCA", "")
-    items = [item.split(":")[0] for item in wanted.lstrip("^=").split(",") if item]
-    absent = [item for item in items if not any(device.startswith(item) for device in having)]
-    shown = ", ".join(having) or "none"
-    if absent and not wanted.startswith("^"):
-        what = "%s not among the RDMA devices here: %s" % (", ".join(absent), shown)
-        yield problem("device", "NCCL_IB_HCA", wanted, what, "name devices that /sys/class/infiniband lists")
-    if values.get("NCCL_NET", "").upper() == "IB" and not having:
-        yield problem("device", "NCCL_NET", "IB", "this host has no RDMA device", "unset it, or load the driver")
-    active = any(port["state"] == "ACTIVE" for port in ports)
-    for name, why in names.HARMFUL.items():
-        if values.get(name, "").strip() == "1" and (active or name != "NCCL_IB_DISABLE"):
-            yield problem("harmful", name, "1", "costs bandwidth", why)
-
-
-def ranks(values: Mapping[str, str]) -> Iterator[Problem]:
-    """RANK outside WORLD_SIZE."""
-    for rank, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
-        numbers = [values.get(name, "") for name in (rank, size)]
-        if all(number.isdigit() for number in numbers) and int(numbers[0]) >= int(numbers[1]):
-            yield problem(
-                "value", rank, numbers[0], "not below %s=%s" % (size, numbers[1]), "ranks count from 0 to %s - 1" % size
-            )

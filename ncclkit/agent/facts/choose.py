@@ -75,6 +75,28 @@ def _subnet(entries: Entries, root: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def hcas(ports: list[dict[str, Any]], environ: Mapping[str, str]) -> list[str]:
+    """``device:port`` of each RDMA port that NCCL's own IB transport takes; a net plugin has its own rules."""
+    if environ.get("NCCL_IB_DISABLE", "").strip() == "1" or environ.get("NCCL_NET", "IB").upper() != "IB":
+        return []
+    usable = [row for row in ports if row["state"] == "ACTIVE" and row["link_layer"] in ("InfiniBand", "Ethernet")]
+    wanted = environ.get("NCCL_IB_HCA", "")
+    return ["%s:%d" % (row["device"], row["port"]) for row in usable if takes(wanted, row["device"], row["port"])]
+
+
+def takes(wanted: str, device: str, port: int) -> bool:
+    """Whether NCCL_IB_HCA takes a port: ``mlx5``, ``=mlx5_0:1,mlx5_2``, ``^mlx5_3``; empty takes all."""
+    exclude = wanted.startswith("^")
+    wanted = wanted[1:] if exclude else wanted
+    exact = wanted.startswith("=")
+    items = [item.partition(":") for item in (wanted[1:] if exact else wanted).split(",") if item]
+    named = [
+        (device == name or not exact and device.startswith(name)) and number in ("", str(port))
+        for name, _, number in items
+    ]
+    return (not items or any(named)) != exclude
+
+
 def gloo_named(entries: Entries, wanted: str) -> str:
     """GLOO_SOCKET_IFNAME takes whole names separated by commas; the first is used by rank pairs first."""
     having = {entry["name"] for entry in entries if entry["family"]}

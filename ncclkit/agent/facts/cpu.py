@@ -22,7 +22,9 @@ def facts(machine: Machine) -> Iterator[Fact]:
     yield attempt(
         "cpu.load", lambda: [float(x) for x in machine.read("/proc/loadavg").split()[:3]], "processes", "/proc/loadavg"
     )
-    yield attempt("cpu.pressure", lambda: _pressure(machine), "%", "/proc/pressure/cpu")
+    for kind in ("cpu", "memory"):
+        file = "/proc/pressure/" + kind
+        yield attempt(kind + ".pressure", partial(_pressure, machine, file), "%", file)
     yield attempt("cpu.numa", lambda: _numa(machine), source="/sys/devices/system/node")
     for name, title in (("memory.total", "MemTotal"), ("memory.available", "MemAvailable")):
         yield attempt(name, partial(_meminfo, machine, title), "bytes", "/proc/meminfo")
@@ -56,11 +58,11 @@ def _model(machine: Machine) -> str:
     return match.group(1).strip()
 
 
-def _pressure(machine: Machine) -> float:
-    """Share of the last 10 s in which some process waited for a CPU."""
-    match = re.search(r"some avg10=([\d.]+)", machine.read("/proc/pressure/cpu"))
+def _pressure(machine: Machine, file: str) -> float:
+    """Share of the last 10 s in which some process waited, in percent."""
+    match = re.search(r"some avg10=([\d.]+)", machine.read(file))
     if not match:
-        raise Unread("/proc/pressure/cpu has no avg10")
+        raise Unread("%s has no avg10" % file)
     return float(match.group(1))
 
 

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from . import acs
 from .fact import Fact, attempt
 from .machine import Machine, Unread
 
@@ -16,6 +17,10 @@ CONTAINER_VARIABLES = {
     "ENROOT_ROOTFS": "enroot",
 }
 
+ACS = "/sys/bus/pci/devices/*/config"
+IMAGE_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "ENROOT_ROOTFS")
+"""Variables that hold the path of the image; Docker and Kubernetes tell a container nothing of the kind."""
+
 
 def facts(machine: Machine) -> Iterator[Fact]:
     """All ``host.`` facts."""
@@ -25,6 +30,8 @@ def facts(machine: Machine) -> Iterator[Fact]:
     yield attempt("host.kernel", lambda: machine.read(release).strip(), source=release)
     yield attempt("host.glibc", lambda: machine.call("glibc", _glibc), source="confstr CS_GNU_LIBC_VERSION")
     yield attempt("host.container", lambda: container(machine), source="/.dockerenv, /run, /proc/1/cgroup, environment")
+    yield attempt("host.image", lambda: _image(machine), source="environment, /run/.containerenv")
+    yield attempt("host.acs", lambda: _acs(machine), source=ACS)
     yield attempt("host.iommu", lambda: bool(machine.names("/sys/class/iommu")), source="/sys/class/iommu")
 
 
@@ -43,6 +50,28 @@ def _glibc() -> str:
     if not said:
         raise Unread("the C library is not glibc")
     return said.split()[-1]
+
+
+def _image(machine: Machine) -> str:
+    """The container image, where something inside the container names it; NVIDIA's images name themselves."""
+    for name in IMAGE_VARIABLES:
+        if machine.environ.get(name):
+            return machine.environ[name]
+    release = machine.environ.get("NVIDIA_PYTORCH_VERSION")
+    if release:
+        return "nvcr.io/nvidia/pytorch:%s or made from it" % release
+    try:
+        match = re.search(r'^image="?([^"\n]+)', machine.read("/run/.containerenv"), re.M)
+    except Unread:
+        match = None
+    if not match:
+        raise Unread("this container was not told its image" if container(machine) else "not in a container")
+    return match.group(1)
+
+
+def _acs(machine: Machine) -> list[str]:
+    found: list[str] = machine.call(ACS, lambda: acs.bridges(machine.root))
+    return found
 
 
 def container(machine: Machine) -> str | bool:

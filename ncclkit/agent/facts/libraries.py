@@ -22,6 +22,7 @@ SYSTEM = (
 LIBRARY = re.compile(r"libnccl\.so(?:\.[\d.]+)?")
 PLUGIN = re.compile(r"libnccl-(?:net|tuner|profiler|env|rdma)[\w-]*\.so")
 WHEEL = re.compile(r"nvidia_nccl_cu\d+-([\d.]+)\.dist-info")
+DRIVER = re.compile(r"libnvidia-ml\.so\.[\d.]+")
 
 
 def search(machine: Machine, loaded: Iterable[str] = ()) -> list[dict[str, Any]]:
@@ -39,6 +40,15 @@ def plugins(machine: Machine) -> list[str]:
     return sorted({path for _, path in _places(machine, (), PLUGIN)})
 
 
+def driver(machine: Machine) -> str:
+    """The version of the driver's user-space library, which must be that of the kernel module; raises Unread."""
+    for _, path in _places(machine, (), DRIVER):
+        match = re.search(r"\.so\.(\d+\.[\d.]+)$", _real(machine, path))
+        if match:
+            return match.group(1)
+    raise Unread("no libnvidia-ml.so.VERSION on the loader's path")
+
+
 def _places(machine: Machine, loaded: Iterable[str], wanted: re.Pattern[str]) -> Iterator[tuple[str, str]]:
     """(how, path) of each file whose name matches."""
     for path in loaded:
@@ -46,10 +56,7 @@ def _places(machine: Machine, loaded: Iterable[str], wanted: re.Pattern[str]) ->
     for path in re.split(r"[:\s]+", machine.environ.get("LD_PRELOAD", "")):
         if wanted.fullmatch(path.rsplit("/", 1)[-1]):
             yield "LD_PRELOAD", path
-    folders = [("LD_LIBRARY_PATH", folder) for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":")]
-    folders += [("wheel", folder + "/nvidia/nccl/lib") for folder in _sites(machine)]
-    folders += [("system", folder) for folder in SYSTEM]
-    for how, folder in folders:
+    for how, folder in _folders(machine):
         try:
             names = machine.names(folder, wanted.pattern) if folder.startswith("/") else []
         except Unread:
@@ -57,20 +64,63 @@ def _places(machine: Machine, loaded: Iterable[str], wanted: re.Pattern[str]) ->
         yield from ((how, "%s/%s" % (folder.rstrip("/"), name)) for name in names)
 
 
+def _folders(machine: Machine) -> list[tuple[str, str]]:
+    """(how, folder) of each place that the loader or a wheel looks in."""
+    folders = [("LD_LIBRARY_PATH", folder) for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":")]
+    folders += [("wheel", folder + "/nvidia/nccl/lib") for folder in _sites(machine)]
+    folders += [("environment of Python", folder) for folder in _prefix(machine)]
+    return folders + [("system", folder) for folder in dict.fromkeys([*_configured(machine), *SYSTEM])]
+
+
+def _configured(machine: Machine) -> list[str]:
+    """The folders that this system's loader was told of."""
+    folder = "/etc/ld.so.conf.d"
+    try:
+        files = machine.names(folder, r".*\.conf")
+        lines = [line.strip() for file in files for line in machine.read("%s/%s" % (folder, file)).splitlines()]
+    except Unread:
+        return []  # another C library, or none
+    return [line for line in lines if line.startswith("/")]
+
+
 def _sites(machine: Machine) -> list[str]:
     paths: list[str] = machine.call("sys.path", lambda: [path for path in sys.path if path.endswith("-packages")])
     return paths
 
 
+def _prefix(machine: Machine) -> list[str]:
+    """Where conda puts libraries; a recording made before this was asked has none."""
+    try:
+        return [machine.call("sys.prefix", lambda: sys.prefix) + "/lib"]
+    except Unread:
+        return []
+
+
 def _real(machine: Machine, path: str) -> str:
-    """The file behind up to four links, so that libnccl.so -> libnccl.so.2 -> libnccl.so.2.28.9 counts once."""
-    for _ in range(4):
-        try:
-            target = machine.link(path)
-        except Unread:
-            break
-        path = target if target.startswith("/") else "%s/%s" % (path.rsplit("/", 1)[0], target)
-    return path
+    """The file behind all links, so that libnccl.so -> libnccl.so.2 -> libnccl.so.2.28.9 counts once."""
+    done, left, links = "", _parts(path), 0
+    while left and links < 40:
+        part = left.pop(0)
+        target = _target(machine, "%s/%s" % (done, part))
+        if part == "..":
+            done = done.rpartition("/")[0]
+        elif target is None:
+            done += "/" + part
+        else:
+            done, left, links = "" if target.startswith("/") else done, _parts(target) + left, links + 1
+    return "/".join([done, *left]) if path.startswith("/") else path
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _target(machine: Machine, path: str) -> str | None:
+    """Where a link points; None for what is no link."""
+    try:
+        return machine.link(path)
+    except Unread:
+        return None
 
 
 def _version(machine: Machine, path: str, real: str) -> str | None:

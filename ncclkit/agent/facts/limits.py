@@ -29,6 +29,7 @@ def facts(machine: Machine) -> Iterator[Fact]:
     yield attempt("limits.shm.free", lambda: shm(machine)[1], "bytes", "statvfs /dev/shm")
     yield attempt("limits.cgroup.memory", lambda: cgroup_memory(machine), "bytes", "cgroup memory.max")
     yield attempt("limits.cgroup.cpus", lambda: cgroup_cpus(machine), "CPUs", "cgroup cpu.max")
+    yield attempt("limits.cgroup.pids", lambda: cgroup_pids(machine), "processes", "cgroup pids.max")
     yield attempt("limits.ptrace_scope", lambda: _ptrace(machine), source="/proc/sys/kernel/yama/ptrace_scope")
     ports = "/proc/sys/net/ipv4/ip_local_port_range"
     yield attempt("limits.ports", lambda: [int(port) for port in machine.read(ports).split()], "ports", ports)
@@ -97,6 +98,12 @@ def cgroup_memory(machine: Machine) -> int:
     limits = [int(value) for value in values if re.fullmatch(r"\d+", value)]
     real = [limit for limit in limits if limit < 1 << 60]  # v1 writes 2^63 rounded to pages for "none"
     return min(real) if real else -1
+
+
+def cgroup_pids(machine: Machine) -> int:
+    """The smallest limit of processes and threads above this process; -1 = none."""
+    limits = [int(value) for value in cgroup_values(machine, "pids", "pids.max") if value.isdigit()]
+    return min(limits) if limits else -1
 
 
 def cgroup_cpus(machine: Machine) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from . import choose, ifaddrs, rdma
+from . import choose, conf, ifaddrs, rdma
 from .fact import Fact, attempt, unread
 from .machine import Machine, Unread
 
@@ -21,8 +21,10 @@ def facts(machine: Machine) -> Iterator[Fact]:
     yield attempt("net.hostname.addresses", lambda: resolve(machine), source="getaddrinfo of the own host name")
     yield attempt("net.rdma", lambda: rdma.ports(machine), source="/sys/class/infiniband")
     rules = "NCCL's rules (prefix, ^, =) applied to getifaddrs"
-    yield attempt("net.nccl.interface", lambda: choose.nccl(addresses(machine), machine.environ)[0], source=rules)
-    yield attempt("net.nccl.interfaces", lambda: choose.nccl(addresses(machine), machine.environ), source=rules)
+    yield attempt("net.nccl.interface", lambda: choose.nccl(addresses(machine), conf.values(machine))[0], source=rules)
+    yield attempt("net.nccl.interfaces", lambda: choose.nccl(addresses(machine), conf.values(machine)), source=rules)
+    rules = "NCCL's rules (prefix, ^, =) applied to /sys/class/infiniband"
+    yield attempt("net.nccl.hcas", lambda: choose.hcas(rdma.ports(machine), conf.values(machine)), source=rules)
     yield attempt("net.gloo.interface", lambda: _gloo(machine), source="torch's rules for gloo")
     yield from _loopback(machine)
 

@@ -31,7 +31,10 @@ EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
 def ports(machine: Machine) -> list[dict[str, Any]]:
-    """One row per port: device, port, state, physical, rate (Gb/s), link_layer, numa, gids, counters above zero."""
+    """One row per port: device, driver, firmware, port, state, physical, rate (Gb/s), link_layer, numa, gids, counters.
+
+    EFA devices (driver efa) come with link_layer "Unspecified" and no counters of these names.
+    """
     try:
         devices = machine.names(FOLDER)
     except Unread:
@@ -49,6 +52,8 @@ def _port(machine: Machine, device: str, port: str, folder: str) -> dict[str, An
     numa = _read(machine, "%s/%s/device/numa_node" % (FOLDER, device))
     return {
         "device": device,
+        "driver": _driver(machine, device),
+        "firmware": _read(machine, "%s/%s/fw_ver" % (FOLDER, device)),
         "port": int(port),
         # "4: ACTIVE", "5: LinkUp"
         "state": _read(machine, folder + "state").split(": ")[-1],
@@ -59,6 +64,14 @@ def _port(machine: Machine, device: str, port: str, folder: str) -> dict[str, An
         "gids": _gids(machine, folder),
         "counters": _counters(machine, folder),
     }
+
+
+def _driver(machine: Machine, device: str) -> str:
+    """mlx5_core, efa, bnxt_en …; empty where the kernel does not say."""
+    try:
+        return machine.link("%s/%s/device/driver" % (FOLDER, device)).rsplit("/", 1)[-1]
+    except Unread:
+        return ""
 
 
 def _gids(machine: Machine, folder: str) -> list[dict[str, Any]]:

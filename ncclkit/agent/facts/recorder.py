@@ -11,10 +11,11 @@ from typing import Any, Callable
 
 from . import redact
 from .gather import facts_of
+from .host import CONTAINER_VARIABLES, IMAGE_VARIABLES
 from .machine import Answer, Hung, Machine, Missing, Unread
-from .variables import SCOPE
+from .names import SCOPE
 
-NEEDED = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "KUBERNETES_SERVICE_HOST", "ENROOT_ROOTFS", "HOME")
+NEEDED = {*CONTAINER_VARIABLES, *IMAGE_VARIABLES, "NVIDIA_PYTORCH_VERSION", "HOME"}
 """Variables that readers use besides those of variables.SCOPE."""
 
 
@@ -74,7 +75,7 @@ def record(folder: str, torch: bool = True, paths: Mapping[str, str] | None = No
     """Capture into `folder` every file, call and command output that the readers use on this machine.
 
     `collect(root=folder)` replays it.  Secrets, the host name, its addresses,
-    GPU serial numbers and UUIDs and the home folder are replaced.  `about`
+    serial numbers, UUIDs, GIDs and the home folder are replaced.  `about`
     says in words what was recorded.  Raises OSError where it cannot write.
     """
     machine = Recorder()
@@ -115,9 +116,18 @@ def _hider(machine: Recorder) -> Callable[[str], str]:
     home = machine.environ.get("HOME", "")
     if home.startswith("/home/"):
         names[home] = "/home/user"
-    serial = re.compile(r"(<(?:serial|board_serial\w*|\w*serial_number)>)[^<]*(<)")
+    serial = re.compile(r"(<(?:serial|pdi|board_serial\w*|\w*serial_number|\w*_guid)>)[^<]*(<)")
     uuid = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
+    gid = re.compile(r"\b((?:[0-9a-f]{4}:){4})((?:[0-9a-f]{4}:){3}[0-9a-f]{4})\b")
     seen: dict[str, str] = {}
+
+    def port(match: re.Match[str]) -> str:
+        """The interface part of a GID is the card's own number, or an IPv4 address."""
+        subnet, own = match.groups()
+        if not own.strip("0:"):
+            return match.group()
+        kept = "0000:ffff:c000:02" if own.startswith("0000:ffff:") else "0000:00ff:fe00:00"
+        return seen.setdefault(match.group(), "%s%s%02x" % (subnet, kept, len(seen) + 1))
 
     def numbered(match: re.Match[str]) -> str:
         return seen.setdefault(match.group(), "%s-00000000-0000-0000-0000-%012d" % (match.group(1), len(seen)))
@@ -125,6 +135,6 @@ def _hider(machine: Recorder) -> Callable[[str], str]:
     def hide(text: str) -> str:
         for name, instead in sorted(names.items(), key=lambda pair: -len(pair[0])):
             text = re.sub(r"(?<![\w.:-])%s(?![\w:-])" % re.escape(name), instead, text)
-        return redact.text(serial.sub(r"\g<1>0\2", uuid.sub(numbered, text)))
+        return redact.text(serial.sub(r"\g<1>0\2", uuid.sub(numbered, gid.sub(port, text))))
 
     return hide

@@ -1,39 +1,128 @@
-"""Secrets never leave the agent: one rule for names, one for what stands inside a text."""
+"""Secrets never leave: by the name they stand under, by what they look like, and by what this environment holds.
+
+What is replaced keeps its lines: every newline of a secret stays, so that line numbers still point to the same place.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Callable, Union
 
 REDACTED = "[redacted]"
 
 # "key" alone would hide NCCL_IB_PKEY (an InfiniBand partition) and its kin, which a diagnosis needs.
-_PLAIN = re.compile(r"(?i)(?<![a-z])[pmrl]keys?(?![a-z])|key(?:board|pad|point|stone|word)")
-_NAME = re.compile(
-    r"(?i)token|passw|passphrase|pwd|secret|credential|creds?(?![a-z])|auth|cookie|key|bearer|jwt|session"
-    r"|private|(?<![a-z])(?:pass|pat|sas|sig|otp|dsn|webhook)(?![a-z])"
+_PLAIN = re.compile(
+    r"(?i)(?<![a-z])[pmrl]keys?(?![a-z])|key(?:board|pad|point|stone|word)|tokeniz\w*|(?<![a-z])tokens(?![a-z])"
 )
-_TEXT = (
-    # scheme://user:password@host
-    (re.compile(r"(?<=://)[^/\s@\"']+@"), REDACTED + "@"),
-    (re.compile(r"(?i)\b(bearer|basic)\s+[a-z0-9+/=._~-]{8,}"), r"\1 " + REDACTED),
-    # --password=x, "token": "x", ?sig=x: a telling name, then its value
+_NAME = re.compile(
+    r"(?i)token|passw|passphrase|pwd|secret|credential|creds?(?![a-z])|auth|cookie|key|bearer|jwt|session|signature"
+    r"|private|conn(?:ection)?_?str|(?<![a-z])(?:pass|pat|sas|sig|otp|dsn|webhook|kubeconfig)(?![a-z])"
+)
+
+Instead = Union[str, Callable[["re.Match[str]"], str]]
+
+_GAP = r"\\?[\"']?\]?\s{0,4}[=:]\s{0,4}"
+"""Between a name and its value: ``=``, ``: `` and the quote that ends a name in JSON or Python, escaped or not."""
+_BARE = r"(?:[^\s\"',;&<>)\]}\\]|\\(?![\"']))+"
+_VALUE = (
+    r"(?P<value>\\\"(?:(?!\\\")[^\n])*|\"(?:\\.|[^\"\\\n])*|'(?:\\.|[^'\\\n])*"
+    rf"|(?!\[redacted|(?i:true|false|none|null)\b){_BARE})"
+)
+"""A value without the quote that ends it, so that JSON stays JSON."""
+
+
+def _blank(match: re.Match[str]) -> str:
+    return REDACTED + "\n" * match.group().count("\n")
+
+
+def _named(match: re.Match[str]) -> str:
+    value = match["value"]
+    return match[1] + value[: 2 if value[0] == "\\" else value[0] in "\"'"] + REDACTED
+
+
+def _set_to(match: re.Match[str]) -> str:
+    return match[1] + REDACTED if is_secret(match[2]) else match.group()
+
+
+# (literals, one of which stands in the text in lower case; pattern; what replaces it)
+_RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], Instead], ...] = (
+    # a private key, whole or torn; JSON writes its newlines as \n
     (
+        ("private key",),
         re.compile(
-            r"(?i)((?:token|passw\w*|passphrase|secret|credential\w*|api[_-]?key|access[_-]?key|auth\w*|cookie|sig"
-            r"|private[_-]?key)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+"
+            r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+            r"(?:(?:(?!-----).){0,16000}-----END [A-Z ]{1,60}-----|(?:(?:\s|\\[nr]){0,4}[A-Za-z0-9+/=]{16,})*)",
+            re.S,
+        ),
+        _blank,
+    ),
+    # scheme://user:password@host, where the password may hold @ and /
+    (
+        ("://",),
+        re.compile(r"(?<=://)(?:[^/\s:@\"'<>]{0,256}:(?!\d+/)[^\s\"'<>]{1,512}@|[^/\s\"'<>]{1,512}@)"),
+        REDACTED + "@",
+    ),
+    # what a URL carries in its path: web hooks, conda channels
+    (
+        ("://",),
+        re.compile(
+            r"(?i)(://[^\s/\"']{1,250}/(?:t/|bot(?=\d)|api/webhooks/)|://hooks\.slack\.com/\w{1,20}/"
+            r"|://[\w.-]{1,200}webhook\.office\.com/)[\w:./@-]{10,}"
         ),
         r"\1" + REDACTED,
     ),
-    # self-identifying forms: Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS, Google, JSON web token, PEM
+    # Authorization: <scheme> <credentials>     Cookie: a=b; c=d        all of it, up to a quote or the end of the line
     (
+        ("authorization", "cookie"),
+        re.compile(rf"(?i)((?:authorization|cookie){_GAP}(?:\\?[\"'])?)(?!\s|\[redacted)(?:[^\"'\r\n\\]|\\(?![\"']))+"),
+        r"\1" + REDACTED,
+    ),
+    (("bearer", "basic"), re.compile(r"(?i)\b(bearer|basic)\s+[a-z0-9+/=._~-]{8,}"), r"\1 " + REDACTED),
+    # a telling name and its value: --password=x, "token": "x", ?sig=x, AccountKey=x
+    (
+        ("token", "passw", "passp", "pwd", "secret", "credential", "key", "auth", "sig=", 'sig"', "signature", "jwt"),
         re.compile(
-            r"\b(?:hf_|gh[opsur]_|github_pat_|glpat-|sk-|xox[abprs]-|npm_|pypi-|AKIA|ASIA|AIza)[A-Za-z0-9_-]{10,}"
+            r"(?i)((?:token|passw\w{0,20}|passphrase|(?<![a-z])pwd|secret|credentials?|auth|jwt"
+            r"|(?<![a-z0-9_])sig|signature|(?:api|access|secret|private|account|shared|master|ssh|encryption|signing|auth"
+            r"|license|storage|subscription|client)[_-]?key(?:[_-](?:id|data))?|accesskeyid|(?-i:[A-Z0-9]_KEY)"
+            rf"){_GAP}){_VALUE}"
+        ),
+        _named,
+    ),
+    # --token x, --user name:x, login name password x
+    (
+        ("--", "-u ", "sshpass", "password"),
+        re.compile(
+            r"(?i)((?<![\w-])--?[\w-]{0,40}(?:token|passwo?r?d|passphrase|secret|api-?key|access-?key|private-?key)\s+"
+            r"|(?<![\w-])(?:-u|--user|--proxy-user)\s+[\w.@-]{1,60}:|\bsshpass\s+-p\s*|\blogin\s+\S{1,80}\s+password\s+)"
+            rf"(?!-|\[redacted){_BARE}"
+        ),
+        r"\1" + REDACTED,
+    ),
+    # NCCL_X set by environment to y
+    (
+        (" set to ", " set by env"),
+        re.compile(r"((\b[A-Z][A-Z0-9_]{1,80}) set (?:by environment )?to )[^\"\n]+"),
+        _set_to,
+    ),
+    # what says itself that it is one: Hugging Face, GitHub, GitLab, OpenAI, Slack, NVIDIA, Docker, AWS, Google, …
+    (
+        (
+            *("hf_", "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "sk-", "sk_live", "xox", "xapp-"),
+            *("npm_", "pypi-", "nvapi-", "dckr_", "dop_v1", "akia", "asia", "aiza", "ya29.", "gsk_", "r8_"),
+        ),
+        re.compile(
+            r"(?<![A-Za-z0-9])(?:(?:hf_|gh[opsur]_|github_pat_|glpat-|sk-|sk_live_|xox[abeprs]-|xapp-|npm_"
+            r"|pypi-|nvapi-|dckr_pat_|dop_v1_|gsk_|r8_)(?=[a-z_-]{0,80}[A-Z0-9])[A-Za-z0-9_-]{10,}"
+            r"|(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{10,}|ya29\.[A-Za-z0-9_-]{10,})"
         ),
         REDACTED,
     ),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?"), REDACTED),
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)", re.S), REDACTED),
+    # JSON web token
+    (("eyj",), re.compile(r"\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?"), REDACTED),
 )
 
 
@@ -43,11 +132,45 @@ def is_secret(name: str) -> bool:
     return bool(_NAME.search(_PLAIN.sub("", spaced)))
 
 
+def _own() -> list[str]:
+    """Values of this process's variables that are secrets by their names, and their single lines, the longest first.
+
+    Paths and words that anything may contain are no secrets, whatever their variable is called.
+    """
+    plain = [value for name, value in os.environ.items() if is_secret(name)]
+    plain += [line for value in plain for line in value.splitlines()]
+    values = {*plain, *(json.dumps(value)[1:-1] for value in plain)}
+    random = re.compile(r"(?=.*\d)(?=.*[A-Za-z]).{8,}|.{16,}", re.S)
+    return sorted((v for v in values if random.fullmatch(v) and v[0] not in "/~."), key=len, reverse=True)
+
+
+OWN = _own()
+_SIGNS = tuple(dict.fromkeys([*(sign for signs, _, _ in _RULES for sign in signs), *map(str.lower, OWN)]))
+
+
 def text(value: str) -> str:
-    """The text with every secret in it replaced: user info in URLs, ``token=…``, well-known key formats."""
-    for pattern, instead in _TEXT:
-        value = pattern.sub(instead, value)
+    """The text with every secret in it replaced; costs microseconds where there is none."""
+    lower = value.lower()
+    for sign in _SIGNS:  # most texts end here
+        if sign in lower:
+            break
+    else:
+        return value
+    for signs, pattern, instead in _RULES:
+        if any(sign in lower for sign in signs):
+            value = pattern.sub(instead, value)
+    for secret in OWN:
+        value = value.replace(secret, REDACTED + "\n" * secret.count("\n"))
     return value
+
+
+def texts(value: Any, change: Callable[[str], str] = text) -> Any:
+    """The same nested value with every text in it changed, whatever name it stands under."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {texts(key, change): texts(inner, change) for key, inner in value.items()}
+    return type(value)(texts(inner, change) for inner in value) if isinstance(value, (list, tuple)) else value
 
 
 def clean(value: Any, name: str = "") -> Any:
@@ -55,7 +178,31 @@ def clean(value: Any, name: str = "") -> Any:
     if value and isinstance(value, str):
         return REDACTED if is_secret(name) else text(value)
     if isinstance(value, dict):
-        return {key: clean(inner, str(key)) for key, inner in value.items()}
+        variable = str(value.get("name", "")).replace("env.", "", 1) if "value" in value else ""
+        hidden = variable.isidentifier() and is_secret(variable)  # a row {"name": "HF_TOKEN", "value": …}
+        names = {key: "secret" if hidden and key == "value" else str(key) for key in value}
+        return {texts(key): clean(inner, names[key]) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [clean(inner, name) for inner in value]
     return value
+
+
+def file(path: str) -> None:
+    """Replace the secrets in a text file; one that holds none is not touched.  Raises OSError."""
+    with _opened(path) as source:
+        found = any(lines != cleaned for lines, cleaned in _blocks(source))
+    if found:
+        with _opened(path) as source, _opened(path + ".part", "w") as out:
+            out.writelines(cleaned for _, cleaned in _blocks(source))
+        os.replace(path + ".part", path)
+
+
+def _opened(path: str, mode: str = "r") -> Any:
+    return open(path, mode, encoding="utf-8", errors="surrogateescape", newline="")
+
+
+def _blocks(source: Any) -> Iterable[tuple[str, str]]:
+    """(as it is, without secrets) of a file's text, about a MiB of lines at a time."""
+    while lines := source.readlines(1 << 20):
+        whole = "".join(lines)
+        yield whole, text(whole) if "PRIVATE KEY" in whole else "".join(map(text, lines))

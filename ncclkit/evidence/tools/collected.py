@@ -8,8 +8,8 @@ from itertools import takewhile
 from typing import Any
 
 from ncclkit.agent.facts import redact
+from ncclkit.agent.facts.names import SCOPE
 from ncclkit.agent.facts.software import FRAMEWORKS
-from ncclkit.agent.facts.variables import SCOPE
 from ncclkit.evidence.tools.document import Document, Tool, number, told
 
 LONGEST = 600

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from ncclkit.agent.facts import gpu
+from ncclkit.agent.facts import gpu, gpu_links
 from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
 from ncclkit.evidence.tools.document import Document, Tool, told
 from ncclkit.model import Fact, from_dict
@@ -74,11 +74,11 @@ def _topology(lines: Sequence[str], at: int) -> Document | None:
     body = [lines[at], *takewhile(lambda line: "CPU Affinity" not in line, lines[at + 1 : at + 400])]
     out = "\n".join("\t" + line.lstrip() if number == 0 else line for number, line in enumerate(body))
     try:
-        matrix = gpu.matrix(out)
+        matrix = gpu_links.matrix(out)
     except Unread:
         return None
     names = dict(re.findall(r"^\s*(NIC\d+):\s*(\S+)", out, re.MULTILINE))
-    return told(" ".join(gpu.TOPOLOGY), {"gpu.topology": matrix, "gpu.topology.nics": names or None})
+    return told(" ".join(gpu_links.TOPOLOGY), {"gpu.topology": matrix, "gpu.topology.nics": names or None})
 
 
 TOOLS = (

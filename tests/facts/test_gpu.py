@@ -1,0 +1,115 @@
+"""GPUs: what nvidia-smi's commands say, and NVML where nvidia-smi is silent."""
+
+import pytest
+
+from ncclkit.agent.facts import gpu, gpu_links
+from ncclkit.agent.facts.machine import Answer, Hung, Machine, Missing, Unread
+
+ONE = "<nvidia_smi_log><driver_version>580.1</driver_version><gpu id='00000000:01:00.0'/></nvidia_smi_log>"
+TWO = ONE.replace("</nvidia_smi_log>", "<gpu id='00000000:02:00.0'/></nvidia_smi_log>")
+PEERS = " \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n GPU1\tCNS\tX\t\n\nLegend:\n\n  OK   = Status Ok\n"
+
+
+class Told(Machine):
+    """A machine on which each command says what is written here, or raises it."""
+
+    def __init__(self, answers):
+        super().__init__("/nonexistent")
+        self.answers, self.asked = answers, []
+
+    def run(self, argv, deadline, name=""):
+        command = " ".join(argv) if argv[0] == "nvidia-smi" else name
+        self.asked.append(command)
+        answer = self.answers.get(command, Missing("%s is not installed" % command))
+        if isinstance(answer, Unread):
+            raise answer
+        return Answer(0, answer)
+
+
+def test_each_capability_is_asked_where_there_is_a_second_gpu():
+    two, one = Told({"nvidia-smi -q -x": TWO}), Told({"nvidia-smi -q -x": ONE})
+    for machine in (two, one):
+        assert [row for row in gpu.facts(machine) if row["name"] == "gpu.count"]
+    wanted = {"nvidia-smi topo -p2p " + letter for letter in "rwnap"}
+    assert wanted <= set(two.asked) and wanted.isdisjoint(one.asked)
+
+
+def test_peers():
+    answers = {"nvidia-smi -q -x": TWO, "nvidia-smi topo -p2p r": PEERS, "nvidia-smi topo -p2p w": Hung("late")}
+    rows = {row["name"]: row for row in gpu.facts(Told(answers))}
+    assert rows["gpu.p2p.read"]["value"] == {"GPU0": {"GPU1": "OK"}, "GPU1": {"GPU0": "CNS"}}
+    assert (rows["gpu.p2p.write"]["value"], rows["gpu.p2p.write"]["why"]) == (None, "late")
+
+
+def test_one_gpu_has_no_peer():
+    rows = {row["name"]: row for row in gpu.facts(Told({"nvidia-smi -q -x": ONE}))}
+    assert rows["gpu.p2p.read"]["why"] == "there is no second GPU"
+
+
+@pytest.mark.parametrize(
+    "body, speeds",
+    [
+        ("\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n", [26.562, None]),
+        ("\t Link 0: 25 GB/s\n", [25.0]),
+        ("\t Link 0: <inactive>\n", [None]),
+        ("", []),
+    ],
+)
+def test_each_nvlink_has_its_state(body, speeds):
+    links = gpu_links.nvlinks(Answer(0, "GPU 0: NVIDIA H200 (UUID: GPU-0)\n" + body))
+    rows = {row["name"]: row["value"] for row in gpu_links.nvlink(0, links)}
+    active = [speed for speed in speeds if speed]
+    assert rows == {
+        "gpu.0.nvlink.links": len(active),
+        "gpu.0.nvlink.speed": min(active, default=None),
+        "gpu.0.nvlink.speeds": speeds,
+    }
+
+
+def test_affinity_cells_may_be_empty():
+    text = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\t\tN/A\nGPU1\tSYS\t X \t0-3,8-11\t1\n"
+    assert gpu_links.affinity(text) == {"GPU0": "", "GPU1": "0-3,8-11"}
+
+
+NVML = '''
+"""A stand-in for nvidia-ml-py: its names and errors, no driver."""
+class NVMLError(Exception): pass
+class Memory: total, free = 24 << 30, 20 << 30
+class Pci: busId = b"00000000:0A:00.0"
+def nvmlInit(): pass
+def nvmlDeviceGetCount(): return 1
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlSystemGetDriverVersion(): return b"580.1"
+def nvmlSystemGetCudaDriverVersion(): return 13010
+def nvmlDeviceGetName(gpu): return b"NVIDIA A10G"
+def nvmlDeviceGetPciInfo(gpu): return Pci
+def nvmlDeviceGetMemoryInfo(gpu): return Memory
+def nvmlDeviceGetPowerUsage(gpu): return 16900
+def nvmlDeviceGetMigMode(gpu): raise NVMLError("Not Supported")
+def nvmlDeviceGetComputeMode(gpu): return 3
+def nvmlDeviceGetCurrentClocksThrottleReasons(gpu): return 0x1 | 0x4 | 0x40
+def nvmlDeviceGetRemappedRows(gpu): return 0, 1, 1, 0
+'''
+
+
+def test_nvml_answers_under_the_names_of_nvidia_smi(tmp_path):
+    (tmp_path / "pynvml.py").write_text(NVML)
+    machine = Machine("/nonexistent")
+    machine.environ.update(PYTHONPATH=str(tmp_path), PATH=str(tmp_path))
+    rows = {row["name"]: row for row in gpu.facts(machine)}
+    expected = {
+        "gpu.count": 1,
+        "gpu.driver": "580.1",
+        "gpu.cuda": "13.1",
+        "gpu.0.model": "NVIDIA A10G",
+        "gpu.0.bus": "00000000:0a:00.0",
+        "gpu.0.memory.total": 24576,
+        "gpu.0.power": 16.9,
+        "gpu.0.compute_mode": "Exclusive_Process",
+        "gpu.0.throttle": ["sw_power_cap", "hw_thermal_slowdown"],
+        "gpu.0.remapped_rows": {"correctable": 0, "uncorrectable": 1, "pending": True, "failure": False},
+    }
+    assert {name: rows[name]["value"] for name in expected} == expected
+    assert rows["gpu.nvidia_smi"]["value"] == "missing"
+    assert rows["gpu.0.mig"]["why"] == "NVML says: Not Supported"
+    assert "nvmlDeviceGetUUID" in rows["gpu.0.uuid"]["why"], "a function that this release lacks costs its fact only"
