@@ -13,7 +13,7 @@ from typing import Any
 
 from ncclkit.case import Case
 from ncclkit.causes import Cause, catalogue
-from ncclkit.model import SCHEMA, Advice, Evidence, Finding, cite, unknown
+from ncclkit.model import SCHEMA, Advice, Evidence, Fact, Finding, cite, unknown
 
 JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
 """What ``--json`` says of the job; others script against it, so it grows only with the schema number."""
@@ -108,21 +108,27 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
     """Best root first: what another one explains stands below it; then by strength; then by how much it explains.
 
     A finding explains another of its strength or less; one that is merely possible explains nothing.  What is
-    explained by a stronger one and rests on the very same line adds nothing and is left out.
+    explained by a stronger one and rests on the very same line adds nothing and is left out.  What the facts of hosts
+    alone tell is a risk: it explains no other risk, and stands below what a job itself has said as firmly.
     """
     causes = catalogue()
     power = {finding.cause: STRENGTHS[finding.strength] for finding in findings}
     explains = {name: set(causes[name].explains) & power.keys() - {name} for name in power}
 
+    risks = {finding.cause for finding in findings if all(isinstance(piece, Fact) for piece in finding.evidence)}
+
     def roots(finding: Finding) -> list[Finding]:
         name = finding.cause
         above = [f for f in findings if name in explains[f.cause] and power[f.cause] >= max(power[name], 2)]
+        above = [f for f in above if not {name, f.cause} <= risks]
         return [f for f in above if not (f.cause in explains[name] and power[f.cause] == power[name])]
 
-    def order(finding: Finding) -> tuple[bool, int, int, int, str]:
+    def order(finding: Finding) -> tuple[bool, bool, int, bool, int, int, str]:
         name = finding.cause
         usual = USUAL.index(name) if name in USUAL else len(USUAL)
-        return bool(roots(finding)), -power[name], usual if power[name] == 1 else -len(explains[name]), usual, name
+        weight = usual if power[name] == 1 else -len(explains[name])
+        risk = name in risks
+        return risk and power[name] == 1, bool(roots(finding)), -power[name], risk, weight, usual, name
 
     def said(finding: Finding) -> bool:
         stronger = [root for root in roots(finding) if power[root.cause] > power[finding.cause]]

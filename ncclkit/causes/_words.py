@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from ncclkit import words
 from ncclkit.case import Case
-from ncclkit.model import Event, Evidence, Finding, clear, unknown
+from ncclkit.model import Event, Evidence, Fact, Finding, clear, unknown
 
 FATAL = (
     "c10d.timeout",
@@ -42,6 +43,12 @@ def on(host: str) -> str:
     return f" on {host}" if host else ""
 
 
+def ours(case: Case, facts: Iterable[Fact]) -> list[Fact]:
+    """Facts of the hosts on which the job ran; of all hosts where its lines name none."""
+    hosts = {event.host.partition(".")[0] for event in case.events if event.host}
+    return [fact for fact in facts if not hosts or not fact.host or fact.host.partition(".")[0] in hosts]
+
+
 def seconds(milliseconds: float | None) -> str:
     """``600000`` → ``600 s``; what is not known stays out of the sentence as ``its time limit``."""
     return f"{milliseconds / 1000:g} s" if milliseconds else "its time limit"
@@ -66,9 +73,12 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 def pick(*groups: Iterable[Evidence], limit: int = 8) -> tuple[Evidence, ...]:
     """The first few different pieces of evidence of each group, the first group first."""
     chosen: list[Evidence] = []
-    for group in groups:
-        chosen += [piece for piece in group if piece not in chosen]
-    return tuple(chosen[:limit])
+    for piece in chain.from_iterable(groups):
+        if len(chosen) == limit:
+            break
+        if piece not in chosen:
+            chosen.append(piece)
+    return tuple(chosen)
 
 
 def matching(events: Iterable[Event], *fragments: str) -> list[Event]:

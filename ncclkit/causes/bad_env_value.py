@@ -22,12 +22,13 @@ Read more
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ncclkit.agent.facts.checks import check
 from ncclkit.case import Case
-from ncclkit.causes._words import ask, failed, family, matching, messages, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Evidence, Fact, Finding, Strength, found
+from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._words import ask, failed, family, matching, messages, on, pick, ranks_in
+from ncclkit.model import Advice, Event, Fact, Finding, Strength, found
 
 ID = "bad_env_value"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "slow_rank", "c10d.timeout", "ib_not_used")
@@ -35,10 +36,10 @@ explains = ("c10d.error", "nccl.trace", "rank_exception", "slow_rank", "c10d.tim
 
 def diagnose(case: Case) -> Finding:
     """A value outside of what is allowed, or a library that says it cannot obey."""
-    looked: list[Evidence] = [piece for piece, _, _ in _settings(case)]
-    return ask(case, _not_allowed, _refused, _without_ib, _told) or otherwise(
-        ID,
-        looked or [*case.of("nccl.init"), *case.facts_of("env.problems")],
+    looked = case.of("nccl.env")
+    return ask(case, _not_allowed, _refused, _without_ib, CHECK.risk) or CHECK.otherwise(
+        case,
+        looked or case.of("nccl.init"),
         "The settings that were read have values NCCL knows.",
         "NCCL_DEBUG=INFO, which prints what was read",
     )
@@ -52,13 +53,17 @@ def _complaints(case: Case) -> list[Event]:
 def _not_allowed(case: Case) -> Finding | None:
     """A value that NCCL read and cannot understand, by the tables of the agent."""
     wrong = [
-        (piece, row) for piece, name, value in _settings(case) for row in check(name, value) if row["kind"] == "value"
+        (event, row)
+        for event in case.of("nccl.env")
+        for row in check(str(event.data.get("name", "")), str(event.data.get("value", "")))
+        if row["kind"] == "value"
     ]
     if not wrong:
         return None
-    refused = _complaints(case)
+    refused, (first, row) = _complaints(case), wrong[0]
     strength: Strength = "proven" if refused or not failed(case) else "likely"
-    return _tell(strength, wrong[0][1], wrong[0][0].host, pick([piece for piece, _ in wrong], refused))
+    say = f"{row['name']}={row['value']}{on(first.host)} is {row['problem']}; {row['hint']}".rstrip("?.") + "."
+    return found(ID, strength, say, pick([event for event, _ in wrong], refused), advice=_advice(row["name"]))
 
 
 def _refused(case: Case) -> Finding | None:
@@ -82,15 +87,13 @@ def _without_ib(case: Case) -> Finding | None:
     return found(ID, "likely", say, pick(wants, none), advice=_advice("NCCL_NET")) if wants and none else None
 
 
-def _told(case: Case) -> Finding | None:
-    """What `ncclkit inspect` noticed in the environment."""
-    facts = [fact for fact in case.facts_of("env.problems") if fact.value]
-    return _tell("likely", facts[0].value[0], facts[0].host, pick(facts)) if facts else None
-
-
-def _tell(strength: Strength, row: Mapping[str, str], host: str, why: tuple[Evidence, ...]) -> Finding:
-    say = f"{row['name']}={row['value']}{on(host)} is {row['problem']}; {row['hint']}"
-    return found(ID, strength, say.rstrip("?.") + ".", why, advice=_advice(row["name"]))
+def _look(host: Host) -> Iterator[Risk]:
+    """What the agent noticed in the environment; interfaces that do not exist are a cause of their own."""
+    for row in host.value("env.problems") or ():
+        if not (row["kind"] == "device" and row["name"].endswith("_SOCKET_IFNAME")):
+            say = f"{row['name']}={row['value']}: {row['problem']}; {row['hint']}".rstrip("?.")
+            facts = [host.fact(f"env.{row['name']}") or host.fact("env.problems")]
+            yield Risk(say, facts, _advice(row["name"])[0], "likely")
 
 
 def _settings(case: Case) -> Iterator[tuple[Event | Fact, str, str]]:
@@ -120,3 +123,12 @@ def _advice(name: str) -> tuple[Advice, ...]:
             risk="The variable may have hidden another fault; run the live test first.",
         ),
     )
+
+
+CHECK = Check(
+    ID,
+    reads=("env.problems",),
+    look=_look,
+    fine="No variable has an unknown name or a value that cannot work.",
+    also=("env.*",),
+)

@@ -22,13 +22,19 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from ncclkit import planner
 from ncclkit.case import Case
+from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import name_hosts, on, otherwise, pick
-from ncclkit.model import Advice, Event, Evidence, Finding, Strength, found
+from ncclkit.causes._words import name_hosts, on, pick
+from ncclkit.model import Advice, Event, Finding, Strength, found
 
 ID = "cpu_contention"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "gil_hold")
+LEAST, ROOM = 2, 4
+"""Cores for each GPU: for the rank and NCCL's proxy alone, and with a few data-loader workers."""
 
 
 def diagnose(case: Case) -> Finding:
@@ -56,13 +62,24 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID, strength, say, pick(warned, crowded, slow, limit=5), hosts=name_hosts(warned), advice=_advice(numbers)
         )
-    went_well: list[Evidence] = [*cores, *case.of("nccl.destroy"), *scene.ended.values()]
-    return otherwise(
-        ID,
-        went_well,
-        "The ranks have cores enough as far as is known.",
-        "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers",
-    )
+    if risk := CHECK.risk(case):
+        return risk
+    went_well = [*case.of("nccl.destroy"), *scene.ended.values()]
+    missing = "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers"
+    return CHECK.otherwise(case, went_well, "The ranks have cores enough as far as is known.", missing)
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """Cores for each GPU: a rank has a main thread, NCCL's proxy and watchdog, and workers of the data loader."""
+    cores, gpus = host.number("cpu.usable"), host.gpu_count
+    if cores is None or not gpus or cores >= ROOM * gpus:
+        return
+    say = f"{cores:g} CPU cores are usable for {gpus} GPU{'s' if gpus > 1 else ''}; "
+    spare = planner.workers(int(cores), gpus)
+    say += f"ranks with more than {spare.value:g} data-loader worker{'' if spare.value == 1 else 's'} each would wait"
+    scheduled = host.fact("env.SLURM_JOB_ID")  # what the job's ranks get may be more than this step got
+    strength: Strength = "likely" if cores < LEAST * gpus and not scheduled else "possible"
+    yield Risk(say + " for a core", [host.fact("cpu.usable")], _advice((0, int(spare.value)))[0], strength)
 
 
 def _numbers(event: Event) -> tuple[int, int] | None:
@@ -83,3 +100,12 @@ def _advice(numbers: tuple[int, int] | None) -> tuple[Advice, ...]:
             risk="Too few workers leave the GPU waiting.",
         ),
     )
+
+
+CHECK = Check(
+    ID,
+    reads=("cpu.usable",),
+    look=_look,
+    fine="There are cores enough for the ranks of this host.",
+    also=("gpu.count", "env.SLURM_JOB_ID"),
+)

@@ -23,10 +23,13 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ncclkit.case import Case
 from ncclkit.causes._frames import own_frame, place, stacks
+from ncclkit.causes._preflight import Check, Host, Risk, number
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.causes._words import amount, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.model import Advice, Event, Finding, found
 from ncclkit.words import start
 
@@ -50,6 +53,10 @@ STORAGE = (
     "/tarfile",
 )
 CALLS = {"open", "read", "write", "fsync", "readinto", "_save", "save_file", "load_file", "torch_save"}
+SCARCE = 1 << 30
+"""Bytes free below which the next checkpoint hardly fits."""
+SLOW = 200.0
+"""Milliseconds of a write of 4 KiB with fsync: local disks need below ten, network file systems tens."""
 
 
 def diagnose(case: Case) -> Finding:
@@ -89,9 +96,25 @@ def diagnose(case: Case) -> Finding:
             ID, "likely", say, pick(slow.values(), scene.waiting.values()), ranks=tuple(sorted(slow)), advice=_advice()
         )
     went_well = [*case.of("nccl.destroy"), *scene.ended.values(), *stacks(case).values()]
-    return otherwise(
-        ID, went_well, "Nobody waited for storage.", "a stack of each rank at the moment of the hang, and `df -h`"
-    )
+    missing = "a stack of each rank at the moment of the hang, and `df -h`"
+    return CHECK.risk(case) or CHECK.otherwise(case, went_well, "Nobody waited for storage.", missing)
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """Folders of interest that are full, or slow to write to."""
+    for label, fact in host.each("storage.*.latency").items():
+        folder = f"the folder {host.value(f'storage.{label}.path') or label}"
+        free, latency = host.fact(f"storage.{label}.free"), number(fact.value)
+        room = number(free.value) if free else None
+        if "No space left" in fact.why or (room is not None and room < SCARCE):
+            say = f"{folder} has {amount(room)} free; a checkpoint or log would not fit"
+            yield Risk(say, [free or fact], _advice()[0], "likely")
+        elif "did not answer" in fact.why:
+            say = f"{folder} did not answer to a small write; a rank that writes there would stand still"
+            yield Risk(say, [fact], _advice()[0], "likely")
+        elif latency is not None and latency > SLOW:
+            say = f"a small write to {folder} takes {latency:.0f} ms; what a rank saves there would hold up the others"
+            yield Risk(say, [fact], _advice()[0])
 
 
 def _shared_memory(event: Event) -> bool:
@@ -116,3 +139,12 @@ def _advice() -> tuple[Advice, ...]:
             risk="Local disks are lost with the node: keep checkpoints on shared storage.",
         ),
     )
+
+
+CHECK = Check(
+    ID,
+    reads=("storage.*.free", "storage.*.latency"),
+    look=_look,
+    fine="The folders have room and are quick to write to.",
+    also=("storage.*.path",),
+)

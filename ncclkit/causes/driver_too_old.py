@@ -24,8 +24,11 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ncclkit.case import Case
-from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.model import Advice, Finding, found
 from ncclkit.words import start
 
@@ -40,6 +43,8 @@ DRIVER = (
     "cuda driver is a stub",
 )
 CODE = ("no kernel image", "invalid device function", "is not compatible with the current PyTorch installation")
+NEEDS = {11: 450, 12: 525, 13: 580}
+"""Major version of CUDA → the first driver branch for it; within one major version older drivers serve newer CUDA."""
 
 
 def diagnose(case: Case) -> Finding:
@@ -61,9 +66,8 @@ def diagnose(case: Case) -> Finding:
             *case.of("nccl.destroy"),
             *case.of("progress"),
         ]
-        return otherwise(
-            ID, went_well, "Driver and libraries work together.", "`nvidia-smi` and `python -m torch.utils.collect_env`"
-        )
+        missing = "`nvidia-smi` and `python -m torch.utils.collect_env`"
+        return CHECK.risk(case) or CHECK.otherwise(case, went_well, "Driver and libraries work together.", missing)
     say = f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)}: "
     say += (
         "the NVIDIA driver is older than the CUDA libraries need."
@@ -83,6 +87,27 @@ def diagnose(case: Case) -> Finding:
         hosts=name_hosts(lines),
         advice=_advice(lines is image),
     )
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """A driver that does not speak to its own tools, or is of an older generation than torch's CUDA."""
+    smi = host.fact("gpu.nvidia_smi")
+    driver, library, cuda = (
+        str(host.value(name) or "") for name in ("gpu.driver", "gpu.library", "software.torch.cuda")
+    )
+    mismatch = smi is not None and ("version mismatch" in smi.why or (driver != library and bool(driver and library)))
+    if smi and smi.value == "failed" and (mismatch or host.gpu_count):
+        why = "nvidia-smi's library and the kernel's driver are of different versions"
+        say = f"{why if mismatch else 'nvidia-smi cannot talk to the driver'} ({smi.why}); CUDA would not start either"
+        yield Risk(say, [smi, host.fact("gpu.library"), host.fact("gpu.driver")], RELOAD, "likely")
+    major, branch = (int(text.partition(".")[0]) if text[:1].isdigit() else 0 for text in (cuda, driver))
+    if branch and branch < NEEDS.get(major, 0):
+        say = (
+            f"torch was built for CUDA {cuda}, which needs driver {NEEDS[major]} or newer, and the driver is {driver}; "
+            "CUDA would refuse to start unless the container brings cuda-compat"
+        )
+        facts = [host.fact("gpu.driver"), host.fact("software.torch.cuda")]
+        yield Risk(say, facts, _advice(False)[0], "likely")
 
 
 def _advice(image: bool) -> tuple[Advice, ...]:
@@ -109,3 +134,19 @@ def _advice(image: bool) -> tuple[Advice, ...]:
             risk="A driver update needs the GPUs idle.",
         ),
     )
+
+
+RELOAD = Advice(
+    "Load the kernel module that fits the installed driver: reboot the node, or unload and load it.",
+    command="cat /proc/driver/nvidia/version; dmesg -T | grep -i nvrm | tail; sudo reboot",
+    why="After an update of the driver's packages the old module stays loaded until then.",
+    check="`nvidia-smi` lists the GPUs.",
+    risk="A reboot ends everything on the node; in a container the host's driver must be mounted anew.",
+)
+CHECK = Check(
+    ID,
+    reads=("gpu.driver", "software.torch.cuda"),
+    look=_look,
+    fine="The driver serves the CUDA that torch was built for.",
+    also=("gpu.nvidia_smi", "gpu.count", "gpu.library"),
+)

@@ -27,10 +27,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 
 from ncclkit.case import Case
-from ncclkit.causes._words import ask, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Finding, found
+from ncclkit.causes._preflight import Check, Host, Risk, name_gpus
+from ncclkit.causes._words import ask, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.model import Advice, Event, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "duplicate_gpu"
@@ -40,8 +42,8 @@ explains = ("c10d.error", "nccl.trace", "rank_exception", "gpu_oom", "slow_rank"
 def diagnose(case: Case) -> Finding:
     """NCCL says so, or two INIT lines of one communicator carry the same bus id."""
     went_well = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
-    return ask(case, _said, _too_many, _vague, _guessed) or otherwise(
-        ID, went_well, "Each rank of a communicator has a GPU of its own.", "NCCL_DEBUG=INFO lines with the bus ids"
+    return ask(case, _said, _too_many, _vague, _guessed, CHECK.risk) or CHECK.otherwise(
+        case, went_well, "Each rank of a communicator has a GPU of its own.", "NCCL_DEBUG=INFO lines with the bus ids"
     )
 
 
@@ -109,6 +111,32 @@ def _named(said: list[Event]) -> tuple[int, ...]:
     return tuple(sorted(ranks))
 
 
+def _look(host: Host) -> Iterator[Risk]:
+    """GPUs that refuse a process, or a second one."""
+    refusals: tuple[tuple[str, str, Strength, str], ...] = (
+        ("compute_mode", "Prohibited", "likely", "no process may use {} (compute mode Prohibited); a rank would fail"),
+        (
+            "compute_mode",
+            "Exclusive_Process",
+            "possible",
+            "one process alone may use {} (compute mode Exclusive_Process); a rank that meets another one there, be it "
+            "a notebook, would fail",
+        ),
+        (
+            "mig",
+            "Enabled",
+            "possible",
+            "{}: MIG is on; NCCL would refuse two ranks on parts of one GPU, and parts reach each other neither over "
+            "NVLink nor peer to peer",
+        ),
+    )
+    for name, value, strength, say in refusals:
+        facts = {gpu: fact for gpu, fact in host.gpus(name).items() if fact.value == value}
+        if facts:
+            advice = MODE if name == "compute_mode" else MIG
+            yield Risk(say.format(name_gpus(facts)), [*facts.values()], advice, strength, gpus=tuple(facts))
+
+
 def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
@@ -127,3 +155,22 @@ def _advice() -> tuple[Advice, ...]:
             risk="None, it only prints.",
         ),
     )
+
+
+MODE = Advice(
+    "Put the GPUs back into the default compute mode.",
+    command="sudo nvidia-smi -c DEFAULT",
+    why="The other modes refuse a process, or every one but the first.",
+    check="`nvidia-smi -q -d COMPUTE` says Default.",
+    risk="On a shared machine the mode may keep users apart: ask its administrator.",
+)
+MIG = Advice(
+    "Run one rank per GPU on whole GPUs, or let the administrator switch MIG off.",
+    command="nvidia-smi -L; sudo nvidia-smi -mig 0",
+    why="Parts of a GPU share its bus id, and cannot copy to each other directly.",
+    check="`nvidia-smi -L` lists no MIG devices.",
+    risk="Switching MIG off needs the GPU idle and ends what runs on its parts.",
+)
+CHECK = Check(
+    ID, reads=("gpu.*.compute_mode",), look=_look, fine="The GPUs take the processes of a job.", also=("gpu.*.mig",)
+)

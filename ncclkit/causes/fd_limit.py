@@ -24,8 +24,12 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from ncclkit import planner
 from ncclkit.case import Case
-from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in
 from ncclkit.model import Advice, Evidence, Finding, found
 from ncclkit.words import start
 
@@ -41,6 +45,10 @@ explains = (
     "store_unreachable",
     "elastic.exit",
 )
+LOW = 1024
+"""The soft limit that most systems give a shell."""
+THREADS = 128
+"""Threads of one rank: OpenMP, CUDA, NCCL, autograd, and the workers of its data loader with theirs."""
 FRAGMENTS = ("Too many open files", "EMFILE", "errno 24", "of ancdata", "can't start new thread")
 
 
@@ -49,20 +57,17 @@ def diagnose(case: Case) -> Finding:
     lines = [e for e in case.of("system.error") if e.data.get("what") in ("too_many_files", "too_many_processes")]
     lines += matching([*messages(case), *case.of("store.lost"), *case.of("c10d.error")], *FRAGMENTS)
     vague = [e for e in family(case, "fd") if e not in lines]
-    low = [f for f in case.facts_of("limits.nofile.soft") if isinstance(f.value, int) and f.value <= 1024]
+    low = [f for f in ours(case, case.facts_of("limits.nofile.soft")) if isinstance(f.value, int) and f.value <= LOW]
     if not lines and not (vague and low):
+        if risk := CHECK.risk(case):
+            return risk
         went_well: list[Evidence] = [
-            *[f for f in case.facts_of("limits.nofile.soft") if f.value and f not in low],
             *case.of("nccl.destroy"),
             *[e for e in case.of("nccl.init") if e.data.get("phase") == "done"],
             *case.of("c10d.timeout"),
         ]
-        return otherwise(
-            ID,
-            went_well,
-            "Nobody ran out of file descriptors.",
-            "limits.nofile.soft of the job (`ulimit -n` inside it)",
-        )
+        missing = "limits.nofile.soft of the job (`ulimit -n` inside it)"
+        return CHECK.otherwise(case, went_well, "Nobody ran out of file descriptors.", missing)
     ranks = ranks_in(lines + vague)
     limit = next((f.value for f in low), None)
     threads = matching(lines, "can't start new thread", "Resource temporarily unavailable")
@@ -78,6 +83,39 @@ def diagnose(case: Case) -> Finding:
         hosts=name_hosts(lines + vague),
         advice=_advice(),
     )
+
+
+def _ranks(host: Host) -> int:
+    """Ranks of the job that this host would run a share of, as far as variables and GPUs tell."""
+    told = [host.number(f"env.{name}") or 0 for name in ("WORLD_SIZE", "SLURM_NTASKS")]
+    return int(max(2, *told, host.gpu_count * (host.number("env.SLURM_NNODES") or 1)))
+
+
+def _files(host: Host) -> Iterator[Risk]:
+    limit, ranks = host.number("limits.nofile.soft"), _ranks(host)
+    if limit is None or limit < 0:  # unlimited
+        return
+    need = planner.descriptors(ranks)
+    say = f"a process may open {limit:g} files; "
+    facts, advice = [host.fact("limits.nofile.soft")], _advice()[0]
+    if limit < need.value:
+        say += f"one of {ranks} ranks would need up to {need.value:g} over sockets: {need.words.rstrip('.')}"
+        yield Risk(say, facts, advice, "likely")
+    elif limit <= LOW and host.gpu_count > 1:
+        say += "that suffices for small jobs, but many ranks or data-loader workers would exceed it"
+        yield Risk(say, facts, advice)
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """Limits of open files, and of processes and threads."""
+    yield from _files(host)
+    for name in ("limits.cgroup.pids", "limits.nproc"):
+        limit = host.number(name)
+        if limit is not None and 0 <= limit < THREADS * host.gpu_count:
+            say = (
+                f"at most {limit:g} processes and threads may run ({name}); {host.gpu_count} ranks with their threads "
+            )
+            yield Risk(say + "and data-loader workers would exceed it", [host.fact(name)], PROCESSES)
 
 
 def _advice() -> tuple[Advice, ...]:
@@ -100,3 +138,19 @@ def _advice() -> tuple[Advice, ...]:
             risk="Files in /dev/shm may be left behind by a crash.",
         ),
     )
+
+
+PROCESSES = Advice(
+    "Raise the limit of processes of the container or the user.",
+    command="ulimit -u; cat /sys/fs/cgroup/pids.max   # docker run --pids-limit=-1 …",
+    why="The kernel counts threads as processes, and a rank has dozens.",
+    check="`cat /sys/fs/cgroup/pids.current` stays well below the limit while the job runs.",
+    risk="On shared machines the limit keeps a runaway program from taking all: ask the administrator.",
+)
+CHECK = Check(
+    ID,
+    reads=("limits.nofile.soft",),
+    look=_look,
+    fine="A process may open enough files for the ranks of this host.",
+    also=("gpu.count", "limits.cgroup.pids", "limits.nproc", "env.WORLD_SIZE", "env.SLURM_NTASKS", "env.SLURM_NNODES"),
+)

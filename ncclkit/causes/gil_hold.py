@@ -65,12 +65,11 @@ def diagnose(case: Case) -> Finding:
             next=experiment(case),
         )
     went_well = [*case.of("c10d.timeout"), *case.of("nccl.destroy"), *look(case).ended.values()]
-    return otherwise(
-        ID,
-        went_well,
-        "No monitor complained about the lock.",
-        "a stack of each rank with native frames (`ncclkit attach`)",
-    )
+    missing = "a stack of each rank with native frames (`ncclkit attach`)"
+    closed = [fact for fact in case.facts_of("limits.ptrace_scope") if fact.value]
+    if closed:
+        missing += f"; as root, since {closed[0]}{on(closed[0].host)} keeps py-spy from attaching"
+    return otherwise(ID, went_well, "No monitor complained about the lock.", missing)
 
 
 def _deaf(case: Case) -> Finding | None:

@@ -24,9 +24,13 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 from ncclkit.case import Case
-from ncclkit.causes._words import in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, found
+from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
+from ncclkit.causes._words import in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "gpu_hardware_error"
 explains = (
@@ -62,6 +66,7 @@ XIDS = {
     145: "NVLink error",
     158: "fatal time-out",
 }
+HOT = ("hw_thermal_slowdown", "sw_thermal_slowdown")
 
 
 def diagnose(case: Case) -> Finding:
@@ -95,12 +100,44 @@ def diagnose(case: Case) -> Finding:
             next=experiment(case),
         )
     went_well: list[Event] = [*case.of("kernel.xid"), *case.of("nccl.destroy")]
-    return otherwise(
-        ID,
-        went_well,
-        "No hardware fault was reported.",
-        "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)",
-    )
+    missing = "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)"
+    return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No hardware fault was reported.", missing)
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """What the driver itself says of the health of each GPU."""
+    smi = host.fact("gpu.nvidia_smi")
+    if smi and smi.value == "hung":
+        say = f"nvidia-smi does not answer ({smi.why}); the driver or a GPU is stuck, and a rank there would hang too"
+        yield Risk(say, [smi], _advice("each GPU")[0], "likely")
+    for name, wrong, strength, say in SIGNS:
+        facts = {gpu: fact for gpu, fact in host.gpus(name).items() if wrong(fact.value)}
+        if facts:
+            named = name_gpus(facts)
+            yield Risk(f"{named}: {say}", [*facts.values()], _advice(named)[0], strength, gpus=tuple(facts))
+    yield from _links(host)
+
+
+def _links(host: Host) -> Iterator[Risk]:
+    """NVLinks that are down: some of a GPU's own, or all of one whose neighbours have them."""
+    speeds = host.gpus("nvlink.speeds")
+    most = max((number(fact.value) or 0 for fact in host.gpus("nvlink.links").values()), default=0)
+    for gpu, fact in host.gpus("nvlink.links").items():
+        links = number(fact.value) or 0
+        all_of_it = max(most, len(speeds[gpu].value) if links and gpu in speeds else 0)
+        if links < all_of_it:
+            say = f"GPU {gpu} has {links:g} of {all_of_it:g} NVLinks up; every collective would be as slow as it is"
+            # bridges may join only some of the GPUs, so none at all can be how the machine was built
+            yield Risk(say, [fact], _advice(f"GPU {gpu}")[0], "likely" if links else "possible", gpus=(gpu,))
+
+
+def _remapped(rows: object) -> bool:
+    return isinstance(rows, dict) and bool(rows.get("pending") or rows.get("failure"))
+
+
+def _slowed(reasons: object) -> bool:
+    """Held back by heat or by the power supply; a power cap is how most machines run."""
+    return bool(isinstance(reasons, list) and {"hw_slowdown", "hw_power_brake_slowdown", *HOT} & {*reasons})
 
 
 def _tell(xids: list[Event], said: list[Event]) -> Finding:
@@ -150,3 +187,42 @@ def experiment(case: Case) -> Experiment:
             "nvswitch_fabric": "one whole machine",
         },
     )
+
+
+SIGNS: tuple[tuple[str, Callable[[Any], bool], Strength, str], ...] = (
+    (
+        "recovery",
+        lambda value: value != "None",
+        "likely",
+        "the driver asks for a recovery; a job would fail there until that is done",
+    ),
+    (
+        "ecc.uncorrected",
+        lambda value: bool(number(value)),
+        "likely",
+        "uncorrectable memory errors since the driver was loaded; a rank that meets another one would be killed",
+    ),
+    (
+        "remapped_rows",
+        _remapped,
+        "likely",
+        "rows of the memory wait to be remapped, or could not be; a job would not be safe there before a reset",
+    ),
+    (
+        "throttle",
+        _slowed,
+        "possible",
+        "slowed down by heat or by the power supply; all ranks would wait for the slowest in every step",
+    ),
+)
+"""Fact of a GPU, what is wrong with it, how much it says, and what it means for a job."""
+CHECK = Check(
+    ID,
+    reads=("gpu.nvidia_smi", "gpu.*.throttle"),
+    look=_look,
+    fine="The driver reports no fault of a GPU.",
+    also=tuple(
+        f"gpu.*.{name}" for name in ("recovery", "ecc.uncorrected", "remapped_rows", "nvlink.links", "nvlink.speeds")
+    ),
+    next=experiment,
+)

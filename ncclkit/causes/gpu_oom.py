@@ -25,14 +25,15 @@ Read more
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ncclkit.case import Case
+from ncclkit.causes._preflight import Check, Host, Risk, number
 from ncclkit.causes._words import (
-    amount, family, in_order, matching, messages, name_hosts, name_ranks, otherwise, pick, ranks_in,
+    amount, family, in_order, matching, messages, name_hosts, name_ranks, pick, ranks_in,
 )  # fmt: skip
-from ncclkit.model import Advice, Event, Finding, found
+from ncclkit.model import Advice, Event, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "gpu_oom"
@@ -49,6 +50,9 @@ explains = (
     "network_loss",
     "rank_divergence",
 )
+MIB = 1 << 20
+TAKEN, MOST = 0.25, 0.5
+"""Shares of a GPU's memory in use before a job starts: more than a desktop takes, and hardly room for a job."""
 
 
 def diagnose(case: Case) -> Finding:
@@ -62,12 +66,9 @@ def diagnose(case: Case) -> Finding:
     )
     lines = in_order(torch) + in_order(nccl) + in_order(quoted)
     if not lines:
-        return otherwise(
-            ID,
-            case.of("nccl.destroy") + case.of("c10d.timeout") + case.of("progress"),
-            "No allocation on a GPU failed.",
-            "the standard error of every rank",
-        )
+        went_well = case.of("nccl.destroy") + case.of("c10d.timeout") + case.of("progress")
+        missing = "the standard error of every rank"
+        return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No allocation on a GPU failed.", missing)
     ranks, first = ranks_in(lines), lines[0]
     gpus = tuple(sorted({str(e.data["gpu"]) for e in torch if e.data.get("gpu") is not None}))
     say = (
@@ -77,6 +78,24 @@ def diagnose(case: Case) -> Finding:
     return found(
         ID, "proven", say, pick(lines), ranks=ranks, hosts=name_hosts(lines), gpus=gpus, advice=_advice(not torch)
     )
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """Memory that is in use before the job starts."""
+    for gpu, fact in host.gpus("memory.free").items():
+        total, free = host.number(f"gpu.{gpu}.memory.total"), number(fact.value)
+        if not total or free is None or free > (1 - TAKEN) * total:
+            continue
+        holders = host.fact(f"gpu.{gpu}.memory.holders")
+        by = f" by {', '.join(map(_process, holders.value[:3]))}" if holders and holders.value else ""
+        have = f"{amount(free * MIB)} of {amount(total * MIB)}"
+        say = f"GPU {gpu} has {have} free, the rest is held{by}; a job that counts on all of it would run out"
+        strength: Strength = "likely" if free < (1 - MOST) * total else "possible"
+        yield Risk(say, [fact, holders if by else None], _advice(True)[0], strength, gpus=(gpu,))
+
+
+def _process(row: Mapping[str, Any]) -> str:
+    return f"process {row.get('pid')} ({row.get('name')})"
 
 
 def _how(event: Event) -> str:
@@ -116,3 +135,12 @@ def _advice(nccl: bool) -> tuple[Advice, ...]:
         risk="A smaller fraction makes PyTorch itself run out earlier.",
     )
     return (room, smaller) if nccl else (smaller, room)
+
+
+CHECK = Check(
+    ID,
+    reads=("gpu.*.memory.total", "gpu.*.memory.free"),
+    look=_look,
+    fine="The memory of the GPUs is free.",
+    also=("gpu.*.memory.holders",),
+)

@@ -25,9 +25,13 @@ Read more
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 from ncclkit.case import Case
+from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import amount, ask, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.causes._words import amount, ask, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in
 from ncclkit.model import Advice, Event, Fact, Finding, Strength, found
 from ncclkit.words import start
 
@@ -44,20 +48,22 @@ explains = (
     "rank_exception",
     "cpu_contention",
 )
+PER_RANK, PER_CPU_RANK = 4 << 30, 512 << 20
+"""Bytes of host memory below which one rank with CUDA, or without, is not likely to start and load anything."""
+LOW = 0.05
+"""Share of a host's memory; with less available the next allocation may wake the OOM killer."""
+REMOTE = re.compile(r"\b(?:nfs\d?|cifs|smb\w*|lustre|gpfs|beegfs|ceph|fuse[\w.]*|9p|glusterfs|network)\b")
+"""Storage behind a network, as `memory.swap` names it."""
 
 
 def diagnose(case: Case) -> Finding:
     """The kernel, Slurm or a lost process says that memory was the reason."""
-    finding = ask(case, _told, _refused, _silent_kill, _swapping)
+    finding = ask(case, _told, _refused, _silent_kill, _swapping, CHECK.risk)
     if finding is not None:
         return finding
     alive = [*case.of("nccl.destroy"), *look(case).ended.values(), *case.of("elastic.exit")]
-    return otherwise(
-        ID,
-        alive,
-        "No process was killed by signal 9.",
-        "dmesg of the node (`dmesg -T | grep -i oom`) or the exit codes of the ranks",
-    )
+    missing = "dmesg of the node (`dmesg -T | grep -i oom`) or the exit codes of the ranks"
+    return CHECK.otherwise(case, alive, "No process was killed by signal 9.", missing)
 
 
 def _refused(case: Case) -> Finding | None:
@@ -109,11 +115,11 @@ def _short(case: Case) -> list[Fact]:
     total = {f.host: f.value for f in case.facts_of("memory.total") if f.value}
     kills = [f for f in case.facts_of("memory.oom_kills") if f.value]
     available = [f for f in case.facts_of("memory.available") if f.value is not None]
-    low = [f for f in available if f.value < 0.05 * total.get(f.host, 0)]
+    low = [f for f in available if f.value < LOW * total.get(f.host, 0)]
     swaps = [
         f for f in case.facts_of("memory.swap") for row in f.value or () if 2 * (row.get("used") or 0) > row["size"]
     ]
-    return kills + low + swaps
+    return ours(case, kills + low + swaps)
 
 
 def _told(case: Case) -> Finding | None:
@@ -147,6 +153,33 @@ def _told(case: Case) -> Finding | None:
     return found(ID, "proven", say, pick(told, killed), ranks=ranks, hosts=name_hosts(told), advice=_advice(case))
 
 
+def _look(host: Host) -> Iterator[Risk]:
+    """Swap behind a network, a limit that leaves too little for each rank, memory that others have taken."""
+    remote = [row for row in host.value("memory.swap") or () if REMOTE.search(str(row.get("storage")))]
+    if remote:
+        say = (
+            f"the swap area {remote[0].get('device')} lies on network storage ({remote[0].get('storage')}); a job "
+            "short of memory would stand still with it, for as long as the server or the network is slow"
+        )
+        yield Risk(say, [host.fact("memory.swap")], SWAP, "likely")
+    total, limit = host.number("memory.total") or 0, host.number("limits.cgroup.memory")
+    capped = limit is not None and 0 <= limit < total
+    room = limit if limit is not None and capped else total
+    ranks = host.gpu_count or 2
+    need = ranks * (PER_RANK if host.gpu_count else PER_CPU_RANK)
+    if total and room < need:
+        what = "the memory limit (cgroup)" if capped else "the memory"
+        say = (
+            f"{what} is {amount(room)}, {amount(room / ranks)} for each of {ranks} ranks; the OOM killer would end them"
+        )
+        fact = host.fact("limits.cgroup.memory" if capped else "memory.total")
+        yield Risk(say, [fact], MORE, "likely" if room < need / 2 else "possible")
+    available = host.number("memory.available")
+    if available is not None and available < LOW * total:
+        say = f"{amount(available)} of {amount(total)} of memory is left; a job that starts there would soon have none"
+        yield Risk(say, [host.fact("memory.available")], MORE)
+
+
 def _advice(case: Case) -> tuple[Advice, ...]:
     total = next((f.value for f in case.facts_of("memory.total") if f.value), None)
     have = f" (this host has {amount(total)})" if total else ""
@@ -159,11 +192,28 @@ def _advice(case: Case) -> tuple[Advice, ...]:
             check="`sstat -j JOB -o MaxRSS` or the cgroup's memory.peak stays below the limit for one epoch.",
             risk="Fewer workers may leave the GPU waiting; watch the step time.",
         ),
-        Advice(
-            "Ask for more memory for the job or container.",
-            command="sbatch --mem=0 …   # or: docker run --memory=…",
-            why="The limit that was reached may be the job's, not the machine's.",
-            check="memory.events shows oom_kill 0.",
-            risk="Hides a leak: memory that grows with every step will reach any limit.",
-        ),
+        MORE,
     )
+
+
+MORE = Advice(
+    "Ask for more memory for the job or container.",
+    command="sbatch --mem=0 …   # or: docker run --memory=…",
+    why="The limit that was reached may be the job's, not the machine's.",
+    check="memory.events shows oom_kill 0.",
+    risk="Hides a leak: memory that grows with every step will reach any limit.",
+)
+SWAP = Advice(
+    "Turn the swap on network storage off, or put it on a local disk.",
+    command="swapon --show; sudo swapoff <the area on network storage>",
+    why="Whoever touches a page that was swapped out waits for the network, and all ranks wait for the slowest.",
+    check="`swapon --show` lists local devices only.",
+    risk="With less swap the OOM killer comes earlier; that is easier to see than a job that stands still.",
+)
+CHECK = Check(
+    ID,
+    reads=("memory.total", "memory.swap", "limits.cgroup.memory"),
+    look=_look,
+    fine="There is memory for the ranks of this host, and no swap behind a network.",
+    also=("memory.available", "gpu.count"),
+)

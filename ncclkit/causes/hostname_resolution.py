@@ -24,7 +24,9 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
+from ncclkit.causes import _tested
 from ncclkit.causes._words import ask, in_order, matching, messages, on, otherwise, pick, ranks_in
+from ncclkit.evidence.jobs.links import loopback
 from ncclkit.model import Advice, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "hostname_resolution"
@@ -43,9 +45,18 @@ RESOLVER = ("Name or service not known", "Temporary failure in name resolution",
 def diagnose(case: Case) -> Finding:
     """A resolver's error, or facts of several hosts that lead to themselves."""
     good = [f for f in case.facts_of("net.hostname.addresses") if f.value and not _to_itself(f)]
-    went_well: list[Evidence] = [*good, *case.of("nccl.init"), *case.of("c10d.timeout"), *case.of("worker.phase")]
+    tested = _tested.sound(case, lambda link: bool(link.address) and not loopback(link.address))
+    went_well: list[Evidence] = [
+        *tested,
+        *good,
+        *case.of("nccl.init"),
+        *case.of("c10d.timeout"),
+        *case.of("worker.phase"),
+    ]
     missing = "`getent hosts $MASTER_ADDR` of every node (`ncclkit inspect`)"
-    return ask(case, _resolver, _loop, _symptom) or otherwise(ID, went_well, "Names resolved.", missing)
+    return ask(case, _resolver, _loop, _tested_names, _own_names, _symptom) or otherwise(
+        ID, went_well, "Names resolved.", missing
+    )
 
 
 def _resolver(case: Case) -> Finding | None:
@@ -79,6 +90,46 @@ def _loop(case: Case) -> Finding | None:
     say = f"The name of {host} leads to 127.x, which is a different machine for everyone who uses it."
     why = pick(own, local, timeouts)
     return found(ID, "likely", say, why, hosts=(host,), advice=_advice(host), next=experiment(case))
+
+
+def _tested_names(case: Case) -> Finding | None:
+    """A connection test asked every host for the names of the others."""
+    bad = _tested.paths(case, lambda link: not link.address or loopback(link.address))
+    bad = [link for link in bad if link.unresolved or link.address]
+    if not bad:
+        return None
+    first = bad[0]
+    what = f"leads to {first.address}, that host itself" if first.address else f"does not resolve ({first.unresolved})"
+    say = f"On {first.src} the name {first.dst} {what}{_tested.more(bad, 'name')}: ranks there would not find it."
+    hosts, why = tuple(sorted({link.src for link in bad})), tuple(link.event for link in bad[:6])
+    return found(ID, _tested.risk(case), say, why, hosts=hosts, advice=_advice(first.dst), next=experiment(case))
+
+
+def _own_names(case: Case) -> Finding | None:
+    """Where the own name leads to loopback, gloo announces that to the other hosts."""
+    gloo = {f.host: f for f in case.facts_of("net.gloo.interface") if f.value == "lo"}
+    own = [f for f in case.facts_of("net.hostname.addresses") if f.host in gloo and (_to_itself(f) or not f.value)]
+    if not own or len({f.host for f in case.facts if f.host}) < 2:
+        return None
+    first = own[0]
+    where = f"leads to {first.value[0]}" if first.value else "does not resolve"
+    say = (
+        f"The name of {first.host} {where} on itself{_tested.more(own, 'host')}, so gloo there would use lo and the "
+        "other hosts would not reach it."
+    )
+    hosts, why = tuple(f.host for f in own), pick(own, [gloo[f.host] for f in own], limit=6)
+    advice = (_gloo(), *_advice(first.host))  # jobs over NCCL do without it, so no more than possible
+    return found(ID, "possible", say, why, hosts=hosts, advice=advice, next=experiment(case))
+
+
+def _gloo() -> Advice:
+    return Advice(
+        "Name gloo's interface on every host: the one that holds the address which the others reach.",
+        env={"GLOO_SOCKET_IFNAME": "<interface>"},
+        why="With the variable gloo does not ask for the own name.",
+        check="`ncclkit inspect` shows that interface as net.gloo.interface.",
+        risk="gloo takes exact names; they must exist on every host.",
+    )
 
 
 def _symptom(case: Case) -> Finding | None:

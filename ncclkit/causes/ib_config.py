@@ -24,8 +24,11 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ncclkit.case import Case
-from ncclkit.causes._words import ask, env_of, family, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._words import ask, env_of, family, matching, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.model import Advice, Experiment, Finding, Strength, found
 from ncclkit.words import start
 
@@ -47,12 +50,30 @@ def diagnose(case: Case) -> Finding:
         *[e for e in case.of("nccl.channel") if "NET/IB" in str(e.data.get("transport"))],
         *case.of("c10d.timeout"),
     ]
-    return ask(case, _setup, _memory, _first_packets) or otherwise(
-        ID,
+    return ask(case, _setup, _memory, _first_packets, CHECK.risk) or CHECK.otherwise(
+        case,
         went_well,
         "InfiniBand connections were made, or none was used.",
         "NCCL_DEBUG=INFO output and `show_gids` of both nodes",
     )
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """An index into the GID table that is empty on a card, or holds an address that is not routed."""
+    index, fact = host.number("env.NCCL_IB_GID_INDEX"), host.fact("env.NCCL_IB_GID_INDEX")
+    for port in host.value("net.rdma") or ():
+        if index is None or port.get("state") != "ACTIVE" or port.get("link_layer") != "Ethernet":
+            continue
+        row = next((row for row in port.get("gids") or () if row.get("index") == index), None)
+        local = row is not None and ("v1" in str(row.get("type")) or str(row.get("gid")).startswith("fe80"))
+        if row is None or local:
+            what = "of RoCE v1 or link-local" if local else "empty"
+            say = (
+                f"NCCL_IB_GID_INDEX={index:g} is set and that entry of {port.get('device')} is {what}; connections to "
+            )
+            strength: Strength = "possible" if local else "likely"
+            say += "other nodes would fail"
+            yield Risk(say, [fact, host.fact("net.rdma")], _advice(True, False)[0], strength, (), (port["device"],))
 
 
 def _memory(case: Case) -> Finding | None:
@@ -156,3 +177,13 @@ def experiment(case: Case) -> Experiment:
             "ib_link_error": "only one link fails",
         },
     )
+
+
+CHECK = Check(
+    ID,
+    reads=("net.rdma",),
+    look=_look,
+    fine="No GID index is set, or the entry is there on every active RoCE port.",
+    also=("env.NCCL_IB_GID_INDEX",),
+    next=experiment,
+)

@@ -27,20 +27,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 from ncclkit.case import Case
-from ncclkit.causes._words import (
-    family,
-    in_order,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-)
+from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._words import family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, found
 
 ID = "ib_link_error"
@@ -92,9 +83,32 @@ def diagnose(case: Case) -> Finding:
         *[e for e in case.of("nccl.network") if e.data.get("name") == "Socket"],
         *case.of("c10d.timeout"),
     ]
-    return otherwise(
-        ID, went_well, "No InfiniBand link failed.", "NCCL_DEBUG=WARN output of all ranks and dmesg of the nodes"
-    )
+    missing = "NCCL_DEBUG=WARN output of all ranks and dmesg of the nodes"
+    return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No InfiniBand link failed.", missing)
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """A port that NCCL was told to use and that is down, or one that looks for its link in vain beside active ones."""
+    ports = host.value("net.rdma") or ()
+    wanted = str(host.value("env.NCCL_IB_HCA") or "")
+    layers = {port.get("link_layer") for port in ports if port.get("state") == "ACTIVE"}
+    for port in ports:
+        device = str(port.get("device"))
+        named = bool(wanted) and _chosen(device, wanted)
+        searching = port.get("physical") == "Polling" and port.get("link_layer") in layers and not wanted
+        if port.get("state") != "ACTIVE" and (searching or (named and not wanted.startswith("^"))):
+            asked = f", though NCCL_IB_HCA={wanted} asks for it" if named else ""
+            say = f"port {port.get('port')} of {device} is {port.get('state') or 'not active'}{asked}; NCCL would do "
+            say += "without it, on fewer links or on plain sockets"
+            facts, strength = [host.fact("net.rdma")], "likely" if named else "possible"
+            yield Risk(say, facts, _advice(device)[0], "likely" if strength == "likely" else "possible", (), (device,))
+
+
+def _chosen(device: str, wanted: str) -> bool:
+    """By NCCL's syntax: prefixes separated by commas, ``^`` excludes, ``=`` compares whole names."""
+    names = [item.split(":")[0] for item in wanted.lstrip("^").lstrip("=").split(",") if item]
+    exact = wanted.lstrip("^").startswith("=")
+    return any(device == name or (not exact and device.startswith(name)) for name in names) != wanted.startswith("^")
 
 
 def _verbs(event: Event) -> bool:
@@ -165,3 +179,12 @@ def experiment(case: Case) -> Experiment:
             "rank_exception": "passes over both: the peer had died",
         },
     )
+
+
+CHECK = Check(
+    ID,
+    reads=("net.rdma",),
+    look=_look,
+    fine="The RDMA ports that NCCL would use are active, or there is none.",
+    also=("env.NCCL_IB_HCA",),
+)

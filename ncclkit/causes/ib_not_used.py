@@ -23,8 +23,11 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ncclkit.case import Case
-from ncclkit.causes._words import env_of, matching, messages, name_hosts, otherwise, pick
+from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._words import env_of, matching, messages, name_hosts, pick
 from ncclkit.model import Advice, Evidence, Experiment, Finding, found
 
 ID = "ib_not_used"
@@ -59,12 +62,30 @@ def diagnose(case: Case) -> Finding:
             case, "likely", f"The ranks talk over plain sockets because {why}.", pick(off, none, sockets[:1], wanted)
         )
     went_well = other or sockets or case.of("nccl.ib_devices")
-    return otherwise(
-        ID,
-        went_well,
-        "The network in use is the one this machine is known to have.",
-        "NCCL_DEBUG=INFO lines 'NET/IB' and 'Using network', and `ibv_devinfo` on the node",
-    )
+    say = "The network in use is the one this machine is known to have."
+    missing = "NCCL_DEBUG=INFO lines 'NET/IB' and 'Using network', and `ibv_devinfo` on the node"
+    return CHECK.risk(case) or CHECK.otherwise(case, went_well, say, missing)
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """RDMA ports that a variable or their own state keeps out of use."""
+    ports = host.value("net.rdma") or ()
+    active = [port for port in ports if port.get("state") == "ACTIVE"]
+    names = sorted({str(port.get("device")) for port in active or ports})
+    off = [host.fact("env.NCCL_IB_DISABLE")] if host.number("env.NCCL_IB_DISABLE") else []
+    off += [host.fact("env.NCCL_NET")] if str(host.value("env.NCCL_NET")).lower() == "socket" else []
+    if active and off and off[0]:
+        say = (
+            f"{off[0].name[4:]}={off[0].value} is set although RDMA ports are active ({', '.join(names)}); NCCL would "
+        )
+        yield Risk(say + "use plain sockets", off, UNSET, "likely", interfaces=tuple(names))
+    elif active and host.value("net.nccl.hcas") == []:
+        say = f"RDMA ports are active ({', '.join(names)}), but by today's variables NCCL would take none of them"
+        facts = [host.fact("env.NCCL_IB_HCA"), host.fact("net.nccl.hcas")]
+        yield Risk(say + " and use plain sockets", facts, _advice()[0], "likely", interfaces=tuple(names))
+    elif ports and not active:
+        say = f"no RDMA port is active ({', '.join(names)}); NCCL would use plain sockets without a word"
+        yield Risk(say, [host.fact("net.rdma")], _advice()[0], interfaces=tuple(names))
 
 
 def _tell(case: Case, strength: str, say: str, why: tuple[Evidence, ...]) -> Finding:
@@ -109,3 +130,20 @@ def experiment(case: Case) -> Experiment:
             "ib_config": "all nodes start, connections fail",
         },
     )
+
+
+UNSET = Advice(
+    "Unset the variable and measure one all_reduce between two nodes.",
+    command="unset NCCL_IB_DISABLE NCCL_NET",
+    why="It is often left from a search for another fault.",
+    check="NCCL's log says 'Using network IB', and busbw between the nodes is a multiple of what it was.",
+    risk="The fault for which it was set may still be there: try it with the live test, not with the long job.",
+)
+CHECK = Check(
+    ID,
+    reads=("net.rdma",),
+    look=_look,
+    fine="Nothing keeps NCCL from the RDMA ports of this host, or it has none.",
+    also=("env.NCCL_IB_DISABLE", "env.NCCL_NET", "env.NCCL_IB_HCA", "net.nccl.hcas"),
+    next=experiment,
+)

@@ -26,9 +26,11 @@ Read more
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from ncclkit.case import Case
-from ncclkit.causes._words import env_of, family, matching, messages, name_hosts, on, otherwise, pick, ranks_in
+from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._words import env_of, family, matching, messages, on, pick, ranks_in
 from ncclkit.model import Advice, Event, Evidence, Fact, Finding, Strength, found
 
 ID = "ifname_not_found"
@@ -61,13 +63,17 @@ def diagnose(case: Case) -> Finding:
         return _tell(case, "proven", facts, filters, FILTERS[facts[0].name])
     if empty and filters:  # without a filter another version's message may have been misread
         return _tell(case, "likely", empty, filters, "NCCL_SOCKET_IFNAME")
-    went_well: list[Evidence] = [*case.of("nccl.bootstrap"), *[f for f in case.facts if f.name in FILTERS and f.value]]
-    return otherwise(
-        ID,
-        went_well,
-        "An interface was found.",
-        "NCCL's log with NCCL_DEBUG=INFO from the start, or `ncclkit inspect` on the node",
-    )
+    went_well = case.of("nccl.bootstrap")
+    missing = "NCCL's log with NCCL_DEBUG=INFO from the start, or `ncclkit inspect` on the node"
+    return CHECK.risk(case) or CHECK.otherwise(case, went_well, "An interface was found.", missing)
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """No filter stands in the way, and there is no interface all the same."""
+    fact = host.facts.get("net.nccl.interface")
+    if fact and fact.value is None and fact.why.startswith("no running interface"):
+        say = f"NCCL would find no network interface, so no job could start ({fact.why})"
+        yield Risk(say, [fact], _advice("NCCL_SOCKET_IFNAME", "", []), "likely")
 
 
 def _filter(case: Case, fact: Fact) -> str:
@@ -92,7 +98,7 @@ def _tell(
         say,
         evidence,
         ranks=ranks_in(events),
-        hosts=name_hosts(events) or tuple({host} - {""}),
+        hosts=tuple(sorted({piece.host for piece in why if piece.host})),
         interfaces=(wanted,) if wanted else (),
         advice=(_advice(variable, wanted, exist),),
     )
@@ -141,3 +147,6 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> Advice:
         check="The log shows 'Bootstrap: Using <interface>' with an address the other nodes can reach.",
         risk="A wrong but existing interface makes the job slow or unreachable instead of stopping it.",
     )
+
+
+CHECK = Check(ID, reads=tuple(FILTERS), look=_look, fine="NCCL and gloo find an interface.")

@@ -22,15 +22,20 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ncclkit.case import Case
+from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._words import (
-    amount, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+    amount, family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in,
 )  # fmt: skip
 from ncclkit.model import Advice, Evidence, Finding, found
 from ncclkit.words import start
 
 ID = "memlock_limit"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "ib_not_used", "ib_config", "c10d.timeout", "host_oom")
+ENOUGH = 1 << 30
+"""Bytes of locked memory below which a card's buffers and queues do not fit."""
 CALLS = ("ibv_create_cq", "ibv_create_qp", "ibv_reg_mr", "ibv_create_comp_channel", "ibv_alloc_pd", "ibv_open_device")
 
 
@@ -41,19 +46,23 @@ def diagnose(case: Case) -> Finding:
         refused, "Cannot allocate memory", "errno 12", "failed with 12", "Resource temporarily unavailable"
     )
     memory += [e for e in refused if e.data.get("errno") == 12 and e not in memory]
-    low = [f for f in case.facts_of("limits.memlock") if isinstance(f.value, (int, float)) and 0 <= f.value < 1 << 30]
+    low = [
+        f
+        for f in ours(case, case.facts_of("limits.memlock"))
+        if isinstance(f.value, (int, float)) and 0 <= f.value < ENOUGH
+    ]
     plain = [e for e in refused if e not in memory and not e.data.get("errno") and "ibv_reg_mr" not in e.text]
     lines = memory or (plain if low else [])
     if not lines:
+        if risk := CHECK.risk(case):
+            return risk
         went_well: list[Evidence] = [
-            *[f for f in case.facts_of("limits.memlock") if f.value is not None and f not in low],
             *case.of("nccl.destroy"),
             *[e for e in case.of("nccl.network") if e.data.get("name") == "Socket"],
             *[e for e in case.of("nccl.channel") if "NET/IB" in str(e.data.get("transport"))],
         ]
-        return otherwise(
-            ID, went_well, "Memory could be registered, or no card needed it.", "`ulimit -l` inside the job"
-        )
+        say = "Memory could be registered, or no card needed it."
+        return CHECK.otherwise(case, went_well, say, "`ulimit -l` inside the job")
     limit = f" (its limit is {amount(low[0].value)})" if low else ""
     say = (
         f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} was refused locked memory for the "
@@ -70,6 +79,16 @@ def diagnose(case: Case) -> Finding:
     )
 
 
+def _look(host: Host) -> Iterator[Risk]:
+    limit = host.number("limits.memlock")
+    if limit is not None and 0 <= limit < ENOUGH and host.value("net.rdma"):
+        say = (
+            f"a process may lock {amount(limit)} of memory; NCCL would be refused its buffers on the RDMA cards, "
+            "unless the ranks run with CAP_IPC_LOCK"
+        )
+        yield Risk(say, [host.fact("limits.memlock")], _advice()[0], "likely")
+
+
 def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
@@ -83,3 +102,8 @@ def _advice() -> tuple[Advice, ...]:
             risk="Locked memory cannot be swapped; on shared machines the administrator decides.",
         ),
     )
+
+
+CHECK = Check(
+    ID, reads=("limits.memlock", "net.rdma"), look=_look, fine="No RDMA card is there, or memory can be locked for it."
+)

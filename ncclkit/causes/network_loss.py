@@ -24,10 +24,12 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
+from ncclkit.causes import _tested
 from ncclkit.causes._scene import all_in, look, spans_hosts
 from ncclkit.causes._words import (
     ask, family, in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
 )  # fmt: skip
+from ncclkit.evidence.jobs.links import Link, ends
 from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, Strength, clear, found
 from ncclkit.words import start
 
@@ -47,10 +49,13 @@ def diagnose(case: Case) -> Finding:
         *family(case, "shm", "cuda", "nvls", "fd", "memory"),
     ]
     if reasons:
-        return clear(ID, "A process ended first; its connections broke because of that.", tuple(reasons[:2]))
+        return _tested_paths(case) or clear(
+            ID, "A process ended first; its connections broke because of that.", tuple(reasons[:2])
+        )
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
-    went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *done]
-    return ask(case, _timed_out, _lost, _stalled) or otherwise(
+    tested = _tested.sound(case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu))
+    went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *done, *tested]
+    return ask(case, _timed_out, _lost, _stalled, _tested_paths) or otherwise(
         ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes"
     )
 
@@ -93,9 +98,51 @@ def _stalled(case: Case) -> Finding | None:
     return _tell(case, "possible", say, pick(lines, limit=4)) if lines else None
 
 
+def _tested_paths(case: Case) -> Finding | None:
+    """A connection test lost packets of the size that the hosts use, or saw a path that stalls or filters ports."""
+    bad = sorted(_tested.paths(case, lambda link: bool(_fault(link))), key=lambda link: link.bandwidth is not None)
+    if not bad:
+        return None
+    first = bad[0]
+    say = f"Between {first.src} and {first.dst}{_tested.more(bad, 'path')} {_fault(first)}."
+    hosts = tuple(sorted({name for link in bad for name in (link.src, link.dst)}))
+    why = tuple(link.event for link in bad[:6])
+    advice = (_same_mtu(first),) if first.shrinks else _advice()
+    return found(ID, _tested.risk(case), say, why, hosts=hosts, advice=advice, next=experiment(case))
+
+
+def _fault(link: Link) -> str:
+    stood = "timed out" in link.why.get("bandwidth", "")
+    if link.shrinks:
+        effect = (
+            "a TCP stream stood still" if stood else "TCP copes, since one end asks for smaller ones; RDMA does not"
+        )
+        return (
+            f"packets of {link.mtu_own:g} bytes, which {link.src} may send, get lost and those of {link.mtu:g} pass: "
+            + effect
+        )
+    if link.reached and stood:
+        return "a TCP stream stood still although the connection was made"
+    if link.rendezvous == "open" and link.ephemeral not in ("open", ""):
+        return (
+            f"port {link.port} is open but a port that the kernel chose {ends(link.ephemeral)}: a firewall filters them"
+        )
+    return ""
+
+
 def _tell(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -> Finding:
     hosts = name_hosts(piece for piece in why if isinstance(piece, Event))  # both ends are victims: no culprit rank
     return found(ID, strength, say, why, hosts=hosts, advice=_advice(), next=experiment(case))
+
+
+def _same_mtu(link: Link) -> Advice:
+    return Advice(
+        "Give all interfaces and switch ports between the hosts the same MTU.",
+        command=f"ip link show; ping -M do -s {(link.mtu_own or 1500) - 28:g} {link.over}",
+        why="Nobody tells a sender on the same network that a packet was too large; it is dropped.",
+        check="`ncclkit connect` finds the same packet size in both directions.",
+        risk="Changing the MTU of an interface interrupts its connections for a moment.",
+    )
 
 
 def _advice() -> tuple[Advice, ...]:

@@ -24,9 +24,12 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ncclkit.case import Case
+from ncclkit.causes._preflight import Check, Host, Risk, name_gpus
 from ncclkit.causes._words import (
-    family, in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+    family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in,
 )  # fmt: skip
 from ncclkit.model import Advice, Experiment, Finding, found
 from ncclkit.words import start
@@ -57,11 +60,9 @@ def diagnose(case: Case) -> Finding:
     lines = in_order(waiting) or in_order(multicast) or in_order(xids) or in_order(imex)
     if not lines:
         went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
-        return otherwise(
-            ID,
-            went_well,
-            "NCCL started without complaint about the fabric.",
-            "`nvidia-smi -q | grep -A2 Fabric` and dmesg of the node",
+        missing = "`nvidia-smi -q | grep -A2 Fabric` and dmesg of the node"
+        return CHECK.risk(case) or CHECK.otherwise(
+            case, went_well, "NCCL started without complaint about the fabric.", missing
         )
     if waiting:
         what = "its NVSwitch fabric is not initialised: the fabric manager does not run or does not match the driver"
@@ -86,6 +87,18 @@ def diagnose(case: Case) -> Finding:
         advice=_advice(),
         next=None if waiting else experiment(case),
     )
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """GPUs that have not registered with the fabric."""
+    state, status = host.gpus("fabric.state"), host.gpus("fabric.status")
+    bad = {gpu: fact for gpu, fact in state.items() if fact.value not in ("Completed", "Not Supported")}
+    bad |= {gpu: fact for gpu, fact in status.items() if fact.value != "Success" and gpu not in bad}
+    if bad:
+        said = next(iter(bad.values())).value
+        say = f"{name_gpus(bad)} {'has' if len(bad) == 1 else 'have'} not registered with the NVLink fabric ({said}); "
+        say += "CUDA or NCCL would not start there"
+        yield Risk(say, [*bad.values()], _advice()[0], "likely", gpus=tuple(sorted(bad)))
 
 
 def _advice() -> tuple[Advice, ...]:
@@ -121,3 +134,12 @@ def experiment(case: Case) -> Experiment:
             "gpu_hardware_error": "it fails on one GPU in any case",
         },
     )
+
+
+CHECK = Check(
+    ID,
+    reads=("gpu.*.fabric.state",),
+    look=_look,
+    fine="All GPUs have registered with the NVLink fabric.",
+    also=("gpu.*.fabric.status",),
+)

@@ -24,10 +24,13 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ncclkit.case import Case
+from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._scene import all_in, look, spans_hosts, start_hangs
 from ncclkit.causes._words import (
-    ask, env_of, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+    ask, env_of, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in,
 )  # fmt: skip
 from ncclkit.model import Advice, Event, Experiment, Finding, found
 from ncclkit.words import start
@@ -59,9 +62,23 @@ def diagnose(case: Case) -> Finding:
     measured = [enabled for enabled, _ in _measured(case)]
     went_well = measured or [*case.of("nccl.destroy"), *look(case).ended.values()] or other
     witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _symptom]
-    return ask(case, *witnesses) or otherwise(
-        ID, went_well, "Peer-to-peer copies worked or were not used.", "dmesg of the node, and NCCL's Channel lines"
+    return ask(case, *witnesses, CHECK.risk) or CHECK.otherwise(
+        case, went_well, "Peer-to-peer copies worked or were not used.", "dmesg of the node, and NCCL's Channel lines"
     )
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """Access control or an IOMMU between GPUs that have only PCIe to talk over."""
+    table = host.value("gpu.topology") or {}
+    paths = {how for one, row in table.items() for two, how in row.items() if one[:3] == two[:3] == "GPU"}
+    if not paths or any(how.startswith("NV") for how in paths):
+        return
+    if bridges := host.value("host.acs"):
+        say = f"PCIe access control (ACS) is on at {len(bridges)} bridges and the GPUs talk over PCIe; copies between "
+        yield Risk(say + "them would be slow or never arrive", [host.fact("host.acs")], _advice(True)[0], "likely")
+    elif host.value("host.iommu"):
+        say = "an IOMMU is active and the GPUs talk over PCIe; unless it passes their copies through, these would be "
+        yield Risk(say + "slow or never arrive", [host.fact("host.iommu")], _advice(True)[0])
 
 
 def _blocked(case: Case) -> Finding | None:
@@ -185,3 +202,13 @@ def experiment(case: Case) -> Experiment:
             "gpu_hardware_error": "it fails in both on one particular GPU",
         },
     )
+
+
+CHECK = Check(
+    ID,
+    reads=("host.iommu", "gpu.topology"),
+    look=_look,
+    fine="Neither an IOMMU nor access control stands between the GPUs.",
+    also=("host.acs",),
+    next=experiment,
+)

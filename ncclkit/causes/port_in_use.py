@@ -25,8 +25,9 @@ from __future__ import annotations
 import re
 
 from ncclkit.case import Case
+from ncclkit.causes import _tested
 from ncclkit.causes._words import matching, messages, name_hosts, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Experiment, Finding, found
+from ncclkit.model import Advice, Evidence, Experiment, Finding, found
 
 ID = "port_in_use"
 explains = (
@@ -50,14 +51,17 @@ def diagnose(case: Case) -> Finding:
     )
     lines = [e for e in lines if e.kind != "nccl.warn" or "Bootstrap" in e.text]
     if not lines:
-        went_well = [
+        went_well: list[Evidence] = [
             *case.of("nccl.init"),
             *case.of("nccl.bootstrap"),
             *case.of("c10d.timeout"),
             *case.of("progress"),
             *case.of("worker.phase"),
+            *_tested.sound(case, lambda link: link.rendezvous == "open"),
         ]
-        return otherwise(ID, went_well, "The store was opened.", "the launcher's output on the first node")
+        return _held(case) or otherwise(
+            ID, went_well, "The store was opened.", "the launcher's output on the first node"
+        )
     final = matching(lines, "failed to listen on any", "EADDRINUSE", "RuntimeError", "DistNetworkError", "OSError")
     final += [e for e in lines if e.kind in ("python.exception", "rendezvous.error")]
     port = next((port for e in final + lines if (port := _port(e.data.get("port"), e.text))), None)
@@ -76,6 +80,20 @@ def diagnose(case: Case) -> Finding:
         advice=_advice(port),
         next=experiment(case),
     )
+
+
+def _held(case: Case) -> Finding | None:
+    """A connection test could not open the port on a host."""
+    held = [host for host in _tested.hosts(case).values() if "in use" in host.refused]
+    if not held:
+        return None
+    port = next((link.port for link in _tested.paths(case, lambda link: link.dst == held[0].name)), None)
+    say = (
+        f"Port {port or 'of the rendezvous'} on {held[0].name}{_tested.more(held, 'host')} is already taken, so a "
+        "job that opens its store there would fail."
+    )
+    why, names = tuple(host.event for host in held[:5]), tuple(host.name for host in held)
+    return found(ID, _tested.risk(case), say, why, hosts=names, advice=_advice(port), next=experiment(case))
 
 
 def _port(value: object, text: str) -> int | None:

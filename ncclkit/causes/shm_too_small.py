@@ -24,11 +24,14 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ncclkit.case import Case
+from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._words import (
-    amount, env_of, failed, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+    amount, env_of, failed, family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in,
 )  # fmt: skip
-from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, found
+from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "shm_too_small"
@@ -47,13 +50,21 @@ explains = (
 )
 ENOUGH = 1 << 30
 """Below 1 GiB a training job is likely to hit the limit; Docker's default is 64 MiB."""
+TINY, FULL = 64 << 20, 32 << 20
+"""Bytes: Docker's default, and what one pair of ranks may take."""
 
 
 def diagnose(case: Case) -> Finding:
     """Somebody could not get memory from /dev/shm, or it is as small as a container's default."""
     said = _said(case)
-    small = [f for f in case.facts_of("limits.shm.size") if isinstance(f.value, (int, float)) and f.value < ENOUGH]
-    full = [f for f in case.facts_of("limits.shm.free") if isinstance(f.value, (int, float)) and f.value < 32 << 20]
+    small = [
+        f
+        for f in ours(case, case.facts_of("limits.shm.size"))
+        if isinstance(f.value, (int, float)) and f.value < ENOUGH
+    ]
+    full = [
+        f for f in ours(case, case.facts_of("limits.shm.free")) if isinstance(f.value, (int, float)) and f.value < FULL
+    ]
     bus = [e for e in case.of("elastic.exit") if -7 in (e.data.get("exitcode"), -(e.data.get("signal") or 0))]
     bus += [e for e in case.of("system.error") if e.data.get("what") == "bus_error" and e not in said]
     if said:
@@ -76,15 +87,11 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(64 << 20),
             next=experiment(case),
         )
-    went_well: list[Evidence] = [
-        *[f for f in case.facts_of("limits.shm.size") if f not in small and f.value],
-        *case.of("nccl.destroy"),
-        *shared,
-        *case.of("c10d.timeout"),
-    ]
-    return otherwise(
-        ID, went_well, "Shared memory was not refused.", "`df -h /dev/shm` in the container, or NCCL_DEBUG=WARN output"
-    )
+    if risk := CHECK.risk(case):
+        return risk
+    went_well: list[Evidence] = [*case.of("nccl.destroy"), *shared, *case.of("c10d.timeout")]
+    missing = "`df -h /dev/shm` in the container, or NCCL_DEBUG=WARN output"
+    return CHECK.otherwise(case, went_well, "Shared memory was not refused.", missing)
 
 
 def _said(case: Case) -> list[Event]:
@@ -124,6 +131,17 @@ def _tell(why: list[Event], facts: list[Fact], strength: str) -> Finding:
     )
 
 
+def _look(host: Host) -> Iterator[Risk]:
+    size, free = host.number("limits.shm.size"), host.number("limits.shm.free")
+    if size is not None and size < ENOUGH:
+        say = f"/dev/shm has {amount(size)}; NCCL or data-loader workers that need more of it would fail"
+        strength: Strength = "likely" if size <= TINY else "possible"
+        yield Risk(say, [host.fact("limits.shm.size")], _advice(size)[0], strength)
+    elif free is not None and free < FULL:
+        say = f"/dev/shm has {amount(free)} free of {amount(size)}; a job that starts there would be refused memory"
+        yield Risk(say, [host.fact("limits.shm.free")], _advice(size)[1], "likely")
+
+
 def _advice(size: float | None) -> tuple[Advice, ...]:
     return (
         Advice(
@@ -160,3 +178,12 @@ def experiment(case: Case) -> Experiment:
             "driver_too_old": "it fails in the same way",
         },
     )
+
+
+CHECK = Check(
+    ID,
+    reads=("limits.shm.size", "limits.shm.free"),
+    look=_look,
+    fine="/dev/shm has room for NCCL and data-loader workers.",
+    next=experiment,
+)

@@ -23,13 +23,18 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ncclkit.case import Case
-from ncclkit.causes._words import env_of, failed, name_hosts, otherwise, pick, ranks_in
+from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
+from ncclkit.causes._words import env_of, failed, name_hosts, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 
 ID = "slow_transport"
 explains: tuple[str, ...] = ()
 SWITCHES = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_P2P_LEVEL", "NCCL_NVLS_ENABLE")
+DENIED = ("CNS", "DR")
+"""What `nvidia-smi topo -p2p` says where chipset or registry is in the way; with GNS the cards never could."""
 
 
 def diagnose(case: Case) -> Finding:
@@ -44,11 +49,50 @@ def diagnose(case: Case) -> Finding:
         return _tell(case, slow, switched, linked)
     direct = [e for e in channels if e.data.get("via") == "P2P"]
     went_well = direct or (channels if channels and not slow else [])
+    if risk := CHECK.risk(case):
+        return risk
+    missing = "NCCL_DEBUG=INFO Channel lines of a start"
     if slow and not went_well:
-        return otherwise(ID, slow, "No faster path is known to exist between these GPUs.", "")
-    return otherwise(
-        ID, went_well, "Ranks of one machine talk peer to peer.", "NCCL_DEBUG=INFO Channel lines of a start"
-    )
+        return CHECK.otherwise(case, slow, "No faster path is known to exist between these GPUs.", missing)
+    return CHECK.otherwise(case, went_well, "Ranks of one machine talk peer to peer.", missing)
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """Switches that take a path away, pairs that may not copy directly, PCIe lanes that are missing."""
+    for name in SWITCHES:
+        fact = host.fact(f"env.{name}")
+        if fact and _turns_off(fact) and host.gpu_count > 1:
+            say = f"{name}={fact.value} is set; the GPUs would exchange data over a slower path than they have"
+            yield Risk(say, [fact], _advice(name), "likely")
+    yield from _pairs(host)
+    lanes = {gpu: number(fact.value) or 0 for gpu, fact in host.gpus("pcie.width").items()}
+    for gpu, width in lanes.items():
+        most = host.number(f"gpu.{gpu}.pcie.width.max") or 0
+        if width < most and (width < max(lanes.values()) or width * 4 <= most):  # boards give x8 to each of two cards
+            say = (
+                f"GPU {gpu} uses {width:g} of its {most:g} PCIe lanes; what it exchanges with the host or the network "
+            )
+            facts = [host.fact(f"gpu.{gpu}.pcie.width")]
+            yield Risk(say + "would take longer than it should", facts, LANES, gpus=(gpu,))
+
+
+def _pairs(host: Host) -> Iterator[Risk]:
+    """GPUs between which the driver allows no direct copies, though cards or NVLink could."""
+    linked = host.value("gpu.topology") or {}
+    for name in ("gpu.p2p.read", "gpu.p2p.write"):
+        denied = {
+            (one, two): how
+            for one, row in (host.value(name) or {}).items()
+            for two, how in row.items()
+            if how in DENIED or (how != "OK" and str(linked.get(one, {}).get(two)).startswith("NV"))
+        }
+        if denied:
+            (one, two), how = next(iter(denied.items()))
+            gpus = sorted({gpu[3:] for pair in denied for gpu in pair}, key=int)
+            say = f"the driver allows no direct copies among {name_gpus(gpus)} ({one} to {two}: {how}); they would go "
+            strength: Strength = "possible" if how in DENIED else "likely"
+            yield Risk(say + "through host memory", [host.fact(name)], _advice(""), strength, gpus=tuple(gpus))
+            return
 
 
 def _same_host(case: Case, event: Event) -> bool:
@@ -125,3 +169,20 @@ def experiment(case: Case) -> Experiment:
         {"unset": sorted(off), "ranks": "one node", "sweep": True},
         {ID: "busbw rises by half or more", "p2p_broken": "it hangs or gives wrong results without the switch"},
     )
+
+
+LANES = Advice(
+    "Look at the slot: a riser, a card that is not fully in, a slot with fewer lanes, or a setting of the BIOS.",
+    command="nvidia-smi -q -d PCIE; sudo lspci -vv | grep -E 'NVIDIA|LnkSta:'",
+    why="Half of the lanes is half of the bandwidth between this GPU and host, network and GPUs without NVLink.",
+    check="`nvidia-smi -q -d PCIE` shows the maximum under Current while the GPU works.",
+    risk="Some GPUs lower the width when they idle: look again under load first.",
+)
+CHECK = Check(
+    ID,
+    reads=("gpu.*.pcie.width", "gpu.*.pcie.width.max"),
+    look=_look,
+    fine="The GPUs have all their PCIe lanes, and nothing forbids the direct way between them.",
+    also=("gpu.count", "gpu.topology", "gpu.p2p.read", "gpu.p2p.write", *(f"env.{name}" for name in SWITCHES)),
+    next=experiment,
+)

@@ -29,12 +29,15 @@ from __future__ import annotations
 import re
 
 from ncclkit.case import Case
+from ncclkit.causes import _tested
 from ncclkit.causes._words import matching, messages, name_hosts, name_ranks, otherwise, pick, ranks_in, seconds
-from ncclkit.model import Advice, Event, Experiment, Finding, found
+from ncclkit.evidence.jobs.links import ends
+from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, found
 from ncclkit.words import start
 
 ID = "store_unreachable"
 explains = ("rank_exception", "rendezvous.error", "store.wait", "store.clients", "world_size_mismatch")
+CLOSED = ("silent", "refused", "no route", "other host", "foreign")
 
 
 def diagnose(case: Case) -> Finding:
@@ -48,15 +51,18 @@ def diagnose(case: Case) -> Finding:
         "RendezvousConnectionError",
     )
     if not lines:
-        went_well = [
+        went_well: list[Evidence] = [
             *case.of("nccl.init"),
             *case.of("nccl.bootstrap"),
             *case.of("c10d.timeout"),
             *case.of("worker.phase"),
             *case.of("progress"),
             *case.of("store.clients"),
+            *_tested.sound(case, lambda link: link.rendezvous == "open"),
         ]
-        return otherwise(ID, went_well, "The ranks met at the store.", "the output of a rank that failed to connect")
+        return _closed(case) or otherwise(
+            ID, went_well, "The ranks met at the store.", "the output of a rank that failed to connect"
+        )
     first = next((e for e in lines if e.data.get("host")), lines[0])
     host, port = first.data.get("host") or _endpoint(lines)[0], first.data.get("port") or _endpoint(lines)[1]
     where = f"{host}:{port}" if host else "the rendezvous endpoint"
@@ -74,6 +80,24 @@ def diagnose(case: Case) -> Finding:
         advice=_advice(host, port),
         next=experiment(case),
     )
+
+
+def _closed(case: Case) -> Finding | None:
+    """A connection test found the port closed while something listened behind it."""
+    closed = _tested.paths(case, lambda link: link.rendezvous in CLOSED)
+    if not closed:
+        return None
+    first = closed[0]
+    others = "while another port there is open" if first.ephemeral == "open" else "and neither does any other port"
+    others = "" if first.ephemeral != "open" and first.reached else f", {others},"
+    say = (
+        f"Port {first.port} of {first.dst} at {first.address} {ends(first.rendezvous)} when {first.src} asks{others} "
+        f"though a listener was there{_tested.more(closed, 'path')}: ranks would not reach a store there."
+    )
+    why = tuple(link.event for link in closed[:6])
+    advice = _advice(first.address, first.port)
+    hosts = _tested.ends_of(closed)
+    return found(ID, _tested.risk(case), say, why, hosts=hosts, advice=advice, next=experiment(case))
 
 
 def _endpoint(lines: list[Event]) -> tuple[str | None, str | None]:

@@ -23,10 +23,12 @@ Read more
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from ncclkit.case import Case
-from ncclkit.causes._words import ask, family, in_order, matching, messages, name_hosts, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Evidence, Finding, found
+from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._words import ask, failed, family, in_order, matching, messages, name_hosts, pick, ranks_in
+from ncclkit.model import Advice, Evidence, Fact, Finding, Strength, found
 
 ID = "version_mismatch"
 explains = (
@@ -40,14 +42,17 @@ explains = (
     "driver_too_old",
     "ifname_not_found",
 )
+WHEEL = "-packages/nvidia/nccl/"
+"""Part of the path of the NCCL that torch's wheel depends on."""
 
 
 def diagnose(case: Case) -> Finding:
     """Said by NCCL or the loader, or seen in the versions that the ranks print."""
-    went_well: list[Evidence] = [*case.of("nccl.version"), *case.facts_of("software.nccl")]
+    went_well: list[Evidence] = [*case.of("nccl.version")]
     went_well += [e for e in case.of("c10d.error") if e.data.get("nccl_version")]
     missing = "the line 'NCCL version …' of every node (NCCL_DEBUG=VERSION)"
-    return ask(case, _said, _seen, _garbled) or otherwise(ID, went_well, "One NCCL version is seen.", missing)
+    witness = ask(case, _said, _seen, _apart, _garbled, CHECK.risk)
+    return witness or CHECK.otherwise(case, went_well, "One NCCL version is seen.", missing)
 
 
 def _said(case: Case) -> Finding | None:
@@ -74,16 +79,58 @@ def _said(case: Case) -> Finding | None:
 
 
 def _seen(case: Case) -> Finding | None:
-    """Two versions in what the ranks print, or in the facts of the hosts."""
+    """Two versions in what the ranks print."""
     printed = {str(e.data["version"]): e for e in in_order(case.of("nccl.version")) if e.data.get("version")}
     quoted = {str(e.data["nccl_version"]): e for e in case.of("c10d.error") if e.data.get("nccl_version")}
-    facts = {str(f.value): f for f in case.facts_of("software.nccl") if f.value}
-    for seen in (printed | quoted, facts):
-        if len(seen) > 1:
-            hosts = tuple(sorted({piece.host for piece in seen.values() if piece.host}))
-            say = f"The ranks of this job load different NCCL versions: {' and '.join(sorted(seen))}."
-            return found(ID, "likely", say, pick(seen.values()), hosts=hosts, advice=_advice())
+    seen = printed | quoted
+    if len(seen) < 2:
+        return None
+    say = f"The ranks of this job load different NCCL versions: {' and '.join(sorted(seen))}."
+    return found(ID, "likely", say, pick(seen.values()), hosts=name_hosts(seen.values()), advice=_advice())
+
+
+def _apart(case: Case) -> Finding | None:
+    """Hosts whose ranks would load different versions; the few stand first."""
+    for name, what in (("software.nccl", "NCCL"), ("software.torch", "PyTorch")):
+        having: dict[str, list[Fact]] = {}
+        for fact in case.facts_of(name):
+            if fact.value:
+                having.setdefault(str(fact.value), []).append(fact)
+        groups = sorted(having.items(), key=lambda group: len(group[1]))
+        if len(groups) > 1:
+            shares = [f"{version} on {facts[0].host}{_others(len(facts) - 1)}" for version, facts in groups[:4]]
+            say = f"The hosts differ in their {what}: {', '.join(shares)}; their ranks would not fit together."
+            few = [fact for _, facts in groups[:-1] for fact in facts]
+            hosts = tuple(sorted({fact.host for fact in few if fact.host}))
+            named = {event.host.partition(".")[0] for event in case.events}
+            elsewhere = any(host.partition(".")[0] not in named for host in hosts)
+            strength: Strength = "possible" if failed(case) and elsewhere else "likely"
+            return found(ID, strength, say, pick(few, groups[-1][1][:1]), hosts=hosts, advice=_advice())
     return None
+
+
+def _others(count: int) -> str:
+    return f" and {count} other{'s' if count > 1 else ''}" if count else ""
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """A copy of NCCL from elsewhere is loaded before the one that torch brought."""
+    rows = [row for row in host.value("software.nccl.libraries") or () if row.get("version")]
+    wins = next((row for row in rows if row.get("how") in ("loaded by torch", "LD_PRELOAD")), None)
+    wheel = next((row["version"] for row in rows if WHEEL in str(row.get("path"))), None)
+    own = host.value("software.nccl.built") or wheel
+    older = wins is not None and own is not None and _release(wins["version"]) < _release(own)
+    if wins is None or not (older or (wheel and wheel != wins["version"])):
+        return
+    strength: Strength = "likely" if older else "possible"
+    say = f"NCCL {wins['version']} of {wins['path']} ({wins['how']}) wins over torch's own {own}; "
+    say += "functions that torch needs would be missing" if older else "ranks would run what torch was not tested with"
+    yield Risk(say, [host.fact("software.nccl.libraries")], _advice()[0], strength)
+
+
+def _release(version: object) -> tuple[int, ...]:
+    """``2.27`` of ``2.27.5`` as numbers: functions are added with releases, not with their mendings."""
+    return tuple(int(part) for part in re.findall(r"\d+", str(version))[:2])
 
 
 def _garbled(case: Case) -> Finding | None:
@@ -114,3 +161,12 @@ def _advice() -> tuple[Advice, ...]:
             risk="None, it only reads.",
         ),
     )
+
+
+CHECK = Check(
+    ID,
+    reads=("software.nccl.libraries", "software.nccl"),
+    look=_look,
+    fine="One NCCL wins, the one that torch brought.",
+    also=("software.nccl.built",),
+)

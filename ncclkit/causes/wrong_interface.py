@@ -27,9 +27,11 @@ import ipaddress
 import re
 
 from ncclkit.case import Case
+from ncclkit.causes import _tested
 from ncclkit.causes._scene import look, spans_hosts, start_hangs
 from ncclkit.causes._words import ask, env_of, failed, family, matching, messages, name_hosts, on, otherwise, pick
-from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
+from ncclkit.evidence.jobs.links import Link, ends
+from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "wrong_interface"
 explains = (
@@ -51,7 +53,8 @@ def diagnose(case: Case) -> Finding:
     used = _used(case)
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     went_well = done or ([] if any(map(_virtual, used)) else used)
-    return ask(case, _inside, _networks, _unreachable, _symptom) or otherwise(
+    went_well = went_well or _tested.sound(case, lambda link: link.nccl == "open")
+    return ask(case, _inside, _networks, _unreachable, _tested_paths, _facts, _symptom) or otherwise(
         ID,
         went_well,
         "The interfaces in use connect the ranks.",
@@ -103,6 +106,49 @@ def _unreachable(case: Case) -> Finding | None:
         "the wrong interface."
     )
     return _tell(case, "likely", say, pick(lines, _used(case)))
+
+
+def _tested_paths(case: Case) -> Finding | None:
+    """A connection test did not reach the address that NCCL would announce, or NCCL would announce none."""
+    bad = _tested.paths(case, _astray)
+    if not bad:
+        return None
+    first, hosts = bad[0], _tested.hosts(case)
+    works = next((hosts[first.dst].holder(a) for a in first.reached if first.dst in hosts), "")
+    say = f"NCCL on {first.dst} would use {_place(first)}{_tested.more(bad, 'path')}"
+    say += f"; {works} ({first.reached[0]}) can be reached." if works else "."
+    why = tuple(link.event for link in bad[:6])
+    names = tuple(dict.fromkeys(link.interface for link in bad))
+    advice = (_named(works) if works else _advice(first.interface) if first.nccl_address else _addressed(first.dst),)
+    to = _tested.ends_of(bad)
+    return found(ID, _tested.risk(case), say, why, hosts=to, interfaces=names, advice=advice, next=experiment(case))
+
+
+def _place(link: Link) -> str:
+    if not link.nccl_address:
+        return f"{link.interface}, which no other host can reach: no better one there is running and has an address"
+    return f"{link.interface} ({link.nccl_address}), which {ends(link.nccl)} when {link.src} asks"
+
+
+def _astray(link: Link) -> bool:
+    """NCCL found an interface, and other hosts cannot use it: another address can be, or it has none for them."""
+    return bool(link.interface) and link.nccl != "open" and bool(link.reached or not link.nccl_address)
+
+
+def _facts(case: Case) -> Finding | None:
+    """By today's variables NCCL would take an interface of containers or virtual machines."""
+    taken = [f for f in case.facts_of("net.nccl.interface") if VIRTUAL.match(str(f.value)) and f.value != "lo"]
+    if not taken or _tested.hosts(case) or case.of("nccl.bootstrap"):
+        return None
+    first: Fact = taken[0]
+    also = _tested.more(taken, "host")
+    say = (
+        f"NCCL would use {first.value}{on(first.host)}{also}, which usually exists only inside its machine: a job of "
+        "several hosts would not connect."
+    )
+    names, hosts = tuple(sorted({str(f.value) for f in taken})), tuple(sorted({f.host for f in taken if f.host}))
+    advice = (_advice(names[0]),)
+    return found(ID, "possible", say, pick(taken), hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
 
 
 def _symptom(case: Case) -> Finding | None:
@@ -167,6 +213,26 @@ def _advice(name: str) -> Advice:
         why="The route to another node names the right interface; gloo needs that exact name in GLOO_SOCKET_IFNAME.",
         check="'Bootstrap: Using' shows addresses of one network on all nodes.",
         risk="A name that one node lacks stops that node (see ifname_not_found).",
+    )
+
+
+def _named(interface: str) -> Advice:
+    return Advice(
+        f"Name the interface that the other hosts reach: {interface}.",
+        env={"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface},
+        why="The test reached its address from another host.",
+        check="`ncclkit connect` with these variables finds every path open.",
+        risk="A host on which it has another name would stop (see ifname_not_found).",
+    )
+
+
+def _addressed(host: str) -> Advice:
+    return Advice(
+        f"Give {host} a running interface with an address in the network of the others.",
+        command="ip -brief address; ip -brief link",
+        why="NCCL passes over interfaces that are down or have no address, and ends with loopback.",
+        check="`ncclkit connect` finds every path open.",
+        risk="Ask who runs the machine: the network may be down for a reason.",
     )
 
 

@@ -1,0 +1,179 @@
+"""What the facts of hosts mean for a job that would run there: a risk, not the explanation of one that ran.
+
+A cause says which facts decide (`Check.reads`) and what those of one host mean (`Check.look`); the rest is the same
+for all of them and stands here: hosts with the same risk share a sentence, a fact that could not be read is named
+with its reason, and beside a job that failed a risk is merely possible, since what the job itself says weighs more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ncclkit.case import Case
+from ncclkit.causes._words import failed, pick
+from ncclkit.model import Advice, Evidence, Experiment, Fact, Finding, Strength, clear, found, unknown
+from ncclkit.words import ranks, start
+
+SENTENCES = 2
+"""Risks that a finding says in words before it counts the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The facts of one host that a check asked for."""
+
+    name: str
+    facts: dict[str, Fact] = field(default_factory=dict)
+
+    def fact(self, name: str) -> Fact | None:
+        """The fact, where it could be read."""
+        fact = self.facts.get(name)
+        return fact if fact and fact.value is not None else None
+
+    def value(self, name: str) -> Any:
+        """Its value; None where it could not be read."""
+        return fact.value if (fact := self.fact(name)) else None
+
+    def number(self, name: str) -> float | None:
+        """Its value where that is a number, be it written as text (variables)."""
+        return number(self.value(name))
+
+    def each(self, pattern: str) -> dict[str, Fact]:
+        """What ``*`` stands for → the fact, for ``gpu.*.mig`` the GPU's index; also those that could not be read."""
+        head, _, tail = pattern.partition("*")
+        return {
+            name[len(head) : len(name) - len(tail)]: fact
+            for name, fact in self.facts.items()
+            if name.startswith(head) and name.endswith(tail)
+        }
+
+    def gpus(self, what: str) -> dict[str, Fact]:
+        """GPU index → the fact ``gpu.<index>.<what>``, where it could be read."""
+        return {gpu: fact for gpu, fact in self.each(f"gpu.*.{what}").items() if fact.value is not None}
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of the host, 0 where that is not known."""
+        return int(self.number("gpu.count") or 0)
+
+    def unread(self, names: Iterable[str]) -> list[Fact]:
+        """Of these facts, or patterns, those of which none has a value."""
+        blind = []
+        for name in names:
+            facts = [*self.each(name).values()] if "*" in name else [self.facts.get(name) or Fact(name, host=self.name)]
+            if all(fact.value is None for fact in facts):
+                blind.append(facts[0] if facts else Fact(name, host=self.name))
+        return blind
+
+
+@dataclass(frozen=True, slots=True)
+class Risk:
+    """What facts of one host mean for a job."""
+
+    say: str
+    """A clause that follows the name of the host: ``/dev/shm has 64 MiB, so a job would …``."""
+    facts: Sequence[Fact | None]
+    advice: Advice
+    strength: Strength = "possible"
+    gpus: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How a cause judges hosts by their facts alone."""
+
+    cause: str
+    reads: tuple[str, ...]
+    """The deciding facts, or patterns such as ``gpu.*.mig``; a host of which one is not known is not clear.
+
+    Where GPUs decide, hosts that have none do not matter.
+    """
+    look: Callable[[Host], Iterable[Risk]]
+    fine: str
+    """What is said where all is well."""
+    also: tuple[str, ...] = ()
+    """Facts that `look` can use besides."""
+    next: Callable[[Case], Experiment] | None = None
+
+    def risk(self, case: Case) -> Finding | None:
+        """The risks of all hosts as one finding, the gravest first."""
+        seen = [(risk, host.name) for host in _hosts(case, self.reads + self.also) for risk in self.look(host)]
+        if not seen:
+            return None
+        seen.sort(key=lambda pair: pair[0].strength != "likely")
+        risks = [risk for risk, _ in seen]
+        return found(
+            self.cause,
+            "possible" if failed(case) else risks[0].strength,
+            _sentences(seen),
+            pick(*([fact for fact in risk.facts if fact] for risk in risks)),
+            hosts=tuple(sorted({name for _, name in seen if name})),
+            gpus=tuple(sorted({gpu for risk in risks for gpu in risk.gpus})),
+            interfaces=_different(name for risk in risks for name in risk.interfaces),
+            advice=tuple({risk.advice.do: risk.advice for risk in risks}.values())[:3],
+            next=self.next(case) if self.next else None,
+        )
+
+    def otherwise(self, case: Case, went_well: Sequence[Evidence], say: str, missing: str) -> Finding:
+        """``clear`` by what the job shows, else by the facts unless a job failed; ``unknown`` where neither tells."""
+        if went_well:
+            return clear(self.cause, say, tuple(went_well[:3]))
+        hosts = _hosts(case, self.reads)
+        if any(name.startswith("gpu.*.") for name in self.reads):
+            hosts = [host for host in _hosts(case, (*self.reads, "gpu.count")) if host.value("gpu.count") != 0]
+        blind = [fact for host in hosts for fact in host.unread(self.reads)]
+        if hosts and not blind and not failed(case):
+            read = [fact for host in hosts for fact in host.facts.values() if fact.value is not None]
+            return clear(self.cause, self.fine, tuple(read[:3]))
+        return unknown(self.cause, missing, *[_reason(fact) for fact in blind[:3]])
+
+
+def number(value: object) -> float | None:
+    """A number, also one written as text (variables); None for anything else."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def name_gpus(gpus: Iterable[str]) -> str:
+    """``GPU 3``, ``GPUs 0-7``."""
+    return ranks(int(gpu) for gpu in gpus if gpu.isdecimal()).replace("rank", "GPU", 1)
+
+
+def _hosts(case: Case, names: Sequence[str]) -> list[Host]:
+    """The hosts of the case with those of their facts that are asked for."""
+    exact = frozenset(names)
+    heads, tails = (tuple(name.split("*")[part] for name in names if "*" in name) for part in (0, 1))
+    hosts: dict[str, Host] = {}
+    for fact in case.facts:
+        if fact.name in exact or (fact.name.startswith(heads) and fact.name.endswith(tails)):
+            hosts.setdefault(fact.host, Host(fact.host)).facts[fact.name] = fact
+    return list(hosts.values())
+
+
+def _sentences(seen: Sequence[tuple[Risk, str]]) -> str:
+    """The first risks in words, each once with the hosts that share it."""
+    said: dict[str, list[str]] = {}
+    for risk, host in seen:
+        said.setdefault(risk.say, []).append(host)
+    sentences = [start(f"{_where(hosts)}{say}.") for say, hosts in said.items()]
+    more = len(sentences) - SENTENCES
+    return " ".join(sentences[:SENTENCES]) + (f" {more} more such sign{'s' if more > 1 else ''}." if more > 0 else "")
+
+
+def _where(hosts: Sequence[str]) -> str:
+    """``On node-1 ``, ``On node-1 and 6 other hosts ``; nothing where the facts name no host."""
+    others = len(set(hosts)) - 1
+    more = f" and {others} other host{'s' if others > 1 else ''}" if others else ""
+    return f"on {hosts[0]}{more} " if hosts[0] else ""
+
+
+def _reason(fact: Fact) -> str:
+    return f"{fact.name}{f' of {fact.host}' if fact.host else ''}{f' (not read: {fact.why})' if fact.why else ''}"
+
+
+def _different(items: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(items))

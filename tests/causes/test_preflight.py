@@ -1,0 +1,200 @@
+"""What follows from the facts of hosts alone: a risk, all clear, or unknown with the reason."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit.agent import facts as agent
+from ncclkit.case import Case
+from ncclkit.causes import catalogue
+from ncclkit.causes._words import failed
+from ncclkit.diagnose import diagnose, rank
+from ncclkit.model import Event, Fact, Finding, found
+from ncclkit.samples import names, sample
+from tests.causes.hosts import BAD, CLEAR, GOOD
+
+ROOT = Path(__file__).parents[2]
+CHECKS = {cause: module.CHECK for cause, module in catalogue().items() if hasattr(module, "CHECK")}
+
+
+def case(values: dict[str, Any], hosts: int = 1) -> Case:
+    """A case of which nothing is known but these facts, on every one of the hosts."""
+    empty = Case()
+    empty.facts = [
+        Fact(name, value, host=f"node-{n}", why="" if value is not None else "the file was shut")
+        for n in range(1, hosts + 1)
+        for name, value in values.items()
+    ]
+    return empty
+
+
+def verdict(cause: str, values: dict[str, Any], hosts: int = 1) -> Finding:
+    return catalogue()[cause].diagnose(case(values, hosts))
+
+
+@pytest.mark.parametrize(
+    ("cause", "strength", "bad", "words"), BAD, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_bad_fact_is_a_risk_for_a_job(cause: str, strength: str, bad: dict[str, Any], words: str) -> None:
+    finding = verdict(cause, GOOD | bad)
+    assert (finding.verdict, finding.strength, finding.culprits["hosts"]) == ("found", strength, ("node-1",))
+    assert words in finding.say and finding.say.startswith("On node-1 ") and finding.say.endswith(".")
+    assert len(finding.say) < 600 and (cause == "bad_env_value" or " would " in finding.say), "a risk, not a report"
+    assert {piece.name for piece in finding.evidence if isinstance(piece, Fact)} & bad.keys()
+    assert all(advice.do and advice.check and advice.risk for advice in finding.advice) and finding.advice
+
+
+@pytest.mark.parametrize("cause", CHECKS)
+def test_good_facts_are_clear(cause: str) -> None:
+    finding = verdict(cause, GOOD)
+    assert finding.verdict == "clear" and finding.say and finding.evidence
+
+
+@pytest.mark.parametrize(("cause", "odd"), CLEAR)
+def test_what_only_looks_bad_is_clear(cause: str, odd: dict[str, Any]) -> None:
+    assert verdict(cause, GOOD | odd).verdict == "clear"
+
+
+@pytest.mark.parametrize("cause", CHECKS)
+def test_what_could_not_be_read_is_unknown_with_its_reason(cause: str) -> None:
+    asked = [re.compile(re.escape(name).replace(r"\*", r"\w+")) for name in CHECKS[cause].reads]
+    finding = verdict(cause, {name: None if any(r.fullmatch(name) for r in asked) else GOOD[name] for name in GOOD})
+    assert finding.verdict == "unknown" and "the file was shut" in " ".join(finding.missing)
+
+
+def test_the_facts_that_decide_are_facts_that_the_agent_documents() -> None:
+    page = (ROOT / "docs" / "facts.md").read_text(encoding="utf-8")
+    known = {re.sub(r"<\w+>", "*", name) for name in re.findall(r"^\| `([^`]+)`", page, re.M)}
+    asked = {name for check in CHECKS.values() for name in check.reads + check.also}
+    assert {name for name in asked if not name.startswith("env.NCCL_")} - known <= {
+        "env.WORLD_SIZE",
+        "env.SLURM_NTASKS",
+        "env.SLURM_NNODES",
+        "env.SLURM_JOB_ID",
+    }
+
+
+def test_every_cause_that_judges_facts_has_a_bad_one_here() -> None:
+    assert set(CHECKS) - {cause for cause, *_ in BAD} == {"ifname_not_found"}
+
+
+def test_no_interface_at_all() -> None:
+    why = "no running interface with an address among no interface at all"
+    bare = Case()
+    bare.facts = [Fact("net.nccl.interface", host="node-1", why=why)]
+    finding = catalogue()["ifname_not_found"].diagnose(bare)
+    assert (finding.strength, finding.culprits["hosts"]) == ("likely", ("node-1",)) and why in finding.say
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        ("Failed to initialize NVML: Driver/library version mismatch", "different versions"),
+        ("couldn't communicate with the NVIDIA driver", "cannot talk to the driver"),
+    ],
+)
+def test_a_broken_nvidia_smi(why: str, words: str) -> None:
+    broken = case({name: value for name, value in GOOD.items() if name != "gpu.nvidia_smi"})
+    broken.facts.append(Fact("gpu.nvidia_smi", "failed", host="node-1", why=why))
+    finding = catalogue()["driver_too_old"].diagnose(broken)
+    assert finding.strength == "likely" and words in finding.say and why in finding.say
+
+
+def test_a_folder_that_does_not_answer() -> None:
+    stuck = case({name: value for name, value in GOOD.items() if not name.startswith("storage")})
+    stuck.facts.append(Fact("storage.work.latency", host="node-1", why="child disk . did not answer within 3 s"))
+    assert catalogue()["disk_or_io"].diagnose(stuck).strength == "likely"
+
+
+def test_ptrace_is_named_where_a_stack_would_decide() -> None:
+    missing = verdict("gil_hold", {"limits.ptrace_scope": 1}).missing[0]
+    assert "limits.ptrace_scope = 1 on node-1" in missing
+
+
+def test_hosts_that_differ_are_named_with_the_odd_one_first() -> None:
+    hosts = case({"software.nccl": "2.27.5"}, hosts=8)
+    hosts.facts[2] = Fact("software.nccl", "2.26.2", host="node-3")
+    finding = catalogue()["version_mismatch"].diagnose(hosts)
+    assert finding.culprits["hosts"] == ("node-3",)
+    assert "2.26.2 on node-3, 2.27.5 on node-1 and 6 others" in finding.say
+
+
+def test_a_thousand_hosts_share_a_sentence() -> None:
+    finding = verdict("shm_too_small", GOOD | {"limits.shm.size": 64 << 20}, hosts=1000)
+    assert finding.say.startswith("On node-1 and 999 other hosts /dev/shm has 64 MiB;")
+    assert len(finding.culprits["hosts"]) == 1000 and len(finding.evidence) <= 8
+
+
+def test_one_host_that_could_not_be_looked_at_keeps_all_from_being_clear() -> None:
+    hosts = case(GOOD, hosts=2)
+    hosts.facts = [Fact(f.name, None, host=f.host, why="no answer") if f.host == "node-2" else f for f in hosts.facts]
+    finding = catalogue()["cpu_contention"].diagnose(hosts)
+    assert finding.verdict == "unknown" and finding.missing[1] == "cpu.usable of node-2 (not read: no answer)"
+
+
+def test_a_login_node_without_gpus_does_not_matter_to_gpus_and_a_mute_gpu_host_does() -> None:
+    hosts = case(GOOD)
+    hosts.facts += [Fact("gpu.count", 0, host="login"), Fact("gpu.nvidia_smi", "missing", host="login")]
+    assert catalogue()["gpu_hardware_error"].diagnose(hosts).verdict == "clear"
+    hosts.facts += [
+        Fact("gpu.count", 8, host="node-2"),
+        Fact("gpu.nvidia_smi", "failed", host="node-2", why="no driver"),
+    ]
+    assert catalogue()["gpu_hardware_error"].diagnose(hosts).verdict == "unknown"
+
+
+MACHINES = {
+    "cpu-vm": set(),
+    "h200-x4": set(),
+    "h100-x8": set(),
+    "container": {"shm_too_small"},
+    "driver-mismatch": {"driver_too_old"},
+    "h200-x8-slurm": {"gpu_hardware_error", "nvswitch_fabric", "gpu_oom", "slow_transport"},
+    "hung-smi": {"shm_too_small", "gpu_hardware_error", "fd_limit", "host_oom", "cpu_contention", "disk_or_io"},
+    "rdma-misnamed": {
+        *("ifname_not_found", "bad_env_value", "memlock_limit", "disk_or_io", "driver_too_old", "ib_not_used")
+    },
+    "rtx4090-x2-roce": {
+        *("memlock_limit", "bad_env_value", "ib_not_used", "p2p_broken", "ib_link_error", "fd_limit", "ib_config"),
+        "slow_transport",
+    },
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_captured_machines_have_the_risks_that_are_known_of_them(name: str) -> None:
+    machine = Case()
+    rows = agent.collect(root=str(ROOT / "tests" / "machines" / name), paths={"work": "."})
+    machine.facts = [Fact(**row, host=name) for row in rows]
+    result = diagnose(machine)
+    assert {finding.cause for finding in result.findings if finding.cause in CHECKS} == MACHINES[name]
+    assert not [missing for f in result.unknown for missing in f.missing if "check itself failed" in missing]
+
+
+@pytest.mark.parametrize("name", names())
+def test_risks_change_nothing_in_the_judgement_of_a_job(name: str) -> None:
+    """Every bad fact of this page, each on a host of its own: the causes that the job shows keep place and strength."""
+    job = sample(name)
+    before = [(f.cause, f.strength, f.culprits["ranks"]) for f in diagnose(job).findings]
+    for number, (_, _, bad, _) in enumerate(BAD):
+        job.facts += [Fact(fact, value, host=f"spare-{number}") for fact, value in (GOOD | bad).items()]
+    after = diagnose(job).findings
+    assert [(f.cause, f.strength, f.culprits["ranks"]) for f in after][: len(before)] == before
+    if failed(job):
+        assert {f.strength for f in after[len(before) :]} <= {"possible"}
+
+
+def test_a_risk_stands_below_what_a_job_has_said_and_explains_no_other_risk() -> None:
+    def finding(cause: str, piece: Event | Fact) -> Finding:
+        return found(cause, "likely", "Because.", [piece])
+
+    risks = [finding("shm_too_small", Fact("limits.shm.size", 1)), finding("host_oom", Fact("memory.total", 1))]
+    order = rank([*risks, finding("port_in_use", Event("x", "job", "job.log", 1))])
+    assert [f.cause for f in order] == ["port_in_use", "shm_too_small", "host_oom"]
+    assert [f.cause for f in rank([*risks, finding("rank_killed", Event("x", "job", "job.log", 1))])][
+        0
+    ] == "shm_too_small"
