@@ -19,6 +19,8 @@ LINES, VERMILLION = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"), "#D
 
 INK, GRID = "#7d7d7d", "rgba(128,128,128,.28)"
 MARKS = ("circle", "square", "diamond", "triangle-up", "x")
+ABREAST = 3
+"""Names of a legend beside each other on a phone."""
 WIDTH = 40
 """Characters of a title line that fit beside each other on a phone of 390 px."""
 
@@ -120,7 +122,7 @@ def bandwidth_say(rows: Sequence[Measurement], expected: float | None = None, wo
     peak = _speed(best, kind)
     named = f" in run {best.run}" if len({m.run for m in rows}) > 1 else ""
     if expected and kind == "busbw":
-        share = f"{100 * peak / expected:.0f} % of {words or 'what is expected'}"
+        share = f"{100 * peak / (best.expected or expected):.0f} % of {words or 'what is expected'}"
         return f"{best.op} reaches {number(peak)} GB/s{named}, {share}"
     return f"{best.op} reaches {number(peak)} GB/s {kind}{named}; {words or 'nothing is known to compare it with'}"
 
@@ -137,7 +139,9 @@ def _figure(say: str, rows: Sequence[Measurement], y_title: str, note: str = "")
     lines, below = textwrap.wrap(say, WIDTH) or [""], textwrap.wrap(note, WIDTH + 8)
     small = [f'<span style="font-size:11px">{safe(line)}</span>' for line in below]
     sizes = _ticks([m.bytes for m in rows])
-    axis, height = {"type": "log", "automargin": True}, 330 + 20 * len(lines) + 16 * len(below)
+    groups = len(_groups(rows))
+    above = 22 * math.ceil(groups / ABREAST) if groups > 1 else 0
+    axis, height = {"type": "log", "automargin": True}, 330 + 20 * len(lines) + 16 * len(below) + above
     figure = go.Figure(
         layout={
             "template": template(),
@@ -153,10 +157,10 @@ def _figure(say: str, rows: Sequence[Measurement], y_title: str, note: str = "")
                 "yref": "container",
                 "yanchor": "top",
             },
-            "margin": {"l": 8, "r": 14, "t": 28 + 20 * len(lines), "b": 8},
+            "margin": {"l": 8, "r": 14, "t": 28 + 20 * len(lines) + above, "b": 8},
             "hovermode": "closest",
-            "legend": {"orientation": "h", "x": 0, "y": -0.26, "yanchor": "top", "xanchor": "left"},
-            "showlegend": len(_groups(rows)) > 1,
+            "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "xanchor": "left"},
+            "showlegend": groups > 1,
             "xaxis": axis
             | {
                 "tickvals": sizes,
@@ -189,7 +193,8 @@ def template() -> go.layout.Template:
 
 def _look(index: int, dotted: bool = False) -> dict[str, object]:
     """Line and mark of one run: told apart by colour, by mark and by dash."""
-    line = {"color": LINES[index % len(LINES)], "width": 1.5 if dotted else 2.5, "dash": "dot" if dotted else "solid"}
+    dash = "dot" if dotted else "solid" if index < len(LINES) else "dash"
+    line = {"color": LINES[index % len(LINES)], "width": 1.5 if dotted else 2.5, "dash": dash}
     return {"line": line, "marker": {"symbol": MARKS[index % len(MARKS)], "size": 5 if dotted else 8}}
 
 
@@ -205,11 +210,16 @@ def _ticks(sizes: Sequence[int]) -> list[int]:
 
 
 def _groups(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    groups: dict[str, list[Measurement]] = {}
+    """Rows by collective, type, ranks, backend and run; names hold only that in which the groups differ."""
+    groups: dict[tuple[str, ...], list[Measurement]] = {}
     for m in rows:
-        name = f"{m.op}, {m.ranks} rank{'s' if m.ranks != 1 else ''}, {m.backend}{f', {m.run}' if m.run else ''}"
-        groups.setdefault(name, []).append(m)
-    return groups
+        what = (m.op, m.dtype, f"{m.ranks} rank{'s' if m.ranks != 1 else ''}", m.backend, m.run)
+        groups.setdefault(what, []).append(m)
+    differ = [len(set(parts)) > 1 for parts in zip(*groups, strict=True)]
+    return {
+        ", ".join(part for part, shown in zip(what, differ, strict=True) if shown and part) or what[0]: group
+        for what, group in groups.items()
+    }
 
 
 def _speed(m: Measurement, kind: str) -> float:

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -36,22 +36,31 @@ OnRecord = Callable[[dict[str, Any]], None]
 
 
 async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str] | None = None) -> Case:
-    """Read the facts of this host, as the training interpreter sees them, into the case (newer readings replace older).
+    """Read the facts of this host, or of all nodes of a Slurm allocation, into the case; newer readings replace older.
 
     python: the training interpreter (default: NCCLKIT_TRAIN_PYTHON, else this one); paths: label → folder whose
-    storage is looked at.
+    storage is looked at; those without a folder are left out.
     """
+    paths = {label: path for label, path in (paths or {}).items() if path}
     folder = case.new_run("facts")
     with _writing(folder):
-        records = await local.facts(_interpreter(python), folder, paths)
+        read = slurm.facts if slurm.nodes() > 1 else local.facts
+        records = await read(_interpreter(python), folder, paths)
     host = next((r["value"] for r in records if r.get("name") == "host.name"), "")
     facts = [from_dict(Fact, {"host": host, **record}) for record in records if record["kind"] == "fact"]
-    if not facts:
+    if all(fact.name == "facts.host" for fact in facts):
         log = (folder / "launcher.log").read_text(errors="replace").strip().splitlines() or ["no output"]
         raise NcclkitError(
             f"The agent gave no facts under {_interpreter(python)}: {log[-1][:200]}; see {folder}/launcher.log."
         )
-    return case.replace_facts(facts).save()
+    return renew(case, facts).save()
+
+
+def renew(case: Case, facts: Sequence[Fact]) -> Case:
+    """Newer readings replace older; of hosts whose variables were read, those that are not set any more are dropped."""
+    fresh = {fact.host for fact in facts if fact.name == "env.problems"}
+    case.facts = [old for old in case.facts if old.host not in fresh or not old.name.startswith(("env.", "facts."))]
+    return case.replace_facts(facts)
 
 
 def _interpreter(python: str | None) -> str:
@@ -84,15 +93,18 @@ async def plan(
     env: Mapping[str, str] | None = None,
     op: str = "all_reduce",
     dtype: str = "float32",
+    ladder: bool = False,
+    split: int = 1,
 ) -> Plan:
     """Decide what to run from what the host has: NCCL on all GPUs, gloo with two ranks where there is none.
 
-    op: a collective, several joined by commas, or ``all``; dtype: of its elements; largest: message size in bytes
-    (default 256 MiB on GPUs, 16 MiB on CPU); deadline: seconds.
+    op: a collective, several joined by commas, or ``all``; dtype: of its elements; ladder: first look at each rank
+    alone and at every pair; split: the ranks of a host pretend to be on so many (NCCL_HOSTID), so that NCCL uses the
+    network between them; largest: message size in bytes (default 256 MiB on GPUs, 16 MiB on CPU); deadline: seconds.
     Raises NcclkitError, in one sentence, for values that cannot work.
     """
     python = _interpreter(python)
-    _validate(ranks, backend, largest, repeats, deadline)
+    _validate(ranks, backend, largest, repeats, split, deadline)
     ops = _operations(op, dtype)
     gpus = await _gpus(case, python)
     chosen = ("nccl" if gpus else "gloo") if backend == "auto" else backend
@@ -106,8 +118,9 @@ async def plan(
     asked = {"backend": chosen, "ops": ",".join(ops), "dtype": dtype, "sizes": ",".join(map(str, steps))}
     asked |= {"repeats": str(repeats), "timeout": f"{max(5.0, deadline / 2):.0f}"}
     argv = ("collective", *(word for name, value in asked.items() for word in (f"--{name}", value)))
+    argv += (*(("--ladder",) if ladder else ()), *(("--split", str(split)) if split > 1 else ()))
     name = ops[0] if len(ops) == 1 else "collectives"
-    return Plan(name, argv, count, chosen, python, deadline, dict(env or {}), steps, ops)
+    return Plan(name, argv, count, chosen, python, deadline, dict(env or {}), steps, ops, split)
 
 
 async def _gpus(case: Case, python: str) -> int:
@@ -130,7 +143,7 @@ def _operations(op: Any, dtype: Any) -> tuple[str, ...]:
     return named
 
 
-def _validate(ranks: Any, backend: Any, largest: Any, repeats: Any, deadline: Any) -> None:
+def _validate(ranks: Any, backend: Any, largest: Any, repeats: Any, split: Any, deadline: Any) -> None:
     """Refuse what cannot work, before anything is started (0 for ranks and largest lets the host decide)."""
     if backend not in ("auto", "nccl", "gloo"):
         raise NcclkitError(f"The backend must be auto, nccl or gloo, but it is {backend!r}.")
@@ -138,6 +151,7 @@ def _validate(ranks: Any, backend: Any, largest: Any, repeats: Any, deadline: An
         ("ranks", ranks, 0),
         ("bytes of the largest message", largest, 0),
         ("repeats", repeats, 1),
+        ("pretended hosts", split, 1),
     ):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise NcclkitError(
@@ -200,10 +214,10 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
-    hosts = max(1, slurm.nodes())
+    hosts = max(1, slurm.nodes()) * plan.split
     made = [_finish(record, plan) for record in records if record["kind"] == "measure"]
     limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts) for op in {m["op"] for m in made}}
-    every = {"hosts": hosts, "run": folder.name, "env": dict(plan.env)}
+    every = {"hosts": hosts, "run": folder.name, "env": redact.clean(dict(plan.env))}
     measured = tuple(from_dict(Measurement, row | every | {"expected": limits[row["op"]].value}) for row in made)
     expectation = limits[measured[0].op] if measured else None
     reading = evidence.read([folder])

@@ -26,6 +26,8 @@ class Plan:
     sizes: tuple[int, ...] = ()
     """Message sizes in bytes, each of which is measured for each of `ops`."""
     ops: tuple[str, ...] = ()
+    split: int = 1
+    """Hosts that the ranks of one host pretend to be on."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -11,7 +11,7 @@ import os
 import statistics
 import time
 
-from . import blackbox, operations, wire
+from . import blackbox, ladder, operations, wire
 
 WARMUP = 3
 BATCH_SECONDS = 0.02
@@ -33,6 +33,8 @@ def _options(argv):
     parser.add_argument("--ops", type=lambda text: text.split(","), default=["all_reduce"])
     parser.add_argument("--dtype", choices=sorted(operations.DTYPES), default="float32")
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], required=True)
+    parser.add_argument("--split", type=int, default=1, help="the ranks of this host pretend to be on so many hosts")
+    parser.add_argument("--ladder", action="store_true", help="first each rank alone, then every pair")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--timeout", type=float, default=30.0)
     return parser.parse_args(argv)
@@ -40,6 +42,8 @@ def _options(argv):
 
 def _run(options, rank):
     from datetime import timedelta
+
+    hostid = _pretend(options.split)  # NCCL reads it when it starts
 
     import torch
     import torch.distributed as dist
@@ -51,7 +55,9 @@ def _run(options, rank):
     wire.send("phase", phase="import", rank=rank, torch=torch.__version__, gpu=_gpu(torch, device))
     bound = {"device_id": device} if options.backend == "nccl" else {}
     dist.init_process_group(options.backend, timeout=timedelta(seconds=options.timeout), **bound)
-    wire.send("phase", phase="init", rank=rank, nccl=_nccl_version(torch, options.backend))
+    wire.send("phase", phase="init", rank=rank, nccl=_nccl_version(torch, options.backend), hostid=hostid)
+    if options.ladder and dist.get_world_size() > 1:
+        ladder.climb(torch, dist, device, max(options.sizes))
     for op in options.ops:
         for size in options.sizes:
             operation = operations.Operation(torch, dist, device, op, options.dtype, size)
@@ -62,6 +68,14 @@ def _run(options, rank):
                 wire.send("measure", backend=options.backend, **what, **measured)
     dist.barrier(**({"device_ids": [device.index]} if device.type == "cuda" else {}))
     dist.destroy_process_group()
+
+
+def _pretend(split):
+    """Make NCCL believe that this rank is on another host than most of this one; returns that host's name."""
+    local, here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if split > 1:
+        os.environ["NCCL_HOSTID"] = "pretended-%d" % (local * split // here)
+    return os.environ.get("NCCL_HOSTID", "")
 
 
 def _gpu(torch, device):

@@ -16,6 +16,8 @@ import sys
 import time
 
 from . import attach, processes, wire
+from .watch import Watch
+from .facts import redact
 
 STATUS = {"done": 0, "failed": 1, "deadline": 3}
 """Exit status by reason; 2 cannot start, 4 cancelled or orphaned."""
@@ -23,6 +25,10 @@ LOOK = 1.0
 """Seconds between two looks at the run folder."""
 DYING = 3.0
 """Seconds that ranks get to leave their own last words and to end."""
+WRITTEN = (".log", ".txt", ".json")
+"""How files end that ranks and evidence are written to; ``launcher.log`` belongs to who reads this program's output."""
+LARGEST = 512 << 20
+"""Bytes of them that are searched for secrets: some seconds for each 100 MiB."""
 SIGNS = ("fr_rank_", "stacks_rank")
 """How files begin that a rank writes last."""
 
@@ -47,8 +53,9 @@ def watch(folder, deadline, command, node=""):
         )
     except OSError as error:
         return end.say("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
-    trouble = Trouble(folder)
-    reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, trouble.look)
+    trouble, strip = Trouble(folder), Watch(os.path.join(folder, "watch%s.jsonl" % ("-node" + node if node else "")))
+    looks = (strip.take, trouble.look)
+    reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, looks)
     problems = trouble.problems if reason == "done" else _evidence(folder)
     left = processes.end(os.getpid())
     child.returncode = code if code is not None else -signal.SIGKILL  # reaped by us, not by Popen
@@ -56,6 +63,7 @@ def watch(folder, deadline, command, node=""):
         reason = "deadline" if _hung(folder) else "failed"
     if left:
         problems.append("processes %s could not be ended" % left)
+    problems += [] if node else _redact(folder)
     return end.say(reason, code, problems, STATUS.get(reason, 4))
 
 
@@ -69,10 +77,10 @@ def _watch_children():
     return reader
 
 
-def _wait(pid, wakeup, listen, until, look):
+def _wait(pid, wakeup, listen, until, looks):
     """("done", exit code) when the command ended, else ("deadline" | "cancelled" | "orphaned", None).
 
-    look: called every second.
+    looks: called every second.
     """
     while True:
         ready, _, _ = select.select([wakeup, *listen], [], [], max(0.0, min(LOOK, until - time.monotonic())))
@@ -89,7 +97,8 @@ def _wait(pid, wakeup, listen, until, look):
                 return "cancelled", None
         if time.monotonic() >= until:
             return "deadline", None
-        look()
+        for look in looks:
+            look()
 
 
 class Trouble:
@@ -125,6 +134,23 @@ def _evidence(folder):
         return attach.collect(folder, processes.ranks(processes.descendants(os.getpid())), ours=True)
     except OSError as error:
         return ["evidence could not be written: %s" % error]
+
+
+def _redact(folder):
+    """Take the secrets out of what the ranks wrote, now that nobody writes there any more."""
+    problems = []  # type: list[str]
+    left = LARGEST
+    for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
+        path = os.path.join(folder, name)
+        if name.endswith(WRITTEN) and name != "launcher.log" and not os.path.islink(path):
+            try:
+                left -= os.path.getsize(path)
+                if left < 0:
+                    return [*problems, "what begins with %s is too large to be searched for secrets" % path]
+                redact.file(path)
+            except OSError as error:
+                problems.append("%s may hold secrets: %s" % (path, error))
+    return problems
 
 
 def _hung(folder):

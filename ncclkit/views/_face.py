@@ -61,6 +61,7 @@ def _controls(values: Mapping[str, Any]) -> dict[str, W.Widget]:
         "repeats": (W.BoundedIntText, {"min": few, "max": many}),
         "deadline": (W.BoundedFloatText, {"min": least, "max": longest}),
         **{name: (W.Dropdown, {"options": options}) for name, options in _form.CHOICES.items()},
+        "ladder": (W.Checkbox, {"indent": False}),
         "env": (W.Textarea, {"rows": 3, "placeholder": "NCCL_DEBUG=INFO"}),
     }
     shown = dict(values) | {"env": _form.lines(values["env"])}

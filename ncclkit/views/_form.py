@@ -20,11 +20,12 @@ DEFAULTS: dict[str, Any] = {
     "backend": "auto",
     "op": "all_reduce",
     "dtype": "float32",
+    "ladder": False,
     "env": {},
 }
 """Every value of the form, named as `ncclkit.probe.plan` names them: the training interpreter (empty: the workbook's
 own), ranks and largest size in bytes (0: by what the host has), timed batches per size, deadline in seconds, backend,
-collective (or ``all``), type of its elements, and the variables to set."""
+collective (or ``all``), type of its elements, whether to climb the ladder first, and the variables to set."""
 
 LABELS = {
     "python": "Training Python",
@@ -35,6 +36,7 @@ LABELS = {
     "backend": "Backend",
     "op": "Collective",
     "dtype": "Elements",
+    "ladder": "Ladder: first each rank alone, then every pair",
     "env": "Variables",
 }
 LIMITS = {"ranks": (0, 4096), "largest": (0, 2**36), "repeats": (1, 10_000), "deadline": (1.0, 86_400.0)}
@@ -55,6 +57,8 @@ def check(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, known in CHOICES.items():
         if values[name] not in known:
             raise NcclkitError(f"{LABELS[name]} must be one of {', '.join(known)}, but it is {values[name]!r}.")
+    if not isinstance(values["ladder"], bool):
+        raise NcclkitError(f"The ladder must be True or False, but it is {values['ladder']!r}.")
     values["python"] = _interpreter(values["python"])
     values["env"] = variables(values["env"])
     return values

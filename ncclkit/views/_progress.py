@@ -11,7 +11,8 @@ from ncclkit.model import Measurement, from_dict
 from ncclkit.views._html import Html, badge, el
 from ncclkit.views._words import plural, ranges, the
 
-STAGES = {"waiting": "·", "hello": "○", "import": "◔", "init": "◑", "step": "◕", "size": "◕", "done": "✓", "error": "✕"}
+STAGES = {"waiting": "·", "hello": "○", "import": "◔", "init": "◑"}
+STAGES |= {"alone": "◑", "pairs": "◒", "step": "◕", "size": "◕", "done": "✓", "error": "✕"}
 """Phases of the wire, in order, with the symbol of each light."""
 
 SINGLE = 32

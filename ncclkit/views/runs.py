@@ -38,12 +38,14 @@ def live_test(
     backend: str = "auto",
     op: str = "all_reduce",
     dtype: str = "float32",
+    ladder: bool = False,
 ) -> LiveTest:
     """The form of the live test, filled in; ``run = await live.run()`` runs what it says.
 
-    op: a collective, or ``all``; python: training interpreter (empty: this one); ranks, and largest size in
+    python: training interpreter (empty: this one); ranks, and largest size in
     bytes (0: by what the host has); deadline in seconds; variables: NAME=VALUE
-    separated by blanks or lines.  Raises NcclkitError for values that do not fit.
+    separated by blanks or lines; op: a collective, or ``all``; ladder: first each
+    rank alone, then every pair.  Raises NcclkitError for values that do not fit.
     """
 
     async def start(values: dict[str, Any], on_record: Callable[[dict[str, Any]], None]) -> Run:
@@ -62,6 +64,7 @@ def live_test(
         "backend": backend,
         "op": op,
         "dtype": dtype,
+        "ladder": ladder,
     }
     return LiveTest(case, start, values, expect)
 

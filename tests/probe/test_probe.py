@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ncclkit import faults, probe, recording
+from ncclkit import faults, ladder, probe, recording
 from ncclkit.agent.operations import NAMES
 from ncclkit.case import Case
 from ncclkit.diagnose import diagnose
@@ -68,8 +68,12 @@ def test_a_healthy_run_has_no_culprit(walked: tuple[Case, Run, list[dict[str, An
 
 
 def test_every_collective_is_measured_and_checked(tmp_path: Path) -> None:
-    run = asyncio.run(probe.probe(Case.open(tmp_path), op="all", backend="gloo", ranks=3, largest=4096, repeats=2))
+    case, choices = Case.open(tmp_path), {"op": "all", "ladder": True, "ranks": 3, "largest": 4096, "repeats": 2}
+    run = asyncio.run(probe.probe(case, backend="gloo", **choices))
     assert run.reason == "done" and run.name == "1-collectives", run.problem
+    climbed = ladder.ladder(case)
+    assert [(pair.a, pair.b, pair.wrong) for pair in climbed.pairs] == [(0, 1, 0), (0, 2, 0), (1, 2, 0)]
+    assert len(climbed.alone) == 3 and climbed.silent == ()
     assert {m.op for m in run.measurements} == set(NAMES) and {m.wrong for m in run.measurements} == {0}
     assert all(m.busbw and m.graph_us is None for m in run.measurements)
     assert run.say.startswith("7 collectives on 3 ranks over gloo: all_reduce ") and {m.op for m in run.curve} == {

@@ -1,0 +1,122 @@
+"""The pair matrix: how fast every pair of ranks is when nobody disturbs it, and who is at fault where one is slow."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import plotly.graph_objects as go
+
+from ncclkit import plots
+from ncclkit.case import Case
+from ncclkit.ladder import Ladder, Pair, ladder
+from ncclkit.model import safe
+from ncclkit.views import _draw
+from ncclkit.views._base import Drawn, View
+from ncclkit.views._html import Html, badge, fit, fold, join, table
+from ncclkit.views._words import plural
+
+TOLD = 12
+"""Up to here each cell says its number."""
+HOW = "ncclkit probe --ladder, or the box “Ladder” of the live test's form, measures every pair"
+
+
+def pairs_view(case: Case) -> View:
+    """Bandwidth and latency of every pair of ranks of the last live test that climbed the ladder."""
+    found = ladder(case)
+    if not found.pairs and not found.silent:
+        return View(f"{found.say}: {HOW}", Html(""))
+    ways = sorted({pair.way for pair in found.pairs}, key=lambda way: -len(_of(found, way)))
+    body = join(
+        fit(table(("Joined by", "Pairs", "Median", "Lowest", "Latency", "Bad"), [_kind(found, way) for way in ways])),
+        fit(table(("Bad pair", "Bandwidth", "Usual", "Why"), _bad(found))) if found.bad else Html(""),
+        fold("Each rank alone", table(("Rank", "Copies in its own memory"), _alone(found))),
+    )
+    return Drawn(found.say, _matrix(found), body)
+
+
+def _of(found: Ladder, way: str) -> list[Pair]:
+    return [pair for pair in found.pairs if pair.way == way]
+
+
+def _kind(found: Ladder, way: str) -> tuple[object, ...]:
+    pairs = _of(found, way)
+    speeds = [pair.bandwidth for pair in pairs]
+    bad = sum((pair.a, pair.b) in found.bad for pair in pairs)
+    return (
+        way,
+        f"{len(pairs):,}",
+        f"{plots.number(statistics.median(speeds))} GB/s",
+        f"{plots.number(min(speeds))} GB/s",
+        plots.duration(statistics.median(pair.latency_us for pair in pairs)),
+        badge("✕", f"{bad}", "likely") if bad else "none",
+    )
+
+
+def _bad(found: Ladder) -> list[tuple[object, ...]]:
+    known = {(pair.a, pair.b): pair for pair in found.pairs}
+    rows: list[tuple[object, ...]] = []
+    for a, b in found.bad:
+        pair = known.get((a, b))
+        if pair is None:
+            rows.append((f"{a} – {b}", "–", "–", "its round began, and no result came"))
+            continue
+        usual = f"{plots.number(pair.usual)} GB/s" if pair.usual else "–"
+        why = f"{plural(pair.wrong, 'byte')} arrived wrong" if pair.wrong else f"others over {pair.way} are faster"
+        rows.append((f"{a} – {b}", f"{plots.number(pair.bandwidth)} GB/s", usual, why))
+    return rows
+
+
+def _alone(found: Ladder) -> list[tuple[object, ...]]:
+    slow = badge("✕", "slow", "likely")
+    return [
+        (f"{rank}", join(f"{plots.number(speed)} GB/s ", slow if rank in found.lame else ""))
+        for rank, speed in sorted(found.alone.items())
+    ]
+
+
+def _matrix(found: Ladder) -> go.Figure:
+    """Rank × rank in GB/s each way; bad pairs are framed, whatever their colour."""
+    count = found.ranks
+    cells: list[list[float | None]] = [[None] * count for _ in range(count)]
+    for pair in found.pairs:
+        cells[pair.a][pair.b] = cells[pair.b][pair.a] = pair.bandwidth
+    side = min(max(count * 44, 200), 460)
+    figure = _draw.blank(height=side + 90)
+    figure.add_heatmap(
+        z=cells,
+        colorscale="Cividis",
+        zmin=0,
+        zmax=max((pair.bandwidth for pair in found.pairs), default=1.0),
+        xgap=1,
+        ygap=1,
+        hoverongaps=False,
+        colorbar={"title": {"text": "GB/s each way"}, "thickness": 12},
+        text=[["" if cell is None else plots.number(cell) for cell in row] for row in cells],
+        texttemplate="%{text}" if count <= TOLD else None,
+        hovertemplate="ranks %{y} and %{x}: %{z:.3g} GB/s each way<extra></extra>",
+    )
+    _frames(figure, found, 0.72 * side / count)
+    shown = list(range(0, count, max(1, math.ceil(count / 16))))
+    ticks = {"tickvals": shown, "ticktext": [safe(str(rank)) for rank in shown], "showgrid": False}
+    figure.update_xaxes(title={"text": "rank"}, constrain="domain", range=[-0.5, count - 0.5], **ticks)
+    figure.update_yaxes(title={"text": "rank"}, scaleanchor="x", range=[count - 0.5, -0.5], **ticks)
+    return figure
+
+
+def _frames(figure: go.Figure, found: Ladder, size: float) -> None:
+    """A frame of `size` pixels around what is bad; a cross where no number came."""
+    for name, symbol, bad in (
+        ("slow or wrong", "square-open", set(found.bad) - set(found.silent)),
+        ("never answered", "x", set(found.silent)),
+    ):
+        both = [spot for a, b in sorted(bad) for spot in ((a, b), (b, a))]
+        if both:
+            figure.add_scatter(
+                x=[b for _, b in both],
+                y=[a for a, _ in both],
+                mode="markers",
+                name=name,
+                marker={"symbol": symbol, "size": max(7, size), "color": plots.VERMILLION, "line": {"width": 3}},
+                hoverinfo="skip",
+            )

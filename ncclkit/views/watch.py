@@ -1,0 +1,204 @@
+"""The strip of a run: memory, load, power, clocks and traffic once a second, in step with what the ranks were doing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ncclkit import plots
+from ncclkit.case import Case
+from ncclkit.model import Event, safe
+from ncclkit.views._base import Drawn, View
+from ncclkit.views._html import Html, table
+from ncclkit.views._words import plural
+
+GIB, MIB = 1 << 30, 1 << 20
+LINES = 400
+"""Points of a line at most; a longer strip is thinned, its highest points kept."""
+EACH = 8
+"""Up to so many GPUs have a line of their own; beyond, the lowest and the highest of each second."""
+PHASES = {"init": "joined", "pairs": "last pair", "size": "last size", "error": "error", "done": "done"}
+"""Phases that are marked, and how; of each the last that a rank told."""
+LARGEST = 64 * MIB
+"""Bytes that are read of one strip: about a day."""
+
+Sample = Mapping[str, Any]
+Curve = tuple[str, list[float | None]]
+
+
+def watch_view(case: Case) -> View:
+    """What the host and its GPUs did during the last run that was watched; of several hosts, each with its own row."""
+    found = next(((run, strips) for run in reversed(case.runs()) if (strips := _strips(run))), None)
+    if found is None:
+        return View("No run of this case was watched: the strip is recorded beside every live test", Html(""))
+    run, strips = found
+    start = min(samples[0]["t"] for samples in strips.values())
+    host, samples = max(strips.items(), key=lambda item: _peak(item[1], _memory_share))
+    rows = [_row(name, one) for name, one in strips.items()]
+    figure = _figure(samples, start, _phases(case.events, run.name, start))
+    head = ("Host", "Seconds", "CPU, highest", "Memory, highest", "Swap", "Waited for memory", "GPU memory, highest")
+    which = "" if len(strips) == 1 else f"; drawn is {host}, the one with the fullest memory"
+    return Drawn(f"{_say(host, samples)}{which}", figure, table(head, rows))
+
+
+def _strips(run: Path) -> dict[str, list[Sample]]:
+    """Host → its samples in order of time."""
+    strips: dict[str, list[Sample]] = {}
+    for path in sorted(run.glob("watch*.jsonl")):
+        with path.open("rb") as file:
+            for line in file.read(LARGEST).splitlines():
+                sample = _sample(line)
+                if sample is not None:
+                    strips.setdefault(str(sample.get("host", "")), []).append(sample)
+    return {host: sorted(samples, key=lambda sample: float(sample["t"])) for host, samples in strips.items()}
+
+
+def _sample(line: bytes) -> Sample | None:
+    """One line of a strip; None for one that is torn or is no sample."""
+    try:
+        sample = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(sample, dict) and all(_is_number(sample.get(name)) for name in ("t", "memory", "memory_total"))
+    return sample if whole else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _say(host: str, samples: Sequence[Sample]) -> str:
+    first, last = samples[0]["t"], samples[-1]["t"]
+    total = samples[-1]["memory_total"] / GIB
+    cpu, memory = _peak(samples, lambda s: s.get("cpu")), _peak(samples, lambda s: s["memory"]) / GIB
+    swap = _peak(samples, lambda s: s.get("swap"))
+    parts = [f"CPU at most {cpu:.0f} %", f"memory at most {memory:.1f} of {total:.1f} GiB"]
+    parts.append(f"{plots.size(swap)} of swap in use" if swap else "no swap in use")
+    gpus = [_gpu_peak(samples, column) for column in (0, 1)]
+    if gpus[0]:
+        parts.append(f"GPU memory at most {gpus[0] / 1024:.1f} GiB, GPUs busy up to {gpus[1]:.0f} %")
+    return f"{plural(round(last - first), 'second')} on {host}: {', '.join(parts)}"
+
+
+def _row(host: str, samples: Sequence[Sample]) -> tuple[object, ...]:
+    gpu = _gpu_peak(samples, 0)
+    return (
+        host,
+        f"{samples[-1]['t'] - samples[0]['t']:.0f}",
+        f"{_peak(samples, lambda s: s.get('cpu')):.0f} %",
+        f"{100 * _peak(samples, _memory_share):.0f} %",
+        plots.size(_peak(samples, lambda s: s.get("swap"))),
+        f"{_peak(samples, lambda s: (s.get('pressure') or {}).get('memory')):.0f} %",
+        f"{gpu / 1024:.1f} GiB" if gpu else "–",
+    )
+
+
+def _peak(samples: Iterable[Sample], of: Callable[[Sample], Any]) -> float:
+    return max((float(value) for sample in samples if _is_number(value := of(sample))), default=0.0)
+
+
+def _memory_share(sample: Sample) -> float:
+    return float(sample["memory"]) / max(float(sample["memory_total"]), 1.0)
+
+
+def _gpu_peak(samples: Iterable[Sample], column: int) -> float:
+    return max((float(gpu[column]) for s in samples for gpu in _gpus(s) if _is_number(gpu[column])), default=0.0)
+
+
+def _gpus(sample: Sample) -> list[list[Any]]:
+    rows = sample.get("gpus") or []
+    return [row for row in rows if isinstance(row, list) and len(row) == 5]
+
+
+def _phases(events: Iterable[Event], run: str, start: float) -> dict[str, float]:
+    """Phase of the ranks → seconds into the strip at which the last rank reached it."""
+    found: dict[str, float] = {}
+    for event in events:
+        if event.kind == "worker.phase" and event.time is not None and f"/{run}/" in event.path:
+            phase = str(event.data.get("phase"))
+            found[phase] = max(found.get(phase, 0.0), event.time - start)
+    return {words: found[phase] for phase, words in PHASES.items() if phase in found}
+
+
+def _figure(samples: Sequence[Sample], start: float, phases: Mapping[str, float]) -> go.Figure:
+    """One row for each quantity, all over the same seconds."""
+    thin = _thinned(samples)
+    rows = [(title, moving) for title, curves in _curves(thin) if (moving := [c for c in curves if any(c[1])])]
+    times = [sample["t"] - start for sample in thin]
+    figure = make_subplots(rows=len(rows), cols=1, shared_xaxes=True, vertical_spacing=0.035)
+    for place, (title, curves) in enumerate(rows, 1):
+        for index, (name, values) in enumerate(curves):
+            figure.add_scatter(
+                x=times,
+                y=values,
+                name=safe(name),
+                mode="lines",
+                line={"color": plots.LINES[index % len(plots.LINES)], "width": 2, "dash": _dash(index)},
+                showlegend=False,
+                hovertemplate=f"{safe(name)}: %{{y:.4g}} at %{{x:.0f}} s<extra></extra>",
+                row=place,
+                col=1,
+            )
+        named = f"{title}<br><span style='font-size:10px'>{safe(', '.join(name for name, _ in curves[:3]))}</span>"
+        figure.update_yaxes(title={"text": named}, rangemode="tozero", automargin=True, row=place, col=1)
+    figure.update_xaxes(title={"text": "seconds since the run began"}, automargin=True, row=len(rows), col=1)
+    figure.update_layout(
+        template=plots.template(),
+        autosize=True,
+        height=60 + 108 * len(rows),
+        margin={"l": 8, "r": 14, "t": 34, "b": 30},
+        hovermode="x unified",
+    )
+    for place, (phase, second) in enumerate(phases.items()):
+        figure.add_vline(x=second, line={"color": plots.VERMILLION, "width": 1, "dash": "dot"})
+        high = 1.0 + (0.035 if place % 2 else 0.0)
+        look = {"color": plots.VERMILLION, "size": 11}
+        figure.add_annotation(
+            x=second, y=high, yref="paper", text=safe(phase), showarrow=False, font=look, yanchor="bottom"
+        )
+    return figure
+
+
+def _dash(index: int) -> str:
+    return ("solid", "dash", "dot")[index // len(plots.LINES) % 3]
+
+
+def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """At most `LINES` of them; of each bunch the one with the fullest memory stays."""
+    bunch = -(-len(samples) // LINES)
+    if bunch == 1:
+        return samples
+    return [max(samples[at : at + bunch], key=_memory_share) for at in range(0, len(samples), bunch)]
+
+
+def _curves(samples: Sequence[Sample]) -> list[tuple[str, list[Curve]]]:
+    """Title with unit → its curves."""
+    pressure = [s.get("pressure") or {} for s in samples]
+    waits = [(f"waited for {n}", [p.get(n) for p in pressure]) for n in ("memory", "io")]
+    nets = sorted({name for s in samples for name in s.get("net") or {}})
+    traffic = [(name, [(s.get("net") or {}).get(name, 0) / MIB for s in samples]) for name in nets]
+    swap = [("swap", [s.get("swap", 0) / GIB for s in samples])] if any(s.get("swap") for s in samples) else []
+    return [
+        ("GPU, %", _each(samples, 1, 1.0)),
+        ("GPU, GiB", _each(samples, 0, 1024.0)),
+        ("GPU, W", _each(samples, 2, 1.0)),
+        ("GPU, MHz", _each(samples, 3, 1.0)),
+        ("CPU, %", [("CPU", [s.get("cpu") for s in samples]), *waits]),
+        ("host, GiB", [("memory", [s["memory"] / GIB for s in samples]), *swap]),
+        ("net, MiB/s", sorted(traffic, key=lambda curve: -max(curve[1]))[:3]),
+    ]
+
+
+def _each(samples: Sequence[Sample], column: int, unit: float) -> list[Curve]:
+    """A curve for each GPU, or the lowest and the highest of many."""
+    table = [[row[column] / unit if _is_number(row[column]) else None for row in _gpus(s)] for s in samples]
+    count = max(map(len, table), default=0)
+    if count <= EACH:
+        return [(f"GPU {gpu}", [row[gpu] if gpu < len(row) else None for row in table]) for gpu in range(count)]
+    known = [[value for value in row if value is not None] for row in table]
+    return [("highest GPU", [max(r, default=None) for r in known]), ("lowest", [min(r, default=None) for r in known])]

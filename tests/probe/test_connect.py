@@ -1,0 +1,211 @@
+"""Connection tests without connections: who meets whom, what may be a host, what the records say."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import socket
+from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit import connect
+from ncclkit.agent import pair, trial
+from ncclkit.agent.answer import Listener
+from ncclkit.case import Case
+from ncclkit.evidence import KINDS
+from ncclkit.evidence.jobs import links
+from ncclkit.launch import hosts
+from ncclkit.model import Event, NcclkitError
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 9, 64])
+def test_everybody_meets_everybody_once_and_nobody_twice_at_a_time(count: int) -> None:
+    names = [f"node-{i}" for i in range(count)]
+    rounds = list(trial.rounds(names))
+    met = [frozenset(pair) for pairs in rounds for pair in pairs]
+    assert len(met) == len(set(met)) == count * (count - 1) // 2
+    assert all(len({name for pair in pairs for name in pair}) == 2 * len(pairs) for pairs in rounds)
+    assert len(rounds) == count - 1 + count % 2
+
+
+def test_the_kinds_and_the_agent_agree_on_the_fields() -> None:
+    assert KINDS["connect.host"] == trial.HOST and KINDS["connect.pair"] == trial.PAIR
+
+
+@pytest.mark.parametrize("addresses", [["127.0.0.1/8"], ["::1/128", "fe80::1%eth0/64", "169.254.0.3/16"], [], None])
+def test_addresses_that_no_other_host_reaches(addresses: Any) -> None:
+    assert trial.routable(addresses) == []
+
+
+def test_ssh_gets_words_that_its_shell_reads_as_they_were() -> None:
+    argv = hosts.commands(["me@node-1"], "ssh", "/opt/my python/bin/python")["me@node-1"]
+    assert argv[: len(hosts.SSH)] == [*hosts.SSH[:-1], "me@node-1"] and "BatchMode=yes" in argv
+    assert shlex.split(" ".join(argv[len(hosts.SSH) :])) == ["/opt/my python/bin/python", "-I", "-c", hosts.BOOT]
+
+
+def test_a_prefix_is_words_and_never_a_shell_line() -> None:
+    argv = hosts.commands(["a"], "kubectl exec -i {host} -n 'my space' --", "python3")["a"]
+    assert argv == ["kubectl", "exec", "-i", "a", "-n", "my space", "--", "python3", "-I", "-c", hosts.BOOT]
+
+
+REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "an option": (["-oProxyCommand=x", "b"], {}, "no host name"),
+    "shell syntax": (["a;reboot", "b"], {}, "no host name"),
+    "no text": ([1, "b"], {}, "no host name"),
+    "one host": (["a", "a"], {}, "takes 2 to 64 hosts, but 1 are given"),
+    "too many": ([f"n{i}" for i in range(65)], {}, "but 65 are given"),
+    "a text": ("a b", {}, "must be a list"),
+    "a prefix without a place": (["a", "b"], {"via": "rsh"}, "neither ssh nor srun"),
+    "an open quote": (["a", "b"], {"via": "sh -c '{host}"}, "cannot be split"),
+    "no port": (["a", "b"], {"port": 70000}, "from 1 to 65535"),
+    "no time": (["a", "b"], {"seconds": 0}, "above 0"),
+    "no deadline": (["a", "b"], {"deadline": "soon"}, "above 0"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_work_is_refused_in_one_sentence(what: str) -> None:
+    given, choices, words = REFUSED[what]
+    with pytest.raises(NcclkitError, match=words) as refused:
+        asyncio.run(connect.plan(given, **choices))
+    assert str(refused.value).endswith(".") and "\n" not in str(refused.value)
+
+
+def test_the_plan_takes_port_and_variables_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in connect.HANDED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MASTER_PORT", "1234")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
+    made = asyncio.run(connect.plan(["a", "b"]))
+    assert made.port == 1234 and made.env == {"MASTER_PORT": "1234", "NCCL_SOCKET_IFNAME": "ib0"}
+    assert made.commands["a"][0] == "ssh"
+
+
+TOKEN = "0123456789abcdef" * 2
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    made = Listener("b", TOKEN)
+    yield made
+    made.close()
+
+
+def test_how_a_connection_may_end(listener: Listener) -> None:
+    """Whoever answers is told apart by its name; whoever does not know the token is a stranger on both sides."""
+    here = ("127.0.0.1", listener.port)
+    assert pair.reach(*here, TOKEN, "a", "b") == "open"
+    assert pair.reach(*here, TOKEN, "b", "c") == "itself"
+    assert pair.reach(*here, TOKEN, "a", "c") == "other host"
+    assert pair.reach(*here, "another token", "a", "b") == "foreign"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        closed = free.getsockname()[1]
+    assert pair.reach("127.0.0.1", closed, TOKEN, "a", "b") == "refused"
+    assert pair.reach("255.255.255.255", closed, TOKEN, "a", "b") == "no route"
+
+
+@pytest.mark.parametrize(
+    "line", [b"\n", b"{}\n", b"[1]\n", b"\xff\x00", b"x" * 5000, b'{"token": null, "do": "sink"}\n']
+)
+def test_strangers_get_no_answer_and_do_no_harm(listener: Listener, line: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", listener.port), 5) as stranger:
+        stranger.sendall(line)
+        stranger.shutdown(socket.SHUT_WR)
+        assert _read(stranger) == b""
+    assert pair.reach("127.0.0.1", listener.port, TOKEN, "a", "b") == "open"
+
+
+def _read(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(100)
+    except ConnectionResetError:  # it was closed before everything was read
+        return b""
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_path_is_measured(listener: Listener, address: str) -> None:
+    if address == "::1" and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    found = pair.measure(address, listener.port, TOKEN, 0.01)
+    assert found["why"] == {} and found["mtu"] == found["mtu_own"] > 1000
+    assert found["bandwidth"] > 0 and found["latency"] > 0
+    assert abs(found["offset"]) <= 2 * found["offset_error"]  # it is one and the same clock
+
+
+def test_a_path_that_breaks_gives_reasons_instead_of_numbers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        closed = free.getsockname()[1]
+    reasons = dict.fromkeys(("latency", "mtu", "bandwidth"), "Connection refused")
+    assert pair.measure("127.0.0.1", closed, TOKEN, 0.01) == {"why": reasons}
+
+
+def event(kind: str, **data: Any) -> Event:
+    return Event(kind, kind, "runs/1-connect/wire.jsonl", 1, data=dict.fromkeys(KINDS[kind]) | data)
+
+
+SOUND = {
+    "src": "a",
+    "dst": "b",
+    "port": 29500,
+    "address": "10.0.0.2",
+    "rendezvous": "open",
+    "ephemeral": "open",
+    "interface": "eth0",
+    "nccl_address": "10.0.0.2",
+    "nccl": "open",
+    "reached": ["10.0.0.2"],
+    "over": "10.0.0.2",
+    "mtu": 1500,
+    "mtu_own": 1500,
+    "bandwidth": 1.0,
+    "latency": 50.0,
+    "why": {},
+}
+TROUBLES: dict[str, dict[str, Any]] = {
+    "": {},
+    "does not resolve (not asked)": {"address": None},
+    "the asking host itself": {"address": "127.0.1.1"},
+    "port 29500 at 10.0.0.2 is refused": {"rendezvous": "refused"},
+    "eth0 (10.0.0.2) does not answer": {"nccl": "silent"},
+    "lo is of no use to other hosts": {"interface": "lo", "nccl_address": None, "nccl": None},
+    "packets of 9000 bytes get lost, 1500 pass": {"mtu_own": 9000},
+    "no bandwidth: timed out": {"bandwidth": None, "why": {"bandwidth": "timed out"}},
+    "it was not measured": {"bandwidth": None},
+}
+
+
+@pytest.mark.parametrize("words", TROUBLES)
+def test_what_is_wrong_with_a_path_in_words(words: str) -> None:
+    assert links.link(event("connect.pair", **SOUND | TROUBLES[words])).trouble.endswith(words)
+
+
+GARBAGE: tuple[Any, ...] = (None, 0, -1.5, True, "$(reboot)", [None, {}, 3], {"a": []}, {"b": {"c": 1}}, [[["x"]]])
+
+
+@pytest.mark.parametrize("value", GARBAGE, ids=repr)
+def test_records_of_other_hosts_may_hold_anything(value: Any) -> None:
+    host = links.host(event("connect.host", **dict.fromkeys(KINDS["connect.host"], value)))
+    link = links.link(event("connect.pair", **dict.fromkeys(KINDS["connect.pair"], value)), {"$(reboot)": value})
+    assert isinstance(host.say, str) and isinstance(link.say, str) and link.trouble
+    assert "$" not in link.address + link.over + link.nccl_address + "".join(link.reached)
+
+
+def test_a_connection_test_and_a_job_stand_beside_each_other() -> None:
+    case = Case(Path("/c"))
+
+    def at(run: str, kind: str) -> Event:
+        return Event(kind, f"{kind} of {run}", f"/c/runs/{run}/wire.jsonl", 1)
+
+    said = [
+        ("1-connect", "connect.host"),
+        ("2-probe", "run.end"),
+        ("3-connect", "connect.host"),
+        ("3-connect", "run.end"),
+    ]
+    for order in permutations(said):
+        case.events = [at(run, kind) for run, kind in order]
+        assert {e.text for e in case.latest().events} == {"run.end of 2-probe", "connect.host of 3-connect"}

@@ -1,0 +1,107 @@
+"""The ladder: every pair once, and from its results the rank, the link or the silence that is to blame."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from ncclkit.agent.ladder import rounds
+from ncclkit.case import Case
+from ncclkit.evidence.records import from_wire
+from ncclkit.ladder import Ladder, ladder
+from ncclkit.model import Event, Fact
+from ncclkit.views import pairs_view
+
+RANKS = 8
+LINK = {f"GPU{a}": {f"GPU{b}": "NV18" for b in range(RANKS) if b != a} for a in range(RANKS)}
+
+
+def climbed(
+    bandwidth: dict[tuple[int, int], float] | None = None,
+    wrong: tuple[int, int] | None = None,
+    lost: tuple[int, int] | None = None,
+    copy: dict[int, float] | None = None,
+) -> Ladder:
+    """Eight GPUs on NVLink: 160 GB/s between all pairs, but for what is given."""
+    return ladder(told(bandwidth or {}, wrong, lost, copy or {}))
+
+
+def told(
+    bandwidth: dict[tuple[int, int], float],
+    wrong: tuple[int, int] | None,
+    lost: tuple[int, int] | None,
+    copy: dict[int, float],
+) -> Case:
+    case = Case()
+    case.facts = [Fact("gpu.topology", LINK, "", "nvidia-smi topo -m", "", "h")]
+    for rank in range(RANKS):
+        case.events.append(phase(rank, "hello", host="h"))
+        case.events.append(phase(rank, "init", nccl="2.28.9"))
+        rung = {"bytes": 1 << 26, "copy": copy.get(rank, 3000.0), "wrong": 0}
+        case.events.append(Event("ladder.rank", "", rank=rank, data=rung))
+        case.events.append(phase(rank, "pairs", round=RANKS - 2))
+    for a, b in combinations(range(RANKS), 2):
+        speed = bandwidth.get((a, b), 160.0)
+        rung = {"peer": b, "bytes": 1 << 26, "bandwidth": speed, "latency_us": 12.0, "wrong": 7 * ((a, b) == wrong)}
+        case.events += [] if (a, b) == lost else [Event("ladder.pair", "", rank=a, data=rung)]
+    return case
+
+
+def phase(rank: int, name: str, **data: object) -> Event:
+    return Event("worker.phase", "", rank=rank, host=str(data.pop("host", "")), data={"phase": name, **data})
+
+
+@pytest.mark.parametrize("ranks", range(2, 13))
+def test_every_pair_meets_once_and_nobody_is_in_two_places(ranks: int) -> None:
+    made = rounds(ranks)
+    assert sorted(pair for pairs in made for pair in pairs) == list(combinations(range(ranks), 2))
+    assert all(len({rank for pair in pairs for rank in pair}) == 2 * len(pairs) for pairs in made)
+    assert len(made) == ranks - 1 + ranks % 2
+
+
+def test_where_all_are_alike_nobody_is_blamed() -> None:
+    found = climbed({(0, 1): 140.0, (2, 5): 150.0})
+    assert (found.bad, found.suspects, found.lame) == ((), (), ())
+    assert found.say == "Every pair of the 8 ranks works: 160.00 GB/s over NV18, and all are alike"
+
+
+def test_one_slow_pair_is_a_link() -> None:
+    found = climbed({(2, 5): 20.0})
+    assert found.bad == ((2, 5),) and found.suspects == ()
+    assert found.say == "The pair of ranks 2 and 5 reaches 20.00 GB/s where NV18 pairs reach 160.00"
+
+
+def test_a_rank_that_is_slow_with_all_others_is_the_suspect() -> None:
+    found = climbed({pair: 20.0 for pair in combinations(range(RANKS), 2) if 3 in pair} | {(0, 1): 20.0})
+    assert found.suspects == (3,)
+    assert found.say.startswith("Rank 3 is slow with most others; the pair of ranks 0 and 1 reaches 20.00")
+
+
+def test_wrong_bytes_count_more_than_speed() -> None:
+    assert climbed(wrong=(1, 4)).say == "The pair of ranks 1 and 4 gave 7 wrong bytes"
+
+
+def test_a_pair_that_never_answered_is_named() -> None:
+    found = climbed(lost=(0, 7))
+    assert found.silent == ((0, 7),) and found.say == "The pair of ranks 0 and 7 never answered"
+
+
+def test_a_rank_that_is_slow_alone_is_said_first() -> None:
+    found = climbed(copy={6: 900.0})
+    assert found.lame == (6,) and found.say == "Rank 6 copies slowly in its own memory"
+
+
+def test_torn_records_of_a_rung_are_no_events() -> None:
+    whole = b'{"ncclkit": 1, "kind": "ladder.pair", "rank": 0, "peer": 1, "bytes": 8, "bandwidth": 1, "latency_us": 2, '
+    event = from_wire(whole + b'"wrong": 0}', "w", 1)
+    assert event is not None and event.text == "ranks 0 and 1 exchange 1.00 GB/s each way, 2.0 us"
+    assert from_wire(whole + b'"wrong": "<b>"}', "w", 1) is None
+    assert from_wire(b'{"ncclkit": 1, "kind": "ladder.moon", "rank": 0}', "w", 1) is None
+
+
+def test_the_view_says_it_and_marks_it() -> None:
+    view = pairs_view(told({(2, 5): 20.0}, None, (0, 7), {}))
+    page = str(view.static())
+    assert "never answered" in view.say and "2 – 5" in page and "no result came" in page
+    assert pairs_view(Case()).say.startswith("No live test has climbed the ladder yet: ncclkit probe --ladder")

@@ -1,0 +1,79 @@
+"""The strip of a run, drawn: peaks in words, phases in step, many GPUs, several hosts, and what is torn left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ncclkit.case import Case
+from ncclkit.model import Event
+from ncclkit.views import watch_view
+
+GIB = 1 << 30
+
+
+def strip(case: Case, name: str = "watch.jsonl", host: str = "node-1", gpus: int = 0, **more: Any) -> None:
+    """Ten seconds of one host: memory grows from 1 to 10 of 100 GiB."""
+    folder = case.runs()[-1] if case.runs() else case.new_run("all_reduce")
+    lines = []
+    for second in range(10):
+        rows = [[1024.0 * (gpu + 1), 10.0 * second, 300.0, 1980.0, 40.0] for gpu in range(gpus)]
+        memory = {"memory": (second + 1) * GIB, "memory_total": 100 * GIB, "swap": 0}
+        about = {"watch": 1, "t": 1000.0 + second, "host": host, "cpu": 5.0 * second, "net": {"eth0": 1 << 20}}
+        lines.append(json.dumps(about | memory | ({"gpus": rows} if gpus else {}) | more))
+    (folder / name).write_text("\n".join([*lines, '{"watch": 1, "t": 10', "[]", '{"watch": 1, "t": "x"}']))
+
+
+def drawn(view: Any) -> Any:
+    return view._repr_mimebundle_()["application/vnd.plotly.v1+json"]
+
+
+def test_the_sentence_tells_the_peaks(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    strip(case, gpus=2)
+    said = "9 seconds on node-1: CPU at most 45 %, memory at most 10.0 of 100.0 GiB, no swap in use"
+    assert watch_view(case).say == f"{said}, GPU memory at most 2.0 GiB, GPUs busy up to 90 %"
+
+
+def test_phases_stand_where_the_last_rank_reached_them(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    strip(case)
+    path = str(case.runs()[-1] / "wire.jsonl")
+    for rank in range(2):
+        case.events.append(Event("worker.phase", "", path, 1, 1003.0 + rank, rank=rank, data={"phase": "init"}))
+    (label,) = drawn(watch_view(case))["layout"]["annotations"]
+    assert (label["text"], label["x"]) == ("joined", 4.0)
+
+
+def test_without_gpus_there_are_no_rows_for_them(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    strip(case)
+    assert {trace["name"] for trace in drawn(watch_view(case))["data"]} == {"CPU", "memory", "eth0"}
+
+
+def test_of_many_gpus_the_lowest_and_the_highest_are_drawn(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    strip(case, gpus=16)
+    names = [trace["name"] for trace in drawn(watch_view(case))["data"]]
+    assert names.count("highest GPU") == 4 and not any(name.startswith("GPU ") for name in names)
+
+
+def test_of_several_hosts_the_fullest_is_drawn_and_all_have_a_row(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    strip(case, "watch-node0.jsonl", "node-1")
+    strip(case, "watch-node1.jsonl", "node-2", memory=60 * GIB)
+    view = watch_view(case)
+    assert view.say.endswith("drawn is node-2, the one with the fullest memory")
+    assert "node-1" in str(view.static()) and "60 %" in str(view.static())
+
+
+def test_names_from_elsewhere_are_text(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    strip(case, host="<script>alert(1)</script>", net={"<b>eth0</b>": 5})
+    view = watch_view(case)
+    assert "<script>" not in str(view.static()) and "<b>eth0" not in json.dumps(drawn(view))
+
+
+def test_a_case_without_a_strip_says_where_one_comes_from() -> None:
+    assert watch_view(Case()).say.startswith("No run of this case was watched")
