@@ -32,7 +32,8 @@ from ncclkit.causes._scene import all_in, look, spans_hosts, start_hangs
 from ncclkit.causes._words import (
     ask, env_of, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in,
 )  # fmt: skip
-from ncclkit.model import Advice, Event, Experiment, Finding, found
+from ncclkit.ladder import ladder
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "p2p_broken"
@@ -62,7 +63,7 @@ def diagnose(case: Case) -> Finding:
     measured = [enabled for enabled, _ in _measured(case)]
     went_well = measured or [*case.of("nccl.destroy"), *look(case).ended.values()] or other
     witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _symptom]
-    return ask(case, *witnesses, CHECK.risk) or CHECK.otherwise(
+    return ask(case, _climbed, *witnesses, CHECK.risk) or CHECK.otherwise(
         case, went_well, "Peer-to-peer copies worked or were not used.", "dmesg of the node, and NCCL's Channel lines"
     )
 
@@ -79,6 +80,20 @@ def _look(host: Host) -> Iterator[Risk]:
     elif host.value("host.iommu"):
         say = "an IOMMU is active and the GPUs talk over PCIe; unless it passes their copies through, these would be "
         yield Risk(say + "slow or never arrive", [host.fact("host.iommu")], _advice(True)[0])
+
+
+def _climbed(case: Case) -> Finding | None:
+    """The ladder of the live test: pairs of ranks that exchanged wrong values, or never answered."""
+    climbed = ladder(case)
+    wrong = [pair for pair in climbed.pairs if pair.wrong]
+    gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
+    odd = [(pair.a, pair.b) for pair in wrong] or (climbed.silent if not look(case).dead else ())
+    if not odd or not gpus:
+        return None
+    ranks = climbed.suspects or tuple(sorted({rank for pair in odd for rank in pair}))
+    why = pick([pair.event for pair in wrong if pair.event], case.of("run.end"), case.of("ladder.pair"), limit=5)
+    strength: Strength = "likely" if wrong else "possible"
+    return found(ID, strength, f"{climbed.say}.", why, ranks=ranks, advice=_advice(True), next=experiment(case))
 
 
 def _blocked(case: Case) -> Finding | None:

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
 from ncclkit.causes._words import env_of, failed, name_hosts, pick, ranks_in
+from ncclkit.ladder import ladder
 from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 
 ID = "slow_transport"
@@ -47,6 +48,8 @@ def diagnose(case: Case) -> Finding:
     linked += [e for e in case.of("nccl.warn") if "P2P is disabled between NVLINK" in e.text]
     if slow and (switched or linked):
         return _tell(case, slow, switched, linked)
+    if measured := _measured(case):
+        return measured
     direct = [e for e in channels if e.data.get("via") == "P2P"]
     went_well = direct or (channels if channels and not slow else [])
     if risk := CHECK.risk(case):
@@ -55,6 +58,28 @@ def diagnose(case: Case) -> Finding:
     if slow and not went_well:
         return CHECK.otherwise(case, slow, "No faster path is known to exist between these GPUs.", missing)
     return CHECK.otherwise(case, went_well, "Ranks of one machine talk peer to peer.", missing)
+
+
+def _measured(case: Case) -> Finding | None:
+    """The ladder of the live test: a rank or a pair that is slow where others joined in the same way are not."""
+    climbed = ladder(case)
+    slow = [pair for pair in climbed.pairs if pair.slow and not pair.wrong]
+    if not slow and not climbed.lame:
+        return None
+    ranks = sorted({*climbed.suspects, *climbed.lame}) or sorted({rank for pair in slow for rank in (pair.a, pair.b)})
+    alone = [event for event in case.of("ladder.rank") if event.rank in climbed.lame]
+    others = [pair.event for pair in climbed.pairs if not pair.slow and pair.event]
+    why = pick([pair.event for pair in slow if pair.event], alone, others[:2], limit=6)
+    return found(ID, "likely", f"{climbed.say}.", why, ranks=tuple(ranks), advice=(ODD,), next=experiment(case))
+
+
+ODD = Advice(
+    "Look at the link and the clocks of the ranks that are named, and let the job leave them out until then.",
+    command="nvidia-smi nvlink -s; nvidia-smi nvlink -e; nvidia-smi -q -d PERFORMANCE,PCIE; nvidia-smi topo -m",
+    why="Pairs that are joined in the same way are equally fast; a collective is as fast as its slowest pair.",
+    check="The pair matrix of a repeated live test with the ladder shows no frame.",
+    risk="Without these GPUs the job has fewer ranks: batch size and data split change.",
+)
 
 
 def _look(host: Host) -> Iterator[Risk]:

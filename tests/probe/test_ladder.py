@@ -8,6 +8,7 @@ import pytest
 
 from ncclkit.agent.ladder import rounds
 from ncclkit.case import Case
+from ncclkit.diagnose import diagnose
 from ncclkit.evidence.records import from_wire
 from ncclkit.ladder import Ladder, ladder
 from ncclkit.model import Event, Fact
@@ -90,6 +91,27 @@ def test_a_pair_that_never_answered_is_named() -> None:
 def test_a_rank_that_is_slow_alone_is_said_first() -> None:
     found = climbed(copy={6: 900.0})
     assert found.lame == (6,) and found.say == "Rank 6 copies slowly in its own memory"
+
+
+def test_a_slow_rank_is_a_finding_with_its_pairs_and_better_ones() -> None:
+    slow = {pair: 20.0 for pair in combinations(range(RANKS), 2) if 3 in pair}
+    first = diagnose(told(slow, None, None, {})).findings[0]
+    assert (first.cause, first.strength, first.culprits["ranks"]) == ("slow_transport", "likely", (3,))
+    assert first.say == "Rank 3 is slow with most others." and len(first.evidence) == 6
+
+
+@pytest.mark.parametrize(
+    ("wrong", "lost", "strength"), [((1, 4), None, "likely"), (None, (1, 4), "possible")], ids=("wrong", "silent")
+)
+def test_a_pair_that_lies_or_is_silent_is_a_finding(
+    wrong: tuple[int, int] | None, lost: tuple[int, int] | None, strength: str
+) -> None:
+    first = diagnose(told({}, wrong, lost, {})).findings[0]
+    assert (first.cause, first.strength, first.culprits["ranks"]) == ("p2p_broken", strength, (1, 4))
+
+
+def test_equal_pairs_are_no_finding() -> None:
+    assert diagnose(told({}, None, None, {})).findings == ()
 
 
 def test_torn_records_of_a_rung_are_no_events() -> None:
