@@ -44,11 +44,7 @@ def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
     about: hardware, versions, date, as said by the recording script; written to ``case.json`` with the ground truth.
     """
     folder = target / "runs" / f"1-{run.plan.name}"
-    folder.mkdir(parents=True)
-    clean = cleaner(run.folder)
-    for pattern in KEEP:
-        for source in sorted(run.folder.glob(pattern)):
-            _keep(source, folder, clean)
+    files(run.folder, folder)
     shutil.move(folder / "truth.json", target / "truth.json")
     about = about | {
         "schema": 1,
@@ -59,6 +55,15 @@ def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
     }
     write(target / "case.json", json.dumps(about, indent=1))
     return target
+
+
+def files(run: Path, folder: Path) -> None:
+    """Keep what is worth keeping of a run folder in a new one, cleaned and packed."""
+    folder.mkdir(parents=True)
+    clean = cleaner(run)
+    for pattern in KEEP:
+        for source in sorted(run.glob(pattern)):
+            _keep(source, folder, clean)
 
 
 def _keep(source: Path, folder: Path, clean: Clean) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -49,8 +50,8 @@ def watch_view(case: Case) -> View:
 def _strips(run: Path) -> dict[str, list[Sample]]:
     """Host → its samples in order of time."""
     strips: dict[str, list[Sample]] = {}
-    for path in sorted(run.glob("watch*.jsonl")):
-        with path.open("rb") as file:
+    for path in sorted(run.glob("watch*.jsonl*")) if (run / "plan.json").is_file() else ():
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for line in file.read(LARGEST).splitlines():
                 sample = _sample(line)
                 if sample is not None:

@@ -2,25 +2,24 @@
 
     python tests/record/live.py OUT
 
-On all GPUs (gloo with four ranks and small messages where there is none, for a dry run).  Writes OUT/live.json, the
-measurements and pairs with date, hardware and versions, and OUT/<run>.tar.gz, each run's case folder as it is.
+On all GPUs (gloo with four ranks and small messages where there is none, for a dry run).  Writes each run as a
+recording, a small case folder without names and paths of this machine, to OUT/recorded/<run>, and all of them as
+OUT/recorded.tar.gz.  Copy what you want to keep to tests/probe/recorded/.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import tarfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit import ladder, probe  # noqa: E402
+from ncclkit import ladder, probe, recording, storage  # noqa: E402
 from ncclkit.case import Case  # noqa: E402
 from ncclkit.launch import local  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
@@ -39,28 +38,28 @@ async def main(out: Path) -> int:
     answer = await local.check(sys.executable)
     gpus = answer["gpus"]
     where = {"backend": "nccl", "largest": probe.GIB} if gpus else {"backend": "gloo", "ranks": 4, "largest": 1 << 20}
-    told: dict[str, Any] = {"recorded": time.strftime("%Y-%m-%d"), **about_machine(answer), "runs": {}}
+    about = {"recorded": time.strftime("%Y-%m-%d"), **about_machine(answer)}
     bad = 0
     for name, asked in RUNS.items():
         case = await probe.inspect(Case.open(out / name))
         run = await probe.probe(case, **(where | asked | ({} if gpus else {"largest": 1 << 20})), deadline=170)
-        climbed = ladder.ladder(case)
-        rungs = [[p.a, p.b, p.way, p.bandwidth, p.latency_us, p.wrong] for p in climbed.pairs]
-        told["runs"][name] = {
-            "say": run.say,
-            "plan": asdict(run.plan),
-            "measurements": [asdict(m) for m in run.measurements],
-            "ladder": {"say": climbed.say, "alone": climbed.alone, "pairs": rungs} if rungs else None,
-        }
         bad += run.reason != "done" or any(m.wrong for m in run.measurements)
-        print(f"{name}: {run.say}\n  {climbed.say}", flush=True)
-        with tarfile.open(out / f"{name}.tar.gz", "w:gz") as kept:
-            kept.add(out / name, name)
-    told["nvidia_smi_topo"] = subprocess.run(
-        ["nvidia-smi", "topo", "-m"] if gpus else ["true"], capture_output=True, text=True, timeout=60, check=False
-    ).stdout
-    (out / "live.json").write_text(json.dumps(told, indent=1, default=str) + "\n")
+        print(f"{name}: {run.say}\n  {ladder.ladder(case).say}", flush=True)
+        keep(case, out / "recorded" / name, about)
+    with tarfile.open(out / "recorded.tar.gz", "w:gz") as kept:
+        kept.add(out / "recorded", "recorded")
     return bad
+
+
+def keep(case: Case, target: Path, about: dict[str, Any]) -> None:
+    """The last run of a case as a recording, with its facts and measurements."""
+    run = case.runs()[-1]
+    recording.files(run, target / "runs" / run.name)
+    clean = recording.cleaner(run)
+    assert case.path is not None
+    for name in ("facts.jsonl", "measurements.jsonl"):
+        storage.write(target / name, clean((case.path / name).read_text()))
+    storage.write(target / "case.json", json.dumps({"schema": 1, **about}, indent=1))
 
 
 if __name__ == "__main__":

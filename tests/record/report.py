@@ -5,6 +5,7 @@ python tests/record/report.py CASE_FOLDER [ncclkit report options]
 
 from __future__ import annotations
 
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import nbformat  # noqa: E402
 
 from ncclkit import cli, page, recording  # noqa: E402
+from ncclkit.agent.facts import redact  # noqa: E402
 from ncclkit.case import Case  # noqa: E402
 from ncclkit.storage import write  # noqa: E402
 
@@ -27,7 +29,7 @@ def main(folder: Path, options: list[str]) -> int:
     clean = recording.cleaner(folder)
     case = Case.open(folder)
     case.events = [
-        replace(e, path=clean(e.path), text=clean(e.text), host=clean(e.host), data=recording.walk(dict(e.data), clean))
+        replace(e, path=clean(e.path), text=clean(e.text), host=clean(e.host), data=redact.texts(dict(e.data), clean))
         for e in case.events
     ]
     case.save()
@@ -37,7 +39,7 @@ def main(folder: Path, options: list[str]) -> int:
         elif path.is_file() and path.suffix in TEXT and not path.name.startswith("fr_rank_"):
             path.write_text(clean(path.read_text()))
     notebook = nbformat.read(folder / "report.ipynb", as_version=4)
-    write(folder / "report.html", page.render(notebook, name="guided.ipynb", host="node-1"))
+    write(folder / "report.html", page.render(notebook, name="guided.ipynb", host=clean(socket.gethostname())))
     return status
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ GIB = 1 << 30
 def strip(case: Case, name: str = "watch.jsonl", host: str = "node-1", gpus: int = 0, **more: Any) -> None:
     """Ten seconds of one host: memory grows from 1 to 10 of 100 GiB."""
     folder = case.runs()[-1] if case.runs() else case.new_run("all_reduce")
+    (folder / "plan.json").write_text("{}")
     lines = []
     for second in range(10):
         rows = [[1024.0 * (gpu + 1), 10.0 * second, 300.0, 1980.0, 40.0] for gpu in range(gpus)]
@@ -66,6 +68,16 @@ def test_of_several_hosts_the_fullest_is_drawn_and_all_have_a_row(tmp_path: Path
     view = watch_view(case)
     assert view.say.endswith("drawn is node-2, the one with the fullest memory")
     assert "node-1" in str(view.static()) and "60 %" in str(view.static())
+
+
+def test_a_packed_strip_of_a_recording_is_read_as_well(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    strip(case)
+    plain = case.runs()[-1] / "watch.jsonl"
+    (plain.parent / "watch.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    said = watch_view(case).say
+    plain.unlink()
+    assert watch_view(case).say == said
 
 
 def test_names_from_elsewhere_are_text(tmp_path: Path) -> None:
