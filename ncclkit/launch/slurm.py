@@ -10,9 +10,11 @@ import asyncio
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ncclkit.agent import wire
 from ncclkit.launch.local import OnRecord, Record, guarded
 from ncclkit.launch.pack import pack
 from ncclkit.model import NcclkitError
@@ -51,14 +53,85 @@ async def run(
     return await guarded([*srun, *node, *argv], env, deadline, folder, python, on_record)
 
 
+async def facts(
+    python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = 120.0
+) -> list[Record]:
+    """As `local.facts`, on every node of the allocation: each record says its ``host``.
+
+    A node that gave nothing is one fact, ``facts.host``, that could not be read.  `folder` must lie on storage that all
+    nodes share; deadline: above the agent's own, which says what hung.
+    """
+    agent = await asyncio.to_thread(pack, folder)
+    labelled = [f"{label}={path}" for label, path in (paths or {}).items()]
+    # a file a node, as on one pipe long records of many nodes would tear; without CPU binding, else it were a fact
+    output = f"--output={str(folder).replace('%', '%%')}/facts-node%n.jsonl"
+    srun = [
+        "srun",
+        "--overlap",
+        "--nodes",
+        str(nodes()),
+        "--ntasks-per-node",
+        "1",
+        "--wait=0",
+        "--cpu-bind=none",
+        output,
+    ]
+    await guarded([*srun, python, str(agent), "facts", *labelled], {}, deadline, folder, python, lambda record: None)
+    return await asyncio.to_thread(collected, folder, await names())
+
+
+def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
+    """The facts that each node, the first one being 0, has left in ``facts-node<number>.jsonl``.
+
+    A host has the name that it has itself, as logs do; nodes that share one (several on one machine) have Slurm's.
+    """
+    said = {node: _lines(folder / f"facts-node{number}.jsonl") for number, node in enumerate(nodes)}
+    found = {node: [record for line in lines if (record := _fact(line))] for node, lines in said.items()}
+    own = {
+        node: next((r["value"] for r in records if r["name"] == "host.name"), None) for node, records in found.items()
+    }
+    alone = {name for name, many in Counter(own.values()).items() if name and many == 1}
+    return [
+        record | {"host": own[node] if own[node] in alone else node}
+        for node in nodes
+        for record in found[node] or [_mute(said[node])]
+    ]
+
+
+def _lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines() if path.exists() else []
+
+
+def _fact(line: bytes) -> Record | None:
+    record = wire.parse(line)
+    return record if record and record.get("kind") == "fact" and "name" in record else None
+
+
+def _mute(lines: Sequence[bytes]) -> Record:
+    last = lines[-1].decode("utf-8", "replace")[:200] if lines else "no output; launcher.log says why"
+    return {
+        "kind": "fact",
+        "name": "facts.host",
+        "value": None,
+        "source": "srun",
+        "why": f"the node gave no facts: {last}",
+    }
+
+
+async def names() -> list[str]:
+    """The nodes of the allocation by name."""
+    hosts = os.environ.get("SLURM_JOB_NODELIST", "")
+    known = (await _scontrol("show", "hostnames", hosts)).split()
+    if not known:
+        raise NcclkitError(f"scontrol does not know the nodes {hosts!r} of this allocation.")
+    return known
+
+
 async def _head() -> str:
     """Address of the allocation's first node, as Slurm itself reaches it (node names need not resolve)."""
-    hosts = os.environ.get("SLURM_JOB_NODELIST", "")
-    names = (await _scontrol("show", "hostnames", hosts)).split()
-    if not names:
-        raise NcclkitError(f"scontrol does not know the nodes {hosts!r} of this allocation.")
-    address = re.search(r"\bNodeAddr=(\S+)", await _scontrol("show", "node", names[0]))
-    return address.group(1) if address else names[0]
+    first = (await names())[0]
+    address = re.search(r"\bNodeAddr=(\S+)", await _scontrol("show", "node", first))
+    return address.group(1) if address else first
 
 
 async def _scontrol(*words: str) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ncclkit.case import Case
+from ncclkit.consistency import compare
 from tests.live.slurm_cluster import available, cluster
 from tests.processes import leftovers
 
@@ -50,3 +52,19 @@ def test_two_nodes_pass_and_hang(tmp_path: Path) -> None:
         while leftovers() and time.monotonic() < until:
             time.sleep(0.2)
         assert leftovers() == []
+
+
+def test_facts_of_two_nodes(tmp_path: Path) -> None:
+    """Inside an allocation every node is read; here both are this machine, so Slurm's names tell them apart."""
+    folder = tmp_path / "100%case"
+    with cluster(tmp_path / "slurm", 2) as env:
+        command = ["salloc", "-N2", "-n2", sys.executable, "-m", "ncclkit.cli", "inspect", "--case", str(folder)]
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=110, cwd=Path(__file__).parents[2]
+        )
+    assert done.stdout.startswith("2 hosts "), done.stdout + done.stderr
+    case = Case.open(folder)
+    assert {fact.host for fact in case.facts} == {"n1", "n2"}
+    assert [fact.host for fact in case.facts_of("software.torch") if fact.value] == ["n1", "n2"], done.stderr
+    seen = compare(case.facts)
+    assert not seen.broken and seen.agreed > 20, seen.text()

@@ -1,0 +1,114 @@
+"""Whether the hosts of a job agree: what differs and why it matters, the odd one out first; 1,000 hosts on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ncclkit.case import Case
+from ncclkit.consistency import MEANS, Comparison, Difference, Group, Unread, compare
+from ncclkit.hostlist import SHOWN, hosts
+from ncclkit.hostlist import fold as fold_names
+from ncclkit.views._base import View
+from ncclkit.views._html import Html, badge, code, el, fit, fold, join, table
+from ncclkit.views._words import plural
+
+BADGES = {"breaks": ("▲", "problem"), "slows": ("◆", "likely"), "differs": ("·", "possible")}
+"""Effect → symbol and colour."""
+GROUPS, MOST = 3, 25
+"""Groups of hosts of one difference that are shown at once; rows of a table before the rest is folded."""
+SHORT = 20
+"""Characters of a value that is kept in one piece."""
+ALONE = (
+    "Inside a Slurm allocation all nodes are read; elsewhere, give what `ncclkit inspect --json` printed on the other"
+    " hosts (`others` in 01_environment)."
+)
+
+
+def consistency_view(case: Case) -> View:
+    """The same facts of all hosts side by side: only what differs and matters, hosts with the same value together."""
+    seen = compare(case.facts)
+    if len(seen.hosts) < 2:
+        return View(seen.say, el("p", ALONE, cls="nk-dim"))
+    return View(seen.say, join(_counts(seen), _differences(seen.differences), _standing_out(seen), _unread(seen)))
+
+
+def _counts(seen: Comparison) -> Html:
+    """How many comparisons came out how."""
+    effects = [found.effect for found in seen.differences]
+    known: list[tuple[str, object]] = [
+        (plural(len(seen.hosts), "host"), hosts(seen.hosts)),
+        (f"{seen.agreed:,} agree", ""),
+    ]
+    known += [(f"{effects.count(effect):,} {means}", "") for effect, means in MEANS.items() if effect in effects]
+    return el("p", *(el("span", el("b", number), f" {names}", cls="nk-chip") for number, names in known))
+
+
+def _differences(found: Sequence[Difference]) -> Html:
+    head = ("What differs", "Odd one out", "Most hosts", "Why it matters")
+    return _long(head, [(_what(each), _groups(each.odd), _usual(each), each.why) for each in found], "difference")
+
+
+def _what(found: Difference) -> Html:
+    symbol, colour = BADGES[found.effect]
+    return join(el("div", el("b", found.title)), badge(symbol, MEANS[found.effect], colour))
+
+
+def _groups(groups: Sequence[Group]) -> Html:
+    """A line for each group, the smallest first."""
+    lines = [el("div", _value(group), " on ", _hosts(group.hosts)) for group in groups[: GROUPS + MOST]]
+    left = sum(len(group.hosts) for group in groups[GROUPS + MOST :])
+    more = el("div", f"… and other values on {plural(left, 'host')}") if left else ""
+    rest = fold(f"{plural(len(groups) - GROUPS, 'more value')}", *lines[GROUPS:], more) if groups[GROUPS:] else ""
+    return join(*lines[:GROUPS], rest)
+
+
+def _hosts(names: Sequence[str]) -> Html:
+    """The first pieces of a list of hosts, and behind a click all of them."""
+    pieces = [text for text, _ in fold_names(names)]
+    return join(hosts(names), fold(f"all {len(names):,}", ", ".join(pieces)) if len(pieces) > SHOWN else "")
+
+
+def _value(group: Group) -> Html:
+    """A short value in one piece, a long one in as many lines as it takes."""
+    return code(group.value) if len(group.value) <= SHORT else el("b", group.value)
+
+
+def _usual(found: Difference) -> Html:
+    if found.usual is None:
+        return el("span", "no value is the usual one", cls="nk-dim")
+    return join(_value(found.usual), f" on {plural(len(found.usual.hosts), 'host')}")
+
+
+def _standing_out(seen: Comparison) -> Html:
+    """Hosts that stand out in the same things share a row, those with most of them first."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for host, found in seen.odd.items():
+        alike.setdefault(tuple(each.title for each in found), []).append(host)
+    rows = [(_hosts(names), f"{len(titles):,}", ", ".join(titles)) for titles, names in alike.items()]
+    if not rows:
+        return Html("")
+    return join(el("h5", "Hosts that stand out"), _long(("Host", "Differences", "In what"), rows, "row"))
+
+
+def _unread(seen: Comparison) -> Html:
+    """What only some hosts could read stands open: a host that cannot say is an odd one, too."""
+    partly, nowhere = seen.partly, [each for each in seen.unread if each.nowhere]
+    head = ("What", "Why not", "On")
+    blind = [(each.title, each.why, _where(each, seen)) for each in nowhere]
+    return join(
+        el("h5", "Could not be compared everywhere") if partly else "",
+        _long(head, [(each.title, each.why, _hosts(each.hosts)) for each in partly], "row"),
+        fold(f"Could be read on no host: {len(nowhere)}", fit(table(head, blind))),
+    )
+
+
+def _where(each: Unread, seen: Comparison) -> str:
+    return hosts(each.hosts) if len(each.hosts) < len(seen.hosts) else "all hosts"
+
+
+def _long(head: Sequence[str], rows: Sequence[Sequence[object]], noun: str) -> Html:
+    """A table whose later rows are folded."""
+    rest = rows[MOST:]
+    return join(
+        fit(table(head, rows[:MOST])), fold(plural(len(rest), f"more {noun}"), fit(table(head, rest))) if rest else ""
+    )
