@@ -162,7 +162,7 @@ def _least(inside: Expectation, network: Expectation) -> Expectation:
 
 def _gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
     """One host: NVLink if it joins all the GPUs in use, else PCIe."""
-    gpus = _chosen(known, ranks)
+    gpus = chosen_gpus(known, ranks)
     count = known.get("gpu.count")
     if count is not None and count < ranks:
         return _none(f"No bound for NCCL: {ranks} ranks on {count} GPUs cannot each have their own.")
@@ -175,7 +175,7 @@ def _gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
     return _pcie(known, gpus)
 
 
-def _chosen(known: Mapping[str, Any], ranks: int) -> list[int]:
+def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
     """The GPUs of ranks 0, 1, …: by CUDA_VISIBLE_DEVICES where it lists numbers, else 0, 1, …."""
     visible = str(known.get("env.CUDA_VISIBLE_DEVICES", "")).split(",")
     numbers = [int(part) for part in visible if part.strip().isdigit()]

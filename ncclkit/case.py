@@ -27,8 +27,10 @@ from typing import Any
 from ncclkit import __version__, storage
 from ncclkit.model import SCHEMA, Event, Fact, Finding, Measurement, NcclkitError, to_json
 
-RUN = re.compile(r"(?P<runs>^|.*/)runs/(?P<n>\d+)-[^/]*/")
+RUN = re.compile(r"(?P<runs>^|.*/)runs/(?P<n>\d+)-(?P<name>[^/]*)/")
 """Path of a file in a run folder."""
+TEST = "connect"
+"""Name of the runs that test connections: they stand beside the runs of jobs and take no place of theirs."""
 
 Record = Fact | Event | Measurement | Finding
 
@@ -156,16 +158,24 @@ class Case:
     def latest(self) -> Case:
         """This case as its last run left it, in memory: every fact, and of our own runs' events those of the last one.
 
-        An earlier run that was broken must not speak into the judgement of the one that shows it mended.
+        An earlier run that was broken must not speak into the judgement of the one that shows it mended; a test of
+        connections and a run of a job say different things, so the last one of each counts.
         """
         places = [(event, RUN.search(event.path)) for event in self.events]
-        ours = {m.group("runs") for event, m in places if m and event.kind in ("run.end", "worker.phase")}
-        numbers = [int(m.group("n")) for _, m in places if m and m.group("runs") in ours]
+        marks = ("run.end", "worker.phase", "connect.host")
+        ours = {m["runs"] for event, m in places if m and event.kind in marks}
+        last = {True: 0, False: 0}
+        for _, m in places:
+            if m and m["runs"] in ours:
+                last[m["name"] == TEST] = max(last[m["name"] == TEST], int(m["n"]))
+
+        def current(event: Event, run: re.Match[str]) -> bool:
+            test = run["name"] == TEST
+            return int(run["n"]) == last[test] and event.kind.startswith("connect.") == test
+
         scope = Case()
         scope.facts, scope.measurements, scope.inputs = self.facts, self.measurements, self.inputs
-        scope.events = [
-            e for e, m in places if not m or m.group("runs") not in ours or int(m.group("n")) == max(numbers)
-        ]
+        scope.events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
         return scope
 
     def save(self) -> Case:

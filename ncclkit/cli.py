@@ -76,22 +76,25 @@ def _add_diagnose(verbs: Any) -> None:
 
 
 def _add_live(verbs: Any) -> None:
-    inspect = verbs.add_parser("inspect", help="facts of this host, and what could not be read")
+    inspect = verbs.add_parser("inspect", help="facts of this host, or of a Slurm allocation and where nodes differ")
     inspect.set_defaults(verb=_inspect)
     probe = verbs.add_parser("probe", help="the live test: checked and timed collectives on real ranks")
     probe.set_defaults(verb=_probe)
     tune = verbs.add_parser("tune", help="compare variables with the default, in alternating runs")
-    tune.add_argument(
-        "settings", nargs="+", metavar="NAME=VALUE", help="variables of one variant, several joined by commas"
-    )
+    tune.add_argument("settings", nargs="+", metavar="NAME=VALUE", help="variables of a variant, joined by commas")
     tune.add_argument("--pairs", type=int, default=6, help="pairs of runs (default 6, the least that can tell)")
     tune.set_defaults(verb=_tune)
+    connect = verbs.add_parser("connect", help="names, ports, packet sizes, speed and clocks between hosts")
+    connect.add_argument("hosts", nargs="*", metavar="HOST", help="default: the nodes of the Slurm allocation")
+    connect.add_argument("--via", default="", help="ssh, srun, or the words before a command, with {host} in them")
+    connect.add_argument("--port", type=int, help="the rendezvous port (default: MASTER_PORT, else 29500)")
+    connect.set_defaults(verb=_connect)
     lab = verbs.add_parser("lab", help="break a small training job on purpose, then diagnose it")
     lab.add_argument("fault", nargs="?", metavar="FAULT")
     lab.add_argument("--list", action="store_true", help="the faults, and what each one does")
     lab.add_argument("--record", metavar="DIR", type=Path, help="keep what the job left behind, with the truth, in DIR")
     lab.set_defaults(verb=_lab)
-    for sub in (inspect, probe, tune, lab):
+    for sub in (inspect, connect, probe, tune, lab):
         sub.add_argument("--case", default="case", help="the case folder (default: ./case)")
         sub.add_argument("--train-python", help="the training interpreter (default: this one)")
         sub.add_argument("--json", action="store_true", help="JSON instead of text")
@@ -102,6 +105,8 @@ def _add_live(verbs: Any) -> None:
     for sub in (probe, tune):
         sub.add_argument("--largest", type=int, help="largest message in bytes")
         sub.add_argument("--dtype", default="float32", help="of the elements (default float32)")
+    probe.add_argument("--split", type=int, default=1, help="pretend that the ranks are on so many hosts (NCCL_HOSTID)")
+    probe.add_argument("--ladder", action="store_true", help="first each rank alone, then every pair of ranks")
     probe.add_argument(
         "--op", default="all_reduce", help="a collective, several joined by commas, or all (default all_reduce)"
     )
@@ -111,12 +116,8 @@ def _add_live(verbs: Any) -> None:
 
 
 def _add_attach(verbs: Any) -> None:
-    verb = verbs.add_parser(
-        "attach", help="a job that hangs right now on this host: stacks, Flight Recorder, RAS, states"
-    )
-    verb.add_argument(
-        "--pid", type=int, action="append", default=[], help="a rank's process (default: all with a RANK)"
-    )
+    verb = verbs.add_parser("attach", help="a job that hangs now on this host: stacks, Flight Recorder, RAS, states")
+    verb.add_argument("--pid", type=int, action="append", default=[], help="a rank's process (default: all ranks)")
     verb.add_argument("--case", default="case", help="the case folder (default: ./case)")
     verb.add_argument("--json", action="store_true", help="JSON instead of text")
     verb.set_defaults(verb=_attach)
@@ -128,6 +129,7 @@ def _add_notebooks(verbs: Any) -> None:
     report.add_argument("--train-python", help="the training interpreter (default: this one)")
     report.add_argument("--notebook", default="guided", help="another notebook by name (default guided)")
     report.add_argument("-p", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the notebook")
+    report.add_argument("--redact", action="store_true", help="name no host, address or user in the HTML file")
     report.set_defaults(verb=_report)
     lab = verbs.add_parser("open", help="JupyterLab on a notebook, with the ssh line to reach it")
     lab.add_argument("notebook", nargs="?", default="guided")
@@ -167,20 +169,21 @@ def _diagnose(options: argparse.Namespace) -> int:
 
 def _inspect(options: argparse.Namespace) -> int:
     from ncclkit import probe
+    from ncclkit.consistency import compare
     from ncclkit.diagnose import diagnose
 
     case = asyncio.run(probe.inspect(_case(options), options.train_python))
-    found = diagnose(case)
+    found, hosts = diagnose(case), compare(case.facts)
     if options.json:
         _print("\n".join(to_json(fact) for fact in case.facts))
     else:
-        _print("\n".join(str(fact) for fact in case.facts))
+        _print(hosts.text() if len(hosts.hosts) > 1 else "\n".join(str(fact) for fact in case.facts))
         _print("\n" + found.text())
-    return found.exit_code
+    return found.exit_code or int(hosts.broken)
 
 
 def _choices(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("ranks", "backend", "deadline", "largest", "op", "dtype")
+    names = ("ranks", "backend", "deadline", "largest", "op", "dtype", "ladder", "split")
     chosen = {name: getattr(options, name) for name in names if getattr(options, name, None) is not None}
     return chosen | {"python": options.train_python}
 
@@ -193,13 +196,15 @@ def _pairs(items: Sequence[str]) -> dict[str, str]:
 
 
 def _probe(options: argparse.Namespace) -> int:
-    from ncclkit import probe
+    from ncclkit import ladder, probe
 
-    run = asyncio.run(probe.probe(_case(options), _narrate, env=_pairs(options.env), **_choices(options)))
+    case = _case(options)
+    run = asyncio.run(probe.probe(case, _narrate, env=_pairs(options.env), **_choices(options)))
     if options.json:
         _print("\n".join(to_json(m) for m in run.measurements))
     else:
-        _print("\n".join([*(str(m) for m in run.measurements), run.say, f"Run folder: {run.folder}"]))
+        told = [ladder.ladder(case).say] if options.ladder else []
+        _print("\n".join([*(str(m) for m in run.measurements), *told, run.say, f"Run folder: {run.folder}"]))
     return 0 if run.reason == "done" else 1
 
 
@@ -216,6 +221,12 @@ def _tune(options: argparse.Namespace) -> int:
     results = asyncio.run(tune.sweep(_case(options), variants, options.pairs, **_choices(options)))
     _print("\n".join(to_json(result) if options.json else result.say for result in results))
     return 0
+
+
+def _connect(options: argparse.Namespace) -> int:
+    from ncclkit import connect
+
+    return connect.command(_case(options), options, _print)
 
 
 def _lab(options: argparse.Namespace) -> int:
@@ -271,7 +282,7 @@ def _report(options: argparse.Namespace) -> int:
     parameters = report.literals(_pairs(options.p), path)
     if options.train_python:
         parameters["train_python"] = options.train_python
-    html = report.make(path, Path(options.case), parameters)
+    html = report.make(path, Path(options.case), parameters, redact=options.redact)
     _print(f"Report: {html}\nCase folder: {html.parent}")
     return 0
 

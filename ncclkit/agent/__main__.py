@@ -5,7 +5,7 @@ import sys
 
 from . import wire
 
-VERBS = ("facts", "record", "collective", "train", "guard", "node", "attach")
+VERBS = ("facts", "record", "collective", "train", "guard", "node", "attach", "connect")
 
 
 def main(argv=None):

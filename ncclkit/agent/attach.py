@@ -14,6 +14,7 @@ import sys
 import time
 
 from . import processes, ras
+from .facts import redact
 
 
 def collect(folder, ranks, ours, deadline=8.0):
@@ -53,7 +54,7 @@ def look(pid):
         "rss_kb": int((status.get("VmRSS", "0").split() or ["0"])[0]),
         "threads": int(status.get("Threads", "0").strip() or 0),
         "waits_in": processes.read("/proc/%d/wchan" % pid).strip(),
-        "command": processes.read("/proc/%d/cmdline" % pid).replace("\0", " ").strip()[:500],
+        "command": redact.text(processes.read("/proc/%d/cmdline" % pid).replace("\0", " ").strip())[:500],
     }
 
 
@@ -71,7 +72,7 @@ def _pyspy(folder, rank, pid, deadline):
         except (subprocess.TimeoutExpired, OSError) as error:
             return ["py-spy on rank %d: %s" % (rank, error)]
         if done.returncode == 0:
-            _write(folder, "stacks_rank%d.txt" % rank, done.stdout)
+            _write(folder, "stacks_rank%d.txt" % rank, redact.text(done.stdout))  # it begins with the command line
             return []
         problem = "py-spy on rank %d: %s" % (rank, (done.stderr.strip().splitlines() or ["no output"])[0])
     return [problem]

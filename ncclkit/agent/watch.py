@@ -57,6 +57,7 @@ class Watch:
             )
         except OSError:
             return None
+        assert child.stdout is not None
         os.set_blocking(child.stdout.fileno(), False)
         return child
 

@@ -9,6 +9,8 @@ import os
 import sys
 import time
 
+from .facts import redact
+
 MARK = b'{"ncclkit":'
 VERSION = 1
 LIMIT = 4000
@@ -24,9 +26,9 @@ def use(fd):
 
 
 def send(kind, **fields):
-    """Write one record; returns False when nobody reads any more (closed pipe, full disk)."""
+    """Write one record, without secrets; returns False when nobody reads any more (closed pipe, full disk)."""
     record = {"ncclkit": VERSION, "kind": kind, "t": round(time.time(), 6)}
-    record.update(fields)
+    record.update(redact.clean(fields))
     line = (json.dumps(record, ensure_ascii=True, default=str) + "\n").encode()
     try:
         while line:

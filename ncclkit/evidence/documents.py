@@ -8,7 +8,7 @@ import re
 from typing import Any, BinaryIO
 
 from ncclkit.agent import wire
-from ncclkit.evidence import records
+from ncclkit.evidence import hostfacts, records
 from ncclkit.evidence.flight import dumps, pickles
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
@@ -17,6 +17,10 @@ from ncclkit.evidence.ras import fromjson
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import Joined, Text
 from ncclkit.evidence.tools import kineto, results
+
+
+STRIP = b'{"watch": 1, '
+"""How the samples of `ncclkit.agent.watch` begin."""
 
 
 def read(part: Part, head: bytes, text: Text) -> bytes | None:
@@ -28,6 +32,9 @@ def read(part: Part, head: bytes, text: Text) -> bytes | None:
     if head.startswith(wire.MARK):
         part.kind = "wire"
         _wire(part, io.BufferedReader(Joined(head, text)))
+        return None
+    if head.startswith(STRIP):  # numbers for a view, once a second
+        part.kind = "watch"
         return None
     if kineto.is_trace(head):
         part.kind, part.events = "kineto", kineto.read(head, text.read, part.path)
@@ -43,7 +50,7 @@ def read(part: Part, head: bytes, text: Text) -> bytes | None:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        value = fromjson.mended(data)
+        value = fromjson.mended(data) or hostfacts.from_lines(data)
         if value is None:
             return data
     part.lines = data.count(b"\n")
@@ -79,6 +86,8 @@ def _value(part: Part, value: Any) -> bool:
         part.kind, part.events = "stacks", stacks.from_json(value, part.path, part.rank)
     elif results.is_results(value):
         part.take([results.read(value, part.path)])
+    elif found := hostfacts.from_value(value):
+        part.kind, part.facts = "facts", found
     else:
         return False
     return True

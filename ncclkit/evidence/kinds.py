@@ -96,6 +96,16 @@ KINDS: dict[str, tuple[str, ...]] = {
         *("group", "desc", "src", "dst", "sent", "received", "sizes", "waiting", "lacking", "stacks", "root", "holds"),
     ),
     "flight.late": ("group", "desc", "seq", "op", "seconds", "worst", "usual", "last_in", "of"),
+    "connect.host": (
+        *("name", "hostname", "own", "interface", "address", "gloo", "interfaces", "names", "port", "refused"),
+        "problem",
+    ),
+    "connect.pair": (
+        *("src", "dst", "port", "address", "rendezvous", "ephemeral", "interface", "nccl_address", "nccl", "reached"),
+        *("over", "mtu", "mtu_own", "bandwidth", "tool", "latency", "offset", "offset_error", "why"),
+    ),
+    "ladder.rank": ("bytes", "copy", "wrong"),
+    "ladder.pair": ("peer", "bytes", "bandwidth", "latency_us", "wrong"),
     "kineto.info": ("backend", "rank", "world", "groups", "nccl"),
     "nccltests.table": ("op", "ranks", "rows", "wrong", "average"),
     "stack": ("pid", "thread", "frames", "tool"),

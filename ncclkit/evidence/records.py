@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ncclkit.agent import wire
+from ncclkit.agent.facts import redact
 from ncclkit.evidence.grammars.grammar import clip
+from ncclkit.evidence.jobs import links
+from ncclkit.evidence.kinds import KINDS
 from ncclkit.model import Event
 
 SKIPPED = frozenset({"fact", "measure"})
@@ -19,6 +23,10 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
     record = _parsed(raw)
     if record is None or record.get("kind") in SKIPPED:
         return None
+    if str(record.get("kind")).startswith("connect."):
+        return _connect(record, path, number)
+    if str(record.get("kind")).startswith("ladder."):
+        return _rung(record, path, number)
     rest = {key: value for key, value in record.items() if key not in ("ncclkit", "kind", "t", "rank", "host", "pid")}
     data = {"phase": str(record.get("phase") or record.get("kind"))} | rest
     time, rank, pid = record.get("t"), record.get("rank"), record.get("pid")
@@ -35,10 +43,39 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
     )
 
 
+def _connect(record: Mapping[str, Any], path: str, number: int) -> Event | None:
+    """What a connection test found of a host, or of the way from one to another."""
+    kind = str(record["kind"])
+    if kind not in KINDS:
+        return None
+    data = {name: record.get(name) for name in KINDS[kind]}
+    host = str(record.get("hostname") or record.get("host") or "")
+    event = Event(kind, "", path, number, _moment(record.get("t")), host, data=data)
+    told = links.host(event).say if kind == "connect.host" else links.link(event).say
+    return replace(event, text=clip(told))
+
+
+def _rung(record: Mapping[str, Any], path: str, number: int) -> Event | None:
+    """What the ladder found of one rank, or of a pair of ranks."""
+    kind, rank = str(record["kind"]), record.get("rank")
+    whole = ("rank", "peer", "bytes", "wrong")
+    wanted = [*KINDS.get(kind, ("no such rung",)), "rank"]
+    if not all(isinstance(record.get(name), int if name in whole else (int, float)) for name in wanted):
+        return None
+    data = {name: record[name] for name in KINDS[kind]}
+    if kind == "ladder.rank":
+        said = f"rank {rank} copies {data['copy']:.2f} GB/s in its own memory"
+    else:
+        speed = f"{data['bandwidth']:.2f} GB/s each way, {data['latency_us']:.1f} us"
+        said = f"ranks {rank} and {data['peer']} exchange {speed}"
+    wrong = f", {data['wrong']} values were WRONG" if data["wrong"] else ""
+    return Event(kind, said + wrong, path, number, _moment(record.get("t")), rank=rank, data=data)
+
+
 def _parsed(raw: bytes) -> dict[str, Any] | None:
     try:
         record = wire.parse(raw)
-        return None if record is None else _finite(record)
+        return None if record is None else _finite(redact.clean(record))
     except RecursionError:
         return None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit.agent import wire
+from ncclkit.agent.facts import redact
 from ncclkit.launch.pack import pack
 from ncclkit.model import NcclkitError
 
@@ -128,14 +129,16 @@ async def _read(guard: asyncio.subprocess.Process, folder: Path, on_record: OnRe
             log.flush()
         if rest:
             _keep(rest, records, kept, log, on_record)
+    redact.file(str(folder / "launcher.log"))  # what only many lines together tell
     return records
 
 
 def _keep(line: bytes, records: list[Record], kept: Any, log: Any, on_record: OnRecord) -> None:
     record = wire.parse(line)
     if record is None:
-        log.write(line + b"\n")
-        on_record({"kind": "log", "line": line.decode("utf-8", "replace")[:2000]})
+        said = redact.text(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        log.write(said + b"\n")
+        on_record({"kind": "log", "line": said.decode("utf-8", "replace")[:2000]})
     else:
         kept.write(line + b"\n")
         records.append(record)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ncclkit.agent.facts import redact
 from ncclkit.model import Event
 
 TEXT = 2000
@@ -62,7 +63,9 @@ class Line:
         data = dict(data) | ({"_local": True} if self.local and known.get("rank") is None else {})
         found: Data = {"host": self.host, "pid": self.pid, "rank": self.rank, "time": self.time}
         found |= {key: value for key, value in known.items() if value not in (None, "")}
-        return Event(kind, text=clip(text or self.text), path=self.path, line=self.number, data=data, **found)
+        quoted = _short(self.text) if text in ("", self.text) else clip(text)
+        data = redact.texts(data) if redact.REDACTED in quoted else data  # what only several lines together tell
+        return Event(kind, text=quoted, path=self.path, line=self.number, data=data, **found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,11 @@ def decimal(text: str | None) -> float | None:
 
 
 def clip(text: str) -> str:
-    """At most `TEXT` characters; the beginning and the end stay, as both name the fault."""
+    """What is quoted: without secrets, and at most `TEXT` characters of it; both ends stay, as both name the fault."""
+    return _short(redact.text(text))
+
+
+def _short(text: str) -> str:
     return text if len(text) <= TEXT else f"{text[:600]}\n[...]\n{text[-(TEXT - 607) :]}"
 
 

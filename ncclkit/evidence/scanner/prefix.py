@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
+from ncclkit.agent.facts import redact
 from ncclkit.evidence.scanner import clock
 from ncclkit.evidence.grammars.grammar import Line
 
@@ -50,12 +51,12 @@ CPP = ("[I", "[W", "[E", "[F")
 
 
 def parse(raw: str, path: str = "", number: int = 0, *, tasks: bool = False, changed: datetime | None = None) -> Line:
-    """Take a raw line apart.
+    """Take a raw line apart; no grammar sees the secrets in it.
 
     tasks: ``3: `` at the line's start is a Slurm task; changed: the file's last change, which tells the year that
     time stamps of c10 and syslog leave out.
     """
-    text = ANSI.sub("", raw) if "\x1b" in raw or "m" in raw[:8] else raw
+    text = redact.text(ANSI.sub("", raw) if "\x1b" in raw or "m" in raw[:8] else raw)
     line = Line(text, path=path, number=number)
     while match := LAUNCHER.match(text):
         _launcher(line, match, changed)

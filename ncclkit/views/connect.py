@@ -1,0 +1,110 @@
+"""Which host reaches which, and how well: the last connection test of a case, what is wrong first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean, median
+
+from ncclkit import plots
+from ncclkit.case import Case
+from ncclkit.connect import Connectivity, results
+from ncclkit.evidence.jobs.links import FAULTS, Link
+from ncclkit.views import _draw
+from ncclkit.views._base import Drawn, View
+from ncclkit.views._html import Html, el, fit, fold, join, table
+from ncclkit.views._words import plural, some
+
+OPEN, SLOW = "open", "open, but less than half as fast as most"
+SHOWN = 24
+"""Rows of a table before the rest is only counted."""
+
+
+def connect_view(case: Case) -> View:
+    """The hosts, and the paths between them: ports, NCCL's interface, packet size, bandwidth, latency and clocks."""
+    found = results(case)
+    if not found.hosts:
+        how = el("p", "In a terminal: ", el("code", "ncclkit connect HOST HOST …"), "; it needs no GPU and no job.")
+        return View(found.say, how)
+    names = list(found.hosts)
+    places = {name: place for place, name in enumerate(names)}
+    kinds = _kinds([link for link in found.links if link.src in places and link.dst in places])
+    marks = {kind: [(places[link.src], places[link.dst]) for link in held] for kind, held in kinds.items()}
+    figure = _draw.matrix(marks, names, "host") if marks else None
+    sound = sorted((link for link in found.links if not link.trouble), key=lambda link: link.bandwidth or 0.0)
+    title = f"{plural(len(sound), 'sound path')}, the slowest first"
+    paths = fold(title, _paths(sound), is_open=len(sound) == len(found.links))
+    return Drawn(found.say, figure, join(_troubles(found.links), paths, _hosts(found)))
+
+
+def _kinds(links: Sequence[Link]) -> dict[str, list[Link]]:
+    """Kind of path → its paths: the sound ones, then what is wrong in the order of `FAULTS`."""
+    usual = median([link.bandwidth for link in links if link.bandwidth is not None] or [0.0])
+    kinds: dict[str, list[Link]] = {kind: [] for kind in (OPEN, SLOW, *FAULTS.values())}
+    for link in links:
+        slow = (link.bandwidth or 0.0) < usual / 2
+        kinds[FAULTS[link.fault] if link.fault else SLOW if slow else OPEN].append(link)
+    return {kind: held for kind, held in kinds.items() if held}
+
+
+def _troubles(links: Sequence[Link]) -> Html:
+    """Paths with the same trouble share a row, the most frequent first."""
+    troubles: dict[str, list[str]] = {}
+    for link in links:
+        if link.trouble:
+            troubles.setdefault(link.trouble, []).append(f"{link.src} → {link.dst}")
+    ranked = sorted(troubles.items(), key=lambda item: -len(item[1]))
+    rows = [(trouble, f"{len(paths):,}", some(paths)) for trouble, paths in ranked[:SHOWN]]
+    return join(fit(table(("What is wrong", "Paths", "Which"), rows)) if rows else "", _more(len(ranked)))
+
+
+def _paths(links: Sequence[Link]) -> Html:
+    rows = [
+        (
+            f"{link.src} → {link.dst}",
+            f"{link.interface} ({link.over})",
+            "–" if link.bandwidth is None else f"{plots.number(link.bandwidth)} GB/s",
+            plots.duration(link.latency),
+            "–" if link.mtu is None else f"{link.mtu:,.0f} B",
+        )
+        for link in links[:SHOWN]
+    ]
+    head = ("Path", "To", "One TCP stream", "There and back", "Largest packet")
+    return join(fit(table(head, rows)), _more(len(links)))
+
+
+def _more(count: int) -> Html:
+    return el("p", f"… and {count - SHOWN:,} more", cls="nk-dim") if count > SHOWN else Html("")
+
+
+def _hosts(found: Connectivity) -> Html:
+    """What each host would use, and its clock against the first one's."""
+    first, *_ = found.hosts
+    rows = [
+        (
+            host.name,
+            f"{host.interface or 'none'}{f' ({host.address})' if host.address else ''}",
+            host.gloo or "none",
+            some(host.own) or "nowhere",
+            "–" if host.name == first else _clock(found.links, first, host.name),
+        )
+        for host in found.hosts.values()
+        if not host.problem
+    ]
+    head = ("Host", "NCCL would use", "gloo", "Its own name leads to", f"Clock against {first}")
+    lost = [(host.name, host.problem) for host in found.hosts.values() if host.problem]
+    asked = fold(plural(len(rows), "host"), fit(table(head, rows)), is_open=len(rows) <= SHOWN)
+    return join(fit(table(("Could not be asked", "Why"), lost)) if lost else "", asked)
+
+
+def _clock(links: Sequence[Link], first: str, other: str) -> str:
+    """From both directions, with the uncertainty of the better one."""
+    paths = {(link.src, link.dst): link for link in links if link.offset is not None}
+    known = [(sign, paths[path]) for path, sign in (((first, other), 1), ((other, first), -1)) if path in paths]
+    if not known:
+        return "–"
+    ahead = mean(sign * (link.offset or 0.0) for sign, link in known)
+    error = min(link.offset_error or 0.0 for _, link in known)
+    if abs(ahead) <= error:
+        return f"the same within {plots.duration(1e6 * error)}"
+    side = "ahead" if ahead > 0 else "behind"
+    return f"{plots.duration(1e6 * abs(ahead))} {side}, ± {plots.duration(1e6 * error)}"

@@ -1,0 +1,68 @@
+"""Names of hosts, users and addresses give way, each to the same word everywhere; what only looks like one stays."""
+
+import socket
+
+import pytest
+
+from ncclkit import recording
+from ncclkit.agent.alias import Aliases
+
+HOSTS = ["node-7.hpc.example.org", "node-10", "gpu1", "login.cluster", "10.0.0.1", "localhost"]
+CASES = {
+    "gpu1 login node-7 node-10": "host-1 host-2 host-3 host-4",
+    "node-7.hpc.example.org:7186:7190 [3] NCCL INFO": "host-3:7186:7190 [3] NCCL INFO",
+    "node-7-ib0 job_node-7.log node-7.cluster.local": "host-3-ib0 job_host-3.log host-3",
+    "node-70x mynode-7 localhost gpu0 GPU1": "node-70x mynode-7 localhost gpu0 GPU1",
+    "node-8 met node-9, node-8 died": "host-5 met host-6, host-5 died",
+    "node-[7-10,12] gpu[1-3]": "host-[3-4,5] host-[1-6]",
+    "db.hpc.example.org login.cluster": "host-5 host-2",
+    "10.1.2.3 10.1.2.4/24 10.1.2.3:29500 10.1.3.3": "10.0.0.1 10.0.0.2/24 10.0.0.1:29500 10.0.1.1",
+    "eth0:192.168.1.1<43210> ::ffff:192.168.1.1.": "eth0:10.0.0.1<43210> ::ffff:10.0.0.1.",
+    "127.0.0.1 0.0.0.0 255.255.240.0 ::1": "127.0.0.1 0.0.0.0 255.255.240.0 ::1",
+    "cudnn==9.1.0.70 version 9.1.0.70 1.2.3.4.5": "cudnn==9.1.0.70 version 9.1.0.70 1.2.3.4.5",
+    "fe80::506b:4bff:fef4:1%eth0 2001:db8::7 fd12::1/64": "fe80::1%eth0 fd00::2 fd00::3/64",
+    "fe80:0000:0000:0000:506b:4b03:00f4:1234": "fe80::1",
+    "c10d::Add( std::vector 12:34:56 0000:3b:00.0": "c10d::Add( std::vector 12:34:56 0000:3b:00.0",
+    "ec:0d:9a:12:34:56 EC:0D:9A:12:34:56": "02:00:00:00:00:01 02:00:00:00:00:01",
+    "506b:4b03:00f4:1234 node_guid 0x506b4b0300f41234": "0000:0000:0000:0001 node_guid 0x0000000000000001",
+    "commId 0x506b4b0300f41234": "commId 0x506b4b0300f41234",
+    "GPU-1b5c0e6a-0b1c-4d5e-8f90-123456789abc": "GPU-00000000-0000-0000-0000-000000000001",
+    "/home/alice/x /scratch/alice malice alice@host": "/home/user-1/x /scratch/user-1 malice user-1@host",
+    "/root/x /home/ubuntu/y": "/root/x /home/ubuntu/y",
+}
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_one_text(text):
+    assert Aliases(HOSTS, ["alice", "root"])(text) == CASES[text]
+
+
+def test_the_same_name_is_the_same_word_in_every_text():
+    aliases = Aliases(HOSTS)
+    assert aliases("node-99 10.9.9.9") == aliases("node-99 10.9.9.9") == "host-5 10.0.0.1"
+    assert aliases("10.9.9.8 node-98") == "10.0.0.2 host-6"
+
+
+def test_who_has_a_home_is_known_elsewhere():
+    aliases = Aliases()
+    aliases.learn("File /home/bob/train.py")
+    assert aliases("/scratch/bob of bob, not bobby") == "/scratch/user-1 of user-1, not bobby"
+
+
+def test_a_thousand_hosts_of_one_network_keep_their_numbers():
+    names = [f"n{number:04}" for number in range(1, 1001)]
+    aliases = Aliases(names)
+    assert aliases("n0001 n0997 n[0001-0997]") == "host-1 host-997 host-[1-997]"
+    addresses = [aliases(f"10.{number // 250}.7.{number % 250 + 1}") for number in range(1000)]
+    assert len(set(addresses)) == 1000
+
+
+def test_nothing_known_changes_nothing():
+    assert Aliases()("node-1 of 8 ranks failed") == "node-1 of 8 ranks failed"
+
+
+def test_recordings_use_the_same_words(tmp_path):
+    clean, host = recording.cleaner(tmp_path), socket.gethostname().partition(".")[0]
+    assert clean(f"{tmp_path}/rank0.log 10.1.2.3") == "/case/run/rank0.log 10.0.0.1"
+    word = host if host == "localhost" else "host-1"
+    assert clean(f"{host}:7186 and {host}") == f"{word}:7186 and {word}"

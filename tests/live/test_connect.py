@@ -1,0 +1,192 @@
+"""Connection tests between real hosts (network namespaces, a real Slurm): they measure, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit import connect
+from ncclkit.case import Case
+from ncclkit.diagnose import diagnose
+from tests.live import slurm_cluster
+from tests.namespaces import PREFIX, Host, hosts, needs_namespaces, run, via
+from tests.processes import leftovers
+
+ROOT = Path(__file__).parents[2]
+PREFIXED = " ".join(PREFIX)
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[list[Host]]:
+    with hosts(3) as three:
+        yield three
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in connect.HANDED:
+        monkeypatch.delenv(name, raising=False)
+    yield
+    until = time.monotonic() + 20
+    while leftovers() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert leftovers() == []
+
+
+def asked(case: Case, given: list[Host], **choices: Any) -> connect.Connectivity:
+    return asyncio.run(connect.connectivity(case, **via(given) | {"seconds": 0.02, "python": sys.executable} | choices))
+
+
+@needs_namespaces
+def test_all_paths_between_three_hosts(made: list[Host], tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    found = asked(case, made)
+    assert found.say.startswith("All 6 paths between 3 hosts are open: at least ")
+    for link in found.links:
+        assert (link.rendezvous, link.ephemeral, link.nccl, link.over) == ("open", "open", "open", link.address)
+        assert link.mtu == link.mtu_own == 1500
+        assert link.bandwidth and link.latency and link.offset_error
+        assert abs(link.offset or 9) <= 2 * link.offset_error  # one clock: the offset lies within its uncertainty
+    assert {f.host for f in case.facts} == {host.name for host in made}
+    assert repr(connect.results(Case.open(tmp_path))) == found.say
+    assert not diagnose(case).findings
+
+
+@needs_namespaces
+@pytest.mark.skipif(not shutil.which("iperf3"), reason="iperf3 is not installed")
+def test_iperf3_measures_where_both_hosts_have_it(made: list[Host], tmp_path: Path) -> None:
+    found = asked(Case.open(tmp_path), made[:2])
+    assert [(link.tool, link.trouble) for link in found.links] == [("iperf3", "")] * 2
+
+
+@needs_namespaces
+def test_a_port_that_is_taken(made: list[Host], tmp_path: Path) -> None:
+    code = "import socket, sys; s = socket.create_server(('', 29500)); print('up', flush=True); sys.stdin.read()"
+    holder = subprocess.Popen(
+        [*made[0].prefix, sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdout and holder.stdout.readline()
+        case = Case.open(tmp_path)
+        asked(case, made[:2])
+    first, *others = diagnose(case).findings
+    assert (first.cause, first.culprits["hosts"], others) == ("port_in_use", (made[0].name,), [])
+    assert f"Port 29500 on {made[0].name} is already taken" in first.say
+
+
+@needs_namespaces
+def test_a_host_that_cannot_be_asked_is_unknown_and_the_others_are_measured(made: list[Host], tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    found = asked(case, [*made[:2], Host("nk-nobody", "10.77.0.9")])
+    assert found.say.startswith(
+        "nk-nobody could not be asked: it ended: nsenter: cannot open /run/ncclkit-uts/nk-nobody"
+    )
+    assert [link.trouble for link in found.links if "nk-nobody" not in (link.src, link.dst)] == ["", ""]
+    assert {finding.cause for finding in diagnose(case).clear} & {"store_unreachable", "network_loss"} == set()
+
+
+@needs_namespaces
+def test_something_else_answers_instead_of_the_peer(tmp_path: Path) -> None:
+    found = asked(Case.open(tmp_path), [], hosts=["a", "b"], via="sh -c 'echo hello {host}; exit 3'")
+    assert [host.problem.split(":")[0] for host in found.hosts.values()] == ["it ended", "it ended"]
+
+
+@needs_namespaces
+def test_through_ssh_the_words_arrive_as_they_were(
+    made: list[Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the place of ssh what it does: join the words with blanks and have a shell on the host read them."""
+    script = tmp_path / "bin" / "ssh"
+    script.parent.mkdir()
+    enter = PREFIXED.replace("{host}", "$host")
+    script.write_text(f'#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nhost=$2; shift 2\nexec {enter} sh -c "$*"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    found = asked(Case.open(tmp_path / "case"), made[:2], via="ssh")
+    assert found.say.startswith("All 2 paths between 2 hosts are open")
+
+
+@needs_namespaces
+def test_the_command(made: list[Host], tmp_path: Path) -> None:
+    def ask(*argv: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "ncclkit.cli", "connect", *argv, "--case", str(tmp_path / "case")]
+        environ = os.environ | {"PYTHONPATH": str(ROOT)}
+        return subprocess.run(words, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environ)
+
+    names = [host.name for host in made[:2]]
+    done = ask(*names, "--via", PREFIXED, "--train-python", sys.executable, "--json")
+    assert done.returncode == 0, done.stderr
+    kinds = [json.loads(line)["kind"] for line in done.stdout.splitlines()]
+    assert kinds == ["connect.host"] * 2 + ["connect.pair"] * 2
+    assert done.stderr.split("\n")[:3] == [
+        "  starting 2 hosts",
+        "  asking for names and ports",
+        "  measuring, round 1 of 1",
+    ]
+    refused = ask("--via", "ssh", "--", "-oProxyCommand=x", "b")
+    assert refused.returncode == 2 and refused.stderr.startswith("ncclkit: '-oProxyCommand=x' is no host name")
+
+
+@needs_namespaces
+@pytest.mark.parametrize("how", ["cancel", "kill"])
+def test_nothing_runs_on_when_the_user_ends_it(made: list[Host], tmp_path: Path, how: str) -> None:
+    """In the middle of a stream of ten minutes; what was known is kept where the workbook lives on."""
+    code = (
+        "import asyncio, sys\nfrom ncclkit import connect\nfrom ncclkit.case import Case\n"
+        "case = Case.open(sys.argv[1])\ntask = connect.connectivity(case, sys.argv[4:], via=sys.argv[2], "
+        "python=sys.argv[3], seconds=600, deadline=900)\nasyncio.run(task)\n"
+    )
+    names = [host.name for host in made]
+    argv = [sys.executable, "-c", code, str(tmp_path), PREFIXED, sys.executable, *names]
+    before = _received(made)
+    workbook = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE)
+    until = time.monotonic() + 60
+    while _received(made) < before + 50e6 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert _received(made) >= before + 50e6
+    workbook.send_signal(signal.SIGINT if how == "cancel" else signal.SIGKILL)
+    workbook.communicate(timeout=60)
+    until = time.monotonic() + 30
+    while any(run("ip", "netns", "pids", name) for name in names) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert [run("ip", "netns", "pids", name) for name in names] == ["", "", ""]
+    if how == "cancel":
+        found = connect.results(Case.open(tmp_path))
+        assert {link.rendezvous for link in found.links} == {"open"} and len(found.hosts) == 3
+
+
+def _received(made: list[Host]) -> int:
+    """Bytes that came over the network."""
+    return sum(int(run(*host.prefix, "cat", "/sys/class/net/eth0/statistics/rx_bytes")) for host in made)
+
+
+@pytest.mark.skipif(not slurm_cluster.available(), reason="Slurm and munge are not installed, or we are not root")
+def test_the_nodes_of_an_allocation(tmp_path: Path) -> None:
+    """Two slurmd on one machine: both peers answer through srun; the second cannot open the first one's port."""
+    code = (
+        "import asyncio, sys\nfrom ncclkit import connect\nfrom ncclkit.case import Case\n"
+        "choices = dict(python=sys.executable, seconds=0.02, port=int(sys.argv[2]))\n"
+        "asyncio.run(connect.connectivity(Case.open(sys.argv[1]), **choices))\n"
+    )
+    with socket.create_server(("", 0)) as free:
+        port = str(free.getsockname()[1])
+    with slurm_cluster.cluster(tmp_path / "slurm", 2) as env:
+        words = ["salloc", "-N2", "-n2", sys.executable, "-c", code, str(tmp_path / "case"), port]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    found = connect.results(Case.open(tmp_path / "case"))
+    assert list(found.hosts) == ["n1", "n2"], done.stderr
+    assert {host.problem for host in found.hosts.values()} == {""}
+    assert sorted(host.refused for host in found.hosts.values()) == ["", "Address already in use"]
+    assert all(link.address or link.unresolved for link in found.links)
