@@ -1,4 +1,4 @@
-"""What a job left behind, read into a case: the door of `03_logs`."""
+"""What a job left behind, read into a case: the door of `03_logs`; and what other hosts say of themselves."""
 
 from __future__ import annotations
 
@@ -27,6 +27,24 @@ def read_logs(logs: str, case_dir: str | Path = "") -> Case:
         case.replace_facts(storage.read_records(Fact, path / "facts.jsonl") if path.is_dir() else [])
     case.about |= {"logs": logs, "problems": list(reading.problems)}
     return case.save()
+
+
+def read_facts(case: Case, others: str) -> Case:
+    """Add the facts of other hosts to a case: what `ncclkit inspect --json` printed there, or their case folders.
+
+    others: files, folders or globs, separated by blanks as in a shell; nothing named is nothing done.  Raises
+    NcclkitError where they hold no facts at all.
+    """
+    if not others.strip():
+        return case
+    given = _given(others)
+    facts = evidence.read(given).facts
+    facts += [fact for path in map(Path, given) for fact in storage.read_records(Fact, path / "facts.jsonl")]
+    if not facts:
+        raise NcclkitError(
+            f"There are no facts in {others}; write them with `ncclkit inspect --json > FILE` on each host."
+        )
+    return case.replace_facts(facts).save()
 
 
 def _given(logs: str) -> list[str]:

@@ -24,9 +24,11 @@ from papermill import execute_notebook
 from papermill.exceptions import PapermillExecutionError
 
 from ncclkit import page
+from ncclkit.agent.facts.redact import text, texts
 from ncclkit.case import Case
 from ncclkit.model import NcclkitError
 from ncclkit.parameters import check, declared, literals, notebook, read
+from ncclkit.page import conceal
 from ncclkit.storage import write
 
 __all__ = ["DEADLINE", "Kernel", "literals", "make", "notebook"]
@@ -52,14 +54,21 @@ class Kernel(AsyncKernelManager):
 
 
 def make(
-    notebook: Path, case_dir: Path, parameters: Mapping[str, Any], out: Path | None = None, deadline: float = DEADLINE
+    notebook: Path,
+    case_dir: Path,
+    parameters: Mapping[str, Any],
+    out: Path | None = None,
+    deadline: float = DEADLINE,
+    redact: bool = False,
 ) -> Path:
     """Run `notebook` with `parameters`, write its HTML file, return that file's path.
 
     `out` is the HTML file (default ``<case_dir>/report.html``; the executed notebook is always
     ``<case_dir>/report.ipynb``), `deadline` in seconds is for all cells together.  A parameter ``case_dir`` is filled
-    in.  Relative paths mean what they mean to the caller.  Raises NcclkitError in one sentence: for bad input before
-    anything runs; for a notebook that stopped early after the report of its beginning was written.
+    in.  Secrets are in neither file; `redact`, or a parameter of that name, also takes hosts, addresses, users and
+    homes out of the HTML file, each replaced by the same word everywhere.  Relative paths mean what they mean to the
+    caller.  Raises NcclkitError in one sentence: for bad input before anything runs; for a notebook that stopped early
+    after the report of its beginning was written.
     """
     folder = Case.open(case_dir).path or Path(case_dir)
     out = Path(out).expanduser().absolute() if out else folder / "report.html"
@@ -71,8 +80,10 @@ def make(
     executed = folder / "report.ipynb"
     try:
         failed = _execute(notebook, executed, values, deadline)
-        cells = nbformat.read(executed, as_version=4)
-        write(out, page.render(cells, name=notebook.name, folder=notebook.parent, failed=str(failed or "")))
+        hide = redact or values.get("redact") is True
+        aliases = conceal.names(Case.open(folder)) if hide else None
+        cells, why = nbformat.read(executed, as_version=4), str(failed or "")
+        write(out, page.render(cells, name=notebook.name, folder=notebook.parent, failed=why, aliases=aliases))
     except OSError as error:
         raise NcclkitError(_unwritten(error, out)) from error
     if isinstance(failed, KeyboardInterrupt):
@@ -105,13 +116,17 @@ def _execute(notebook: Path, executed: Path, values: dict[str, Any], deadline: f
     except KeyboardInterrupt:
         failed = KeyboardInterrupt("It was interrupted.")
     except (PapermillExecutionError, CellTimeoutError, DeadKernelError) as error:
-        failed = NcclkitError(_sentence(error, deadline))
+        failed = NcclkitError(text(_sentence(error, deadline)))
     except RuntimeError as error:  # what jupyter_client raises for a kernel that does not come up
         draft.unlink(missing_ok=True)
         raise NcclkitError(f"The notebook's kernel did not start: {_first_line(error)}.") from error
     except OSError:
         draft.unlink(missing_ok=True)  # half a notebook must not replace the last whole one
         raise
+    cells = nbformat.read(draft, as_version=4)
+    cleaned = nbformat.from_dict(texts(cells))
+    if cleaned != cells:  # a secret among the parameters, or in what a cell printed
+        nbformat.write(cleaned, draft)
     os.replace(draft, executed)
     return failed
 

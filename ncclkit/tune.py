@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncclkit import probe
+from ncclkit.agent.facts import redact
 from ncclkit.bandwidth import Expectation
 from ncclkit.case import Case
 from ncclkit.model import Advice, Measurement, NcclkitError
@@ -189,7 +190,7 @@ async def _compare(case: Case, env: Mapping[str, str], pairs: int, choices: Mapp
             largest = max(run.measurements, key=lambda m: m.bytes)
             times[changed].append(largest.time_us)
             size = largest.bytes
-    return Comparison(env, size, tuple(times[False]), tuple(times[True]))
+    return Comparison(redact.clean(dict(env)), size, tuple(times[False]), tuple(times[True]))
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:

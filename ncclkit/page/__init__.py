@@ -23,7 +23,9 @@ from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 
 from ncclkit import __version__
+from ncclkit.agent.alias import Aliases
 from ncclkit.model import safe
+from ncclkit.page import conceal
 
 FIGURE = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -35,13 +37,19 @@ HERE = Path(__file__).parent
 
 
 def render(
-    notebook: NotebookNode, *, name: str = "", folder: Path | None = None, failed: str = "", host: str = ""
+    notebook: NotebookNode,
+    *,
+    name: str = "",
+    folder: Path | None = None,
+    failed: str = "",
+    host: str = "",
+    aliases: Aliases | None = None,
 ) -> str:
     """The executed `notebook` as the text of one HTML file.
 
     `name` is shown as its origin, local images are looked up in `folder`; `failed` is the sentence that
     says why it stopped early, and then everything behind the last cell that was started is left out; `host` is the
-    machine that it ran on (default: this one).
+    machine that it ran on (default: this one); `aliases` replace the names of hosts and users everywhere.
     """
     page = copy.deepcopy(notebook)
     page.cells = [cell for cell in page.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
@@ -55,6 +63,8 @@ def render(
         | {"failed": failed, "skipped": skipped}
     )
     soup = BeautifulSoup(_export(page, resources), "html.parser")
+    if aliases is not None:
+        conceal.hide(soup, aliases)
     _contents(soup)
     for repeated in soup.select("style.nk-style")[1:]:
         repeated.decompose()  # every view brings the same stylesheet

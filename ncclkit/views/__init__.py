@@ -6,6 +6,8 @@ Only this package and `ncclkit.plots` import plotly and ipywidgets.
 from ncclkit.views._base import Chart, Drawn, View, style
 from ncclkit.views.attach import Attach, attach_form
 from ncclkit.views.catalogue import catalogue_view
+from ncclkit.views.connect import connect_view
+from ncclkit.views.consistency import consistency_view
 from ncclkit.views.evidence import events_view
 from ncclkit.views.facts import facts_view
 from ncclkit.views.findings import findings_view
@@ -13,20 +15,29 @@ from ncclkit.views.groups import disagreement_view, progress_view
 from ncclkit.views.inputs import inputs_view
 from ncclkit.views.job import job_view
 from ncclkit.views.live import LiveTest
+from ncclkit.views.network import network_view
+from ncclkit.views.pairs import pairs_view
 from ncclkit.views.ranks import ranks_view
+from ncclkit.views.reach import Reach, connect_form
 from ncclkit.views.runs import curve_view, live_test, measurements_view, tuning_view
 from ncclkit.views.tables import case_view
+from ncclkit.views.topology import topology_view
 from ncclkit.views.transports import rings_view, transports_view
+from ncclkit.views.watch import watch_view
 
 __all__ = [
     "Attach",
     "Chart",
     "Drawn",
     "LiveTest",
+    "Reach",
     "View",
     "attach_form",
     "case_view",
     "catalogue_view",
+    "connect_form",
+    "connect_view",
+    "consistency_view",
     "curve_view",
     "disagreement_view",
     "events_view",
@@ -36,10 +47,14 @@ __all__ = [
     "job_view",
     "live_test",
     "measurements_view",
+    "network_view",
+    "pairs_view",
     "progress_view",
     "ranks_view",
     "rings_view",
     "style",
+    "topology_view",
     "transports_view",
     "tuning_view",
+    "watch_view",
 ]

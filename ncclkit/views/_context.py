@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ncclkit.agent.facts import redact
 from ncclkit.model import Event
 
 AROUND = 5
@@ -41,9 +42,10 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> Sho
         return f"{path} is packed in a way that cannot be opened at a line; unpack it to see the lines around it"
     first, size = max(1, event.line - around), max(1, event.text.count("\n") + 1)
     try:
-        lines = list(_lines(path, first, event.line + size - 1 + around))
+        raw = "\n".join(_lines(path, first, event.line + size - 1 + around))
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         return f"{path} cannot be read: {error}"
+    lines = redact.text(raw).split("\n") if raw else []
     shown = [(number, line, event.line <= number < event.line + size) for number, line in enumerate(lines, first)]
     said = event.text.splitlines()[0].strip()[:WIDE] if event.text else ""
     if not any(hit and _holds(line, said) for _, line, hit in shown):

@@ -44,7 +44,7 @@ def strip(voices: Sequence[Voice], places: Sequence[float], axis: str) -> go.Fig
     """Rank × time: one row per voice, top down; `places` are the middles of the columns, `axis` their unit."""
     cells = [[_level(voice, column) for column in range(len(places))] for voice in voices]
     names = [safe(voice.name) for voice in voices]
-    figure = _figure(height=136 + 22 * len(voices))
+    figure = blank(height=136 + 22 * len(voices))
     figure.add_heatmap(
         z=cells,
         x=list(places),
@@ -91,7 +91,7 @@ def matrix(pairs: Mapping[str, Sequence[tuple[int, int]]], names: Sequence[str],
     """Sender × receiver; `pairs` are transport → (row, column) places in `names`, the most frequent transport first."""
     count = len(names)
     side = min(max(count * 16, 160), 420)
-    figure = _figure(height=side + 110)
+    figure = blank(height=side + 110)
     size = max(4, min(13, 0.75 * side / max(count, 1)))
     most = max(map(len, pairs.values()))
     for (words, found), (colour, symbol) in zip(pairs.items(), _looks(len(pairs)), strict=True):
@@ -116,7 +116,7 @@ def ring(names: Sequence[str], links: Sequence[str], kinds: Sequence[str]) -> go
     """Names clockwise from the top; `links` are the transports from each name to the next, `kinds` their order."""
     count, few = len(names), len(names) <= LABELLED
     points = [_point(place / count) for place in range(count)]
-    figure = _figure(height=430)
+    figure = blank(height=430)
     for kind, (colour, _) in zip(kinds, _looks(len(kinds)), strict=True):
         line: list[Any] = []
         for place, link in enumerate(links):
@@ -166,7 +166,8 @@ def _looks(count: int) -> list[tuple[str, str]]:
     return [LINKS[place % len(LINKS)] for place in range(count)]
 
 
-def _figure(height: int) -> go.Figure:
+def blank(height: int) -> go.Figure:
+    """A figure in our own looks with nothing in it but room for a legend above; `height` in pixels."""
     axis = {"automargin": True, "gridcolor": GRID}
     return go.Figure(
         layout={

@@ -1,8 +1,7 @@
 """Attach: look at a job that hangs right now on this host, by the very command `ncclkit attach`.
 
 The looking happens in a child process with a deadline, so that neither a stuck
-target nor Cancel can hang the kernel.  Clicks may arrive on another thread (see
-`ncclkit.views.live`); a handler only asks the kernel's main loop to act.
+target nor Cancel can hang the kernel.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import ipywidgets as W
@@ -20,15 +19,13 @@ from ncclkit import evidence
 from ncclkit.agent import processes
 from ncclkit.case import Case
 from ncclkit.model import NcclkitError
-from ncclkit.views._base import View, main_loop, page, style
-from ncclkit.views._html import Html
+from ncclkit.views._action import Action
+from ncclkit.views._base import View
 from ncclkit.views.stacks import stacks_view
 
 DEADLINE = 120.0
 """Seconds after which the looking itself is ended; its parts have shorter ones."""
-IDLE = "Nothing is attached; name the processes of a job that hangs right now on this host"
-CANCELLED = "Cancelled; what was collected until then stays in the case folder"
-ASK = "all, or process ids, or job and its Slurm id"
+TARGETS = "all, or process ids, or job and its Slurm id"
 TARGET = re.compile(r"all|job \d{1,12}|\d{1,10}(?:[ ,]+\d{1,10})*")
 
 
@@ -41,89 +38,30 @@ def attach_form(case: Case, target: str = "") -> Attach:
     return Attach(case, target)
 
 
-class Attach(View):
+class Attach(Action):
     """See `attach_form`."""
+
+    IDLE = "Nothing is attached; name the processes of a job that hangs right now on this host"
+    ASK = f"Say what to look at: {TARGETS}"
+    BUSY = "Looking …"
+    CANCELLED = "Cancelled; what was collected until then stays in the case folder"
 
     def __init__(self, case: Case, target: str) -> None:
         _check(target)
-        super().__init__(f"The form looks at {target}" if target else "The form names nothing to look at", Html(""))
         self._case = case
-        self.target = W.Text(value=target, placeholder=ASK, description="Look at", layout=W.Layout(width="30em"))
+        self.target = W.Text(value=target, placeholder=TARGETS, description="Look at", layout=W.Layout(width="30em"))
         self.look = W.Button(description="Look", icon="search", button_style="primary")
-        self.cancel = W.Button(description="Cancel", icon="stop", disabled=True)
-        self.result = W.HTML()
-        self.look.on_click(lambda _button: self._post(self.begin))
-        self.cancel.on_click(lambda _button: self._post(self.stop))
-        self._loop = main_loop()
-        self._task: asyncio.Future[View] | None = None
-        self._asked = False
-        row = W.Box([self.target, self.look, self.cancel], layout=W.Layout(flex_flow="row wrap"))
-        self._box = W.VBox([W.HTML(style()), row, self.result], layout=W.Layout(width="100%"))
+        said = f"The form looks at {target}" if target else "The form names nothing to look at"
+        super().__init__(said, [self.target], self.look)
 
-    def widget(self) -> W.Widget:
-        """The field, the two buttons and what was seen."""
-        self._loop = main_loop() or self._loop
-        return self._box
-
-    async def run(self) -> View:
-        """Look now, and return what was seen; without a target nothing is done.
-
-        Raises NcclkitError where no process can be found or looked at, and after Cancel.
-        """
+    def asks(self) -> bool:
+        """Whether a target is named."""
         _check(self.target.value)
-        if not self.target.value.strip():
-            return View(IDLE, Html(""))
-        if self._task is not None and not self._task.done():
-            raise NcclkitError("This form is looking already; wait for it, or press Cancel first.")
-        pids = _pids(self.target.value)
-        self._lock(True)
-        self._asked = False
-        self._show(page("Looking …"))
-        self._task = asyncio.ensure_future(look(self._case, pids))
-        try:
-            seen: View = await self._task
-        except asyncio.CancelledError:
-            self._show(page(CANCELLED))
-            if not self._asked:  # the caller itself is being stopped (Interrupt): let it stop
-                raise
-            raise NcclkitError(f"{CANCELLED}.") from None
-        except NcclkitError as error:
-            self._show(page(str(error)))
-            raise
-        finally:
-            self._lock(False)
-        self._show(seen.static())
-        return seen
+        return bool(self.target.value.strip())
 
-    def begin(self) -> None:
-        """What the Look button does, on the kernel's main loop; its errors stand in the form."""
-        if not self.target.value.strip():
-            self._show(page(f"Say what to look at: {ASK}"))
-            return
-        asyncio.ensure_future(self.run()).add_done_callback(self._ended)
-
-    def stop(self) -> None:
-        """What the Cancel button does, on the kernel's main loop."""
-        if self._task is not None:
-            self._asked = True
-            self._task.cancel()
-
-    def _ended(self, task: asyncio.Future[View]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._show(page(str(error)))
-
-    def _lock(self, running: bool) -> None:
-        self.look.disabled = self.target.disabled = running
-        self.cancel.disabled = not running
-
-    def _show(self, html: Html) -> None:
-        self.result.value = html
-
-    def _post(self, act: Any) -> None:
-        if self._loop is None:
-            self._show(page("No event loop is running here, so a button cannot start anything; open this in Jupyter."))
-        else:
-            self._loop.call_soon_threadsafe(act)
+    def prepare(self) -> Coroutine[Any, Any, View]:
+        """The looking, at the processes that the target names."""
+        return look(self._case, _pids(self.target.value))
 
 
 async def look(case: Case, pids: Sequence[int] = ()) -> View:
@@ -163,7 +101,7 @@ async def _child(command: Sequence[str]) -> tuple[str, list[str], int]:
 
 def _check(target: str) -> None:
     if target.strip() and not TARGET.fullmatch(target.strip()):
-        raise NcclkitError(f"Cannot attach to {target!r}; give {ASK}, such as “job 4711”.")
+        raise NcclkitError(f"Cannot attach to {target!r}; give {TARGETS}, such as “job 4711”.")
 
 
 def _pids(target: str) -> list[int]:

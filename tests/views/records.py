@@ -125,3 +125,30 @@ def hostile_job() -> Case:
     made.inputs = [row | {"path": HOSTILE, "kind": "log"}, row | {"path": f"{HOSTILE}2", "kind": "binary"}]
     made.about["problems"] = [f"{HOSTILE} is a binary file."]
     return made
+
+
+def hostile_machine() -> Case:
+    """Two hosts whose every word is hostile, one of them with values of the wrong types."""
+    made = Case()
+    links = {f"GPU{a}": {f"GPU{b}": HOSTILE for b in range(3) if b != a} | {"NIC0": HOSTILE} for a in range(3)}
+    port = {"device": HOSTILE, "port": HOSTILE, "state": HOSTILE, "link_layer": HOSTILE, "rate": 1, "numa": 0}
+    row = {"name": HOSTILE, "state": HOSTILE, "addresses": [HOSTILE], "driver": HOSTILE, "kind": HOSTILE, "speed": 1}
+    known = {
+        "gpu.count": 3,
+        "gpu.topology": links,
+        "gpu.topology.nics": {"NIC0": HOSTILE},
+        "gpu.0.model": HOSTILE,
+        "gpu.0.nvlink.links": 4,
+        "gpu.1.nvlink.links": 3,
+        "cpu.numa": {"0": HOSTILE},
+        "net.rdma": [{**port, "gids": [{"interface": HOSTILE}], "counters": {HOSTILE: HOSTILE}}],
+        "net.interfaces": [row, HOSTILE],
+        "net.default": HOSTILE,
+        "net.hostname.addresses": [HOSTILE],
+        "net.nccl.interface": HOSTILE,
+        "net.nccl.interfaces": [HOSTILE, f"{HOSTILE}2"],
+    }
+    made.facts = [Fact(name, value, HOSTILE, HOSTILE, HOSTILE) for name, value in known.items()]
+    made.facts += [Fact(name, HOSTILE, host=f"{HOSTILE}2", why=HOSTILE) for name in known]
+    made.facts.append(Fact("net.gloo.interface", None, "", HOSTILE, HOSTILE, why=HOSTILE))
+    return made

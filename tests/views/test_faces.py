@@ -13,10 +13,12 @@ from ncclkit.model import Advice
 from ncclkit.page import ROOM
 from ncclkit.views._base import PLACE, PLOTLY, WIDGET
 from ncclkit.views.stacks import stacks_view
-from tests.views.records import CURVE, HOSTILE, case, findings, hostile_job
+from tests.views.records import CURVE, HOSTILE, case, findings, hostile_job, hostile_machine
 
 VIEWS = {
     "facts": lambda: views.facts_view(case()),
+    "topology": lambda: views.topology_view(hostile_machine()),
+    "network": lambda: views.network_view(hostile_machine()),
     "findings": lambda: views.findings_view(findings()),
     "events": lambda: views.events_view(case()),
     "ranks": lambda: views.ranks_view(case()),
@@ -32,7 +34,7 @@ VIEWS = {
     "attach": lambda: views.attach_form(hostile_job()),
     "stacks": lambda: stacks_view(hostile_job().of("stack"), [HOSTILE], [{"cause": HOSTILE, "say": HOSTILE}]),
 }
-DRAWN = ("ranks", "transports", "rings")
+DRAWN = ("ranks", "transports", "rings", "topology")
 LIVE = ("events", "live", "attach", *DRAWN)
 
 
@@ -146,11 +148,13 @@ def test_a_theme_is_checked_only_where_a_cause_cites_its_facts():
     known.facts = [fact for fact in known.facts if fact.name != "limits.memlock"]
     cards = views.facts_view(known).static().split("<section")
     verdicts = {card.split("<h4>")[1].split("<")[0]: "nk-checked" in card for card in cards[1:]}
-    assert verdicts["GPUs"] is False and "Limits" in verdicts
+    assert verdicts["GPUs"] is False and "Limits and isolation" in verdicts
 
 
 EMPTY = (
     "facts_view",
+    "topology_view",
+    "network_view",
     "findings_view",
     "events_view",
     "ranks_view",

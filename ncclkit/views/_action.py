@@ -1,0 +1,120 @@
+"""A form that does one thing: fields, a button that starts one coroutine, Cancel, and what came out.
+
+Clicks may arrive on another thread (see `ncclkit.views.live`); a handler only
+asks the kernel's main loop to act.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import ipywidgets as W
+
+from ncclkit.model import NcclkitError
+from ncclkit.views._base import View, main_loop, page, style
+from ncclkit.views._html import Html
+
+
+class Action(View, ABC):
+    """``await form.run()`` does what its button does.  A subclass says what that is."""
+
+    IDLE = ""
+    """What `run` says when the fields name nothing."""
+    ASK = ""
+    """What the button says then."""
+    BUSY = ""
+    CANCELLED = ""
+
+    def __init__(self, say: str, fields: Sequence[W.Widget], start: W.Button) -> None:
+        super().__init__(say, Html(""))
+        self.cancel = W.Button(description="Cancel", icon="stop", disabled=True)
+        self.result = W.HTML()
+        self._fields = (*fields, start)
+        start.on_click(lambda _button: self._post(self.begin))
+        self.cancel.on_click(lambda _button: self._post(self.stop))
+        self._loop = main_loop()
+        self._task: asyncio.Future[View] | None = None
+        self._asked = False
+        row = W.Box([*self._fields, self.cancel], layout=W.Layout(flex_flow="row wrap"))
+        self._box = W.VBox([W.HTML(style()), row, self.result], layout=W.Layout(width="100%"))
+
+    @abstractmethod
+    def asks(self) -> bool:
+        """Whether the fields name anything; raises NcclkitError for what nobody can mean."""
+
+    @abstractmethod
+    def prepare(self) -> Coroutine[Any, Any, View]:
+        """What the fields ask for; raises NcclkitError for what cannot be done."""
+
+    def widget(self) -> W.Widget:
+        """The fields, the two buttons and what came out."""
+        self._loop = main_loop() or self._loop
+        return self._box
+
+    async def run(self) -> View:
+        """Act now, and return what came out; where the fields name nothing, nothing is done.
+
+        Raises NcclkitError where it cannot be done, and after Cancel.
+        """
+        if not self.asks():
+            return View(self.IDLE, Html(""))
+        if self._task is not None and not self._task.done():
+            raise NcclkitError("This form is at work already; wait for it, or press Cancel first.")
+        work = self.prepare()
+        self._lock(True)
+        self._asked = False
+        self._show(page(self.BUSY))
+        self._task = asyncio.ensure_future(work)
+        try:
+            seen: View = await self._task
+        except asyncio.CancelledError:
+            self._show(page(self.CANCELLED))
+            if not self._asked:  # the caller itself is being stopped (Interrupt): let it stop
+                raise
+            raise NcclkitError(f"{self.CANCELLED}.") from None
+        except NcclkitError as error:
+            self._show(page(str(error)))
+            raise
+        finally:
+            self._lock(False)
+        self._show(seen.static())
+        return seen
+
+    def begin(self) -> None:
+        """What the button does, on the kernel's main loop; its errors stand in the form."""
+        try:
+            asked = self.asks()
+        except NcclkitError as error:
+            self._show(page(str(error)))
+            return
+        if asked:
+            asyncio.ensure_future(self.run()).add_done_callback(self._ended)
+        else:
+            self._show(page(self.ASK))
+
+    def stop(self) -> None:
+        """What the Cancel button does, on the kernel's main loop."""
+        if self._task is not None:
+            self._asked = True
+            self._task.cancel()
+
+    def _ended(self, task: asyncio.Future[View]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._show(page(str(error)))
+
+    def _lock(self, running: bool) -> None:
+        for field in self._fields:
+            field.disabled = running
+        self.cancel.disabled = not running
+
+    def _show(self, html: Html) -> None:
+        self.result.value = html
+
+    def _post(self, act: Any) -> None:
+        if self._loop is None:
+            self._show(page("No event loop is running here, so a button cannot start anything; open this in Jupyter."))
+        else:
+            self._loop.call_soon_threadsafe(act)

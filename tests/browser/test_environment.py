@@ -1,0 +1,65 @@
+"""01_environment in a real JupyterLab: Run All, the same conclusions as headless, no line too wide, Test once more."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Lab, Visit, until
+from tests.browser.notebook import open_notebook, run_all, shut_down, state, wait_cells_done
+from tests.browser.test_logs import VIEW, WIDER
+from tests.reports import ROOT
+from tests.views.machines import CONCLUSIONS, given
+
+NAME = "01_environment.ipynb"
+
+
+@pytest.fixture
+def parameters(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A copy of the notebook with other parameters, among the server's files."""
+    chosen = given(tmp_path_factory.mktemp("others"))
+    notebook = json.loads((ROOT / "notebooks" / NAME).read_text())
+    notebook["cells"][1]["source"] = _lines(notebook["cells"][1]["source"], chosen)
+    (lab.root / NAME).write_text(json.dumps(notebook))
+    return chosen
+
+
+def _lines(source: list[str], chosen: dict[str, str]) -> list[str]:
+    names = [line.partition(":")[0] for line in source]
+    assert set(chosen) <= set(names)
+    return [
+        f"{name} = {chosen[name]!r}\n" if name in chosen else line for name, line in zip(names, source, strict=True)
+    ]
+
+
+def form(page: Any) -> Any:
+    """The form of the connection test."""
+    return page.locator(f"{VIEW}.widget-vbox").filter(has=page.get_by_label("Hosts", exact=True)).last
+
+
+@pytest.mark.usefixtures("parameters")
+def test_run_all_then_look_narrowly_and_test_again(chromium: Any, lab: Lab) -> None:
+    context = chromium.new_context(viewport={"width": 1280, "height": 1400})
+    seen = Visit(context.new_page())
+    page = seen.page
+    open_notebook(page, lab, NAME)
+    run_all(page)
+    wait_cells_done(page, 120)
+    read = " ".join(page.locator(".jp-OutputArea-output").all_text_contents())
+    assert [said for said in CONCLUSIONS if said not in read] == []
+    assert page.locator(f"{VIEW} .js-plotly-plot .scatterlayer path.js-line").count() > 3
+
+    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    page.set_viewport_size({"width": 800, "height": 1400})
+    until(lambda: page.evaluate(WIDER) == [], 20, "the figures to become narrower")
+
+    form(page).get_by_label("Hosts", exact=True).fill("127.0.0.2 127.0.0.3")
+    form(page).locator(".widget-button", has_text="Test").click()
+    until(lambda: "127.0.0.2 → 127.0.0.3" in form(page).inner_text(), 60, "the answer of the second test")
+    assert lab.runs() == [] and state(page)["errors"] == [] and seen.errors == [] and seen.failed == []
+    assert [url for url in seen.requests if not url.startswith((lab.url, "data:", "blob:"))] == []
+    shut_down(page)
+    until(lambda: not lab.kernels(), 30, "the kernel to end")
+    context.close()

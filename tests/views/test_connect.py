@@ -1,0 +1,96 @@
+"""The view of connection tests: what is wrong first, 64 hosts on a short page, hostile names escaped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from ncclkit import views
+from ncclkit.case import Case
+from ncclkit.evidence import KINDS
+from ncclkit.model import Event
+from ncclkit.views._base import PLOTLY
+from tests.views.records import HOSTILE
+from tests.views.test_faces import Page
+
+
+def network(names: list[str], **wrong: Any) -> Case:
+    """A connection test in which all is well, but for the paths from the first host to the second."""
+    case, path = Case(), "runs/1-connect/wire.jsonl"
+    for name in names:
+        known: dict[str, Any] = {
+            "name": name,
+            "own": ["10.0.0.9"],
+            "interface": "eth0",
+            "address": "10.0.0.9",
+            "gloo": "eth0",
+        }
+        case.events.append(Event("connect.host", "", path, 1, data=dict.fromkeys(KINDS["connect.host"]) | known))
+    for src, dst in permutations(names, 2):
+        known = {"src": src, "dst": dst, "address": "10.0.0.9", "rendezvous": "open", "nccl": "open", "port": 29500}
+        speed = {"mtu": 1500, "mtu_own": 1500, "bandwidth": 2.0, "latency": 40.0, "offset": 0.5, "offset_error": 1e-5}
+        known |= {"interface": "eth0", "nccl_address": "10.0.0.9", "reached": ["10.0.0.9"], "over": "10.0.0.9"} | speed
+        known |= wrong if (src, dst) == tuple(names[:2]) else {}
+        case.events.append(Event("connect.pair", "", path, 1, data=dict.fromkeys(KINDS["connect.pair"]) | known))
+    return case
+
+
+def test_all_is_well() -> None:
+    view = views.connect_view(network(["a", "b", "c"]))
+    assert view.say == (
+        "All 6 paths between 3 hosts are open: at least 2 GB/s a TCP stream, at most 40 µs there and back"
+    )
+    assert "2.00 GB/s" in view.static() and "1,500 B" in view.static() and PLOTLY in view._repr_mimebundle_()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        ({"address": None}, "the name leads astray"),
+        ({"rendezvous": "silent"}, "rendezvous port closed"),
+        ({"nccl": "itself"}, "NCCL&#x27;s interface not reached"),
+        ({"mtu_own": 9000}, "large packets get lost"),
+        ({"bandwidth": None}, "not measured"),
+        ({"bandwidth": 0.1}, "open, but less than half as fast as most"),
+    ],
+)
+def test_each_fault_has_a_mark_and_stands_first(wrong: dict[str, Any], kind: str) -> None:
+    view = views.connect_view(network(["a", "b", "c"], **wrong))
+    drawn = {mark["name"]: len(mark["x"]) for mark in view._repr_mimebundle_()[PLOTLY]["data"]}
+    assert drawn == {"open": 5, kind: 1}
+    words = Page(view.static()).words
+    assert words.index("a → b") < words.index("b → a")
+
+
+def test_a_clock_that_is_off_and_a_host_that_could_not_be_asked() -> None:
+    case = network(["a", "b"])
+    told = {event.kind: dict(event.data) for event in case.events[1:]}
+    case.events[-1] = replace(case.events[-1], data=told["connect.pair"] | {"offset": -0.5})  # b → a, as seen from b
+    assert "500 ms ahead, ± 10.0 µs" in Page(views.connect_view(case).static()).words
+    lost = told["connect.host"] | {"problem": "it ended: Permission denied"}
+    case.events[1] = replace(case.events[1], data=lost)
+    view = views.connect_view(case)
+    assert view.say == "b could not be asked: it ended: Permission denied" and "Permission denied" in view.static()
+
+
+def test_64_hosts_are_a_short_page() -> None:
+    view = views.connect_view(network([f"node-{i:02}" for i in range(64)], rendezvous="refused"))
+    assert view.say.startswith("1 of 4032 paths are not sound; node-00 → node-01: port 29500")
+    assert len(view.static()) < 60_000
+
+
+def test_names_of_hosts_are_escaped() -> None:
+    case = network([HOSTILE, f"{HOSTILE}2"], rendezvous=HOSTILE, interface=HOSTILE, why={HOSTILE: HOSTILE})
+    more: tuple[dict[str, Any], ...] = ({"problem": HOSTILE}, {"gloo": HOSTILE, "own": [HOSTILE], "interface": HOSTILE})
+    case.events[:2] = [replace(e, data={**e.data, **add}) for e, add in zip(case.events, more, strict=False)]
+    page = Page(views.connect_view(case).static())
+    assert "script" not in page.tags and "img" not in page.tags
+    assert page.words.count("<script>alert(1)</script>") > 8
+
+
+def test_without_a_test_it_says_how_to_make_one() -> None:
+    view = views.connect_view(Case())
+    assert view.say.startswith("No connection was tested") and "ncclkit connect HOST" in Page(view.static()).words

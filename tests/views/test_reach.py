@@ -1,0 +1,71 @@
+"""The form of the connection test: real peers on this host, what it refuses, and Cancel, which leaves none behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from ncclkit.agent import processes
+from ncclkit.case import Case
+from ncclkit.model import NcclkitError
+from ncclkit.views.reach import connect_form
+
+HERE = "env PEER={host}"
+"""A prefix that starts the peers of all hosts here."""
+
+
+@pytest.fixture(autouse=True)
+def no_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+
+def test_the_named_hosts_are_tested_and_what_is_found_stays(tmp_path: Path) -> None:
+    case = Case.open(tmp_path / "case")
+    form = connect_form(case, "127.0.0.1, 127.0.0.2", HERE)
+    view = asyncio.run(form.run())
+    assert "127.0.0.1 → 127.0.0.2" in view.say  # both are this host, and the test says so
+    assert "127.0.0.1 → 127.0.0.2" in form.result.value and not form.test.disabled and form.cancel.disabled
+    assert len(case.of("connect.host")) == len(case.of("connect.pair")) == 2
+
+
+def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
+    form = connect_form(Case.open(tmp_path))
+    assert asyncio.run(form.run()).say.startswith("No connection was tested") and not (tmp_path / "runs").exists()
+    form.begin()
+    assert "Say which hosts" in form.result.value
+
+
+@pytest.mark.parametrize(
+    ("hosts", "via", "sentence"),
+    [
+        ("one", "", "2 to 64 hosts, but 1"),
+        ("a -oProxyCommand=x", "ssh", "no host name"),
+        ("a b", "kubectl", "neither ssh"),
+    ],
+)
+def test_what_cannot_be_tested_is_one_sentence(hosts: str, via: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(NcclkitError, match=sentence):
+        asyncio.run(connect_form(Case.open(tmp_path), hosts, via).run())
+
+
+@pytest.mark.parametrize("pressed", [True, False], ids=["Cancel", "Interrupt"])
+def test_cancel_leaves_no_peer_behind(tmp_path: Path, pressed: bool) -> None:
+    mark = f"300.{random.randrange(10**9)}"
+    form = connect_form(Case.open(tmp_path), "a b", f"sh -c 'exec sleep {mark}' {{host}}")
+
+    def peers() -> list[int]:
+        return [pid for pid in processes.parents() if f"sleep\0{mark}" in processes.read(f"/proc/{pid}/cmdline")]
+
+    async def scenario() -> None:
+        cell = asyncio.ensure_future(form.run())
+        while len(peers()) < 2:
+            await asyncio.sleep(0.01)
+        form.stop() if pressed else cell.cancel()
+        with pytest.raises(NcclkitError if pressed else asyncio.CancelledError):
+            await cell
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert peers() == [] and "Cancelled" in form.result.value
