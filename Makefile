@@ -9,6 +9,8 @@ CASE ?= case
 
 BIN := .venv/bin
 READY := .venv/.installed
+# Tests that start no job run side by side; the others look for processes that were left behind, so they run alone.
+APART := tests/case tests/causes tests/evidence tests/views
 MADE_FROM := .venv/.made-from
 
 # Runs under whatever PYTHON names, so it must parse everywhere. Prints what .venv depends on: interpreter and folder.
@@ -42,7 +44,8 @@ report: $(READY)
 test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q --durations=10
+	$(BIN)/python -m pytest -q -n auto --dist loadfile $(APART)
+	$(BIN)/python -m pytest -q --durations=10 $(APART:%=--ignore=%)
 
 lab: $(READY)
 	@NCCLKIT_TRAIN_PYTHON="$(TRAIN_PYTHON)" $(BIN)/ncclkit open

@@ -1,6 +1,6 @@
-"""The lab: break a small honest training job on purpose, in one way at a time.
+"""The lab: break a small honest job on purpose, in one way at a time.
 
-The job (`ncclkit.agent.train`) trains a real model with DDP.  A fault changes
+The job trains a real model with DDP (`ncclkit.agent.train`), or is the live test itself.  A fault changes
 one rank at one step, or one variable of all ranks; it never leaves the run's
 own processes and folder, and it ends with the run.
 """
@@ -42,6 +42,8 @@ MISSING = "eth97"
 LONG = ("--seconds", "90")
 """Longer than any timeout that the lab gives a collective."""
 
+LIVE = "8,64,512,4096,32768,262144"
+"""Message sizes of a live test that is broken, in bytes."""
 _NCCL = ("nccl",)
 
 
@@ -73,6 +75,8 @@ FAULTS = {
             "cuda_assert", "one rank looks up a class that does not exist, in a kernel", "cuda_error", backends=_NCCL
         ),
         _on_one("world_larger", "one rank is told a WORLD_SIZE that is one too many", "world_size_mismatch"),
+        _on_one("flood", "one rank prints 100 MB; the job ends well all the same", ""),
+        _on_one("mute", "one rank closes its output; the job ends well all the same", ""),
         Fault(
             "ifname_missing",
             f"the interface variables name {MISSING}, which does not exist",
@@ -128,12 +132,14 @@ async def break_it(
     backend: str = "auto",
     timeout: float = 15.0,
     deadline: float = 120.0,
+    live: bool = False,
     on_record: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> Run:
     """Run the job with one fault.
 
     culprit: the rank that the fault changes (default: the last); timeout: of the process group, seconds; deadline: of
-    the whole run, seconds.  The truth is kept in the run folder as ``truth.json``, out of the diagnosis' sight.
+    the whole run, seconds; live: break the live test instead of the training job.  The truth is kept in the run folder
+    as ``truth.json``, out of the diagnosis' sight.
     """
     chosen = fault(name)
     base = await probe.plan(case, python=python, ranks=ranks, backend=backend, deadline=deadline)
@@ -141,7 +147,8 @@ async def break_it(
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
     guilty = count - 1 if culprit is None else culprit
-    argv = ("train", "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
+    job = ("collective", "--sizes", LIVE) if live else ("train",)
+    argv = (*job, "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
     if chosen.one_rank:
         argv += ("--rank", str(guilty))
     plan = Plan(name, argv, count, base.backend, base.python, deadline, dict(chosen.env))

@@ -1,12 +1,64 @@
-"""The ways in which the lab breaks its training job: each changes one rank, before the process group or at one step.
+"""The ways in which the lab breaks a job: each changes one rank, before the process group or at one step.
 
-The functions below are what the diagnosis has to find in stacks and tracebacks, so they
-fail as user code does.  None reaches beyond its own process.
+The job is the small training of `train`, or the live test itself.  The functions below are what the diagnosis has to
+find in stacks and tracebacks, so they fail as user code does.  None reaches beyond its own process.
 """
 
 import os
 import signal
 import time
+from datetime import timedelta
+
+
+class Job:
+    """What a fault may touch: the process group, the data, the device, how many steps there are."""
+
+    def __init__(self, torch, options, steps):
+        import torch.distributed as dist
+
+        self.torch, self.dist, self.steps, self.options = torch, dist, steps, options
+        self.seconds, self.timeout = options.seconds, timedelta(seconds=options.timeout)
+        self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.guilty = 1 if options.rank is None else options.rank
+        local = int(os.environ["LOCAL_RANK"])
+        shared = options.one_gpu and options.rank in (None, self.rank)
+        self.device = torch.device("cuda", 0 if shared else local) if options.backend == "nccl" else torch.device("cpu")
+        if options.backend == "nccl":
+            torch.cuda.set_device(self.device)  # before anything else touches CUDA
+        self.data = torch.randn(256, 64, generator=torch.Generator().manual_seed(self.rank))
+
+    def begin(self):
+        """Make the process group; a fault that comes before that is done first."""
+        if self.options.fault in BEFORE and self.rank == self.guilty:
+            BEFORE[self.options.fault](self)
+        bound = {"device_id": self.device} if self.options.backend == "nccl" else {}
+        self.dist.init_process_group(self.options.backend, timeout=self.timeout, **bound)
+
+    def at(self, step):
+        """Do what is wrong at this step, if anything is."""
+        if step != self.options.at:
+            return
+        if self.options.fault in TOGETHER:
+            TOGETHER[self.options.fault](self, self.guilty)
+        if self.options.fault in DURING and self.rank == self.guilty:
+            DURING[self.options.fault](self)
+
+    def synchronize(self):
+        """Wait for the device, as reading the loss does in a real training loop."""
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize(self.device)
+
+
+def add_options(parser):
+    """The options that say how a job is broken, and what every job needs."""
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("--backend", choices=("nccl", "gloo"), required=True)
+    parser.add_argument("--timeout", type=float, default=30.0)
+    parser.add_argument("--fault", choices=sorted((*BEFORE, *DURING, *TOGETHER)))
+    parser.add_argument("--rank", type=int, help="the guilty one; 1 where a fault needs one and none is named")
+    parser.add_argument("--at", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--one-gpu", action="store_true", help="the guilty rank, or every rank, uses GPU 0")
 
 
 def skip_batches(dataset, seconds):
@@ -141,6 +193,18 @@ def world_larger(job):
     os.environ["WORLD_SIZE"] = str(job.ranks + 1)
 
 
+def flood(job):
+    """This rank prints 100 MB."""
+    for _ in range(1000):
+        print(("a line that nobody reads " * 4096)[:100_000])
+
+
+def mute(job):
+    """This rank closes its standard output and its standard error."""
+    os.close(1)
+    os.close(2)
+
+
 BEFORE = {fault.__name__: fault for fault in (uneven_data, few_files, little_memory, world_larger)}
 """Faults of one rank before the process group is made."""
 
@@ -148,7 +212,7 @@ DURING = {
     fault.__name__: fault
     for fault in (
         rank_late, rank_raises, rank_killed, segfault, gil_held, other_size, other_dtype, other_op, unpaired_recv,
-        cuda_assert, gpu_memory_full,
+        cuda_assert, gpu_memory_full, flood, mute,
     )
 }  # fmt: skip
 """Faults of one rank at one step."""

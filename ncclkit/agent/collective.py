@@ -11,7 +11,7 @@ import os
 import statistics
 import time
 
-from . import blackbox, ladder, operations, wire
+from . import blackbox, breaks, ladder, operations, wire
 
 WARMUP = 3
 BATCH_SECONDS = 0.02
@@ -28,46 +28,38 @@ def main(argv):
 
 def _options(argv):
     parser = argparse.ArgumentParser(prog="collective")
-    parser.add_argument("--folder", required=True)
-    parser.add_argument("--backend", choices=("nccl", "gloo"), required=True)
+    breaks.add_options(parser)
     parser.add_argument("--ops", type=lambda text: text.split(","), default=["all_reduce"])
     parser.add_argument("--dtype", choices=sorted(operations.DTYPES), default="float32")
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], required=True)
     parser.add_argument("--split", type=int, default=1, help="the ranks of this host pretend to be on so many hosts")
     parser.add_argument("--ladder", action="store_true", help="first each rank alone, then every pair")
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--timeout", type=float, default=30.0)
     return parser.parse_args(argv)
 
 
 def _run(options, rank):
-    from datetime import timedelta
-
     hostid = _pretend(options.split)  # NCCL reads it when it starts
 
     import torch
-    import torch.distributed as dist
 
-    device = torch.device("cpu")
-    if options.backend == "nccl":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)  # before anything else touches CUDA
-    wire.send("phase", phase="import", rank=rank, torch=torch.__version__, gpu=_gpu(torch, device))
-    bound = {"device_id": device} if options.backend == "nccl" else {}
-    dist.init_process_group(options.backend, timeout=timedelta(seconds=options.timeout), **bound)
+    work = [(op, size) for op in options.ops for size in options.sizes]
+    job = breaks.Job(torch, options, len(work))
+    wire.send("phase", phase="import", rank=rank, torch=torch.__version__, gpu=_gpu(torch, job.device))
+    job.begin()
     wire.send("phase", phase="init", rank=rank, nccl=_nccl_version(torch, options.backend), hostid=hostid)
-    if options.ladder and dist.get_world_size() > 1:
-        ladder.climb(torch, dist, device, max(options.sizes))
-    for op in options.ops:
-        for size in options.sizes:
-            operation = operations.Operation(torch, dist, device, op, options.dtype, size)
-            wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
-            measured = measure(torch, operation, options.repeats)
-            if rank == 0:
-                what = {"op": op, "bytes": operation.bytes, "dtype": options.dtype, "ranks": operation.ranks}
-                wire.send("measure", backend=options.backend, **what, **measured)
-    dist.barrier(**({"device_ids": [device.index]} if device.type == "cuda" else {}))
-    dist.destroy_process_group()
+    if options.ladder and job.dist.get_world_size() > 1:
+        ladder.climb(torch, job.dist, job.device, max(options.sizes))
+    for step, (op, size) in enumerate(work[: job.steps]):
+        operation = operations.Operation(torch, job.dist, job.device, op, options.dtype, size)
+        wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
+        job.at(step)
+        measured = measure(torch, operation, options.repeats)
+        if rank == 0:
+            what = {"op": op, "bytes": operation.bytes, "dtype": options.dtype, "ranks": operation.ranks}
+            wire.send("measure", backend=options.backend, **what, **measured)
+    job.dist.barrier(**({"device_ids": [job.device.index]} if job.device.type == "cuda" else {}))
+    job.dist.destroy_process_group()
 
 
 def _pretend(split):

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, cite
+from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, badge, code, el, fold, join, pre, table, text, value
 from ncclkit.views._words import plural, some
@@ -16,6 +16,8 @@ STRENGTH = {
     "likely": ("◐", "likely", "the evidence is indirect"),
     "possible": ("○", "possible", "only the symptom fits"),
 }
+RISK = {"likely": "by facts alone: a job here would suffer", "possible": "by facts alone: a job here may suffer"}
+"""The same of what only facts tell: it explains no job, it warns of one."""
 SHOWN = 4
 """Pieces of evidence shown at once; the others are folded."""
 
@@ -61,6 +63,8 @@ def findings_say(rows: Iterable[Finding]) -> str:
 def card(finding: Finding, number: int) -> Html:
     """One found cause: verdict, culprits, evidence, advice, next experiment."""
     symbol, word, means = STRENGTH[finding.strength or "possible"]
+    if all(isinstance(piece, Fact) for piece in finding.evidence):
+        means = RISK.get(word, means)
     head = el(
         "div", badge(symbol, word, word), code(finding.cause), el("span", means, cls="nk-dim"), cls="nk-card-head"
     )

@@ -1,0 +1,243 @@
+"""The matrix: break the live test in each way, and look whether it ends, is explained, and leaves nothing behind.
+
+    python tests/record/matrix.py [--json FILE] [--markdown FILE] [FAULT …]
+
+On all GPUs over NCCL, with three ranks over gloo where there is none.  A cell is ``yes``, ``NO``, or ``-`` where the
+question does not arise.  Exit status 1 when a cell fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from ncclkit import faults, probe  # noqa: E402
+from ncclkit.case import Case  # noqa: E402
+from ncclkit.diagnose import diagnose  # noqa: E402
+from ncclkit.launch import local  # noqa: E402
+from ncclkit.model import NcclkitError  # noqa: E402
+from tests.processes import leftovers  # noqa: E402
+from tests.record.gpu import about_machine  # noqa: E402
+
+DEADLINE, GRACE, TIMEOUT = 75.0, 10.0, 10.0
+"""Seconds until a run is ended, that its end may take, and that a collective may take."""
+SETTLE = 10.0
+"""Seconds in which what was left behind may still go: a killed process's GPU memory, a port in TIME_WAIT is none."""
+GPU_NOISE = 64.0
+"""MiB by which a GPU's used memory may differ although nothing is left."""
+OUTSIDE = ("cancelled", "starter killed", "disk full")
+"""Faults that do not happen in a rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of one broken run; None: the question does not arise."""
+
+    fault: str
+    ends: bool
+    """Within its deadline and ten seconds, with the outcome that the fault must have."""
+    cause: bool | None
+    rank: bool | None
+    processes: bool
+    memory: bool
+    """No file in /dev/shm, and no GPU memory, is left."""
+    ports: bool
+    seconds: float
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What a run could leave behind on this host."""
+
+    shared: frozenset[str]
+    ports: frozenset[str]
+    gpus: tuple[float, ...]
+
+    @staticmethod
+    def here() -> Traces:
+        """As it is now."""
+        return Traces(frozenset(os.listdir("/dev/shm")), frozenset(_listening()), tuple(_gpu_memory()))
+
+    def memory_as(self, before: Traces) -> bool:
+        """No shared memory and no GPU memory more than before."""
+        more = (now - then for now, then in zip(self.gpus, before.gpus, strict=True))
+        return self.shared <= before.shared and all(grown < GPU_NOISE for grown in more)
+
+
+def _listening() -> Iterator[str]:
+    """Local addresses on which something listens."""
+    for name in ("tcp", "tcp6"):
+        table = Path("/proc/net") / name
+        for line in table.read_text().splitlines()[1:] if table.exists() else ():
+            words = line.split()
+            if words[3] == "0A":
+                yield words[1]
+
+
+def _gpu_memory() -> Iterator[float]:
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return
+    yield from (float(line) for line in said.split())
+
+
+def settled(before: Traces) -> tuple[bool, bool, bool]:
+    """(processes, memory, ports) gone, looked at until all are or the time is up."""
+    until = time.monotonic() + SETTLE
+    while True:
+        now = Traces.here()
+        gone = (leftovers() == [], now.memory_as(before), now.ports <= before.ports)
+        if all(gone) or time.monotonic() > until:
+            return gone
+        time.sleep(0.2)
+
+
+async def broken(name: str, folder: Path, backend: str, ranks: int) -> tuple[bool, bool | None, bool | None, str]:
+    """(ended as it must, right cause first, right rank, sentence) of a fault inside a rank."""
+    case, chosen, culprit = Case.open(folder), faults.fault(name), ranks // 2
+    run = await faults.break_it(
+        case, name, ranks=ranks, backend=backend, culprit=culprit, timeout=TIMEOUT, deadline=DEADLINE, live=True
+    )
+    found = diagnose(case).findings
+    if not chosen.cause or name == "p2p_off":
+        fine = run.reason == "done" and all(m.wrong == 0 for m in run.measurements)
+        right = [finding.cause for finding in found] == [chosen.cause] * bool(chosen.cause)
+        return fine, right, None, run.say
+    first = found[0] if found else None
+    cause = first is not None and first.cause == chosen.cause
+    guilty = {culprit, *chosen.partners}
+    rank = (first is not None and set(first.culprits["ranks"]) <= guilty) if chosen.one_rank else None
+    return run.reason == "failed", cause, rank, first.say if first else run.say
+
+
+async def cancelled(folder: Path, **asked: Any) -> tuple[bool, str]:
+    """A live test that is cancelled in its middle."""
+    reached = asyncio.Event()
+    started = probe.probe(
+        Case.open(folder), lambda record: reached.set() if record["kind"] == "measure" else None, **asked
+    )
+    task = asyncio.create_task(started)
+    await asyncio.wait_for(reached.wait(), DEADLINE)
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        return True, "cancelled, everything was ended"
+    return False, "it went on"
+
+
+def killed(folder: Path, **asked: Any) -> tuple[bool, str]:
+    """A live test whose starter is killed in its middle, as a notebook's server or kernel can be."""
+    options = [word for name, value in asked.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "ncclkit.cli", "probe", "--case", str(folder), *options]
+    starter = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert starter.stderr is not None
+    for line in starter.stderr:
+        if "size" in line:
+            break
+    starter.send_signal(signal.SIGKILL)
+    return starter.wait(timeout=DEADLINE) == -signal.SIGKILL, "its starter was killed, everything was ended"
+
+
+async def full(folder: Path, **asked: Any) -> tuple[bool, str]:
+    """A live test whose case folder lies on a disk that is full at once."""
+    with _small_disk(folder):
+        case = Case.open(folder)
+        with suppress(OSError):  # which says that it is full now
+            (folder / "fill").write_bytes(bytes(1 << 22))
+        try:
+            run = await probe.probe(case, **asked)
+        except NcclkitError as error:
+            return "\n" not in str(error), str(error)
+        return True, run.say
+
+
+@contextmanager
+def _small_disk(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True, timeout=30)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=30)
+
+
+async def row(name: str, backend: str, ranks: int) -> Row:
+    """Break one run and look."""
+    before, begun = Traces.here(), time.monotonic()
+    asked: dict[str, Any] = {"backend": backend, "ranks": ranks, "largest": 1 << 20, "deadline": DEADLINE}
+    cause: bool | None
+    cause = rank = None
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "case"
+        if name == "cancelled":
+            ends, said = await cancelled(folder, **asked)
+        elif name == "starter killed":
+            ends, said = await asyncio.to_thread(killed, folder, **asked)
+        elif name == "disk full":
+            ends, said = await full(folder, **asked)
+        else:
+            ends, cause, rank, said = await broken(name, folder, backend, ranks)
+        seconds = time.monotonic() - begun
+        processes, memory, ports = await asyncio.to_thread(settled, before)
+        said = said.replace(place, "…")
+    in_time = ends and seconds < DEADLINE + GRACE
+    return Row(name, in_time, cause, rank, processes, memory, ports, round(seconds, 1), said)
+
+
+def markdown(rows: list[Row], about: dict[str, Any]) -> str:
+    """The matrix as a table."""
+    mark = {True: "yes", False: "**NO**", None: "-"}
+    head = ["fault", "ends", "cause", "rank", "processes gone", "memory gone", "ports gone", "s", "what is said"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for one in rows:
+        cells = (one.ends, one.cause, one.rank, one.processes, one.memory, one.ports)
+        said = one.said.replace("|", "/").replace("\n", " ")[:160]
+        lines.append(f"| {one.fault} | {' | '.join(mark[cell] for cell in cells)} | {one.seconds:.0f} | {said} |")
+    told = ", ".join(f"{name} {value}" for name, value in about.items())
+    return f"{told}\n\n" + "\n".join(lines) + "\n"
+
+
+async def main() -> int:
+    """Every row; 1 when a cell fails."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("faults", nargs="*")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    answer = await local.check(sys.executable)
+    backend, ranks = ("nccl", answer["gpus"]) if answer["gpus"] else ("gloo", 3)
+    known = [name for name, fault in faults.FAULTS.items() if backend in fault.backends]
+    outside = OUTSIDE if os.geteuid() == 0 else OUTSIDE[:2]  # a full disk is mounted
+    rows = []
+    for name in options.faults or (*known, *outside):
+        rows.append(await row(name, backend, ranks))
+        print(markdown(rows[-1:], {}).splitlines()[-1], flush=True)
+    about = {"date": time.strftime("%Y-%m-%d"), "backend": backend, "ranks": ranks, **about_machine(answer)}
+    if options.json:
+        options.json.write_text(json.dumps({**about, "rows": [asdict(one) for one in rows]}, indent=1) + "\n")
+    if options.markdown:
+        options.markdown.write_text(markdown(rows, about | {"kernel": platform.release()}))
+    return int(any(False in (r.ends, r.cause, r.rank, r.processes, r.memory, r.ports) for r in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
