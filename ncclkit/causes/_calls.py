@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ncclkit.case import Case
@@ -22,6 +22,7 @@ SAME_SIZE = {
 """Collectives in which every rank must bring the same number of elements."""
 POINT_TO_POINT = {"SEND", "RECV", "COALESCED"}
 """Calls in which the two sides differ by nature."""
+UNDECIDED = "Without a majority these dumps do not tell which of them is wrong."
 UNKNOWN_SIZE = 1 << 63
 """torch prints 2**64 - 1 where it does not know the number of elements (coalesced work)."""
 
@@ -54,6 +55,21 @@ def differ(events: Iterable[Event], what: Callable[[Event], Any]) -> dict[Any, l
         if value not in (None, ""):
             values[value].append(event)
     return dict(values) if len(values) > 1 else {}
+
+
+def sides(mismatch: Event) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """(those that differ, those that are right) of dumps that disagree, each as {value, ranks}.
+
+    Without a majority nobody is right: dumps of the others may be missing.
+    """
+    most, odd = mismatch.data.get("majority") or {}, list(mismatch.data.get("odd") or ())
+    tie = bool(odd) and len(odd[0].get("ranks", ())) >= len(most.get("ranks", ()))
+    return ([*odd, most], []) if tie else (odd, [most])
+
+
+def ranks_of(groups: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
+    """All ranks of such groups."""
+    return tuple(sorted(rank for group in groups for rank in group.get("ranks", ())))
 
 
 def odd_ones(values: dict[Any, list[Event]]) -> tuple[int, ...]:

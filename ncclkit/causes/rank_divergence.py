@@ -26,7 +26,7 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
-from ncclkit.causes._calls import POINT_TO_POINT, by_call, differ, odd_ones, op_of
+from ncclkit.causes._calls import POINT_TO_POINT, UNDECIDED, by_call, differ, odd_ones, op_of, ranks_of, sides
 from ncclkit.causes._frames import in_collective, own_frame, place, stacks
 from ncclkit.causes._scene import all_in, look
 from ncclkit.causes._words import in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
@@ -66,13 +66,10 @@ def diagnose(case: Case) -> Finding:
 def _flight(case: Case) -> Finding | None:
     for event in case.of("flight.mismatch"):
         if event.data.get("field") == "op":
-            most, odd = event.data.get("majority") or {}, event.data.get("odd") or []
-            ranks = tuple(sorted(rank for group in odd for rank in group.get("ranks", ())))
-            calls = ", ".join(str(group.get("value")) for group in odd)
-            say = f"At place {event.data.get('seq')} of the sequence {name_ranks(ranks)} called {calls} where "
-            return _tell(
-                "proven", say + f"{name_ranks(most.get('ranks', ()))} called {most.get('value')}.", [event], ranks
-            )
+            odd, right = sides(event)
+            calls = [f"{name_ranks(ranks_of([group]))} called {group.get('value')}" for group in (*odd, *right)]
+            say = f"At place {event.data.get('seq')} of the sequence {' where '.join(calls)}."
+            return _tell("proven", say + ("" if right else f" {UNDECIDED}"), [event], ranks_of(odd))
     return None
 
 

@@ -24,10 +24,12 @@ Read more
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncclkit.case import Case
-from ncclkit.causes._calls import SAME_SIZE, by_call, differ, odd_ones, op_of, size_of
+from ncclkit.causes._calls import UNDECIDED, SAME_SIZE, by_call, differ, odd_ones, op_of, ranks_of, sides, size_of
 from ncclkit.causes._frames import exchanges
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import family, matching, name_ranks, otherwise, pick, ranks_in
@@ -69,13 +71,43 @@ def diagnose(case: Case) -> Finding:
 def _flight(case: Case) -> Finding | None:
     for event in case.of("flight.mismatch"):
         if event.data.get("field") in ("sizes", "dtypes"):
-            most, odd = event.data.get("majority") or {}, event.data.get("odd") or []
-            ranks = tuple(sorted(rank for group in odd for rank in group.get("ranks", ())))
-            values = ", ".join(_short(group.get("value")) for group in odd)
-            say = f"{_who(ranks)} called collective {event.data.get('seq')} with {event.data['field']} {values} where "
-            say += f"{name_ranks(most.get('ranks', ()))} brought {_short(most.get('value'))}."
-            return _found(say, [event], ranks)
+            odd, right = sides(event)
+            witness = None if right else _witness(case, odd)
+            if witness is not None:
+                odd, right = [group for group in odd if group is not witness[1]], [witness[1]]
+            first, *others = [*odd, *right]
+            brought = [f"{name_ranks(ranks_of([group]))} brought {_short(group.get('value'))}" for group in others]
+            say = f"{_who(ranks_of([first]))} called collective {event.data.get('seq')} with {event.data['field']} "
+            say += f"{_short(first.get('value'))} where {' and '.join(brought)}"
+            say += f", as {witness[0]} did." if witness else "." if right else f". {UNDECIDED}"
+            return _found(say, [event, *case.of("gloo.size_mismatch")[:1]], ranks_of(odd))
     return None
+
+
+def _witness(case: Case, two: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]] | None:
+    """(its name, the side that it is on): a rank without a dump, which got more or less than its own call brought."""
+    lines = [e for e in case.of("gloo.size_mismatch") if e.rank is not None and e.rank not in ranks_of(two)]
+    known = [(group, _bytes(group.get("value"))) for group in two]
+    if not lines or len(known) != 2 or None in (known[0][1], known[1][1]):
+        return None
+    small, large = (group for group, _ in sorted(known, key=lambda pair: pair[1] or 0))
+    came, wanted = lines[0].data.get("a"), lines[0].data.get("b")
+    if not isinstance(came, int) or not isinstance(wanted, int) or came == wanted:
+        return None
+    return name_ranks(ranks_in(lines[:1])), small if wanted < came else large
+
+
+def _bytes(value: Any) -> int | None:
+    """How much a call brings, in elements of its shapes or in bytes of its types."""
+    if not isinstance(value, list) or not value:
+        return None
+    if all(isinstance(shape, list) for shape in value):
+        return sum(math.prod(shape) for shape in value)
+    return sum(WIDTH[name] for name in value) if all(name in WIDTH for name in value) else None
+
+
+WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2, "Char": 1, "Byte": 1}
+"""Bytes of an element, by the names of the Flight Recorder."""
 
 
 def _fingerprint(case: Case) -> Finding | None:

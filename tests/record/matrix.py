@@ -227,15 +227,16 @@ async def main() -> int:
     backend, ranks = ("nccl", answer["gpus"]) if answer["gpus"] else ("gloo", 3)
     known = [name for name, fault in faults.FAULTS.items() if backend in fault.backends]
     outside = OUTSIDE if os.geteuid() == 0 else OUTSIDE[:2]  # a full disk is mounted
-    rows = []
+    about = {"date": time.strftime("%Y-%m-%d"), "backend": backend, "ranks": ranks, **about_machine(answer)}
+    about["kernel"] = platform.release()
+    rows: list[Row] = []
     for name in options.faults or (*known, *outside):
         rows.append(await row(name, backend, ranks))
         print(markdown(rows[-1:], {}).splitlines()[-1], flush=True)
-    about = {"date": time.strftime("%Y-%m-%d"), "backend": backend, "ranks": ranks, **about_machine(answer)}
-    if options.json:
-        options.json.write_text(json.dumps({**about, "rows": [asdict(one) for one in rows]}, indent=1) + "\n")
-    if options.markdown:
-        options.markdown.write_text(markdown(rows, about | {"kernel": platform.release()}))
+        if options.json:  # after each row: a run that is cut off keeps what it has
+            options.json.write_text(json.dumps({**about, "rows": [asdict(one) for one in rows]}, indent=1) + "\n")
+        if options.markdown:
+            options.markdown.write_text(markdown(rows, about))
     return int(any(False in (r.ends, r.cause, r.rank, r.processes, r.memory, r.ports) for r in rows))
 
 
