@@ -45,7 +45,9 @@ async def run(
         raise NcclkitError(f"{ranks} ranks do not divide over {count} nodes; ask for a multiple of {count}.")
     agent = await asyncio.to_thread(pack, folder)
     head, port = await _head(), 20000 + int(os.environ["SLURM_JOB_ID"]) % 20000
-    srun = ["srun", "--nodes", str(count), "--ntasks-per-node", "1", "--wait=15", "--unbuffered"]
+    # beside the step that a notebook may run in, and on all of a node's cores
+    srun = ["srun", "--overlap", "--cpu-bind=none", "--nodes", str(count), "--ntasks-per-node", "1"]
+    srun += ["--wait=15", "--unbuffered"]
     own = (
         deadline - 10 if deadline > 30 else deadline / 2
     )  # each node looks at its own ranks before the whole run is ended
