@@ -7,7 +7,6 @@ that hangs is diagnosed by the same code as a dead job.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -30,7 +29,7 @@ from ncclkit.storage import write
 TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
 """Variable that names the training interpreter where nobody says otherwise; ``make lab TRAIN_PYTHON=…`` sets it."""
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 
 OnRecord = Callable[[dict[str, Any]], None]
 
@@ -245,8 +244,3 @@ def _problem(records: list[dict[str, Any]]) -> str:
 async def probe(case: Case, on_record: OnRecord = lambda record: None, **choices: Any) -> Run:
     """The live test: plan it from the host's facts (see `plan` for the choices) and run it."""
     return await execute(case, await plan(case, **choices), on_record)
-
-
-def run_blocking(coroutine: Any) -> Any:
-    """Run one of these coroutines from a script (a notebook awaits it instead)."""
-    return asyncio.run(coroutine)

@@ -53,8 +53,10 @@ def watch(folder, deadline, command, node=""):
         )
     except OSError as error:
         return end.say("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
-    trouble, strip = Trouble(folder), Watch(os.path.join(folder, "watch%s.jsonl" % ("-node" + node if node else "")))
-    looks = (strip.take, trouble.look)
+    trouble, looks = Trouble(folder), []
+    if os.path.exists(os.path.join(folder, "plan.json")):  # reading facts is no run that anybody watches
+        looks.append(Watch(os.path.join(folder, "watch%s.jsonl" % ("-node" + node if node else ""))).take)
+    looks.append(trouble.look)
     reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, looks)
     problems = trouble.problems if reason == "done" else _evidence(folder)
     left = processes.end(os.getpid())

@@ -15,6 +15,7 @@ from ncclkit.case import Case
 from ncclkit.diagnose import diagnose
 from ncclkit.model import NcclkitError
 from ncclkit.runs import Run
+from ncclkit.views import watch_view
 from tests.processes import leftovers
 
 
@@ -59,6 +60,14 @@ def test_the_folder_is_the_case(walked: tuple[Case, Run, list[dict[str, Any]]]) 
     assert again.measurements == list(run.measurements)
     assert {e.data["phase"] for e in again.of("worker.phase")} >= {"hello", "init", "done"}
     assert again.fact("cpu.usable") and again.fact("software.torch")
+
+
+def test_the_strip_is_recorded_beside_the_run_and_not_beside_the_facts(
+    walked: tuple[Case, Run, list[dict[str, Any]]],
+) -> None:
+    case, run, _ = walked
+    assert [folder.name for folder in case.runs() if (folder / "watch.jsonl").exists()] == [run.name]
+    assert watch_view(case).say.split(" on ")[0].endswith(("second", "seconds"))
 
 
 def test_a_healthy_run_has_no_culprit(walked: tuple[Case, Run, list[dict[str, Any]]]) -> None:
