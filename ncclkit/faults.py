@@ -15,7 +15,7 @@ from typing import Any
 from ncclkit import probe
 from ncclkit.case import Case
 from ncclkit.model import NcclkitError
-from ncclkit.runs import Plan, Run
+from ncclkit.runs import SMALL, Plan, Run
 from ncclkit.storage import write
 
 
@@ -33,6 +33,8 @@ class Fault:
     one_rank: bool = True
     """True: the culprit is the chosen rank; False: every rank has the fault."""
     backends: tuple[str, ...] = ("nccl", "gloo")
+    job: str = "train"
+    """The agent's verb for the job that is broken."""
     partners: tuple[int, ...] = ()
     """Ranks that are as much part of it as the chosen one, as nothing can tell which of them is wrong."""
 
@@ -42,8 +44,6 @@ MISSING = "eth97"
 LONG = ("--seconds", "90")
 """Longer than any timeout that the lab gives a collective."""
 
-LIVE = "8,64,512,4096,32768,262144"
-"""Message sizes of a live test that is broken, in bytes."""
 _NCCL = ("nccl",)
 
 
@@ -147,7 +147,7 @@ async def break_it(
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
     guilty = count - 1 if culprit is None else culprit
-    job = ("collective", "--sizes", LIVE) if live else ("train",)
+    job = ("collective", "--sizes", SMALL) if live else (chosen.job,)
     argv = (*job, "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
     if chosen.one_rank:
         argv += ("--rank", str(guilty))

@@ -142,6 +142,20 @@ class Advice:
     why: str = ""
     check: str = ""
     risk: str = ""
+    change: Mapping[str, Any] = field(default_factory=dict)
+    """What a machine changes to try this on a small job, in the words of `runs.changed`; `env` is tried by itself."""
+
+
+OUTCOMES = {
+    "works": "it ends well and every value is right",
+    "same": "it fails with the same first cause as before",
+    "other": "it fails, but otherwise than before",
+    "faster": "it ends well and its bus bandwidth is at least half as much again",
+    "named": "the diagnosis of the changed run proves this cause",
+    "found": "what is read again shows it",
+    "clear": "what is read again does not show it",
+}
+"""What an experiment may show of a cause.  The last two are of experiments that only look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +164,11 @@ class Experiment:
 
     question: str
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """What to run: ``env``, ``ranks``, ``command`` … as the runner understands it."""
+    """What is changed in the same small job, in the words of `runs.changed`; or ``look``: what is read again."""
     predicts: Mapping[str, str] = field(default_factory=dict)
-    """cause id → what will be seen if that cause is the right one."""
+    """cause id → what will be seen if that cause is the right one, in words."""
+    expects: Mapping[str, str] = field(default_factory=dict)
+    """The same for a machine: cause id → one of `OUTCOMES`."""
 
 
 Evidence = Event | Fact | Measurement

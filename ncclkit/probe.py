@@ -194,7 +194,7 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     try:
         launch = slurm.run if slurm.nodes() > 1 else local.run
         with _writing(folder):
-            await launch(argv, plan.ranks, env, plan.deadline, folder, plan.python, keep)
+            await launch(argv, plan.ranks, env, plan.deadline, folder, plan.python, keep, plan.unset, plan.restarts)
     finally:
         run = _outcome(case, plan, folder, records, time.monotonic() - started)
     return run

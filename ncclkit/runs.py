@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ncclkit.bandwidth import Expectation
-from ncclkit.model import Measurement
+from ncclkit.model import Measurement, NcclkitError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,56 @@ class Plan:
     ops: tuple[str, ...] = ()
     split: int = 1
     """Hosts that the ranks of one host pretend to be on."""
+    unset: tuple[str, ...] = ()
+    """Variables of this process that the ranks do not inherit."""
+    restarts: int = 0
+    """How often torchrun may start all ranks again after one has failed."""
+
+
+SMALL = "8,64,512,4096,32768,262144"
+"""Message sizes in bytes of a live test that only asks whether it works."""
+
+
+def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
+    """The same small job with one thing changed; the words that experiments and advice use.
+
+    ``env``: variables to set; ``unset``: variables to take away; ``ranks``: how many; ``timeout``: the factor by which
+    collectives may take longer; ``restarts``: how often torchrun starts the job again; ``ladder``: first each rank
+    alone and every pair; ``minimal``: the live test in place of the job, with the same ranks and variables; ``mend``:
+    the cause whose bug the job of the lab does in the right way.  Raises NcclkitError for any other word.
+    """
+    strange = sorted(change.keys() - {"env", "unset", "ranks", "timeout", "restarts", "ladder", "minimal", "mend"})
+    if strange:
+        raise NcclkitError(f"A small job cannot be changed by {strange[0]!r}; see `ncclkit.runs.changed` for the words.")
+    argv, factor = list(plan.argv), float(change.get("timeout", 1))
+    limit = float(_option(argv, "--timeout", "30")) * factor
+    if change.get("minimal") and argv[0] != "collective":
+        argv = ["collective", "--backend", plan.backend, "--sizes", SMALL]
+    argv = [*_without(argv, "--timeout"), "--timeout", f"{limit:g}"]
+    if change.get("ladder") and argv[0] == "collective" and "--ladder" not in argv:
+        argv.append("--ladder")
+    if "mend" in change and argv[0] != "collective":
+        argv += ["--mend", str(change["mend"])]
+    gone = frozenset(change.get("unset", ()))
+    env = {name: value for name, value in plan.env.items() if name not in gone} | dict(change.get("env", {}))
+    return replace(
+        plan,
+        argv=tuple(argv),
+        ranks=int(change.get("ranks", plan.ranks)),
+        deadline=plan.deadline + limit - limit / factor,
+        env=env,
+        unset=tuple(sorted({*plan.unset, *gone} - env.keys())),
+        restarts=int(change.get("restarts", plan.restarts)),
+    )
+
+
+def _option(argv: list[str], name: str, default: str) -> str:
+    return argv[argv.index(name) + 1] if name in argv else default
+
+
+def _without(argv: list[str], name: str) -> list[str]:
+    at = argv.index(name) if name in argv else len(argv)
+    return argv[:at] + argv[at + 2 :]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

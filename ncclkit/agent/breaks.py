@@ -43,6 +43,10 @@ class Job:
         if self.options.fault in DURING and self.rank == self.guilty:
             DURING[self.options.fault](self)
 
+    def mended(self, cause):
+        """Whether the job shall do the right thing where its bug is of this cause; a wrong diagnosis mends nothing."""
+        return self.options.mend == cause
+
     def synchronize(self):
         """Wait for the device, as reading the loss does in a real training loop."""
         if self.device.type == "cuda":
@@ -58,6 +62,7 @@ def add_options(parser):
     parser.add_argument("--rank", type=int, help="the guilty one; 1 where a fault needs one and none is named")
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--mend", metavar="CAUSE", help="do it right where the bug is of this cause (see causes.md)")
     parser.add_argument("--one-gpu", action="store_true", help="the guilty rank, or every rank, uses GPU 0")
 
 

@@ -31,12 +31,15 @@ async def run(
     folder: Path,
     python: str,
     on_record: OnRecord = lambda record: None,
+    unset: Sequence[str] = (),
+    restarts: int = 0,
 ) -> list[Record]:
     """Start ``agent.pyz <argv>`` on `ranks` ranks; returns every wire record, the last one of kind ``end``.
 
-    argv: agent verb and its options; env: variables set on top of this process's own; deadline: seconds until the
-    guard collects evidence and ends the run; folder: the run folder; python: the training interpreter.  When this
-    returns, is cancelled or raises, everything it started is dead.
+    argv: agent verb and its options; env: variables set on top of this process's own, less those of `unset`; deadline:
+    seconds until the guard collects evidence and ends the run; folder: the run folder; python: the training
+    interpreter; restarts: how often torchrun may start all ranks again.  When this returns, is cancelled or raises,
+    everything it started is dead.
     """
     agent = await asyncio.to_thread(pack, folder)
     torchrun = [
@@ -48,9 +51,10 @@ async def run(
         "127.0.0.1",
         "--nproc-per-node",
         str(ranks),
+        *(("--max-restarts", str(restarts)) if restarts else ()),
         str(agent),
     ]
-    return await guarded([*torchrun, *argv], env, deadline, folder, python, on_record)
+    return await guarded([*torchrun, *argv], env, deadline, folder, python, on_record, unset)
 
 
 async def facts(
@@ -63,14 +67,21 @@ async def facts(
 
 
 async def guarded(
-    command: Sequence[str], env: Mapping[str, str], deadline: float, folder: Path, python: str, on_record: OnRecord
+    command: Sequence[str],
+    env: Mapping[str, str],
+    deadline: float,
+    folder: Path,
+    python: str,
+    on_record: OnRecord,
+    unset: Sequence[str] = (),
 ) -> list[Record]:
     """Run a command under ``agent.pyz guard``: records go to ``wire.jsonl``, all other output to ``launcher.log``.
 
-    Besides `env`, only the variable `TAG` is set.
+    Besides `env`, only the variable `TAG` is set; those of `unset` are not inherited.
     """
     agent = folder / "agent.pyz"
-    environ = {**os.environ, **env, TAG: uuid.uuid4().hex}
+    inherited = {name: value for name, value in os.environ.items() if name not in unset}
+    environ = {**inherited, **env, TAG: uuid.uuid4().hex}
     try:
         guard = await asyncio.create_subprocess_exec(
             python,

@@ -33,12 +33,16 @@ async def run(
     folder: Path,
     python: str,
     on_record: OnRecord = lambda record: None,
+    unset: Sequence[str] = (),
+    restarts: int = 0,
 ) -> list[Record]:
     """As `local.run`, on every node of the allocation; `folder` must lie on storage that all nodes share.
 
     ranks: over all nodes, a multiple of the number of nodes.
     """
     count = nodes()
+    if restarts:
+        raise NcclkitError("Under Slurm the live test does not restart a job; use one node, or sbatch --requeue.")
     if count == 0 or shutil.which("srun") is None:
         raise NcclkitError("There is no Slurm allocation here; get one with salloc, or start this inside sbatch.")
     if ranks % count:
@@ -52,7 +56,7 @@ async def run(
         deadline - 10 if deadline > 30 else deadline / 2
     )  # each node looks at its own ranks before the whole run is ended
     node = [python, str(agent), "node", str(folder), str(own), str(count), str(ranks // count), head, str(port)]
-    return await guarded([*srun, *node, *argv], env, deadline, folder, python, on_record)
+    return await guarded([*srun, *node, *argv], env, deadline, folder, python, on_record, unset)
 
 
 async def facts(
