@@ -1,18 +1,20 @@
 """``python -m ncclkit.agent VERB …`` or ``python agent.pyz VERB …``."""
 
 import importlib
+import pkgutil
 import sys
 
-from . import wire
+from . import stories, wire
 
 VERBS = ("facts", "record", "collective", "train", "guard", "node", "attach", "connect")
+STORIES = tuple("stories." + module.name for module in pkgutil.iter_modules(stories.__path__))
 
 
 def main(argv=None):
     """Run one verb; exit status 2 for a verb that does not exist."""
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] not in VERBS:
-        sys.stderr.write("agent: say one of: %s\n" % ", ".join(VERBS))
+    if not argv or argv[0] not in VERBS + STORIES:
+        sys.stderr.write("agent: say one of: %s\n" % ", ".join(VERBS + STORIES))
         return 2
     if argv[0] == "facts":
         return _facts(argv[1:])
