@@ -1,0 +1,191 @@
+"""What each verb of the command does: from its options to an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ncclkit.model import Fact, NcclkitError, to_json
+
+if TYPE_CHECKING:
+    from ncclkit.case import Case
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but for newline and tab, marks that turn the writing direction, bytes that are no UTF-8."""
+
+
+def say(text: str, file: TextIO | None = None) -> None:
+    """Print text that may quote logs or names: what could steer a terminal is written as its code, as JSON does."""
+    print(CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text), file=file)
+
+
+def _case(options: argparse.Namespace) -> Case:
+    from ncclkit.case import Case
+
+    return Case.open(options.case)
+
+
+def diagnose(options: argparse.Namespace) -> int:
+    """Judge what a job left behind."""
+    from ncclkit import evidence, storage
+    from ncclkit.case import Case
+    from ncclkit.diagnose import diagnose
+    from ncclkit.evidence.tally import tally
+
+    stdin = sys.stdin.buffer if "-" in options.paths else None
+    reading = evidence.read(options.paths, stdin=stdin, helped=True)
+    case = Case()
+    case.events, case.inputs = list(reading.events), list(reading.inputs)
+    case.facts, case.measurements = list(reading.facts), list(reading.measurements)
+    for path in map(Path, options.paths):  # a case folder brings the facts of its host along
+        case.facts += storage.read_records(Fact, path / "facts.jsonl") if path.is_dir() else []
+    found = diagnose(case)
+    for problem in reading.problems:
+        say(f"ncclkit: {problem}", sys.stderr)
+    if options.json:
+        say(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
+        return found.exit_code
+    say(f"ncclkit: {tally(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
+    say(found.text())
+    return found.exit_code
+
+
+def inspect(options: argparse.Namespace) -> int:
+    """Read the facts of this host, or of an allocation."""
+    from ncclkit import probe
+    from ncclkit.consistency import compare
+    from ncclkit.diagnose import diagnose
+
+    case = asyncio.run(probe.inspect(_case(options), options.train_python))
+    found, hosts = diagnose(case), compare(case.facts)
+    if options.json:
+        say("\n".join(to_json(fact) for fact in case.facts))
+    else:
+        say(hosts.text() if len(hosts.hosts) > 1 else "\n".join(str(fact) for fact in case.facts))
+        say("\n" + found.text())
+    return found.exit_code or int(hosts.broken)
+
+
+def _choices(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("ranks", "backend", "deadline", "largest", "op", "dtype", "ladder", "split")
+    chosen = {name: getattr(options, name) for name in names if getattr(options, name, None) is not None}
+    return chosen | {"python": options.train_python}
+
+
+def _pairs(items: Sequence[str]) -> dict[str, str]:
+    for item in items:
+        if "=" not in item:
+            raise NcclkitError(f"{item!r} is no variable; write NAME=VALUE.")
+    return dict(item.split("=", 1) for item in items)
+
+
+def probe(options: argparse.Namespace) -> int:
+    """Run the live test."""
+    from ncclkit import ladder, probe
+
+    case = _case(options)
+    run = asyncio.run(probe.probe(case, _narrate, env=_pairs(options.env), **_choices(options)))
+    if options.json:
+        say("\n".join(to_json(m) for m in run.measurements))
+    else:
+        told = [ladder.ladder(case).say] if options.ladder else []
+        say("\n".join([*(str(m) for m in run.measurements), *told, run.say, f"Run folder: {run.folder}"]))
+    return 0 if run.reason == "done" else 1
+
+
+def _narrate(record: dict[str, Any]) -> None:
+    """Progress on stderr, so that stdout stays the result."""
+    if record["kind"] == "phase" and record.get("rank") == 0:
+        say(f"  rank 0: {record['phase']} {record.get('bytes', '')}", file=sys.stderr)
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Compare variables in alternating runs."""
+    from ncclkit import tune
+
+    variants = [_pairs(setting.split(",")) for setting in options.settings]
+    results = asyncio.run(tune.sweep(_case(options), variants, options.pairs, **_choices(options)))
+    say("\n".join(to_json(result) if options.json else result.say for result in results))
+    return 0
+
+
+def connect(options: argparse.Namespace) -> int:
+    """Test the ways between hosts."""
+    from ncclkit import connect
+
+    return connect.command(_case(options), options, say)
+
+
+def lab(options: argparse.Namespace) -> int:
+    """Break a small job and diagnose it."""
+    from ncclkit import faults, recording
+    from ncclkit.diagnose import diagnose
+
+    if options.list or not options.fault:
+        say("\n".join(f"{f.name:15} {f.says} (cause: {f.cause or 'none'})" for f in faults.FAULTS.values()))
+        return 0
+    say(
+        f"This run: {faults.fault(options.fault).says}. It touches only its own processes and {options.case}.",
+        file=sys.stderr,
+    )
+    case = _case(options)
+    choices = {name: value for name, value in _choices(options).items() if name != "largest"}
+    run = asyncio.run(faults.break_it(case, options.fault, on_record=_narrate, **choices))
+    if options.record:
+        recording.bundle(run, options.record, {"host": "lab"})
+    found = diagnose(case)
+    say(
+        json.dumps(found.to_dict(case.inputs), indent=1, default=str)
+        if options.json
+        else f"{run.say}\n\n{found.text()}"
+    )
+    return found.exit_code
+
+
+def attach(options: argparse.Namespace) -> int:
+    """Look at a job that hangs now."""
+    from ncclkit import evidence
+    from ncclkit.agent import attach, processes
+    from ncclkit.diagnose import diagnose
+
+    case = _case(options)
+    folder = case.new_run("attach")
+    ranks = processes.ranks(options.pid or list(processes.parents()))
+    if not ranks:
+        raise NcclkitError("No process of this user has a RANK in its environment; name the ranks with --pid.")
+    problems = attach.collect(str(folder), ranks, ours=False)
+    if not [*folder.glob("*_rank*"), *folder.glob("ras*")]:
+        raise NcclkitError(f"No rank could be looked at: {problems[0]}.")
+    for problem in problems:
+        say(f"ncclkit: {problem}", file=sys.stderr)
+    reading = evidence.read([folder])
+    found = diagnose(case.add(reading.events).save())
+    say(json.dumps(found.to_dict(reading.inputs), indent=1, default=str) if options.json else found.text())
+    return found.exit_code
+
+
+def report(options: argparse.Namespace) -> int:
+    """Run a notebook headless, as one HTML file."""
+    from ncclkit import report
+
+    path = report.notebook(options.notebook)
+    parameters = report.literals(_pairs(options.p), path)
+    if options.train_python:
+        parameters["train_python"] = options.train_python
+    html = report.make(path, Path(options.case), parameters, redact=options.redact)
+    say(f"Report: {html}\nCase folder: {html.parent}")
+    return 0
+
+
+def open(options: argparse.Namespace) -> int:
+    """Start JupyterLab."""
+    from ncclkit import jupyter, report
+
+    jupyter.open_lab(report.notebook(options.notebook), port=options.port)
+    return 0
