@@ -5,6 +5,7 @@
       facts.jsonl  events.parquet  measurements.jsonl  findings.json
       runs/<n>-<name>/  plan.json status.json wire.jsonl rank*.log launcher.log
                         fr_rank_* ras*.* stacks_rank*.txt
+      experiments/<n>-<cause>/  trial.json, and in .case/ the runs of that experiment or fix
       inputs.json       which files were read, their size and digest
       report.html
 
@@ -169,13 +170,19 @@ class Case:
             if m and m["runs"] in ours:
                 last[m["name"] == TEST] = max(last[m["name"] == TEST], int(m["n"]))
 
+        def tried(event: Event) -> bool:
+            """Whether a trial is about the last run, or about no run of ours."""
+            subject = str(event.data.get("subject") or "")
+            return not subject or subject.split("-")[0] == str(last[False])
+
         def current(event: Event, run: re.Match[str]) -> bool:
             test = run["name"] == TEST
             return int(run["n"]) == last[test] and event.kind.startswith("connect.") == test
 
         scope = Case()
         scope.facts, scope.measurements, scope.inputs = self.facts, self.measurements, self.inputs
-        scope.events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
+        events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
+        scope.events = _last_attempt([e for e in events if not e.kind.startswith("experiment.") or tried(e)])
         return scope
 
     def save(self) -> Case:
@@ -205,3 +212,11 @@ class Case:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def _last_attempt(events: list[Event]) -> list[Event]:
+    """Without what ranks of our own runs said before torchrun started them again: the job is as its last attempt is."""
+    phases = [e for e in events if e.kind == "worker.phase" and isinstance(e.data.get("attempt"), int)]
+    last = max((e.data["attempt"] for e in phases), default=0)
+    begun = [e.time for e in phases if e.time is not None and e.data["attempt"] == last]
+    return [e for e in events if not begun or e.time is None or e.time >= min(begun)]

@@ -58,6 +58,11 @@ def _add_diagnose(parsers: Any) -> None:
         help="file, folder, quoted pattern ('logs/*.out') or Slurm job id; - reads standard input",
     )
     verb.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    verb.add_argument(
+        "--check", action="store_true", help="run the experiments that decide, and the fix, on small jobs"
+    )
+    verb.add_argument("--case", default="case", help="the case folder that keeps what --check did (default: ./case)")
+    verb.add_argument("--train-python", help="the training interpreter for --check (default: this one)")
     verb.set_defaults(verb=verbs.diagnose)
 
 
@@ -77,6 +82,7 @@ def _add_live(parsers: Any) -> None:
     connect.set_defaults(verb=verbs.connect)
     lab = parsers.add_parser("lab", help="break a small training job on purpose, then diagnose it")
     lab.add_argument("fault", nargs="?", metavar="FAULT")
+    lab.add_argument("--check", action="store_true", help="then run the experiments that decide, and the fix")
     lab.add_argument("--list", action="store_true", help="the faults, and what each one does")
     lab.add_argument("--record", metavar="DIR", type=Path, help="keep what the job left behind, with the truth, in DIR")
     lab.set_defaults(verb=verbs.lab)

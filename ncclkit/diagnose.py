@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any
 
+from ncclkit import trials
 from ncclkit.case import Case
 from ncclkit.causes import Cause, catalogue
 from ncclkit.model import SCHEMA, Advice, Evidence, Fact, Finding, cite, unknown
@@ -81,7 +82,7 @@ class Diagnosis:
 def diagnose(case: Case) -> Diagnosis:
     """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
     scope = case.latest()
-    verdicts = [judge(name, cause, scope) for name, cause in catalogue().items()]
+    verdicts = trials.weigh([judge(name, cause, scope) for name, cause in catalogue().items()], scope.events)
     findings = rank([verdict for verdict in verdicts if verdict.verdict == "found"])
     result = Diagnosis(
         tuple(findings),
@@ -107,7 +108,8 @@ def judge(name: str, cause: Cause, case: Case) -> Finding:
 def rank(findings: Sequence[Finding]) -> list[Finding]:
     """Best root first: what another one explains stands below it; then by strength; then by how much it explains.
 
-    A finding explains another of its strength or less; one that is merely possible explains nothing.  What is
+    A finding explains another of its strength or less, and a likely one a proven lateness of the very same ranks: that
+    they were late is no reason, only what it did to the others.  One that is merely possible explains nothing.  What is
     explained by a stronger one and rests on the very same line adds nothing and is left out.  What the facts of hosts
     alone tell is a risk: it explains no other risk, and stands below what a job itself has said as firmly.
     """
@@ -119,7 +121,8 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
 
     def roots(finding: Finding) -> list[Finding]:
         name = finding.cause
-        above = [f for f in findings if name in explains[f.cause] and power[f.cause] >= max(power[name], 2)]
+        least = {f.cause: 2 if _reason(f, finding) else max(power[name], 2) for f in findings}
+        above = [f for f in findings if name in explains[f.cause] and power[f.cause] >= least[f.cause]]
         above = [f for f in above if not {name, f.cause} <= risks]
         return [f for f in above if not (f.cause in explains[name] and power[f.cause] == power[name])]
 
@@ -136,6 +139,12 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
 
     kept = [finding for finding in findings if not said(finding)]
     return sorted(kept, key=order)
+
+
+def _reason(finding: Finding, late: Finding) -> bool:
+    """True when a finding speaks of the very ranks that were merely seen to be late."""
+    ranks = finding.culprits.get("ranks")
+    return late.cause == "slow_rank" and bool(ranks) and ranks == late.culprits.get("ranks")
 
 
 def _same_place(one: Evidence, two: Evidence) -> bool:

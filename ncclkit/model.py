@@ -156,6 +156,13 @@ OUTCOMES = {
     "clear": "what is read again does not show it",
 }
 """What an experiment may show of a cause.  The last two are of experiments that only look."""
+MOVES = {
+    "proven": "of all that were asked, it alone fits",
+    "supported": "it fits, and so do others",
+    "refuted": "it does not fit",
+    "open": "this experiment could not tell",
+}
+"""What an experiment says of a cause."""
 
 
 @dataclass(frozen=True, slots=True)

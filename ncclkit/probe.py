@@ -14,14 +14,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ncclkit import bandwidth, evidence
-from ncclkit.agent import operations
+from ncclkit.agent import operations, wire
 from ncclkit.agent.facts import redact
 from ncclkit.case import Case
-from ncclkit.launch import local, slurm
+from ncclkit.launch import local, namespaces, slurm
 from ncclkit.model import Fact, Measurement, NcclkitError, from_dict
 from ncclkit.runs import Plan, Run
 from ncclkit.storage import write
@@ -192,7 +193,8 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
         on_record(_finish(record, plan) if record["kind"] == "measure" else record)
 
     try:
-        launch = slurm.run if slurm.nodes() > 1 else local.run
+        launch: Callable[..., Any] = slurm.run if slurm.nodes() > 1 else local.run
+        launch = partial(namespaces.run, net=plan.net) if plan.net else launch
         with _writing(folder):
             await launch(argv, plan.ranks, env, plan.deadline, folder, plan.python, keep, plan.unset, plan.restarts)
     finally:
@@ -213,7 +215,8 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
-    hosts = max(1, slurm.nodes()) * plan.split
+    hosts = int(plan.net.get("hosts", max(1, slurm.nodes()) * plan.split))
+    case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     made = [_finish(record, plan) for record in records if record["kind"] == "measure"]
     limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts) for op in {m["op"] for m in made}}
     every = {"hosts": hosts, "run": folder.name, "env": redact.clean(dict(plan.env))}
@@ -225,6 +228,17 @@ def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]]
     case.save()
     end = next((r for r in records if r["kind"] == "end"), {"reason": "cancelled"})
     return Run(plan, folder, end["reason"], seconds, measured, expectation, _problem(records))
+
+
+def reread(case: Case, folder: Path, plan: Plan) -> Run:
+    """A run of this case as its folder tells it; `plan` is what it was asked to do."""
+    wired = folder / "wire.jsonl"
+    lines = wired.read_bytes().splitlines() if wired.exists() else []
+    records = [record for record in map(wire.parse, lines) if record is not None]
+    end = next((r for r in records if r["kind"] == "end"), {"reason": "cancelled"})
+    seconds = float(records[-1]["t"] - records[0]["t"]) if records else 0.0
+    measured = tuple(m for m in case.measurements if m.run == folder.name)
+    return Run(plan, folder, end["reason"], seconds, measured, None, _problem(records))
 
 
 def _finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:

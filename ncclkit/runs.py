@@ -33,6 +33,8 @@ class Plan:
     """Variables of this process that the ranks do not inherit."""
     restarts: int = 0
     """How often torchrun may start all ranks again after one has failed."""
+    net: Mapping[str, Any] = field(default_factory=dict)
+    """The network of pretended hosts on which the ranks run (`networks`); empty: this host."""
 
 
 SMALL = "8,64,512,4096,32768,262144"
@@ -49,7 +51,9 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     """
     strange = sorted(change.keys() - {"env", "unset", "ranks", "timeout", "restarts", "ladder", "minimal", "mend"})
     if strange:
-        raise NcclkitError(f"A small job cannot be changed by {strange[0]!r}; see `ncclkit.runs.changed` for the words.")
+        raise NcclkitError(
+            f"A small job cannot be changed by {strange[0]!r}; see `ncclkit.runs.changed` for the words."
+        )
     argv, factor = list(plan.argv), float(change.get("timeout", 1))
     limit = float(_option(argv, "--timeout", "30")) * factor
     if change.get("minimal") and argv[0] != "collective":
@@ -57,7 +61,7 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     argv = [*_without(argv, "--timeout"), "--timeout", f"{limit:g}"]
     if change.get("ladder") and argv[0] == "collective" and "--ladder" not in argv:
         argv.append("--ladder")
-    if "mend" in change and argv[0] != "collective":
+    if "mend" in change and ("--fault" in argv or argv[0] != "collective"):
         argv += ["--mend", str(change["mend"])]
     gone = frozenset(change.get("unset", ()))
     env = {name: value for name, value in plan.env.items() if name not in gone} | dict(change.get("env", {}))

@@ -15,6 +15,8 @@ from ncclkit.model import Fact, NcclkitError, to_json
 
 if TYPE_CHECKING:
     from ncclkit.case import Case
+    from ncclkit.diagnose import Diagnosis
+    from ncclkit.trials import Trial
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for newline and tab, marks that turn the writing direction, bytes that are no UTF-8."""
@@ -40,7 +42,7 @@ def diagnose(options: argparse.Namespace) -> int:
 
     stdin = sys.stdin.buffer if "-" in options.paths else None
     reading = evidence.read(options.paths, stdin=stdin, helped=True)
-    case = Case()
+    case = _checked(options) if options.check else Case()
     case.events, case.inputs = list(reading.events), list(reading.inputs)
     case.facts, case.measurements = list(reading.facts), list(reading.measurements)
     for path in map(Path, options.paths):  # a case folder brings the facts of its host along
@@ -48,12 +50,38 @@ def diagnose(options: argparse.Namespace) -> int:
     found = diagnose(case)
     for problem in reading.problems:
         say(f"ncclkit: {problem}", sys.stderr)
+    if options.check:
+        found = _close(case, options)
     if options.json:
         say(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
         return found.exit_code
     say(f"ncclkit: {tally(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
     say(found.text())
     return found.exit_code
+
+
+def _checked(options: argparse.Namespace) -> Case:
+    """The case that keeps the experiments: the folder that was named, where that is one, else that of ``--case``."""
+    first = Path(options.paths[0])
+    if len(options.paths) == 1 and (first / "case.json").exists():
+        options.case = str(first)
+    return _case(options)
+
+
+def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
+    """Ask what the suspects leave open, apply the fix, and say on stderr what came out; the verdict as it is then."""
+    from ncclkit import experiment
+    from ncclkit.diagnose import diagnose
+
+    def told(trial: Trial) -> None:
+        say(f"{'Checked' if trial.kind == 'check' else 'Fix tried'}: {trial.say}", sys.stderr)
+
+    say(f"ncclkit: small jobs run now, in {case.path}; Ctrl-C ends them.", sys.stderr)
+    try:
+        asyncio.run(experiment.close(case, told, python=options.train_python, on_record=_narrate))
+    except NcclkitError as error:  # what was found stays to be said
+        say(f"ncclkit: {error}", sys.stderr)
+    return diagnose(case)
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -139,7 +167,7 @@ def lab(options: argparse.Namespace) -> int:
     run = asyncio.run(faults.break_it(case, options.fault, on_record=_narrate, **choices))
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
-    found = diagnose(case)
+    found = _close(case, options) if options.check else diagnose(case)
     say(
         json.dumps(found.to_dict(case.inputs), indent=1, default=str)
         if options.json

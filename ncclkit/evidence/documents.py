@@ -8,7 +8,7 @@ import re
 from typing import Any, BinaryIO
 
 from ncclkit.agent import wire
-from ncclkit.evidence import hostfacts, records
+from ncclkit.evidence import hostfacts, records, strips
 from ncclkit.evidence.flight import dumps, pickles
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
@@ -33,8 +33,9 @@ def read(part: Part, head: bytes, text: Text) -> bytes | None:
         part.kind = "wire"
         _wire(part, io.BufferedReader(Joined(head, text)))
         return None
-    if head.startswith(STRIP):  # numbers for a view, once a second
+    if head.startswith(STRIP):
         part.kind = "watch"
+        part.events, part.lines = strips.read(io.BufferedReader(Joined(head, text)), part.path)
         return None
     if kineto.is_trace(head):
         part.kind, part.events = "kineto", kineto.read(head, text.read, part.path)
@@ -80,6 +81,8 @@ def _value(part: Part, value: Any) -> bool:
         part.kind, part.events = "ras", part.report.events()
     elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
         part.kind, part.events = "status", list(records.from_status(value, part.path))
+    elif isinstance(value, dict) and "trial" in value and "verdicts" in value:
+        part.kind, part.events = "trial", list(records.from_trial(value, part.path))
     elif isinstance(value, dict) and isinstance(value.get("ranks"), int):
         part.kind, part.events = "plan", list(records.from_plan(value, part.path))
     elif isinstance(value, list) and value and isinstance(value[0], dict) and "frames" in value[0]:

@@ -12,7 +12,7 @@ from ncclkit.agent.facts import redact
 from ncclkit.evidence.grammars.grammar import clip
 from ncclkit.evidence.jobs import links
 from ncclkit.evidence.kinds import KINDS
-from ncclkit.model import Event
+from ncclkit.model import MOVES, Event
 
 SKIPPED = frozenset({"fact", "measure"})
 """Records that are facts and measurements, not events."""
@@ -97,6 +97,16 @@ def from_status(value: Mapping[str, Any], path: str) -> Iterator[Event]:
     text = f"the run ended: {reason}{f' ({say})' if say else ''}"
     data = {"reason": reason, "exitcode": value.get("exitcode"), "say": say}
     yield Event("run.end", clip(text), path, 0, _moment(ended), data=_finite(data))
+
+
+def from_trial(value: Mapping[str, Any], path: str) -> Iterator[Event]:
+    """What an experiment or a fix showed (`ncclkit.trials`): nothing of it is taken on trust but known words."""
+    kind, verdicts = f"experiment.{value.get('trial')}", value.get("verdicts")
+    if kind not in KINDS or not isinstance(verdicts, dict):
+        return
+    told = {str(cause): move for cause, move in verdicts.items() if isinstance(move, str) and move in MOVES}
+    words = {name: str(value.get(name) or "")[:500] for name in ("cause", "subject", "question", "observed")}
+    yield Event(kind, clip(str(value.get("say") or "")), path, 0, data=words | {"verdicts": told})
 
 
 def from_plan(value: Mapping[str, Any], path: str) -> Iterator[Event]:

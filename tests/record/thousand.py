@@ -32,6 +32,20 @@ COMM = "0x9a5e3c01d2b4f677"
 TORCH = "/env/lib/python3.12/site-packages/torch/distributed"
 
 
+def healthy(folder: Path, ranks: int) -> Path:
+    """Write ``rank<N>.log`` of the same job, which nothing and nobody stopped."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in range(ranks):
+        host, gpu, pid = rank // LOCAL, rank % LOCAL, _pid(rank)
+        begun = [line for line in _begun(rank, ranks) if "P2P_DISABLE" not in line and " via SHM" not in line]
+        steps = [f"step {step} loss {4 / (step + 1):.4f}" for step in range(0, LAST // 3, 5)]
+        ident = f"comm 0x{0x3C000000 + rank:x} rank {rank} nranks {ranks} cudaDev {gpu} busId {_bus(gpu)}"
+        place = f"[{_clock(host, 900):%Y-%m-%d %H:%M:%S}] node-{host:03d}:{pid}:{pid} [{gpu}] NCCL INFO"
+        done = f"{place} {ident} - Destroy COMPLETE"
+        (folder / f"rank{rank}.log").write_text("".join(f"{line}\n" for line in [*begun, *steps, done]))
+    return folder
+
+
 def write(folder: Path, ranks: int = RANKS, stuck: int = STUCK) -> Path:
     """Write ``rank<N>.log``, ``fr_rank_<N>`` and the stuck rank's stack into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,6 +59,14 @@ def write(folder: Path, ranks: int = RANKS, stuck: int = STUCK) -> Path:
 
 def log(rank: int, ranks: int, stuck: int) -> Iterator[str]:
     """The lines of one rank, as it would print them with NCCL_DEBUG=INFO and time stamps on."""
+    yield from _begun(rank, ranks)
+    yield from (f"step {step} loss {4 / (step + 1):.4f}" for step in range(0, LAST // 3, 5))
+    prefix = f"[rank{rank}]:[E{{}} ProcessGroupNCCL.cpp:{{}}]"
+    yield from _dumped(rank, stuck, prefix) if rank == stuck else _timed_out(rank, prefix)
+
+
+def _begun(rank: int, ranks: int) -> Iterator[str]:
+    """What NCCL says until the first collective."""
     host, gpu, pid = rank // LOCAL, rank % LOCAL, _pid(rank)
     ident = f"comm 0x{0x3C000000 + rank:x} rank {rank} nranks {ranks} cudaDev {gpu} nvmlDev {gpu} busId {_bus(gpu)}"
     group = ident.replace("0x3c", "0x5c").replace(
@@ -69,9 +91,6 @@ def log(rank: int, ranks: int, stuck: int) -> Iterator[str]:
     ]
     for seconds, text in said:
         yield f"[{_clock(host, seconds):%Y-%m-%d %H:%M:%S}] node-{host:03d}:{pid}:{pid} [{gpu}] NCCL INFO {text}"
-    yield from (f"step {step} loss {4 / (step + 1):.4f}" for step in range(0, LAST // 3, 5))
-    prefix = f"[rank{rank}]:[E{{}} ProcessGroupNCCL.cpp:{{}}]"
-    yield from _dumped(rank, stuck, prefix) if rank == stuck else _timed_out(rank, prefix)
 
 
 def _timed_out(rank: int, prefix: str) -> Iterator[str]:

@@ -1,0 +1,280 @@
+"""The closed loop: the experiment that tells the suspects apart, then the fix, on the same small job.
+
+The subject of a trial is the last run of the case that was ours, a run of the lab or the live test, and it is run
+again with one thing changed.  A job of somebody else cannot be run again from here: a live test with its variables
+stands in for it, and where that does not fail in the same way, nothing follows and the answer says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ncclkit import evidence, outcomes, pretended, probe, subject
+from ncclkit.case import Case
+from ncclkit.diagnose import Diagnosis, diagnose
+from ncclkit.model import Advice, Experiment, Finding, NcclkitError
+from ncclkit.outcomes import Arm
+from ncclkit.runs import Plan, changed
+from ncclkit.trials import FOLDER, NAME, Trial, keep, trials
+
+__all__ = ["check", "close", "fix", "trials"]
+
+OnRecord = Callable[[dict[str, Any]], None]
+OnTrial = Callable[[Trial], None]
+ROUNDS = 3
+"""Experiments that `close` makes at most before a fix, and fixes that it tries at most."""
+STAND_IN = 1 << 20
+"""Largest message of the live test that stands in for a job, in bytes."""
+
+
+async def check(
+    case: Case,
+    cause: str = "",
+    *,
+    python: str | None = None,
+    deadline: float = 120.0,
+    on_record: OnRecord = lambda record: None,
+) -> Trial:
+    """Run the experiment of one finding, and move the verdicts by what it shows.
+
+    cause: whose experiment (default: the one that tells most of the suspects apart); python: the training interpreter;
+    deadline: seconds for each run.  Raises NcclkitError in one sentence where there is nothing to ask.
+    """
+    verdict = diagnose(case)
+    finding = _asked(verdict, cause, trials(case))
+    experiment = finding.next
+    assert experiment is not None
+    started, room = time.monotonic(), _room(case, finding.cause)
+    if "look" in experiment.plan:
+        return await _look(case, finding, experiment, room, python)
+    before, name = await _subject(case, verdict, room, python, deadline, on_record)
+    after = await _run(room, changed(before.run.plan, experiment.plan), on_record)
+    seen, usable = outcomes.observed(before, after, experiment), bool(name) or outcomes.comparable(before, finding)
+    moves = dict.fromkeys(experiment.expects, "open")
+    if usable:
+        moves = outcomes.verdicts(experiment, before, after) | outcomes.shown(verdict, before, after)
+    return _kept(
+        case,
+        Trial(
+            "check",
+            finding.cause,
+            experiment.question,
+            dict(experiment.plan),
+            observed=seen,
+            verdicts=moves,
+            say=outcomes.answer(finding, experiment, seen, moves, usable),
+            seconds=round(time.monotonic() - started, 1),
+            folder=_folder(room),
+            subject=name,
+            **_both(before, after),
+        ),
+    )
+
+
+async def fix(
+    case: Case,
+    cause: str = "",
+    *,
+    python: str | None = None,
+    deadline: float = 120.0,
+    on_record: OnRecord = lambda record: None,
+) -> Trial:
+    """Apply the advice on one finding (default: the first) to the same small job, and look whether it works then.
+
+    A job of the lab is told the cause that was *found*, and does right what it does wrong for that cause; so a wrong
+    diagnosis mends nothing.  Raises NcclkitError where the advice is nothing that a machine can do.
+    """
+    verdict = diagnose(case)
+    finding = _named(verdict, cause)
+    started, room = time.monotonic(), _room(case, finding.cause)
+    before, name = await _subject(case, verdict, room, python, deadline, on_record)
+    change = _remedy(finding, before.run.plan)
+    after = await _run(room, changed(before.run.plan, change), on_record)
+    still, shown = (finding.cause in {f.cause for f in arm.diagnosis.findings} for arm in (after, before))
+    well = after.well and not still
+    # that a second attempt works tells only that the first was unlucky, whatever the reason
+    move = ("proven" if change.keys() - {"restarts"} else "supported") if well and shown else "open"
+    return _kept(
+        case,
+        Trial(
+            "fix",
+            finding.cause,
+            f"Does the same job work after this: {_remedy_words(finding)}",
+            change,
+            observed=outcomes.observed(before, after, None),
+            verdicts={finding.cause: move} | (outcomes.shown(verdict, before, after) if name else {}),
+            say=outcomes.mended(finding, after, well, shown),
+            seconds=round(time.monotonic() - started, 1),
+            folder=_folder(room),
+            subject=name,
+            **_both(before, after),
+        ),
+    )
+
+
+async def close(case: Case, on_trial: OnTrial = lambda trial: None, **choices: Any) -> tuple[Trial, ...]:
+    """Ask until the first cause is proven or nothing is left to ask, then fix it; `choices` as of `check`.
+
+    A fix that does not help is a repetition with everything recorded: what that proves is asked and fixed next.
+    on_trial: told of each trial when it is done; where one cannot be made (NcclkitError), those before it are kept.
+    """
+    made: list[Trial] = []
+    tried: set[str] = set()
+    for _ in range(ROUNDS):
+        async for trial in _ask(case, choices):
+            on_trial(trial)
+            made.append(trial)
+        first = next(iter(diagnose(case).findings), None)
+        if first is None or first.cause in tried:
+            break
+        tried.add(first.cause)
+        made.append(await fix(case, first.cause, **choices))
+        on_trial(made[-1])
+        if made[-1].worked:
+            break
+    return tuple(made)
+
+
+async def _ask(case: Case, choices: Mapping[str, Any]) -> AsyncIterator[Trial]:
+    """Experiments, until the first cause is proven or none is left."""
+    for _ in range(ROUNDS):
+        verdict = diagnose(case)
+        settled = not verdict.findings or verdict.findings[0].strength == "proven"
+        if settled or not _open(verdict, trials(case)):
+            return
+        yield await check(case, **choices)
+
+
+def _asked(verdict: Diagnosis, cause: str, done: tuple[Trial, ...]) -> Finding:
+    """The finding whose experiment is to be made."""
+    if cause:
+        rows = (*verdict.findings, *verdict.unknown)
+        finding = next((row for row in rows if row.cause == cause), None)
+        if finding is None or finding.next is None or not finding.next.expects:
+            what = "was not found here" if finding is None else "has no experiment"
+            raise NcclkitError(f"There is nothing to check: {cause} {what}; here these have one: {_names(verdict)}.")
+        return finding
+    suspects = _open(verdict, done)
+    if not suspects:
+        raise NcclkitError("There is nothing to check: no finding is left whose experiment was not made.")
+    return max(suspects, key=lambda finding: _splits(finding, verdict))  # of equals the first, the better root
+
+
+def _open(verdict: Diagnosis, done: tuple[Trial, ...]) -> list[Finding]:
+    """Findings whose experiment was not made yet."""
+    asked = {trial.question for trial in done if trial.kind == "check"}
+    return [f for f in verdict.findings if f.next and f.next.expects and f.next.question not in asked]
+
+
+def _splits(finding: Finding, verdict: Diagnosis) -> int:
+    """How many different answers the suspects expect of this experiment."""
+    expects = finding.next.expects if finding.next else {}
+    return len({expects[row.cause] for row in verdict.findings if row.cause in expects})
+
+
+def _named(verdict: Diagnosis, cause: str) -> Finding:
+    finding = next((row for row in verdict.findings if cause in ("", row.cause)), None)
+    if finding is None:
+        raise NcclkitError(f"There is nothing to fix: {cause or 'no cause'} was found here.")
+    return finding
+
+
+def _names(verdict: Diagnosis) -> str:
+    return ", ".join(row.cause for row in verdict.findings if row.next and row.next.expects) or "none"
+
+
+def _room(case: Case, cause: str) -> Case:
+    """The case that the runs of one trial get, hidden in the trial's own folder."""
+    if case.path is None or case.read_only:
+        raise NcclkitError("A trial needs a case folder that may be written; open one with Case.open(path).")
+    folder = case.path / FOLDER
+    numbers = [int(path.name.split("-")[0]) for path in folder.glob("*-*") if path.name.split("-")[0].isdigit()]
+    room = Case.open(folder / f"{max(numbers, default=0) + 1}-{cause}" / ".case")
+    room.facts = list(case.facts)
+    return room
+
+
+async def _subject(
+    case: Case, verdict: Diagnosis, room: Case, python: str | None, deadline: float, on_record: OnRecord
+) -> tuple[Arm, str]:
+    """The run that is run again, with its name in the case; or a live test in its place, without one."""
+    if run := subject.last(case, python):
+        return Arm(run, verdict), run.name
+    variables = subject.variables(case)
+    plan = await probe.plan(case, python=python, deadline=deadline, largest=STAND_IN, env=variables)
+    return await _run(room, plan, on_record), ""
+
+
+async def _run(room: Case, plan: Plan, on_record: OnRecord) -> Arm:
+    """Run a plan in the trial's own case."""
+    run = await probe.execute(room, plan, on_record)
+    if run.reason == "cancelled":
+        raise NcclkitError("The experiment was cancelled; the verdicts stay as they were.")
+    return Arm(run, diagnose(room))
+
+
+async def _look(case: Case, finding: Finding, experiment: Experiment, room: Case, python: str | None) -> Trial:
+    """Read the facts again, or test the connections between the hosts, and ask what that says alone."""
+    started, room.facts = time.monotonic(), []
+    await (pretended.again(case, room) if experiment.plan["look"] == "connect" else probe.inspect(room, python))
+    verdict = diagnose(room)
+    seen = {row.cause: str(row.verdict) for row in (*verdict.findings, *verdict.clear)}
+    read = {cause: outcomes.fits(seen.get(cause), expected) for cause, expected in experiment.expects.items()}
+    moves, shown = outcomes.alone(read), seen.get(finding.cause, "nothing")
+    say = outcomes.answer(finding, experiment, shown, moves, usable=True)
+    took, change = round(time.monotonic() - started, 1), dict(experiment.plan)
+    trial = Trial(
+        "check", finding.cause, experiment.question, change, None, None, shown, moves, say, took, _folder(room)
+    )
+    return _kept(case, trial)
+
+
+def _cure(finding: Finding) -> Advice | None:
+    """The first advice that a machine can follow and that mends; variables that only make a job say more do not."""
+    return next(
+        (a for a in finding.advice if a.change or any(not name.startswith(outcomes.TELLING) for name in a.env)), None
+    )
+
+
+def _remedy(finding: Finding, plan: Plan) -> dict[str, Any]:
+    """The change that the advice asks for; of a job of the lab also the cause, whose bug it shall do right."""
+    advice = _cure(finding)
+    change: dict[str, Any] = {}
+    if advice is not None:
+        env = dict(advice.env) | dict(advice.change.get("env", {}))
+        change = dict(advice.change) | ({"env": env} if env else {})
+    if "--fault" in plan.argv or plan.argv[0] != "collective":
+        change["mend"] = finding.cause
+    if not change:
+        do = f": {finding.advice[0].do}" if finding.advice else "."
+        raise NcclkitError(f"What helps against {finding.cause} needs a person{do}")
+    return change
+
+
+def _remedy_words(finding: Finding) -> str:
+    """What was changed, in the words of the advice that asks for it."""
+    advice = _cure(finding) or next(iter(finding.advice), None)
+    return advice.do if advice else f"the job does right what {finding.cause} names"
+
+
+def _both(before: Arm, after: Arm) -> dict[str, Any]:
+    """Of a trial what the two runs say."""
+    said = (before.diagnosis.headline, after.diagnosis.headline)
+    runs = {"before": before.run, "after": after.run}
+    return runs | {"cause_before": before.cause, "cause_after": after.cause, "said": said}
+
+
+def _folder(room: Case) -> Path:
+    assert room.path is not None  # `_room` made it
+    return room.path.parent
+
+
+def _kept(case: Case, trial: Trial) -> Trial:
+    """Keep a trial in the case, as the event that the diagnosis weighs."""
+    keep(trial)
+    case.add(evidence.read([trial.folder / NAME]).events).save()
+    diagnose(case)
+    return trial

@@ -1,0 +1,30 @@
+"""Jobs of any size: a healthy one is left alone, a broken one has its rank named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclkit import evidence
+from ncclkit.case import Case
+from ncclkit.diagnose import Diagnosis, diagnose
+from tests.record import thousand
+
+
+def judged(folder: Path) -> Diagnosis:
+    case = Case()
+    reading = evidence.read([folder])
+    case.events, case.inputs = list(reading.events), list(reading.inputs)
+    return diagnose(case)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8, 64, 1024])
+def test_nothing_is_found_in_a_healthy_job(ranks: int, tmp_path: Path) -> None:
+    assert judged(thousand.healthy(tmp_path / "job", ranks)).findings == ()
+
+
+@pytest.mark.parametrize("ranks", [8, 64])
+def test_the_stuck_rank_is_named(ranks: int, tmp_path: Path) -> None:
+    found = judged(thousand.write(tmp_path / "job", ranks, ranks // 2 + 1)).findings[0]
+    assert (found.cause, found.strength, found.culprits["ranks"]) == ("slow_rank", "proven", (ranks // 2 + 1,))
