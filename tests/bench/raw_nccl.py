@@ -74,9 +74,8 @@ async def main(out: Path | None) -> int:
             timed = {m.bytes: m for m in run.measurements}
             base = raw(answer["gpus"], op, list(timed), Path(scratch))
             rows += [row(m, *base[size]) for size, m in timed.items()]
-    print(
-        "| op | bytes | ours µs | raw µs | ours in a graph | raw in a graph | busbw GB/s | bar |\n|---|--:|--:|--:|--:|--:|--:|---|"
-    )
+    print("| op | bytes | ours µs | raw µs | ours in a graph | raw in a graph | busbw GB/s | bar |")
+    print("|---|--:|--:|--:|--:|--:|--:|---|")
     for r in rows:
         ours, theirs = r["ours"], r["raw"]
         cells = (ours["eager_us"], theirs["eager_us"], ours["graph_us"], theirs["graph_us"], r["busbw"])
