@@ -18,6 +18,7 @@ FACTORS: Mapping[str, str] = {
     "reduce_scatter": "(n-1)/n",
     "all_gather": "(n-1)/n",
     "all_to_all": "(n-1)/n",
+    "all_to_all_by_hand": "(n-1)/n",
     "gather": "(n-1)/n",
     "scatter": "(n-1)/n",
     "broadcast": "1",
@@ -43,7 +44,7 @@ NVLINK = {
 PCIE_LANE = {1: 1.5 / 8, 2: 3.0 / 8, 3: 6.0 / 8, 4: 12.0 / 8, 5: 24.0 / 8, 6: 48.0 / 8}
 """GB/s per lane and direction that NCCL calculates with (``src/graph/topo.cc``): 12 GB/s for generation 3 x16."""
 
-STAR = ("all_to_all", "gather", "scatter")
+STAR = ("all_to_all", "all_to_all_by_hand", "gather", "scatter")
 """Operations in which a rank talks to many others at once; the rest pass data on from neighbour to neighbour."""
 
 USUAL = "80 to 98 % of such a bound is usual for large messages."

@@ -69,6 +69,11 @@ def _add_diagnose(parsers: Any) -> None:
 def _add_live(parsers: Any) -> None:
     inspect = parsers.add_parser("inspect", help="facts of this host, or of a Slurm allocation and where nodes differ")
     inspect.set_defaults(verb=verbs.inspect)
+    inspect.add_argument("--ranks", type=int, help="ranks on each host that the job is to have (default: its GPUs)")
+    inspect.add_argument("--workers", type=int, help="data-loader workers of each rank")
+    inspect.add_argument("--prefetch", type=int, help="batches that each worker reads ahead (default 2)")
+    inspect.add_argument("--dataset-bytes", type=int, dest="dataset", help="what each rank keeps of the data in memory")
+    inspect.add_argument("--batch-bytes", type=int, dest="batch", help="one batch")
     probe = parsers.add_parser("probe", help="the live test: checked and timed collectives on real ranks")
     probe.set_defaults(verb=verbs.probe)
     tune = parsers.add_parser("tune", help="compare variables with the default, in alternating runs")

@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ncclkit.case import TEST, Case
 from ncclkit.diagnose import diagnose
 from ncclkit.evidence.jobs import links
 from ncclkit.launch import hosts as launch
-from ncclkit.launch import local, slurm
+from ncclkit.launch import local, namespaces, slurm
 from ncclkit.launch.pack import pack
 from ncclkit.model import Fact, NcclkitError, from_dict, to_json
 from ncclkit.probe import TRAIN_PYTHON, OnRecord
@@ -102,12 +102,14 @@ async def plan(
     seconds: float = 0.5,
     deadline: float = 240.0,
     python: str | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> Plan:
     """Decide whom to ask, and how; without `hosts` the nodes of the Slurm allocation.
 
     via: ``ssh``, ``srun`` or the words before a command, with ``{host}`` (default: srun in an allocation, else ssh);
     port: the rendezvous port (default: MASTER_PORT, else 29500); seconds: of each stream; deadline: seconds in all;
-    python: the interpreter on the hosts, 3.9 or newer (default: NCCLKIT_TRAIN_PYTHON, else python3).
+    python: the interpreter on the hosts, 3.9 or newer (default: NCCLKIT_TRAIN_PYTHON, else python3); env: variables of
+    the job, on top of this process's own.
     Raises NcclkitError, in one sentence, for what cannot work.
     """
     if isinstance(hosts, str):
@@ -120,8 +122,9 @@ async def plan(
             "Slurm allocation of several nodes."
         )
     commands = launch.commands(known, via or ("srun" if allocated else "ssh"), _python(python))
-    env = {name: os.environ[name] for name in HANDED if name in os.environ}
-    return Plan(tuple(known), commands, _port(port), _seconds(seconds), _seconds(deadline), env)
+    given = os.environ | dict(env or {})
+    handed = {name: given[name] for name in HANDED if name in given}
+    return Plan(tuple(known), commands, _port(port), _seconds(seconds), _seconds(deadline), handed)
 
 
 def _python(python: str | None) -> str:
@@ -142,9 +145,16 @@ def _seconds(value: float) -> float:
 
 
 async def connectivity(
-    case: Case, hosts: Sequence[str] = (), on_record: OnRecord = lambda record: None, **choices: Any
+    case: Case,
+    hosts: Sequence[str] = (),
+    on_record: OnRecord = lambda record: None,
+    *,
+    within: Sequence[str] = (),
+    **choices: Any,
 ) -> Connectivity:
     """Test the connections between hosts (see `plan` for the choices) and put what is found into the case.
+
+    within: the words before the test's own command, where something has to be made around it.
 
     Everything it started is dead when it returns, is cancelled or raises; what was found until then is kept.
     """
@@ -159,10 +169,11 @@ async def connectivity(
 
     command = [sys.executable, str(folder / "agent.pyz"), "connect", str(folder / "plan.json")]
     try:
-        await local.guarded(command, {}, chosen.deadline + 60, folder, sys.executable, keep)
+        await local.guarded([*within, *command], {}, chosen.deadline + 60, folder, sys.executable, keep)
     finally:
         _take(case, folder, records)
     found = results(case)
+    namespaces.possible(records, folder)
     if not found.hosts:
         raise NcclkitError(f"The connection test ended without a word; see {folder}/launcher.log.")
     return found

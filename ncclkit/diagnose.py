@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any
 
-from ncclkit import trials
+from ncclkit import shapes, trials
 from ncclkit.case import Case
 from ncclkit.causes import Cause, catalogue
 from ncclkit.model import SCHEMA, Advice, Evidence, Fact, Finding, cite, unknown
@@ -82,6 +82,7 @@ class Diagnosis:
 def diagnose(case: Case) -> Diagnosis:
     """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
     scope = case.latest()
+    scope.facts = list(map(shapes.sound, scope.facts))
     verdicts = trials.weigh([judge(name, cause, scope) for name, cause in catalogue().items()], scope.events)
     findings = rank([verdict for verdict in verdicts if verdict.verdict == "found"])
     result = Diagnosis(

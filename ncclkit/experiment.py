@@ -44,12 +44,12 @@ async def check(
     deadline: seconds for each run.  Raises NcclkitError in one sentence where there is nothing to ask.
     """
     verdict = diagnose(case)
-    finding = _asked(verdict, cause, trials(case))
+    finding = _asked(verdict, cause, _done(case))
     experiment = finding.next
     assert experiment is not None
     started, room = time.monotonic(), _room(case, finding.cause)
     if "look" in experiment.plan:
-        return await _look(case, finding, experiment, room, python)
+        return await _look(case, finding, experiment, room)
     before, name = await _subject(case, verdict, room, python, deadline, on_record)
     after = await _run(room, changed(before.run.plan, experiment.plan), on_record)
     seen, usable = outcomes.observed(before, after, experiment), bool(name) or outcomes.comparable(before, finding)
@@ -143,12 +143,12 @@ async def _ask(case: Case, choices: Mapping[str, Any]) -> AsyncIterator[Trial]:
     for _ in range(ROUNDS):
         verdict = diagnose(case)
         settled = not verdict.findings or verdict.findings[0].strength == "proven"
-        if settled or not _open(verdict, trials(case)):
+        if settled or not _open(verdict, _done(case)):
             return
         yield await check(case, **choices)
 
 
-def _asked(verdict: Diagnosis, cause: str, done: tuple[Trial, ...]) -> Finding:
+def _asked(verdict: Diagnosis, cause: str, done: set[str]) -> Finding:
     """The finding whose experiment is to be made."""
     if cause:
         rows = (*verdict.findings, *verdict.unknown)
@@ -163,16 +163,23 @@ def _asked(verdict: Diagnosis, cause: str, done: tuple[Trial, ...]) -> Finding:
     return max(suspects, key=lambda finding: _splits(finding, verdict))  # of equals the first, the better root
 
 
-def _open(verdict: Diagnosis, done: tuple[Trial, ...]) -> list[Finding]:
+def _open(verdict: Diagnosis, done: set[str]) -> list[Finding]:
     """Findings whose experiment was not made yet."""
-    asked = {trial.question for trial in done if trial.kind == "check"}
-    return [f for f in verdict.findings if f.next and f.next.expects and f.next.question not in asked]
+    return [f for f in verdict.findings if f.next and f.next.expects and f.next.question not in done]
+
+
+def _done(case: Case) -> set[str]:
+    """The questions that were asked about the last run already."""
+    run = subject.last(case)
+    about = run.name if run else ""
+    return {trial.question for trial in trials(case) if trial.kind == "check" and trial.subject == about}
 
 
 def _splits(finding: Finding, verdict: Diagnosis) -> int:
     """How many different answers the suspects expect of this experiment."""
     expects = finding.next.expects if finding.next else {}
-    return len({expects[row.cause] for row in verdict.findings if row.cause in expects})
+    words = [(row.cause, expects[row.cause]) for row in verdict.findings if row.cause in expects]
+    return len({(cause if word in ("named", "found") else "", word) for cause, word in words})
 
 
 def _named(verdict: Diagnosis, cause: str) -> Finding:
@@ -216,18 +223,21 @@ async def _run(room: Case, plan: Plan, on_record: OnRecord) -> Arm:
     return Arm(run, diagnose(room))
 
 
-async def _look(case: Case, finding: Finding, experiment: Experiment, room: Case, python: str | None) -> Trial:
-    """Read the facts again, or test the connections between the hosts, and ask what that says alone."""
+async def _look(case: Case, finding: Finding, experiment: Experiment, room: Case) -> Trial:
+    """Test the connections between the hosts of the last run, and ask what that says alone."""
     started, room.facts = time.monotonic(), []
-    await (pretended.again(case, room) if experiment.plan["look"] == "connect" else probe.inspect(room, python))
+    await pretended.again(case, room)
     verdict = diagnose(room)
     seen = {row.cause: str(row.verdict) for row in (*verdict.findings, *verdict.clear)}
     read = {cause: outcomes.fits(seen.get(cause), expected) for cause, expected in experiment.expects.items()}
     moves, shown = outcomes.alone(read), seen.get(finding.cause, "nothing")
-    say = outcomes.answer(finding, experiment, shown, moves, usable=True)
+    told = next((f" {row.say}" for row in verdict.findings if row.cause == finding.cause), "")
+    say = outcomes.answer(finding, experiment, shown, moves, usable=True) + told
     took, change = round(time.monotonic() - started, 1), dict(experiment.plan)
+    run = subject.last(case)
+    name = run.name if run else ""
     trial = Trial(
-        "check", finding.cause, experiment.question, change, None, None, shown, moves, say, took, _folder(room)
+        "check", finding.cause, experiment.question, change, None, None, shown, moves, say, took, _folder(room), name
     )
     return _kept(case, trial)
 

@@ -8,111 +8,20 @@ own processes and folder, and it ends with the run.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
-from ncclkit import probe
+from ncclkit import probe, recording, samples, subject
+from ncclkit.broken import FAULTS, Fault
 from ncclkit.case import Case
+from ncclkit.launch.namespaces import Impossible
 from ncclkit.model import NcclkitError
 from ncclkit.runs import SMALL, Plan, Run
 from ncclkit.storage import write
 
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One way to break the job, and the truth that a diagnosis has to find."""
-
-    name: str
-    says: str
-    """What it will do, said before it does it."""
-    cause: str
-    """Id of the cause, "" for the healthy job."""
-    argv: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
-    one_rank: bool = True
-    """True: the culprit is the chosen rank; False: every rank has the fault."""
-    backends: tuple[str, ...] = ("nccl", "gloo")
-    job: str = "train"
-    """The agent's verb for the job that is broken."""
-    partners: tuple[int, ...] = ()
-    """Ranks that are as much part of it as the chosen one, as nothing can tell which of them is wrong."""
-
-
-MISSING = "eth97"
-"""An interface name that no machine of the lab has."""
-LONG = ("--seconds", "90")
-"""Longer than any timeout that the lab gives a collective."""
-
-_NCCL = ("nccl",)
-
-
-def _on_one(name: str, says: str, cause: str, *more: str, backends: tuple[str, ...] = ("nccl", "gloo")) -> Fault:
-    """A fault of one rank, which the agent knows by the same name."""
-    return Fault(name, says, cause, ("--fault", name, *more), backends=backends)
-
-
-FAULTS = {
-    fault.name: fault
-    for fault in (
-        Fault("healthy", "trains and ends well", "", one_rank=False),
-        _on_one("rank_late", "one rank replays data for longer than the collective timeout", "slow_rank", *LONG),
-        _on_one("rank_raises", "one rank meets a sample that its preprocessing rejects", "rank_exception"),
-        _on_one("rank_killed", "one rank is killed with SIGKILL", "rank_killed"),
-        _on_one("segfault", "one rank reads address 0 in native code", "rank_exception"),
-        _on_one("gil_held", "one rank sits in native code that keeps Python's global lock", "gil_hold", *LONG),
-        _on_one("other_size", "one rank reduces a tensor of another size", "shape_mismatch"),
-        _on_one("other_dtype", "one rank reduces a tensor of another type", "shape_mismatch"),
-        _on_one("other_op", "one rank calls all_gather where the others call all_reduce", "rank_divergence"),
-        _on_one("uneven_data", "one rank has half the data and leaves the loop early", "rank_divergence"),
-        _on_one("groups_swapped", "one rank uses two groups in the other order", "concurrent_comms", backends=_NCCL),
-        _on_one("unpaired_recv", "one rank waits for a message that nobody sends", "send_recv_mismatch"),
-        _on_one("exchange_uneven", "one rank has other all_to_all split sizes", "send_recv_mismatch"),
-        _on_one("few_files", "one rank may open three more files (RLIMIT_NOFILE)", "fd_limit"),
-        _on_one("little_memory", "one rank loads more than its memory limit allows (RLIMIT_AS)", "host_oom"),
-        _on_one("gpu_memory_full", "one rank asks for 64 TiB of GPU memory", "gpu_oom", backends=_NCCL),
-        _on_one(
-            "cuda_assert", "one rank looks up a class that does not exist, in a kernel", "cuda_error", backends=_NCCL
-        ),
-        _on_one("world_larger", "one rank is told a WORLD_SIZE that is one too many", "world_size_mismatch"),
-        _on_one("flood", "one rank prints 100 MB; the job ends well all the same", ""),
-        _on_one("mute", "one rank closes its output; the job ends well all the same", ""),
-        Fault(
-            "ifname_missing",
-            f"the interface variables name {MISSING}, which does not exist",
-            "ifname_not_found",
-            env={"NCCL_SOCKET_IFNAME": MISSING, "GLOO_SOCKET_IFNAME": MISSING},
-            one_rank=False,
-        ),
-        Fault(
-            "duplicate_gpu", "every rank uses GPU 0", "duplicate_gpu", ("--one-gpu",), one_rank=False, backends=_NCCL
-        ),
-        Fault(
-            "wrong_device",
-            "one rank uses GPU 0, which is rank 0's",
-            "duplicate_gpu",
-            ("--one-gpu",),
-            backends=_NCCL,
-            partners=(0,),
-        ),
-        Fault(
-            "bad_value",
-            "NCCL_ALGO names an algorithm that does not exist",
-            "bad_env_value",
-            env={"NCCL_ALGO": "Rnig"},
-            one_rank=False,
-            backends=_NCCL,
-        ),
-        Fault(
-            "p2p_off",
-            "NCCL_P2P_DISABLE=1 takes NVLink away; the job trains, slowly",
-            "slow_transport",
-            env={"NCCL_P2P_DISABLE": "1"},
-            one_rank=False,
-            backends=_NCCL,
-        ),
-    )
-}
+__all__ = ["FAULTS", "Fault", "break_it", "fault"]
 
 
 def fault(name: str) -> Fault:
@@ -137,26 +46,42 @@ async def break_it(
 ) -> Run:
     """Run the job with one fault.
 
-    culprit: the rank that the fault changes (default: the last); timeout: of the process group, seconds; deadline: of
-    the whole run, seconds; live: break the live test instead of the training job.  The truth is kept in the run folder
-    as ``truth.json``, out of the diagnosis' sight.
+    culprit: the rank that the fault changes (default: the fault's own, mostly the last); timeout: of the process
+    group, seconds; deadline: of the whole run, seconds; live: break the live test instead of the training job.  The
+    truth is kept in the run folder as ``truth.json``, out of the diagnosis' sight.
     """
     chosen = fault(name)
+    if chosen.root and os.geteuid() != 0:
+        raise NcclkitError(f"The fault {name} mounts a file system for one rank alone, which needs root.")
+    backend = "gloo" if backend == "auto" and chosen.net else backend
     base = await probe.plan(case, python=python, ranks=ranks, backend=backend, deadline=deadline)
     if base.backend not in chosen.backends:
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
-    guilty = count - 1 if culprit is None else culprit
+    usual = count - 1 if chosen.culprit is None else chosen.culprit
+    guilty = usual if culprit is None else culprit
     job = ("collective", "--sizes", SMALL) if live else (chosen.job,)
     argv = (*job, "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
     if chosen.one_rank:
         argv += ("--rank", str(guilty))
-    plan = Plan(name, argv, count, base.backend, base.python, deadline, dict(chosen.env))
-    run = await probe.execute(case, plan, on_record)
-    truth = {
-        "fault": name,
-        "cause": chosen.cause,
-        "ranks": sorted({guilty, *chosen.partners}) if chosen.one_rank else [],
-    }
+    net: dict[str, Any] = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
+    count += count % 2 if net else 0
+    plan = Plan(name, argv, count, base.backend, base.python, deadline, dict(chosen.env), net=net)
+    try:
+        run = await probe.execute(case, plan, on_record)
+    except Impossible as error:
+        run = _recorded(case, name, error)
+    blamed = sorted({guilty, *chosen.partners}) if chosen.one_rank else []
+    truth = {"fault": name, "cause": chosen.cause, "ranks": blamed, "hosts": list(chosen.hosts)}
     write(run.folder / "truth.json", json.dumps(truth))
     return run
+
+
+def _recorded(case: Case, name: str, error: Impossible) -> Run:
+    """The bundled recording of a fault, where this machine cannot make it; the run says so."""
+    if name not in samples.names():
+        raise error
+    recording.replay(case, samples.HERE / name)
+    run = subject.last(case)
+    assert run is not None
+    return replace(run, problem=f"{str(error).rstrip('.')}: this is the bundled recording of it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 from pathlib import Path
 
@@ -13,19 +14,21 @@ from ncclkit.model import Fact, NcclkitError
 def read_logs(logs: str, case_dir: str | Path = "") -> Case:
     """Read what `logs` names, and nothing else, into a case; with `case_dir` the case is kept in that folder.
 
-    logs: files, folders, globs, archives or Slurm job ids, separated by blanks as in a shell, or the name of a bundled
-    run.  What an earlier reading left in the case gives way, so that two jobs are never judged as one.  One sentence
-    for each thing that could not be read stands in ``case.about["problems"]``; raises NcclkitError where nothing could.
+    logs: files, folders, globs, archives or Slurm job ids, separated by blanks as in a shell; the name of a bundled
+    run; or lines of a log themselves, two or more.  What an earlier reading left in the case gives way, so that two
+    jobs are never judged as one.  One sentence for each thing that could not be read stands in
+    ``case.about["problems"]``; raises NcclkitError where nothing could.
     """
-    given = _given(logs)
-    reading = evidence.read(given, helped=True)
+    pasted = isinstance(logs, str) and "\n" in logs.strip() and not _exists(logs)
+    given = ["-"] if pasted else _given(logs)
+    reading = evidence.read(given, stdin=io.BytesIO(logs.encode("utf-8", "replace")) if pasted else None, helped=True)
     case = Case.open(case_dir) if case_dir else Case()
     case.events, case.inputs = list(reading.events), list(reading.inputs)
     case.findings = []
     case.replace_facts(reading.facts).add(reading.measurements)
     for path in map(Path, given):  # a case folder brings the facts of its host along
         case.replace_facts(storage.read_records(Fact, path / "facts.jsonl") if path.is_dir() else [])
-    case.about |= {"logs": logs, "problems": list(reading.problems)}
+    case.about |= {"logs": "lines that were pasted" if pasted else logs, "problems": list(reading.problems)}
     return case.save()
 
 
@@ -47,11 +50,18 @@ def read_facts(case: Case, others: str) -> Case:
     return case.replace_facts(facts).save()
 
 
+def _exists(logs: str) -> bool:
+    try:
+        return Path(logs).expanduser().exists()
+    except (OSError, ValueError):  # too long for a name, or a NUL in it
+        return False
+
+
 def _given(logs: str) -> list[str]:
     """The single inputs; a path that exists is one, whatever characters it has."""
     if not isinstance(logs, str) or not logs.strip():
         raise NcclkitError("No logs were named; give a file, a folder, a glob, an archive or a Slurm job id in quotes.")
-    if Path(logs).expanduser().exists():
+    if _exists(logs):
         return [logs]
     if logs in samples.names():
         return [str(samples.HERE / logs)]

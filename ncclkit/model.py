@@ -171,7 +171,10 @@ class Experiment:
 
     question: str
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """What is changed in the same small job, in the words of `runs.changed`; or ``look``: what is read again."""
+    """What is changed in the same small job, in the words of `runs.changed`.
+
+    Or ``{"look": "connect"}``: no job, only the connections between its hosts.
+    """
     predicts: Mapping[str, str] = field(default_factory=dict)
     """cause id → what will be seen if that cause is the right one, in words."""
     expects: Mapping[str, str] = field(default_factory=dict)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Budget:
     """One planned number and how it came about."""
 
     value: float
     unit: str
     words: str
+
+    def __repr__(self) -> str:
+        return self.words
 
 
 def timeout(longest_phase_s: float, slowest_collective_s: float = 0.0, margin: float = 2.0) -> Budget:
@@ -56,5 +61,65 @@ def host_memory(
     return Budget(
         value,
         "bytes",
-        f"{copies} x dataset + {ranks} ranks x {workers_per_rank} workers x {prefetch} batches in flight.",
+        f"{copies} x {_bytes(dataset)} of data + {ranks} ranks x {workers_per_rank} workers x {prefetch} batches of "
+        f"{_bytes(batch)} = {_bytes(value)}.",
     )
+
+
+def micro_batches(samples: int, sample: float, room: float) -> Budget:
+    """Micro-batches into which a rank divides its part of a step, so that each fits; the gradients add up to the same.
+
+    samples: of one rank in one step; sample: bytes that training needs for one of them; room: bytes that there are.
+    Raises ValueError where not even one sample fits.
+    """
+    if sample > room:
+        raise ValueError("not even one sample fits")
+    fit = int(room // sample) if sample > 0 else samples
+    value = max(1, math.ceil(samples / fit))
+    words = f"{samples} samples of {_bytes(sample)} in {_bytes(room)}: {value} micro-batches of {-(-samples // value)}."
+    return Budget(value, "micro-batches", words)
+
+
+def _bytes(count: float) -> str:
+    """Bytes for people, as far as two digits tell."""
+    power = min(4, int(math.log2(count) // 10)) if count >= 1 else 0
+    return f"{count / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+def knee(times: Mapping[int, float], within: float = 0.15) -> Budget:
+    """The fewest DataLoader workers per rank whose step takes at most `within` (a share) longer than the fastest.
+
+    times: workers per rank → time of a step in milliseconds, as measured.  Raises ValueError where nothing was.
+    """
+    best = min(times.values())
+    value = min(workers for workers, time in times.items() if time <= best * (1 + within))
+    return Budget(
+        value,
+        "workers per rank",
+        f"{value} are the fewest within {within:.0%} of the fastest step: {times[value]:.3g} ms against {best:.3g} ms.",
+    )
+
+
+def open_files(measured: Mapping[int, float], ranks: int) -> Budget:
+    """Open files of one rank at `ranks`, on the straight line through what was measured at fewer.
+
+    measured: ranks → open files.  Raises ValueError where fewer than two counts were measured.
+    """
+    few, many = min(measured), max(measured)
+    if few == many:
+        raise ValueError("a straight line needs two counts of ranks")
+    each = (measured[many] - measured[few]) / (many - few)
+    value = measured[many] + each * (ranks - many)
+    words = f"{measured[many]:g} measured at {many} ranks + {each:.3g} for each of {ranks - many} more = {value:.0f}."
+    return Budget(round(value), "open files", words)
+
+
+def phase(done: float, total: float, seconds: float) -> Budget:
+    """How long a phase takes from its start to its end, in seconds, when `done` of `total` took `seconds`.
+
+    Raises ValueError where nothing is done yet.
+    """
+    if done <= 0:
+        raise ValueError("no pace can be told before anything is done")
+    value = seconds * total / done
+    return Budget(value, "s", f"{done:g} of {total:g} in {seconds:g} s: all of it takes {value:.3g} s.")

@@ -14,17 +14,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ncclkit import evidence
+from ncclkit.agent import wire
 from ncclkit.agent.alias import Aliases
 from ncclkit.agent.facts import redact
+from ncclkit.case import Case
 from ncclkit.evidence.flight import pickles
+from ncclkit.model import Fact, from_dict
 from ncclkit.runs import Run
-from ncclkit.storage import write
+from ncclkit.storage import read_records, write, write_records
 
 Clean = Callable[[str], str]
 
 KEEP = (
     "rank*.log",
-    "launcher.log",
+    "launcher*.log",
     "wire.jsonl",
     "status.json",
     "plan.json",
@@ -54,7 +58,28 @@ def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
         "truth": json.loads((target / "truth.json").read_text()),
     }
     write(target / "case.json", json.dumps(about, indent=1))
+    wired = gzip.decompress((folder / "wire.jsonl.gz").read_bytes()).splitlines()
+    records = [record for line in wired if (record := wire.parse(line)) and record["kind"] == "fact"]
+    if records:  # of pretended hosts, which nobody can ask again
+        write_records(target / "facts.jsonl", [from_dict(Fact, record) for record in records])
     return target
+
+
+def replay(case: Case, source: Path) -> Path:
+    """Put the only run of a recording into a case, as if it had been run there; its folder in the case."""
+    (kept,) = (source / "runs").iterdir()
+    folder = case.new_run(kept.name.partition("-")[2])
+    for path in sorted(kept.iterdir()):
+        data = path.read_bytes()
+        write(folder / path.name.removesuffix(".gz"), gzip.decompress(data) if path.suffix == ".gz" else data)
+    plan = json.loads((folder / "plan.json").read_text())
+    write(folder / "plan.json", json.dumps(plan | {"python": sys.executable}, indent=1))  # the one there is not here
+    reading = evidence.read([folder])
+    case.replace_facts(read_records(Fact, source / "facts.jsonl"))
+    case.add(reading.events)
+    case.inputs += reading.inputs
+    case.save()
+    return folder
 
 
 def files(run: Path, folder: Path) -> None:

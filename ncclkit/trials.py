@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ncclkit import storage
+from ncclkit.agent.facts import redact
 from ncclkit.bandwidth import Expectation
 from ncclkit.case import Case
 from ncclkit.model import OUTCOMES, Event, Finding, Measurement, clear, from_dict
@@ -59,12 +60,13 @@ class Trial:
 
 
 def keep(trial: Trial) -> Trial:
-    """Write ``trial.json``; paths in it are relative to the folder, so that a case may be moved."""
+    """Write ``trial.json``, without secrets; paths in it are relative to the folder, so that a case may be moved."""
     record = {name: getattr(trial, name) for name in Trial.__dataclass_fields__ if name not in ("folder", "kind")}
     for name in ("before", "after"):
         run = record[name]
         record[name] = asdict(run) | {"folder": _relative(run.folder, trial.folder)} if run else None
-    storage.write(trial.folder / NAME, json.dumps({"trial": trial.kind} | record, indent=1, default=str))
+    told = json.loads(json.dumps({"trial": trial.kind} | record, default=str))
+    storage.write(trial.folder / NAME, json.dumps(redact.clean(told), indent=1))
     return trial
 
 

@@ -86,11 +86,12 @@ def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
 
 def inspect(options: argparse.Namespace) -> int:
     """Read the facts of this host, or of an allocation."""
-    from ncclkit import probe
+    from ncclkit import intended, probe
     from ncclkit.consistency import compare
     from ncclkit.diagnose import diagnose
 
-    case = asyncio.run(probe.inspect(_case(options), options.train_python))
+    case = intended.intend(_case(options), {name: getattr(options, name) for name in intended.UNITS})
+    case = asyncio.run(probe.inspect(case, options.train_python))
     found, hosts = diagnose(case), compare(case.facts)
     if options.json:
         say("\n".join(to_json(fact) for fact in case.facts))

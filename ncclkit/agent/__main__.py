@@ -6,7 +6,7 @@ import sys
 
 from . import stories, wire
 
-VERBS = ("facts", "record", "collective", "train", "guard", "node", "attach", "connect")
+VERBS = ("facts", "record", "collective", "train", "guard", "node", "attach", "connect", "hosts")
 STORIES = tuple("stories." + module.name for module in pkgutil.iter_modules(stories.__path__))
 
 

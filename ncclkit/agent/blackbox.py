@@ -19,11 +19,17 @@ from . import processes, wire
 
 
 def fly(folder, work):
-    """Arm, say hello, run `work(rank)`, say how it ended; before an error goes on, the Flight Recorder is kept."""
+    """Arm, say hello, run `work(rank)`, say how it ended, and end this process.
+
+    Before an error goes on, the Flight Recorder is kept.
+    """
     rank = int(os.environ["RANK"])
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    if attempt:
+        _set_aside(folder, rank, ".attempt%d-" % (attempt - 1))
     arm(folder, rank)
-    local = int(os.environ["LOCAL_RANK"])
-    wire.send("phase", phase="hello", rank=rank, host=socket.gethostname(), pid=os.getpid(), local_rank=local)
+    where = {"host": socket.gethostname(), "pid": os.getpid(), "local_rank": int(os.environ["LOCAL_RANK"])}
+    wire.send("phase", phase="hello", rank=rank, **where, **({"attempt": attempt} if attempt else {}))
     try:
         work(rank)
     except Exception as error:
@@ -33,7 +39,16 @@ def fly(folder, work):
     finally:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a dying interpreter must not be asked for its stacks
     wire.send("phase", phase="done", rank=rank)
-    return 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # the interpreter's own end may abort on torch's threads, after all has gone well (seen with 2.13)
+
+
+def _set_aside(folder, rank, prefix):
+    """Hide what this rank left before torchrun started it again: it is no evidence of what happens now."""
+    for name in ("rank%d.log" % rank, "stacks_rank%d.txt" % rank, "fr_rank_%d" % rank):
+        if os.path.exists(os.path.join(folder, name)):
+            os.replace(os.path.join(folder, name), os.path.join(folder, prefix + name))
 
 
 def arm(folder, rank):
@@ -51,6 +66,14 @@ def arm(folder, rank):
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_answer, args=(reader, folder, rank), daemon=True, name="ncclkit-blackbox").start()
+    os.register_at_fork(after_in_child=_disarm)
+
+
+def _disarm():
+    """A forked child, such as a data loader's worker, is no rank: signals to it must not reach its parent's box."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _redirect(path):

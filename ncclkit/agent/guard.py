@@ -119,12 +119,18 @@ class Trouble:
 
     def look(self):
         """Collect once, after the first sign."""
+        if self.since == float("inf"):
+            return
+        try:
+            signs = any(name.startswith(SIGNS) for name in os.listdir(self.folder))
+        except OSError:
+            self.since = float("inf")  # the folder is gone, and with it the place for evidence
+            return
         now = time.monotonic()
-        if self.since is None:
-            try:
-                self.since = now if any(name.startswith(SIGNS) for name in os.listdir(self.folder)) else None
-            except OSError:
-                self.since = float("inf")  # the folder is gone, and with it the place for evidence
+        if not signs:
+            self.since = None  # also where ranks that were started again have put aside what they left before
+        elif self.since is None:
+            self.since = now
         elif now - self.since >= DYING:
             self.since = float("inf")
             self.problems = _evidence(self.folder)

@@ -52,11 +52,11 @@ class Peer:
             self.rendezvous = Listener(self.name, self.token, asked["rendezvous"])
         except OSError as error:
             said["refused"] = os.strerror(error.errno) if error.errno else str(error)
-        facts = {}
-        for fact in _facts(Machine()):
+        told = {}
+        for fact in facts():
             wire.send("fact", host=said["hostname"], **fact)
-            facts[fact["name"]] = fact
-        return dict(said, **{name[4:]: {key: facts[name][key] for key in ("value", "why")} for name in NETWORK})
+            told[fact["name"]] = fact
+        return dict(said, **{name[4:]: {key: told[name][key] for key in ("value", "why")} for name in NETWORK})
 
     def end_rendezvous(self, asked):
         """Free the port as soon as everybody has knocked: a job may want it."""
@@ -81,8 +81,9 @@ class Peer:
         return pair.measure(asked["address"], asked["port"], self.token, asked["stream"])
 
 
-def _facts(machine):
-    """Facts of the network without its measurements, then the variables."""
+def facts():
+    """Facts of this host's network without its measurements, then the variables."""
+    machine = Machine()
     return chain(_until(network.facts(machine), set(NETWORK)), variables.facts(machine))
 
 

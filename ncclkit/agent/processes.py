@@ -47,6 +47,18 @@ def descendants(root):
     return [pid for pid in found if state(pid) not in ("Z", "X", "")]
 
 
+def families(heads):
+    """{rank: [its process, then every descendant of that]} of {rank: pid}, by one look at the table of processes."""
+    children = {}  # type: dict[int, list[int]]
+    for pid, parent in parents().items():
+        children.setdefault(parent, []).append(pid)
+    found = {rank: [pid] for rank, pid in heads.items()}
+    for pids in found.values():
+        for pid in pids:
+            pids += children.get(pid, [])
+    return found
+
+
 def state(pid):
     """One letter as in ps (R, S, D, T, Z …); empty when the process is gone."""
     stat = read("/proc/%d/stat" % pid)

@@ -3,10 +3,11 @@
 import argparse
 
 from . import blackbox, breaks, wire
+from .breaks import checkpoint
 
 
 def main(argv):
-    """``train --folder DIR --backend gloo [--fault NAME --rank R --at STEP --seconds S]``."""
+    """``train --folder DIR --backend gloo [--fault NAME --rank R --at STEP --seconds S --mend CAUSE]``."""
     parser = argparse.ArgumentParser(prog="train")
     breaks.add_options(parser)
     parser.add_argument("--steps", type=int, default=6)
@@ -23,21 +24,24 @@ def _train(options, rank):
     job.begin()
     wire.send("phase", phase="init", rank=rank)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).to(job.device)
+    if job.attempt and job.mended("rank_killed"):
+        checkpoint.load(job, model)
     model = DistributedDataParallel(model, device_ids=[job.device.index] if job.device.type == "cuda" else None)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(job.steps):
+    for step in range(len(job.positions), job.steps):
         wire.send("phase", phase="step", rank=rank, step=step)
         job.at(step)
-        loss = train_step(job, model, optimizer, step)
+        loss = train_step(job, model, optimizer)
         print("step %d loss %.4f" % (step, loss))
-    job.dist.destroy_process_group()
+        checkpoint.save(job, model.module)
+    del model, optimizer
+    job.end()
 
 
-def train_step(job, model, optimizer, step):
+def train_step(job, model, optimizer):
     """One step of DDP on 32 samples; also averages a metric over the ranks, as many loops do.  Returns the loss."""
-    batch = job.data[step * 32 % 224 :][:32].to(job.device)
     optimizer.zero_grad()
-    loss = (model(batch) ** 2).mean()
+    loss = (model(job.next_batch()) ** 2).mean()
     loss.backward()
     optimizer.step()
     metric = job.torch.full((1024,), float(loss.detach()), device=job.device)

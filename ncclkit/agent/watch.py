@@ -11,13 +11,14 @@ import subprocess
 import time
 
 from . import processes
+from .crowd import Crowd
 
 QUERY = ("index", "memory.used", "utilization.gpu", "power.draw", "clocks.sm", "temperature.gpu")
 """What is asked of each GPU: its index, MiB, %, W, MHz, C."""
 COMMAND = ["nvidia-smi", "--query-gpu=" + ",".join(QUERY), "--format=csv,noheader,nounits", "-l", "1"]
 LEAST = 0.9
 """Seconds between two samples at least."""
-AGAIN = 5
+AGAIN = 2
 """Samples between two looks for new ranks, as that reads every process's environment."""
 
 
@@ -26,7 +27,8 @@ class Watch:
 
     def __init__(self, path):
         self.path, self.host = path, socket.gethostname()
-        self.taken, self.ranks, self.before = 0, {}, None
+        self.taken, self.families, self.before = 0, {}, None
+        self.crowd = Crowd()
         self.rest, self.gpus, self.last = b"", {}, 0.0
         self.smi = self._listen()
 
@@ -35,7 +37,7 @@ class Watch:
         if not self.path or time.monotonic() - self.last < LEAST:
             return
         self.last = time.monotonic()
-        now = {"watch": 1, "t": time.time(), "host": self.host, **self._host(), "ranks": self._ranks()}
+        now = {"watch": 1, "t": time.time(), "host": self.host, **self._host(), **self._ranks()}
         self._hear()
         if self.gpus:
             now["gpus"] = [self.gpus[index] for index in sorted(self.gpus)]
@@ -93,13 +95,14 @@ class Watch:
         return sample
 
     def _ranks(self):
-        """{rank: bytes of memory that its process holds}."""
+        """{rank: bytes of memory that its process holds}, and how its family got on with the cores (see `crowd`)."""
         if self.taken % AGAIN == 0:
-            self.ranks = processes.ranks(processes.descendants(os.getpid()))
+            self.families = processes.families(processes.ranks(processes.descendants(os.getpid())))
         self.taken += 1
         page = os.sysconf("SC_PAGE_SIZE")
-        held = {rank: processes.read("/proc/%d/statm" % pid).split() for rank, pid in self.ranks.items()}
-        return {rank: int(words[1]) * page for rank, words in held.items() if len(words) > 1}
+        held = {rank: processes.read("/proc/%d/statm" % pids[0]).split() for rank, pids in self.families.items()}
+        memory = {rank: int(words[1]) * page for rank, words in held.items() if len(words) > 1}
+        return {"ranks": memory, "cores": self.crowd.take(self.families)}
 
 
 def _number(cell):

@@ -2,7 +2,7 @@
 
 A module's file name is the cause's id (``causes.md``), its docstring the
 catalogue page, ``diagnose(case)`` its check, ``explains`` what follows from it,
-and ``experiment(case)``, where there is one, the question that decides.
+and ``experiment(case)`` the question that decides.
 Modules whose name starts with an underscore are shared helpers.
 """
 
@@ -15,20 +15,23 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from ncclkit.case import Case
-from ncclkit.model import Finding, NcclkitError
+from ncclkit.model import Experiment, Finding, NcclkitError
 
 HEADINGS = ("What you see", "Why it happens", "How to be sure", "What to do", "Read more")
 """The headings of every page, in this order."""
 
 
 class Cause(Protocol):
-    """What a module of this package offers; ``experiment(case) -> Experiment`` is optional."""
+    """What a module of this package offers."""
 
     ID: str
     explains: tuple[str, ...]
 
     def diagnose(self, case: Case) -> Finding:
         """Judge one case."""
+
+    def experiment(self, case: Case) -> Experiment:
+        """The question that tells this cause from its rivals, with what each of them predicts."""
 
 
 @cache

@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ncclkit.case import Case
-from ncclkit.model import Advice, Event
+from ncclkit.causes._scene import starving
+from ncclkit.model import Event
 
 Frame = Mapping[str, Any]
 
@@ -31,17 +32,13 @@ WAITING_CALLS = {
     "monitored_barrier",
     "_engine_run_backward",
 }
+BETWEEN = re.compile(r"/multiprocessing/|/concurrent/|/(?:threading|subprocess|selectors|queue)\.py")
+"""Python's own library, whose ``wait`` is for a process or a thread: what called it tells what for."""
+WORKERS = {"_try_get_data", "_get_data"}
+"""Functions of torch's DataLoader in which a rank waits for its workers."""
 
-TIMEOUTS = {
-    "lightning": "Trainer(strategy=DDPStrategy(timeout=timedelta(hours=2)))  # FSDPStrategy takes timeout= as well",
-    "accelerate": "Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(hours=2))])",
-    "transformers": "TrainingArguments(..., ddp_timeout=7200)",
-    "llamafactory": "ddp_timeout: 7200",
-    "deepspeed": "deepspeed.init_distributed(timeout=timedelta(hours=2))",
-    "megatron": "--distributed-timeout-minutes 120",
-    "": 'torch.distributed.init_process_group("nccl", timeout=timedelta(hours=2))',
-}
-"""Where each framework takes the time limit of a collective; the empty name is plain PyTorch."""
+FRAMEWORKS = ("lightning", "accelerate", "transformers", "llamafactory", "deepspeed", "megatron")
+"""Packages that take the settings of a job in their own words; one that uses another stands before it."""
 
 
 def is_own(frame: Frame) -> bool:
@@ -68,6 +65,8 @@ def in_collective(frames: Iterable[Frame]) -> bool:
     What a model computes below DDP's ``forward`` is no collective, though DDP stands further out in the stack.
     """
     for frame in list(frames)[:12]:
+        if BETWEEN.search(str(frame.get("file", ""))):
+            continue
         if WAITS.search(str(frame.get("file", ""))) or frame.get("func") in WAITING_CALLS:
             return True
         if is_own(frame) or COMPUTES.search(str(frame.get("file", ""))):
@@ -78,6 +77,16 @@ def in_collective(frames: Iterable[Frame]) -> bool:
 def stacks(case: Case) -> dict[int, Event]:
     """rank → the stack of its main thread."""
     return {event.rank: event for event in case.of("stack") if event.rank is not None and event.data.get("frames")}
+
+
+def for_workers(case: Case, ranks: Iterable[int]) -> bool:
+    """True when each of these ranks, at least one, waits for its DataLoader's workers, by its stack or as measured."""
+    seen, starved = stacks(case), {event.rank for event in starving(case)}
+    return all([rank in starved or (rank in seen and _loads(seen[rank])) for rank in ranks] or [False])
+
+
+def _loads(stack: Event) -> bool:
+    return any(f.get("func") in WORKERS and "torch/utils/data" in str(f.get("file")) for f in stack.data["frames"])
 
 
 def inside(event: Event, *names: str) -> bool:
@@ -97,19 +106,4 @@ def framework(case: Case) -> str:
     """The framework whose files stand in this case's frames; empty for plain PyTorch."""
     frames = [f for e in case.events for f in e.data.get("frames") or () if isinstance(f, Mapping)]
     text = " ".join(str(frame.get("file", "")) for frame in frames).lower()
-    return next((name for name in TIMEOUTS if name and name in text), "")
-
-
-def raise_timeout(case: Case, why: str) -> Advice:
-    """How to give this job's collectives more time, in the words of its framework."""
-    name = framework(case)
-    return Advice(
-        f"Raise the time limit of the collectives{' in ' + name if name else ''} above the longest rank-local phase.",
-        code=TIMEOUTS[name],
-        why=why,
-        check="The job passes the point at which it stopped, and the step time afterwards is normal.",
-        risk=(
-            "A true hang is noticed that much later; new_group() needs its own timeout= as it does not "
-            "inherit this one."
-        ),
-    )
+    return next((name for name in FRAMEWORKS if name in text), "")

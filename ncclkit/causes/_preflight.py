@@ -54,6 +54,11 @@ class Host:
         return {gpu: fact for gpu, fact in self.each(f"gpu.*.{what}").items() if fact.value is not None}
 
     @property
+    def ranks(self) -> int:
+        """Ranks that the job is to have on this host: as many as it has GPUs, unless the user says otherwise."""
+        return int(self.number("job.ranks") or self.gpu_count)
+
+    @property
     def gpu_count(self) -> int:
         """GPUs of the host, 0 where that is not known."""
         return int(self.number("gpu.count") or 0)
@@ -133,7 +138,7 @@ class Check:
 
 def number(value: object) -> float | None:
     """A number, also one written as text (variables); None for anything else."""
-    if isinstance(value, str) and value.strip().isdecimal():
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
         return int(value)
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
@@ -144,13 +149,18 @@ def name_gpus(gpus: Iterable[str]) -> str:
 
 
 def _hosts(case: Case, names: Sequence[str]) -> list[Host]:
-    """The hosts of the case with those of their facts that are asked for."""
+    """The hosts of the case with those of their facts that are asked for; what the job is to be holds for each."""
     exact = frozenset(names)
+    job = {fact.name: fact for fact in case.facts if fact.name.startswith("job.") and fact.name in exact}
     heads, tails = (tuple(name.split("*")[part] for name in names if "*" in name) for part in (0, 1))
     hosts: dict[str, Host] = {}
     for fact in case.facts:
+        if fact.name in job:
+            continue
         if fact.name in exact or (fact.name.startswith(heads) and fact.name.endswith(tails)):
             hosts.setdefault(fact.host, Host(fact.host)).facts[fact.name] = fact
+    for host in hosts.values():
+        host.facts.update(job)
     return list(hosts.values())
 
 

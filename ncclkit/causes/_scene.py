@@ -31,8 +31,12 @@ MESSAGES = re.compile(
 """Message fragments that belong to another cause of the catalogue."""
 LAST_WORDS = re.compile(r"Detected mismatch between|prior iteration|verifies|inconsistent|monitoredBarrier")
 """Checks that raise on a rank because the ranks disagree: nobody is dead yet when they speak."""
+UNANSWERED = re.compile(r"[Tt]imeout|[Tt]imed out")
+"""What the store says to a rank whose key nobody has set; all else speaks of the connection."""
 LARGEST = 1 << 20
 """Ranks that a job can have: a torn number must not fill the memory."""
+CROWD, SHORTEST = 3, 3.0
+"""Processes for each core, and seconds in the queue, from which a rank counts as starved."""
 KILLED = (9, 15)
 CRASHED = (4, 7, 8, 11)
 
@@ -79,13 +83,29 @@ class Scene:
 def look(case: Case) -> Scene:
     """Read the scene of one case."""
     world = _world(case)
-    waiting = _first_by_rank([*case.of("c10d.timeout"), *case.of("gloo.timeout")])
+    waiting = _together(_first_by_rank([*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_unanswered(case)]))
     stopped = _stopped(case)
     raised = _first_by_rank([e for e in case.of("python.exception") if is_own(e) and not _after(e, stopped)])
     seen = {e.rank for e in case.events if e.rank is not None} | {rank for rank in waiting if rank >= 0}
     members = tuple(range(world if world else max((rank for rank in seen if rank < LARGEST), default=-1) + 1))
     ended = _ended(case, raised, waiting)
     return Scene(world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended)
+
+
+def _together(waiting: dict[int, Event]) -> dict[int, Event]:
+    """The waits without those of a few ranks that began when others had given up already: these came late.
+
+    After its timeout a rank of NCCL lives for another minute, in which its kernels still answer a rank that comes.
+    """
+    ends = [event.time for event in waiting.values() if event.time is not None]
+    known = [(rank, e.time, e.data.get("ran_ms")) for rank, e in waiting.items()]
+    late = {rank for rank, time, ran in known if time is not None and ran and time - ran / 1000 > min(ends)}
+    return {rank: event for rank, event in waiting.items() if rank not in late or len(late) * 2 >= len(waiting)}
+
+
+def _unanswered(case: Case) -> list[Event]:
+    """Ranks that waited in vain for the id of a communicator; not those whose connection to the store broke."""
+    return [event for event in case.of("c10d.unique_id") if UNANSWERED.search(str(event.data.get("error")))]
 
 
 def rank_of(event: Event) -> int:
@@ -105,6 +125,16 @@ def crashes(case: Case) -> list[Event]:
     return [event for event in ends if rank_of(event) not in dying]
 
 
+def starving(case: Case) -> list[Event]:
+    """What was measured of ranks with several processes for each core, which spent most of their time in the queue.
+
+    Both together: a long queue alone may be the work of other programs on the machine.
+    """
+    rows = case.of("watch.cpu")
+    crowds = [e for e in rows if e.data["processes"] >= CROWD * e.data["cores"] > 0]
+    return [e for e in crowds if e.data["waited"] >= max(SHORTEST, (CROWD - 1) * e.data["ran"])]
+
+
 def signal_of(event: Event) -> int:
     """The signal that ended a process; 0 where it was none."""
     code = event.data.get("exitcode") or 0
@@ -113,7 +143,8 @@ def signal_of(event: Event) -> int:
 
 def spans_hosts(case: Case) -> bool:
     """True when something shows that the ranks run on more than one machine."""
-    hosts = {event.host for event in case.events if event.host and event.kind.startswith("nccl.")}
+    ours = {event.host for event in case.of("worker.phase") if event.data.get("phase") == "hello"}
+    hosts = ours | {event.host for event in case.events if event.host and event.kind.startswith("nccl.")}
     disabled = any(e.data.get("name") == "NCCL_SHM_DISABLE" and e.data.get("value") == "1" for e in case.of("nccl.env"))
     return len(hosts) > 1 or (not disabled and any(e.data.get("via") == "NET" for e in case.of("nccl.channel")))
 

@@ -22,22 +22,31 @@ Read more
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclkit.agent.facts.checks import check
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._words import ask, failed, family, matching, messages, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Fact, Finding, Strength, found
+from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 
 ID = "bad_env_value"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "slow_rank", "c10d.timeout", "ib_not_used")
+REFUSAL = re.compile(
+    r"(?i:value (?:of|for)(?: (?:the )?environment variable)?:? ?)[`'\"]?([A-Z][A-Z0-9]*_[A-Z0-9_]+)\b"
+)
+"""``The value of TORCH_DISTRIBUTED_DEBUG must be …``, ``Invalid value for environment variable: NAME``."""
+
+
+LIMITS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
+"""Variables that leave NCCL fewer ways to choose from; with NCCL_*_DISABLE."""
 
 
 def diagnose(case: Case) -> Finding:
     """A value outside of what is allowed, or a library that says it cannot obey."""
     looked = case.of("nccl.env")
-    return ask(case, _not_allowed, _refused, _without_ib, CHECK.risk) or CHECK.otherwise(
+    return ask(case, _not_allowed, _named, _refused, _without_ib, CHECK.risk) or CHECK.otherwise(
         case,
         looked or case.of("nccl.init"),
         "The settings that were read have values NCCL knows.",
@@ -63,7 +72,17 @@ def _not_allowed(case: Case) -> Finding | None:
     refused, (first, row) = _complaints(case), wrong[0]
     strength: Strength = "proven" if refused or not failed(case) else "likely"
     say = f"{row['name']}={row['value']}{on(first.host)} is {row['problem']}; {row['hint']}".rstrip("?.") + "."
-    return found(ID, strength, say, pick([event for event, _ in wrong], refused), advice=_advice(row["name"]))
+    why, ask_it = pick([event for event, _ in wrong], refused), None if strength == "proven" else experiment(case)
+    return found(ID, strength, say, why, advice=_advice(row["name"]), next=ask_it)
+
+
+def _named(case: Case) -> Finding | None:
+    """A library refuses the value of a variable and names it, as torch does when it is imported."""
+    for event in messages(case):
+        if variable := REFUSAL.search(event.text):
+            say = f"A library refuses the value of {variable[1]}{on(event.host)}, so the program does not start."
+            return found(ID, "proven", say, pick([event]), ranks=ranks_in([event]), advice=_advice(variable[1]))
+    return None
 
 
 def _refused(case: Case) -> Finding | None:
@@ -71,12 +90,12 @@ def _refused(case: Case) -> Finding | None:
     lines = _complaints(case)
     if not lines:
         return None
-    limits = [p for p, name, _ in _settings(case) if name in ("NCCL_ALGO", "NCCL_PROTO") or name.endswith("_DISABLE")]
+    limits = [p for p, name, _ in _settings(case) if name in LIMITS or name.endswith("_DISABLE")]
     named = f" ({_text(limits[0])})" if limits else ""
     say = f"The NCCL_* settings left NCCL no algorithm or transport to use{named}."
-    advice = _advice("NCCL_ALGO, NCCL_PROTO and NCCL_*_DISABLE")
     strength: Strength = "proven" if limits else "likely"
-    return found(ID, strength, say, pick(lines, limits), ranks=ranks_in(lines), advice=advice)
+    advice, ask_it = _advice(*_limits(case)), None if limits else experiment(case)
+    return found(ID, strength, say, pick(lines, limits), ranks=ranks_in(lines), advice=advice, next=ask_it)
 
 
 def _without_ib(case: Case) -> Finding | None:
@@ -84,7 +103,9 @@ def _without_ib(case: Case) -> Finding | None:
     wants = [p for p, name, value in _settings(case) if name == "NCCL_NET" and value.upper() == "IB"]
     none = [e for e in case.of("nccl.ib_devices") if not e.data.get("devices")]
     say = "NCCL_NET=IB asks for InfiniBand, but NCCL found no such device."
-    return found(ID, "likely", say, pick(wants, none), advice=_advice("NCCL_NET")) if wants and none else None
+    if not wants or not none:
+        return None
+    return found(ID, "likely", say, pick(wants, none), advice=_advice("NCCL_NET"), next=experiment(case))
 
 
 def _look(host: Host) -> Iterator[Risk]:
@@ -112,11 +133,13 @@ def _text(piece: Event | Fact) -> str:
     )
 
 
-def _advice(name: str) -> tuple[Advice, ...]:
+def _advice(*names: str) -> tuple[Advice, ...]:
+    what = " and ".join(names) or "NCCL_ALGO, NCCL_PROTO and NCCL_*_DISABLE"
     return (
         Advice(
-            f"Unset {name}, see the job work with NCCL's defaults, and set it again only with a value from "
-            "the user guide.",
+            f"Unset {what}, see the job work with the defaults, and set it again only with a value from the user "
+            "guide.",
+            change={"unset": list(names)} if names else {},
             command="env | grep -E '^(NCCL|GLOO|TORCH_NCCL)_' | sort",
             why="NCCL ignores or rejects what it does not know, often silently.",
             check="NCCL_DEBUG=INFO prints 'set by environment to' with the value you meant.",
@@ -125,10 +148,34 @@ def _advice(name: str) -> tuple[Advice, ...]:
     )
 
 
+def experiment(case: Case) -> Experiment:
+    """The same job without the variables in question."""
+    names = _limits(case) or list(LIMITS)
+    return Experiment(
+        f"Does the job start without {', '.join(names)}?",
+        {"unset": names},
+        {
+            ID: "it starts: NCCL's defaults work",
+            "version_mismatch": "it fails in the same way",
+            "p2p_broken": "it fails in the same way",
+            "slow_rank": "it fails in the same way",
+        },
+        {ID: "works", "version_mismatch": "same", "p2p_broken": "same", "slow_rank": "same"},
+    )
+
+
+def _limits(case: Case) -> list[str]:
+    """Variables of this case that limit what NCCL may choose from, or whose value it cannot know."""
+    odd = {row["name"] for _, name, value in _settings(case) for row in check(name, value) if row["kind"] == "value"}
+    limits = {name for _, name, _ in _settings(case) if name in LIMITS or name.endswith("_DISABLE")}
+    return sorted(odd or limits)
+
+
 CHECK = Check(
     ID,
     reads=("env.problems",),
     look=_look,
     fine="No variable has an unknown name or a value that cannot work.",
     also=("env.*",),
+    next=experiment,
 )

@@ -27,9 +27,9 @@ from collections.abc import Iterator
 from ncclkit import planner
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._scene import look
-from ncclkit.causes._words import name_hosts, on, pick
-from ncclkit.model import Advice, Event, Finding, Strength, found
+from ncclkit.causes._scene import look, starving
+from ncclkit.causes._words import name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "cpu_contention"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "gil_hold")
@@ -37,9 +37,61 @@ LEAST, ROOM = 2, 4
 """Cores for each GPU: for the rank and NCCL's proxy alone, and with a few data-loader workers."""
 
 
+EXPERIMENT = Experiment(
+    "Does the same job run when no rank has more data-loader workers than cores?",
+    {"mend": ID},
+    {
+        ID: "it runs: the workers kept each other, and the rank, from the cores",
+        "slow_rank": "it fails as before: the rank is late whoever loads its data",
+        "disk_or_io": "it fails as before: fewer workers read a slow disk no faster",
+        "network_loss": "it fails as before: the network knows nothing of workers",
+    },
+    {ID: "works", "slow_rank": "same", "disk_or_io": "same", "network_loss": "same"},
+)
+
+
 def diagnose(case: Case) -> Finding:
-    """PyTorch's own warning, or more workers than usable cores."""
-    warned = [e for e in case.of("system.error") if e.data.get("what") == "dataloader_workers"]
+    """What was measured of the ranks' processes, else PyTorch's own warning, or more ranks than usable cores."""
+    return _measured(case) or _told(case)
+
+
+def _measured(case: Case) -> Finding | None:
+    """Ranks whose processes waited for a core, and did not get one, for most of their time."""
+    starved = starving(case)
+    if not starved:
+        return None
+    scene, worst = look(case), max(starved, key=lambda e: float(e.data["waited"]))
+    ranks = ranks_in(starved)
+    waiting = [event for rank, event in scene.waiting.items() if rank not in ranks]
+    strength: Strength = "possible" if scene.dead else "proven" if waiting else "likely"
+    warned = [e for e in _warnings(case) if e.rank in (None, *ranks)]
+    count, cores = worst.data["processes"], worst.data["cores"]
+    say = (
+        f"The {count} processes of rank {worst.rank} share {cores} CPU core{'' if cores == 1 else 's'}{on(worst.host)}"
+    )
+    say += f": they ran {worst.data['ran']:.0f} s and waited {worst.data['waited']:.0f} s for a core"
+    if waiting:
+        say += f", while {name_ranks(scene.waiting.keys() - set(ranks))} waited in vain for a collective"
+    others = f"; so did those of {len(ranks) - 1} more ranks" if len(ranks) > 1 else ""
+    return found(
+        ID,
+        strength,
+        f"{say}{others}.",
+        pick(starved, warned, waiting, limit=5),
+        ranks=ranks,
+        hosts=name_hosts(starved),
+        advice=_advice((int(count), int(cores))),
+        next=EXPERIMENT,
+    )
+
+
+def _warnings(case: Case) -> list[Event]:
+    return [e for e in case.of("system.error") if e.data.get("what") == "dataloader_workers"]
+
+
+def _told(case: Case) -> Finding:
+    """PyTorch's own warning, or more ranks than usable cores."""
+    warned = _warnings(case)
     cores = [f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)]
     scene = look(case)
     local = len(
@@ -60,7 +112,13 @@ def diagnose(case: Case) -> Finding:
             "likely" if slow and (crowded or (numbers and numbers[0] >= 2 * max(1, numbers[1]))) else "possible"
         )
         return found(
-            ID, strength, say, pick(warned, crowded, slow, limit=5), hosts=name_hosts(warned), advice=_advice(numbers)
+            ID,
+            strength,
+            say,
+            pick(warned, crowded, slow, limit=5),
+            hosts=name_hosts(warned),
+            advice=_advice(numbers),
+            next=experiment(case),
         )
     if risk := CHECK.risk(case):
         return risk
@@ -72,7 +130,8 @@ def diagnose(case: Case) -> Finding:
 def _look(host: Host) -> Iterator[Risk]:
     """Cores for each GPU: a rank has a main thread, NCCL's proxy and watchdog, and workers of the data loader."""
     cores, gpus = host.number("cpu.usable"), host.gpu_count
-    if cores is None or not gpus or cores >= ROOM * gpus:
+    yield from _crowd(host)
+    if cores is None or not gpus or cores >= ROOM * gpus or host.value("job.workers") is not None:
         return
     say = f"{cores:g} CPU cores are usable for {gpus} GPU{'s' if gpus > 1 else ''}; "
     spare = planner.workers(int(cores), gpus)
@@ -80,6 +139,22 @@ def _look(host: Host) -> Iterator[Risk]:
     scheduled = host.fact("env.SLURM_JOB_ID")  # what the job's ranks get may be more than this step got
     strength: Strength = "likely" if cores < LEAST * gpus and not scheduled else "possible"
     yield Risk(say + " for a core", [host.fact("cpu.usable")], _advice((0, int(spare.value)))[0], strength)
+
+
+def _crowd(host: Host) -> Iterator[Risk]:
+    """More ranks and data-loader workers than cores, by the numbers that the user named."""
+    cores, ranks, workers = host.number("cpu.usable"), host.ranks, host.number("job.workers")
+    if cores is None or workers is None or not ranks or (workers + 1) * ranks <= cores:
+        return
+    fit = planner.workers(int(cores), ranks)
+    say = (
+        f"{ranks} ranks with {workers:g} data-loader workers each are {(workers + 1) * ranks:g} processes, and "
+        f"{cores:g} CPU cores are usable; they would wait for each other ({fit.words.rstrip('.')} fit)"
+    )
+    facts = [host.fact("cpu.usable"), host.fact("job.workers"), host.fact("gpu.count")]
+    # a few more processes than cores is how many jobs run; where the workers alone fill them, the ranks starve
+    strength: Strength = "likely" if workers * ranks > cores else "possible"
+    yield Risk(say, facts, _advice((int(workers), int(fit.value)))[0], strength)
 
 
 def _numbers(event: Event) -> tuple[int, int] | None:
@@ -94,11 +169,27 @@ def _advice(numbers: tuple[int, int] | None) -> tuple[Advice, ...]:
             f"Lower num_workers to {workers} and keep each rank's libraries to one thread, or ask for more cores.",
             code=f"DataLoader(..., num_workers={workers}, prefetch_factor=2)",
             env={"OMP_NUM_THREADS": "1"},
-            command="nproc; srun --cpus-per-task=16 …",
+            command=f"nproc; srun --cpus-per-task={workers + 2} …",
             why="NCCL's proxy thread needs a core to itself at the right moment.",
             check="Load stays below nproc, and the step time's p99 comes near its median.",
             risk="Too few workers leave the GPU waiting.",
         ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The job with fewer workers where they were seen to starve it; elsewhere each library with one thread."""
+    if starving(case):
+        return EXPERIMENT
+    return Experiment(
+        "Does the same job keep up when each rank's libraries use one thread?",
+        {"env": {"OMP_NUM_THREADS": "1"}},
+        {
+            ID: "it does: the threads of all ranks had kept each other from the cores",
+            "slow_rank": "it fails as before: the rank is late however many threads it has",
+            "network_loss": "it fails as before: the network knows nothing of threads",
+        },
+        {ID: "works", "slow_rank": "same", "network_loss": "same"},
     )
 
 
@@ -107,5 +198,6 @@ CHECK = Check(
     reads=("cpu.usable",),
     look=_look,
     fine="There are cores enough for the ranks of this host.",
-    also=("gpu.count", "env.SLURM_JOB_ID"),
+    also=("gpu.count", "env.SLURM_JOB_ID", "job.workers", "job.ranks"),
+    next=experiment,
 )

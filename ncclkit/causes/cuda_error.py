@@ -132,13 +132,15 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Run with synchronous launches."""
+    """The same GPUs and ranks without the program's own kernels."""
     return Experiment(
-        "Which operator fails when every launch is synchronous?",
-        {"env": {"CUDA_LAUNCH_BLOCKING": "1"}},
+        "Does a plain all_reduce work on the same GPUs, without the program's own kernels?",
+        {"minimal": True},
         {
-            ID: "always the same operator of the program",
-            "gpu_hardware_error": "different ones, always on the same GPU",
-            "driver_too_old": "the very first kernel",
+            ID: "it works: the failing kernel is the program's; CUDA_LAUNCH_BLOCKING=1 then shows its line",
+            "gpu_oom": "it works: the program had taken the memory",
+            "gpu_hardware_error": "it fails too, always on the same GPU",
+            "driver_too_old": "it fails too, with its very first kernel",
         },
+        {ID: "works", "gpu_oom": "works", "gpu_hardware_error": "same", "driver_too_old": "same"},
     )

@@ -103,10 +103,12 @@ def experiment(case: Case) -> Experiment:
     """The same start without cuMem."""
     return Experiment(
         "Does the job start without cuMem allocations?",
-        {"env": {"NCCL_CUMEM_ENABLE": "0", "NCCL_CUMEM_HOST_ENABLE": "0"}, "ranks": "one node"},
+        {"env": {"NCCL_CUMEM_ENABLE": "0", "NCCL_CUMEM_HOST_ENABLE": "0"}},
         {
             ID: "it starts",
             "shm_too_small": "it fails unless NCCL_SHM_DISABLE=1",
-            "nvswitch_fabric": "it starts, as NVLS is off too",
+            "nvswitch_fabric": "it starts, as NVLS is off too; NCCL_NVLS_ENABLE=0 alone then helps as well",
+            "driver_too_old": "it fails in the same way",
         },
+        {ID: "works", "shm_too_small": "same", "nvswitch_fabric": "works", "driver_too_old": "same"},
     )

@@ -26,11 +26,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.case import Case
+from ncclkit.causes._experiments import minimal
 from ncclkit.causes._frames import own_frame, place, stacks
 from ncclkit.causes._preflight import Check, Host, Risk, number
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import amount, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Finding, found
+from ncclkit.model import Advice, Event, Experiment, Finding, found
 from ncclkit.words import start
 
 ID = "disk_or_io"
@@ -53,6 +54,7 @@ STORAGE = (
     "/tarfile",
 )
 CALLS = {"open", "read", "write", "fsync", "readinto", "_save", "save_file", "load_file", "torch_save"}
+LOCAL = ("ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
 SCARCE = 1 << 30
 """Bytes free below which the next checkpoint hardly fits."""
 SLOW = 200.0
@@ -82,22 +84,25 @@ def diagnose(case: Case) -> Finding:
             f"{start(name_ranks(ranks_in(full)))}{on(full[0].host)} could not write: "
             f"{'the disk quota is used up' if quota else 'the file system is full or failed'}."
         )
-        return found(ID, "proven", say, pick(full), ranks=ranks_in(full), hosts=name_hosts(full), advice=_advice())
-    scene = look(case)
-    slow = {rank: stack for rank, stack in stacks(case).items() if _in_storage(stack) and rank not in scene.waiting}
-    if slow and scene.waiting and len(slow) * 2 <= len(stacks(case)):
-        stack = next(iter(slow.values()))
-        where = place(own_frame(stack.data["frames"], innermost_first=True))
-        say = (
-            f"{start(name_ranks(slow))} stood in a storage call{' at ' + where if where else ''} while "
-            "the others waited."
-        )
         return found(
-            ID, "likely", say, pick(slow.values(), scene.waiting.values()), ranks=tuple(sorted(slow)), advice=_advice()
+            ID, "proven", say, pick(full), ranks=ranks_in(full), hosts=name_hosts(full), advice=_advice(_local(case))
         )
-    went_well = [*case.of("nccl.destroy"), *scene.ended.values(), *stacks(case).values()]
+    went_well = [*case.of("nccl.destroy"), *look(case).ended.values(), *stacks(case).values()]
     missing = "a stack of each rank at the moment of the hang, and `df -h`"
-    return CHECK.risk(case) or CHECK.otherwise(case, went_well, "Nobody waited for storage.", missing)
+    alone = _stands(case) or CHECK.risk(case)
+    return alone or CHECK.otherwise(case, went_well, "Nobody waited for storage.", missing)
+
+
+def _stands(case: Case) -> Finding | None:
+    """A few ranks stand in a storage call while others wait, or have given up, which leaves no stack of them."""
+    waiting = look(case).waiting
+    slow = {rank: stack for rank, stack in stacks(case).items() if _in_storage(stack) and rank not in waiting}
+    if not 0 < len(slow) <= len(waiting):
+        return None
+    where = place(own_frame(next(iter(slow.values())).data["frames"], innermost_first=True))
+    say = f"{start(name_ranks(slow))} stood in a storage call{' at ' + where if where else ''} while the others waited."
+    why, advice = pick(slow.values(), waiting.values()), _advice(_local(case))
+    return found(ID, "likely", say, why, ranks=tuple(sorted(slow)), advice=advice, next=experiment(case))
 
 
 def _look(host: Host) -> Iterator[Risk]:
@@ -128,16 +133,38 @@ def _in_storage(stack: Event) -> bool:
     )
 
 
-def _advice() -> tuple[Advice, ...]:
+def _local(case: Case) -> str:
+    """A folder of this case's hosts on a local disk that has room, where one is known."""
+    facts = {(fact.host, fact.name): fact.value for fact in case.facts_of("storage.")}
+    for (host, name), kind in facts.items():
+        head, _, last = name.rpartition(".")
+        room = number(facts.get((host, f"{head}.free")))
+        if last == "type" and kind in LOCAL and room is not None and room > SCARCE:
+            return str(facts.get((host, f"{head}.path")) or "")
+    return ""
+
+
+def _advice(folder: str = "") -> tuple[Advice, ...]:
+    place = folder.rstrip("/") or "<a folder on a local disk>"
     return (
         Advice(
-            "Free space, and point caches and temporary files to a local disk with room.",
-            command="df -h . /tmp ~; df -i .; quota -s",
-            env={"TMPDIR": "/local/tmp", "TRITON_CACHE_DIR": "/local/tmp/triton", "HF_HOME": "/local/tmp/hf"},
+            "Free space, and point caches and temporary files to a local disk with room"
+            f"{f', such as {folder}' if folder else ''}.",
+            command=f"df -h . /tmp ~; df -i .; quota -s; export TMPDIR={place} HF_HOME={place}/hf "
+            f"TRITON_CACHE_DIR={place}/triton",
             why="One rank that cannot write stops all of them.",
             check="`df` shows room for two checkpoints before the job starts.",
             risk="Local disks are lost with the node: keep checkpoints on shared storage.",
         ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same ranks without the program, and so without its files."""
+    return minimal(
+        "Do the same ranks get through an all_reduce, where nobody reads or writes files?",
+        {ID: "they do: the program waited for storage", "slow_rank": "they do: the program itself was slow"},
+        {"network_loss": "they fail too", "p2p_broken": "they fail too"},
     )
 
 
@@ -147,4 +174,5 @@ CHECK = Check(
     look=_look,
     fine="The folders have room and are quick to write to.",
     also=("storage.*.path",),
+    next=experiment,
 )

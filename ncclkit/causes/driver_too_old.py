@@ -27,9 +27,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.case import Case
+from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.model import Advice, Finding, found
+from ncclkit.model import Advice, Experiment, Finding, found
 from ncclkit.words import start
 
 ID = "driver_too_old"
@@ -143,10 +144,23 @@ RELOAD = Advice(
     check="`nvidia-smi` lists the GPUs.",
     risk="A reboot ends everything on the node; in a container the host's driver must be mounted anew.",
 )
+
+
+def experiment(case: Case) -> Experiment:
+    """One rank on one GPU: no path between GPUs is used."""
+    return minimal(
+        "Does one rank alone get through an all_reduce on its GPU?",
+        {"p2p_broken": "it does: only the way between GPUs fails", "duplicate_gpu": "it does: nobody shares its GPU"},
+        {ID: "it fails too, with its very first kernel", "gpu_hardware_error": "it fails too, on this GPU only"},
+        ranks=1,
+    )
+
+
 CHECK = Check(
     ID,
     reads=("gpu.driver", "software.torch.cuda"),
     look=_look,
     fine="The driver serves the CUDA that torch was built for.",
     also=("gpu.nvidia_smi", "gpu.count", "gpu.library"),
+    next=experiment,
 )

@@ -30,9 +30,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ncclkit.case import Case
+from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus
 from ncclkit.causes._words import ask, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Finding, Strength, found
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "duplicate_gpu"
@@ -171,6 +172,22 @@ MIG = Advice(
     check="`nvidia-smi -L` lists no MIG devices.",
     risk="Switching MIG off needs the GPU idle and ends what runs on its parts.",
 )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same ranks, each on the GPU of its LOCAL_RANK."""
+    return minimal(
+        "Do the same ranks work when each takes the GPU of its LOCAL_RANK?",
+        {ID: "they do: the program chose the GPUs wrongly", "rank_exception": "they do: another error of the program"},
+        {"gpu_hardware_error": "one GPU fails again", "driver_too_old": "they fail too"},
+    )
+
+
 CHECK = Check(
-    ID, reads=("gpu.*.compute_mode",), look=_look, fine="The GPUs take the processes of a job.", also=("gpu.*.mig",)
+    ID,
+    reads=("gpu.*.compute_mode",),
+    look=_look,
+    fine="The GPUs take the processes of a job.",
+    also=("gpu.*.mig",),
+    next=experiment,
 )

@@ -29,8 +29,9 @@ from collections.abc import Iterator
 from ncclkit import planner
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._scene import look
 from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in
-from ncclkit.model import Advice, Evidence, Finding, found
+from ncclkit.model import Advice, Evidence, Experiment, Finding, found
 from ncclkit.words import start
 
 ID = "fd_limit"
@@ -49,6 +50,7 @@ LOW = 1024
 """The soft limit that most systems give a shell."""
 THREADS = 128
 """Threads of one rank: OpenMP, CUDA, NCCL, autograd, and the workers of its data loader with theirs."""
+FEWEST = {"NCCL_MAX_NCHANNELS": "2", "NCCL_NSOCKS_PERTHREAD": "1", "NCCL_SOCKET_NTHREADS": "1"}
 FRAGMENTS = ("Too many open files", "EMFILE", "errno 24", "of ancdata", "can't start new thread")
 
 
@@ -81,7 +83,8 @@ def diagnose(case: Case) -> Finding:
         pick(lines, vague, low),
         ranks=ranks,
         hosts=name_hosts(lines + vague),
-        advice=_advice(),
+        advice=_advice(len(look(case).members)),
+        next=None if lines else experiment(case),
     )
 
 
@@ -97,7 +100,7 @@ def _files(host: Host) -> Iterator[Risk]:
         return
     need = planner.descriptors(ranks)
     say = f"a process may open {limit:g} files; "
-    facts, advice = [host.fact("limits.nofile.soft")], _advice()[0]
+    facts, advice = [host.fact("limits.nofile.soft")], _advice(ranks)[0]
     if limit < need.value:
         say += f"one of {ranks} ranks would need up to {need.value:g} over sockets: {need.words.rstrip('.')}"
         yield Risk(say, facts, advice, "likely")
@@ -118,13 +121,15 @@ def _look(host: Host) -> Iterator[Risk]:
             yield Risk(say + "and data-loader workers would exceed it", [host.fact(name)], PROCESSES)
 
 
-def _advice() -> tuple[Advice, ...]:
+def _advice(ranks: int) -> tuple[Advice, ...]:
+    need = planner.descriptors(max(2, ranks))
+    limit = 1 << max(16, int(need.value).bit_length())  # a power of two, with room for data-loader workers
     return (
         Advice(
-            "Raise the limit in the job itself.",
-            command="ulimit -n 65536   # in the job script; docker run --ulimit nofile=65536:65536",
-            why="Each peer, channel and worker costs descriptors.",
-            check="`ulimit -n` inside the job prints 65536, and the start passes.",
+            f"Raise the limit in the job itself, to {limit}.",
+            command=f"ulimit -n {limit}   # in the job script; docker run --ulimit nofile={limit}:{limit}",
+            why=f"Each peer, channel and worker costs descriptors: over sockets {need.words}",
+            check=f"`ulimit -n` inside the job prints {limit}, and the start passes.",
             risk=(
                 "None up to the hard limit; beyond it the administrator must raise LimitNOFILE of slurmd "
                 "or the container engine."
@@ -137,6 +142,13 @@ def _advice() -> tuple[Advice, ...]:
             check="`ls /proc/PID/fd | wc -l` stays flat over an epoch.",
             risk="Files in /dev/shm may be left behind by a crash.",
         ),
+        Advice(
+            "Where the limit cannot be raised, let NCCL open fewer sockets.",
+            env=FEWEST,
+            why="It opens sockets for each peer, channel and thread.",
+            check="The start passes, and `ls /proc/PID/fd | wc -l` stays below the limit.",
+            risk="Less bandwidth between the nodes.",
+        ),
     )
 
 
@@ -147,10 +159,28 @@ PROCESSES = Advice(
     check="`cat /sys/fs/cgroup/pids.current` stays well below the limit while the job runs.",
     risk="On shared machines the limit keeps a runaway program from taking all: ask the administrator.",
 )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same job with as few sockets for each peer as NCCL can do with."""
+    return Experiment(
+        "Does the job start when NCCL opens as few sockets as it can?",
+        {"env": FEWEST},
+        {
+            ID: "it starts, with a tenth of the descriptors",
+            "store_unreachable": "it fails in the same way",
+            "network_loss": "it fails in the same way",
+            "rank_exception": "it fails in the same way",
+        },
+        {ID: "works", "store_unreachable": "same", "network_loss": "same", "rank_exception": "same"},
+    )
+
+
 CHECK = Check(
     ID,
     reads=("limits.nofile.soft",),
     look=_look,
     fine="A process may open enough files for the ranks of this host.",
     also=("gpu.count", "limits.cgroup.pids", "limits.nproc", "env.WORLD_SIZE", "env.SLURM_NTASKS", "env.SLURM_NNODES"),
+    next=experiment,
 )

@@ -25,9 +25,10 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
+from ncclkit.causes._experiments import minimal
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import family, matching, messages, name_ranks, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Finding, found
+from ncclkit.model import Advice, Experiment, Finding, found
 from ncclkit.words import start
 
 ID = "fork_or_init_order"
@@ -63,6 +64,7 @@ def diagnose(case: Case) -> Finding:
             pick(lines),
             ranks=ranks_in(lines),
             advice=_advice(),
+            next=None if fork else experiment(case),
         )
     aborted = [e for e in case.of("nccl.destroy") if e.data.get("how") == "abort"]
     odd = [
@@ -79,6 +81,7 @@ def diagnose(case: Case) -> Finding:
             pick(odd, aborted, limit=5),
             ranks=(),
             advice=_advice(),
+            next=experiment(case),
         )
     went_well = [e for e in case.of("nccl.destroy") if e.data.get("how") == "destroy"] + [
         *look(case).ended.values(),
@@ -97,4 +100,13 @@ def _advice() -> tuple[Advice, ...]:
             check="The program starts and ends without warnings on all ranks.",
             risk="spawn imports the program again: guard it with if __name__ == '__main__'.",
         ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same ranks started, used and ended in order."""
+    return minimal(
+        "Do the same ranks work when they start, use and end everything in order and fork nothing?",
+        {ID: "they do: the order in the program is wrong", "rank_exception": "they do: another error of the program"},
+        {"version_mismatch": "they fail too", "gpu_hardware_error": "they fail too, on one GPU"},
     )

@@ -26,10 +26,11 @@ from __future__ import annotations
 import re
 
 from ncclkit.case import Case
+from ncclkit.causes._experiments import minimal
 from ncclkit.causes._frames import is_own, place
 from ncclkit.causes._scene import is_own as own_error
 from ncclkit.causes._words import in_order, name_ranks, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Finding, found
+from ncclkit.model import Advice, Event, Experiment, Finding, found
 from ncclkit.words import start
 
 ID = "framework_bug"
@@ -57,6 +58,7 @@ def diagnose(case: Case) -> Finding:
             pick(errors, limit=3),
             ranks=ranks_in(errors),
             advice=(_advice(name),),
+            next=experiment(case),
         )
     went_well = [*case.of("nccl.destroy"), *case.of("python.exception"), *case.of("c10d.timeout")]
     return otherwise(ID, went_well, "No error was raised inside a framework.", "the standard error of every rank")
@@ -77,4 +79,13 @@ def _advice(name: str) -> Advice:
         why="The failing line is not yours.",
         check="The same input passes with the other version.",
         risk="A new release may change results.",
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same collective without the framework."""
+    return minimal(
+        "Does a plain all_reduce work on the same ranks, without the framework?",
+        {ID: "it does", "rank_exception": "it does: the error is the program's own"},
+        {"nccl_bug": "it fails too", "p2p_broken": "it fails too"},
     )

@@ -61,7 +61,7 @@ def diagnose(case: Case) -> Finding:
             pick(gil, stuck, seen),
             ranks=ranks,
             hosts=name_hosts(gil or stuck),
-            advice=_advice(),
+            advice=_advice(case, ranks),
             next=experiment(case),
         )
     went_well = [*case.of("c10d.timeout"), *case.of("nccl.destroy"), *look(case).ended.values()]
@@ -81,23 +81,25 @@ def _deaf(case: Case) -> Finding | None:
                 say = (
                     f"Rank {rank} kept Python's global lock in one native call at {where}, so that none of its threads "
                 )
+                held = "+gil)" in stack.text.partition("\n")[0]  # py-spy saw it with the lock
                 return found(
                     ID,
-                    "likely",
+                    "proven" if held and look(case).waiting else "likely",
                     say + "could answer while the others waited.",
                     pick([stack], [end]),
                     ranks=(rank,),
-                    advice=_advice(),
+                    advice=_advice(case, (rank,)),
                     next=experiment(case),
                 )
     return None
 
 
-def _advice() -> tuple[Advice, ...]:
+def _advice(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
+    pid = next((e.pid for e in case.events if e.rank in ranks and e.pid), None)
     return (
         Advice(
             "Look which native call holds the lock, and move it out of the training process or bound it in time.",
-            command="py-spy dump --native --pid <pid of the rank>",
+            command=f"py-spy dump --native --pid {pid or '<pid of the rank>'}",
             why="All other Python threads of the rank wait for this one.",
             check="The dump shows '+gil' in the main loop, not in that call.",
             risk="py-spy pauses the process for a moment.",
@@ -106,13 +108,15 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Native stacks of the rank while it stands still."""
+    """The same ranks without the program, and so without its native call."""
     return Experiment(
-        "Which thread holds the lock while the rank stands still?",
-        {"attach": True, "native": True},
+        "Do the same ranks and GPUs keep going when they only do all_reduce?",
+        {"minimal": True},
         {
-            ID: "a native call outside of NCCL",
-            "slow_rank": "the main thread runs ordinary Python",
-            "gpu_hardware_error": "a CUDA call that never returns",
+            ID: "they do: a native call of the program held the lock; `py-spy dump --native` names it",
+            "slow_rank": "they do: the program's ordinary Python was slow",
+            "gpu_hardware_error": "they stop too: a CUDA call never returns",
+            "p2p_broken": "they stop too: the data never arrives",
         },
+        {ID: "works", "slow_rank": "works", "gpu_hardware_error": "same", "p2p_broken": "same"},
     )

@@ -177,15 +177,17 @@ def _advice(gpu: str) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Each node alone, then pairs, to find the one that fails."""
+    """Each GPU alone, then every pair, to find the one that fails."""
     return Experiment(
-        "Which single node or GPU fails on its own?",
-        {"stages": ["one node", "pairs"]},
+        "Which GPU fails when each works alone, and then every pair?",
+        {"minimal": True, "ladder": True},
         {
-            ID: "always the same GPU",
-            "cuda_error": "none; the program's kernel fails",
-            "nvswitch_fabric": "one whole machine",
+            ID: "always the same one",
+            "driver_too_old": "every one",
+            "cuda_error": "none: the program's own kernel fails",
+            "gpu_oom": "none: the program had taken the memory",
         },
+        {ID: "same", "driver_too_old": "same", "cuda_error": "works", "gpu_oom": "works"},
     )
 
 

@@ -25,15 +25,18 @@ Read more
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ncclkit.case import Case
+from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import Check, Host, Risk, number
+from ncclkit.causes._settings import BATCHES, smaller_batch
 from ncclkit.causes._words import (
     amount, family, in_order, matching, messages, name_hosts, name_ranks, pick, ranks_in,
 )  # fmt: skip
-from ncclkit.model import Advice, Event, Finding, Strength, found
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "gpu_oom"
@@ -73,11 +76,11 @@ def diagnose(case: Case) -> Finding:
     gpus = tuple(sorted({str(e.data["gpu"]) for e in torch if e.data.get("gpu") is not None}))
     say = (
         f"{start(name_ranks(ranks))} ran out of memory on its "
-        f"GPU{' ' + gpus[0] if len(gpus) == 1 else ''}: {_how(first)}."
+        f"GPU{' ' + gpus[0] if len(gpus) == 1 else ''}: {_how(first)}{_held(first)}."
     )
-    return found(
-        ID, "proven", say, pick(lines), ranks=ranks, hosts=name_hosts(lines), gpus=gpus, advice=_advice(not torch)
-    )
+    hosts, advice = name_hosts(lines), _advice(not torch, smaller_batch(case))
+    advice = (OWN, *advice) if _held(first) else advice
+    return found(ID, "proven", say, pick(lines), ranks=ranks, hosts=hosts, gpus=gpus, advice=advice)
 
 
 def _look(host: Host) -> Iterator[Risk]:
@@ -111,14 +114,32 @@ def _how(event: Event) -> str:
     )
 
 
+def _held(event: Event) -> str:
+    """What other processes hold of this GPU, where torch says so; each rank should have one to itself."""
+    told = re.findall(r"Process \d+ has ([\d.]+ [KMGT]iB) memory in use", event.text)
+    who = "another process holds" if len(told) == 1 else f"{len(told)} other processes hold"
+    return f", as {who} {', '.join(told)}" if told else ""
+
+
 def _size(value: object) -> str:
     return amount(value) if isinstance(value, (int, float)) else str(value or "an unknown amount")
 
 
-def _advice(nccl: bool) -> tuple[Advice, ...]:
+OWN = Advice(
+    "Give each rank a GPU of its own before anything touches CUDA, and end other processes on this one.",
+    code='torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+    command="nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv",
+    why="Without it every rank uses GPU 0, for .cuda() and for checkpoints, and the last one finds it full.",
+    check="nvidia-smi shows one process of the job on each GPU.",
+    risk="None.",
+)
+
+
+def _advice(nccl: bool, code: str = BATCHES[""]) -> tuple[Advice, ...]:
     smaller = Advice(
         "Lower the micro-batch size on all ranks (keep the global batch by accumulating gradients), or "
         "shard the model more.",
+        code=code,
         why="The largest rank decides; all ranks must use the same micro-batch.",
         check="max(torch.cuda.max_memory_allocated()) over the ranks stays 10 % below the GPU's memory.",
         risk="More steps of accumulation are a little slower.",
@@ -137,10 +158,20 @@ def _advice(nccl: bool) -> tuple[Advice, ...]:
     return (room, smaller) if nccl else (smaller, room)
 
 
+def experiment(case: Case) -> Experiment:
+    """The same GPUs without the model."""
+    return minimal(
+        "Does a plain all_reduce work on the same GPUs, without the model in their memory?",
+        {ID: "it does: NCCL has room then", "cuda_error": "it does: a kernel of the program had failed"},
+        {"gpu_hardware_error": "it fails too, on one GPU", "driver_too_old": "it fails too"},
+    )
+
+
 CHECK = Check(
     ID,
     reads=("gpu.*.memory.total", "gpu.*.memory.free"),
     look=_look,
     fine="The memory of the GPUs is free.",
     also=("gpu.*.memory.holders",),
+    next=experiment,
 )

@@ -28,11 +28,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ncclkit import planner
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import amount, ask, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in
-from ncclkit.model import Advice, Event, Fact, Finding, Strength, found
+from ncclkit.intended import UNITS
+from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "host_oom"
@@ -44,12 +46,15 @@ explains = (
     "store.lost",
     "rank_killed",
     "slow_rank",
+    "disk_or_io",
     "network_loss",
     "rank_exception",
     "cpu_contention",
 )
 PER_RANK, PER_CPU_RANK = 4 << 30, 512 << 20
 """Bytes of host memory below which one rank with CUDA, or without, is not likely to start and load anything."""
+TIGHT = 0.8
+"""Share of the memory that the job's data may take; the rest is for the ranks themselves and the page cache."""
 LOW = 0.05
 """Share of a host's memory; with less available the next allocation may wake the OOM killer."""
 REMOTE = re.compile(r"\b(?:nfs\d?|cifs|smb\w*|lustre|gpfs|beegfs|ceph|fuse[\w.]*|9p|glusterfs|network)\b")
@@ -78,9 +83,30 @@ def _refused(case: Case) -> Finding | None:
     ranks = ranks_in(workers + refused)
     if not workers and not refused:
         return None
-    what = "a data-loader worker was killed by the system" if workers else "an allocation of host memory was refused"
+    what = "a data-loader worker was killed by the system" if workers else f"{_asked(refused)} was refused"
     say = f"{start(name_ranks(ranks))} ran out of host memory: {what}."
-    return found(ID, "likely", say, pick(workers, refused, _killed(case)), ranks=ranks, advice=_advice(case))
+    why, advice = pick(workers, refused, _killed(case)), _advice(case)
+    advice = advice if workers else (_in_pieces(refused), *advice)
+    # the one rank of the experiment is rank 0: without the culprit it would work for that reason alone
+    asked = experiment(case) if not ranks or 0 in ranks else None
+    return found(ID, "likely", say, why, ranks=ranks, advice=advice, next=asked)
+
+
+def _asked(refused: list[Event]) -> str:
+    """``an allocation of 192 MiB``, where a line tells how much."""
+    told = next((m for e in refused if (m := re.search(r"tried to allocate (\d+) bytes", e.text))), None)
+    return f"an allocation of {amount(int(told[1]))}" if told else "an allocation of host memory"
+
+
+def _in_pieces(refused: list[Event]) -> Advice:
+    """Not as much at once."""
+    return Advice(
+        f"Read the data in pieces, or memory-map it, so that no rank needs {_asked(refused)} at once.",
+        code='numpy.load("data.npy", mmap_mode="r")[rank::world_size]  # ranks of a host share its pages',
+        why="Every rank that loads the whole dataset holds a copy of its own.",
+        check="VmHWM in /proc/PID/status of each rank stays below its share of the host's memory.",
+        risk="Pages are read when they are first used: keep the file on a local disk.",
+    )
 
 
 def _silent_kill(case: Case) -> Finding | None:
@@ -165,7 +191,8 @@ def _look(host: Host) -> Iterator[Risk]:
     total, limit = host.number("memory.total") or 0, host.number("limits.cgroup.memory")
     capped = limit is not None and 0 <= limit < total
     room = limit if limit is not None and capped else total
-    ranks = host.gpu_count or 2
+    yield from _data(host, room, host.fact("limits.cgroup.memory" if capped else "memory.total"))
+    ranks = host.ranks or 2
     need = ranks * (PER_RANK if host.gpu_count else PER_CPU_RANK)
     if total and room < need:
         what = "the memory limit (cgroup)" if capped else "the memory"
@@ -180,19 +207,52 @@ def _look(host: Host) -> Iterator[Risk]:
         yield Risk(say, [host.fact("memory.available")], MORE)
 
 
+def _data(host: Host, room: float, fact: Fact | None) -> Iterator[Risk]:
+    """Dataset, batches read ahead and pinned batches against memory, by the numbers that the user named."""
+    dataset, batch = (host.number(f"job.{name}") or 0 for name in ("dataset", "batch"))
+    workers, prefetch = int(host.number("job.workers") or 0), int(host.number("job.prefetch") or 2)
+    ranks = host.ranks or 2
+    need = planner.host_memory(dataset, ranks, workers, prefetch, batch)
+    pinned = ranks * prefetch * batch
+    if not room or need.value + pinned <= TIGHT * room:
+        return
+    also = f", and {amount(pinned)} in pinned memory" if pinned else ""
+    say = (
+        f"the data of {ranks} ranks needs {amount(need.value)} ({need.words.rstrip('.')}){also}, and the memory is "
+        f"{amount(room)}; the OOM killer would end a rank, or swapping would make it late"
+    )
+    strength: Strength = "likely" if need.value + pinned > room else "possible"
+    facts = [host.fact(f"job.{name}") for name in ("dataset", "batch", "workers")]
+    yield Risk(say, [fact, *facts], _smaller(f" (here {ranks} copies of {amount(dataset)})", workers), strength)
+
+
 def _advice(case: Case) -> tuple[Advice, ...]:
     total = next((f.value for f in case.facts_of("memory.total") if f.value), None)
     have = f" (this host has {amount(total)})" if total else ""
-    return (
-        Advice(
-            "Halve num_workers and prefetch_factor of the data loader, and keep the dataset in arrays or "
-            "memory-mapped files.",
-            code="DataLoader(..., num_workers=4, prefetch_factor=2, persistent_workers=True)",
-            why=f"Each rank and each of its workers holds its own copy{have}.",
-            check="`sstat -j JOB -o MaxRSS` or the cgroup's memory.peak stays below the limit for one epoch.",
-            risk="Fewer workers may leave the GPU waiting; watch the step time.",
-        ),
-        MORE,
+    return _smaller(have), MORE
+
+
+def _smaller(have: str, workers: int = 8) -> Advice:
+    return Advice(
+        "Halve num_workers and prefetch_factor of the data loader, and keep the dataset in arrays or "
+        "memory-mapped files.",
+        code=f"DataLoader(..., num_workers={max(1, workers // 2)}, prefetch_factor=2, persistent_workers=True)",
+        why=f"Each rank and each of its workers holds its own copy{have}.",
+        check="`sstat -j JOB -o MaxRSS` or the cgroup's memory.peak stays below the limit for one epoch.",
+        risk="Fewer workers may leave the GPU waiting; watch the step time.",
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """One rank instead of all: what each needs fits then, and storage is no faster."""
+    return Experiment(
+        "Does one rank alone, which has all of the host's memory to itself, get through?",
+        {"ranks": 1},
+        {
+            ID: "it ends well: the ranks together need more memory than there is",
+            "disk_or_io": "it stands still in the same call, now with nobody who waits for it",
+        },
+        {ID: "works", "disk_or_io": "other"},
     )
 
 
@@ -215,5 +275,5 @@ CHECK = Check(
     reads=("memory.total", "memory.swap", "limits.cgroup.memory"),
     look=_look,
     fine="There is memory for the ranks of this host, and no swap behind a network.",
-    also=("memory.available", "gpu.count"),
+    also=("memory.available", "gpu.count", *(f"job.{name}" for name in UNITS)),
 )

@@ -25,9 +25,12 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes import _tested
-from ncclkit.causes._words import ask, in_order, matching, messages, on, otherwise, pick, ranks_in
+from ncclkit.causes._experiments import meeting
+from ncclkit.causes._hosts import common, plain
+from ncclkit.causes._words import ask, in_order, matching, messages, name_ranks, on, otherwise, ours, pick, ranks_in
 from ncclkit.evidence.jobs.links import loopback
 from ncclkit.model import Advice, Evidence, Experiment, Fact, Finding, Strength, found
+from ncclkit.words import start
 
 ID = "hostname_resolution"
 explains = (
@@ -54,7 +57,7 @@ def diagnose(case: Case) -> Finding:
         *case.of("worker.phase"),
     ]
     missing = "`getent hosts $MASTER_ADDR` of every node (`ncclkit inspect`)"
-    return ask(case, _resolver, _loop, _tested_names, _own_names, _symptom) or otherwise(
+    return ask(case, _resolver, _announced, _loop, _tested_names, _own_names, _symptom) or otherwise(
         ID, went_well, "Names resolved.", missing
     )
 
@@ -75,6 +78,22 @@ def _resolver(case: Case) -> Finding | None:
     hosts, advice = (name,) if name else (), _advice(name or "$MASTER_ADDR")
     why = pick(lines, gave_up, limit=5)
     return found(ID, strength, say, why, ranks=ranks_in(lines), hosts=hosts, advice=advice, next=experiment(case))
+
+
+def _announced(case: Case) -> Finding | None:
+    """A rank was told to connect to a loopback address: gloo announces the one that the own host name leads to."""
+    lines = [event for event in case.of("gloo.connect") if plain(event.data.get("address")).startswith("127.")]
+    if not lines:
+        return None
+    first, address = lines[0], plain(lines[0].data.get("address"))
+    own = [fact for fact in ours(case, case.facts_of("net.hostname.addresses")) if _to_itself(fact)]
+    hosts = tuple(sorted({fact.host for fact in own if fact.host}))
+    whose = f"the name of {' and '.join(hosts)} leads there" if hosts else "a host's own name probably leads there"
+    who = start(name_ranks(ranks_in([first])))
+    say = f"{who}{on(first.host)} was told to connect to {address}, that is, to itself: {whose}."
+    strength: Strength = "proven" if hosts and len(_hosts(case)) > 1 else "likely" if hosts else "possible"
+    advice = (_gloo(common(case)), *_advice(hosts[0] if hosts else "$(hostname)"))
+    return found(ID, strength, say, pick(own, lines, limit=5), hosts=hosts, advice=advice, next=experiment(case))
 
 
 def _loop(case: Case) -> Finding | None:
@@ -109,23 +128,31 @@ def _own_names(case: Case) -> Finding | None:
     """Where the own name leads to loopback, gloo announces that to the other hosts."""
     gloo = {f.host: f for f in case.facts_of("net.gloo.interface") if f.value == "lo"}
     own = [f for f in case.facts_of("net.hostname.addresses") if f.host in gloo and (_to_itself(f) or not f.value)]
-    if not own or len({f.host for f in case.facts if f.host}) < 2:
+    alone = len({f.host for f in case.facts if f.host}) < 2
+    if not own or (alone and case.events):  # a job that was on this host only does not mind
         return None
     first = own[0]
     where = f"leads to {first.value[0]}" if first.value else "does not resolve"
     say = (
-        f"The name of {first.host} {where} on itself{_tested.more(own, 'host')}, so gloo there would use lo and the "
-        "other hosts would not reach it."
+        f"The name of {first.host} {where} on itself{_tested.more(own, 'host')}, so gloo there would use lo and "
+        f"{'another host' if alone else 'the other hosts'} would not reach it."
     )
     hosts, why = tuple(f.host for f in own), pick(own, [gloo[f.host] for f in own], limit=6)
-    advice = (_gloo(), *_advice(first.host))  # jobs over NCCL do without it, so no more than possible
-    return found(ID, "possible", say, why, hosts=hosts, advice=advice, next=experiment(case))
+    nccl = next(
+        (str(f.value) for f in case.facts_of("net.nccl.interface") if alone and f.value not in (None, "lo")), ""
+    )
+    advice = (_gloo(common(case) or nccl), *_advice(first.host))
+    ask_it = None if alone else experiment(case)  # ranks of one host meet whatever its name leads to
+    # jobs over NCCL do without it, so no more than possible
+    return found(ID, "possible", say, why, hosts=hosts, advice=advice, next=ask_it)
 
 
-def _gloo() -> Advice:
+def _gloo(name: str) -> Advice:
+    """name: of the interface that joins the hosts, where it is the same on all of them."""
     return Advice(
-        "Name gloo's interface on every host: the one that holds the address which the others reach.",
-        env={"GLOO_SOCKET_IFNAME": "<interface>"},
+        f"Name gloo's interface on every host: {name or 'the one that holds the address which the others reach'}.",
+        env={"GLOO_SOCKET_IFNAME": name} if name else {},
+        command="" if name else "export GLOO_SOCKET_IFNAME=<interface>",
         why="With the variable gloo does not ask for the own name.",
         check="`ncclkit inspect` shows that interface as net.gloo.interface.",
         risk="gloo takes exact names; they must exist on every host.",
@@ -175,12 +202,5 @@ def _advice(name: str) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Resolve the names on every node."""
-    return Experiment(
-        "Does every node resolve the endpoint's name to the same reachable address?",
-        {"probe": "resolve"},
-        {
-            ID: "a node prints nothing or 127.x",
-            "store_unreachable": "all print the same address, but its port is closed",
-        },
-    )
+    """Whether the ranks can meet at all."""
+    return meeting(case)

@@ -24,16 +24,19 @@ Read more
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._words import ask, env_of, family, matching, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.causes._words import ask, env_of, family, matching, name_hosts, name_ranks, on, ours, pick, ranks_in
 from ncclkit.model import Advice, Experiment, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "ib_config"
 explains = ("ib_link_error", "c10d.error", "nccl.trace", "c10d.timeout", "slow_rank", "rank_exception", "network_loss")
+MAPPED = "0000:ffff:"
+"""In a GID: an IPv4 address follows."""
 MEANS = {
     110: "the addresses (GIDs) of the two ports cannot reach each other",
     22: "the GID index in use is empty or of the wrong kind",
@@ -73,7 +76,9 @@ def _look(host: Host) -> Iterator[Risk]:
             )
             strength: Strength = "possible" if local else "likely"
             say += "other nodes would fail"
-            yield Risk(say, [fact, host.fact("net.rdma")], _advice(True, False)[0], strength, (), (port["device"],))
+            yield Risk(
+                say, [fact, host.fact("net.rdma")], _advice(True, False, [port])[0], strength, (), (port["device"],)
+            )
 
 
 def _memory(case: Case) -> Finding | None:
@@ -84,7 +89,7 @@ def _memory(case: Case) -> Finding | None:
         return None
     ranks, hosts = ranks_in(lines), name_hosts(lines)
     say = f"{start(name_ranks(ranks))}{on(lines[0].host)} could not register GPU memory with the InfiniBand card."
-    return found(ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice(False, True))
+    return found(ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice(False, True, ()))
 
 
 def _first_packets(case: Case) -> Finding | None:
@@ -97,7 +102,7 @@ def _first_packets(case: Case) -> Finding | None:
     what = "the first packets over InfiniBand or RoCE were never answered: the ports cannot reach each other"
     if memory:
         what = "the card was refused access to memory (GPU Direct with ACS or without peermem)"
-    ranks, hosts, advice = ranks_in(early), name_hosts(early), _advice(bool(gid), memory)
+    ranks, hosts, advice = ranks_in(early), name_hosts(early), _advice(bool(gid), memory, _ports(case))
     say = f"{start(name_ranks(ranks))}{on(early[0].host)}: {what}."
     return found(ID, "likely", say, pick(early, gid), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
 
@@ -130,12 +135,26 @@ def _setup(case: Case) -> Finding | None:
         ranks=ranks_in(setup),
         hosts=name_hosts(setup),
         interfaces=(device,) if device else (),
-        advice=_advice(bool(gid), False),
+        advice=_advice(bool(gid), False, _ports(case)),
         next=experiment(case),
     )
 
 
-def _advice(set_by_user: bool, memory: bool) -> tuple[Advice, ...]:
+def _ports(case: Case) -> list[Any]:
+    """The RDMA ports of the job's hosts."""
+    return [port for fact in ours(case, case.facts_of("net.rdma")) for port in fact.value or ()]
+
+
+def _routed(port: Mapping[str, Any]) -> int | None:
+    """The entry of a port's GID table that other nodes can reach: RoCE v2 with an IPv4 address."""
+    rows = [row for row in port.get("gids") or () if "v2" in str(row.get("type")) and MAPPED in str(row.get("gid"))]
+    return next((int(row["index"]) for row in rows), None)
+
+
+def _advice(set_by_user: bool, memory: bool, ports: Sequence[Mapping[str, Any]]) -> tuple[Advice, ...]:
+    active = [port for port in ports if port.get("state") == "ACTIVE"]
+    index = next((entry for port in active if (entry := _routed(port)) is not None), None)
+    cards = ",".join(sorted({str(port.get("device")) for port in active}))
     if memory:
         return (
             Advice(
@@ -147,19 +166,22 @@ def _advice(set_by_user: bool, memory: bool) -> tuple[Advice, ...]:
                 risk="Without GPU Direct bandwidth between nodes drops.",
             ),
         )
-    index = "Unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the right entry), " if set_by_user else ""
+    unset = "Unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the right entry), or " if set_by_user else ""
+    this = f", here {index}" if index is not None else ""
     return (
         Advice(
-            f"{index}{'or' if index else 'Choose'} the GID index of the RoCE v2 entry with the routable IPv4 address.",
+            f"{unset}{'choose' if unset else 'Choose'} the GID index of the RoCE v2 entry with the routable IPv4 "
+            f"address{this}.",
+            change={"unset": ["NCCL_IB_GID_INDEX"]} if set_by_user else {},
             command="show_gids || ibv_devinfo -v | grep -i gid",
-            env={} if set_by_user else {"NCCL_IB_GID_INDEX": "3"},
+            env={} if set_by_user or index is None else {"NCCL_IB_GID_INDEX": str(index)},
             why="Link-local and version-1 entries are not routed between nodes.",
             check="The pair test over this card passes.",
             risk="The right number may differ between cards and nodes.",
         ),
         Advice(
             "Restrict NCCL to the cards of the compute network, and keep rails apart if they are not routed.",
-            env={"NCCL_IB_HCA": "mlx5_0,mlx5_1", "NCCL_CROSS_NIC": "0"},
+            env=({"NCCL_IB_HCA": cards} if cards else {}) | {"NCCL_CROSS_NIC": "0"},
             why="Storage and management cards are often in the list.",
             check="'NET/IB : Using' lists only cards of the compute network.",
             risk="Leaving out a card lowers the bandwidth.",
@@ -168,14 +190,16 @@ def _advice(set_by_user: bool, memory: bool) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same two nodes over sockets, then with the automatic GID."""
+    """The same nodes, with NCCL's own choice of address and each rail to itself."""
     return Experiment(
-        "Do two nodes connect with the automatic GID, or only over sockets?",
-        {"env": {"NCCL_IB_GID_INDEX": "-1", "NCCL_CROSS_NIC": "0"}, "ranks": "one per node"},
+        "Do the nodes connect when NCCL chooses the GID and keeps the rails apart?",
+        {"unset": ["NCCL_IB_GID_INDEX"], "env": {"NCCL_CROSS_NIC": "0"}},
         {
-            ID: "they connect with -1, or only with NCCL_IB_DISABLE=1, on every pair",
-            "ib_link_error": "only one link fails",
+            ID: "they connect",
+            "ib_link_error": "they fail in the same way, over one link only",
+            "network_loss": "they fail in the same way; over sockets too",
         },
+        {ID: "works", "ib_link_error": "same", "network_loss": "same"},
     )
 
 

@@ -27,8 +27,8 @@ from collections.abc import Iterator
 
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._words import env_of, matching, messages, name_hosts, pick
-from ncclkit.model import Advice, Evidence, Experiment, Finding, found
+from ncclkit.causes._words import env_of, matching, messages, name_hosts, on, pick
+from ncclkit.model import Advice, Evidence, Experiment, Finding, Strength, found
 
 ID = "ib_not_used"
 explains = ("c10d.error", "nccl.trace", "c10d.timeout", "network_loss", "slow_rank", "bad_env_value", "rank_exception")
@@ -61,6 +61,11 @@ def diagnose(case: Case) -> Finding:
         return _tell(
             case, "likely", f"The ranks talk over plain sockets because {why}.", pick(off, none, sockets[:1], wanted)
         )
+    lines = (*case.of("nccl.warn"), *case.of("nccl.info"))
+    lacking = [e for e in lines if e.data.get("family") == "no_ib_library"]
+    if lacking and not other and len(name_hosts(case.of("nccl.init"))) != 1:
+        say = f"NCCL found no libibverbs{on(lacking[0].host)}, so ranks of different hosts talk over plain sockets."
+        return _tell(case, "possible", say, pick(lacking, none, sockets, limit=3))
     went_well = other or sockets or case.of("nccl.ib_devices")
     say = "The network in use is the one this machine is known to have."
     missing = "NCCL_DEBUG=INFO lines 'NET/IB' and 'Using network', and `ibv_devinfo` on the node"
@@ -88,17 +93,9 @@ def _look(host: Host) -> Iterator[Risk]:
         yield Risk(say, [host.fact("net.rdma")], _advice()[0], interfaces=tuple(names))
 
 
-def _tell(case: Case, strength: str, say: str, why: tuple[Evidence, ...]) -> Finding:
+def _tell(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -> Finding:
     hosts = tuple(sorted({piece.host for piece in why if hasattr(piece, "host") and piece.host}))
-    return found(
-        ID,
-        "proven" if strength == "proven" else "likely",
-        say,
-        why,
-        hosts=hosts,
-        advice=_advice(),
-        next=experiment(case),
-    )
+    return found(ID, strength, say, why, hosts=hosts, advice=_advice(), next=experiment(case))
 
 
 def _advice() -> tuple[Advice, ...]:
@@ -121,20 +118,36 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """One rank per node with InfiniBand demanded."""
+    """The same job without the variables that switch InfiniBand off; where none does, with InfiniBand demanded."""
+    off = [name for name in ("NCCL_IB_DISABLE", "NCCL_NET") if env_of(case, name) or case.facts_of(f"env.{name}")]
+    if off:
+        return Experiment(
+            f"Is the job faster without {' and '.join(off)}?",
+            {"unset": off},
+            {
+                ID: "it is: the ranks then use InfiniBand",
+                "ib_config": "it fails now: connections over InfiniBand cannot be made",
+                "ib_link_error": "it fails now: a link is broken, which is why somebody switched it off",
+            },
+            {ID: "faster", "ib_config": "other", "ib_link_error": "other"},
+        )
     return Experiment(
         "Which node cannot use InfiniBand?",
-        {"env": {"NCCL_NET": "IB", "NCCL_DEBUG": "INFO"}, "ranks": "one per node"},
+        {"env": {"NCCL_NET": "IB"}},
         {
             ID: "the node without devices stops with an error that names it",
-            "ib_config": "all nodes start, connections fail",
+            "ib_config": "none: all nodes have devices, and connections over them fail",
+            "slow_transport": "none: the job runs as before, so InfiniBand was in use and something else is slow",
+            "network_loss": "none: the job runs as before, so InfiniBand was in use and something else is slow",
         },
+        {ID: "other", "ib_config": "other", "slow_transport": "works", "network_loss": "works"},
     )
 
 
 UNSET = Advice(
     "Unset the variable and measure one all_reduce between two nodes.",
     command="unset NCCL_IB_DISABLE NCCL_NET",
+    change={"unset": ["NCCL_IB_DISABLE", "NCCL_NET"]},
     why="It is often left from a search for another fault.",
     check="NCCL's log says 'Using network IB', and busbw between the nodes is a multiple of what it was.",
     risk="The fault for which it was set may still be there: try it with the live test, not with the long job.",

@@ -27,11 +27,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from ncclkit.case import Case
+from ncclkit.causes._hosts import joining
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._words import env_of, family, matching, messages, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Evidence, Fact, Finding, Strength, found
+from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "ifname_not_found"
 explains = (
@@ -100,7 +102,31 @@ def _tell(
         ranks=ranks_in(events),
         hosts=tuple(sorted({piece.host for piece in why if piece.host})),
         interfaces=(wanted,) if wanted else (),
-        advice=(_advice(variable, wanted, exist),),
+        advice=(_each_its_own(case, variable, wanted, host) or _advice(variable, wanted, exist),),
+        next=None if strength == "proven" else experiment(case),
+    )
+
+
+def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice | None:
+    """Another host of the job has what this one lacks: one exact name does not serve both."""
+    joined = joining(case)
+    names = {name: other for other, (name, _) in joined.items()}
+    if host not in joined or wanted not in names:
+        return None
+    told = ", ".join(f"{name} on {other}" for name, other in names.items())
+    both = {variable, *(f.name[4:] for f in case.facts if f.name[4:] in FILTERS.values() and f.value == wanted)}
+    env = {name: ",".join(names) for name in both if name.startswith("NCCL")}
+    gone = sorted(both - env.keys())
+    do = f"Name on each host what joins it to the others: {told}"
+    do += f"; or unset {gone[0]}, so that each host finds its own." if gone else "."
+    change: dict[str, Any] = ({"env": env} if env else {}) | ({"unset": gone} if gone else {})
+    return Advice(
+        do,
+        command="ip -brief address",
+        why="Machines of another make name their interfaces otherwise; gloo takes one exact name, NCCL also a list.",
+        check="All ranks pass init_process_group.",
+        risk="Without the variable gloo uses the address of the own host name, which must not be 127.x.",
+        change=change,
     )
 
 
@@ -145,7 +171,30 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> Advice:
         command="ip -brief address",
         why=why,
         check="The log shows 'Bootstrap: Using <interface>' with an address the other nodes can reach.",
+        change={} if env else {"unset": [variable]},
         risk="A wrong but existing interface makes the job slow or unreachable instead of stopping it.",
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same job with the interfaces that the libraries choose themselves."""
+    return Experiment(
+        "Does the job start when the libraries choose the interface themselves?",
+        {"unset": list(FILTERS.values())},
+        {
+            ID: "it starts",
+            "wrong_interface": "it starts, and hangs: the choice is one that the other nodes cannot reach",
+            "network_loss": "it starts, and fails later",
+            "store_unreachable": "it fails in the same way: the ranks have not even met",
+            "version_mismatch": "it fails in the same way: the address was misread",
+        },
+        {
+            ID: "works",
+            "wrong_interface": "other",
+            "network_loss": "other",
+            "store_unreachable": "same",
+            "version_mismatch": "same",
+        },
     )
 
 

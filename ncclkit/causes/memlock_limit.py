@@ -29,7 +29,7 @@ from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._words import (
     amount, family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in,
 )  # fmt: skip
-from ncclkit.model import Advice, Evidence, Finding, found
+from ncclkit.model import Advice, Evidence, Experiment, Finding, found
 from ncclkit.words import start
 
 ID = "memlock_limit"
@@ -76,6 +76,7 @@ def diagnose(case: Case) -> Finding:
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
         advice=_advice(),
+        next=None if low else experiment(case),
     )
 
 
@@ -101,9 +102,35 @@ def _advice() -> tuple[Advice, ...]:
             check="`ulimit -l` inside the job prints unlimited, and NCCL connects.",
             risk="Locked memory cannot be swapped; on shared machines the administrator decides.",
         ),
+        Advice(
+            "Until then keep NCCL on sockets.",
+            env={"NCCL_IB_DISABLE": "1"},
+            why="Sockets need no locked memory.",
+            check="'Using network Socket' on all ranks, and the first collective completes.",
+            risk="Many times slower between nodes.",
+        ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same job over sockets, which need no locked memory."""
+    return Experiment(
+        "Does the job that InfiniBand was refused to start over sockets?",
+        {"env": {"NCCL_IB_DISABLE": "1"}},
+        {
+            ID: "it starts: no card asks for locked memory",
+            "ib_config": "it starts: the addresses of the cards do not matter",
+            "network_loss": "it fails in the same way",
+            "host_oom": "it fails in the same way: memory itself is short",
+        },
+        {ID: "works", "ib_config": "works", "network_loss": "same", "host_oom": "same"},
     )
 
 
 CHECK = Check(
-    ID, reads=("limits.memlock", "net.rdma"), look=_look, fine="No RDMA card is there, or memory can be locked for it."
+    ID,
+    reads=("limits.memlock", "net.rdma"),
+    look=_look,
+    fine="No RDMA card is there, or memory can be locked for it.",
+    next=experiment,
 )

@@ -23,12 +23,13 @@ Read more
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ncclkit.case import Case
+from ncclkit.causes._experiments import minimal
 from ncclkit.causes._frames import inside
 from ncclkit.causes._words import matching, messages, name_hosts, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Finding, Strength, found
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "nccl_bug"
 explains = ("ib_config", "c10d.timeout", "c10d.error", "nccl.trace", "rank_exception", "slow_rank")
@@ -100,7 +101,7 @@ def diagnose(case: Case) -> Finding:
         lines += [event for event in stacks if inside(event, *defect.fragments)]
         affected = [n for n in known if defect.since <= n and not (defect.fixed and n >= defect.fixed)]
         if lines and (affected or (defect.alone and not known)) and not (not defect.alone and _ordinary(case)):
-            return _tell(defect, lines, versions, affected)
+            return replace(_tell(defect, lines, versions, affected), next=experiment(case))
     return otherwise(
         ID, versions, "No known defect of this version fits what is seen.", "the NCCL version (NCCL_DEBUG=VERSION)"
     )
@@ -140,4 +141,13 @@ def _tell(defect: Defect, lines: list[Event], versions: list[Event], affected: l
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
         advice=(advice,),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same NCCL without the program."""
+    return minimal(
+        "Does a plain all_reduce fail too, on the same ranks with the same NCCL?",
+        {"framework_bug": "it works: the framework is at fault", "rank_exception": "it works: the program is at fault"},
+        {ID: "it fails in the same way", "p2p_broken": "it fails in the same way, unless NCCL_P2P_DISABLE=1"},
     )

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes import _tested
-from ncclkit.causes._scene import all_in, look, spans_hosts
+from ncclkit.causes._hosts import enterable, holders, plain
+from ncclkit.causes._scene import all_in, crashes, look, spans_hosts
 from ncclkit.causes._words import (
     ask, family, in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
 )  # fmt: skip
@@ -45,7 +46,8 @@ def diagnose(case: Case) -> Finding:
         *scene.ended.values(),
         *case.of("gloo.size_mismatch"),
         *case.of("kernel.oom"),
-        *case.of("system.error"),
+        *(e for e in case.of("system.error") if e.data.get("what") != "segfault"),
+        *crashes(case),
         *family(case, "shm", "cuda", "nvls", "fd", "memory"),
     ]
     if reasons:
@@ -55,7 +57,7 @@ def diagnose(case: Case) -> Finding:
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     tested = _tested.sound(case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu))
     went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *done, *tested]
-    return ask(case, _timed_out, _lost, _stalled, _tested_paths) or otherwise(
+    return ask(case, _timed_out, _lost, _stalled, _tested_paths, _nothing_arrives) or otherwise(
         ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes"
     )
 
@@ -68,7 +70,7 @@ def _broken(case: Case) -> list[Event]:
 def _timed_out(case: Case) -> Finding | None:
     """A link went down, or a connection that had been made timed out."""
     broken = _broken(case)
-    timed_out = matching(family(case, "socket_closed"), "timed out")
+    timed_out = matching([*family(case, "socket_closed"), *case.of("gloo.closed")], "timed out")
     links = [e for e in case.of("kernel.link") if e.data.get("state") == "down"]
     if not timed_out and not (links and (broken or case.of("c10d.timeout"))):
         return None
@@ -96,6 +98,54 @@ def _stalled(case: Case) -> Finding | None:
         "path stands still."
     )
     return _tell(case, "possible", say, pick(lines, limit=4)) if lines else None
+
+
+def _nothing_arrives(case: Case) -> Finding | None:
+    """All ranks of a job over several hosts wait for each other, and all of them live."""
+    scene = look(case)
+    lines = list(scene.waiting.values()) if spans_hosts(case) and case.of("gloo.timeout") else []
+    if not lines or scene.silent or set(scene.members) - scene.waiting.keys():
+        return None
+    who = start(name_ranks(ranks_in(lines)))
+    say = f"{who} waited in vain for each other's data, on several hosts, and all of them were alive"
+    dumps = _half_done(case)
+    if dumps:
+        say += ": a collective that was done on some of them had not arrived on others"
+    elif one_way := _one_way(lines):
+        say += f": what {one_way[0]} sent did not arrive on {one_way[1]}"
+    strength: Strength = "possible" if say.endswith("alive") else "likely"
+    return _tell(case, strength, f"{say}.", pick(lines[:4], dumps[:2]))
+
+
+SIZES = Advice(
+    "Let no host send larger packets than the whole way takes: equal MTU on every hop, or a smaller one on the hosts.",
+    command="ping -M do -s 1472 <peer>; ip link set dev <interface> mtu 1400",
+    why="What connects and then stands still at the first large message often loses large packets, and those alone.",
+    check="`ncclkit connect` finds the same packet size in both directions, and the job passes the place.",
+    risk="A smaller MTU costs some speed and interrupts connections for a moment; ask who runs the network.",
+)
+"""Where connections were made, and then nothing came through."""
+
+
+def _one_way(lines: list[Event]) -> tuple[str, str] | None:
+    """The host that could not send and the one that waited to receive, where these are different ones."""
+    ends = {what: {e.host for e in lines if e.data.get("what") == what} for what in ("send", "recv")}
+    apart = all(ends.values()) and not ends["send"] & ends["recv"]
+    return (min(ends["send"]), min(ends["recv"])) if apart else None
+
+
+def _half_done(case: Case) -> list[Event]:
+    """Dumps of ranks that wait in a collective which another rank has already completed."""
+    dumps = [event for event in case.of("flight.dump") if isinstance(event.data.get("groups"), dict)]
+    done: dict[str, int] = {}
+    for event in dumps:
+        for group, seen in event.data["groups"].items():
+            done[group] = max(done.get(group, 0), seen.get("last_completed") or 0)
+    return [
+        event
+        for event in dumps
+        if any(min(seen.get("in_flight") or [1 << 62]) <= done[group] for group, seen in event.data["groups"].items())
+    ]
 
 
 def _tested_paths(case: Case) -> Finding | None:
@@ -131,8 +181,11 @@ def _fault(link: Link) -> str:
 
 
 def _tell(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -> Finding:
-    hosts = name_hosts(piece for piece in why if isinstance(piece, Event))  # both ends are victims: no culprit rank
-    return found(ID, strength, say, why, hosts=hosts, advice=_advice(), next=experiment(case))
+    events = [piece for piece in why if isinstance(piece, Event)]
+    peers = {host for event in events for host, _ in holders(case, plain(event.data.get("address")))}
+    hosts = tuple(sorted({*name_hosts(events), *peers}))  # both ends are victims: no culprit rank
+    advice = (SIZES, *_advice()) if case.of("gloo.") else _advice()
+    return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
 
 
 def _same_mtu(link: Link) -> Advice:
@@ -158,13 +211,26 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The pair test between the two nodes, repeated."""
+    """The path between hosts that are ours to enter; elsewhere the live test without the program."""
+    if enterable(case):
+        return Experiment(
+            "What happens to packets of all sizes on the way between the hosts, without any rank?",
+            {"look": "connect"},
+            {
+                ID: "large ones get lost, or a stream stands still",
+                "wrong_interface": "the address that a library announces cannot be reached",
+                "store_unreachable": "the rendezvous port cannot be reached",
+            },
+            {ID: "found", "wrong_interface": "found", "store_unreachable": "found"},
+        )
     return Experiment(
-        "Does the pair of nodes fail alone, without the training program?",
-        {"ranks": "one per node", "repeat": 10},
+        "Do the same ranks fail alone, without the training program?",
+        {"minimal": True},
         {
-            ID: "it fails or its bandwidth varies widely",
-            "rank_exception": "it passes: a process had died",
-            "wrong_interface": "it fails at the start, always",
+            ID: "they fail in the same way",
+            "wrong_interface": "they fail in the same way, always at the start",
+            "rank_exception": "they work: a process had died",
+            "rank_divergence": "they work: the program's ranks had parted",
         },
+        {ID: "same", "wrong_interface": "same", "rank_exception": "works", "rank_divergence": "works"},
     )

@@ -127,12 +127,14 @@ def experiment(case: Case) -> Experiment:
     """The same start without NVLS."""
     return Experiment(
         "Does the job start without NVLink multicast?",
-        {"env": {"NCCL_NVLS_ENABLE": "0"}, "ranks": "one node"},
+        {"env": {"NCCL_NVLS_ENABLE": "0"}},
         {
             ID: "it starts",
             "p2p_broken": "it starts only with NCCL_P2P_DISABLE=1",
+            "cumem_container": "it starts only with NCCL_CUMEM_ENABLE=0",
             "gpu_hardware_error": "it fails on one GPU in any case",
         },
+        {ID: "works", "p2p_broken": "same", "cumem_container": "same", "gpu_hardware_error": "same"},
     )
 
 
@@ -142,4 +144,5 @@ CHECK = Check(
     look=_look,
     fine="All GPUs have registered with the NVLink fabric.",
     also=("gpu.*.fabric.status",),
+    next=experiment,
 )

@@ -26,6 +26,7 @@ import re
 
 from ncclkit.case import Case
 from ncclkit.causes import _tested
+from ncclkit.causes._settings import script
 from ncclkit.causes._words import matching, messages, name_hosts, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Evidence, Experiment, Finding, found
 
@@ -77,7 +78,7 @@ def diagnose(case: Case) -> Finding:
         pick(final, lines, limit=5),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
-        advice=_advice(port),
+        advice=_advice(port, script(case)),
         next=experiment(case),
     )
 
@@ -93,7 +94,8 @@ def _held(case: Case) -> Finding | None:
         "job that opens its store there would fail."
     )
     why, names = tuple(host.event for host in held[:5]), tuple(host.name for host in held)
-    return found(ID, _tested.risk(case), say, why, hosts=names, advice=_advice(port), next=experiment(case))
+    advice = _advice(port, script(case))
+    return found(ID, _tested.risk(case), say, why, hosts=names, advice=advice, next=experiment(case))
 
 
 def _port(value: object, text: str) -> int | None:
@@ -103,12 +105,12 @@ def _port(value: object, text: str) -> int | None:
     return int(next(g for g in match.groups() if g)) if match else None
 
 
-def _advice(port: int | None) -> tuple[Advice, ...]:
+def _advice(port: int | None, name: str) -> tuple[Advice, ...]:
     return (
         Advice(
             "Let torchrun choose a free port (one node), or derive the port from the job id (cluster).",
             command=(
-                "torchrun --standalone --nproc-per-node=8 train.py   # or: export MASTER_PORT=$((20000 "
+                f"torchrun --standalone --nproc-per-node=gpu {name}   # or: export MASTER_PORT=$((20000 "
                 "+ SLURM_JOB_ID % 40000))"
             ),
             why="Two jobs on one machine must not share the number.",
@@ -126,9 +128,14 @@ def _advice(port: int | None) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Start the same thing on a port that the system chooses."""
+    """The same ranks on a port that the system chooses."""
     return Experiment(
-        "Does the job start on a free port?",
-        {"args": {"master_port": 0}, "ranks": 2},
-        {ID: "it starts", "store_unreachable": "the other ranks still cannot connect"},
+        "Do the same ranks start an all_reduce on a port that the system chooses?",
+        {"minimal": True},
+        {
+            ID: "it starts",
+            "store_unreachable": "the other ranks still cannot connect",
+            "hostname_resolution": "the other ranks still do not find the host",
+        },
+        {ID: "works", "store_unreachable": "same", "hostname_resolution": "same"},
     )

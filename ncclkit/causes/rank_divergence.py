@@ -27,8 +27,9 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes._calls import POINT_TO_POINT, UNDECIDED, by_call, differ, odd_ones, op_of, ranks_of, sides
+from ncclkit.causes._experiments import recorded
 from ncclkit.causes._frames import in_collective, own_frame, place, stacks
-from ncclkit.causes._scene import all_in, look
+from ncclkit.causes._scene import all_in, look, rank_of
 from ncclkit.causes._words import in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.words import start
@@ -110,8 +111,9 @@ def _watchdog(case: Case) -> Finding | None:
             say = f"At place {seq} of the sequence the ranks called different collectives: {', '.join(parts)}."
             return _tell("proven", say, events, odd_ones(ops))
     groups: dict[str, list[Event]] = {}
+    together = look(case).waiting  # without ranks that came when the others had given up
     for (group, _), events in by_call(case).items():
-        groups.setdefault(group, []).extend(events)
+        groups.setdefault(group, []).extend(event for event in events if rank_of(event) in together)
     for events in groups.values():
         ops, seqs = differ(events, op_of), differ(events, lambda e: e.data["seq"])
         exchange = seqs and all(op_of(e).startswith("ALLTOALL") for e in seqs[min(seqs)])
@@ -214,11 +216,10 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def _question() -> Experiment:
-    return Experiment(
-        "Do all ranks make the same calls?",
-        {"env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_FR_BUFFER_SIZE": "2000"}},
+    return recorded(
+        "Do all ranks make the same calls, when each call is recorded?",
         {
-            ID: "a different op or sequence number is named",
+            ID: "a different op or sequence number is named, or a rank that has left the loop",
             "shape_mismatch": "a different shape or dtype is named",
             "slow_rank": "no difference; one rank is missing and busy",
         },
@@ -226,5 +227,5 @@ def _question() -> Experiment:
 
 
 def experiment(case: Case) -> Experiment:
-    """Let torch compare every call before it is made."""
+    """Record every call."""
     return _question()

@@ -26,10 +26,11 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
+from ncclkit.causes._experiments import minimal
 from ncclkit.causes._frames import own_frame, place, stacks
 from ncclkit.causes._scene import Scene, crashes, look, signal_of
 from ncclkit.causes._words import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Finding, Strength, found
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "rank_exception"
@@ -66,12 +67,13 @@ def diagnose(case: Case) -> Finding:
             f"{start(name_ranks(ranks_in(lost)))} only lost a peer; what ended that peer, most often an "
             "error of the program, "
         )
-        return found(ID, "possible", say + "is not in these files.", pick(lost, limit=3), advice=(_record(),))
+        say += "is not in these files."
+        return found(ID, "possible", say, pick(lost, limit=3), advice=(_record(),), next=experiment(case))
     left_early = [e for e in case.of("elastic.root") if (e.data.get("exitcode") or 0) > 0]
     if left_early and not _explained(case):
         code = left_early[0].data["exitcode"]
         say = f"A rank{_at(left_early[0])} ended with exit code {code} and its traceback is not in these files."
-        return found(ID, "possible", say, pick(left_early, limit=1), advice=(_record(),))
+        return found(ID, "possible", say, pick(left_early, limit=1), advice=(_record(),), next=experiment(case))
     went_well = [*scene.ended.values(), *case.of("c10d.timeout"), *case.of("nccl.destroy"), *case.of("elastic.exit")]
     return otherwise(ID, went_well, "No rank raised an error of its own.", "the standard error of every rank")
 
@@ -98,6 +100,7 @@ def _tell(case: Case, scene: Scene, errors: list[Event]) -> Finding:
         pick(errors[:3], in_order(victims), limit=6),
         ranks=ranks,
         advice=(_fix(where, who), _record()),
+        next=None if strength == "proven" else experiment(case),
     )
 
 
@@ -144,6 +147,7 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
         pick([first], case.of("kernel.segfault"), seen, crashed, limit=5),
         ranks=ranks,
         advice=(advice,),
+        next=experiment(case),
     )
 
 
@@ -187,4 +191,17 @@ def _record() -> Advice:
         why="Without it torchrun's summary only has an exit code.",
         check="The summary's traceback field holds the error.",
         risk="None.",
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The same ranks without the program."""
+    return minimal(
+        "Do the same ranks work without the program?",
+        {ID: "they do: the program ended a rank", "host_oom": "they do: the program had taken the memory"},
+        {
+            "version_mismatch": "they fail too: a library does not fit",
+            "network_loss": "they fail too: a connection breaks",
+            "gpu_hardware_error": "they fail too, on one GPU",
+        },
     )

@@ -25,7 +25,7 @@ from __future__ import annotations
 from ncclkit.case import Case
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import in_order, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Finding, clear, found
+from ncclkit.model import Advice, Event, Experiment, Finding, clear, found
 from ncclkit.words import start
 
 ID = "rank_killed"
@@ -76,6 +76,8 @@ def diagnose(case: Case) -> Finding:
     told = [e for e in case.of("python.exception") if str(e.data.get("type", "")).endswith("SignalException")]
     told += matching(case.of("system.error"), "Signal 15 (SIGTERM) received")
     named = [e for e in case.of("system.error") if e.data.get("what") == "killed"]
+    if first := _elsewhere(case, told):
+        return clear(ID, "The launcher of another host failed first, and this one was stopped after it.", tuple(first))
     if told or named:
         return found(
             ID,
@@ -84,11 +86,19 @@ def diagnose(case: Case) -> Finding:
             pick(told, named),
             ranks=ranks_in(named),
             advice=_look(),
+            next=experiment(case),
         )
     went_well = [*case.of("nccl.destroy"), *case.of("elastic.exit"), *case.of("c10d.timeout")]
     return otherwise(
         ID, went_well, "No process was ended by a signal from outside.", "the launcher's output with the exit codes"
     )
+
+
+def _elsewhere(case: Case, told: list[Event]) -> list[Event]:
+    """Ends of ranks with an error of their own, in the log of another launcher than those that were stopped."""
+    stopped = {event.path for event in told}
+    ends = [e for e in case.of("elastic.exit") if (e.data.get("exitcode") or 0) > 0 and e.path not in stopped]
+    return ends if told else []
 
 
 def _number(end: Event) -> int:
@@ -113,6 +123,7 @@ def _tell(case: Case, killed: dict[int, Event]) -> Finding:
         ranks=ranks,
         hosts=name_hosts(killed.values()),
         advice=_look(),
+        next=experiment(case),
     )
 
 
@@ -127,6 +138,7 @@ def _look() -> tuple[Advice, ...]:
             check="One of them names the process id or the job.",
             risk="None, it only reads.",
         ),
+        RESTART,
         _requeue(),
     )
 
@@ -138,4 +150,30 @@ def _requeue() -> Advice:
         why="Limits and preemption are normal on shared machines.",
         check="The next run resumes from the last step.",
         risk="None.",
+    )
+
+
+RESTART = Advice(
+    "Keep a checkpoint of each step that may be lost, and let torchrun start the ranks again from it.",
+    command="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts=3 …",
+    why="What was killed from outside once usually runs when it is started again; the variable keeps torchrun from "
+    "handing the addresses of the dead attempt to the new one (recent torch keeps one store for all attempts).",
+    check="The log goes on at the step after the last checkpoint, and the job ends well.",
+    risk="A job that kills itself, by its memory for example, is killed again each time.",
+    change={"restarts": 1, "env": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}},
+)
+"""What a machine may try: the same job once more from where it stood."""
+
+
+def experiment(case: Case) -> Experiment:
+    """The same job, started again when it dies."""
+    return Experiment(
+        "Does the job get through when torchrun starts it again?",
+        dict(RESTART.change),
+        {
+            ID: "it does: whoever sent the signal does not send it each time",
+            "host_oom": "it dies in the same way: it needs the same memory again",
+            "rank_exception": "it fails in the same way, at the same line",
+        },
+        {ID: "works", "host_oom": "same", "rank_exception": "same"},
     )

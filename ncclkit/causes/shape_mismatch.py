@@ -30,6 +30,7 @@ from typing import Any
 
 from ncclkit.case import Case
 from ncclkit.causes._calls import UNDECIDED, SAME_SIZE, by_call, differ, odd_ones, op_of, ranks_of, sides, size_of
+from ncclkit.causes._experiments import recorded
 from ncclkit.causes._frames import exchanges
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import family, matching, name_ranks, otherwise, pick, ranks_in
@@ -199,10 +200,9 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Let torch compare every call before it is made."""
-    return Experiment(
-        "Do all ranks make the same call?",
-        {"env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
+    """Record every call with its shapes and types."""
+    return recorded(
+        "Do all ranks bring the same shapes and types, when each call is recorded?",
         {
             ID: "a mismatch of shape or dtype is named",
             "rank_divergence": "a mismatch of op type or sequence number is named",

@@ -27,22 +27,22 @@ Read more
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ncclkit.case import Case
-from ncclkit.causes._frames import in_collective, own_frame, place, raise_timeout, stacks
+from ncclkit.causes._experiments import recorded
+from ncclkit.causes._frames import for_workers, in_collective, own_frame, place, stacks
+from ncclkit.causes._resume import keep_position
 from ncclkit.causes._scene import Scene, all_in, look, rank_of
+from ncclkit.causes._settings import raise_timeout
 from ncclkit.causes._words import in_order, matching, name_ranks, otherwise, pick, seconds
 from ncclkit.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
 from ncclkit.words import start
 
 ID = "slow_rank"
 explains = (
-    "c10d.timeout",
-    "gloo.timeout",
-    "gloo.closed",
-    "store.lost",
-    "timeout_too_short",
-    "rank_killed",
-    "network_loss",
+    *("c10d.timeout", "gloo.timeout", "gloo.closed", "store.lost"),
+    *("timeout_too_short", "rank_killed", "network_loss"),
 )
 
 Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
@@ -120,15 +120,15 @@ def _alive(case: Case, ranks: list[int]) -> list[Event]:
 
 
 def _stacks(case: Case, scene: Scene) -> Suspicion | None:
-    """Stacks of a hang: most ranks stand in a collective, a few stand in their own code.
+    """Stacks of a hang: most ranks stand in a collective or gave up in one, a few stand in their own code.
 
     Without a timeout it is one look at a job that may be well: no more than possible, and nothing in a run that
     somebody cancelled.
     """
-    seen = stacks(case)
+    seen, gave_up = stacks(case), scene.waiting.keys()
     busy = [rank for rank, stack in seen.items() if not in_collective(stack.data["frames"])]
     ended_early = any(e.data.get("reason") in ("cancelled", "orphaned") for e in case.of("run.end"))
-    if not busy or len(busy) * 2 > len(seen) or set(busy) & scene.waiting.keys() or ended_early:
+    if not busy or len(busy) * 2 > len(seen.keys() | gave_up) or set(busy) & gave_up or ended_early:
         return None
     return "proven" if scene.waiting else "possible", tuple(sorted(busy)), [seen[rank] for rank in busy]
 
@@ -224,10 +224,13 @@ def _last_words(case: Case, rank: int) -> list[Event]:
 def _tell(case: Case, scene: Scene, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = _where(case, ranks), _last_line(why)
+    fed = for_workers(case, ranks)
+    strength = "likely" if fed and strength == "proven" else strength  # what keeps its workers is the cause
     first = next(iter(in_order(scene.waiting.values())), None)
     call = _call(first, why)
     limit = f" {seconds(first.data['timeout_ms'])}" if first and first.data.get("timeout_ms") else ""
-    busy = f", busy in {where}," if where else f", last seen at {seen!r}," if seen else ""
+    doing = "waiting for data-loader workers" if fed else "busy"
+    busy = f", {doing} in {where}," if where else f", last seen at {seen!r}," if seen else ""
     came = any(event.kind == "flight.late" for event in why)
     verb = "may have been late for" if strength == "possible" else "was late for" if came else "had not entered"
     who = f"{start(name_ranks(ranks))}{busy} {verb}"
@@ -272,6 +275,7 @@ def _last_line(why: list[Event]) -> str:
 def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...]:
     who = name_ranks(ranks)
     return (
+        *keep_position(case, ranks),
         Advice(
             f"Shorten or move what {who} does"
             + (f" in {where}" if where else "")
@@ -280,19 +284,17 @@ def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...
             check="Time the phase on each rank: the longest minus the shortest must stay well below the time limit.",
             risk="None for the result; the work itself stays the same.",
         ),
-        raise_timeout(case, f"Needed when {who} cannot be made faster."),
+        replace(raise_timeout(case, f"Needed when {who} cannot be made faster."), change={}),  # mends no late rank
     )
 
 
 def experiment(case: Case) -> Experiment:
     """Run again with the Flight Recorder on and look who is missing."""
-    return Experiment(
+    return recorded(
         "Which rank has not launched the collective that the others wait in?",
-        {"env": {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}, "attach": True},
         {
             ID: "one rank lags and its stack stands in its own code",
             "rank_divergence": "the rank stands in another collective, or has left the loop",
-            "p2p_broken": "every rank has launched it and none completes",
-            "network_loss": "every rank has launched it and none completes",
+            "shape_mismatch": "all ranks have launched it, with different shapes or types",
         },
     )

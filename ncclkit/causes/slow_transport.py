@@ -173,6 +173,7 @@ def _advice(variable: str) -> Advice:
         return Advice(
             f"Unset {variable} and run the same all_reduce again.",
             command=f"unset {variable}",
+            change={"unset": [variable]},
             why="It was probably set to get around a hang that may be gone.",
             check="Channel lines say 'via P2P' and busbw is a multiple of what it was.",
             risk="The hang it hid may come back: run the live test first, not the long job.",
@@ -187,12 +188,17 @@ def _advice(variable: str) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same all_reduce with and without the switches."""
-    off = {name: "" for name in SWITCHES if env_of(case, name)}
+    """The same job without the switches that are set; with all of them taken away where none is known."""
+    off = [name for name in SWITCHES if env_of(case, name) or case.facts_of(f"env.{name}")]
     return Experiment(
         "Is all_reduce inside one node faster without the switch?",
-        {"unset": sorted(off), "ranks": "one node", "sweep": True},
-        {ID: "busbw rises by half or more", "p2p_broken": "it hangs or gives wrong results without the switch"},
+        {"unset": off or list(SWITCHES)},
+        {
+            ID: "busbw rises by half or more",
+            "p2p_broken": "it hangs or gives wrong results without the switch: that is why somebody set it",
+            "nvswitch_fabric": "it does not start without the switch",
+        },
+        {ID: "faster", "p2p_broken": "other", "nvswitch_fabric": "other"},
     )
 
 

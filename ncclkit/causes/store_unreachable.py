@@ -30,7 +30,11 @@ import re
 
 from ncclkit.case import Case
 from ncclkit.causes import _tested
-from ncclkit.causes._words import matching, messages, name_hosts, name_ranks, otherwise, pick, ranks_in, seconds
+from ncclkit.causes._experiments import meeting
+from ncclkit.causes._hosts import holders, joining, networks, plain
+from ncclkit.causes._words import (
+    matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in, seconds,
+)  # fmt: skip
 from ncclkit.evidence.jobs.links import ends
 from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, found
 from ncclkit.words import start
@@ -65,9 +69,12 @@ def diagnose(case: Case) -> Finding:
         )
     first = next((e for e in lines if e.data.get("host")), lines[0])
     host, port = first.data.get("host") or _endpoint(lines)[0], first.data.get("port") or _endpoint(lines)[1]
+    host = plain(host)
     where = f"{host}:{port}" if host else "the rendezvous endpoint"
     who = start(name_ranks(ranks_in(lines))) if ranks_in(lines) else "A process of the job"
-    say = f"{who} could not reach the store at {where} within {seconds(first.data.get('timeout_ms'))}."
+    within = f" within {seconds(first.data.get('timeout_ms'))}" if first.data.get("timeout_ms") else ""
+    astray = _astray(case, host, first.host)
+    say = f"{who}{on(first.host)} could not reach the store at {where}{within}{astray}."
     local = re.match(r"127\.|localhost$", str(host or ""))
     strength = "likely" if case.of("store.resolve") or case.of("store.bind") or local or not host else "proven"
     return found(
@@ -76,10 +83,43 @@ def diagnose(case: Case) -> Finding:
         say,
         pick(lines, case.of("store.resolve"), limit=6),
         ranks=ranks_in(lines),
-        hosts=tuple({str(host)} - {"None", ""}) or name_hosts(lines),
-        advice=_advice(host, port),
+        hosts=tuple(name for name, _ in holders(case, host)) or ((host,) if host else name_hosts(lines)),
+        advice=(*_elsewhere(case, host, port, bool(astray)), *_advice(host, port)),
         next=experiment(case),
     )
+
+
+def _astray(case: Case, address: str, asking: str) -> str:
+    """In words, that the address belongs to a network that the asking host has no part in."""
+    held, known = holders(case, address), networks(case)
+    own = {one.network for rows in known.get(asking, {}).values() for one in rows}
+    if len(held) != 1 or asking not in known or held[0][0] == asking:
+        return ""
+    (there, name), *_ = held
+    same = {one.network for one in known[there][name]} & own
+    return "" if same else f": that is {name} of {there}, in a network that {asking} has no part in"
+
+
+def _elsewhere(case: Case, host: str, port: object, astray: bool) -> tuple[Advice, ...]:
+    """An address of the first host in the network that joins all of them; where it was that one, another port."""
+    joined = joining(case)
+    there = next((name for name, _ in holders(case, host)), host)
+    if there not in joined or not str(port).isdigit():
+        return ()
+    interface, address = joined[there]
+    env = {"MASTER_ADDR": address}
+    do = f"Give all nodes the address of {there} that joins them, {interface}: {address}."
+    if not astray:
+        env |= {"MASTER_PORT": str(int(str(port)) + 1)}
+        do = f"Open port {port} on {there} ({address}), or use one that is open."
+    advice = Advice(
+        do,
+        env=env,
+        why="The facts of the hosts say that they share this network.",
+        check="`ncclkit connect` finds every path open, and all ranks pass init_process_group.",
+        risk="None, as long as all nodes are given the same.",
+    )
+    return (advice,)
 
 
 def _closed(case: Case) -> Finding | None:
@@ -120,7 +160,7 @@ def _advice(host: object, port: object) -> tuple[Advice, ...]:
         ),
         Advice(
             "Give all nodes the same endpoint: an address of the first node that the others can route to.",
-            env={"MASTER_ADDR": "<address of node 0>", "MASTER_PORT": str(number)},
+            command=f"export MASTER_ADDR=<address of node 0> MASTER_PORT={number}",
             why="A name can lead to 127.0.1.1 on one node and to an unreachable interface on another.",
             check="All ranks pass init_process_group.",
             risk="None.",
@@ -129,13 +169,5 @@ def _advice(host: object, port: object) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Resolve the name and open the port from every node, without GPUs."""
-    return Experiment(
-        "Can every node open a TCP connection to the store?",
-        {"probe": "store"},
-        {
-            ID: "at least one node cannot",
-            "hostname_resolution": "the name does not resolve, or to 127.x",
-            "slow_rank": "every node can: rank 0 was only late",
-        },
-    )
+    """Whether the ranks can meet at all."""
+    return meeting(case)

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._words import ask, failed, family, in_order, matching, messages, name_hosts, pick, ranks_in
-from ncclkit.model import Advice, Evidence, Fact, Finding, Strength, found
+from ncclkit.model import Advice, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "version_mismatch"
 explains = (
@@ -163,10 +163,26 @@ def _advice() -> tuple[Advice, ...]:
     )
 
 
+def experiment(case: Case) -> Experiment:
+    """The same job with the libraries that torch brought."""
+    return Experiment(
+        "Does the job start when torch finds its own libraries, without LD_PRELOAD and LD_LIBRARY_PATH?",
+        {"unset": ["LD_PRELOAD", "LD_LIBRARY_PATH"]},
+        {
+            ID: "it starts",
+            "net_plugin": "it starts: the plugin is not found any more",
+            "driver_too_old": "it fails in the same way",
+            "rank_exception": "it fails in the same way",
+        },
+        {ID: "works", "net_plugin": "works", "driver_too_old": "same", "rank_exception": "same"},
+    )
+
+
 CHECK = Check(
     ID,
     reads=("software.nccl.libraries", "software.nccl"),
     look=_look,
     fine="One NCCL wins, the one that torch brought.",
     also=("software.nccl.built",),
+    next=experiment,
 )

@@ -26,13 +26,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 from ncclkit.case import Case
+from ncclkit.causes._experiments import minimal
+from ncclkit.causes._hosts import enterable
 from ncclkit.causes._scene import LARGEST, look
 from ncclkit.causes._words import (
-    family, in_order, matching, messages, name_hosts, name_ranks, otherwise, pick, ranks_in,
+    family, in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
 )  # fmt: skip
-from ncclkit.model import Advice, Event, Finding, Strength, found
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "world_size_mismatch"
@@ -54,8 +57,8 @@ def diagnose(case: Case) -> Finding:
     """Somebody counted the ranks and did not find the number that was promised."""
     for witness in (_bootstrap, _clients, _env, _sizes, _beyond, _never_started, _waits):
         finding = witness(case)
-        if finding is not None:
-            return finding
+        if finding is not None:  # of hosts with a launcher each, the launchers' numbers are what may be wrong
+            return replace(finding, next=None) if enterable(case) else finding
     went_well = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     went_well += [*case.of("c10d.timeout"), *[e for e in case.of("worker.phase") if e.data.get("phase") == "init"]]
     return otherwise(ID, went_well, "All ranks joined.", "the first lines of every rank's log, or NCCL_DEBUG=INFO")
@@ -105,6 +108,11 @@ def _clients(case: Case) -> Finding | None:
     who = f"; {name_ranks(missing)} left no line here" if missing and len(missing) == expected - joined else ""
     limit = lines[-1].data.get("timeout_s")
     say = f"Only {joined} of {expected} processes joined the job{f' within {limit} s' if limit else ''}{who}."
+    launched = [e for e in case.of("worker.phase") if e.data.get("phase") == "launch"]
+    if len(launched) == joined:
+        names = " and ".join(name_hosts(launched))
+        say = f"{say[:-1]}; the launchers of {names} have all come, so the one{on(lines[-1].host)} was told too many."
+        return _tell("proven", say, [lines[-1]], ())
     barrier = lines[-1].data.get("key")  # a barrier only says that somebody is late or gone, the store counts clients
     return _tell("possible" if barrier else "likely", say, lines, missing if who else ())
 
@@ -176,8 +184,12 @@ def _never_started(case: Case) -> Finding | None:
 
 
 def _waits(case: Case) -> Finding | None:
-    """Somebody waited at the meeting place, and nobody counted who was there."""
-    lines = [*case.of("store.wait"), *matching(case.of("rendezvous.error"), "Timeout", "Closed", "StateError")]
+    """Somebody waited at the meeting place, and nobody counted who was there; who asks for NCCL's id is past it."""
+    past = {e.rank for e in case.of("c10d.unique_id")} - {None}
+    lines = [
+        *(e for e in case.of("store.wait") if e.rank not in past),
+        *matching(case.of("rendezvous.error"), "Timeout", "Closed", "StateError"),
+    ]
     if not lines or case.of("store.connect_timeout") or case.of("store.resolve"):
         return None
     return _tell("possible", "A rank waited at the rendezvous for others that may never have been started.", lines, ())
@@ -197,6 +209,7 @@ def _tell(strength: Strength, say: str, why: list[Event], ranks: tuple[int, ...]
         ranks=ranks or (),
         hosts=name_hosts(why) if not ranks else (),
         advice=_advice(),
+        next=None if strength == "proven" else _question(),
     )
 
 
@@ -204,7 +217,7 @@ def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
             "Start all ranks through one launcher with the same numbers on every node.",
-            command="srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=8 --rdzv-backend=c10d "
+            command="srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=gpu --rdzv-backend=c10d "
             "--rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$HEAD:29500 train.py",
             why="It sets RANK, WORLD_SIZE and LOCAL_RANK consistently.",
             check="As many different RANK values as WORLD_SIZE print a first line.",
@@ -217,4 +230,17 @@ def _advice() -> tuple[Advice, ...]:
             check="The values on all nodes agree, and no RANK occurs twice.",
             risk="None, it only prints.",
         ),
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """As many ranks as the launcher counts, without the program's own numbers."""
+    return _question()
+
+
+def _question() -> Experiment:
+    return minimal(
+        "Do all ranks come when torchrun alone counts them?",
+        {ID: "they do: the program or its environment counted wrongly", "slow_rank": "they do: one was only late"},
+        {"store_unreachable": "they do not meet either", "hostname_resolution": "they do not meet either"},
     )

@@ -28,10 +28,14 @@ import re
 
 from ncclkit.case import Case
 from ncclkit.causes import _tested
+from ncclkit.causes._hosts import VIRTUAL, common, holders, plain
 from ncclkit.causes._scene import look, spans_hosts, start_hangs
-from ncclkit.causes._words import ask, env_of, failed, family, matching, messages, name_hosts, on, otherwise, pick
+from ncclkit.causes._words import (
+    ask, env_of, failed, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+)  # fmt: skip
 from ncclkit.evidence.jobs.links import Link, ends
 from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
+from ncclkit.words import start
 
 ID = "wrong_interface"
 explains = (
@@ -45,7 +49,6 @@ explains = (
     "rank_divergence",
     "store_unreachable",
 )
-VIRTUAL = re.compile(r"(?:docker|virbr|veth|br-|cni|flannel|cali|tun|tap|lxc|podman|usb|kube|vmnet)\w*|lo\b")
 
 
 def diagnose(case: Case) -> Finding:
@@ -54,7 +57,7 @@ def diagnose(case: Case) -> Finding:
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     went_well = done or ([] if any(map(_virtual, used)) else used)
     went_well = went_well or _tested.sound(case, lambda link: link.nccl == "open")
-    return ask(case, _inside, _networks, _unreachable, _tested_paths, _facts, _symptom) or otherwise(
+    return ask(case, _inside, _announced, _networks, _unreachable, _tested_paths, _facts, _symptom) or otherwise(
         ID,
         went_well,
         "The interfaces in use connect the ranks.",
@@ -67,7 +70,28 @@ def _used(case: Case) -> list[Event]:
 
 
 def _refused(case: Case) -> list[Event]:
-    return family(case, "socket_connect") + matching(messages(case), "No route to host", "Network is unreachable")
+    gloo = [event for event in case.of("gloo.connect") if not plain(event.data.get("address")).startswith("127.")]
+    lines = matching(messages(case), "No route to host", "Network is unreachable")
+    return family(case, "socket_connect") + gloo + lines
+
+
+def _announced(case: Case) -> Finding | None:
+    """The address at which a rank knocked in vain belongs, by the facts of the hosts, to what joins nobody."""
+    for event in case.of("gloo.connect"):
+        address = plain(event.data.get("address"))
+        held = holders(case, address)
+        names = tuple(dict.fromkeys(name for _, name in held))
+        if address.startswith("127.") or not (len(held) > 1 or any(map(VIRTUAL.match, names))):
+            continue
+        who, where = start(name_ranks(ranks_in([event]))), f"{names[0]} on {' and '.join(host for host, _ in held)}"
+        say = f"{who}{on(event.host)} knocked in vain at {address}, which is {where}"
+        say += " alike: each of them reaches only itself." if len(held) > 1 else ": it exists only inside that host."
+        why = pick([event], case.facts_of("net.gloo.interface"), case.facts_of("env.GLOO_SOCKET_IFNAME"), limit=5)
+        hosts, name = tuple(host for host, _ in held), common(case)
+        advice = (_named(name, "It joins the hosts in one network.") if name else _advice(names[0]),)
+        strength: Strength = "proven" if len(held) > 1 else "likely"
+        return found(ID, strength, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
+    return None
 
 
 def _inside(case: Case) -> Finding | None:
@@ -216,11 +240,11 @@ def _advice(name: str) -> Advice:
     )
 
 
-def _named(interface: str) -> Advice:
+def _named(interface: str, why: str = "The test reached its address from another host.") -> Advice:
     return Advice(
         f"Name the interface that the other hosts reach: {interface}.",
         env={"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface},
-        why="The test reached its address from another host.",
+        why=why,
         check="`ncclkit connect` with these variables finds every path open.",
         risk="A host on which it has another name would stop (see ifname_not_found).",
     )
@@ -237,9 +261,11 @@ def _addressed(host: str) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """A small all_reduce over two nodes with the virtual interfaces excluded."""
+    """The same job with the interface that joins the nodes; where none is known, without the virtual ones."""
+    advice = _named(name) if (name := common(case)) else _advice("")
     return Experiment(
-        "Do two nodes connect when the virtual interfaces are excluded?",
-        {"env": {"NCCL_SOCKET_IFNAME": "^docker,lo,virbr,veth", "NCCL_DEBUG": "INFO"}, "ranks": "one per node"},
+        f"Do the nodes connect over {name}?" if name else "Do the nodes connect without the virtual interfaces?",
+        {"env": dict(advice.env)},
         {ID: "they connect", "network_loss": "they still do not", "store_unreachable": "they do not even meet"},
+        {ID: "works", "network_loss": "same", "store_unreachable": "same"},
     )

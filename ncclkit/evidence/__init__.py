@@ -21,6 +21,7 @@ from ncclkit.evidence.part import Part
 from ncclkit.evidence.jobs.summary import job
 from ncclkit.evidence.kinds import KINDS
 from ncclkit.evidence.merge import Merger, finish
+from ncclkit.evidence.whereabouts import placed
 from ncclkit.model import Event, Fact, Measurement, NcclkitError
 
 __all__ = ["KINDS", "Reading", "job", "read"]
@@ -101,7 +102,7 @@ def _merged(parts: list[Part]) -> list[Event]:
         for event in part.events:
             merger.take(event)
     dumps = [part.dump for part in parts if part.dump is not None]
-    events = finish([*merger.events(), *map(verdict.summary, dumps)])
+    events = placed(finish([*merger.events(), *map(verdict.summary, dumps)]))
     order = {part.path: number for number, part in enumerate(parts)}
     events += verdict.analyse(dumps, job(events)["ranks"], events)
     events += report.changes(part.report for part in parts if part.report is not None)

@@ -6,6 +6,8 @@ Only this package and `ncclkit.plots` import plotly and ipywidgets.
 from ncclkit.views._base import Chart, Drawn, View, style
 from ncclkit.views.attach import Attach, attach_form
 from ncclkit.views.catalogue import catalogue_view
+from ncclkit.views.check import check_form
+from ncclkit.views.checkpoints import checkpoints_view
 from ncclkit.views.connect import connect_view
 from ncclkit.views.consistency import consistency_view
 from ncclkit.views.evidence import events_view
@@ -14,15 +16,22 @@ from ncclkit.views.findings import findings_view
 from ncclkit.views.groups import disagreement_view, progress_view
 from ncclkit.views.inputs import inputs_view
 from ncclkit.views.job import job_view
+from ncclkit.views.lab import lab_form
 from ncclkit.views.live import LiveTest
+from ncclkit.views.loading import loading_view
 from ncclkit.views.network import network_view
 from ncclkit.views.pairs import pairs_view
+from ncclkit.views.quiz import guess
 from ncclkit.views.ranks import ranks_view
 from ncclkit.views.reach import Reach, connect_form
+from ncclkit.views.rehearsal import rehearsal_view
+from ncclkit.views.resumed import resumed_view
 from ncclkit.views.runs import curve_view, live_test, measurements_view, tuning_view
+from ncclkit.views.stages import stages_view
 from ncclkit.views.tables import case_view
 from ncclkit.views.topology import topology_view
 from ncclkit.views.transports import rings_view, transports_view
+from ncclkit.views.trials import trials_view
 from ncclkit.views.watch import watch_view
 
 __all__ = [
@@ -35,6 +44,8 @@ __all__ = [
     "attach_form",
     "case_view",
     "catalogue_view",
+    "check_form",
+    "checkpoints_view",
     "connect_form",
     "connect_view",
     "consistency_view",
@@ -43,18 +54,25 @@ __all__ = [
     "events_view",
     "facts_view",
     "findings_view",
+    "guess",
     "inputs_view",
     "job_view",
+    "lab_form",
     "live_test",
+    "loading_view",
     "measurements_view",
     "network_view",
     "pairs_view",
     "progress_view",
     "ranks_view",
+    "rehearsal_view",
+    "resumed_view",
     "rings_view",
+    "stages_view",
     "style",
     "topology_view",
     "transports_view",
+    "trials_view",
     "tuning_view",
     "watch_view",
 ]

@@ -1,4 +1,4 @@
-"""A form that does one thing: fields, a button that starts one coroutine, Cancel, and what came out.
+"""A form that does one thing at a time: fields, buttons that start a coroutine each, Cancel, and what came out.
 
 Clicks may arrive on another thread (see `ncclkit.views.live`); a handler only
 asks the kernel's main loop to act.
@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import ipywidgets as W
 
 from ncclkit.model import NcclkitError
 from ncclkit.views._base import View, main_loop, page, style
-from ncclkit.views._html import Html
+from ncclkit.views._html import Html, el
+
+
+Prepare = Callable[[], Coroutine[Any, Any, View]]
 
 
 class Action(View, ABC):
-    """``await form.run()`` does what its button does.  A subclass says what that is."""
+    """``await form.run()`` does what its first button does.  A subclass says what that is."""
 
     IDLE = ""
     """What `run` says when the fields name nothing."""
@@ -28,16 +31,19 @@ class Action(View, ABC):
     BUSY = ""
     CANCELLED = ""
 
-    def __init__(self, say: str, fields: Sequence[W.Widget], start: W.Button) -> None:
+    def __init__(self, say: str, fields: Sequence[W.Widget], start: W.Button, *more: W.Button) -> None:
+        """Put `fields`, the button `start` and those that the subclass binds itself in a row that wraps."""
         super().__init__(say, Html(""))
         self.cancel = W.Button(description="Cancel", icon="stop", disabled=True)
         self.result = W.HTML()
-        self._fields = (*fields, start)
+        self._fields = (*fields, start, *more)
         start.on_click(lambda _button: self._post(self.begin))
         self.cancel.on_click(lambda _button: self._post(self.stop))
         self._loop = main_loop()
         self._task: asyncio.Future[View] | None = None
         self._asked = False
+        self._seen: View | None = None
+        self._displayed = False
         row = W.Box([*self._fields, self.cancel], layout=W.Layout(flex_flow="row wrap"))
         self._box = W.VBox([W.HTML(style()), row, self.result], layout=W.Layout(width="100%"))
 
@@ -52,18 +58,31 @@ class Action(View, ABC):
     def widget(self) -> W.Widget:
         """The fields, the two buttons and what came out."""
         self._loop = main_loop() or self._loop
+        self._displayed = True
         return self._box
+
+    def static(self) -> Html:
+        """What it will do, or what came out."""
+        return super().static() if self._seen is None else self._seen.static()
+
+    @property
+    def running(self) -> bool:
+        """Whether it is at work."""
+        return self._task is not None and not self._task.done()
 
     async def run(self) -> View:
         """Act now, and return what came out; where the fields name nothing, nothing is done.
 
         Raises NcclkitError where it cannot be done, and after Cancel.
         """
+        return await self._act(self.prepare)
+
+    async def _act(self, prepare: Prepare) -> View:
         if not self.asks():
             return View(self.IDLE, Html(""))
-        if self._task is not None and not self._task.done():
+        if self.running:
             raise NcclkitError("This form is at work already; wait for it, or press Cancel first.")
-        work = self.prepare()
+        work = prepare()
         self._lock(True)
         self._asked = False
         self._show(page(self.BUSY))
@@ -80,18 +99,21 @@ class Action(View, ABC):
             raise
         finally:
             self._lock(False)
+        self._seen = seen
         self._show(seen.static())
+        if self._displayed:
+            seen.above = W.HTML(style() + el("div", el("p", seen.say, cls="nk-dim"), cls="nk"))
         return seen
 
-    def begin(self) -> None:
-        """What the button does, on the kernel's main loop; its errors stand in the form."""
+    def begin(self, prepare: Prepare | None = None) -> None:
+        """What a button does, on the kernel's main loop; its errors stand in the form."""
         try:
             asked = self.asks()
         except NcclkitError as error:
             self._show(page(str(error)))
             return
         if asked:
-            asyncio.ensure_future(self.run()).add_done_callback(self._ended)
+            asyncio.ensure_future(self._act(prepare or self.prepare)).add_done_callback(self._ended)
         else:
             self._show(page(self.ASK))
 

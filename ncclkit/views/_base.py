@@ -34,6 +34,8 @@ class View:
 
     def __init__(self, say: str, body: Html) -> None:
         self._say, self._body = say, body
+        self.above: W.Widget | None = None
+        """A line to show in JupyterLab where a form above shows the same already; the static face stays whole."""
 
     @property
     def say(self) -> str:
@@ -51,7 +53,7 @@ class View:
 
     def widget(self) -> W.Widget | None:
         """The widget face, or None for a view that has nothing to choose."""
-        return None
+        return self.above
 
     def __repr__(self) -> str:
         return self.say

@@ -31,6 +31,7 @@ class Progress:
         self.planned = 0
         self.op = ""
         self.now: int | None = None
+        self.step: int | None = None
         self.log: deque[str] = deque(maxlen=LOG_LINES)
         self.errors: dict[int, str] = {}
         self._measured: dict[tuple[str, int], Measurement] = {}
@@ -67,7 +68,8 @@ class Progress:
             rank, error = next(iter(self.errors.items()))
             return f"Rank {rank} failed: {error.splitlines()[0] if error else 'no message'}"
         if not self._measured and self.now is None:
-            return f"Starting {plural(len(self.stages), 'rank')}{self._behind()}" if self.stages else "Planning"
+            doing = "Starting" if self.step is None else f"Step {self.step} on"
+            return f"{doing} {plural(len(self.stages), 'rank')}{self._behind()}" if self.stages else "Planning"
         count = len(self._measured)
         done = f"{count} of {plural(self.planned, 'size')}" if self.planned else plural(count, "size")
         doing = f", now {self.op} {plots.size(self.now)}" if self.now is not None and self.share() < 1 else ""
@@ -99,6 +101,8 @@ class Progress:
         self.stages[rank] = phase
         if phase == "size":
             self.now, self.op = int(record["bytes"]), str(record.get("op", ""))
+        if phase == "step":
+            self.step = max(self.step or 0, int(record.get("step", 0)))
         if phase == "error":
             self.errors[rank] = str(record.get("error", ""))
 

@@ -18,9 +18,12 @@ GROUPS, MOST = 3, 25
 """Groups of hosts of one difference that are shown at once; rows of a table before the rest is folded."""
 SHORT = 20
 """Characters of a value that is kept in one piece."""
-ALONE = (
-    "Inside a Slurm allocation all nodes are read; elsewhere, give what `ncclkit inspect --json` printed on the other"
-    " hosts (`others` in 01_environment)."
+ALONE = join(
+    "Inside a Slurm allocation all nodes are read; elsewhere, give what ",
+    code("ncclkit inspect --json"),
+    " printed on the other hosts (",
+    code("others"),
+    " in 01_environment).",
 )
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from ncclkit import hostlist
+from ncclkit import hostlist, shapes
 from ncclkit.case import Case
 from ncclkit.causes import catalogue
 from ncclkit.diagnose import judge
@@ -84,7 +84,7 @@ def facts_view(case: Case) -> View:
 def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
     """What every cause of the catalogue says to these facts alone."""
     seen = Case()
-    seen.facts = list(facts)
+    seen.facts = list(map(shapes.sound, facts))
     return [judge(name, cause, seen) for name, cause in catalogue().items()]
 
 

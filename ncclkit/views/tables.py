@@ -10,6 +10,7 @@ from pathlib import Path
 from ncclkit import plots
 from ncclkit.case import Case
 from ncclkit.model import Measurement
+from ncclkit.trials import FOLDER, trials
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, code, el, fit, fold, join, pre, table
 from ncclkit.views._words import plural
@@ -51,9 +52,10 @@ def case_view(case: Case) -> View:
     here = [(case.path / name, words) for name, words in FILES.items() if (case.path / name).is_file()]
     kept = [(code(path.name), words, plots.size(path.stat().st_size)) for path, words in here]
     runs = [(code(f"runs/{run.name}/"), _run_words(run), plural(_files(run), "file")) for run in case.runs()]
+    asked = [(code(f"{FOLDER}/{made.folder.name}/"), f"{made.kind}: {made.say}", "–") for made in trials(case)]
     pack = shlex.join(["tar", "czf", f"{case.path.name}.tar.gz", "-C", str(case.path.parent), case.path.name])
     body = join(
-        table(("Where", "What it holds", "Size"), [*kept, *runs]),
+        table(("Where", "What it holds", "Size"), [*kept, *runs, *asked]),
         el("h5", "To mail it"),
         pre(pack),
         el("p", MAIL, cls="nk-dim"),

@@ -180,7 +180,8 @@ def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
 def _curves(samples: Sequence[Sample]) -> list[tuple[str, list[Curve]]]:
     """Title with unit → its curves."""
     pressure = [s.get("pressure") or {} for s in samples]
-    waits = [(f"waited for {n}", [p.get(n) for p in pressure]) for n in ("memory", "io")]
+    named = (("a core", "cpu"), ("memory", "memory"), ("io", "io"))
+    waits = [(f"waited for {name}", [p.get(kind) for p in pressure]) for name, kind in named]
     nets = sorted({name for s in samples for name in s.get("net") or {}})
     traffic = [(name, [(s.get("net") or {}).get(name, 0) / MIB for s in samples]) for name in nets]
     swap = [("swap", [s.get("swap", 0) / GIB for s in samples])] if any(s.get("swap") for s in samples) else []
@@ -190,9 +191,30 @@ def _curves(samples: Sequence[Sample]) -> list[tuple[str, list[Curve]]]:
         ("GPU, W", _each(samples, 2, 1.0)),
         ("GPU, MHz", _each(samples, 3, 1.0)),
         ("CPU, %", [("CPU", [s.get("cpu") for s in samples]), *waits]),
+        ("queue for cores", _queues(samples)),
         ("host, GiB", [("memory", [s["memory"] / GIB for s in samples]), *swap]),
         ("net, MiB/s", sorted(traffic, key=lambda curve: -max(curve[1]))[:3]),
     ]
+
+
+def _queues(samples: Sequence[Sample]) -> list[Curve]:
+    """Of each rank, how many of its processes waited for a core; the longest queues first."""
+    totals = [{rank: row for rank, row in (s.get("cores") or {}).items() if _is_row(row)} for s in samples]
+    curves = []
+    for rank in sorted({rank for total in totals for rank in total}):
+        waited = [total[rank][3] if rank in total else None for total in totals]
+        pairs = zip(samples, samples[1:], waited, waited[1:], strict=False)
+        queue = [None if a is None or b is None else _rate(b - a, x, y) for x, y, a, b in pairs]
+        curves.append((f"rank {rank}", [None, *queue]))
+    return sorted(curves, key=lambda curve: -max((value or 0.0 for value in curve[1]), default=0.0))[:EACH]
+
+
+def _rate(change: float, one: Sample, next_one: Sample) -> float:
+    return max(0.0, change) / max(float(next_one["t"]) - float(one["t"]), 1e-3)
+
+
+def _is_row(row: object) -> bool:
+    return isinstance(row, list) and len(row) == 5 and all(map(_is_number, row))
 
 
 def _each(samples: Sequence[Sample], column: int, unit: float) -> list[Curve]:

@@ -36,6 +36,18 @@ def run_all(page: Any) -> None:
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
 
 
+def run_cell(page: Any, place: int) -> None:
+    """Run one cell; returns once its old outputs are gone."""
+    page.evaluate(
+        """async place => {
+          const panel = window.jupyterapp.shell.currentWidget;
+          panel.content.activeCellIndex = place;
+          await window.jupyterapp.commands.execute('notebook:run-cell');
+        }""",
+        place,
+    )
+
+
 def shut_down(page: Any) -> None:
     """End the open notebook's kernel."""
     page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")

@@ -55,6 +55,13 @@ def test_a_trial_is_read_back_as_it_was_kept(case: Case) -> None:
     assert trials.trials(case) == (made,)
 
 
+def test_no_secret_of_a_plan_is_kept(case: Case) -> None:
+    folder = case.path / "experiments" / "1-shm_too_small"
+    plan = replace(TRAIN, env={"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwx"})
+    trials.keep(trial(folder, after=replace(arm().run, plan=plan, folder=folder)))
+    assert "hf_abc" not in (folder / "trial.json").read_text()
+
+
 def test_a_case_may_be_moved(case: Case, tmp_path: Path) -> None:
     trials.keep(trial(case.path / "experiments" / "1-shm_too_small"))
     shutil.move(case.path, tmp_path / "moved")

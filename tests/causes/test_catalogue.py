@@ -12,7 +12,7 @@ from ncclkit.case import Case
 from ncclkit.causes import HEADINGS, catalogue, page
 from ncclkit.diagnose import USUAL, diagnose
 from ncclkit.evidence import KINDS
-from ncclkit.model import Experiment, NcclkitError
+from ncclkit.model import NcclkitError
 from tests.causes.specimens import FOLDERS, ROOT
 
 EACH = pytest.mark.parametrize("cause", catalogue())
@@ -49,14 +49,6 @@ def test_no_specimen_belongs_to_an_unknown_cause() -> None:
 def test_without_any_evidence_the_verdict_is_unknown_and_says_what_is_missing(cause: str) -> None:
     verdict = catalogue()[cause].diagnose(Case())
     assert verdict.verdict == "unknown" and verdict.missing and all(verdict.missing)
-
-
-@pytest.mark.parametrize("cause", [name for name, module in catalogue().items() if hasattr(module, "experiment")])
-def test_an_experiment_predicts_for_this_cause_and_for_a_rival(cause: str) -> None:
-    experiment = catalogue()[cause].experiment(Case())  # type: ignore[attr-defined]
-    assert isinstance(experiment, Experiment) and experiment.question.endswith("?") and experiment.plan
-    assert cause in experiment.predicts and len(experiment.predicts) >= 2
-    assert set(experiment.predicts) <= set(catalogue())
 
 
 def test_the_order_of_possible_causes_names_causes() -> None:

@@ -13,7 +13,8 @@ from ncclkit.case import Case
 from ncclkit.causes import catalogue
 from ncclkit.causes._words import failed
 from ncclkit.diagnose import diagnose, rank
-from ncclkit.model import Event, Fact, Finding, found
+from ncclkit.intended import UNITS, intend
+from ncclkit.model import Event, Fact, Finding, NcclkitError, found
 from ncclkit.samples import names, sample
 from tests.causes.hosts import BAD, CLEAR, GOOD
 
@@ -70,7 +71,9 @@ def test_the_facts_that_decide_are_facts_that_the_agent_documents() -> None:
     page = (ROOT / "docs" / "facts.md").read_text(encoding="utf-8")
     known = {re.sub(r"<\w+>", "*", name) for name in re.findall(r"^\| `([^`]+)`", page, re.M)}
     asked = {name for check in CHECKS.values() for name in check.reads + check.also}
-    assert {name for name in asked if not name.startswith("env.NCCL_")} - known <= {
+    said = {f"job.{name}" for name in UNITS}
+    assert all(f"`{name}`" in page for name in said)
+    assert {name for name in asked - said if not name.startswith("env.NCCL_")} - known <= {
         "env.WORLD_SIZE",
         "env.SLURM_NTASKS",
         "env.SLURM_NNODES",
@@ -147,6 +150,44 @@ def test_a_login_node_without_gpus_does_not_matter_to_gpus_and_a_mute_gpu_host_d
     assert catalogue()["gpu_hardware_error"].diagnose(hosts).verdict == "unknown"
 
 
+TIB = 1 << 40
+JOBS = [
+    ("cpu_contention", "likely", {"workers": 48}, "2 ranks with 48 data-loader workers each are 98 processes"),
+    ("cpu_contention", "possible", {"workers": 32}, "64 CPU cores are usable"),
+    (
+        "cpu_contention",
+        "likely",
+        {"workers": 8, "ranks": 16},
+        "64 cores / 16 ranks - 1 for the rank itself = 3 workers",
+    ),
+    ("cpu_contention", "", {"workers": 31}, ""),
+    ("host_oom", "likely", {"dataset": TIB / 2}, "2 copies of 512 GiB"),
+    ("host_oom", "possible", {"dataset": 0.215 * TIB}, "needs 440.3 GiB"),
+    (
+        "host_oom",
+        "likely",
+        {"workers": 16, "prefetch": 4, "batch": 4 << 30},
+        "2 ranks x 16 workers x 4 batches of 4 GiB",
+    ),
+    ("host_oom", "", {"dataset": TIB / 8, "workers": 8}, ""),
+]
+
+
+@pytest.mark.parametrize(("cause", "strength", "job", "words"), JOBS)
+def test_the_job_that_the_user_has_in_mind(cause: str, strength: str, job: dict[str, float], words: str) -> None:
+    host = intend(case(GOOD), job)
+    finding = catalogue()[cause].diagnose(host)
+    assert (finding.strength or "") == strength and finding.verdict == ("found" if strength else "clear")
+    assert words in finding.say + "".join(advice.why for advice in finding.advice)
+    assert catalogue()[cause].diagnose(intend(host, {})).verdict == "clear", "what was said before is forgotten"
+
+
+@pytest.mark.parametrize("job", [{"workers": -1}, {"gpus": 2}, {"dataset": "1 TB"}, {"ranks": True}])
+def test_a_job_that_cannot_be(job: dict[str, Any]) -> None:
+    with pytest.raises(NcclkitError, match="The job cannot have"):
+        intend(Case(), job)
+
+
 MACHINES = {
     "cpu-vm": set(),
     "h200-x4": set(),
@@ -198,3 +239,18 @@ def test_a_risk_stands_below_what_a_job_has_said_and_explains_no_other_risk() ->
     assert [f.cause for f in rank([*risks, finding("rank_killed", Event("x", "job", "job.log", 1))])][
         0
     ] == "shm_too_small"
+
+
+@pytest.mark.parametrize(("hosts", "words"), [(1, "another host would not"), (2, "the other hosts would not")])
+def test_an_own_name_that_leads_to_loopback(hosts: int, words: str) -> None:
+    own = {"net.hostname.addresses": ["127.0.1.1"], "net.gloo.interface": "lo"}
+    finding = catalogue()["hostname_resolution"].diagnose(case(GOOD | own, hosts))
+    assert finding.strength == "possible" and words in finding.say
+    assert finding.say.startswith("The name of node-1 leads to 127.0.1.1 on itself")
+    assert finding.advice[0].env == ({"GLOO_SOCKET_IFNAME": "eth0"} if hosts == 1 else {}), "names may differ"
+
+
+def test_a_job_of_one_host_does_not_mind_its_name() -> None:
+    here = case({"net.hostname.addresses": ["127.0.1.1"], "net.gloo.interface": "lo"})
+    here.events = [Event("worker.phase", "", data={"phase": "done"})]
+    assert catalogue()["hostname_resolution"].diagnose(here).verdict == "clear"

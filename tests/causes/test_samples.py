@@ -11,7 +11,7 @@ import pytest
 from ncclkit import evidence
 from ncclkit.case import Case
 from ncclkit.diagnose import Diagnosis, diagnose
-from ncclkit.model import cite
+from ncclkit.model import Fact, cite
 from ncclkit.samples import HERE, names, sample
 
 BROKEN = [name for name in names() if name != "healthy"]
@@ -31,7 +31,8 @@ def test_each_says_where_it_was_recorded(name: str) -> None:
         and about["recorded"]
         and about["truth"]
     )
-    assert list((HERE / name).rglob("rank*.log.gz"))
+    # where the launchers did not meet, no rank was started
+    assert list((HERE / name).rglob("rank*.log.gz")) or list((HERE / name).rglob("launcher-*.log.gz"))
 
 
 def test_a_healthy_run_gives_nothing() -> None:
@@ -48,8 +49,10 @@ def test_cause_and_culprit(name: str) -> None:
     assert first.cause == truth["cause"]
     if truth["ranks"]:
         assert list(first.culprits["ranks"]) == truth["ranks"]
+    if truth.get("hosts"):
+        assert list(first.culprits["hosts"]) == truth["hosts"]
     for piece in first.evidence:
-        assert Path(cite(piece)["path"]).exists() and cite(piece)["text"]
+        assert cite(piece)["text"] and (isinstance(piece, Fact) or Path(cite(piece)["path"]).exists())
 
 
 def without(name: str, folder: Path, *patterns: str) -> Diagnosis:

@@ -439,6 +439,7 @@ MEANINGS = [
     (119, GLOO + "unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation", "gloo.timeout", {"what": "recv"}),
     (120, GLOO + "pair.cc:553] Connection closed by peer [10.0.0.2]:17323.", "gloo.closed", {"how": "closed"}),
     (120, GLOO + "pair.cc:537] Read error [10.0.0.2]:17: Connection reset by peer", "gloo.closed", {"how": "reset"}),
+    (120, GLOO + "pair.cc:537] Read error [10.0.0.2]:17: Connection timed out.", "gloo.closed", {"how": "timed out"}),
     (141, DMESG + "NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, GPU has fallen off the bus.", "kernel.xid", {"xid": 79}),
     (142, DMESG + "NVRM: Xid (PCI:0000:1b:00): 74, pid='<unknown>', NVLink: fatal error", "kernel.xid", {"xid": 74}),
     (144, DMESG + "NVRM: Xid (PCI:0000:1b:00): 119, pid=4711, Timeout waiting for RPC", "kernel.xid", {"xid": 119}),

@@ -475,6 +475,18 @@ GLOO = [
         {"how": "reset"},
     ),
     (
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:43672: "
+        "Connection timed out. This is typically caused by",
+        "gloo.closed",
+        {"address": "[10.0.0.2]:43672", "how": "timed out"},
+    ),
+    (
+        "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:152] "
+        "timed out connecting: SO_ERROR: Connection refused, remote=[127.0.1.1]:9600$0",
+        "gloo.connect",
+        {"address": "[127.0.1.1]:9600", "why": "Connection refused"},
+    ),
+    (
         "  what():  [enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= "
         "op.nbytes. 16 vs 8. Received data size",
         "gloo.size_mismatch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from ncclkit import faults, ladder, probe, recording
 from ncclkit.agent.operations import NAMES
+from ncclkit.broken import FAULTS
 from ncclkit.case import Case
 from ncclkit.diagnose import diagnose
 from ncclkit.model import NcclkitError
@@ -90,7 +92,12 @@ def test_every_collective_is_measured_and_checked(tmp_path: Path) -> None:
     }
 
 
-BROKEN = [fault.name for fault in faults.FAULTS.values() if fault.cause and "gloo" in fault.backends]
+BROKEN = [
+    fault.name
+    for fault in FAULTS.values()  # the stories and pretended hosts have tests of their own
+    if fault.cause and "gloo" in fault.backends and fault.job == "train" and not fault.net
+    if not fault.root or os.geteuid() == 0
+]
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -46,8 +46,9 @@ async def main(out: Path, names: list[str]) -> int:
         started = time.time()
         case = Case.open(out / "work" / name)
         timeout, deadline = (600, 40) if name == HANG else (12, 100)
+        culprit = ranks // 2 if chosen.culprit is None else chosen.culprit
         run = await faults.break_it(
-            case, chosen.name, ranks=ranks, backend=backend, culprit=ranks // 2, timeout=timeout, deadline=deadline
+            case, chosen.name, ranks=ranks, backend=backend, culprit=culprit, timeout=timeout, deadline=deadline
         )
         if run.reason != ENDS.get(name, "failed"):
             wrong += 1

@@ -225,7 +225,7 @@ async def main() -> int:
     options = parser.parse_args()
     answer = await local.check(sys.executable)
     backend, ranks = ("nccl", answer["gpus"]) if answer["gpus"] else ("gloo", 3)
-    known = [name for name, fault in faults.FAULTS.items() if backend in fault.backends]
+    known = [f.name for f in faults.FAULTS.values() if backend in f.backends and f.job == "train" and not f.net]
     outside = OUTSIDE if os.geteuid() == 0 else OUTSIDE[:2]  # a full disk is mounted
     about = {"date": time.strftime("%Y-%m-%d"), "backend": backend, "ranks": ranks, **about_machine(answer)}
     about["kernel"] = platform.release()

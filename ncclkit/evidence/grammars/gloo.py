@@ -74,6 +74,20 @@ RULES: tuple[Rule, ...] = (
         r"(?:Read|Write|write|read) error (?P<address>\[[^\]]*\]:\d+)?.*Connection reset by peer",
         how="reset",
     ),
+    # pair.cc:537] Read error [10.0.0.2]:43672: Connection timed out. (what was sent is not acknowledged any more)
+    rule(
+        "gloo.closed",
+        "Connection timed out",
+        r"(?:Read|Write|read|write) error (?P<address>\[[^\]]*\]:\d+)?.*Connection timed out",
+        how="timed out",
+    ),
+    # Gloo connectFullMesh failed with [.../gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: Connection
+    # refused, remote=[127.0.1.1]:9600$0
+    rule(
+        "gloo.connect",
+        "connectFullMesh failed",
+        r"connectFullMesh failed with .*?(?:SO_ERROR: )?(?P<why>[^:\]]+), remote=(?P<address>\[[^\]]*\]:\d+)",
+    ),
     # pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 8. Received data size doesn't match expected size.
     rule(
         "gloo.size_mismatch",

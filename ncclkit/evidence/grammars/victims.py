@@ -13,7 +13,7 @@ TYPES = re.compile(
 )
 TEXT = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|[Ww]atchdog|Timed out waiting \d+ ?ms for"
-    r"|monitoredBarrier|Socket Timeout"
+    r"|monitoredBarrier|Socket Timeout|(?:Read|Write) error .{0,80}Connection timed out"
     r"|NCCL communicator was aborted|remote process exited|Failed to recv, got 0 bytes|Connection was likely closed"
     r"|wait timeout after"
     r"|collective operation timeout|waiting for clients|NCCL operation timed out|DataLoader worker \(pid.*"

@@ -1,0 +1,110 @@
+"""The ways in which the lab breaks a job: each changes one rank, before the process group or at one step.
+
+The job is the small training of `train`, or the live test itself.  Each way is a bug that programs have, and has its
+right way beside it: ``--mend CAUSE`` takes the right way in bugs of that cause.  None reaches beyond its own process.
+"""
+
+import gc
+import os
+from datetime import timedelta
+
+from . import calls, limits, program
+
+
+class Job:
+    """What a fault may touch: the process group, the data, the device, how many steps there are."""
+
+    def __init__(self, torch, options, steps):
+        import torch.distributed as dist
+
+        self.torch, self.dist, self.steps, self.options = torch, dist, steps, options
+        self.seconds, self.timeout = options.seconds, timedelta(seconds=options.timeout)
+        self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self.guilty_here = self.rank == (1 if options.rank is None else options.rank)
+        local = int(os.environ["LOCAL_RANK"])
+        shared = options.one_gpu and options.rank in (None, self.rank) and not self.mended("duplicate_gpu")
+        self.device = torch.device("cuda", 0 if shared else local) if options.backend == "nccl" else torch.device("cpu")
+        if options.backend == "nccl":
+            torch.cuda.set_device(self.device)  # before anything else touches CUDA
+        self.data = torch.randn(256, 64, generator=torch.Generator().manual_seed(self.rank))
+        self.position, self.positions = 0, []
+        """The next sample, and where it was after each step; a checkpoint has to keep them."""
+
+    def begin(self):
+        """Make the process group; a fault that comes before that is done first."""
+        self._strike(BEFORE if self.guilty_here else {})
+        bound = {"device_id": self.device} if self.options.backend == "nccl" else {}
+        self.dist.init_process_group(self.options.backend, timeout=self.timeout, **bound)
+        self._strike(BEGUN)
+
+    def at(self, step):
+        """Do what is wrong at this step, if anything is."""
+        if step == self.options.at:
+            self._strike(TOGETHER)
+            self._strike(DURING if self.guilty_here else {})
+
+    def _strike(self, faults):
+        if self.options.fault in faults:
+            faults[self.options.fault](self)
+
+    def mended(self, cause):
+        """Whether the job shall do the right thing where its bug is of this cause; a wrong diagnosis mends nothing."""
+        return self.options.mend == cause
+
+    def next_batch(self):
+        """32 samples from where the data stands."""
+        first = self.position % 224
+        self.position += 32
+        return self.data[first:][:32].to(self.device)
+
+    def end(self):
+        """Leave the group, after the caller has let go of its model.
+
+        DDP that outlives its group joins gloo's threads while it holds Python's lock: a deadlock, seen with torch 2.13.
+        """
+        gc.collect()
+        self.dist.destroy_process_group()
+
+    def synchronize(self):
+        """Wait for the device, as reading the loss does in a real training loop."""
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize(self.device)
+
+
+def add_options(parser, faults=()):
+    """The options that say how a job is broken, and what every job needs; `faults`: names that only this job knows."""
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("--backend", choices=("nccl", "gloo"), required=True)
+    parser.add_argument("--timeout", type=float, default=30.0)
+    parser.add_argument("--fault", choices=sorted({*BEFORE, *BEGUN, *DURING, *TOGETHER, *faults}))
+    parser.add_argument("--rank", type=int, help="the guilty one; 1 where a fault needs one and none is named")
+    parser.add_argument("--at", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--mend", metavar="CAUSE", help="do it right where the bug is of this cause (see causes.md)")
+    parser.add_argument("--one-gpu", action="store_true", help="the guilty rank, or every rank, uses GPU 0")
+
+
+def _by_name(*faults):
+    return {fault.__name__: fault for fault in faults}
+
+
+BEFORE = _by_name(
+    limits.uneven_data, limits.few_files, limits.little_memory, limits.world_larger, limits.other_card, limits.port_busy
+)
+"""Faults of one rank before the process group is made."""
+
+BEGUN = {"uneven_data": limits.equal_steps}
+"""What all ranks do once the group is there."""
+
+DURING = _by_name(
+    program.rank_late, program.rank_raises, program.rank_killed, program.segfault, program.gil_held, program.slow_disk,
+    program.small_shm, program.forked_cuda, program.cuda_assert, program.gpu_memory_full, program.flood, program.mute,
+)  # fmt: skip
+"""Faults of one rank at one step."""
+
+TOGETHER = _by_name(
+    calls.other_size, calls.other_dtype, calls.other_op, calls.unpaired_recv, calls.exchange_uneven,
+    calls.groups_swapped, calls.long_first_step,
+)  # fmt: skip
+"""Calls of all ranks at one step, in which the guilty one differs."""

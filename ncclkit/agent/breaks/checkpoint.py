@@ -1,0 +1,61 @@
+"""What the training job keeps of itself after each step, so that it can go on where it was ended."""
+
+import json
+import os
+
+
+def folder(job):
+    """Where the checkpoint lies; its name is hidden, as it is no evidence."""
+    path = os.path.join(job.options.folder, ".checkpoint")
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
+def save(job, model):
+    """After a step: each rank keeps how far it is in its data, rank 0 the model."""
+    job.positions.append(job.position)
+    _write(_loader(job), lambda path: _dump(job.positions, path))
+    if job.rank == 0:
+        kept = {"steps": len(job.positions), "model": model.state_dict()}
+        _write(_model(job), lambda path: job.torch.save(kept, path))
+
+
+def load(job, model):
+    """Go on from the last step that rank 0 has kept, if there is one: sets `model` and the position in the data."""
+    if not os.path.exists(_model(job)):
+        return
+    kept = job.torch.load(_model(job), map_location=job.device, weights_only=True)
+    model.load_state_dict(kept["model"])
+    job.positions = _positions(job)[: kept["steps"]]
+    job.position = job.positions[-1]
+
+
+def position(job):
+    """How far this rank was in its data after the last step that was kept; 0 before."""
+    return (_positions(job) or [0])[-1]
+
+
+def _positions(job):
+    if not os.path.exists(_loader(job)):
+        return []
+    with open(_loader(job)) as file:
+        return json.load(file)
+
+
+def _model(job):
+    return os.path.join(folder(job), "model.pt")
+
+
+def _loader(job):
+    return os.path.join(folder(job), "loader_rank%d.json" % job.rank)
+
+
+def _dump(value, path):
+    with open(path, "w") as file:
+        json.dump(value, file)
+
+
+def _write(path, how):
+    """Whole or not at all: the rank may be killed at any moment."""
+    how(path + ".part")
+    os.replace(path + ".part", path)

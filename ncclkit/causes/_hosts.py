@@ -1,0 +1,79 @@
+"""What the facts of a job's hosts say together: who holds an address, which interface joins them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+
+from ncclkit.case import Case
+from ncclkit.causes._words import ours
+from ncclkit.model import Fact
+
+VIRTUAL = re.compile(r"(?:docker|virbr|veth|br-|cni|flannel|cali|tun|tap|lxc|podman|usb|kube|vmnet)\w*|lo\b")
+"""Interfaces that usually exist only inside their machine."""
+
+Network = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+
+
+def plain(address: object) -> str:
+    """``[::ffff:10.0.0.1]:29500`` and ``::ffff:10.0.0.1`` as ``10.0.0.1``; names as they are."""
+    text = str(address or "")
+    inside = re.match(r"\[([^\]]*)\]", text)
+    return (inside[1] if inside else text).removeprefix("::ffff:")
+
+
+def networks(case: Case) -> dict[str, dict[str, list[Network]]]:
+    """Host → interface → its addresses with their networks, of the interfaces of the job's hosts that are up."""
+    return {fact.host: dict(_rows(fact)) for fact in ours(case, case.facts_of("net.interfaces")) if fact.host}
+
+
+def _rows(fact: Fact) -> Iterator[tuple[str, list[Network]]]:
+    for row in fact.value if isinstance(fact.value, list) else ():
+        if isinstance(row, dict) and row.get("state") in ("up", "UP", "unknown"):
+            texts = row.get("addresses")
+            found = [_network(text) for text in texts] if isinstance(texts, list) else []
+            yield str(row.get("name")), [one for one in found if one is not None and not one.is_link_local]
+
+
+def _network(text: object) -> Network | None:
+    try:
+        return ipaddress.ip_interface(str(text))
+    except ValueError:
+        return None
+
+
+def holders(case: Case, address: str) -> list[tuple[str, str]]:
+    """(host, interface) of every host of the job that has this address; one on loopback has it in a way of its own."""
+    return [
+        (host, name)
+        for host, rows in sorted(networks(case).items())
+        for name, held in rows.items()
+        if any(str(one.ip) == address for one in held)
+    ]
+
+
+def joining(case: Case) -> dict[str, tuple[str, str]]:
+    """Host → (interface, address) by which the job's hosts share a network; empty where less than two hosts do.
+
+    An address that several hosts have joins nobody, and real interfaces come before virtual ones.
+    """
+    known = networks(case)
+    rows = [(one, host, name) for host, own in known.items() for name, held in own.items() for one in held]
+    shared: dict[Network, dict[str, tuple[str, str]]] = {}
+    for one, host, name in sorted(rows, key=lambda row: bool(VIRTUAL.match(row[2]))):
+        if name != "lo" and sum(str(one.ip) == str(other.ip) for other, _, _ in rows) == 1:
+            shared.setdefault(one.network, {}).setdefault(host, (name, str(one.ip)))  # type: ignore[arg-type]
+    best = max(shared.values(), key=len, default={})
+    return best if len(best) > 1 and len(best) == len(known) else {}
+
+
+def common(case: Case) -> str:
+    """The name that the joining interface has on every host of the job; empty where it has several, or none joins."""
+    names = {name for name, _ in joining(case).values()}
+    return names.pop() if len(names) == 1 else ""
+
+
+def enterable(case: Case) -> bool:
+    """True where the hosts were pretended by a run of ours, which can make them again and look."""
+    return any(event.data.get("phase") == "launch" for event in case.of("worker.phase"))

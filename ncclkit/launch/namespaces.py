@@ -1,0 +1,97 @@
+"""Ranks on pretended hosts of this machine: one torchrun per host, static rendezvous, all under one guard."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ncclkit import networks
+from ncclkit.launch.local import OnRecord, Record, guarded
+from ncclkit.launch.pack import pack
+from ncclkit.model import NcclkitError
+from ncclkit.storage import write
+
+
+class Impossible(NcclkitError):
+    """Hosts cannot be pretended on this machine."""
+
+
+CANNOT, PREFIX = 2, "ncclkit: hosts cannot be pretended here: "
+"""Exit status of `agent.hosts`, and how its reason begins."""
+LAST_WORDS = 5.0
+"""Seconds that hosts get beyond the time limit of collectives, once one host has failed."""
+
+
+async def run(
+    argv: Sequence[str],
+    ranks: int,
+    env: Mapping[str, str],
+    deadline: float,
+    folder: Path,
+    python: str,
+    on_record: OnRecord = lambda record: None,
+    unset: Sequence[str] = (),
+    restarts: int = 0,
+    *,
+    net: Mapping[str, Any],
+) -> list[Record]:
+    """As `local.run`, on the hosts of a network (see `networks`); each sends the facts of its network first.
+
+    ranks: over all hosts, a multiple of their number.  MASTER_ADDR and MASTER_PORT of `env` are what the launchers are
+    told; without them it is the first host's name.  Raises NcclkitError where hosts cannot be pretended.
+    """
+    mend = argv[argv.index("--mend") + 1] if "--mend" in argv else ""
+    made = networks.hosts(net, mend)
+    if ranks % len(made):
+        raise NcclkitError(f"{ranks} ranks do not divide over {len(made)} hosts; ask for a multiple of {len(made)}.")
+    agent = await asyncio.to_thread(pack, folder)
+    limit = float(argv[argv.index("--timeout") + 1]) if "--timeout" in argv else 30.0
+    for number, host in enumerate(made.values()):
+        host["command"] = [
+            *(python, "-m", "torch.distributed.run"),
+            *("--nnodes", str(host.get("nnodes", len(made))), "--node-rank", str(number)),
+            *("--nproc-per-node", str(ranks // len(made)), "--max-restarts", str(restarts)),
+            *("--master-addr", env.get("MASTER_ADDR") or next(iter(made))),
+            *("--master-port", env.get("MASTER_PORT") or str(networks.PORT)),
+            *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={limit:.0f}", str(agent), *argv),
+        ]
+    records = await guarded(
+        within(python, folder, made, limit + LAST_WORDS), env, deadline, folder, python, on_record, unset
+    )
+    possible(records, folder)
+    return records
+
+
+def possible(records: Sequence[Record], folder: Path) -> None:
+    """Raises `Impossible`, in one sentence, where a run ended because hosts cannot be pretended here."""
+    log = folder / "launcher.log"
+    said = log.read_text(errors="replace") if log.exists() else ""
+    if PREFIX in said and any(record["kind"] == "end" and record.get("exitcode") == CANNOT for record in records):
+        raise Impossible(_sentence(said))
+
+
+def within(python: str, folder: Path, made: networks.Hosts, wait: float = 0.0) -> list[str]:
+    """The start of a command that makes the hosts; a further command runs beside them and may enter them."""
+    write(folder / "hosts.json", json.dumps({"folder": str(folder), "wait": wait, "hosts": made}, indent=1))
+    return [python, str(folder / "agent.pyz"), "hosts", str(folder / "hosts.json")]
+
+
+def _sentence(log: str) -> str:
+    why = next((line.partition(PREFIX)[2] for line in log.splitlines() if line.startswith(PREFIX)), "no reason given")
+    return f"Hosts cannot be pretended on this machine ({why}); try as root, with iproute2 installed."
+
+
+def why_not() -> str:
+    """Why hosts cannot be pretended on this machine, in one sentence; empty where they can.  Takes about a second."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        pack(folder)
+        command = [*within(sys.executable, folder, networks.sound()), "true"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return _sentence(done.stderr) if done.returncode else ""

@@ -1,0 +1,137 @@
+"""Networks of pretended hosts, and what may be wrong with them: each as plain data for `agent.hosts`.
+
+Two hosts by default, ``node-1`` at 192.168.77.1 and ``node-2`` at 192.168.77.2, that know each other's names.
+A network is said as a mapping: ``hosts`` (how many) and ``wrong`` (a name of `WRONG`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ncclkit.model import NcclkitError
+
+Hosts = dict[str, dict[str, Any]]
+
+PORT = 29500
+"""Of the rendezvous, unless MASTER_PORT says otherwise."""
+ASTRAY = "10.99.0.1"
+"""An address of the first host, of a network that the others are not part of."""
+SIZE = 1400
+"""Bytes of the largest packet that the way between the hosts takes, where it is narrow."""
+
+
+def sound(count: int = 2) -> Hosts:
+    """`count` hosts with nothing wrong: name → what `agent.hosts` makes of it."""
+    names = {f"node-{i}": f"192.168.77.{i}" for i in range(1, count + 1)}
+    return {
+        name: {"address": f"{address}/24", "interface": "eth0", "names": dict(names), "setup": [], "env": {}}
+        for name, address in names.items()
+    }
+
+
+def hosts(net: Mapping[str, Any], mend: str = "") -> Hosts:
+    """The hosts of a network; mend: the cause whose fault is put right.  NcclkitError for what does not exist."""
+    wrong = str(net.get("wrong", ""))
+    if wrong and wrong not in WRONG:
+        raise NcclkitError(f"There is no network with {wrong!r} wrong; there are {', '.join(WRONG)}.")
+    made = sound(int(net.get("hosts", 2)))
+    if wrong:
+        WRONG[wrong](made)
+    if mend in MENDS:
+        MENDS[mend](made)
+    return made
+
+
+def _last(made: Hosts) -> dict[str, Any]:
+    return list(made.values())[-1]
+
+
+def _first(made: Hosts) -> dict[str, Any]:
+    return next(iter(made.values()))
+
+
+def _other_name(made: Hosts) -> None:
+    """The last host calls its interface otherwise, as machines of another make do."""
+    _last(made)["interface"] = "ens3"
+
+
+def _bridge(made: Hosts) -> None:
+    """Every host has a running bridge of the same address, listed before its real interface."""
+    for host in made.values():
+        host["setup"] += [
+            ["ip", "link", "add", "name", "br-lab", "index", "3", "type", "bridge"],
+            ["ip", "link", "add", "vm0", "index", "91", "type", "veth", "peer", "name", "vm1"],
+            ["ip", "link", "set", "vm0", "addrgenmode", "none", "master", "br-lab", "up"],
+            ["ip", "link", "set", "vm1", "addrgenmode", "none", "up"],
+            ["ip", "link", "set", "br-lab", "addrgenmode", "none", "up"],
+            ["ip", "addr", "add", "172.20.0.1/16", "dev", "br-lab"],
+        ]
+
+
+def _astray(made: Hosts) -> None:
+    """The first host has an address more, of a network that the others are not part of."""
+    _first(made)["setup"] += [
+        ["ip", "link", "add", "name", "mgmt0", "type", "bridge"],
+        ["ip", "link", "set", "mgmt0", "addrgenmode", "none", "up"],
+        ["ip", "addr", "add", f"{ASTRAY}/24", "dev", "mgmt0"],
+    ]
+
+
+def _blocked(made: Hosts) -> None:
+    """The first host swallows what arrives at the rendezvous port, as a firewall does."""
+    drop = ["ip", "rule", "add", "pref", "1", "iif", _first(made)["interface"], "ipproto", "tcp", "dport", str(PORT)]
+    local = ["ip", "rule", "add", "pref", "10", "lookup", "local"]  # so that something can stand before it
+    _first(made)["setup"] += [local, ["ip", "rule", "del", "pref", "0"], [*drop, "blackhole"]]
+
+
+def _count(made: Hosts) -> None:
+    """The launcher of the first host, which holds the store, was told one host too many."""
+    _first(made)["nnodes"] = len(made) + 1
+
+
+def _narrow(made: Hosts) -> None:
+    """The switch drops packets of more than `SIZE` bytes, and tells nobody."""
+    for host in made.values():
+        host["port"] = ["mtu", str(SIZE)]
+        # without this the kernel hands over many packets as one, which no port measures
+        host["setup"].append(["ip", "link", "set", host["interface"], "gso_max_segs", "1"])
+
+
+def _slow(made: Hosts) -> None:
+    """What the last host sends is held back to 200 Mbit/s (a token bucket)."""
+    name = _last(made)["interface"]
+    rate = ["rate", "200mbit", "burst", "64kbit", "latency", "400ms"]
+    _last(made)["setup"].append(["tc", "qdisc", "add", "dev", name, "root", "tbf", *rate])
+
+
+def _own_name(made: Hosts) -> None:
+    """The last host's own name leads to loopback, as installers of Debian have it."""
+    name = list(made)[-1]
+    made[name]["names"][name] = "127.0.1.1"
+
+
+def _smaller(made: Hosts) -> None:
+    """The hosts send no packets that the way does not take."""
+    for host in made.values():
+        host["setup"].append(["ip", "link", "set", host["interface"], "mtu", str(SIZE)])
+
+
+def _as_many(made: Hosts) -> None:
+    for host in made.values():
+        host.pop("nnodes", None)
+
+
+WRONG: dict[str, Callable[[Hosts], None]] = {
+    "other_name": _other_name,
+    "bridge": _bridge,
+    "astray": _astray,
+    "blocked": _blocked,
+    "count": _count,
+    "narrow": _narrow,
+    "slow": _slow,
+    "own_name": _own_name,
+}
+"""What may be wrong with the hosts or the way between them."""
+MENDS: dict[str, Callable[[Hosts], None]] = {"network_loss": _smaller, "world_size_mismatch": _as_many}
+"""Cause → what the administrator, or whoever writes the job script, does about it; the rest is mended by variables."""

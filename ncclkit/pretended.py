@@ -1,0 +1,62 @@
+"""A connection test between pretended hosts: the network of a run of the lab, made once more and looked at."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ncclkit import connect, networks, storage
+from ncclkit.case import Case
+from ncclkit.launch import namespaces
+from ncclkit.launch.pack import pack
+from ncclkit.model import NcclkitError
+from ncclkit.probe import OnRecord
+
+
+async def connectivity(
+    case: Case,
+    net: Mapping[str, Any],
+    on_record: OnRecord = lambda record: None,
+    *,
+    mend: str = "",
+    env: Mapping[str, str] | None = None,
+    seconds: float = 0.1,
+) -> connect.Connectivity:
+    """Test the connections between the hosts of a network (see `networks`) and put what is found into the case.
+
+    mend: the cause whose fault is put right; env: variables of the job that decide which interface and port is used;
+    seconds: of each stream.  NcclkitError where hosts cannot be pretended.
+    """
+    with tempfile.TemporaryDirectory(prefix="ncclkit-") as place:
+        agent, made = pack(Path(place)), networks.hosts(net, mend)
+        via = shlex.join([sys.executable, str(agent), "hosts", "--enter"]) + " {host}"
+        within = namespaces.within(sys.executable, Path(place), made)
+        given = dict(env or {})
+        port = int(given.get("MASTER_PORT") or networks.PORT)
+        choices = {"via": via, "port": port, "seconds": seconds, "python": sys.executable}
+        return await connect.connectivity(case, list(made), on_record, within=within, env=given, **choices)
+
+
+async def again(case: Case, room: Case) -> connect.Connectivity:
+    """The connections between the hosts of the last run of `case`, with its variables; what is found goes to `room`."""
+    plans = (storage.read_json(folder / "plan.json", {}) for folder in reversed(case.runs()))
+    plan: dict[str, Any] = next((plan for plan in plans if plan.get("argv")), {})
+    if not plan.get("net"):
+        raise NcclkitError("The hosts of this job are not ours to enter: test them with `ncclkit connect HOST HOST`.")
+    return await connectivity(room, plan["net"], env=plan.get("env"))
+
+
+async def look(case: Case, wrong: str = "") -> Case:
+    """A connection test between two hosts, with something wrong or nothing; where none can be pretended, none is made.
+
+    case: takes what is found; wrong: a name of `networks.WRONG`.  Returns the case.
+    """
+    try:
+        await connectivity(case, {"wrong": wrong})
+    except namespaces.Impossible as error:
+        case.about["looked"] = str(error)
+    return case

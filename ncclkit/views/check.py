@@ -1,0 +1,120 @@
+"""The closed loop as a form: Check this makes the experiment of a finding, Try the fix applies its advice."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+import ipywidgets as W
+
+from ncclkit import experiment
+from ncclkit.case import Case
+from ncclkit.diagnose import diagnose
+from ncclkit.model import Finding, NcclkitError
+from ncclkit.trials import Trial
+from ncclkit.views._base import View
+from ncclkit.views._html import Html, el, join
+from ncclkit.views._launching import Launching
+from ncclkit.views.trials import cards
+
+ANY = "what tells the suspects apart best"
+"""The choice that leaves the experiment to the kit, and the fix to the first finding."""
+
+
+def check_form(case: Case, cause: str = "", python: str = "", deadline: float = 120.0) -> Check:
+    """The form that tells the suspects apart by experiments, and then tries the fix; nothing runs until it is asked to.
+
+    ``await form.run()`` does all of it, as `ncclkit.experiment.close` does: experiments until the first cause is
+    proven or nothing is left to ask, then its fix.  cause: whose experiment the buttons make (empty: the one that
+    tells most); python: the training interpreter; deadline: seconds for each run.
+    """
+    return Check(case, cause, python, deadline)
+
+
+class Closed(View):
+    """What came of one or more trials: before and after side by side, and what the diagnosis says now."""
+
+    def __init__(self, case: Case, made: Sequence[Trial], problem: str = "") -> None:
+        self.trials = tuple(made)
+        """The trials that were made, the oldest first."""
+        mended = bool(made) and made[-1].worked
+        first = None if mended else next(iter(_found(case)), None)
+        now = f"The first cause is now {first.cause}, {first.strength}: {first.say}" if first else ""
+        told = [el("p", words, cls="nk-now") for words in (problem if made else "", now) if words]
+        super().__init__(made[-1].say if made else problem or Check.IDLE, join(*told, cards(made)))
+
+
+class Check(Launching):
+    """See `check_form`."""
+
+    IDLE = "No experiment was made"
+    ASK = "There is nothing to check: nothing was found"
+    BUSY = "Trying …"
+    CANCELLED = "Cancelled; the verdicts stay as they were"
+
+    def __init__(self, case: Case, cause: str, python: str, deadline: float) -> None:
+        self._case = case
+        self._how: dict[str, Any] = {"python": python or None, "deadline": deadline, "on_record": self.observe}
+        if not case.findings:
+            diagnose(case)
+        wide = W.Layout(width="auto", flex="1 1 20em", min_width="0", max_width="40em")
+        self.suspect = W.Dropdown(description="Suspect", options=self._suspects(), layout=wide)
+        self.check = W.Button(description="Check this", icon="flask", button_style="primary")
+        self.fix = W.Button(description="Try the fix", icon="wrench")
+        self.fix.on_click(lambda _button: self._post(partial(self.begin, self._fix)))
+        super().__init__("", [self.suspect], self.check, self.fix)
+        if cause and cause not in dict(self.suspect.options).values():
+            raise NcclkitError(f"There is nothing to check: {cause} was not found here.")
+        self.suspect.value = cause
+
+    @property
+    def say(self) -> str:
+        """What would be asked, or what came out."""
+        if self._seen is not None:
+            return self._seen.say
+        found = _found(self._case)
+        asked = next((f.next.question for f in found if f.next and f.next.expects), "")
+        if asked:
+            return f"An experiment would tell more: {asked}"
+        return f"{found[0].cause} is {found[0].strength}; what is advised can be tried" if found else self.ASK
+
+    async def run(self, go: bool = True) -> View:
+        """Experiments until the first cause is proven, then its fix; where `go` is False nothing is done."""
+        return await self._act(self._close) if go else View(self.IDLE, Html(""))
+
+    def asks(self) -> bool:
+        """Whether anything was found."""
+        return bool(_found(self._case))
+
+    def prepare(self) -> Coroutine[Any, Any, View]:
+        """The experiment of the suspect that is chosen now."""
+        return self._check()
+
+    async def _close(self) -> View:
+        """All of it; what a machine cannot do is said, and is no failure of the notebook."""
+        before = len(experiment.trials(self._case))
+        try:
+            await experiment.close(self._case, **self._how)
+        except NcclkitError as error:
+            if self._asked:
+                raise
+            return self._told(experiment.trials(self._case)[before:], str(error))
+        return self._told(experiment.trials(self._case)[before:])
+
+    async def _check(self) -> View:
+        return self._told([await experiment.check(self._case, self.suspect.value, **self._how)])
+
+    async def _fix(self) -> View:
+        return self._told([await experiment.fix(self._case, self.suspect.value, **self._how)])
+
+    def _told(self, made: Sequence[Trial], problem: str = "") -> Closed:
+        self.suspect.options = self._suspects()
+        return Closed(self._case, made, problem)
+
+    def _suspects(self) -> list[tuple[str, str]]:
+        return [(ANY, ""), *((f"{f.cause} ({f.strength})", f.cause) for f in _found(self._case))]
+
+
+def _found(case: Case) -> list[Finding]:
+    return [finding for finding in case.findings if finding.verdict == "found"]

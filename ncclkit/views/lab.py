@@ -1,0 +1,79 @@
+"""The lab as a form: which fault, Break it, and how the broken job ended, not yet why."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Coroutine
+from typing import Any
+
+import ipywidgets as W
+
+from ncclkit import faults
+from ncclkit.case import Case
+from ncclkit.model import NcclkitError
+from ncclkit.runs import Run
+from ncclkit.views._base import View, page
+from ncclkit.views._html import code, el, fold, join, value
+from ncclkit.views._launching import Launching, trail
+from ncclkit.views._progress import Progress
+
+TAKEN = {"case", "name", "ranks", "on_record"}
+"""What the form itself tells `ncclkit.faults.break_it`."""
+
+
+def lab_form(case: Case, fault: str, ranks: int = 0, **choices: Any) -> Lab:
+    """The form that breaks a small honest job on purpose; ``await form.run()`` does what its Break it button does.
+
+    fault: a name of ``ncclkit lab --list``; ranks: how many (0: by what the host has); choices: the others of
+    `ncclkit.faults.break_it`, such as ``culprit=1``.  Raises NcclkitError for a fault or a choice that does not exist.
+    """
+    return Lab(case, fault, ranks, choices)
+
+
+class Broken(View):
+    """How the broken job ended: in words, rank by rank, and where all of it is kept."""
+
+    def __init__(self, run: Run, progress: Progress) -> None:
+        self.run = run
+        """The run itself."""
+        kept = el("p", "What it left behind is in ", code(f"runs/{run.name}/"), " of the case folder.", cls="nk-dim")
+        asked = {"job": " ".join(run.plan.argv), "variables": dict(run.plan.env) or "none"}
+        super().__init__(run.say, join(trail(progress), kept, fold("What was run", value(asked))))
+
+
+class Lab(Launching):
+    """See `lab_form`."""
+
+    BUSY = "Breaking it …"
+    CANCELLED = "Cancelled; what the job left until then stays in the case folder"
+
+    def __init__(self, case: Case, fault: str, ranks: int, choices: dict[str, Any]) -> None:
+        known = inspect.signature(faults.break_it).parameters.keys() - TAKEN
+        if strange := sorted(choices.keys() - known):
+            raise NcclkitError(f"The lab has no choice {strange[0]!r}; it takes {', '.join(sorted(known))}.")
+        self._case, self._choices = case, choices
+        names = [(f"{name}: {each.says}", name) for name, each in faults.FAULTS.items()]
+        wide = W.Layout(width="auto", flex="1 1 24em", min_width="0", max_width="46em")
+        self.fault = W.Dropdown(options=names, value=faults.fault(fault).name, description="Fault", layout=wide)
+        self.ranks = W.BoundedIntText(value=ranks, min=0, max=64, description="Ranks", layout=W.Layout(width="10em"))
+        self.start = W.Button(description="Break it", icon="bolt", button_style="warning")
+        super().__init__("", [self.fault, self.ranks], self.start)
+        self.fault.observe(lambda _change: self._show(page(self.say)), "value")
+
+    @property
+    def say(self) -> str:
+        """What the button will do, said before it does it."""
+        chosen = faults.fault(self.fault.value)
+        return f"This run: {chosen.says}; it touches only its own processes and its own folder"
+
+    def asks(self) -> bool:
+        """Always: a fault is chosen."""
+        return True
+
+    def prepare(self) -> Coroutine[Any, Any, View]:
+        """The run with the fault that is chosen now."""
+        return self._break(self.fault.value, self.ranks.value)
+
+    async def _break(self, fault: str, ranks: int) -> Broken:
+        run = await faults.break_it(self._case, fault, ranks=ranks, on_record=self.observe, **self._choices)
+        return Broken(run, self.progress)

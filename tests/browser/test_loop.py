@@ -1,0 +1,102 @@
+"""The closed loop as a student clicks it, in a real JupyterLab: Break it, read the finding, Check this, Try the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import nbformat
+import pytest
+
+from tests.browser.conftest import Lab, Visit, until
+from tests.browser.notebook import open_notebook, run_all, run_cell, shut_down, state, wait_cells_done
+from tests.browser.test_logs import VIEW, WIDER
+
+NAME = "loop.ipynb"
+CELLS = (
+    "import ncclkit as nk",
+    "case = nk.Case.open('loop_case')\nform = nk.lab_form(case, 'healthy', ranks=2, backend='gloo', timeout=6.0)\nform",
+    "nk.findings_view(nk.diagnosis(case))",
+    "loop = nk.check_form(case)\nloop",
+    "nk.guess('Who is at fault?', {'rank 0': 'a victim', 'rank 1': 'it left early'}, 'rank 1')",
+)
+FAULTS = {"rank_killed": "rank_killed", "segfault": "rank_exception", "uneven_data": "rank_divergence"}
+"""Fault → the cause that is found, at first without proof; each ends within seconds."""
+
+
+@pytest.fixture(scope="module")
+def loop(chromium: Any, lab: Lab) -> Iterator[Visit]:
+    """A notebook with the two forms, all its cells run, in which nothing is broken yet."""
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), lab.root / NAME)
+    context = chromium.new_context(viewport={"width": 1280, "height": 1400})
+    seen = Visit(context.new_page())
+    open_notebook(seen.page, lab, NAME)
+    run_all(seen.page)
+    wait_cells_done(seen.page, 60)
+    yield seen
+    shut_down(seen.page)
+    until(lambda: not lab.kernels(), 30, "the kernel to end")
+    context.close()
+
+
+def form(page: Any, button: str) -> Any:
+    """The form that has this button."""
+    return page.locator(f"{VIEW}.widget-vbox").filter(has=page.locator("button", has_text=button)).last
+
+
+def press(page: Any, button: str) -> None:
+    form(page, button).locator("button", has_text=button).click()
+
+
+def waits(page: Any, button: str, words: str) -> str:
+    """The text of that button's form once it holds these words and is at rest."""
+    box = form(page, button)
+    at_rest = box.locator("button:enabled", has_text=button)
+    until(lambda: words in box.inner_text() and at_rest.count(), 90, f"{words!r} after {button}")
+    return str(box.inner_text())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_from_symptom_to_verified_fix(loop: Visit, lab: Lab, fault: str) -> None:
+    page = loop.page
+    box = form(page, "Break it").get_by_label("Fault", exact=True)
+    box.select_option(label=box.locator("option").filter(has_text=f"{fault}:").first.inner_text())
+    press(page, "Break it")
+    waits(page, "Break it", f"{fault} on 2 ranks over gloo failed after")
+
+    assert "proven" not in finding(page, FAULTS[fault])
+    run_cell(page, 3)
+    wait_cells_done(page, 30)
+    press(page, "Check this")
+    waits(page, "Check this", "Seen:")
+    press(page, "Try the fix")
+    told = waits(page, "Try the fix", "it works")
+    assert "Before" in told and "After" in told and FAULTS[fault] in told and "Nothing found" in told
+    assert "proven" in finding(page, FAULTS[fault])
+    assert lab.runs() == [] and state(page)["errors"] == []
+
+
+def finding(page: Any, cause: str) -> str:
+    """The card of the first finding, judged anew; it has a line of evidence and is about this cause."""
+    run_cell(page, 2)
+    wait_cells_done(page, 30)
+    card = page.locator(".jp-OutputArea-output section.nk-card:has(h4:text-matches('^1[.] '))")
+    assert card.locator(".nk-cite").count() and card.locator(".nk-card-head code").inner_text() == cause
+    return str(card.locator(".nk-card-head").inner_text())
+
+
+def test_a_guess_is_answered(loop: Visit) -> None:
+    page = loop.page
+    page.get_by_text("rank 1", exact=True).last.click()
+    page.get_by_role("status").filter(has_text="it left early").wait_for(timeout=20_000)
+
+
+def test_on_a_narrow_screen_the_forms_fit(loop: Visit, lab: Lab) -> None:
+    page = loop.page
+    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    page.set_viewport_size({"width": 560, "height": 1400})
+    until(lambda: page.evaluate(WIDER) == [], 20, "the forms to become narrower")
+    assert loop.errors == [] and loop.failed == []
+    assert [url for url in loop.requests if not url.startswith((lab.url, "data:", "blob:"))] == []

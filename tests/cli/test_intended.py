@@ -1,0 +1,24 @@
+"""`ncclkit inspect` with the numbers of the job that is to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclkit.case import Case
+from ncclkit.cli import main
+
+
+def test_a_job_that_does_not_fit_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = ["--ranks", "2", "--workers", "4096", "--dataset-bytes", str(1 << 60)]
+    assert main(["inspect", "--case", str(tmp_path / "case"), *job]) == 1
+    said = capsys.readouterr().out
+    assert "2 ranks with 4096 data-loader workers each are 8194 processes" in said
+    assert "the data of 2 ranks needs 2.097e+06 TiB" in said
+    assert [fact.value for fact in Case.open(tmp_path / "case").facts_of("job.workers")] == [4096]
+
+
+def test_a_job_that_cannot_be_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--case", str(tmp_path / "case"), "--workers", "-1"]) == 2
+    assert "The job cannot have workers = -1" in capsys.readouterr().err

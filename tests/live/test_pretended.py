@@ -1,0 +1,136 @@
+"""Pretended hosts: they see each other and nothing else, their faults are found, and nothing of them is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ncclkit import connect, faults, networks, pretended
+from ncclkit.case import Case
+from ncclkit.diagnose import diagnose
+from ncclkit.experiment import fix
+from ncclkit.launch import namespaces
+from ncclkit.model import NcclkitError
+
+ROOT = Path(__file__).parents[2]
+WHY_NOT = namespaces.why_not()
+possible = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "they can be pretended here")
+
+
+MARK = "NCCLKIT_TEST_OF"
+"""Variable that everything inherits which a test starts."""
+
+
+def living(mark: str) -> list[int]:
+    """Pids of the processes of one test."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            continue  # ended meanwhile, or another user's
+    return found
+
+
+@pytest.fixture(autouse=True)
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """When a test is over, nothing that it started lives, and this machine's network is as it was."""
+    for name in connect.HANDED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(MARK, value := uuid.uuid4().hex)
+    before = sorted(os.listdir("/sys/class/net"))
+    yield value
+    until = time.monotonic() + 20
+    while living(value) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert living(value) == [] and sorted(os.listdir("/sys/class/net")) == before
+
+
+LOOKS = {
+    "": ({}, ""),
+    "blocked": ({}, "Port 29500 of node-1 at 192.168.77.1 does not answer when node-2 asks, while another port"),
+    "bridge": ({}, "would use br-lab (172.20.0.1), which leads back to the asking host when node-1 asks"),
+    "own_name": ({}, "The name of node-2 leads to 127.0.1.1 on itself, so gloo there would use lo"),
+    "other_name": ({"NCCL_SOCKET_IFNAME": "eth0"}, "NCCL_SOCKET_IFNAME=eth0 matches no network interface on node-2"),
+}
+"""What is wrong with the network → variables of the job, and words of what a connection test finds."""
+
+
+@possible
+@pytest.mark.parametrize("wrong", LOOKS)
+def test_a_look_at_the_way_between_the_hosts(tmp_path: Path, wrong: str) -> None:
+    case, (env, words) = Case.open(tmp_path), LOOKS[wrong]
+    found = asyncio.run(pretended.connectivity(case, {"wrong": wrong}, env=env, seconds=0.02))
+    assert list(found.hosts) == ["node-1", "node-2"]
+    assert [words in finding.say for finding in diagnose(case).findings] == ([True] if words else [])
+
+
+@possible
+def test_what_mends_a_network_is_seen_by_the_same_look(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    found = asyncio.run(pretended.connectivity(case, {"wrong": "narrow"}, mend="network_loss", seconds=0.02))
+    assert {(link.mtu, link.mtu_own, link.trouble) for link in found.links} == {(1400, 1400, "")}
+    assert not diagnose(case).findings
+
+
+@possible
+def test_a_broken_job_of_two_hosts_is_found_and_mended(tmp_path: Path) -> None:
+    """The store of the first host listens at an address that the second has no way to."""
+    case = Case.open(tmp_path)
+    asyncio.run(faults.break_it(case, "master_unreachable", ranks=2, timeout=6))
+    first = diagnose(case).findings[0]
+    assert (first.cause, first.strength, first.culprits["hosts"]) == ("store_unreachable", "proven", ("node-1",))
+    assert "that is mgmt0 of node-1, in a network that node-2 has no part in" in first.say
+    assert asyncio.run(fix(case)).worked
+
+
+@pytest.mark.parametrize("fault", ["ifname_missing_on_one"])
+def test_where_hosts_cannot_be_pretended_the_recording_stands_in_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # there is no `ip` there
+    case = Case.open(tmp_path / "case")
+    run = asyncio.run(faults.break_it(case, fault, python=sys.executable))
+    assert "this is the bundled recording of it" in run.say and "No such file or directory: 'ip'" in run.say
+    first = diagnose(case).findings[0]
+    assert (first.cause, first.culprits["hosts"]) == (faults.fault(fault).cause, faults.fault(fault).hosts)
+    with pytest.raises(NcclkitError, match="cannot be pretended on this machine"):
+        asyncio.run(pretended.again(case, Case.open(tmp_path / "room")))
+    with pytest.raises(NcclkitError, match="cannot be pretended on this machine"):
+        asyncio.run(fix(case))
+
+
+@possible
+def test_hosts_end_with_the_workbook_that_is_killed(tmp_path: Path, mark: str) -> None:
+    """In the middle of a stream of ten minutes; that no process and no interface is left, the fixture looks."""
+    code = (
+        "import asyncio, sys\nfrom ncclkit import pretended\nfrom ncclkit.case import Case\n"
+        "asyncio.run(pretended.connectivity(Case.open(sys.argv[1]), {}, print, seconds=600))\n"
+    )
+    words = [sys.executable, "-u", "-c", code, str(tmp_path)]
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=env) as workbook:
+        assert workbook.stdout is not None
+        assert any("measuring" in line for line in workbook.stdout) and len(living(mark)) > 3
+        workbook.send_signal(signal.SIGKILL)
+
+
+def test_a_network_that_does_not_exist_is_one_sentence() -> None:
+    with pytest.raises(NcclkitError, match="no network with 'rain' wrong; there are other_name, "):
+        networks.hosts({"wrong": "rain"})
+
+
+def test_ranks_must_divide_over_the_hosts(tmp_path: Path) -> None:
+    run = namespaces.run(["train"], 3, {}, 5, tmp_path, sys.executable, net={"hosts": 2})
+    with pytest.raises(NcclkitError, match="3 ranks do not divide over 2 hosts"):
+        asyncio.run(run)

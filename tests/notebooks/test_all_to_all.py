@@ -1,0 +1,27 @@
+"""Story 5, run headless: the odd rank is named, the fix works, and a missing rank is called by its number."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from bs4 import BeautifulSoup
+
+from ncclkit import experiment
+from ncclkit.case import Case
+from tests.reports import NOTEBOOKS, made
+
+
+@pytest.mark.timeout(300)
+def test_the_unpaired_rank_is_found_and_mended_and_the_missing_one_named() -> None:
+    folder, run = made(next(path for path in NOTEBOOKS if path.stem == "5_all_to_all"))
+    assert run.returncode == 0, run.stderr
+    first = json.loads((folder / "findings.json").read_text(encoding="utf-8"))[0]
+    assert (first["cause"], first["culprits"]["ranks"]) == ("send_recv_mismatch", [1])
+    *_, fix = experiment.trials(Case.open(folder, read_only=True))
+    assert (fix.kind, fix.observed, fix.verdicts["send_recv_mismatch"]) == ("fix", "works", "proven")
+    main = BeautifulSoup((folder / "report.html").read_text(encoding="utf-8"), "html.parser").main
+    assert main is not None
+    read = main.get_text(" ")
+    assert "On 2 and 4 ranks every value is right" in read
+    assert "rank 1 has not come, it is at 12" in read

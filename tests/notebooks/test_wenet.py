@@ -1,0 +1,23 @@
+"""Story 4, run headless: the culprit is named from what the job left, and the fix and the measurement work."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ncclkit import experiment, loading
+from ncclkit.case import Case
+from tests.reports import NOTEBOOKS, made
+
+
+@pytest.mark.timeout(300)
+def test_the_starved_rank_is_found_mended_and_planned() -> None:
+    folder, run = made(next(path for path in NOTEBOOKS if path.stem == "4_wenet"))
+    assert run.returncode == 0, run.stderr
+    first = json.loads((folder / "findings.json").read_text(encoding="utf-8"))[0]
+    assert (first["cause"], first["strength"], first["culprits"]["ranks"]) == ("cpu_contention", "proven", [1])
+    (fix,) = experiment.trials(Case.open(folder, read_only=True))
+    assert (fix.kind, fix.observed, fix.verdicts) == ("fix", "works", {"cpu_contention": "proven"})
+    sweep = loading.measured(Case.open(folder / "loading", read_only=True))
+    assert sweep is not None and len(sweep.rows) == len(loading.CHOICES)

@@ -1,0 +1,88 @@
+"""Staged runs, and the recommender of story 1: however a step is divided, it learns from the same samples."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ncclkit import planner
+from ncclkit.agent.stories import interactions
+from ncclkit.case import Case
+from ncclkit.runs import Plan, Run
+from ncclkit.stages import Stage, staged
+from ncclkit.views.stages import apart_by, stages_view
+
+torch = pytest.importorskip("torch")
+OPTIONS = SimpleNamespace(rows=500, users=16, items=64, batch=96)
+
+
+def samples(ranks: int, accumulate: int) -> list[list[tuple[int, int]]]:
+    """What all ranks together see in each of seven steps, which is more than one epoch."""
+    options = SimpleNamespace(**vars(OPTIONS), accumulate=accumulate)
+    told: list[list[tuple[int, int]]] = [[] for _ in range(7)]
+    for rank in range(ranks):
+        job = SimpleNamespace(torch=torch, options=options, rank=rank, ranks=ranks)
+        for seen, batches in zip(told, islice(interactions.steps(job, interactions.interactions(job)), 7), strict=True):
+            assert len(batches) == accumulate
+            seen += [pair for users, items in batches for pair in zip(users.tolist(), items.tolist(), strict=True)]
+    return [sorted(seen) for seen in told]
+
+
+@pytest.mark.parametrize(("ranks", "accumulate"), [(1, 3), (2, 1), (2, 4), (4, 2)])
+def test_a_step_sees_the_same_samples_however_it_is_divided(ranks: int, accumulate: int) -> None:
+    assert samples(ranks, accumulate) == samples(1, 1)
+
+
+def test_no_step_is_like_the_one_before() -> None:
+    seen = samples(1, 1)
+    assert all(len(step) == OPTIONS.batch for step in seen) and len({tuple(step) for step in seen}) == len(seen)
+
+
+def test_a_staged_run_stops_at_the_first_stage_that_fails(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    stages = asyncio.run(
+        staged(case, "stories.interactions", {"ranks": 1, "nonsense": 1}, {"ranks": 1}, backend="gloo")
+    )
+    assert [stage.run.reason for stage in stages] == ["failed"] and stages[0].losses == ()
+    assert case.runs() == [] and list((tmp_path / "stages" / "runs").iterdir())
+    assert stages_view(stages).say.startswith("Stop here")
+
+
+def stage(ranks: int, options: Mapping[str, Any], *losses: float) -> Stage:
+    plan = Plan("interactions", (), ranks, "gloo", "python", 60.0)
+    return Stage(Run(plan, Path("1-interactions"), "done", 5.0), options, losses, 2.5, 64 << 20)
+
+
+SMALL = stage(1, {"rows": 4096}, 8.4, 8.3)
+ONE, FOUR = stage(2, {"rows": 40000}, 8.45, 8.41), stage(4, {"rows": 40000, "accumulate": 4}, 8.45, 8.410001)
+OTHER = stage(4, {"rows": 40000, "accumulate": 8}, 8.45, 8.40)
+
+
+@pytest.mark.parametrize(
+    ("stages", "apart", "says"),
+    [
+        ([SMALL], None, "The stage ended well"),
+        ([SMALL, ONE], None, "All 2 stages ended well"),
+        ([SMALL, ONE, FOUR], 1.2e-7, "All 3 stages ended well, and equal batches gave equal losses"),
+        ([ONE, OTHER], 1.2e-3, "All 2 stages ended well, and equal batches gave DIFFERENT losses"),
+        ([], None, "No stage was run yet"),
+    ],
+)
+def test_equal_batches_must_give_equal_losses(stages: list[Stage], apart: float | None, says: str) -> None:
+    assert apart_by(stages) == (apart if apart is None else pytest.approx(apart, rel=0.05))
+    assert stages_view(stages).say == says
+
+
+def test_micro_batches() -> None:
+    assert planner.micro_batches(2048, 12e6, 16e9).value == 2
+    assert planner.micro_batches(10, 0, 1).value == planner.micro_batches(10, 1, 10).value == 1
+    assert planner.micro_batches(10, 3, 9).words == "10 samples of 3 B in 9 B: 4 micro-batches of 3."
+    with pytest.raises(ValueError, match="not even one"):
+        planner.micro_batches(10, 3, 2)
+    assert repr(planner.host_memory(200 << 30, 8, 4, 2, 0)).endswith("= 1.56 TiB.")

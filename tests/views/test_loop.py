@@ -1,0 +1,125 @@
+"""Both forms of the loop on real ranks: break a job, read how it ended, try the fix; and what they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import ncclkit as nk
+from ncclkit.case import Case
+from ncclkit.model import NcclkitError
+from ncclkit.views.check import Check, Closed
+from ncclkit.views.lab import Broken, Lab
+from tests.views.records import findings
+from tests.views.test_faces import Page
+
+CHOICES = {"backend": "gloo", "timeout": 8.0, "deadline": 90.0}
+
+
+@dataclass
+class Loop:
+    """A job that was broken and mended by the two forms."""
+
+    lab: Lab
+    broken: Broken
+    check: Check
+    closed: Closed
+    lights: list[str]
+    """What the lab's form showed while the job ran."""
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
+    case = Case.open(tmp_path_factory.mktemp("loop"))
+    lights: list[str] = []
+
+    async def walk() -> Loop:
+        lab = nk.lab_form(case, "rank_raises", 2, **CHOICES)
+        lab._repr_mimebundle_()  # a cell shows it
+        lab.result.observe(lambda change: lights.append(change["new"]), "value")
+        broken = await lab.run()
+        nk.diagnosis(case)
+        check = nk.check_form(case, deadline=90.0)
+        return Loop(lab, broken, check, await check.run(), lights)
+
+    yield asyncio.run(walk())
+
+
+def test_the_lab_says_how_it_ended_and_not_why(loop: Loop) -> None:
+    read = Page(loop.broken.static()).words
+    assert loop.broken.run.reason == "failed" and loop.broken.say.startswith("rank_raises on 2 ranks over gloo failed")
+    assert "1 error" in read and "runs/1-rank_raises/" in read and "rank_exception" not in read
+    assert any("Breaking it" in seen and "nk-lights" in seen for seen in loop.lights)
+    assert loop.lab.static() == loop.broken.static() and loop.lab.cancel.disabled and not loop.lab.start.disabled
+
+
+def test_what_the_form_above_shows_already_is_one_line_in_jupyterlab(loop: Loop) -> None:
+    assert "What was run" in loop.broken.html and loop.broken.above.value.endswith(f"{loop.broken.say}</p></div>")
+    assert loop.closed.widget() is None  # nobody has shown that form
+
+
+def test_the_fix_is_shown_to_work_side_by_side(loop: Loop) -> None:
+    assert [(trial.kind, trial.cause, trial.worked) for trial in loop.closed.trials] == [
+        ("fix", "rank_exception", True)
+    ]
+    read = " ".join(Page(loop.check.static()).words.split())
+    assert loop.check.say == loop.closed.say and "rank_exception" in loop.closed.say
+    before, _, after = read.partition("After")
+    assert "✕ failed" in before and "rank_exception Rank 1 raised ValueError" in before
+    assert "✓ ended well" in after and "Steps that every rank came to before 4 steps after 6 steps" in after
+    assert "The first cause is now" not in read
+
+
+def test_the_form_knows_what_was_found(loop: Loop) -> None:
+    assert [value for _, value in loop.check.suspect.options] == ["", "rank_exception"]
+    with pytest.raises(NcclkitError, match="slow_rank was not found here"):
+        nk.check_form(loop.check._case, "slow_rank")
+
+
+def test_nothing_runs_where_nobody_wants_it(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    case.findings = findings()
+    form = nk.check_form(case)
+    assert form.say == "slow_rank is proven; what is advised can be tried"
+    assert asyncio.run(form.run(False)).say == "No experiment was made" and not (tmp_path / "experiments").exists()
+
+
+def test_nothing_found_is_nothing_to_check(tmp_path: Path) -> None:
+    form = nk.check_form(Case.open(tmp_path))
+    assert form.say == "There is nothing to check: nothing was found"
+    assert asyncio.run(form.run()).say == "No experiment was made"
+    form.begin()
+    assert "nothing was found" in form.result.value
+
+
+def test_what_cannot_be_tried_is_told_in_the_form_and_stops_no_notebook() -> None:
+    form = nk.check_form(nk.sample("rank_raises"))
+    seen = asyncio.run(form.run())
+    assert seen.say.startswith("A trial needs a case folder that may be written") and seen.static() == form.static()
+
+
+@pytest.mark.parametrize(
+    ("fault", "choices", "sentence"),
+    [
+        ("rank_lte", {}, "There is no fault 'rank_lte'"),
+        ("healthy", {"rank": 1}, "The lab has no choice 'rank'; it takes backend, culprit"),
+        ("healthy", {"on_record": print}, "no choice 'on_record'"),
+    ],
+)
+def test_what_the_lab_does_not_know_is_refused_at_once(fault: str, choices: dict[str, object], sentence: str) -> None:
+    with pytest.raises(NcclkitError, match=sentence):
+        nk.lab_form(Case(), fault, **choices)
+
+
+def test_the_lab_says_what_it_will_do_before_it_does_it(tmp_path: Path) -> None:
+    form = nk.lab_form(Case.open(tmp_path), "rank_killed")
+    form.widget()
+    assert (
+        form.say.startswith("This run: one rank is killed") and form.say in form.html and form.say in form.result.value
+    )
+    form.fault.value = "healthy"
+    assert "This run: trains and ends well" in form.result.value and not (tmp_path / "runs").exists()
