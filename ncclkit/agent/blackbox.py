@@ -7,6 +7,7 @@ stuck inside a C++ wait: the signal number arrives through `set_wakeup_fd`, and
 a thread that holds nothing does the writing.
 """
 
+import atexit
 import ctypes
 import faulthandler
 import os
@@ -39,6 +40,7 @@ def fly(folder, work):
     finally:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a dying interpreter must not be asked for its stacks
     wire.send("phase", phase="done", rank=rank)
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # the interpreter's own end may abort on torch's threads, after all has gone well (seen with 2.13)
