@@ -7,14 +7,14 @@ that itself fails is reported as ``unknown`` and never hides the others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
 from ncclkit import shapes, trials
 from ncclkit.case import Case
 from ncclkit.causes import Cause, catalogue
-from ncclkit.model import SCHEMA, Advice, Evidence, Fact, Finding, cite, unknown
+from ncclkit.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, unknown
 
 JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
 """What ``--json`` says of the job; others script against it, so it grows only with the schema number."""
@@ -109,12 +109,12 @@ def judge(name: str, cause: Cause, case: Case) -> Finding:
 def rank(findings: Sequence[Finding]) -> list[Finding]:
     """Best root first: what another one explains stands below it; then by strength; then by how much it explains.
 
-    A finding explains another of its strength or less, and a likely one a proven lateness of the very same ranks: that
-    they were late is no reason, only what it did to the others.  One that is merely possible explains nothing.  What is
+    A finding explains another of its strength or less; one that is merely possible explains nothing.  What is
     explained by a stronger one and rests on the very same line adds nothing and is left out.  What the facts of hosts
     alone tell is a risk: it explains no other risk, and stands below what a job itself has said as firmly.
     """
     causes = catalogue()
+    findings = [_modest(finding, findings) for finding in findings]
     power = {finding.cause: STRENGTHS[finding.strength] for finding in findings}
     explains = {name: set(causes[name].explains) & power.keys() - {name} for name in power}
 
@@ -122,8 +122,7 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
 
     def roots(finding: Finding) -> list[Finding]:
         name = finding.cause
-        least = {f.cause: 2 if _reason(f, finding) else max(power[name], 2) for f in findings}
-        above = [f for f in findings if name in explains[f.cause] and power[f.cause] >= least[f.cause]]
+        above = [f for f in findings if name in explains[f.cause] and power[f.cause] >= max(power[name], 2)]
         above = [f for f in above if not {name, f.cause} <= risks]
         return [f for f in above if not (f.cause in explains[name] and power[f.cause] == power[name])]
 
@@ -142,10 +141,14 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(kept, key=order)
 
 
-def _reason(finding: Finding, late: Finding) -> bool:
-    """True when a finding speaks of the very ranks that were merely seen to be late."""
-    ranks = finding.culprits.get("ranks")
-    return late.cause == "slow_rank" and bool(ranks) and ranks == late.culprits.get("ranks")
+def _modest(finding: Finding, others: Sequence[Finding]) -> Finding:
+    """That ranks were late is no proven reason where another finding gives one for the very same ranks."""
+    ranks, causes = finding.culprits.get("ranks"), catalogue()
+    lines = not any(isinstance(piece, Event) and piece.kind in trials.KINDS for piece in finding.evidence)
+    if finding.cause == "slow_rank" and finding.strength == "proven" and ranks and lines:
+        reasons = [f for f in others if finding.cause in causes[f.cause].explains and f.culprits.get("ranks") == ranks]
+        return replace(finding, strength="likely") if any(STRENGTHS[f.strength] > 1 for f in reasons) else finding
+    return finding
 
 
 def _same_place(one: Evidence, two: Evidence) -> bool:

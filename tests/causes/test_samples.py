@@ -25,7 +25,7 @@ def test_what_the_issue_asks_for_is_there() -> None:
 def test_each_says_where_it_was_recorded(name: str) -> None:
     about = sample(name).about
     assert (
-        about["ranks"] >= 4
+        about["ranks"] >= 2
         and ("NVIDIA" in about["hardware"] or "+cpu" in about["torch"])
         and about["torch"]
         and about["recorded"]
