@@ -89,6 +89,8 @@ async def fix(
     """
     verdict = diagnose(case)
     finding = _named(verdict, cause)
+    if subject.last(case) is None and _cure(finding) is None:  # before anything is started in vain
+        raise _by_hand(finding)
     started, room = time.monotonic(), _room(case, finding.cause)
     before, name = await _subject(case, verdict, room, python, deadline, on_record)
     change = _remedy(finding, before.run.plan)
@@ -259,9 +261,13 @@ def _remedy(finding: Finding, plan: Plan) -> dict[str, Any]:
     if "--fault" in plan.argv or plan.argv[0] != "collective":
         change["mend"] = finding.cause
     if not change:
-        do = f": {finding.advice[0].do}" if finding.advice else "."
-        raise NcclkitError(f"What helps against {finding.cause} needs a person{do}")
+        raise _by_hand(finding)
     return change
+
+
+def _by_hand(finding: Finding) -> NcclkitError:
+    do = f": {finding.advice[0].do}" if finding.advice else "."
+    return NcclkitError(f"What helps against {finding.cause} needs a person{do}")
 
 
 def _remedy_words(finding: Finding) -> str:

@@ -56,7 +56,7 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
         )
     argv, factor = list(plan.argv), float(change.get("timeout", 1))
     limit = float(_option(argv, "--timeout", "30")) * factor
-    if change.get("minimal") and argv[0] != "collective":
+    if change.get("minimal") and (argv[0] != "collective" or "--fault" in argv):
         argv = ["collective", "--backend", plan.backend, "--sizes", SMALL]
     argv = [*_without(argv, "--timeout"), "--timeout", f"{limit:g}"]
     if change.get("ladder") and argv[0] == "collective" and "--ladder" not in argv:

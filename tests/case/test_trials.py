@@ -180,6 +180,7 @@ def test_a_suspect_that_the_recorded_repetition_proves_is_shown() -> None:
         (TRAIN, {"mend": "fd_limit"}, {"--mend": "fd_limit", "--fault": "few_files"}, {}),
         (LIVE, {"mend": "fd_limit"}, {}, {}),
         (TRAIN, {"minimal": True}, {"--sizes": "8,64,512,4096,32768,262144"}, {}),
+        (replace(LIVE, argv=(*LIVE.argv, "--fault", "segfault")), {"minimal": True}, {"--backend": "gloo"}, {}),
         (replace(TRAIN, env={"A": "1", "B": "2"}), {"unset": ["A", "C"], "env": {"D": "3"}}, {},
          {"env": {"B": "2", "D": "3"}, "unset": ("A", "C")}),
         (TRAIN, {"ranks": 2, "restarts": 1}, {}, {"ranks": 2, "restarts": 1}),
@@ -189,6 +190,7 @@ def test_changes(plan: Plan, change: dict, argv: dict, rest: dict) -> None:
     new = changed(plan, change)
     options = dict(zip(new.argv[1::2], new.argv[2::2], strict=True))
     assert argv.items() <= options.items() and ("--mend" in options) == ("--mend" in argv)
+    assert ("--fault" in options) == ("--fault" in plan.argv and "minimal" not in change)
     assert {name: getattr(new, name) for name in rest} == rest
 
 
