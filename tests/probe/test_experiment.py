@@ -68,16 +68,16 @@ def test_a_stand_in_that_does_not_fail_proves_nothing(tmp_path: Path) -> None:
     assert trial.after.plan.env == {"NCCL_BUFFSIZE": "4194304"}
 
 
-def test_what_cannot_be_asked_is_one_sentence(raised: Case) -> None:
+def test_what_cannot_be_asked_is_one_sentence(raised: Case, tmp_path: Path) -> None:
     with pytest.raises(NcclkitError, match="nothing to check: fd_limit "):
         asyncio.run(experiment.check(raised, "fd_limit"))
     with pytest.raises(NcclkitError, match="nothing to fix: fd_limit was found here"):
         asyncio.run(experiment.fix(raised, "fd_limit"))
+    (tmp_path / "rank0.log").write_text(FOREIGN)
+    loose = Case()
+    loose.events = list(evidence.read([tmp_path / "rank0.log"]).events)
     with pytest.raises(NcclkitError, match="needs a case folder"):
-        asyncio.run(experiment.fix(_in_memory()))
-
-
-def _in_memory() -> Case:
-    case = Case()
-    case.events = [Event("python.exception", "ValueError: x", "rank0.log", 3, rank=0, data={"type": "ValueError"})]
-    return case
+        asyncio.run(experiment.fix(loose))
+    loose.events = [Event("python.exception", "ValueError: x", "rank0.log", 3, rank=0, data={"type": "ValueError"})]
+    with pytest.raises(NcclkitError, match="needs a person: Fix the error"):
+        asyncio.run(experiment.fix(loose))
