@@ -172,9 +172,14 @@ def _open(verdict: Diagnosis, done: set[str]) -> list[Finding]:
 
 def _done(case: Case) -> set[str]:
     """The questions that were asked about the last run already."""
-    run = subject.last(case)
-    about = run.name if run else ""
+    about = _about(case)
     return {trial.question for trial in trials(case) if trial.kind == "check" and trial.subject == about}
+
+
+def _about(case: Case) -> str:
+    """Name of the run that a trial would be made on, "" where a live test would stand in."""
+    run = subject.last(case)
+    return run.name if run else ""
 
 
 def _splits(finding: Finding, verdict: Diagnosis) -> int:
@@ -235,11 +240,9 @@ async def _look(case: Case, finding: Finding, experiment: Experiment, room: Case
     moves, shown = outcomes.alone(read), seen.get(finding.cause, "nothing")
     told = next((f" {row.say}" for row in verdict.findings if row.cause == finding.cause), "")
     say = outcomes.answer(finding, experiment, shown, moves, usable=True) + told
-    took, change = round(time.monotonic() - started, 1), dict(experiment.plan)
-    run = subject.last(case)
-    name = run.name if run else ""
+    took, change, about = round(time.monotonic() - started, 1), dict(experiment.plan), _about(case)
     trial = Trial(
-        "check", finding.cause, experiment.question, change, None, None, shown, moves, say, took, _folder(room), name
+        "check", finding.cause, experiment.question, change, None, None, shown, moves, say, took, _folder(room), about
     )
     return _kept(case, trial)
 

@@ -30,8 +30,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ncclkit.case import Case
+from ncclkit.causes import _lateness
 from ncclkit.causes._experiments import recorded
-from ncclkit.causes._frames import for_workers, in_collective, own_frame, place, stacks
+from ncclkit.causes._frames import for_workers, in_collective, stacks
 from ncclkit.causes._resume import keep_position
 from ncclkit.causes._scene import Scene, all_in, look, rank_of
 from ncclkit.causes._settings import raise_timeout
@@ -187,7 +188,7 @@ def _silent(case: Case, scene: Scene) -> Suspicion | None:
     silent = scene.silent
     if not silent or len(silent) > max(1, len(scene.members) // 4) or len(scene.waiting) < 2 or _differ(scene):
         return None
-    return "likely", silent, [event for rank in silent for event in _last_words(case, rank)]
+    return "likely", silent, [event for rank in silent for event in _lateness.last_words(case, rank)]
 
 
 def _progress(case: Case, scene: Scene) -> Suspicion | None:
@@ -215,19 +216,13 @@ def _differ(scene: Scene) -> bool:
     return len({op for _, op in calls}) > 1 and len({pg for pg, _ in calls}) == 1
 
 
-def _last_words(case: Case, rank: int) -> list[Event]:
-    return in_order(e for e in case.on(rank) if e.kind in ("progress", "worker.phase", "nccl.init", "c10d.monitor"))[
-        -1:
-    ]
-
-
 def _tell(case: Case, scene: Scene, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
-    where, seen = _where(case, ranks), _last_line(why)
+    where, seen = _lateness.where(case, ranks), _lateness.last_line(why)
     fed = for_workers(case, ranks)
     strength = "likely" if fed and strength == "proven" else strength  # what keeps its workers is the cause
     first = next(iter(in_order(scene.waiting.values())), None)
-    call = _call(first, why)
+    call = _lateness.call(first, why)
     limit = f" {seconds(first.data['timeout_ms'])}" if first and first.data.get("timeout_ms") else ""
     doing = "waiting for data-loader workers" if fed else "busy"
     busy = f", {doing} in {where}," if where else f", last seen at {seen!r}," if seen else ""
@@ -241,35 +236,11 @@ def _tell(case: Case, scene: Scene, suspicion: Suspicion) -> Finding:
         ID,
         strength,
         say,
-        pick(why, _counted(case, ranks), in_order(scene.waiting.values())),
+        pick(why, _lateness.counted(case, ranks), in_order(scene.waiting.values())),
         ranks=ranks,
         advice=_advice(case, ranks, where),
         next=None if strength == "proven" else experiment(case),
     )
-
-
-def _counted(case: Case, ranks: tuple[int, ...]) -> list[Event]:
-    """NCCL's own count of launches, where it says the same."""
-    return [report for report in case.of("ras.communicator") if set(report.data.get("behind", ())) & set(ranks)]
-
-
-def _call(first: Event | None, why: list[Event]) -> str:
-    source = next((e for e in why if e.kind in ("flight.missing", "flight.late", "flight.p2p")), first)
-    if source is not None and source.kind == "flight.p2p":
-        return f"the exchange from rank {source.data['src']} to rank {source.data['dst']}"
-    if source is None or not source.data.get("op"):
-        return "the collective"
-    seq = source.data.get("seq")
-    return f"collective {seq} ({source.data['op']})" if seq is not None else f"the {source.data['op']}"
-
-
-def _where(case: Case, ranks: tuple[int, ...]) -> str:
-    seen = [stack for rank, stack in stacks(case).items() if rank in ranks]
-    return next((place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), "")
-
-
-def _last_line(why: list[Event]) -> str:
-    return next((" ".join(e.text.split())[:60].strip() for e in why if e.kind == "progress"), "")
 
 
 def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...]:
