@@ -87,22 +87,27 @@ def _connected(address, port, **asked):
 
 
 def pings(address, port, token, seconds):
-    """Round trip (median, µs), and how far the other clock is ahead (s) with its uncertainty, as NTP reckons it."""
-    trips = []  # type: list[tuple[float, float]]
+    """Round trip (median, µs), and how far the other clock is ahead (s) with its uncertainty, as NTP reckons it.
+
+    Both ends of a trip are read from the wall clock: a process put aside between any two readings makes the trip longer
+    and never the offset wrong, since the true one lies within half the trip (RFC 5905, section 8).
+    """
+    trips = []  # type: list[int]
+    clocks = []  # type: list[tuple[float, float]]
     with _connected(address, port, token=token, do="echo") as connection:
         reader, until = connection.makefile("rb"), time.monotonic() + PING_SECONDS
         while len(trips) < PINGS and (time.monotonic() < until or not trips):
-            sent, begun = time.time_ns(), time.perf_counter_ns()
+            begun, sent = time.perf_counter_ns(), time.time_ns()
             connection.sendall(bytes(PING))
             answer = reader.read(2 * PING)
-            trip = time.perf_counter_ns() - begun
+            back = time.time_ns()
+            trips.append(time.perf_counter_ns() - begun)
             if len(answer) < 2 * PING:
                 raise OSError("the connection was closed")
-            there = (int.from_bytes(answer[:PING], "big") + int.from_bytes(answer[PING:], "big")) / 2
-            trips.append((trip, there - sent - trip / 2))
-    shortest, ahead = min(trips)
-    latency = statistics.median(trip for trip, _ in trips) / 1e3
-    return {"latency": latency, "offset": ahead / 1e9, "offset_error": shortest / 2e9}
+            arrived, answered = (int.from_bytes(half, "big") for half in (answer[:PING], answer[PING:]))
+            clocks.append((abs(back - sent - (answered - arrived)) / 2, (arrived - sent + answered - back) / 2))
+    error, ahead = min(clocks)
+    return {"latency": statistics.median(trips) / 1e3, "offset": ahead / 1e9, "offset_error": error / 1e9}
 
 
 def bandwidth(address, port, token, seconds):
