@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+RUNNER = "NCCLKIT_TEST_RUNNER"
+"""Set by tests/conftest.py to a word of this test process; whatever it starts inherits it."""
 
 
 def leftovers(tag: str | None = None) -> list[int]:
-    """Pids of living processes of runs (of the run `tag`, or of any)."""
+    """Pids of living processes of runs (of the run `tag`, or of any) that this test process started.
+
+    Where no test process runs (tests/record), of whoever started them.
+    """
+    own = f"{RUNNER}={os.environ[RUNNER]}".encode() if RUNNER in os.environ else b""
     wanted = f"NCCLKIT_RUN={tag or ''}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -15,6 +23,8 @@ def leftovers(tag: str | None = None) -> list[int]:
             state = (folder / "stat").read_bytes().rsplit(b")", 1)[1].split()[0]
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # ended meanwhile, or another user's
-        if state not in (b"Z", b"X") and any(item.startswith(wanted) for item in environ):
+        if state in (b"Z", b"X") or (own and own not in environ):
+            continue
+        if any(item.startswith(wanted) for item in environ):
             found.append(int(folder.name))
     return found
