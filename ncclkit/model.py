@@ -102,7 +102,7 @@ class Measurement:
     time_us: float
     """Median time of one call, mean over the ranks, in microseconds."""
     p99_us: float | None
-    """None where the source gives no distribution (tables of nccl-tests)."""
+    """Time that 99 % of `singles` single calls do not exceed; None where the source gives no distribution."""
     spread: float | None
     """(p90 - p10) / median over the repeats, dimensionless; None as above."""
     algbw: float
@@ -120,6 +120,8 @@ class Measurement:
     """Time of one call inside a replayed CUDA graph, without Python and its launch; None where none was replayed."""
     expected: float | None = None
     """What this topology should give, busbw in GB/s; None = no derivation."""
+    singles: int = 0
+    """Single calls that `p99_us` speaks of, of fewer than 100 the slowest; 0: of batches of calls, or not told."""
 
     @property
     def ratio(self) -> float | None:
@@ -150,6 +152,7 @@ OUTCOMES = {
     "works": "it ends well and every value is right",
     "same": "it fails with the same first cause as before",
     "other": "it fails, but otherwise than before",
+    "fails": "it fails too, in the same way or in that of another suspect",
     "faster": "it ends well and its bus bandwidth is at least half as much again",
     "named": "the diagnosis of the changed run proves this cause",
     "found": "what is read again shows it",
@@ -173,7 +176,8 @@ class Experiment:
     plan: Mapping[str, Any] = field(default_factory=dict)
     """What is changed in the same small job, in the words of `runs.changed`.
 
-    Or ``{"look": "connect"}``: no job, only the connections between its hosts.
+    Or ``{"look": "connect"}``, ``{"look": "limits"}``: no job, only the connections between its hosts, or what the
+    machine grants.
     """
     predicts: Mapping[str, str] = field(default_factory=dict)
     """cause id → what will be seen if that cause is the right one, in words."""
@@ -225,7 +229,8 @@ def found(
     if not evidence:
         raise ValueError(f"{cause}: a finding needs at least one line of evidence")
     culprits = {"ranks": ranks, "hosts": hosts, "gpus": gpus, "interfaces": interfaces}
-    return Finding(cause, "found", strength, say, culprits, tuple(evidence), (), advice, next)
+    once = {tuple(cite(piece).values()): piece for piece in evidence}  # two signs of one cause may share a line
+    return Finding(cause, "found", strength, say, culprits, tuple(once.values()), (), advice, next)
 
 
 def clear(cause: str, say: str = "", evidence: tuple[Evidence, ...] = ()) -> Finding:
@@ -242,8 +247,10 @@ def cite(evidence: Evidence) -> dict[str, Any]:
     """One piece of evidence as ``{path, line, text}``, the form of ``diagnose --json``."""
     if isinstance(evidence, Event):
         return {"path": evidence.path, "line": evidence.line, "text": evidence.text}
-    source = evidence.source if isinstance(evidence, Fact) else evidence.run
-    return {"path": source, "line": 0, "text": str(evidence)}
+    if isinstance(evidence, Fact):
+        at = f" on {evidence.host}" if evidence.host else ""
+        return {"path": evidence.source + at, "line": 0, "text": str(evidence)}
+    return {"path": evidence.run, "line": 0, "text": str(evidence)}
 
 
 def to_json(record: Any) -> str:
