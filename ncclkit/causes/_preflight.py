@@ -50,8 +50,9 @@ class Host:
         }
 
     def gpus(self, what: str) -> dict[str, Fact]:
-        """GPU index → the fact ``gpu.<index>.<what>``, where it could be read."""
-        return {gpu: fact for gpu, fact in self.each(f"gpu.*.{what}").items() if fact.value is not None}
+        """GPU index → the fact ``gpu.<index>.<what>``, where it could be read; an index may stand in a command."""
+        facts = self.each(f"gpu.*.{what}")
+        return {gpu: fact for gpu, fact in facts.items() if gpu.isdecimal() and fact.value is not None}
 
     @property
     def ranks(self) -> int:

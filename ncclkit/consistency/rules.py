@@ -33,6 +33,21 @@ class Rule:
     """Host → form becomes host → what is compared, where that depends on the other hosts."""
 
 
+def breaks(fact: str, title: str, why: str, form: Form = same, **more: Any) -> Rule:
+    """A rule of a difference that can break a job."""
+    return Rule(fact, title, "breaks", why, form, **more)
+
+
+def slows(fact: str, title: str, why: str, form: Form = same, **more: Any) -> Rule:
+    """A rule of a difference that can slow a job down."""
+    return Rule(fact, title, "slows", why, form, **more)
+
+
+def differs(fact: str, title: str, why: str, form: Form = same, **more: Any) -> Rule:
+    """A rule of a difference that is only worth knowing."""
+    return Rule(fact, title, "differs", why, form, **more)
+
+
 def general(name: str) -> str:
     """``gpu.3.model`` → ``gpu.<i>.model``, as docs/facts.md has it."""
     first, _, rest = name.partition(".")

@@ -7,7 +7,7 @@ docs/facts.md; variables have rules of their own.
 from __future__ import annotations
 
 from ncclkit.consistency import forms
-from ncclkit.consistency.rules import Rule
+from ncclkit.consistency.rules import breaks, differs, slows
 
 LIBRARY = "The ranks exchange structs whose layout changes between releases: they fail at the start, or hang."
 SLOWEST = "A collective goes at the pace of its slowest rank, so this host sets the speed of the whole job."
@@ -16,228 +16,173 @@ START = "Ranks on this host fail when the job starts, and all others then wait f
 MEASURED = "Measured while the facts were read: look again when the host is idle."
 
 TABLE = (
-    Rule("software.nccl", "NCCL", "breaks", LIBRARY),
-    Rule("software.torch", "torch", "breaks", PROGRAM),
-    Rule("software.torch.gpus", "GPUs that torch sees", "breaks", START),
-    Rule("software.torch.cuda", "CUDA of torch", "breaks", LIBRARY),
-    Rule("software.torch.backends", "backends of torch", "breaks", START),
-    Rule("software.frameworks", "frameworks", "breaks", PROGRAM, forms.versions),
-    Rule(
+    breaks("software.nccl", "NCCL", LIBRARY),
+    breaks("software.torch", "torch", PROGRAM),
+    breaks("software.torch.gpus", "GPUs that torch sees", START),
+    breaks("software.torch.cuda", "CUDA of torch", LIBRARY),
+    breaks("software.torch.backends", "backends of torch", START),
+    breaks("software.frameworks", "frameworks", PROGRAM, forms.versions),
+    breaks(
         "software.nccl.plugins",
         "NCCL plug-ins",
-        "breaks",
         "A plug-in replaces the transport, and both ends must speak the same.",
         forms.file_names,
     ),
-    Rule("gpu.nvidia_smi", "nvidia-smi", "breaks", "Where the driver does not answer, CUDA does not start either."),
-    Rule("gpu.count", "number of GPUs", "breaks", "A rank without a GPU fails, and the job with it."),
-    Rule("gpu.driver", "GPU driver", "differs", "It mostly works; NVLink SHARP and fabric features need one release."),
-    Rule(
-        "gpu.library",
-        "library of the driver",
-        "differs",
-        "Where it is of another version than the driver, CUDA does not start.",
+    breaks("gpu.nvidia_smi", "nvidia-smi", "Where the driver does not answer, CUDA does not start either."),
+    breaks("gpu.count", "number of GPUs", "A rank without a GPU fails, and the job with it."),
+    differs("gpu.driver", "GPU driver", "It mostly works; NVLink SHARP and fabric features need one release."),
+    differs(
+        "gpu.library", "library of the driver", "Where it is of another version than the driver, CUDA does not start."
     ),
-    Rule("gpu.cuda", "CUDA of the driver", "differs", "A program for a newer CUDA starts on some of the hosts only."),
-    Rule("gpu.topology", "way between GPUs", "slows", SLOWEST, forms.between_gpus),
-    Rule("gpu.topology", "way from GPU to NIC", "slows", SLOWEST, forms.to_nics),
-    Rule("gpu.p2p.read", "reading from a peer GPU", "slows", SLOWEST, forms.between_gpus),
-    Rule("gpu.p2p.write", "writing to a peer GPU", "slows", SLOWEST, forms.between_gpus),
-    Rule("gpu.p2p.nvlink", "P2P over NVLink", "slows", SLOWEST, forms.between_gpus),
-    Rule("gpu.p2p.pcie", "P2P over PCIe", "slows", SLOWEST, forms.between_gpus),
-    Rule(
-        "gpu.p2p.atomics", "atomics on a peer GPU", "differs", "Symmetric-memory kernels need them.", forms.between_gpus
-    ),
-    Rule("gpu.peermem", "nvidia_peermem", "slows", "Without it, GPUDirect RDMA needs DMA-BUF, or goes through memory."),
-    Rule("gpu.gdrcopy", "GDRCopy", "slows", "Small messages take longer where it is missing."),
-    Rule("gpu.<i>.model", "GPU model", "slows", SLOWEST),
-    Rule(
+    differs("gpu.cuda", "CUDA of the driver", "A program for a newer CUDA starts on some of the hosts only."),
+    slows("gpu.topology", "way between GPUs", SLOWEST, forms.between_gpus),
+    slows("gpu.topology", "way from GPU to NIC", SLOWEST, forms.to_nics),
+    slows("gpu.p2p.read", "reading from a peer GPU", SLOWEST, forms.between_gpus),
+    slows("gpu.p2p.write", "writing to a peer GPU", SLOWEST, forms.between_gpus),
+    slows("gpu.p2p.nvlink", "P2P over NVLink", SLOWEST, forms.between_gpus),
+    slows("gpu.p2p.pcie", "P2P over PCIe", SLOWEST, forms.between_gpus),
+    differs("gpu.p2p.atomics", "atomics on a peer GPU", "Symmetric-memory kernels need them.", forms.between_gpus),
+    slows("gpu.peermem", "nvidia_peermem", "Without it, GPUDirect RDMA needs DMA-BUF, or goes through memory."),
+    slows("gpu.gdrcopy", "GDRCopy", "Small messages take longer where it is missing."),
+    slows("gpu.<i>.model", "GPU model", SLOWEST),
+    breaks(
         "gpu.<i>.memory.total",
         "GPU memory",
-        "breaks",
         "What fits on the larger GPUs runs out of memory on the smaller.",
         apart=(1.02, 256),
     ),
-    Rule("gpu.<i>.compute_mode", "compute mode", "breaks", "In an exclusive mode a second process gets no context."),
-    Rule("gpu.<i>.persistence", "persistence mode", "differs", "Without it the first CUDA call takes seconds longer."),
-    Rule("gpu.<i>.mig", "MIG", "breaks", "NCCL ranks on MIG slices have neither NVLink nor P2P, nor the whole memory."),
-    Rule(
+    breaks("gpu.<i>.compute_mode", "compute mode", "In an exclusive mode a second process gets no context."),
+    differs("gpu.<i>.persistence", "persistence mode", "Without it the first CUDA call takes seconds longer."),
+    breaks("gpu.<i>.mig", "MIG", "NCCL ranks on MIG slices have neither NVLink nor P2P, nor the whole memory."),
+    breaks(
         "gpu.<i>.ecc.uncorrected",
         "uncorrectable ECC errors",
-        "breaks",
         "The process that meets such an error is ended.",
         forms.some,
     ),
-    Rule(
+    breaks(
         "gpu.<i>.remapped_rows",
         "row remapping",
-        "breaks",
         "Memory waits for a GPU reset, or cannot be repaired any more.",
         forms.remapped,
     ),
-    Rule("gpu.<i>.recovery", "recovery that the driver asks for", "breaks", "Until then, programs on that GPU fail."),
-    Rule("gpu.<i>.ecc.mode", "ECC", "differs", "Without it, errors in memory become wrong values in silence."),
-    Rule("gpu.<i>.power.limit", "power limit", "slows", SLOWEST, apart=(1.02, 5)),
-    Rule("gpu.<i>.clock.sm.max", "highest GPU clock", "slows", SLOWEST),
-    Rule("gpu.<i>.clock.memory.max", "highest memory clock", "slows", SLOWEST),
-    Rule("gpu.<i>.throttle", "lowered clocks", "slows", SLOWEST, forms.worrying),
-    Rule(
-        "gpu.<i>.fabric.state", "NVLink fabric", "breaks", "Until its registration is completed, CUDA does not start."
-    ),
-    Rule("gpu.<i>.fabric.status", "NVLink fabric status", "breaks", "GPUs that failed to register cannot use NVLink."),
-    Rule("gpu.<i>.pcie.gen.max", "PCIe generation", "slows", SLOWEST),
-    Rule("gpu.<i>.pcie.width", "PCIe lanes", "slows", SLOWEST),
-    Rule("gpu.<i>.pcie.width.max", "PCIe lanes at most", "slows", SLOWEST),
-    Rule("gpu.<i>.numa", "NUMA nodes of the GPUs", "slows", "Pinning by number binds ranks to the wrong socket."),
-    Rule("gpu.<i>.nvlink.links", "active NVLinks", "slows", SLOWEST),
-    Rule("gpu.<i>.nvlink.speed", "NVLink speed", "slows", SLOWEST, apart=(1.02, 0)),
-    Rule(
+    breaks("gpu.<i>.recovery", "recovery that the driver asks for", "Until then, programs on that GPU fail."),
+    differs("gpu.<i>.ecc.mode", "ECC", "Without it, errors in memory become wrong values in silence."),
+    slows("gpu.<i>.power.limit", "power limit", SLOWEST, apart=(1.02, 5)),
+    slows("gpu.<i>.clock.sm.max", "highest GPU clock", SLOWEST),
+    slows("gpu.<i>.clock.memory.max", "highest memory clock", SLOWEST),
+    slows("gpu.<i>.throttle", "lowered clocks", SLOWEST, forms.worrying),
+    breaks("gpu.<i>.fabric.state", "NVLink fabric", "Until its registration is completed, CUDA does not start."),
+    breaks("gpu.<i>.fabric.status", "NVLink fabric status", "GPUs that failed to register cannot use NVLink."),
+    slows("gpu.<i>.pcie.gen.max", "PCIe generation", SLOWEST),
+    slows("gpu.<i>.pcie.width", "PCIe lanes", SLOWEST),
+    slows("gpu.<i>.pcie.width.max", "PCIe lanes at most", SLOWEST),
+    slows("gpu.<i>.numa", "NUMA nodes of the GPUs", "Pinning by number binds ranks to the wrong socket."),
+    slows("gpu.<i>.nvlink.links", "active NVLinks", SLOWEST),
+    slows("gpu.<i>.nvlink.speed", "NVLink speed", SLOWEST, apart=(1.02, 0)),
+    slows(
         "net.interfaces",
         "network cards that are up",
-        "slows",
         "A card that is down takes its share of the bandwidth.",
         forms.cards,
     ),
-    Rule(
-        "net.interfaces",
-        "virtual interfaces",
-        "differs",
-        "NCCL or gloo may pick one of them, which leads nowhere.",
-        forms.virtual,
+    differs(
+        "net.interfaces", "virtual interfaces", "NCCL or gloo may pick one of them, which leads nowhere.", forms.virtual
     ),
-    Rule(
+    breaks(
         "net.nccl.interface",
         "kind of NCCL's interface",
-        "breaks",
         "A loopback, docker or bridge interface mostly reaches no other host.",
         forms.kind,
     ),
-    Rule(
+    breaks(
         "net.nccl.interface",
         "network of NCCL's interface",
-        "breaks",
         "The hosts answer each other over different networks: the start hangs unless they are routed.",
         forms.reach,
         among=forms.networks,
     ),
-    Rule(
+    breaks(
         "net.nccl.interface",
         "MTU of NCCL's interface",
-        "breaks",
         "Where something between them carries the smaller size only, small messages pass and large ones hang.",
         forms.mtu,
     ),
-    Rule(
+    breaks(
         "net.nccl.interface",
         "address family of NCCL's interface",
-        "breaks",
         "One side cannot connect to the other's kind.",
         forms.family,
     ),
-    Rule("net.nccl.interface", "speed of NCCL's interface", "slows", SLOWEST, forms.speed),
-    Rule(
-        "net.nccl.interface",
-        "name of NCCL's interface",
-        "differs",
-        "One NCCL_SOCKET_IFNAME must then match all of the names.",
+    slows("net.nccl.interface", "speed of NCCL's interface", SLOWEST, forms.speed),
+    differs(
+        "net.nccl.interface", "name of NCCL's interface", "One NCCL_SOCKET_IFNAME must then match all of the names."
     ),
-    Rule("net.nccl.interfaces", "interfaces that NCCL uses", "slows", SLOWEST, forms.count),
-    Rule(
+    slows("net.nccl.interfaces", "interfaces that NCCL uses", SLOWEST, forms.count),
+    breaks(
         "net.gloo.interface",
         "kind of gloo's interface",
-        "breaks",
         "A loopback, docker or bridge interface mostly reaches no other host.",
         forms.kind,
     ),
-    Rule(
-        "net.gloo.interface",
-        "name of gloo's interface",
-        "differs",
-        "One GLOO_SOCKET_IFNAME must then name all of them.",
-    ),
-    Rule(
+    differs("net.gloo.interface", "name of gloo's interface", "One GLOO_SOCKET_IFNAME must then name all of them."),
+    breaks(
         "net.hostname.addresses",
         "own host name",
-        "breaks",
         "gloo and the rendezvous announce an address that only leads home.",
         forms.resolved,
     ),
-    Rule(
-        "net.rdma",
-        "RDMA",
-        "breaks",
-        "One side falls back to sockets while the other waits on InfiniBand.",
-        forms.has_rdma,
-    ),
-    Rule("net.rdma", "active RDMA ports", "slows", SLOWEST, forms.ports),
-    Rule(
-        "net.rdma", "RoCE v2 GID index", "breaks", "One NCCL_IB_GID_INDEX then means different addresses.", forms.gids
-    ),
-    Rule(
-        "net.rdma", "active RDMA devices", "differs", "One NCCL_IB_HCA must then match all of the names.", forms.devices
-    ),
-    Rule("net.nccl.hcas", "RDMA ports that NCCL takes", "slows", SLOWEST, forms.count),
-    Rule("net.loopback.bandwidth", "loopback speed", "slows", MEASURED, apart=(2, 1)),
-    Rule("limits.nofile.soft", "open files", "breaks", "Ranks run out of sockets on the host with the lower limit."),
-    Rule("limits.nofile.hard", "open files, hard limit", "differs", "A program can raise its limit up to here only."),
-    Rule("limits.memlock", "locked memory", "breaks", "RDMA cannot register its buffers where the limit is low."),
-    Rule("limits.nproc", "processes", "differs", "Data loaders and threads count against it.", apart=(1.25, 1000)),
-    Rule("limits.stack", "stack size", "differs", "Unlimited stacks make NCCL's threads take too much memory."),
-    Rule(
-        "limits.shm.size",
-        "size of /dev/shm",
-        "breaks",
-        "NCCL and data loaders keep their buffers there.",
-        apart=(1.1, 0),
-    ),
-    Rule(
-        "limits.cgroup.memory", "memory limit", "breaks", "Ranks are killed where the limit is lower.", apart=(1.02, 0)
-    ),
-    Rule("limits.cgroup.cpus", "CPU limit", "slows", SLOWEST),
-    Rule(
-        "limits.cgroup.pids", "limit of threads", "breaks", "NCCL and data loaders cannot start their threads above it."
-    ),
-    Rule("limits.ptrace_scope", "ptrace", "differs", "Stacks of a hang can be read on some of the hosts only."),
-    Rule(
-        "limits.ports", "ephemeral ports", "differs", "A firewall that opens one range shuts the other out.", forms.span
-    ),
-    Rule("cpu.total", "CPUs", "slows", SLOWEST),
-    Rule("cpu.usable", "usable CPUs", "slows", SLOWEST),
-    Rule("cpu.model", "CPU model", "slows", SLOWEST),
-    Rule("cpu.numa", "NUMA nodes", "slows", "Pinning by number binds ranks to the wrong socket.", forms.count),
-    Rule(
-        "memory.total",
-        "memory",
-        "breaks",
-        "What fits into the larger memory is killed in the smaller.",
-        apart=(1.05, 0),
-    ),
-    Rule("memory.swap", "storage of the swap", "slows", "A rank whose memory is swapped holds up all.", forms.swap),
-    Rule(
+    breaks("net.rdma", "RDMA", "One side falls back to sockets while the other waits on InfiniBand.", forms.has_rdma),
+    slows("net.rdma", "active RDMA ports", SLOWEST, forms.ports),
+    breaks("net.rdma", "RoCE v2 GID index", "One NCCL_IB_GID_INDEX then means different addresses.", forms.gids),
+    differs("net.rdma", "active RDMA devices", "One NCCL_IB_HCA must then match all of the names.", forms.devices),
+    slows("net.nccl.hcas", "RDMA ports that NCCL takes", SLOWEST, forms.count),
+    slows("net.backlog", "connections that may wait", "Where few may, ranks that start together come late."),
+    breaks("net.neighbours.max", "remembered neighbours", "Where the table is smaller, hosts lose each other."),
+    breaks("net.conntrack.max", "followed connections", "The firewall drops what is above its limit."),
+    slows("net.loopback.bandwidth", "loopback speed", MEASURED, apart=(2, 1)),
+    breaks("limits.nofile.soft", "open files", "Ranks run out of sockets on the host with the lower limit."),
+    differs("limits.nofile.hard", "open files, hard limit", "A program can raise its limit up to here only."),
+    breaks("limits.memlock", "locked memory", "RDMA cannot register its buffers where the limit is low."),
+    differs("limits.nproc", "processes", "Data loaders and threads count against it.", apart=(1.25, 1000)),
+    differs("limits.stack", "stack size", "Unlimited stacks make NCCL's threads take too much memory."),
+    breaks("limits.shm.size", "size of /dev/shm", "NCCL and data loaders keep their buffers there.", apart=(1.1, 0)),
+    breaks("limits.cgroup.memory", "memory limit", "Ranks are killed where the limit is lower.", apart=(1.02, 0)),
+    slows("limits.cgroup.cpus", "CPU limit", SLOWEST),
+    breaks("limits.cgroup.pids", "limit of threads", "NCCL and data loaders cannot start their threads above it."),
+    differs("limits.ptrace_scope", "ptrace", "Stacks of a hang can be read on some of the hosts only."),
+    differs("limits.ports", "ephemeral ports", "A firewall that opens one range shuts the other out.", forms.span),
+    slows("cpu.total", "CPUs", SLOWEST),
+    slows("cpu.usable", "usable CPUs", SLOWEST),
+    slows("cpu.affinity", "CPUs of a process", SLOWEST),
+    slows("cpu.model", "CPU model", SLOWEST),
+    slows("cpu.numa", "NUMA nodes", "Pinning by number binds ranks to the wrong socket.", forms.count),
+    breaks("memory.total", "memory", "What fits into the larger memory is killed in the smaller.", apart=(1.05, 0)),
+    slows("memory.swap", "storage of the swap", "A rank whose memory is swapped holds up all.", forms.swap),
+    differs(
         "storage.<label>.type",
         "file system",
-        "differs",
         "Where only some hosts mount the shared storage, the others see other files.",
     ),
-    Rule("storage.<label>.latency", "small writes", "slows", MEASURED, apart=(5, 10)),
-    Rule("software.python", "Python", "differs", "Objects that ranks send each other are pickled by version."),
-    Rule("software.executable", "interpreter", "differs", "Another environment can hold other packages."),
-    Rule("software.cudnn", "cuDNN", "differs", "Ranks may compute slightly different values."),
-    Rule(
+    slows("storage.<label>.latency", "small writes", MEASURED, apart=(5, 10)),
+    differs("software.python", "Python", "Objects that ranks send each other are pickled by version."),
+    differs("software.executable", "interpreter", "Another environment can hold other packages."),
+    differs("software.cudnn", "cuDNN", "Ranks may compute slightly different values."),
+    differs(
         "software.nccl.libraries",
         "every NCCL",
-        "differs",
         "A second library wins as soon as the order of loading changes.",
         forms.libraries,
     ),
-    Rule("software.nccl.built", "NCCL that torch was built with", "differs", "torch uses what it was built with."),
-    Rule("host.os", "operating system", "differs", "Other defaults for limits, network and drivers come with it."),
-    Rule("host.kernel", "kernel", "differs", "Drivers and network behave differently from kernel to kernel."),
-    Rule("host.glibc", "C library", "differs", "A program built on the newer one does not start on the older one."),
-    Rule("host.container", "container", "differs", "A container has limits and a network of its own."),
-    Rule("host.image", "container image", "differs", "Another image brings other versions along."),
-    Rule("host.acs", "PCI bridges with ACS", "slows", "ACS sends traffic between GPUs through the CPU.", forms.count),
-    Rule("host.iommu", "IOMMU", "slows", "With an IOMMU, PCIe traffic between GPUs can go through the CPU."),
+    differs("software.nccl.built", "NCCL that torch was built with", "torch uses what it was built with."),
+    differs("host.os", "operating system", "Other defaults for limits, network and drivers come with it."),
+    differs("host.kernel", "kernel", "Drivers and network behave differently from kernel to kernel."),
+    differs("host.clock.synced", "time service", "Where none keeps the clock, lines cannot be put in order."),
+    differs("host.glibc", "C library", "A program built on the newer one does not start on the older one."),
+    differs("host.container", "container", "A container has limits and a network of its own."),
+    differs("host.image", "container image", "Another image brings other versions along."),
+    slows("host.acs", "PCI bridges with ACS", "ACS sends traffic between GPUs through the CPU.", forms.count),
+    slows("host.iommu", "IOMMU", "With an IOMMU, PCIe traffic between GPUs can go through the CPU."),
 )
 """What decides most often stands first."""
 
@@ -249,7 +194,8 @@ APART = frozenset(
         *("host.name", "gpu.<i>.uuid", "gpu.<i>.bus", "storage.<label>.path", "gpu.topology.nics"),  # its own
         *("gpu.<i>.memory.free", "gpu.<i>.memory.holders", "gpu.<i>.temperature", "gpu.<i>.power"),  # of the moment
         *("gpu.<i>.pcie.gen", "limits.shm.free", "cpu.load", "cpu.pressure", "memory.available", "memory.pressure"),
-        *("gpu.<i>.clock.sm", "gpu.<i>.clock.memory"),
+        *("gpu.<i>.clock.sm", "gpu.<i>.clock.memory", "gpu.<i>.busy", "net.conntrack", "software.torch.locks"),
+        *("net.backlog.overflows", "net.neighbours.overflows"),
         *("memory.oom_kills", "storage.<label>.free", "net.loopback.cost"),
         "net.default",  # what matters are the interfaces that NCCL and gloo pick
         *("gpu.<i>.cpus", "gpu.<i>.nvlink.speeds"),  # said by the NUMA nodes, and by number and slowest of the links

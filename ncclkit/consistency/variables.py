@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.consistency import forms
-from ncclkit.consistency.rules import ANY, Rule
+from ncclkit.consistency.rules import ANY, Rule, breaks, differs, slows
 
 OWN = re.compile(
     r"SLURM_|(?:LOCAL_|GROUP_|ROLE_)?RANK$|TORCHELASTIC_|(?:CUDA|NVIDIA)_VISIBLE_DEVICES$|NCCL_(?:DEBUG_FILE|TOPO_FILE)$"
@@ -33,13 +33,11 @@ def variable(name: str) -> Rule | None:
     if OWN.match(name):
         return None
     if MUST.match(name):
-        return Rule(ANY, name, "breaks", "All ranks must have the same value, or they make different plans and hang.")
+        return breaks(ANY, name, "All ranks must have the same value, or they make different plans and hang.")
     if NAMES.match(name):
-        return Rule(
-            ANY, name, "differs", "Right where the hosts name or number their devices differently, else a slip."
-        )
+        return differs(ANY, name, "Right where the hosts name or number their devices differently, else a slip.")
     if PACE.match(name):
-        return Rule(ANY, name, "slows", "It sets the pace of this host, and the slowest rank that of a collective.")
+        return slows(ANY, name, "It sets the pace of this host, and the slowest rank that of a collective.")
     if name.startswith("LD_"):
-        return Rule(ANY, name, "differs", "Another NCCL or plug-in can be found first.", forms.parts)
-    return Rule(ANY, name, "differs", "A setting that one host has alone is rarely meant.")
+        return differs(ANY, name, "Another NCCL or plug-in can be found first.", forms.parts)
+    return differs(ANY, name, "A setting that one host has alone is rarely meant.")

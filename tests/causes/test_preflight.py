@@ -76,6 +76,9 @@ def test_the_facts_that_decide_are_facts_that_the_agent_documents() -> None:
     assert {name for name in asked - said if not name.startswith("env.NCCL_")} - known <= {
         "env.WORLD_SIZE",
         "env.SLURM_NTASKS",
+        "env.SLURM_CPUS_PER_TASK",
+        "env.OMP_PROC_BIND",
+        "env.GOMP_CPU_AFFINITY",
         "env.SLURM_NNODES",
         "env.SLURM_JOB_ID",
     }
@@ -194,7 +197,7 @@ MACHINES = {
     "h100-x8": set(),
     "container": {"shm_too_small"},
     "driver-mismatch": {"driver_too_old"},
-    "h200-x8-slurm": {"gpu_hardware_error", "nvswitch_fabric", "gpu_oom", "slow_transport"},
+    "h200-x8-slurm": {"gpu_hardware_error", "nvswitch_fabric", "gpu_oom", "slow_transport", "cpu_binding"},
     "hung-smi": {"shm_too_small", "gpu_hardware_error", "fd_limit", "host_oom", "cpu_contention", "disk_or_io"},
     "rdma-misnamed": {
         *("ifname_not_found", "bad_env_value", "memlock_limit", "disk_or_io", "driver_too_old", "ib_not_used")

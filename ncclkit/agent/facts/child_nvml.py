@@ -34,6 +34,7 @@ READS = {
     "ecc.mode": lambda nvml, gpu: ENABLED[nvml.nvmlDeviceGetEccMode(gpu)[0]],
     "ecc.uncorrected": lambda nvml, gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, 1, 0),  # uncorrected, volatile
     "remapped_rows": lambda nvml, gpu: remapped(*nvml.nvmlDeviceGetRemappedRows(gpu)),
+    "busy": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
     "temperature": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, 0),
     "power": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
     "power.limit": lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3,

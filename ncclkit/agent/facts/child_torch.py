@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 import sys
+import time
 
 sys.path[:] = [entry for entry in sys.path if entry]  # a torch.py in the working folder is not torch
+
+MOST = 20
+"""Lock files that are told."""
 
 
 def mapped(name: str) -> list[str]:
@@ -31,7 +37,24 @@ def main() -> None:
     said["cudnn"] = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     if "nccl" in said["backends"]:
         said["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    said["locks"] = locks(os.environ.get("TORCH_EXTENSIONS_DIR"))
     print(json.dumps(said))
+
+
+def locks(root):
+    """The lock files of torch's C++ extensions, each with its age in seconds: of `root`, else of the user's cache.
+
+    As `torch.utils.cpp_extension` lays them out: <root>/<name>/lock, <cache>/torch_extensions/<python and CUDA>/<name>.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    places = (root, "*") if root else (cache, "torch_extensions", "*", "*")
+    found = []
+    for path in sorted(glob.glob(os.path.join(*places, "lock")))[:MOST]:
+        try:
+            found.append({"path": path, "age": round(max(0.0, time.time() - os.stat(path).st_mtime))})
+        except OSError:
+            continue  # released while we looked
+    return found
 
 
 main()

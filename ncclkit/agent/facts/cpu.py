@@ -12,12 +12,15 @@ from .limits import cgroup_cpus, cgroup_values
 from .machine import Machine, Unread
 from .mounts import block_kind, mount_of
 
+STATUS = "/proc/self/status Cpus_allowed_list"
+
 
 def facts(machine: Machine) -> Iterator[Fact]:
     """All ``cpu.`` and ``memory.`` facts; memory in bytes, pressure in percent of time."""
     online = "/sys/devices/system/cpu/online"
     yield attempt("cpu.total", lambda: count(machine.read(online)), "CPUs", online)
-    yield attempt("cpu.usable", lambda: usable(machine), "CPUs", "/proc/self/status Cpus_allowed_list, cgroup cpu.max")
+    yield attempt("cpu.usable", lambda: usable(machine), "CPUs", STATUS + ", cgroup cpu.max")
+    yield attempt("cpu.affinity", lambda: _affinity(machine), source=STATUS)
     yield attempt("cpu.model", lambda: _model(machine), source="/proc/cpuinfo")
     yield attempt(
         "cpu.load", lambda: [float(x) for x in machine.read("/proc/loadavg").split()[:3]], "processes", "/proc/loadavg"
@@ -43,12 +46,17 @@ def count(ranges: str) -> int:
 
 def usable(machine: Machine) -> float:
     """Cores that this process may use: affinity, and the cgroup quota if it is smaller."""
+    allowed = count(_affinity(machine))
+    quota = cgroup_cpus(machine)
+    return min(allowed, quota) if quota > 0 else allowed
+
+
+def _affinity(machine: Machine) -> str:
+    """The CPUs on which the kernel may run this process, as it writes them: ``0-15,32-47``."""
     match = re.search(r"^Cpus_allowed_list:\s*(\S+)", machine.read("/proc/self/status"), re.M)
     if not match:
         raise Unread("/proc/self/status has no Cpus_allowed_list")
-    allowed = count(match.group(1))
-    quota = cgroup_cpus(machine)
-    return min(allowed, quota) if quota > 0 else allowed
+    return match.group(1)
 
 
 def _model(machine: Machine) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable
 
-from . import cpu, gpu, host, limits, network, redact, software, storage, variables
+from . import cpu, gpu, host, limits, network, redact, software, storage, tables, variables
 from .fact import Fact, unread
 from .machine import Machine, machine_at
 
@@ -36,6 +36,7 @@ def facts_of(machine: Machine, torch: bool, paths: Mapping[str, str]) -> Iterato
         ("cpu", lambda: cpu.facts(machine)),
         ("variables", lambda: variables.facts(machine)),
         ("network", lambda: network.facts(machine)),
+        ("tables", lambda: tables.facts(machine)),
         ("storage", lambda: storage.facts(machine, paths)),
         ("software", lambda: software.facts(machine, torch)),
     ]

@@ -10,7 +10,7 @@ from .machine import Machine, Unread
 
 DEADLINE = 10.0
 SOURCE = "NVML through nvidia-ml-py"
-UNITS = {"memory.total": "MiB", "memory.free": "MiB", "temperature": "C", "power": "W", "power.limit": "W"}
+UNITS = {"memory.total": "MiB", "memory.free": "MiB", "busy": "%", "temperature": "C", "power": "W", "power.limit": "W"}
 UNITS.update({"clock.%s%s" % (kind, end): "MHz" for kind in ("sm", "memory") for end in ("", ".max")})
 
 

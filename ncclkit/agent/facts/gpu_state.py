@@ -29,6 +29,7 @@ TEXTS = {
 NUMBERS = {
     "memory.total": ("fb_memory_usage/total", "MiB"),
     "memory.free": ("fb_memory_usage/free", "MiB"),
+    "busy": ("utilization/gpu_util", "%"),
     "temperature": ("temperature/gpu_temp", "C"),
     "clock.sm": ("clocks/sm_clock", "MHz"),
     "clock.sm.max": ("max_clocks/sm_clock", "MHz"),

@@ -63,6 +63,7 @@ FROM_TORCH = {
     "software.torch.gpus": "gpus",
     "software.cudnn": "cudnn",
     "software.nccl.built": "nccl",
+    "software.torch.locks": "locks",
 }
 
 

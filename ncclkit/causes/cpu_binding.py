@@ -1,0 +1,183 @@
+"""Ranks are bound to the wrong CPU cores, or all to the same one
+
+What you see
+    Every rank of a node is slow in launching work, GPUs idle between kernels, small collectives take several times as
+    long as on another node, and `top` shows one busy core among a hundred idle ones.  Or half of the GPUs are slower
+    in all that goes through the host, although all cards are alike.
+
+Why it happens
+    The kernel runs a process only on the cores of its affinity mask, and threads and data-loader workers inherit it.
+    OMP_PROC_BIND or GOMP_CPU_AFFINITY binds a process to the first core of its mask as soon as torch is imported;
+    each rank does so by itself, so all end on the same core.  `srun` no longer takes over --cpus-per-task from
+    sbatch (since Slurm 22.05) and gives one core.  A mask on one socket makes ranks with GPUs on the other one reach
+    them, and their memory, over the link between the sockets; NCCL then ignores the place of the GPU for its threads.
+
+How to be sure
+    `taskset -cp <pid>` of each rank: masks that are one core, or the same core; compare with the column CPU Affinity
+    of `nvidia-smi topo -m`.  NCCL says what it took: "Affinity for GPU 3 is 0-15 (GPU affinity ... CPU affinity ...)".
+
+What to do
+    Unset the variables, or let the launcher bind each rank next to its GPU: `torchrun --numa-binding=node` (torch
+    2.9), `srun --cpus-per-task=N --gpu-bind=closest`, `mpirun --map-by numa`; give containers the CPUs of both
+    sockets.
+
+Read more
+    https://docs.pytorch.org/docs/stable/elastic/numa.html
+    https://slurm.schedmd.com/srun.html (--cpus-per-task, --cpu-bind, --gpu-bind)
+    https://gcc.gnu.org/onlinedocs/libgomp/OMP_005fPROC_005fBIND.html
+    NCCL user guide: NCCL_IGNORE_CPU_AFFINITY.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ncclkit.case import Case
+from ncclkit.causes._preflight import Check, Host, Risk, name_gpus
+from ncclkit.causes._words import failed, name_hosts, on, pick, ranks_in
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
+
+ID = "cpu_binding"
+explains = ("cpu_contention",)
+BINDS = {
+    "OMP_PROC_BIND": re.compile(r"\s*(?:true|close|spread|master|primary)\b", re.I),
+    "GOMP_CPU_AFFINITY": re.compile(r"\s*\d"),
+}
+"""Variables by which GNU OpenMP, which torch brings along, binds a process when it is loaded; seen with torch 2.13."""
+LONGEST = 1 << 14
+"""CPUs that a machine can have: a torn list must not fill the memory."""
+
+
+def diagnose(case: Case) -> Finding:
+    """NCCL's words about the cores of several GPUs, else what the facts of the hosts say."""
+    wide = [event for event in case.of("nccl.affinity") if (event.data.get("cpus") or 0) > 1]
+    missing = "cpu.affinity of the job's hosts, or NCCL_DEBUG=INFO lines with the affinity of each GPU"
+    say = "NCCL's threads have several cores to run on."
+    return _one_core(case) or CHECK.risk(case) or CHECK.otherwise(case, wide, say, missing)
+
+
+def _one_core(case: Case) -> Finding | None:
+    """Several GPUs of a host whose ranks may use one and the same core only."""
+    held: dict[tuple[str, str], dict[object, Event]] = defaultdict(dict)
+    for event in case.of("nccl.affinity"):
+        if event.data.get("cpus") == 1:
+            held[event.host, str(event.data.get("mask"))][event.data.get("gpu")] = event
+    (host, mask), crowd = max(held.items(), key=lambda item: len(item[1]), default=(("", ""), {}))
+    if len(crowd) < 2:
+        return None
+    lines, gpus = [*crowd.values()], tuple(sorted(str(gpu) for gpu in crowd))
+    say = (
+        f"The ranks of {name_gpus(gpus)}{on(host)} take turns on one CPU core, the only one they may use (mask {mask})."
+    )
+    # what makes a job slow seldom makes it fail
+    strength: Strength = "possible" if failed(case) else "likely"
+    why, hosts, advice = pick(lines), name_hosts(lines), (_slurm(8), UNBIND)
+    return found(ID, strength, say, why, ranks=ranks_in(lines), hosts=hosts, gpus=gpus, advice=advice, next=NEAR)
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """Settings that bind every rank alike, fewer cores than Slurm promised, and GPUs that are far from all of them."""
+    mask = host.fact("cpu.affinity")
+    own = cpus(mask.value) if mask else frozenset()
+    for name, binds in BINDS.items():
+        fact = host.fact(f"env.{name}")
+        if fact and binds.match(str(fact.value)) and host.ranks > 1 and len(own) > 1:
+            say = f"{name}={fact.value} is set; each of {host.ranks} ranks would bind itself to CPU {min(own)}, the "
+            yield Risk(say + "first that they all may use", [fact, mask], UNBIND, "likely")
+    promised = host.number("env.SLURM_CPUS_PER_TASK") or 0
+    if own and len(own) < promised:
+        count = f"{len(own)} CPU core{'s' if len(own) > 1 else ''}"
+        say = f"Slurm's job asked for {promised:g} cores a task and this step has {count} ({mask and mask.value}); its "
+        facts = [mask, host.fact("env.SLURM_CPUS_PER_TASK")]
+        yield Risk(say + "ranks would share what is left", facts, _slurm(int(promised)), "likely")
+    yield from _far(host, own)
+
+
+def _far(host: Host, own: frozenset[int]) -> Iterator[Risk]:
+    """GPUs whose nearest CPUs this process may not use, where it may use those of others."""
+    near = {gpu: cpus(fact.value) for gpu, fact in host.gpus("cpus").items()}
+    far = tuple(gpu for gpu, close in near.items() if own and close and not own & close)
+    if far:
+        mask, close = host.fact("cpu.affinity"), host.fact(f"gpu.{far[0]}.cpus")
+        say = f"{name_gpus(far)}: the nearest CPUs are {close and close.value}, and processes may use "
+        say += f"{mask and mask.value} only; ranks there would reach their GPUs through the other socket"
+        # another step of the same job may get other cores
+        strength: Strength = "possible" if host.fact("env.SLURM_JOB_ID") else "likely"
+        yield Risk(say, [mask, close], SOCKETS, strength, gpus=far)
+
+
+def cpus(text: object) -> frozenset[int]:
+    """The CPUs of a kernel list such as ``0-15,32-47``; none where it is something else."""
+    runs = [re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", run) for run in str(text).strip().split(",")]
+    if not all(runs):
+        return frozenset()
+    spans = [(int(run[1]), min(int(run[2] or run[1]), LONGEST)) for run in runs if run]
+    return frozenset(cpu for first, last in spans for cpu in range(first, last + 1))
+
+
+def _slurm(cores: int) -> Advice:
+    return Advice(
+        "Tell srun how many cores each task gets; sbatch's number does not reach it.",
+        command=f"srun --cpus-per-task={cores} …   # or: export SRUN_CPUS_PER_TASK={cores}",
+        why="Since Slurm 22.05 srun does not read SLURM_CPUS_PER_TASK any more, and its default is one core.",
+        check="`srun … taskset -cp $$` shows as many CPUs in every task.",
+        risk="The allocation must hold them: tasks times cores on each node.",
+    )
+
+
+UNBIND = Advice(
+    "Unset what binds every process to the same core, and let the launcher bind each rank next to its GPU.",
+    command="unset OMP_PROC_BIND OMP_PLACES GOMP_CPU_AFFINITY; torchrun --numa-binding=node …",
+    change={"unset": ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"]},
+    why="These are meant for one process that has the machine to itself: each rank counts the cores from the first.",
+    check="`taskset -cp <pid>` differs between the ranks, or holds all cores.",
+    risk="None for the result; a job of one rank on the node may become a little slower.",
+)
+SOCKETS = Advice(
+    "Give the job CPUs of both sockets, and bind each rank to those next to its GPU.",
+    command="nvidia-smi topo -m; torchrun --numa-binding=node …; docker run --cpuset-cpus=<both sockets> …",
+    why="Launches, copies and NCCL's proxy threads cross the link between the sockets, and so does their memory.",
+    check="cpu.affinity of `ncclkit inspect` holds CPUs of every NUMA node that has a GPU.",
+    risk="On a shared machine the other CPUs may be somebody else's: ask the scheduler for them.",
+)
+NEAR = Experiment(
+    "Is all_reduce faster when NCCL's threads run next to their GPUs, whatever the mask of the process says?",
+    {"env": {"NCCL_IGNORE_CPU_AFFINITY": "1"}},
+    {
+        ID: "busbw rises by half or more: the mask kept them away",
+        "slow_transport": "it works as before: the path between the GPUs does not care",
+        "cpu_contention": "it works as before: the processes themselves lack cores",
+    },
+    {ID: "faster", "slow_transport": "works", "cpu_contention": "works"},
+)
+
+
+def experiment(case: Case) -> Experiment:
+    """The job without the variables that bind, where one is set; elsewhere NCCL's threads next to their GPUs."""
+    if not any(case.facts_of(f"env.{name}") for name in BINDS):
+        return NEAR
+    return Experiment(
+        "Is the same job faster when no variable binds its processes?",
+        dict(UNBIND.change),
+        {
+            ID: "busbw rises by half or more: the ranks had shared a core",
+            "slow_transport": "it works as before: the path does not care",
+            "cpu_contention": "it works as before: there are too few cores for all",
+        },
+        {ID: "faster", "slow_transport": "works", "cpu_contention": "works"},
+    )
+
+
+CHECK = Check(
+    ID,
+    reads=("cpu.affinity",),
+    look=_look,
+    fine="Processes may use cores next to every GPU, and nothing binds all of them to one.",
+    also=(
+        *("gpu.*.cpus", "gpu.count", "job.ranks", "env.SLURM_JOB_ID", "env.SLURM_CPUS_PER_TASK"),
+        *(f"env.{name}" for name in BINDS),
+    ),
+    next=experiment,
+)

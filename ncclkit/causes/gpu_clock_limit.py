@@ -1,0 +1,119 @@
+"""A setting gives one GPU less power or a lower clock than the others
+
+What you see
+    No error at all: the job is a constant 10 to 40 % slower than it was, on every rank alike.  A profile shows all
+    ranks but one waiting in each collective, and that one never waits; `nvidia-smi` shows another power cap for its
+    GPU than for the others.
+
+Why it happens
+    A GPU lowers its clock until it keeps within its power limit.  The limit and the locked clocks are settings of the
+    driver (nvidia-smi -pl, -lgc, -ac) that somebody makes for a benchmark, for a weak power supply or to save energy,
+    and that stay until the next reboot or reset, often on one card or one node only.  In synchronous training each
+    step ends when the slowest rank has computed, so one card at 500 W sets the pace of a thousand at 700 W.  Nothing
+    is broken, unlike with heat or a failing power supply, which the driver reports as a slowdown.
+
+How to be sure
+    `nvidia-smi --query-gpu=index,power.limit,power.default_limit,clocks_event_reasons.active --format=csv` on every
+    node while the job runs: equal cards must show equal numbers.
+
+What to do
+    Set the limit back to the default and unlock the clocks, on all nodes, and let the boot scripts do the same
+    everywhere.
+
+Read more
+    https://docs.nvidia.com/deploy/nvidia-smi/index.html (--power-limit, --lock-gpu-clocks, clocks event reasons)
+    https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+
+from ncclkit.case import Case
+from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
+from ncclkit.model import Advice, Experiment, Fact, Finding
+
+ID = "gpu_clock_limit"
+explains: tuple[str, ...] = ()
+SET = "applications_clocks_setting"
+"""Why the clocks are low, in the words of nvidia-smi, where somebody has locked them (-ac, -lgc)."""
+SLACK = 0.97
+"""Share of the highest limit that counts as equal: boards differ by a few watts."""
+
+
+def diagnose(case: Case) -> Finding:
+    """The limits of equal GPUs of all hosts side by side."""
+    missing = "gpu.<i>.power.limit and gpu.<i>.throttle of every host (`ncclkit inspect`)"
+    check = replace(CHECK, look=partial(_look, best=_best(case)))
+    return check.risk(case) or check.otherwise(case, (), "", missing)
+
+
+def _best(case: Case) -> dict[str, float]:
+    """Model of GPU → the highest power limit that one of this model has on any host, in W."""
+    limits = {(fact.host, fact.name.removesuffix(".power.limit")): fact.value for fact in case.facts_of("gpu.")}
+    best: dict[str, float] = defaultdict(float)
+    for fact in case.facts_of("gpu."):
+        if fact.name.endswith(".model"):
+            limit = number(limits.get((fact.host, fact.name.removesuffix(".model"))))
+            best[str(fact.value)] = max(best[str(fact.value)], limit or 0.0)
+    return best
+
+
+def _look(host: Host, best: Mapping[str, float] = MappingProxyType({})) -> Iterator[Risk]:
+    """GPUs with a lower limit than another one of the same model, and clocks that a setting holds down."""
+    low: dict[tuple[float, float], dict[str, Fact]] = defaultdict(dict)
+    for gpu, fact in host.gpus("power.limit").items():
+        most, value = best.get(str(host.value(f"gpu.{gpu}.model")), 0.0), number(fact.value) or 0.0
+        if 0 < value < SLACK * most:
+            low[value, most][gpu] = fact
+    for (value, most), facts in low.items():
+        say = f"{name_gpus(facts)} may draw {value:g} W where others of the same model may draw {most:g} W; all ranks "
+        advice = _advice(facts, f"-pl {most:g}")
+        yield Risk(
+            say + "would wait for the slowest in every step", [*facts.values()], advice, "likely", gpus=tuple(facts)
+        )
+    held = {gpu: fact for gpu, fact in host.gpus("throttle").items() if SET in (fact.value or ())}
+    if held and len(held) < host.gpu_count:
+        say = f"{name_gpus(held)}: a setting holds the clocks down ({SET}), and not those of the others; all ranks "
+        advice = _advice(held, "-rgc", "-rac")
+        yield Risk(say + "would wait for the slowest in every step", [*held.values()], advice, gpus=tuple(held))
+
+
+def _advice(gpus: Iterable[str], *options: str) -> Advice:
+    commands = [f"sudo nvidia-smi -i {gpu} {option}" for gpu in gpus for option in options]
+    return Advice(
+        f"Give {name_gpus(gpus)} the same limits as the others.",
+        command="; ".join(commands),
+        why="Every collective waits for the rank that computes longest.",
+        check="`nvidia-smi -q -d POWER,CLOCK` shows equal limits on all cards of all hosts.",
+        risk="The limit may protect a weak power supply or cooling: ask who set it.",
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The live test: it shows whether a link or a GPU is at fault, which a limit is not."""
+    return Experiment(
+        "Does each GPU alone, and each pair, do what it should when nothing is computed?",
+        {"minimal": True, "ladder": True},
+        {
+            ID: "they do: a limit slows what is computed, and breaks nothing",
+            "slow_rank": "they do: the program is late on that rank",
+            "gpu_hardware_error": "it fails again, on one particular GPU",
+            "nvswitch_fabric": "it fails again, wherever NVLink is used",
+        },
+        {ID: "works", "slow_rank": "works", "gpu_hardware_error": "same", "nvswitch_fabric": "same"},
+    )
+
+
+CHECK = Check(
+    ID,
+    reads=("gpu.*.power.limit",),
+    look=_look,
+    fine="Equal GPUs have equal limits of power and clock.",
+    also=("gpu.*.model", "gpu.*.throttle", "gpu.count"),
+    next=experiment,
+)

@@ -1,0 +1,114 @@
+"""Somebody else's work runs on the GPU of a rank
+
+What you see
+    One GPU is busy before the job has begun; the job starts, but every step takes longer than yesterday and the time
+    varies from step to step.  In exclusive mode the rank of that GPU ends at its first CUDA call instead, with "all
+    CUDA-capable devices are busy or unavailable", and the others wait for it.
+
+Why it happens
+    Processes on one GPU take turns: the driver gives each a slice of time, so a rank that shares its card computes at
+    half the speed, and as a collective waits for the last rank, one shared card slows the whole job down.  NCCL's
+    kernels suffer more, since they poll for their peers and make no progress while they are switched off.  The other
+    process may be a left-over of a job that was killed, a notebook that still holds its kernel, a display, or another
+    user where the scheduler does not hand out GPUs one by one.
+
+How to be sure
+    `nvidia-smi` before the job starts: utilisation above zero, and the list of processes.  In a container the list
+    stays empty; look on the host.  `nvidia-smi pmon -c 5` shows who computes.
+
+What to do
+    End the process, if it is yours; take other GPUs; ask the scheduler for whole GPUs (Slurm --gres=gpu:N with cgroup
+    ConstrainDevices, Kubernetes nvidia.com/gpu without time slicing).
+
+Read more
+    https://docs.nvidia.com/deploy/mps/index.html (time slicing without MPS, compute modes)
+    https://slurm.schedmd.com/gres.html (ConstrainDevices); NVIDIA device plug-in for Kubernetes: time slicing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ncclkit.case import Case
+from ncclkit.causes._preflight import Check, Host, Risk, number
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, unknown
+
+ID = "gpu_shared"
+explains: tuple[str, ...] = ()
+BUSY, MOST = 20, 80
+"""Percent of the time in which a kernel ran: more than a desktop needs, and no room for a rank."""
+
+
+def diagnose(case: Case) -> Finding:
+    """How busy the GPUs were before a job began; beside a job it may be its own ranks that keep them busy."""
+    missing = "`nvidia-smi` on each host before the job starts (gpu.<i>.busy, gpu.<i>.memory.holders)"
+    if _job(case):
+        return unknown(ID, missing)
+    return CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
+
+
+def _job(case: Case) -> list[Event]:
+    """What shows that a job has been running, whatever else was looked at."""
+    return [event for event in case.events if not event.kind.startswith("connect.")]
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """GPUs on which a kernel runs, and GPUs in exclusive mode that somebody holds."""
+    for gpu, fact in host.gpus("busy").items():
+        holders, mode = host.fact(f"gpu.{gpu}.memory.holders"), host.fact(f"gpu.{gpu}.compute_mode")
+        rows: list[Any] = holders.value if holders and isinstance(holders.value, list) else []
+        by = ", ".join(_process(row) for row in rows[:3] if isinstance(row, dict))
+        if by and mode and mode.value == "Exclusive_Process":
+            say = (
+                f"GPU {gpu} takes one process at a time (Exclusive_Process) and has {by}; a rank there would be refused"
+            )
+            yield Risk(say, [holders, mode], _advice(gpu), "likely", gpus=(gpu,))
+        elif (busy := number(fact.value) or 0) >= BUSY:
+            who = f"with {by}" if by else "with a process that is not seen from here"
+            say = f"GPU {gpu} is busy {busy:g} % of the time {who}; a rank there would take turns with it, and all "
+            say += "others would wait for that rank in every step"
+            strength: Strength = "likely" if busy >= MOST else "possible"
+            yield Risk(say, [fact, holders], _advice(gpu), strength, gpus=(gpu,))
+
+
+def _process(row: dict[str, Any]) -> str:
+    return f"process {row.get('pid')} ({row.get('name')})"
+
+
+def _advice(gpu: str) -> Advice:
+    return Advice(
+        f"Find out whose process is on GPU {gpu}: end it if it is a left-over of yours, else take other GPUs.",
+        command=f"nvidia-smi -i {gpu}; nvidia-smi pmon -c 5 -i {gpu}; ps -fp <pid>",
+        why="A GPU does the work of one process at a time, and a collective waits for the slowest rank.",
+        check=f"`nvidia-smi -i {gpu}` shows 0 % and no process before the job starts.",
+        risk="Ending a process that belongs to somebody else destroys their work: ask first.",
+    )
+
+
+def experiment(case: Case) -> Experiment:
+    """The live test on the GPUs that nobody else uses."""
+    known = [fact for fact in case.facts_of("gpu.") if fact.name.endswith(".busy")]
+    busy = {fact.name for fact in known if (number(fact.value) or 0) >= BUSY}
+    free = sorted({fact.name.split(".")[1] for fact in known if fact.name not in busy}) or ["0"]
+    return Experiment(
+        "Does the same job work, and keep its pace, on the GPUs that nobody else uses?",
+        {"env": {"CUDA_VISIBLE_DEVICES": ",".join(free)}, "ranks": len(free)},
+        {
+            ID: "it does: the others had to share",
+            "gpu_oom": "it does: the memory of the others was taken",
+            "driver_too_old": "it fails on every GPU",
+            "slow_rank": "it is as late as before: the rank does not care which GPU it has",
+        },
+        {ID: "works", "gpu_oom": "works", "driver_too_old": "same", "slow_rank": "same"},
+    )
+
+
+CHECK = Check(
+    ID,
+    reads=("gpu.*.busy",),
+    look=_look,
+    fine="Nobody computes on the GPUs.",
+    also=("gpu.*.memory.holders", "gpu.*.compute_mode"),
+    next=experiment,
+)

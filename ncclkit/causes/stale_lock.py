@@ -1,0 +1,156 @@
+"""Ranks wait for a lock file that a job left behind when it was killed
+
+What you see
+    Silence after "Using /root/.cache/torch_extensions/py310_cu121 as PyTorch extensions root...": no error, GPUs at
+    0 %, every start hangs at the same place, and so do other jobs of this user.  On several nodes the ranks of one
+    node never come, and the others time out in their first collective.  Ctrl-C shows file_baton.py, in wait.
+
+Why it happens
+    torch compiles C++ and CUDA extensions when they are first used (DeepSpeed's fused optimizers, detectron, your own
+    load_inline) and keeps them in a folder of the user's cache.  So that not all ranks compile at once, the first one
+    creates a file "lock" there and removes it when it is done; the others look ten times a second whether it is gone.
+    A rank that is killed in between, by a time limit, by the OOM killer or by Ctrl-C, leaves the file, and since
+    nobody asks who made it, every later rank waits for ever.  On a shared home one dead job stops those of all nodes.
+
+How to be sure
+    A stack of the rank (`py-spy dump`, `ncclkit attach`) that ends in torch/utils/file_baton.py while no process
+    runs ninja or nvcc: `find ~/.cache/torch_extensions -name lock -mmin +30`.
+
+What to do
+    Remove the lock file, or the folder of that extension so that it is compiled anew; compile once before the job
+    starts (DS_BUILD_OPS=1, TORCH_EXTENSIONS_DIR in the image), on local storage of each node.
+
+Read more
+    https://github.com/pytorch/pytorch/blob/main/torch/utils/file_baton.py
+    https://docs.pytorch.org/docs/stable/cpp_extension.html (TORCH_EXTENSIONS_DIR)
+    https://www.deepspeed.ai/tutorials/advanced-install/ (DS_BUILD_OPS)
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+
+from ncclkit.case import Case
+from ncclkit.causes._frames import is_own, own_frame, place, stacks
+from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._scene import look
+from ncclkit.causes._words import in_order, name_hosts, name_ranks, on, ours, pick, ranks_in
+from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, clear, found
+from ncclkit.words import start
+
+ID = "stale_lock"
+explains = ("slow_rank", "timeout_too_short", "c10d.timeout", "gloo.timeout", "store.wait")
+WAITS = "torch/utils/file_baton.py"
+COMPILES = re.compile(r"_run_ninja_build|_write_ninja_file_(?:and_build|to_build)_library")
+"""Functions of torch.utils.cpp_extension in which only the rank is that holds the lock."""
+HOUR = 3600
+"""Seconds after which an extension has been compiled, or its job is dead."""
+
+
+def diagnose(case: Case) -> Finding:
+    """Where the ranks stand; else whether a lock lies in the cache of a host."""
+    lines = [*case.of("stack"), *case.of("python.exception")]
+    waits = [e for e in lines if any(str(f.get("file")).endswith(WAITS) for f in e.data.get("frames") or ())]
+    compiles = [e for e in lines if any(COMPILES.match(str(f.get("func"))) for f in e.data.get("frames") or ())]
+    if waits and compiles:
+        who = start(name_ranks(ranks_in(compiles)))
+        return clear(ID, f"{who} compiles and holds the lock meanwhile.", (compiles[0], waits[0]))
+    if waits:
+        return _tell(case, waits)
+    missing = "a stack of each rank that is silent (`py-spy dump`, `ncclkit attach`), or software.torch.locks"
+    went_well = [*look(case).ended.values(), *case.of("nccl.destroy"), *stacks(case).values()]
+    return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No rank waits for a lock file.", missing)
+
+
+def _tell(case: Case, waits: list[Event]) -> Finding:
+    scene, locks = look(case), ours(case, case.facts_of("software.torch.locks"))
+    ranks, (path, age) = ranks_in(waits), _oldest(locks)
+    # a rank of which nothing is known may be the one that compiles
+    blind = set(scene.members) - {*stacks(case), *scene.waiting, *scene.ended, *scene.dead, *ranks}
+    strength: Strength = "possible" if blind and age < HOUR else "likely"
+    others = [rank for rank in scene.waiting if rank not in ranks]
+    say = (
+        f"{start(name_ranks(ranks))}{on(waits[0].host)} waited for the lock of a C++ extension{_where(waits[0])}, and "
+    )
+    say += "no process that is seen here compiles one"
+    say += f", while {name_ranks(others)} waited in vain for a collective" if others else ""
+    why = pick(waits[:3], [fact for fact in locks if fact.value], in_order(scene.waiting.values()), limit=5)
+    hosts, advice = name_hosts(waits), _advice(path)
+    say += ": the lock file is probably left over."
+    return found(ID, strength, say, why, ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
+
+
+def _where(wait: Event) -> str:
+    """The line of the user's own code that asked for the extension."""
+    frame = own_frame(wait.data["frames"], innermost_first=wait.kind == "stack")
+    return f" ({place(frame)})" if frame and is_own(frame) else ""
+
+
+def _oldest(locks: Iterable[Fact]) -> tuple[str, float]:
+    """Path and age in seconds of the lock that was made first; ("", 0) where none is known."""
+    rows = [(float(row["age"]), str(row["path"])) for fact in locks for row in fact.value or ()]
+    age, path = max(rows, default=(0.0, ""))
+    return path, age
+
+
+def _look(host: Host) -> Iterator[Risk]:
+    """Lock files that lie there before a job begins."""
+    fact = host.fact("software.torch.locks")
+    if fact and fact.value:
+        path, age = _oldest([fact])
+        more = f" (and {len(fact.value) - 1} more)" if len(fact.value) > 1 else ""
+        say = f"{path}{more} was made {_ago(age)} ago; unless an extension is being compiled just now, a rank that "
+        strength: Strength = "likely" if age > HOUR else "possible"
+        yield Risk(say + "needs it would wait for ever", [fact], _advice(path)[0], strength)
+
+
+def _ago(age: float) -> str:
+    return f"{age / HOUR:.0f} h" if age >= 2 * HOUR else f"{age / 60:.0f} min" if age >= 120 else f"{age:.0f} s"
+
+
+def _advice(path: str) -> tuple[Advice, ...]:
+    name = shlex.quote(path) if path else "$(find ~/.cache/torch_extensions -name lock -mmin +30)"
+    return (
+        Advice(
+            f"Remove the lock file{' ' + path if path else ''} once no process compiles any more.",
+            command=f"pgrep -af 'ninja|nvcc' || rm -v {name}",
+            why="Only the rank that made it removes it, and that rank is gone.",
+            check="The next start passes the line 'Loading extension module …' within minutes.",
+            risk="While another job does compile, both write the same files: look for ninja and nvcc first.",
+        ),
+        Advice(
+            "Until then let the job compile into a folder of its own.",
+            env={"TORCH_EXTENSIONS_DIR": FRESH},
+            why="A new folder holds no lock, and each node has its own.",
+            check="The folder fills, and the job starts.",
+            risk="Every extension is compiled once more, which takes minutes.",
+        ),
+    )
+
+
+FRESH = "/tmp/torch_extensions"
+
+
+def experiment(case: Case) -> Experiment:
+    """The same job with an empty folder for what it compiles."""
+    return Experiment(
+        "Does the same job start when its extensions are compiled into an empty folder?",
+        {"env": {"TORCH_EXTENSIONS_DIR": FRESH}},
+        {
+            ID: "it does: nobody had to wait for a lock there",
+            "slow_rank": "it fails as before: the rank is late for another reason",
+            "timeout_too_short": "it fails as before: compiling takes longer than the limit",
+        },
+        {ID: "works", "slow_rank": "same", "timeout_too_short": "same"},
+    )
+
+
+CHECK = Check(
+    ID,
+    reads=("software.torch.locks",),
+    look=_look,
+    fine="No lock file lies in the folder of torch's extensions.",
+    next=experiment,
+)
