@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ncclkit import evidence, outcomes, pretended, probe, subject
+from ncclkit import evidence, outcomes, probe, subject
 from ncclkit.case import Case
 from ncclkit.diagnose import Diagnosis, diagnose
-from ncclkit.model import Advice, Experiment, Finding, NcclkitError
+from ncclkit.looks import LOOKS, Asked
+from ncclkit.model import Advice, Finding, NcclkitError
 from ncclkit.outcomes import Arm
 from ncclkit.runs import Plan, changed
 from ncclkit.trials import FOLDER, NAME, Trial, keep, trials
@@ -49,12 +50,13 @@ async def check(
     assert experiment is not None
     started, room = time.monotonic(), _room(case, finding.cause)
     if "look" in experiment.plan:
-        return await _look(case, finding, experiment, room)
+        return await _look(Asked(case, room, verdict, finding, experiment, python, on_record))
     before, name = await _subject(case, verdict, room, python, deadline, on_record)
-    after = await _run(room, changed(before.run.plan, experiment.plan), on_record)
-    seen, usable = outcomes.observed(before, after, experiment), bool(name) or outcomes.comparable(before, finding)
-    moves = dict.fromkeys(experiment.expects, "open")
-    if usable:
+    usable = bool(name) or outcomes.comparable(before, finding)
+    moves, seen, after = dict.fromkeys(experiment.expects, "open"), "nothing", None
+    if usable:  # a stand-in that does not fail as the job did is not worth another run
+        after = await _run(room, changed(before.run.plan, experiment.plan), on_record)
+        seen = outcomes.observed(before, after, experiment)
         moves = outcomes.verdicts(experiment, before, after) | outcomes.shown(verdict, before, after)
     return _kept(
         case,
@@ -230,20 +232,16 @@ async def _run(room: Case, plan: Plan, on_record: OnRecord) -> Arm:
     return Arm(run, diagnose(room))
 
 
-async def _look(case: Case, finding: Finding, experiment: Experiment, room: Case) -> Trial:
-    """Test the connections between the hosts of the last run, and ask what that says alone."""
+async def _look(asked: Asked) -> Trial:
+    """Look, without any rank of the job, and ask what that says alone."""
+    case, finding, experiment, room = asked.case, asked.finding, asked.experiment, asked.room
     started, room.facts = time.monotonic(), []
-    await pretended.again(case, room)
-    verdict = diagnose(room)
-    seen = {row.cause: str(row.verdict) for row in (*verdict.findings, *verdict.clear)}
-    read = {cause: outcomes.fits(seen.get(cause), expected) for cause, expected in experiment.expects.items()}
-    moves, shown = outcomes.alone(read), seen.get(finding.cause, "nothing")
-    told = next((f" {row.say}" for row in verdict.findings if row.cause == finding.cause), "")
-    say = outcomes.answer(finding, experiment, shown, moves, usable=True) + told
+    seen = await LOOKS[experiment.plan["look"]](asked)
+    say = outcomes.answer(finding, experiment, seen.shown, seen.moves, seen.usable)
+    say = f"{say} {seen.told}".rstrip() if seen.usable else say
     took, change, about = round(time.monotonic() - started, 1), dict(experiment.plan), _about(case)
-    trial = Trial(
-        "check", finding.cause, experiment.question, change, None, None, shown, moves, say, took, _folder(room), about
-    )
+    what, question, none = finding.cause, experiment.question, None
+    trial = Trial("check", what, question, change, none, none, seen.shown, seen.moves, say, took, _folder(room), about)
     return _kept(case, trial)
 
 
@@ -279,11 +277,11 @@ def _remedy_words(finding: Finding) -> str:
     return advice.do if advice else f"the job does right what {finding.cause} names"
 
 
-def _both(before: Arm, after: Arm) -> dict[str, Any]:
+def _both(before: Arm, after: Arm | None) -> dict[str, Any]:
     """Of a trial what the two runs say."""
-    said = (before.diagnosis.headline, after.diagnosis.headline)
-    runs = {"before": before.run, "after": after.run}
-    return runs | {"cause_before": before.cause, "cause_after": after.cause, "said": said}
+    said = (before.diagnosis.headline, after.diagnosis.headline if after else "")
+    runs = {"before": before.run, "after": after.run if after else None}
+    return runs | {"cause_before": before.cause, "cause_after": after.cause if after else "", "said": said}
 
 
 def _folder(room: Case) -> Path:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ncclkit.diagnose import Diagnosis
-from ncclkit.model import MOVES, OUTCOMES, Experiment, Finding
+from ncclkit.evidence.jobs.granted import grant
+from ncclkit.model import MOVES, OUTCOMES, Event, Experiment, Finding
 from ncclkit.runs import Run
 
 FASTER = 1.5
@@ -38,9 +40,46 @@ def comparable(subject: Arm, finding: Finding) -> bool:
     return finding.cause in {f.cause for f in subject.diagnosis.findings if not f.strength == "possible"}
 
 
-def fits(seen: str | None, expected: str) -> str:
-    """One of `MOVES` for a verdict that was read again; None where it could not be read."""
-    return "open" if seen is None else "supported" if seen == expected else "refuted"
+def read(experiment: Experiment, seen: Mapping[str, str]) -> dict[str, str]:
+    """One of `MOVES` for each cause of an experiment that only looks; `seen`: cause → ``found`` or ``clear``."""
+    fits = {True: "supported", False: "refuted"}
+    asked = experiment.expects.items()
+    return {cause: fits[seen[cause] == word] if cause in seen else "open" for cause, word in asked}
+
+
+def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
+    """cause → ``found`` where a host refused what the job needs, ``clear`` where all hosts granted all of it.
+
+    hosts: how many were asked; what was not settled somewhere is not in the answer, unless it was refused elsewhere.
+    """
+    tried = [grant(event.data) for event in events]
+    seen = {}
+    for cause in {one.cause for one in tried}:
+        short = [one.short for one in tried if one.cause == cause]
+        answers = Counter(one.what for one in tried if one.cause == cause)
+        if True in short:
+            seen[cause] = "found"
+        elif None not in short and min(answers.values()) >= hosts:
+            seen[cause] = "clear"
+    return seen
+
+
+def limited(read: Mapping[str, str], verdict: Diagnosis, here: bool | None, failed: bool) -> dict[str, str]:
+    """What a look at limits says of each suspect; here: whether the job ran where it was made, None: nobody knows.
+
+    Many limits that are too low are never hit.  So where a job failed, a refusal proves a limit only if it is the only
+    one and the job itself speaks of it; and what is granted now takes nothing back of what the job met then.
+    """
+    lines = {f.cause for f in verdict.findings if any(isinstance(piece, Event) for piece in f.evidence)}
+    firm = {f.cause for f in verdict.findings if f.cause in lines and f.strength != "possible"}
+    alone = [*read.values()].count("supported") == 1
+
+    def move(cause: str) -> str:
+        if read[cause] == "supported" and here is not False:
+            return "proven" if here and (not failed or (alone and cause in lines)) else "supported"
+        return "refuted" if read[cause] == "refuted" and here and cause not in firm else "open"
+
+    return {cause: move(cause) for cause in read}
 
 
 def observed(before: Arm, after: Arm, experiment: Experiment | None) -> str:
@@ -64,7 +103,9 @@ def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
     named = proven(after)
     same = not after.well and after.cause == before.cause
     faster = after.well and _gain(before.run, after.run) >= FASTER
-    seen = {"works": after.well, "faster": faster, "same": same, "other": not after.well and not same}
+    other = not after.well and not same
+    known = {finding.cause for finding in before.diagnosis.findings} | experiment.expects.keys()
+    seen = {"works": after.well, "faster": faster, "same": same, "other": other, "fails": not after.well}
     suspects = named & experiment.expects.keys()
 
     def judged(cause: str, word: str) -> str:
@@ -75,6 +116,8 @@ def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
     asked = experiment.plan.get("env", {})
     if seen["other"] and not suspects and asked and all(name.startswith(TELLING) for name in asked):
         return dict.fromkeys(experiment.expects, "open")  # asking broke the job itself: DETAIL crashes torch 2.13's DDP
+    if "backend" in experiment.plan and not after.well and after.cause not in known:
+        return dict.fromkeys(experiment.expects, "open")  # the other backend has a trouble of its own
     return alone({cause: judged(cause, word) for cause, word in experiment.expects.items()})
 
 
@@ -97,6 +140,12 @@ def alone(moves: Mapping[str, str]) -> dict[str, str]:
 
 def answer(finding: Finding, experiment: Experiment, seen: str, moves: Mapping[str, str], usable: bool) -> str:
     """The experiment, what was seen and what follows, in two sentences."""
+    if not usable and "look" in experiment.plan:
+        hosts = ", ".join(map(str, finding.culprits.get("hosts", ()))) or "other hosts"
+        return (
+            f"That job ran on {hosts}, so what this machine grants tells nothing of {finding.cause}; make this "
+            "experiment there."
+        )
     if not usable:
         return (
             "The small job that stood in for yours did not fail as yours did, so this tells nothing of "

@@ -52,6 +52,31 @@ def descriptors(ranks: int, channels: int = 16, sockets_per_channel: int = 2, ot
     )
 
 
+SEGMENT = (4 << 20) + 640 * 120 * 8 * 8 + 512 * 8 * 16 * 8 + 4096
+"""Bytes of NCCL's buffers for one direction between two ranks on one channel: Simple, LL128, LL and their counters.
+
+It is the "shared memory segment … (size 9637888)" of NCCL's own message.
+"""
+
+
+def shared_memory(ranks: int, channels: int = 4) -> Budget:
+    """Bytes of /dev/shm that the ranks of one host need where none copies directly: each sends in a ring and a tree."""
+    value = ranks * 2 * channels * SEGMENT
+    words = f"{ranks} ranks x 2 peers x {channels} channels x {_bytes(SEGMENT)} = {_bytes(value)}."
+    return Budget(value, "bytes", words)
+
+
+def locked_memory(channels: int = 16) -> Budget:
+    """Bytes that one rank locks for a network card without GPUDirect: two peers in a ring, four in trees."""
+    value = 6 * channels * SEGMENT
+    return Budget(value, "bytes", f"6 connections x {channels} channels x {_bytes(SEGMENT)} = {_bytes(value)}.")
+
+
+def threads(ranks: int, each: int = 128) -> Budget:
+    """Threads that the ranks of one host run: OpenMP, CUDA, NCCL, autograd, and the workers of each with theirs."""
+    return Budget(ranks * each, "threads", f"{ranks} ranks x {each} threads = {ranks * each}.")
+
+
 def host_memory(
     dataset: float, ranks: int, workers_per_rank: int, prefetch: int, batch: float, shared: bool = False
 ) -> Budget:

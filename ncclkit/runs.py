@@ -39,6 +39,17 @@ class Plan:
 
 SMALL = "8,64,512,4096,32768,262144"
 """Message sizes in bytes of a live test that only asks whether it works."""
+WORDS = frozenset({"env", "unset", "ranks", "timeout", "restarts", "ladder", "minimal", "mend", "hosts", "backend"})
+"""In which a change is said; see `changed`."""
+LARGEST = 16 << 20
+"""Bytes of the largest message that the live test sends over gloo in a run that was made for NCCL."""
+ON_GPUS = {
+    "stories.recbole": "RecBole starts its process group with NCCL, by name",
+    "gpu_memory_full": "it fills a GPU",
+    "tables_on_gpu_0": "it fills a GPU",
+    "long_first_step": "it is about work that waits on a GPU",
+}
+"""Jobs and faults of the lab of which nothing is left without GPUs, and why."""
 
 
 def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
@@ -47,9 +58,11 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     ``env``: variables to set; ``unset``: variables to take away; ``ranks``: how many; ``timeout``: the factor by which
     collectives may take longer; ``restarts``: how often torchrun starts the job again; ``ladder``: first each rank
     alone and every pair; ``minimal``: the live test in place of the job, with the same ranks and variables; ``mend``:
-    the cause whose bug the job of the lab does in the right way.  Raises NcclkitError for any other word.
+    the cause whose bug the job of the lab does in the right way; ``hosts``: on how many pretended hosts, where it had
+    several; ``backend``: ``gloo``, the same ranks, variables and order of calls in the hosts' memory, without NCCL and
+    GPUs.  Raises NcclkitError for any other word, and for a job that has no such run.
     """
-    strange = sorted(change.keys() - {"env", "unset", "ranks", "timeout", "restarts", "ladder", "minimal", "mend"})
+    strange = sorted(change.keys() - WORDS)
     if strange:
         raise NcclkitError(
             f"A small job cannot be changed by {strange[0]!r}; see `ncclkit.runs.changed` for the words."
@@ -59,6 +72,8 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     if change.get("minimal") and (argv[0] != "collective" or "--fault" in argv):
         argv = ["collective", "--backend", plan.backend, "--sizes", SMALL]
     argv = [*_without(argv, "--timeout"), "--timeout", f"{limit:g}"]
+    if "backend" in change:
+        plan, argv = _over(str(change["backend"]), plan, argv)
     if change.get("ladder") and argv[0] == "collective" and "--ladder" not in argv:
         argv.append("--ladder")
     if "mend" in change and ("--fault" in argv or argv[0] != "collective"):
@@ -73,7 +88,24 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
         env=env,
         unset=tuple(sorted({*plan.unset, *gone} - env.keys())),
         restarts=int(change.get("restarts", plan.restarts)),
+        net=dict(plan.net, hosts=int(change["hosts"])) if plan.net and "hosts" in change else plan.net,
     )
+
+
+def _over(backend: str, plan: Plan, argv: list[str]) -> tuple[Plan, list[str]]:
+    """The plan and its words for this backend, with no message that would take it too long."""
+    if backend != "gloo" or plan.backend != "nccl":
+        other = f"one over {plan.backend} over {backend}"
+        raise NcclkitError(f"A small job over NCCL can be repeated over gloo, but not {other}.")
+    why = next((why for what, why in ON_GPUS.items() if what in (argv[0], _option(argv, "--fault", ""))), "")
+    if why:
+        raise NcclkitError(f"{plan.name} cannot be repeated over gloo: {why}.")
+    argv = [*_without(argv, "--backend"), "--backend", backend]
+    if "--sizes" in argv:
+        few = {min(int(size), LARGEST): None for size in _option(argv, "--sizes", "").split(",")}
+        argv = [*_without(argv, "--sizes"), "--sizes", ",".join(map(str, few))]
+    sizes = tuple(dict.fromkeys(min(size, LARGEST) for size in plan.sizes))
+    return replace(plan, backend=backend, sizes=sizes), argv
 
 
 def _option(argv: list[str], name: str, default: str) -> str:

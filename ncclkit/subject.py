@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import socket
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ncclkit import probe, storage
+from ncclkit import connect, planner, probe, storage
 from ncclkit.agent.facts import redact
 from ncclkit.case import Case
-from ncclkit.model import from_dict
+from ncclkit.evidence.jobs.granted import THINGS
+from ncclkit.launch import slurm
+from ncclkit.model import Finding, from_dict
 from ncclkit.runs import Plan, Run
 
 
@@ -30,6 +34,42 @@ def variables(case: Case) -> dict[str, str]:
     """What the logs of a job say that was set for NCCL, but for files and where to write."""
     told = {str(e.data.get("name")): str(e.data.get("value")) for e in case.of("nccl.env")}
     return {name: value for name, value in told.items() if "FILE" not in name and not name.startswith("NCCL_DEBUG")}
+
+
+def here(case: Case, run: Run | None, finding: Finding) -> bool | None:
+    """Whether what a finding speaks of happened on this machine, or this allocation; None where nobody says.
+
+    run: the last run of the case that was ours.
+    """
+    if run and (run.plan.net or slurm.nodes() > 1):
+        return True
+    hosts = {*finding.culprits.get("hosts", ()), *(getattr(piece, "host", "") for piece in finding.evidence)} - {""}
+    named = {str(host).partition(".")[0] for host in hosts}
+    return socket.gethostname().partition(".")[0] in named if named else True if run else None
+
+
+def needs(case: Case, run: Run | None, job: Mapping[str, Any], causes: Container[str]) -> dict[str, Any]:
+    """What a job needs of each machine, for these causes: what the agent can try → how much of it, and ``hosts``.
+
+    run: the last run of the case that was ours; job: what the evidence says of any other (`evidence.job`).
+    """
+    gpus = case.fact("gpu.count")
+    ranks = max(2, run.plan.ranks if run else job.get("ranks") or (gpus if isinstance(gpus, int) else 2))
+    hosts = max(1, slurm.nodes(), int(run.plan.net.get("hosts", 1)) if run else len(job.get("hosts") or ()))
+    local = -(-ranks // hosts)
+    told = {**os.environ, **(run.plan.env if run else {})}
+    port, name = told.get("MASTER_PORT", ""), told.get("MASTER_ADDR", "")
+    bound = [event.data.get("port") for event in case.latest().of("store.bind")]
+    lost = [str(event.data.get("host") or "") for event in case.latest().of("store.resolve")]
+    every = {
+        "descriptors": int(planner.descriptors(ranks).value),
+        "threads": int(planner.threads(local).value),
+        "shm": int(planner.shared_memory(local).value),
+        "memlock": int(planner.locked_memory().value),
+        "port": next((one for one in bound if isinstance(one, int)), int(port) if port.isdigit() else connect.PORT),
+        "names": list(dict.fromkeys(["", *filter(None, [name, *lost[:1]])])),
+    }
+    return {what: need for what, need in every.items() if THINGS[what][0] in causes} | {"hosts": hosts}
 
 
 def _replanned(value: Mapping[str, Any], python: str | None) -> Plan:

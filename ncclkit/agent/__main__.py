@@ -6,7 +6,7 @@ import sys
 
 from . import stories, wire
 
-VERBS = ("facts", "record", "collective", "train", "guard", "node", "attach", "connect", "hosts")
+VERBS = ("facts", "record", "collective", "train", "guard", "node", "attach", "connect", "hosts", "limits")
 STORIES = tuple("stories." + module.name for module in pkgutil.iter_modules(stories.__path__))
 
 
@@ -40,7 +40,7 @@ def _attach(folder, pids):
 
     ranks = processes.ranks(pids or list(processes.parents()))
     wire.send("ranks", ranks={str(rank): attach.look(pid) for rank, pid in ranks.items()})
-    for problem in attach.collect(folder, ranks, ours=False):
+    for problem in attach.join(folder, ranks) if ranks else ():
         wire.send("problem", say=problem)
     return 0 if ranks else 1
 

@@ -23,6 +23,45 @@ def minimal(question: str, works: Mapping[str, str], fails: Mapping[str, str], *
     return Experiment(question, {"minimal": True, **more}, {**works, **fails}, expects)
 
 
+def over_gloo(case: Case, question: str, works: Mapping[str, str], fails: Mapping[str, str]) -> tuple[Experiment, ...]:
+    """The same job without NCCL and GPUs: what still fails is the program's own; nothing where it had none of them.
+
+    works, fails: cause → in words what is seen if it is the one.
+    """
+    if any(event.data.get("phase") == "plan" and event.data.get("backend") == "gloo" for event in case.events):
+        return ()
+    expects = dict.fromkeys(works, "works") | dict.fromkeys(fails, "fails")
+    return (Experiment(question, {"backend": "gloo"}, {**works, **fails}, expects),)
+
+
+def unasked(case: Case, *ways: Experiment) -> Experiment:
+    """The first of these experiments that was not made on the last run yet; the last one where all were."""
+    asked = {event.data.get("question") for event in case.of("experiment.check")}
+    return next((way for way in ways if way.question not in asked), ways[-1])
+
+
+LIMITS = {
+    "fd_limit": "fewer open files or threads are granted than the ranks need",
+    "shm_too_small": "less of /dev/shm is granted than the ranks of a host share",
+    "memlock_limit": "less memory may be locked than a network card's buffers take",
+    "port_in_use": "the rendezvous port cannot be opened, or somebody else answers there",
+    "hostname_resolution": "a name leads nowhere, or astray",
+}
+"""Cause → what is seen where the machine itself is tried, if it is the one."""
+
+
+def limits(question: str, *causes: str) -> Experiment:
+    """Whether the machine grants what the job needs: tried without any rank, and given back at once."""
+    predicts = {cause: LIMITS[cause] for cause in causes}
+    return Experiment(question, {"look": "limits"}, predicts, dict.fromkeys(predicts, "found"))
+
+
+def machine() -> Experiment:
+    """The limits that any job meets on a machine by itself."""
+    question = "Does this machine grant the shared memory, open files and threads that the ranks need?"
+    return limits(question, "fd_limit", "shm_too_small")
+
+
 def recorded(question: str, predicts: Mapping[str, str]) -> Experiment:
     """The same job once more with its last calls recorded, which names the one of these causes that it shows."""
     return Experiment(question, {"env": RECORDED}, dict(predicts), dict.fromkeys(predicts, "named"))

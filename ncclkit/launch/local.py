@@ -44,17 +44,10 @@ async def run(
     agent = await asyncio.to_thread(pack, folder)
     torchrun = [
         python,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--local-addr",
-        "127.0.0.1",
-        "--nproc-per-node",
-        str(ranks),
-        *(("--max-restarts", str(restarts)) if restarts else ()),
-        str(agent),
+        *f"-m torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node {ranks}".split(),
     ]
-    return await guarded([*torchrun, *argv], env, deadline, folder, python, on_record, unset)
+    torchrun += ["--max-restarts", str(restarts)] if restarts else []
+    return await guarded([*torchrun, str(agent), *argv], env, deadline, folder, python, on_record, unset)
 
 
 async def facts(

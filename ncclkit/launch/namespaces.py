@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,25 +70,13 @@ def possible(records: Sequence[Record], folder: Path) -> None:
     log = folder / "launcher.log"
     said = log.read_text(errors="replace") if log.exists() else ""
     if PREFIX in said and any(record["kind"] == "end" and record.get("exitcode") == CANNOT for record in records):
-        raise Impossible(_sentence(said))
+        why = next(
+            (line.partition(PREFIX)[2] for line in said.splitlines() if line.startswith(PREFIX)), "no reason given"
+        )
+        raise Impossible(f"Hosts cannot be pretended on this machine ({why}); try as root, with iproute2 installed.")
 
 
 def within(python: str, folder: Path, made: networks.Hosts, wait: float = 0.0) -> list[str]:
     """The start of a command that makes the hosts; a further command runs beside them and may enter them."""
     write(folder / "hosts.json", json.dumps({"folder": str(folder), "wait": wait, "hosts": made}, indent=1))
     return [python, str(folder / "agent.pyz"), "hosts", str(folder / "hosts.json")]
-
-
-def _sentence(log: str) -> str:
-    why = next((line.partition(PREFIX)[2] for line in log.splitlines() if line.startswith(PREFIX)), "no reason given")
-    return f"Hosts cannot be pretended on this machine ({why}); try as root, with iproute2 installed."
-
-
-def why_not() -> str:
-    """Why hosts cannot be pretended on this machine, in one sentence; empty where they can.  Takes about a second."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        pack(folder)
-        command = [*within(sys.executable, folder, networks.sound()), "true"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    return _sentence(done.stderr) if done.returncode else ""

@@ -25,6 +25,12 @@ def nodes() -> int:
     return int(os.environ.get("SLURM_JOB_NUM_NODES", "0")) if os.environ.get("SLURM_JOB_ID") else 0
 
 
+def each() -> list[str]:
+    """The words before a command that every node of the allocation runs once."""
+    count = ["--nodes", str(nodes()), "--ntasks-per-node", "1"]
+    return ["srun", "--overlap", *count, "--wait=0", "--cpu-bind=none"]
+
+
 async def run(
     argv: Sequence[str],
     ranks: int,
@@ -50,8 +56,7 @@ async def run(
     agent = await asyncio.to_thread(pack, folder)
     head, port = await _head(), 20000 + int(os.environ["SLURM_JOB_ID"]) % 20000
     # beside the step that a notebook may run in, and on all of a node's cores
-    srun = ["srun", "--overlap", "--cpu-bind=none", "--nodes", str(count), "--ntasks-per-node", "1"]
-    srun += ["--wait=15", "--unbuffered"]
+    srun = f"srun --overlap --cpu-bind=none --nodes {count} --ntasks-per-node 1 --wait=15 --unbuffered".split()
     own = (
         deadline - 10 if deadline > 30 else deadline / 2
     )  # each node looks at its own ranks before the whole run is ended
@@ -71,18 +76,9 @@ async def facts(
     labelled = [f"{label}={path}" for label, path in (paths or {}).items()]
     # a file a node, as on one pipe long records of many nodes would tear; without CPU binding, else it were a fact
     output = f"--output={str(folder).replace('%', '%%')}/facts-node%n.jsonl"
-    srun = [
-        "srun",
-        "--overlap",
-        "--nodes",
-        str(nodes()),
-        "--ntasks-per-node",
-        "1",
-        "--wait=0",
-        "--cpu-bind=none",
-        output,
-    ]
-    await guarded([*srun, python, str(agent), "facts", *labelled], {}, deadline, folder, python, lambda record: None)
+    await guarded(
+        [*each(), output, python, str(agent), "facts", *labelled], {}, deadline, folder, python, lambda record: None
+    )
     return await asyncio.to_thread(collected, folder, await names())
 
 

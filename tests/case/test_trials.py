@@ -184,6 +184,8 @@ def test_a_suspect_that_the_recorded_repetition_proves_is_shown() -> None:
         (replace(TRAIN, env={"A": "1", "B": "2"}), {"unset": ["A", "C"], "env": {"D": "3"}}, {},
          {"env": {"B": "2", "D": "3"}, "unset": ("A", "C")}),
         (TRAIN, {"ranks": 2, "restarts": 1}, {}, {"ranks": 2, "restarts": 1}),
+        (TRAIN, {"hosts": 1}, {}, {"net": {}}),
+        (replace(TRAIN, net={"hosts": 2, "wrong": "older"}), {"hosts": 1}, {}, {"net": {"hosts": 1, "wrong": "older"}}),
     ],
 )  # fmt: skip
 def test_changes(plan: Plan, change: dict, argv: dict, rest: dict) -> None:

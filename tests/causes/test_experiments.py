@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ncclkit.case import Case
 from ncclkit.causes import catalogue
-from ncclkit.model import OUTCOMES, Experiment, Finding
+from ncclkit.causes._experiments import LIMITS
+from ncclkit.evidence.jobs.granted import THINGS
+from ncclkit.looks import LOOKS
+from ncclkit.model import OUTCOMES, Event, Experiment, Finding
 from ncclkit.runs import Plan, changed
 from tests.causes.specimens import FOLDERS, judged, name
 
-PLAN = Plan("small", ("train", "--backend", "gloo", "--timeout", "8"), 4, "gloo", "python", 60.0, {"NCCL_ALGO": "Ring"})
+PLAN = Plan("small", ("train", "--backend", "nccl", "--timeout", "8"), 4, "nccl", "python", 60.0, {"NCCL_ALGO": "Ring"})
+PLAN = replace(PLAN, net={"hosts": 2, "wrong": ""})
 ITSELF = {"named", "found", "clear"}
 """Outcomes that speak of each cause by itself: two causes that expect the same one are told apart all the same."""
 ASKED = {name: module.experiment for name, module in catalogue().items()}
@@ -25,23 +31,48 @@ def sound(cause: str, experiment: Experiment) -> None:
     assert cause in expects and set(expects.values()) <= OUTCOMES.keys()
     assert len(expects) > 1 and (len(set(expects.values())) > 1 or set(expects.values()) <= ITSELF)
     if "look" in experiment.plan:
-        assert experiment.plan["look"] in ("facts", "connect") and len(experiment.plan) == 1
+        assert experiment.plan["look"] in LOOKS and len(experiment.plan) == 1
         assert set(expects.values()) <= {"found", "clear"}
     else:
         assert changed(PLAN, experiment.plan) != PLAN, "something is changed"
         assert not set(expects.values()) & {"found", "clear"}
 
 
+def every(cause: str, *told: Event) -> Iterator[Experiment]:
+    """The experiments of a cause, one after the other, as each of them tells nothing."""
+    case, seen = Case(), set()
+    case.events = list(told)
+    while (experiment := ASKED[cause](case)).question not in seen:
+        yield experiment
+        seen.add(experiment.question)
+        case.events.append(Event("experiment.check", "", data={"question": experiment.question}))
+
+
 @pytest.mark.parametrize("cause", ASKED)
 def test_a_run_that_fails_again_proves_nothing(cause: str) -> None:
     """Many things fail in the same way; only what helps, or what a recording names, is proof."""
-    expects = [*ASKED[cause](Case()).expects.values()]
-    assert expects.count("same") != 1
+    for experiment in every(cause):
+        expects = [*experiment.expects.values()]
+        assert expects.count("same") != 1 and expects.count("fails") != 1
 
 
 @pytest.mark.parametrize("cause", ASKED)
 def test_an_experiment_without_evidence(cause: str) -> None:
-    sound(cause, ASKED[cause](Case()))
+    for experiment in every(cause):
+        sound(cause, experiment)
+
+
+def test_limits_are_tried_before_a_job_is_run_again() -> None:
+    plans = {cause: [list(experiment.plan.values()) for experiment in every(cause)] for cause in LIMITS}
+    assert all(first == ["limits"] and len(more) == 1 for first, *more in plans.values())
+    assert LIMITS.keys() == {cause for cause, _ in THINGS.values()}
+
+
+@pytest.mark.parametrize("cause", ["nccl_bug", "p2p_broken", "cuda_error"])
+def test_a_job_without_nccl_is_not_asked_to_do_without_it(cause: str) -> None:
+    ran = [Event("worker.phase", "", data={"phase": "plan", "backend": name}) for name in ("nccl", "gloo")]
+    asked = [["backend" in experiment.plan for experiment in every(cause, event)] for event in ran]
+    assert asked[0].count(True) == 1 and len(asked[1]) == 1 and True not in asked[1]
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name)

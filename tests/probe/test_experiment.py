@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from ncclkit import evidence, experiment, faults, probe, subject
+from ncclkit import evidence, experiment, faults, outcomes, probe, subject
+from ncclkit.agent.__main__ import STORIES
 from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.model import Event, NcclkitError
-from ncclkit.runs import changed
+from ncclkit.causes import nccl_bug
+from ncclkit.diagnose import Diagnosis, diagnose
+from ncclkit.model import Event, NcclkitError, found
+from ncclkit.outcomes import Arm
+from ncclkit.runs import LARGEST, ON_GPUS, Plan, Run, changed
 
 FOREIGN = (
     "node-1:10:20 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth97\n"
@@ -81,3 +87,71 @@ def test_what_cannot_be_asked_is_one_sentence(raised: Case, tmp_path: Path) -> N
     loose.events = [Event("python.exception", "ValueError: x", "rank0.log", 3, rank=0, data={"type": "ValueError"})]
     with pytest.raises(NcclkitError, match="needs a person: Fix the error"):
         asyncio.run(experiment.fix(loose))
+
+
+NCCL = Plan("train", ("train", "--backend", "nccl", "--timeout", "8"), 2, "nccl", sys.executable, 60.0)
+GID = "node-1:7000:7040 [0] transport/net_ib.cc:300 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid"
+
+
+def over_nccl(folder: Path, fault: str) -> Case:
+    """A case whose last run was over NCCL, and failed as it does where NCCL 2.23 meets a GID table with holes."""
+    case = Case.open(folder)
+    run = case.new_run("train")
+    plan = replace(NCCL, argv=(*NCCL.argv, "--fault", fault, "--at", "0"))
+    told = {"plan.json": json.dumps(asdict(plan)), "status.json": '{"reason": "failed", "exitcode": 1}'}
+    for name, text in (told | {"rank0.log": f"NCCL version 2.23.4+cuda12.6\n{GID} argument\n"}).items():
+        (run / name).write_text(text)
+    return case.add(evidence.read([run]).events).save()
+
+
+def test_what_fails_over_gloo_too_is_not_the_fault_of_nccl(tmp_path: Path) -> None:
+    case = over_nccl(tmp_path / "case", "rank_raises")
+    trial = asyncio.run(experiment.check(case, "nccl_bug"))
+    assert trial.change == {"backend": "gloo"} and trial.after is not None
+    assert trial.after.plan.backend == "gloo" and trial.cause_after == "rank_exception"
+    assert trial.verdicts["nccl_bug"] == trial.verdicts["p2p_broken"] == "refuted"
+    assert trial.verdicts["rank_exception"] == trial.verdicts["framework_bug"] == "supported"
+    asked = nccl_bug.experiment(case.latest())
+    assert asked.plan == {"minimal": True}  # the next question is another one
+
+
+def arm(cause: str, reason: str = "failed") -> Arm:
+    findings = (found(cause, "likely", "so", [Event("x", "y")]),) if cause else ()
+    return Arm(Run(NCCL, Path("1-train"), reason, 1.0), Diagnosis(findings))
+
+
+@pytest.mark.parametrize(
+    ("after", "moves"),
+    [
+        (arm("", "done"), ("supported", "supported", "refuted", "refuted")),
+        (arm("rank_exception"), ("refuted", "refuted", "supported", "supported")),
+        (arm("nccl_bug"), ("refuted", "refuted", "supported", "supported")),
+        (arm("timeout_too_short"), ("open",) * 4),  # a trouble of gloo's own says nothing
+        (arm(""), ("open",) * 4),
+    ],
+)
+def test_what_a_run_over_gloo_says(after: Arm, moves: tuple[str, ...]) -> None:
+    asked = nccl_bug.experiment(Case())
+    assert tuple(outcomes.verdicts(asked, arm("nccl_bug"), after).values()) == moves
+
+
+@pytest.mark.parametrize("job", ["train", "collective", *STORIES])
+def test_every_job_runs_over_gloo_or_says_why_not(job: str) -> None:
+    plan = replace(NCCL, argv=(job, *NCCL.argv[1:]), env={"NCCL_ALGO": "Ring"})
+    if job in ON_GPUS:
+        with pytest.raises(NcclkitError, match=r"cannot be repeated over gloo: \w"):
+            changed(plan, {"backend": "gloo"})
+    else:
+        argv = (job, "--timeout", "8", "--backend", "gloo")
+        assert changed(plan, {"backend": "gloo"}) == replace(plan, argv=argv, backend="gloo")
+
+
+def test_over_gloo_large_messages_are_left_out_and_the_rest_stays() -> None:
+    live = replace(
+        NCCL, argv=("collective", "--backend", "nccl", "--sizes", "8,33554432,268435456"), sizes=(8, 1 << 28)
+    )
+    new = changed(live, {"backend": "gloo", "ranks": 4})
+    assert new.argv[-2:] == ("--sizes", f"8,{LARGEST}") and new.sizes == (8, LARGEST) and new.ranks == 4
+    for plan, backend in ((new, "gloo"), (live, "mpi")):
+        with pytest.raises(NcclkitError, match=f"over gloo, but not one over {plan.backend} over {backend}"):
+            changed(plan, {"backend": backend})

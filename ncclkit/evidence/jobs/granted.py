@@ -1,0 +1,65 @@
+"""What a host really granted of what a job needs, as `limits.tried` events; every value is looked at first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+THINGS = {
+    "descriptors": ("fd_limit", "open files"),
+    "threads": ("fd_limit", "threads"),
+    "shm": ("shm_too_small", "of /dev/shm"),
+    "memlock": ("memlock_limit", "of locked memory"),
+    "port": ("port_in_use", "the rendezvous port"),
+    "names": ("hostname_resolution", "the name"),
+}
+"""What is tried → the cause that a refusal shows, and its name in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """How far one attempt came."""
+
+    what: str
+    name: str = ""
+    """Of the host, or the number of the port."""
+    need: float = 0
+    got: float | None = None
+    """None: nobody knows, for the reason `why`."""
+    error: str = ""
+    why: str = ""
+
+    @property
+    def cause(self) -> str:
+        """The cause that a refusal shows, "" for what is not known."""
+        return THINGS.get(self.what, ("", ""))[0]
+
+    @property
+    def short(self) -> bool | None:
+        """Whether it came less far than is needed; None where that is not known."""
+        return None if self.got is None else self.got < self.need
+
+    @property
+    def say(self) -> str:
+        """The attempt in one clause: ``opened 128 of 288 open files (Too many open files)``."""
+        thing = THINGS.get(self.what, ("", self.what))[1]
+        if self.what in ("port", "names"):
+            subject = f"{thing} {self.name}"
+            state = {None: "was not settled", False: "answers here", True: "does not lead here"}[self.short]
+            state = "cannot be used" if self.what == "port" and self.short else state
+        else:
+            got = "?" if self.got is None else self._amount(self.got)
+            subject, state = f"{got} of {self._amount(self.need)}", f"{thing} were granted"
+        reason = self.why if self.short is None else self.error if self.short else ""
+        return f"{subject} {state}{f' ({reason})' if reason else ''}"
+
+    def _amount(self, count: float) -> str:
+        return f"{count / 2**20:.4g} MiB" if self.what in ("shm", "memlock") else f"{count:g}"
+
+
+def grant(data: Mapping[str, Any]) -> Grant:
+    """One `limits.tried` record; values of another type than expected are left out."""
+    texts = {key: data[key] for key in ("what", "name", "error", "why") if isinstance(data.get(key), str)}
+    numbers = {key: data[key] for key in ("need", "got") if type(data.get(key)) in (int, float)}
+    return Grant(**{"what": ""} | texts | numbers)
