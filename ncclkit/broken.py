@@ -33,6 +33,10 @@ class Fault:
     """The rank that it changes where nobody names one; None: the last."""
     root: bool = False
     """Only root can do it."""
+    needs: str = ""
+    """An environment variable that has to name a file; empty: none."""
+    get: str = ""
+    """Where such a file comes from, one clause."""
 
 
 MISSING = "eth97"
@@ -128,6 +132,16 @@ FAULTS = {
             f"one rank's configuration names the interface {MISSING}, which its host does not have",
             "ifname_not_found",
             backends=_NCCL,
+        ),
+        replace(
+            _on_one(
+                "mixed_nccl",
+                "one rank loads another release of libnccl before torch's own (LD_PRELOAD)",
+                "version_mismatch",
+                backends=_NCCL,
+            ),
+            needs="NCCLKIT_OTHER_NCCL",
+            get="`pip download --no-deps nvidia-nccl-cu13==2.27.7` and unzip the wheel: nvidia/nccl/lib/libnccl.so.2",
         ),
         _on_one("port_busy", "one rank opens a store on the port where the launcher's already listens", "port_in_use"),
         _on_one("slow_disk", "one rank writes its checkpoint to storage that stands still", "disk_or_io"),
@@ -259,6 +273,16 @@ FAULTS = {
             "two hosts: what the second sends is held back to 200 Mbit/s; the job trains, slowly",
             "",
             "slow",
+        ),
+        replace(
+            _on_hosts(
+                "mixed_versions",
+                "two hosts: the second has an older release of the package that the model is built with",
+                "version_mismatch",
+                "older",
+                "node-2",
+            ),
+            job="stories.finetune",
         ),
         _on_hosts(
             "own_name_loopback",

@@ -31,6 +31,15 @@ def fault(name: str) -> Fault:
     return FAULTS[name]
 
 
+def _possible(chosen: Fault) -> Fault:
+    """The fault, where this process has what it takes; NcclkitError says what is missing."""
+    if chosen.root and os.geteuid() != 0:
+        raise NcclkitError(f"The fault {chosen.name} mounts a file system for one rank alone, which needs root.")
+    if chosen.needs and not os.path.isfile(os.environ.get(chosen.needs, "")):
+        raise NcclkitError(f"The fault {chosen.name} needs a file, named by {chosen.needs}; get one by {chosen.get}.")
+    return chosen
+
+
 async def break_it(
     case: Case,
     name: str,
@@ -50,9 +59,7 @@ async def break_it(
     group, seconds; deadline: of the whole run, seconds; live: break the live test instead of the training job.  The
     truth is kept in the run folder as ``truth.json``, out of the diagnosis' sight.
     """
-    chosen = fault(name)
-    if chosen.root and os.geteuid() != 0:
-        raise NcclkitError(f"The fault {name} mounts a file system for one rank alone, which needs root.")
+    chosen = _possible(fault(name))
     backend = "gloo" if backend == "auto" and chosen.net else backend
     base = await probe.plan(case, python=python, ranks=ranks, backend=backend, deadline=deadline)
     if base.backend not in chosen.backends:

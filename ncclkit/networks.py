@@ -19,6 +19,27 @@ ASTRAY = "10.99.0.1"
 """An address of the first host, of a network that the others are not part of."""
 SIZE = 1400
 """Bytes of the largest packet that the way between the hosts takes, where it is narrow."""
+OLD, NEW = "0.3", "0.4"
+"""Releases of the package `lowrank`, on which the job `stories.finetune` builds its model."""
+LOWRANK = '''"""Low-rank adapters: a frozen layer, and beside it two small ones that learn.  A package of the lab."""
+
+import torch
+
+__version__ = "{version}"
+
+
+class Adapted(torch.nn.Module):
+    """The layer as it is, plus a term of rank `rank`; since 0.4 that is 16, before it was 8."""
+
+    def __init__(self, layer, rank={rank}):
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = torch.nn.Linear(layer.in_features, rank, bias=False)
+        self.up = torch.nn.Linear(rank, layer.out_features, bias=False)
+
+    def forward(self, rows):
+        return self.layer(rows) + self.up(self.down(rows))
+'''
 
 
 def sound(count: int = 2) -> Hosts:
@@ -105,10 +126,49 @@ def _slow(made: Hosts) -> None:
     _last(made)["setup"].append(["tc", "qdisc", "add", "dev", name, "root", "tbf", *rate])
 
 
+def _cut(made: Hosts) -> None:
+    """Of two hosts in the middle the one swallows what the other sends to it; both reach everybody else."""
+    one, two = _middle(made)
+    local = ["ip", "rule", "add", "pref", "10", "lookup", "local"]  # so that something can stand before it
+    cut = ["ip", "rule", "add", "pref", "1", "iif", two["interface"], "from", one["address"].partition("/")[0]]
+    two["setup"] += [local, ["ip", "rule", "del", "pref", "0"], [*cut, "blackhole"]]
+
+
+def _thin(made: Hosts) -> None:
+    """Of two hosts in the middle the one lets the other send 100 bytes at a time; all other ways are wide."""
+    one, two = _middle(made)
+    way = ["ip", "route", "add", f"{two['address'].partition('/')[0]}/32", "dev", one["interface"], "window", "100"]
+    one["setup"].append(way)
+
+
+def _middle(made: Hosts) -> tuple[dict[str, Any], dict[str, Any]]:
+    every = list(made.values())
+    return every[len(every) // 2 - 1], every[len(every) // 2]
+
+
 def _own_name(made: Hosts) -> None:
     """The last host's own name leads to loopback, as installers of Debian have it."""
     name = list(made)[-1]
     made[name]["names"][name] = "127.0.1.1"
+
+
+def _older(made: Hosts) -> None:
+    """The last host has an older release of a package that the job needs: nobody updated it with the others."""
+    for host in made.values():
+        host["packages"] = _lowrank(NEW)
+    _last(made)["packages"] = _lowrank(OLD)
+
+
+def _lowrank(version: str) -> dict[str, str]:
+    """The files of a release, as pip lays them down: path → text."""
+    told = f"Metadata-Version: 2.1\nName: lowrank\nVersion: {version}\n"
+    code = LOWRANK.format(version=version, rank=8 if version == OLD else 16)
+    return {"lowrank/__init__.py": code, f"lowrank-{version}.dist-info/METADATA": told}
+
+
+def _updated(made: Hosts) -> None:
+    for host in made.values():
+        host["packages"] = _lowrank(NEW)
 
 
 def _smaller(made: Hosts) -> None:
@@ -130,8 +190,15 @@ WRONG: dict[str, Callable[[Hosts], None]] = {
     "count": _count,
     "narrow": _narrow,
     "slow": _slow,
+    "cut": _cut,
+    "thin": _thin,
     "own_name": _own_name,
+    "older": _older,
 }
 """What may be wrong with the hosts or the way between them."""
-MENDS: dict[str, Callable[[Hosts], None]] = {"network_loss": _smaller, "world_size_mismatch": _as_many}
+MENDS: dict[str, Callable[[Hosts], None]] = {
+    "network_loss": _smaller,
+    "world_size_mismatch": _as_many,
+    "version_mismatch": _updated,
+}
 """Cause → what the administrator, or whoever writes the job script, does about it; the rest is mended by variables."""

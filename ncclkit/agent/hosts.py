@@ -29,8 +29,9 @@ def main(argv):
     """``hosts PLAN [COMMAND…]``, or ``hosts --enter HOST COMMAND…`` for what such a COMMAND starts on a host.
 
     The file holds ``folder``, ``wait`` and ``hosts``: name → ``address`` (with prefix length), ``interface``, ``names``
-    (its /etc/hosts), ``port`` (words of ``ip link set`` for its end at the switch), ``setup`` (commands), ``env`` and
-    ``command``.  Without a COMMAND every host runs its own; where one fails, the others get ``wait`` seconds more.
+    (its /etc/hosts), ``port`` (words of ``ip link set`` for its end at the switch), ``setup`` (commands), ``packages``
+    (path → text, Python packages that only it has), ``env`` and ``command``.  Without a COMMAND every host runs its
+    own; where one fails, the others get ``wait`` seconds more.
     """
     if argv[0] == "--enter":
         return _enter(argv[1], argv[2:])
@@ -117,6 +118,7 @@ def _become(plan, name, line):
     for command in host.get("setup", ()):
         _run(command)
     os.environ.update(host.get("env", {}))
+    _install(os.path.join(plan["folder"], ".%s" % name), host.get("packages", {}))
     wire.send("launch", host=name, log=LOG % name)
     for fact in peer.facts():
         wire.send("fact", host=name, **fact)
@@ -130,6 +132,17 @@ def _lay(file, over, text):
         out.write(text)
     if os.path.exists(over):
         _call("mount", os.fsencode(file), over.encode(), None, BIND, None)
+
+
+def _install(folder, packages):
+    """Packages of this host alone: in a hidden folder, as they are no evidence, that its Python looks into first."""
+    for path, text in packages.items():
+        file = os.path.join(folder, path)
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(text)
+    if packages:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
 
 
 def _hear(line, who):

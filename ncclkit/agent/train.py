@@ -2,7 +2,7 @@
 
 import argparse
 
-from . import blackbox, breaks, wire
+from . import blackbox, breaks, loaded, wire
 from .breaks import checkpoint
 
 
@@ -20,7 +20,7 @@ def _train(options, rank):
     from torch.nn.parallel import DistributedDataParallel
 
     job = breaks.Job(torch, options, options.steps)
-    wire.send("phase", phase="import", rank=rank, torch=torch.__version__)
+    wire.send("phase", phase="import", rank=rank, torch=torch.__version__, loaded=loaded.versions())
     job.begin()
     wire.send("phase", phase="init", rank=rank)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).to(job.device)

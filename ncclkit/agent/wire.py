@@ -25,6 +25,11 @@ def use(fd):
     _out = fd
 
 
+def output():
+    """The file descriptor that records go to."""
+    return _out
+
+
 def send(kind, **fields):
     """Write one record, without secrets; returns False when nobody reads any more (closed pipe, full disk)."""
     record = {"ncclkit": VERSION, "kind": kind, "t": round(time.time(), 6)}

@@ -2,7 +2,8 @@
 
 What you see
     "Mismatched NCCL version detected", "Message truncated : received a bytes instead of b", "undefined symbol:
-    ncclCommRegister" at import, a crash in the first collective, or a hang on the one node that was updated.
+    ncclCommRegister" at import, a crash in the first collective, or a hang on the one node that was updated.  Other
+    packages differ as well: "params[0] in this process … appears not to match sizes" where DDP starts.
 
 Why it happens
     The ranks exchange C structs during start-up whose layout changes between releases, so all must load the same
@@ -23,12 +24,25 @@ Read more
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ncclkit.case import Case
+from ncclkit.causes._hosts import enterable
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._words import ask, failed, family, in_order, matching, messages, name_hosts, pick, ranks_in
-from ncclkit.model import Advice, Evidence, Experiment, Fact, Finding, Strength, found
+from ncclkit.causes._words import (
+    ask,
+    failed,
+    family,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    pick,
+    ranks_in,
+    unlike,
+)
+from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "version_mismatch"
 explains = (
@@ -41,7 +55,15 @@ explains = (
     "store.lost",
     "driver_too_old",
     "ifname_not_found",
+    "rank_divergence",
+    "shape_mismatch",
 )
+UNFIT = re.compile(
+    r"[^\s:]*lib(?:nccl|cud|cub|cuf|cus|cur|nv|torch|c10)[^\s:]*: cannot open shared object file"
+    r"|\S+: version `\w+[\d.]*' not found|[Vv]ersion mismatch: The cluster was started with"
+    r"|compiled with different CUDA (?:major )?versions"
+)
+"""What the dynamic loader, Ray and torchvision say of libraries and interpreters that do not fit together."""
 WHEEL = "-packages/nvidia/nccl/"
 """Part of the path of the NCCL that torch's wheel depends on."""
 
@@ -51,18 +73,23 @@ def diagnose(case: Case) -> Finding:
     went_well: list[Evidence] = [*case.of("nccl.version")]
     went_well += [e for e in case.of("c10d.error") if e.data.get("nccl_version")]
     missing = "the line 'NCCL version …' of every node (NCCL_DEBUG=VERSION)"
-    witness = ask(case, _said, _seen, _apart, _garbled, CHECK.risk)
+    witness = ask(case, _said, _seen, _loaded, _apart, _garbled, CHECK.risk)
     return witness or CHECK.otherwise(case, went_well, "One NCCL version is seen.", missing)
 
 
 def _said(case: Case) -> Finding | None:
     """NCCL's own check, or the dynamic loader."""
     lines = family(case, "version") + matching(messages(case), "Mismatched NCCL version", "undefined symbol")
+    lines += [e for e in messages(case) if e not in lines and UNFIT.search(e.text) and e.kind != "nccl.warn"]
     if not lines:
         return None
     name = next((m[1] for e in lines if (m := re.search(r"undefined symbol: ?(\w+)", e.text))), "")
     clash = name.startswith(("nccl", "pnccl"))
     say = "NCCL reports that the ranks run different NCCL versions."
+    if not name and not matching(lines, "Mismatched NCCL", "NCCL version mismatch"):
+        loader = "The process found a library missing, or of a version that does not fit the program"
+        say = f"{loader}: {_words(lines[0])}."
+        return found(ID, "likely", say, pick(lines), ranks=ranks_in(lines), hosts=name_hosts(lines), advice=_advice())
     if name:
         say = f"The process loaded a library that lacks {name}: two versions that do not fit together."
     if clash:
@@ -78,6 +105,12 @@ def _said(case: Case) -> Finding | None:
     )
 
 
+def _words(event: Event) -> str:
+    """What the loader says, without the name of the exception."""
+    said = UNFIT.search(event.text)
+    return " ".join(said[0].split())[:200] if said else ""
+
+
 def _seen(case: Case) -> Finding | None:
     """Two versions in what the ranks print."""
     printed = {str(e.data["version"]): e for e in in_order(case.of("nccl.version")) if e.data.get("version")}
@@ -87,6 +120,70 @@ def _seen(case: Case) -> Finding | None:
         return None
     say = f"The ranks of this job load different NCCL versions: {' and '.join(sorted(seen))}."
     return found(ID, "likely", say, pick(seen.values()), hosts=name_hosts(seen.values()), advice=_advice())
+
+
+def _loaded(case: Case) -> Finding | None:
+    """A package that ranks loaded in different releases, in a job that failed; the few stand first, or the older."""
+    having: dict[str, dict[str, list[Event]]] = {}
+    said = {e.rank: e for e in case.of("worker.phase") if isinstance(e.data.get("loaded"), Mapping)}
+    for event in said.values():
+        for name, version in event.data["loaded"].items():
+            having.setdefault(str(name), {}).setdefault(str(version), []).append(event)
+    apart = {name: groups for name, groups in having.items() if len(groups) > 1}
+    if not apart or not failed(case):
+        return None
+    name, groups = max(apart.items(), key=lambda item: -sum(map(len, item[1].values())))
+    odd, *others = sorted(groups.items(), key=lambda group: (len(group[1]), _numbers(group[0])))
+    where = [f"{version} on {name_ranks(ranks_in(ranks))}{_at(ranks)}" for version, ranks in (odd, *others)]
+    say = f"The ranks loaded different releases of {name}: {', '.join(where)}"
+    checked = unlike(case)
+    say += ", and DDP found their models unlike." if checked else "."
+    hosts = set(name_hosts(odd[1])) - {host for _, ranks in others for host in name_hosts(ranks)}
+    return found(
+        ID,
+        "likely" if checked or name == "nccl" else "possible",
+        say,
+        pick(odd[1][:2], *(ranks[:2] for _, ranks in others), checked[:2]),
+        ranks=ranks_in(odd[1]),
+        hosts=tuple(sorted(hosts)),
+        advice=(_one_release(name, others[-1][0]),),
+        next=_one_host() if enterable(case) else None,
+    )
+
+
+def _at(ranks: list[Event]) -> str:
+    hosts = name_hosts(ranks)
+    return f" ({hosts[0]}{_others(len(hosts) - 1)})" if hosts else ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", version))
+
+
+def _one_release(name: str, version: str) -> Advice:
+    """Update the odd ones; name and version come from outside, so only what pip itself allows becomes a command."""
+    plain = re.fullmatch(r"\w[\w.-]*", name) and re.fullmatch(r"\w[\w.+!-]*", version)
+    return Advice(
+        f"Install one release of {name} on all hosts, best by one environment or image for all of them.",
+        command=f"python -m pip install '{name}=={version}'" if plain else "",
+        why="Releases build other models, or call other collectives; the ranks then do not fit together.",
+        check=f"Every rank prints the same {name}.__version__.",
+        risk="Checkpoints that were written with the other release may not load.",
+    )
+
+
+def _one_host() -> Experiment:
+    """As many ranks where only one release lies."""
+    return Experiment(
+        "Do as many ranks build the same model on one host alone, where all of them load the same releases?",
+        {"hosts": 1},
+        {
+            ID: "they do: the hosts differ, not the ranks",
+            "rank_divergence": "they fail in the same way: the program itself differs between ranks",
+            "rank_exception": "they fail in the same way: the program is wrong on any host",
+        },
+        {ID: "works", "rank_divergence": "same", "rank_exception": "same"},
+    )
 
 
 def _apart(case: Case) -> Finding | None:
@@ -135,11 +232,14 @@ def _release(version: object) -> tuple[int, ...]:
 
 def _garbled(case: Case) -> Finding | None:
     """A message that could not be read, although the reader has an interface."""
-    lines = matching(messages(case), "is neither AF_INET", "Message truncated : received")
-    if not lines or not case.of("nccl.bootstrap"):
+    lines = matching(messages(case), "is neither AF_INET", "Message truncated : received", "wrong size: received")
+    structs = [e for e in lines if "neither" not in e.text]
+    if not structs and (not lines or not case.of("nccl.bootstrap")):
         return None
     say = "A rank received an address or message that it could not read: another rank may run another NCCL version."
-    return found(ID, "possible", say, pick(lines, case.of("nccl.version")), advice=_advice())
+    strength: Strength = "likely" if structs else "possible"  # the structs of the start grow from release to release
+    why = pick(lines, case.of("nccl.version"))
+    return found(ID, strength, say, why, ranks=ranks_in(lines), hosts=name_hosts(lines), advice=_advice())
 
 
 def _advice() -> tuple[Advice, ...]:

@@ -12,6 +12,7 @@ from ncclkit.views._action import Action
 from ncclkit.views._base import page
 from ncclkit.views._html import Html, el, fold, join, pre
 from ncclkit.views._progress import Progress
+from ncclkit.views._words import plural
 
 REDRAW = 0.15
 """Seconds between two drawings: records may come by the thousand."""
@@ -46,4 +47,5 @@ class Launching(Action, ABC):
 def trail(progress: Progress) -> Html:
     """How far each rank came, and the last lines that the launcher said."""
     said = [line for line in progress.log if line.strip(" *")]
-    return join(progress.lights(), fold(f"Last {len(said)} lines of the log", pre("\n".join(said)) if said else ""))
+    log = pre("\n".join(said)) if said else ""
+    return join(progress.lights(), fold(f"Last {plural(len(said), 'line')} of the log", log))

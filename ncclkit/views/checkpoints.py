@@ -45,7 +45,7 @@ def _rows(found: Sequence[Checkpoint], base: str) -> list[tuple[object, ...]]:
     return [
         (
             code(os.path.relpath(file.path, base)),
-            plots.size(file.bytes),
+            plots.size(file.bytes).replace(" ", "\N{NO-BREAK SPACE}"),
             join(badge(*WHOLE[file.whole]), " ", file.words),
             _position(file),
         )

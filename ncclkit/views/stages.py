@@ -12,7 +12,7 @@ from ncclkit.views._html import Html, badge, el, fit, join, table
 from ncclkit.views._words import plural
 from ncclkit.views.trials import ENDS
 
-HEAD = ("Ranks", "Asked", "Ended", "First step done after", "Memory of a rank, at most", "Loss after the last step")
+HEAD = ("Ranks", "Asked", "Ended", "First step", "Memory, at most", "Last loss")
 ROUNDING = 1e-4
 """Relative difference of two losses that the order of additions explains (float32, a few thousand terms)."""
 

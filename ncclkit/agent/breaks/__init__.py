@@ -31,11 +31,11 @@ class Job:
         self.position, self.positions = 0, []
         """The next sample, and where it was after each step; a checkpoint has to keep them."""
 
-    def begin(self):
-        """Make the process group; a fault that comes before that is done first."""
+    def begin(self, **group):
+        """Make the process group (of all ranks, or by `group`); a fault that comes before it is done first."""
         self._strike(BEFORE if self.guilty_here else {})
         bound = {"device_id": self.device} if self.options.backend == "nccl" else {}
-        self.dist.init_process_group(self.options.backend, timeout=self.timeout, **bound)
+        self.dist.init_process_group(self.options.backend, **{"timeout": self.timeout, **bound, **group})
         self._strike(BEGUN)
 
     def at(self, step):
@@ -43,6 +43,10 @@ class Job:
         if step == self.options.at:
             self._strike(TOGETHER)
             self._strike(DURING if self.guilty_here else {})
+
+    def among(self, ranks):
+        """Do what is wrong where so many ranks work together, if anything is."""
+        self._strike(AMONG if self.guilty_here and len(ranks) >= CROWD else {})
 
     def _strike(self, faults):
         if self.options.fault in faults:
@@ -77,7 +81,7 @@ def add_options(parser, faults=()):
     parser.add_argument("--folder", required=True)
     parser.add_argument("--backend", choices=("nccl", "gloo"), required=True)
     parser.add_argument("--timeout", type=float, default=30.0)
-    parser.add_argument("--fault", choices=sorted({*BEFORE, *BEGUN, *DURING, *TOGETHER, *faults}))
+    parser.add_argument("--fault", choices=sorted({*BEFORE, *BEGUN, *DURING, *TOGETHER, *AMONG, *faults}))
     parser.add_argument("--rank", type=int, help="the guilty one; 1 where a fault needs one and none is named")
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -90,8 +94,9 @@ def _by_name(*faults):
 
 
 BEFORE = _by_name(
-    limits.uneven_data, limits.few_files, limits.little_memory, limits.world_larger, limits.other_card, limits.port_busy
-)
+    limits.uneven_data, limits.few_files, limits.little_memory, limits.world_larger, limits.other_card,
+    limits.port_busy, limits.mixed_nccl,
+)  # fmt: skip
 """Faults of one rank before the process group is made."""
 
 BEGUN = {"uneven_data": limits.equal_steps}
@@ -108,3 +113,8 @@ TOGETHER = _by_name(
     calls.groups_swapped, calls.long_first_step,
 )  # fmt: skip
 """Calls of all ranks at one step, in which the guilty one differs."""
+
+CROWD = 3
+"""Ranks of a group from which on the faults of `AMONG` strike."""
+AMONG = _by_name(program.stuck_among_many, program.slow_among_many)
+"""Faults of one rank in the groups of the ladder: it does well alone and in pairs."""

@@ -6,6 +6,10 @@ Each has its right way, taken where the job is started with ``--mend CAUSE`` for
 import os
 import resource
 
+from .. import blackbox
+
+OTHER_NCCL = "NCCLKIT_OTHER_NCCL"
+"""Variable that names the library of `other_nccl`."""
 LARGE, PIECE = 512 << 20, 16 << 20
 """Bytes of the dataset of `little_memory`, and of the pieces in which a careful loader reads it."""
 
@@ -63,3 +67,12 @@ def port_busy(job):
     told = os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", "")  # with it, torch would not mind that the port is taken
     job.store = job.dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = told
+
+
+def mixed_nccl(job):
+    """This rank's host loads another libnccl before torch's own; the right way leaves that out of its environment."""
+    library = os.environ[OTHER_NCCL]
+    if job.mended("version_mismatch") or os.environ.get("LD_PRELOAD") == library:
+        return
+    os.environ["LD_PRELOAD"] = library
+    blackbox.again()  # the loader looks at the variable only when a program starts

@@ -157,3 +157,13 @@ def mute(job):
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
+
+
+def stuck_among_many(job):
+    """This rank stops for good as soon as several others want something of it at once."""
+    time.sleep(job.seconds)
+
+
+def slow_among_many(job):
+    """This rank takes its time for each call in which several others want something of it at once."""
+    time.sleep(0.5)
