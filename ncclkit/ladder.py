@@ -1,7 +1,9 @@
-"""What the ladder of the live test says: which rank is slow alone, which pair is slow, wrong or never answered.
+"""What the ladder of the live test says: which rank is slow alone, which pair is slow, wrong or never answered, and who
+is to blame where all of them together fail.
 
 A pair is measured against the other pairs that are joined the same way (NV18, PIX, SYS, another host …), so that no
-table of speeds is needed to say that one of them is not like the rest.
+table of speeds is needed to say that one of them is not like the rest.  Of ranks that fail together smaller groups
+have been tried (`narrow`).
 """
 
 from __future__ import annotations
@@ -9,46 +11,30 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ncclkit.agent.ladder import rounds
+from ncclkit import narrow
+from ncclkit.agent.together import ranks_of
 from ncclkit.bandwidth import chosen_gpus
 from ncclkit.case import Case
 from ncclkit.model import Event
+from ncclkit.rungs import SLOW, SLOW_HERE, SLOW_HOST, Group, Pair
 from ncclkit.words import ranks as named
-from ncclkit.words import start, verb
+from ncclkit.words import rate, start, verb
 
-SLOW, SLOW_HOST = 0.6, 0.25
-"""Share of what others of its kind reach, below which a pair (or a rank alone) is slow; ranks without a GPU share the
-cores with each other and with whatever else runs, so only a factor counts there."""
+SLOW_ALL = 0.25
+"""Share of what the slower kind of pairs reaches each way, below which the busbw of GPUs together is not normal."""
+LARGE = 1 << 20
+"""Bytes of a message from which on bandwidth, not latency, is what was measured."""
 HOST = "loopback"
 FEW = 3
 """With fewer pairs of a kind than this nothing is usual."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two ranks that exchanged messages while nobody disturbed them."""
-
-    a: int
-    b: int
-    way: str
-    """How they are joined: ``NV18``, ``PIX``, ``SYS`` …, ``network`` between hosts, ``loopback`` without GPUs."""
-    bandwidth: float
-    """GB/s each way, both at once."""
-    latency_us: float
-    wrong: int
-    """Bytes that arrived wrong, at both ends."""
-    usual: float | None = None
-    """Median bandwidth of the pairs joined the same way; None where there are too few."""
-    event: Event | None = None
-
-    @property
-    def slow(self) -> bool:
-        """Clearly slower than others of its kind."""
-        return self.usual is not None and self.bandwidth < (SLOW_HOST if self.way == HOST else SLOW) * self.usual
+ENDS = {"failed", "deadline"}
+NOWHERE = "a host that did not answer"
+"""Where ranks are that never said hello."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -61,6 +47,13 @@ class Ladder:
     pairs: tuple[Pair, ...] = ()
     silent: tuple[tuple[int, int], ...] = ()
     """Pairs whose round began, and that never told a result."""
+    nodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """host, real or pretended → its ranks."""
+    groups: tuple[Group, ...] = ()
+    unheard: tuple[tuple[int, ...], ...] = ()
+    """Groups that began, and never told a result."""
+    ended: str = ""
+    """How the run ended: ``done``, ``failed``, ``deadline``, ``cancelled``; empty where that is not known."""
 
     def __repr__(self) -> str:
         return self.say
@@ -69,7 +62,7 @@ class Ladder:
     def lame(self) -> tuple[int, ...]:
         """Ranks that are slow alone, compared with the others."""
         usual = statistics.median(self.alone.values()) if len(self.alone) >= FEW else 0.0
-        share = SLOW_HOST if all(pair.way == HOST for pair in self.pairs) else SLOW
+        share = SLOW_HERE if all(pair.share != SLOW for pair in self.pairs) else SLOW
         return tuple(sorted(rank for rank, speed in self.alone.items() if speed < share * usual))
 
     @property
@@ -83,25 +76,90 @@ class Ladder:
         left, found = list(self.bad), []
         while left:
             rank, count = Counter(rank for pair in left for rank in pair).most_common(1)[0]
-            if count < max(2, (self.ranks - 1) / 2):
+            met = sum(rank in (pair.a, pair.b) for pair in self.pairs) + sum(rank in pair for pair in self.silent)
+            if count < max(2, met / 2):
                 break
             found.append(rank)
             left = [pair for pair in left if rank not in pair]
         return tuple(sorted(found))
 
     @property
+    def failing(self) -> bool:
+        """Whether ranks together failed, were slow or gave wrong values, and their pairs do not say why.
+
+        Ranks that did not even start are no matter of groups: they would not start then either.
+        """
+        if NOWHERE in self.nodes:
+            return False
+        together = any(group.bad for group in self.groups if group.rung != "narrow")
+        return self.ended in ENDS or (self.ended == "done" and together and not self.bad and not self.lame)
+
+    @property
+    def narrowed(self) -> narrow.Narrowed:
+        """How far the search for whom it takes to fail has come (only where `failing`)."""
+        every = frozenset(range(self.ranks))
+        works: set[narrow.Group] = {frozenset((rank,)) for rank in self.alone}
+        works |= {frozenset((pair.a, pair.b)) for pair in self.pairs if not pair.wrong}
+        odd = [group.ranks for group in self.groups if group.rung != "narrow" and self._counts(group)]
+        works |= {frozenset(group.ranks) for group in self.groups if group.rung != "narrow"} - {*map(frozenset, odd)}
+        known = dict.fromkeys(works - {every}, False)  # what failed may be passing: it is tried anew
+        known |= {frozenset(group.ranks): self._counts(group) for group in self.tried}
+        hints = [*self.silent, *((pair.a, pair.b) for pair in self.pairs if pair.wrong), *self.unheard, *odd]
+        nodes = [*self.nodes.values()] or [tuple(every)]
+        return narrow.narrow(nodes, known, [hint for hint in hints if len(hint) < self.ranks])
+
+    def _counts(self, group: Group) -> bool:
+        """Whether a group is bad in the way that is looked for: where ranks fail, one that is merely slow is not."""
+        return bool(group.problem or group.wrong) or (group.slow and self.ended not in ENDS)
+
+    @property
+    def tried(self) -> tuple[Group, ...]:
+        """Groups that were started anew to find who is at fault."""
+        return tuple(group for group in self.groups if group.rung == "narrow")
+
+    def near(self, a: int, b: int) -> bool:
+        """Whether two ranks are on one node."""
+        return any({a, b} <= set(node) for node in self.nodes.values()) or not self.nodes
+
+    def who(self, ranks: Iterable[int]) -> str:
+        """Ranks as a reader knows them: ``rank 3``, ``rank 3 on node-2``, ``node-2 (ranks 4-7)``."""
+        told, left = [], set(ranks)
+        if len(self.nodes) < 2:
+            return named(left)
+        for host, mine in self.nodes.items():
+            if here := left & set(mine):
+                told.append(f"{host} ({named(here)})" if here == set(mine) else f"{named(here)} on {host}")
+        return f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else (told or ["no rank"])[0]
+
+    @property
+    def ail(self) -> tuple[str, str]:
+        """What is wrong with the groups, of one and of several."""
+        bad = [group for group in self.groups if group.bad]
+        if self.ended in ENDS or any(group.problem for group in bad):
+            return "fails", "fail"
+        return ("gives wrong values", "give wrong values") if any(g.wrong for g in bad) else ("is slow", "are slow")
+
+    @property
     def say(self) -> str:
         """The conclusion in one sentence."""
+        if self.failing and self.tried:
+            return start(narrow.tell(self.narrowed, self.who, self.ail, self.ranks))
         if not self.pairs and not self.silent:
             return "No live test has climbed the ladder yet"
         links = [pair for pair in self.bad if not set(pair) & set(self.suspects)]
         alone = verb(self.lame, "copies slowly in its", "copy slowly in their")
-        parts = [f"{named(self.lame)} {alone} own memory"] if self.lame else []
-        parts += [f"{named(self.suspects)} {self._ails()} with most others"] if self.suspects else []
-        parts += [f"the pair of ranks {a} and {b} {self._ail(a, b)}" for a, b in links[:3]]
+        parts = [f"{self.who(self.lame)} {alone} own memory"] if self.lame else []
+        parts += [f"{self.who(self.suspects)} {self._ails()} with most others"] if self.suspects else []
+        parts += [f"the pair of {self.who((a, b))} {self._ail(a, b)}" for a, b in links[:3]]
         if len(links) > 3:
             parts.append(f"{len(links) - 3} more pairs are bad")
+        parts += [] if parts else [self._grouped(group) for group in self.groups if group.bad][:3]
         return start("; ".join(parts)) if parts else self._well()
+
+    def _grouped(self, group: Group) -> str:
+        if group.problem or group.wrong:
+            return f"{self.who(group.ranks)} together: {group.problem or f'{group.wrong} values were wrong'}"
+        return f"{self.who(group.ranks)} together reach only {rate(group.busbw or 0)} busbw"
 
     def _ail(self, a: int, b: int) -> str:
         pair = next((p for p in self.pairs if (p.a, p.b) == (a, b)), None)
@@ -109,7 +167,7 @@ class Ladder:
             return "never answered"
         if pair.wrong:
             return f"gave {pair.wrong:,} wrong bytes"
-        return f"reaches {pair.bandwidth:.2f} GB/s where {pair.way} pairs reach {pair.usual or 0:.2f}"
+        return f"reaches {rate(pair.bandwidth)} where {pair.way} pairs reach {rate(pair.usual or 0)}"
 
     def _ails(self) -> str:
         """What is bad about the pairs of the suspects, in a word."""
@@ -122,7 +180,7 @@ class Ladder:
 
     def _well(self) -> str:
         ways = {way: [p.bandwidth for p in self.pairs if p.way == way] for way in {p.way for p in self.pairs}}
-        each = (f"{statistics.median(speeds):.2f} GB/s over {way}" for way, speeds in sorted(ways.items()))
+        each = (f"{rate(statistics.median(speeds))} over {way}" for way, speeds in sorted(ways.items()))
         like = "all are alike" if all(len(speeds) >= FEW for speeds in ways.values()) else "too few to compare"
         return f"Every pair of the {self.ranks} ranks works: {', '.join(each)}, and {like}"
 
@@ -132,21 +190,71 @@ def ladder(case: Case) -> Ladder:
     case = case.latest()
     told, phases = case.of("ladder.pair"), case.of("worker.phase")
     hosts = {e.rank: e.host for e in phases if e.data.get("phase") == "hello" and e.rank is not None}
+    nodes = hosts | {e.rank: str(e.data["hostid"]) for e in phases if e.data.get("hostid") and e.rank is not None}
     alone = {e.rank: float(e.data["copy"]) for e in case.of("ladder.rank") if e.rank is not None}
-    ranks = len(alone) or len(hosts)
+    planned = max((int(e.data["ranks"]) for e in phases if e.data.get("phase") == "plan"), default=0)
+    ranks = len(alone) or planned or len(hosts)
     nccl = any(e.data.get("nccl") for e in phases)
     if nccl:  # which alone believes in pretended hosts
-        hosts |= {e.rank: str(e.data["hostid"]) for e in phases if e.data.get("hostid") and e.rank is not None}
-    pairs = [_pair(event, _way(case, hosts, nccl, ranks, event.rank or 0, event.data["peer"])) for event in told]
-    last = max((int(e.data["round"]) for e in phases if e.data.get("phase") == "pairs"), default=-1)
+        hosts = nodes
+    pairs = [_pair(event, _way(case, hosts, nccl, ranks, event.rank or 0, event.data["peer"]), nccl) for event in told]
     known = {(pair.a, pair.b) for pair in pairs}
-    due = [pair for pairs_at_once in rounds(ranks)[: last + 1] for pair in pairs_at_once]
-    return Ladder(ranks, alone, _compared(pairs), tuple(pair for pair in due if pair not in known))
+    met = {e.rank: e.data.get("peer") for e in phases if e.data.get("phase") == "pairs"}
+    due = {(min(a, b), max(a, b)) for a, b in met.items() if isinstance(a, int) and isinstance(b, int)}
+    groups, begun = _groups(case, pairs, nccl), _begun(phases)
+    heard = {group.ranks for group in groups}
+    return Ladder(
+        ranks,
+        alone,
+        _compared(pairs),
+        tuple(sorted(due - known)),
+        _nodes(nodes, ranks),
+        groups,
+        tuple(sorted(begun - heard)),
+        next((str(e.data["reason"]) for e in reversed(case.of("run.end"))), ""),
+    )
 
 
-def _pair(event: Event, way: str) -> Pair:
-    data = event.data
-    return Pair(event.rank or 0, data["peer"], way, data["bandwidth"], data["latency_us"], data["wrong"], event=event)
+def _nodes(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]:
+    """host → ranks, those that never said where they are among them."""
+    made: dict[str, list[int]] = {}
+    for rank in range(ranks):
+        made.setdefault(hosts.get(rank) or NOWHERE, []).append(rank)
+    return {host: tuple(mine) for host, mine in made.items()}
+
+
+def _begun(phases: Iterable[Event]) -> set[tuple[int, ...]]:
+    """Groups whose rung began."""
+    texts = {str(e.data["ranks"]) for e in phases if e.data.get("phase") == "groups" and e.data.get("ranks")}
+    found = set[tuple[int, ...]]()
+    for text in texts:
+        with suppress(ValueError):  # a torn record
+            found.add(tuple(ranks_of(text)))
+    return found
+
+
+def _groups(case: Case, pairs: Sequence[Pair], nccl: bool) -> tuple[Group, ...]:
+    """What is known of every group, worst first where several of its ranks speak."""
+    ways: dict[str, list[float]] = {}
+    for pair in pairs:
+        ways.setdefault(pair.way, []).append(pair.bandwidth)
+    part = SLOW_ALL if nccl else SLOW_HERE
+    least = part * min((statistics.median(speeds) for speeds in ways.values()), default=0.0)
+    made: dict[tuple[str, tuple[int, ...]], Group] = {}
+    for event in case.of("ladder.group"):
+        data, speed = event.data, event.data["busbw"]
+        slow = speed is not None and data["bytes"] >= LARGE and speed < least
+        key = data["rung"], tuple(data["ranks"])
+        group = Group(*key, speed, data["latency_us"], data["wrong"], data["problem"], slow, event)
+        if key not in made or (group.bad and not made[key].problem):
+            made[key] = group
+    return tuple(made.values())
+
+
+def _pair(event: Event, way: str, nccl: bool) -> Pair:
+    data, share = event.data, SLOW if nccl else SLOW_HERE if way == HOST else SLOW_HOST
+    speeds = data["bandwidth"], data["latency_us"], data["wrong"]
+    return Pair(event.rank or 0, data["peer"], way, *speeds, share, event=event)
 
 
 def _compared(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
@@ -155,10 +263,8 @@ def _compared(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     for pair in pairs:
         kinds.setdefault(pair.way, []).append(pair.bandwidth)
     usual = {way: statistics.median(speeds) for way, speeds in kinds.items() if len(speeds) >= FEW}
-    return tuple(
-        Pair(p.a, p.b, p.way, p.bandwidth, p.latency_us, p.wrong, usual.get(p.way), p.event)
-        for p in sorted(pairs, key=lambda pair: (pair.a, pair.b))
-    )
+    ordered = sorted(pairs, key=lambda pair: (pair.a, pair.b))
+    return tuple(replace(pair, usual=usual.get(pair.way)) for pair in ordered)
 
 
 def _way(case: Case, hosts: Mapping[Any, str], nccl: bool, ranks: int, a: int, b: int) -> str:

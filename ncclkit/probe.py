@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ncclkit import bandwidth, evidence
+from ncclkit import bandwidth, climb, evidence
 from ncclkit.agent import operations, wire
 from ncclkit.agent.facts import redact
 from ncclkit.case import Case
@@ -30,7 +31,9 @@ from ncclkit.storage import write
 TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
 """Variable that names the training interpreter where nobody says otherwise; ``make lab TRAIN_PYTHON=…`` sets it."""
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+BUILT = re.compile(r"\[/\S+\.cc:\d+\] ")
+"""Where a line of torch's source lay on the machine that built it."""
 
 OnRecord = Callable[[dict[str, Any]], None]
 
@@ -99,7 +102,7 @@ async def plan(
     """Decide what to run from what the host has: NCCL on all GPUs, gloo with two ranks where there is none.
 
     op: a collective, several joined by commas, or ``all``; dtype: of its elements; ladder: first look at each rank
-    alone and at every pair; split: the ranks of a host pretend to be on so many (NCCL_HOSTID), so that NCCL uses the
+    alone, at pairs, at nodes; split: the ranks of a host pretend to be on so many (NCCL_HOSTID), so that NCCL uses the
     network between them; largest: message size in bytes (default 256 MiB on GPUs, 16 MiB on CPU); deadline: seconds.
     Raises NcclkitError, in one sentence, for values that cannot work.
     """
@@ -116,7 +119,7 @@ async def plan(
         )
     steps = sizes(largest or (256 * MIB if chosen == "nccl" else 16 * MIB))
     asked = {"backend": chosen, "ops": ",".join(ops), "dtype": dtype, "sizes": ",".join(map(str, steps))}
-    asked |= {"repeats": str(repeats), "timeout": f"{max(5.0, deadline / 2):.0f}"}
+    asked |= {"repeats": str(repeats), "timeout": f"{max(5.0, deadline / (5 if ladder else 2)):.0f}"}
     argv = ("collective", *(word for name, value in asked.items() for word in (f"--{name}", value)))
     argv += (*(("--ladder",) if ladder else ()), *(("--split", str(split)) if split > 1 else ()))
     name = ops[0] if len(ops) == 1 else "collectives"
@@ -193,13 +196,19 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
         on_record(_finish(record, plan) if record["kind"] == "measure" else record)
 
     try:
-        launch: Callable[..., Any] = slurm.run if slurm.nodes() > 1 else local.run
-        launch = partial(namespaces.run, net=plan.net) if plan.net else launch
         with _writing(folder):
+            launch = launcher(plan)
             await launch(argv, plan.ranks, env, plan.deadline, folder, plan.python, keep, plan.unset, plan.restarts)
     finally:
         run = _outcome(case, plan, folder, records, time.monotonic() - started)
     return run
+
+
+def launcher(plan: Plan) -> Callable[..., Any]:
+    """What starts the ranks of a plan, with the arguments of `local.run`: on pretended hosts, on nodes, or here."""
+    if plan.net:
+        return partial(namespaces.run, net=plan.net)
+    return slurm.run if slurm.nodes() > 1 else local.run
 
 
 @contextmanager
@@ -250,11 +259,19 @@ def _finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:
 
 def _problem(records: list[dict[str, Any]]) -> str:
     """The first rank's own error, else what the guard said."""
-    errors = [f"rank {r['rank']}: {r['error'].splitlines()[0]}" for r in records if r.get("phase") == "error"]
+    raised = [(r["rank"], r["error"].splitlines()[0]) for r in records if r.get("phase") == "error"]
+    errors = [f"rank {rank}: {BUILT.sub('', error)}" for rank, error in raised]
     said = [r["say"] for r in records if r["kind"] == "end" and r.get("say")]
     return next(iter([*errors, *said]), "")
 
 
 async def probe(case: Case, on_record: OnRecord = lambda record: None, **choices: Any) -> Run:
-    """The live test: plan it from the host's facts (see `plan` for the choices) and run it."""
-    return await execute(case, await plan(case, **choices), on_record)
+    """The live test: plan it from the host's facts (see `plan` for the choices) and run it.
+
+    Where a run with the ladder fails, or all ranks together are slow, it is narrowed down within the same deadline.
+    """
+    run = await execute(case, await plan(case, **choices), on_record)
+    if "--ladder" in run.plan.argv:
+        found = await climb.to_the_end(case, run, launcher(run.plan), on_record)
+        run = replace(run, problem=found.say) if found.failing and found.tried else run
+    return run

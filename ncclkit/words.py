@@ -40,6 +40,11 @@ def _width(part: str) -> int:
     return int(last or first) - int(first) + 1
 
 
+def rate(speed: float) -> str:
+    """``160.00 GB/s``, with two digits that count where it is low: ``0.0032 GB/s``."""
+    return f"{speed:.2f} GB/s" if speed >= 0.1 else f"{speed:.2g} GB/s"
+
+
 def verb(numbers: Iterable[int], one: str, many: str) -> str:
     """The form of a verb that agrees with the ranks before it."""
     return one if len(set(numbers)) == 1 else many

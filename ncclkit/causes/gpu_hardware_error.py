@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ncclkit.case import Case
+from ncclkit.causes._climbed import odd
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
 from ncclkit.causes._words import in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
@@ -77,8 +78,9 @@ def diagnose(case: Case) -> Finding:
         "uncorrectable ECC",
         "uncorrectable NVLink",
         "fallen off the bus",
-        "Unable to determine the device handle",
+        "the device handle for",
         "GPU is lost",
+        "RmInitAdapter failed",
         "hardware stack error",
     )
     if xids:
@@ -98,6 +100,11 @@ def diagnose(case: Case) -> Finding:
             ranks=ranks_in(vague),
             advice=_advice("each GPU"),
             next=experiment(case),
+        )
+    if (who := odd(case)) and who.gpus and who.alone and not who.slow:
+        advice = _advice("its GPU")
+        return found(
+            ID, "possible", who.say, who.why, ranks=who.ranks, hosts=who.hosts, advice=advice, next=experiment(case)
         )
     went_well: list[Event] = [*case.of("kernel.xid"), *case.of("nccl.destroy")]
     missing = "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)"

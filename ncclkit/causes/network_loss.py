@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes import _tested
+from ncclkit.causes._climbed import odd
 from ncclkit.causes._hosts import enterable, holders, plain
 from ncclkit.causes._scene import all_in, crashes, look, spans_hosts
 from ncclkit.causes._words import (
@@ -46,19 +47,32 @@ def diagnose(case: Case) -> Finding:
         *scene.ended.values(),
         *case.of("gloo.size_mismatch"),
         *case.of("kernel.oom"),
-        *(e for e in case.of("system.error") if e.data.get("what") != "segfault"),
+        *(e for e in case.of("system.error") if e.data.get("what") not in ("segfault", "packet_size", "own_name")),
         *crashes(case),
         *family(case, "shm", "cuda", "nvls", "fd", "memory"),
     ]
     if reasons:
-        return _tested_paths(case) or clear(
-            ID, "A process ended first; its connections broke because of that.", tuple(reasons[:2])
+        return (
+            _tested_paths(case)
+            or _climbed(case)
+            or clear(ID, "A process ended first; its connections broke because of that.", tuple(reasons[:2]))
         )
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     tested = _tested.sound(case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu))
     went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *done, *tested]
-    return ask(case, _timed_out, _lost, _stalled, _tested_paths, _nothing_arrives) or otherwise(
+    return ask(case, _climbed, _timed_out, _lost, _stalled, _tested_paths, _nothing_arrives) or otherwise(
         ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes"
+    )
+
+
+def _climbed(case: Case) -> Finding | None:
+    """The ladder of the live test: a node, or the way between two, that fails or is slow where all others are well."""
+    who = odd(case)
+    if who is None or not who.between:
+        return None
+    advice = (PATH, *(() if who.slow else (SIZES,)))
+    return found(
+        ID, who.strength, who.say, who.why, ranks=who.ranks, hosts=who.hosts, advice=advice, next=experiment(case)
     )
 
 
@@ -71,6 +85,10 @@ def _timed_out(case: Case) -> Finding | None:
     """A link went down, or a connection that had been made timed out."""
     broken = _broken(case)
     timed_out = matching([*family(case, "socket_closed"), *case.of("gloo.closed")], "timed out")
+    small = [e for e in case.of("system.error") if e.data.get("what") == "packet_size"]
+    if small and (waits := [*case.of("c10d.timeout"), *broken, *case.of("gloo.timeout")]):
+        say = "Large packets do not pass between the hosts, as the ping shows, and ranks waited in vain for data."
+        return _tell(case, "likely", say, pick(small, waits, limit=5))
     links = [e for e in case.of("kernel.link") if e.data.get("state") == "down"]
     if not timed_out and not (links and (broken or case.of("c10d.timeout"))):
         return None
@@ -117,6 +135,14 @@ def _nothing_arrives(case: Case) -> Finding | None:
     return _tell(case, strength, f"{say}.", pick(lines[:4], dumps[:2]))
 
 
+PATH = Advice(
+    "Test the way between the hosts that are named, and compare the state of their cards with those of another host.",
+    command="ncclkit connect <host> <host>; ethtool <interface>; ip -s link; ibstat; perfquery -x",
+    why="All hosts ran the same program; only what is different about these, or about the cables and ports between "
+    "them, can make the difference.",
+    check="The pair matrix of a repeated live test with the ladder shows no frame.",
+    risk="None, it only measures; until it is repaired, leave the named host out of the job.",
+)
 SIZES = Advice(
     "Let no host send larger packets than the whole way takes: equal MTU on every hop, or a smaller one on the hosts.",
     command="ping -M do -s 1472 <peer>; ip link set dev <interface> mtu 1400",

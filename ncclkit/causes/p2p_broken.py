@@ -27,6 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.case import Case
+from ncclkit.causes._experiments import over_gloo, unasked
+from ncclkit.causes._climbed import odd
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._scene import all_in, look, spans_hosts, start_hangs
 from ncclkit.causes._words import (
@@ -52,6 +54,8 @@ DENIED = (
     "peer mapping resources exhausted",
     "cudaIpcOpenMemHandle",
     "P2P is disabled between NVLINK",
+    "faster communication broadband via P2P",
+    "Verification error @",
 )
 SLOWER = 2
 """Direct copies that are this many times slower than those through the host are not healthy on any machine."""
@@ -83,14 +87,16 @@ def _look(host: Host) -> Iterator[Risk]:
 
 
 def _climbed(case: Case) -> Finding | None:
-    """The ladder of the live test: pairs of ranks that exchanged wrong values, or never answered."""
-    climbed = ladder(case)
+    """The ladder of the live test: ranks of a machine that fail together, exchanged wrong values, or never answered."""
+    who, climbed = odd(case), ladder(case)
+    if who and who.gpus and not (who.slow or who.alone or who.between):
+        return found(ID, who.strength, who.say, who.why, ranks=who.ranks, advice=_advice(True), next=experiment(case))
     wrong = [pair for pair in climbed.pairs if pair.wrong]
     gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
-    odd = [(pair.a, pair.b) for pair in wrong] or (climbed.silent if not look(case).dead else ())
-    if not odd or not gpus:
+    bad = [(pair.a, pair.b) for pair in wrong] or (climbed.silent if not look(case).dead else ())
+    if not bad or not gpus:
         return None
-    ranks = climbed.suspects or tuple(sorted({rank for pair in odd for rank in pair}))
+    ranks = climbed.suspects or tuple(sorted({rank for pair in bad for rank in pair}))
     why = pick([pair.event for pair in wrong if pair.event], case.of("run.end"), case.of("ladder.pair"), limit=5)
     strength: Strength = "likely" if wrong else "possible"
     return found(ID, strength, f"{climbed.say}.", why, ranks=ranks, advice=_advice(True), next=experiment(case))
@@ -206,8 +212,8 @@ def _advice(iommu: bool) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job with and without peer-to-peer."""
-    return Experiment(
+    """The same job with and without peer-to-peer, then without NCCL."""
+    off = Experiment(
         "Does the job get through when peer-to-peer is off?",
         {"env": {"NCCL_P2P_DISABLE": "1"}},
         {
@@ -225,6 +231,16 @@ def experiment(case: Case) -> Experiment:
             "gpu_hardware_error": "same",
         },
     )
+    gloo = over_gloo(
+        case,
+        "Does the same job get through over gloo, in the hosts' memory?",
+        {ID: "it does: no GPU copies to another", "nccl_bug": "it does: NCCL is not used"},
+        {
+            "slow_rank": "it fails too: the rank is late again",
+            "rank_divergence": "it fails too: the calls still differ",
+        },
+    )
+    return unasked(case, off, *gloo)
 
 
 CHECK = Check(

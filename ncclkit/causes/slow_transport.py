@@ -25,11 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ncclkit.bandwidth import expect
 from ncclkit.case import Case
+from ncclkit.causes._climbed import odd
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
 from ncclkit.causes._words import env_of, failed, name_hosts, pick, ranks_in
-from ncclkit.ladder import ladder
 from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
+from ncclkit.normal import judge
 
 ID = "slow_transport"
 explains: tuple[str, ...] = ()
@@ -48,7 +50,7 @@ def diagnose(case: Case) -> Finding:
     linked += [e for e in case.of("nccl.warn") if "P2P is disabled between NVLINK" in e.text]
     if slow and (switched or linked):
         return _tell(case, slow, switched, linked)
-    if measured := _measured(case):
+    if measured := _measured(case) or _low(case):
         return measured
     direct = [e for e in channels if e.data.get("via") == "P2P"]
     went_well = direct or (channels if channels and not slow else [])
@@ -62,15 +64,23 @@ def diagnose(case: Case) -> Finding:
 
 def _measured(case: Case) -> Finding | None:
     """The ladder of the live test: a rank or a pair that is slow where others joined in the same way are not."""
-    climbed = ladder(case)
-    slow = [pair for pair in climbed.pairs if pair.slow and not pair.wrong]
-    if not slow and not climbed.lame:
+    who = odd(case)
+    if who is None or not who.slow or who.between:
         return None
-    ranks = sorted({*climbed.suspects, *climbed.lame}) or sorted({rank for pair in slow for rank in (pair.a, pair.b)})
-    alone = [event for event in case.of("ladder.rank") if event.rank in climbed.lame]
-    others = [pair.event for pair in climbed.pairs if not pair.slow and pair.event]
-    why = pick([pair.event for pair in slow if pair.event], alone, others[:2], limit=6)
-    return found(ID, "likely", f"{climbed.say}.", why, ranks=tuple(ranks), advice=(ODD,), next=experiment(case))
+    return found(ID, who.strength, who.say, who.why, ranks=who.ranks, advice=(ODD,), next=experiment(case))
+
+
+def _low(case: Case) -> Finding | None:
+    """A live test that gives less than usual inside a machine; which way was taken its numbers do not tell."""
+    run = case.measurements[-1].run if case.measurements else ""
+    rows = [m for m in case.measurements if m.run == run and m.op == case.measurements[-1].op and m.backend == "nccl"]
+    if not run or not rows or rows[0].hosts > 1 or any(m.wrong for m in rows):
+        return None
+    judgement = judge(rows, expect(rows[0].op, "nccl", rows[0].ranks, case.facts))
+    if judgement is None or ID not in judgement.suspects:
+        return None
+    say = f"{rows[0].op} on {rows[0].ranks} GPUs reaches {judgement.say}"
+    return found(ID, "possible", say, (judgement.best,), advice=(_advice(""),), next=experiment(case))
 
 
 ODD = Advice(

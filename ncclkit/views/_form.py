@@ -23,7 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "ladder": False,
     "env": {},
 }
-"""Every value of the form, named as `ncclkit.probe.plan` names them: the training interpreter (empty: the workbook's
+"""Every value of the form, named as `probe.plan` names them: the training interpreter (empty: the workbook's
 own), ranks and largest size in bytes (0: by what the host has), timed batches per size, deadline in seconds, backend,
 collective (or ``all``), type of its elements, whether to climb the ladder first, and the variables to set."""
 
@@ -36,7 +36,7 @@ LABELS = {
     "backend": "Backend",
     "op": "Collective",
     "dtype": "Elements",
-    "ladder": "Ladder: first each rank alone, then every pair",
+    "ladder": "Ladder: first each rank alone, pairs, each node",
     "env": "Variables",
 }
 LIMITS = {"ranks": (0, 4096), "largest": (0, 2**36), "repeats": (1, 10_000), "deadline": (1.0, 86_400.0)}

@@ -12,7 +12,7 @@ from ncclkit.views._html import Html, badge, el
 from ncclkit.views._words import plural, ranges, the
 
 STAGES = {"waiting": "·", "hello": "○", "import": "◔", "init": "◑"}
-STAGES |= {"alone": "◑", "pairs": "◒", "step": "◕", "size": "◕", "done": "✓", "error": "✕"}
+STAGES |= {"alone": "◑", "pairs": "◒", "groups": "◒", "step": "◕", "size": "◕", "done": "✓", "error": "✕"}
 """Phases of the wire, in order, with the symbol of each light."""
 
 SINGLE = 32
@@ -32,6 +32,7 @@ class Progress:
         self.op = ""
         self.now: int | None = None
         self.step: int | None = None
+        self.rung = ""
         self.log: deque[str] = deque(maxlen=LOG_LINES)
         self.errors: dict[int, str] = {}
         self._measured: dict[tuple[str, int], Measurement] = {}
@@ -47,6 +48,7 @@ class Progress:
             "phase": self._phase,
             "measure": self._measure,
             "plan": self._plan,
+            "rung": self._rung,
             "log": self._line,
             "problem": self._line,
             "end": self._line,
@@ -64,6 +66,8 @@ class Progress:
 
     def words(self) -> str:
         """One line: what is done, what is under way, who is behind."""
+        if self.rung:
+            return self.rung
         if self.errors:
             rank, error = next(iter(self.errors.items()))
             return f"Rank {rank} failed: {error.splitlines()[0] if error else 'no message'}"
@@ -106,6 +110,10 @@ class Progress:
         if phase == "error":
             self.errors[rank] = str(record.get("error", ""))
 
+    def _rung(self, record: Mapping[str, Any]) -> None:
+        """The run broke off, and it is narrowed down who is at fault."""
+        self.rung = str(record["say"])
+
     def _plan(self, record: Mapping[str, Any]) -> None:
         self.planned = len(record["sizes"]) * max(1, len(record.get("ops", ())))
         self.stages = dict.fromkeys(range(min(int(record.get("ranks", 0)), MOST)), "waiting") | self.stages
@@ -117,7 +125,7 @@ class Progress:
             "ranks": len(self.stages),
             "hosts": 1,
             "backend": "",
-            "p99_us": time,
+            "p99_us": None,
             "spread": 0.0,
             "wrong": 0,
             "busbw": None,

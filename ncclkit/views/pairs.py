@@ -9,11 +9,12 @@ import plotly.graph_objects as go
 
 from ncclkit import plots
 from ncclkit.case import Case
-from ncclkit.ladder import Ladder, Pair, ladder
+from ncclkit.ladder import Ladder, ladder
 from ncclkit.model import safe
+from ncclkit.rungs import Group, Pair
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Html, badge, fit, fold, join, table
+from ncclkit.views._html import Html, badge, el, fit, fold, join, table
 from ncclkit.views._words import plural
 
 TOLD = 12
@@ -24,15 +25,61 @@ HOW = "ncclkit probe --ladder, or the box “Ladder” of the live test's form, 
 def pairs_view(case: Case) -> View:
     """Bandwidth and latency of every pair of ranks of the last live test that climbed the ladder."""
     found = ladder(case)
-    if not found.pairs and not found.silent:
+    if not (found.pairs or found.silent or found.groups):
         return View(f"{found.say}: {HOW}", Html(""))
     ways = sorted({pair.way for pair in found.pairs}, key=lambda way: -len(_of(found, way)))
     body = join(
+        _lights(found),
+        fit(table(("Tried anew, to find who it takes", "Outcome"), _tried(found))),
         fit(table(("Joined by", "Pairs", "Median", "Lowest", "Latency", "Bad"), [_kind(found, way) for way in ways])),
         fit(table(("Bad pair", "Bandwidth", "Usual", "Why"), _bad(found))) if found.bad else Html(""),
         fold("Each rank alone", table(("Rank", "Copies in its own memory"), _alone(found))),
     )
-    return Drawn(found.say, _matrix(found), body)
+    return Drawn(found.say, _matrix(found) if found.pairs or found.silent else None, body)
+
+
+def _lights(found: Ladder) -> Html:
+    """One light for each rung, from the lowest: well, bad, or not reached."""
+    near = {pair: found.near(*pair) for pair in (*((p.a, p.b) for p in found.pairs), *found.silent)}
+    rungs = [("each rank alone", len(found.alone), len(found.lame))]
+    for name, inner in (("pairs in a node", True), ("pairs of nodes", False)):
+        mine = {pair for pair, same in near.items() if same == inner}
+        if mine or (inner and any(len(node) > 1 for node in found.nodes.values())):
+            rungs.append((name, len(mine), len(mine & {*found.bad})))
+        groups = [group for group in found.groups if group.rung == "node"]
+        if inner and groups:
+            rungs.append(("each node", len(groups), sum(group.bad for group in groups)))
+    for rung, name in (("nodes", "more and more nodes"), ("all", "all ranks")):
+        groups = [group for group in found.groups if group.rung == rung]
+        if groups or rung == "all":
+            rungs.append((name, len(groups), sum(group.bad for group in groups)))
+    return el("p", *(_light(*rung) for rung in rungs), cls="nk-lights")
+
+
+def _light(name: str, count: int, bad: int) -> Html:
+    if bad:
+        return badge("✕", f"{name}: {bad} bad", "stage-error")
+    return badge("✓", name, "stage-done") if count else badge("·", f"{name}: not reached", "stage-waiting")
+
+
+def _tried(found: Ladder) -> list[tuple[object, ...]]:
+    """What was asked in jobs of their own, in order."""
+    return [
+        (
+            found.who(group.ranks),
+            join(badge("✕", "bad", "likely"), " ", _outcome(group))
+            if group.bad
+            else join(badge("✓", "well", "state-done"), " ", _outcome(group)),
+        )
+        for group in found.tried
+    ]
+
+
+def _outcome(group: Group) -> str:
+    if group.problem:
+        return group.problem
+    wrong = f", {plural(group.wrong, 'value')} wrong" if group.wrong else ""
+    return (f"{plots.number(group.busbw)} GB/s busbw" if group.busbw is not None else "works alone") + wrong
 
 
 def _of(found: Ladder, way: str) -> list[Pair]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import combinations
 
 import pytest
@@ -12,7 +13,7 @@ from ncclkit.diagnose import diagnose
 from ncclkit.evidence.records import from_wire
 from ncclkit.ladder import Ladder, ladder
 from ncclkit.model import Event, Fact
-from ncclkit.views import pairs_view
+from ncclkit.views.pairs import pairs_view
 
 RANKS = 8
 LINK = {f"GPU{a}": {f"GPU{b}": "NV18" for b in range(RANKS) if b != a} for a in range(RANKS)}
@@ -34,18 +35,19 @@ def told(
     lost: tuple[int, int] | None,
     copy: dict[int, float],
 ) -> Case:
-    case = Case()
-    case.facts = [Fact("gpu.topology", LINK, "", "nvidia-smi topo -m", "", "h")]
+    case, met = Case(), {rank: sum(pair) - rank for pair in rounds(RANKS)[-1] for rank in pair}
+    met |= {lost[0]: lost[1], lost[1]: lost[0]} if lost else {}
+    case.facts = [Fact("gpu.topology", LINK, "", "nvidia-smi topo -m", "h")]
     for rank in range(RANKS):
         case.events.append(phase(rank, "hello", host="h"))
         case.events.append(phase(rank, "init", nccl="2.28.9"))
         rung = {"bytes": 1 << 26, "copy": copy.get(rank, 3000.0), "wrong": 0}
-        case.events.append(Event("ladder.rank", "", rank=rank, data=rung))
-        case.events.append(phase(rank, "pairs", round=RANKS - 2))
+        case.events.append(Event("ladder.rank", f"rank {rank}", rank=rank, data=rung))
+        case.events.append(phase(rank, "pairs", round=RANKS - 2, peer=met[rank]))
     for a, b in combinations(range(RANKS), 2):
         speed = bandwidth.get((a, b), 160.0)
         rung = {"peer": b, "bytes": 1 << 26, "bandwidth": speed, "latency_us": 12.0, "wrong": 7 * ((a, b) == wrong)}
-        case.events += [] if (a, b) == lost else [Event("ladder.pair", "", rank=a, data=rung)]
+        case.events += [] if (a, b) == lost else [Event("ladder.pair", f"ranks {a} and {b}", rank=a, data=rung)]
     return case
 
 
@@ -70,7 +72,7 @@ def test_where_all_are_alike_nobody_is_blamed() -> None:
 def test_one_slow_pair_is_a_link() -> None:
     found = climbed({(2, 5): 20.0})
     assert found.bad == ((2, 5),) and found.suspects == ()
-    assert found.say == "The pair of ranks 2 and 5 reaches 20.00 GB/s where NV18 pairs reach 160.00"
+    assert found.say == "The pair of ranks 2 and 5 reaches 20.00 GB/s where NV18 pairs reach 160.00 GB/s"
 
 
 def test_a_rank_that_is_slow_with_all_others_is_the_suspect() -> None:
@@ -108,6 +110,52 @@ def test_a_pair_that_lies_or_is_silent_is_a_finding(
 ) -> None:
     first = diagnose(told({}, wrong, lost, {})).findings[0]
     assert (first.cause, first.strength, first.culprits["ranks"]) == ("p2p_broken", strength, (1, 4))
+
+
+def broken_off(case: Case, fails: Callable[[set[int]], bool]) -> Case:
+    """The run failed, and every group that was asked for has been tried."""
+    end = {"reason": "failed", "exitcode": 1, "say": ""}
+    case.events.append(Event("run.end", "the run ended: failed", data=end))
+    while asked := ladder(case).narrowed.ask:
+        for group in asked:
+            problem = "RuntimeError: timed out" if fails(set(group)) else ""
+            told = {"rung": "narrow", "ranks": list(group), "bytes": 8, "busbw": None, "latency_us": None, "wrong": 0}
+            event = Event("ladder.group", f"{group}: {problem}", rank=group[0], data=told | {"problem": problem})
+            case.events.append(event)
+    return case
+
+
+def started(hosts: Sequence[str]) -> Case:
+    """GPUs whose ranks began, and nothing more."""
+    case = Case()
+    case.events = [phase(rank, "hello", host=host) for rank, host in enumerate(hosts)]
+    case.events += [phase(rank, "init", nccl="2.28.9") for rank in range(len(hosts))]
+    case.events.append(phase(0, "plan", ranks=len(hosts)))
+    return case
+
+
+NAMED: dict[str, tuple[Case, Callable[[set[int]], bool], str, str, tuple[int, ...], tuple[str, ...]]] = {
+    "in company": (told({}, None, None, {}), lambda g: 3 in g and len(g) > 2, "p2p_broken", "likely", (3,), ()),
+    "alone": (started(["h"] * 4), lambda g: 2 in g, "gpu_hardware_error", "possible", (2,), ()),
+    "way": (started("aabbccdd"), lambda g: {2, 4} <= g, "network_loss", "likely", (2, 4), ("b", "c")),
+    "node": (
+        started("aabbccdd"),
+        lambda g: bool(g & {4, 5}) and bool(g - {4, 5}),
+        "network_loss",
+        "likely",
+        (4, 5),
+        ("c",),
+    ),
+}
+"""What began, what it takes to fail → cause, strength, ranks and hosts."""
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_whoever_fails_together_is_a_finding(name: str) -> None:
+    case, fails, cause, strength, ranks, hosts = NAMED[name]
+    first = diagnose(broken_off(case, fails)).findings[0]
+    assert (first.cause, first.strength, first.culprits["ranks"]) == (cause, strength, ranks), first.say
+    assert first.culprits.get("hosts", ()) == hosts and "timed out" in first.evidence[0].text  # type: ignore[union-attr]
 
 
 def test_equal_pairs_are_no_finding() -> None:

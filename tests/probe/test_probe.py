@@ -35,7 +35,7 @@ def test_measures_and_checks(walked: tuple[Case, Run, list[dict[str, Any]]]) -> 
     assert run.reason == "done"
     assert [m.bytes for m in run.measurements] == list(probe.sizes(1 << 20))
     assert all(
-        m.wrong == 0 and m.time_us > 0 and m.busbw == m.algbw for m in run.measurements
+        m.wrong == 0 and m.time_us > 0 and m.busbw == m.algbw and m.singles >= 10 and m.p99_us for m in run.measurements
     )  # factor 1 for two ranks
     assert run.expectation is not None and run.expectation.value and run.expectation.words
     assert "every value was right" in run.say and repr(run) == run.say

@@ -1,0 +1,232 @@
+"""Who is at fault where ranks fail together: groups are tried until the smallest one that fails is known.
+
+Halves first, both at once; where both halves are well, the fault needs some of each, and one half is narrowed while
+the other stays complete, then the other way round (Zeller's delta debugging).  Then each member of the smallest
+failing group is exchanged for somebody from outside: the one without whom it works is to blame; where it works
+without either of two, it is the way between them.  In the end the others are tried without whoever was found.
+
+This is a pure function of what was tried: `narrow` says what it would have to know next, or whom it has found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+Group = frozenset[int]
+FEW = 4
+"""Up to so many ranks or nodes all pairs of them are tried, in so many rounds less one."""
+MOST = 3
+"""Larger failing groups are not taken apart further: their members would have to be exchanged one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One thing at fault."""
+
+    what: str
+    """``rank``, ``node`` (it fails alone), ``company`` (one rank or node, only with others), ``way`` (each of two
+    works with others), ``pair`` (two that nobody else can tell apart), ``together`` (only all of these)."""
+    ranks: tuple[int, ...]
+    """To blame; of a way, both ends."""
+    within: tuple[int, ...]
+    """The smallest group that fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """How far the search has come."""
+
+    found: tuple[Found, ...] = ()
+    passing: bool = False
+    """All ranks were started anew, and nothing failed."""
+    rest: tuple[int, ...] = ()
+    """Those that work without whoever was found."""
+    ask: tuple[tuple[int, ...], ...] = ()
+    """What has to be tried next; empty where the search is over."""
+    among: tuple[int, ...] = ()
+    """The smallest group that is known to fail, while the search is not over."""
+
+
+class _Ask(Exception):  # noqa: N818  # it is a question, not an error
+    """Groups of which nothing is known yet."""
+
+    def __init__(self, groups: Iterable[Group]) -> None:
+        super().__init__()
+        self.groups = tuple(tuple(sorted(group)) for group in groups)
+
+
+def narrow(nodes: Sequence[Sequence[int]], bad: Mapping[Group, bool], hints: Iterable[Iterable[int]] = ()) -> Narrowed:
+    """The verdict on a job whose ranks failed together, or the groups to try next.
+
+    nodes: the ranks of each node; bad: group → whether it failed; hints: groups that may be the failing ones, tried
+    first.
+    """
+    search, state = _Search(nodes, bad), Narrowed()
+    try:
+        left = frozenset(rank for node in nodes for rank in node)
+        start = search.started(left, [frozenset(hint) for hint in hints])
+        if start is None:
+            return Narrowed(passing=True)
+        while len(state.found) < MOST:
+            state = replace(state, found=(*state.found, one := search.named(start, left)))
+            left -= search.leaving(one)
+            if one.what == "together" or not left:
+                break
+            if not search.fails(left)[0]:
+                return replace(state, rest=tuple(sorted(left)))
+            start = left
+    except _Ask as ask:
+        return replace(state, ask=ask.groups, among=search.among)
+    return state
+
+
+class _Search:
+    def __init__(self, nodes: Sequence[Sequence[int]], bad: Mapping[Group, bool]) -> None:
+        self.nodes, self.bad = [frozenset(node) for node in nodes], bad
+        self.among: tuple[int, ...] = ()
+
+    def fails(self, *groups: Group) -> list[bool]:
+        """Whether each of them fails; what is not known is asked for, all at once."""
+        known = [self.known(group) for group in groups]
+        for group, fails in zip(groups, known, strict=True):
+            if fails and (not self.among or len(group) < len(self.among)):
+                self.among = tuple(sorted(group))
+        if None in known:
+            raise _Ask(group for group, fails in zip(groups, known, strict=True) if fails is None)
+        return [bool(fails) for fails in known]
+
+    def known(self, group: Group) -> bool | None:
+        """What was seen; part of what works does, too, and what has a failing part fails.  None where nothing tells."""
+        if group in self.bad:
+            return self.bad[group]
+        if any(group <= other for other, fails in self.bad.items() if not fails):
+            return False
+        return True if any(other <= group for other, fails in self.bad.items() if fails) else None
+
+    def started(self, every: Group, hints: Sequence[Group]) -> Group | None:
+        """The smallest group that fails as far as that is known, in whole nodes where it takes more than one.
+
+        None where nothing fails any more.
+        """
+        failing = [hint for hint, fails in zip(hints, self.fails(*hints), strict=True) if fails]
+        if failing:
+            smallest = min(failing, key=len)
+            nodes = [node for node in self.nodes if node & smallest]
+            return smallest.union(*nodes) if len(nodes) > 1 else smallest
+        return every if self.fails(every)[0] else None
+
+    def named(self, start: Group, left: Group) -> Found:
+        """Who is at fault where `start` fails; left: ranks that may be taken for an exchange."""
+        nodes = [node & start for node in self.nodes if node & start]
+        if len(nodes) > 1 and all(node in self.nodes for node in nodes):
+            smallest = self.smallest(nodes, frozenset())
+            if len(smallest) > 1 or len(smallest[0]) == 1:
+                return self._finer(self._blamed(smallest, [node for node in self.nodes if node <= left]))
+            start = smallest[0]
+        ranks = self.smallest([frozenset({rank}) for rank in sorted(start)], frozenset())
+        near = sorted(left, key=lambda rank: (not any({rank} | start <= node for node in self.nodes), rank))
+        return self._blamed(ranks, [frozenset({rank}) for rank in near])
+
+    def leaving(self, one: Found) -> Group:
+        """Whom to leave out so that the rest should work: of two ends one."""
+        if one.what not in ("way", "pair"):
+            return frozenset(one.ranks)
+        end = next((node for node in self.nodes if one.ranks[-1] in node), frozenset())
+        return end & set(one.ranks) if not end >= set(one.ranks) else frozenset(one.ranks[-1:])
+
+    def smallest(self, units: list[Group], company: Group) -> list[Group]:
+        """The fewest of `units` that fail together with `company`, where all of them do."""
+        if len(units) == 1:
+            return units
+        halves = units[: len(units) // 2], units[len(units) // 2 :]
+        first, second = (company.union(*half) for half in halves)
+        one, two = self.fails(first, second)
+        if one or two:
+            return self.smallest(halves[0] if one else halves[1], company)
+        if not company and 2 < len(units) <= FEW:
+            pairs = [list(pair) for pair in combinations(units, 2)]
+            fails = self.fails(*(frozenset().union(*pair) for pair in pairs))
+            if any(fails):
+                return self.smallest(pairs[fails.index(True)], company)
+        needed = self.smallest(halves[0], second)
+        return needed + self.smallest(halves[1], company.union(*needed))
+
+    def _blamed(self, units: list[Group], outside: list[Group]) -> Found:
+        """Which of the units that only fail together is at fault: the one whose exchange mends it."""
+        within = tuple(sorted(frozenset().union(*units)))
+        if len(units) == 1:
+            return Found("node" if len(within) > 1 else "rank", within, within)
+        others = [unit for unit in outside if not unit & set(within)]
+        if len(units) > MOST or not others:
+            return Found("pair" if len(units) == 2 else "together", within, within)
+        swapped = [
+            others[place % len(others)].union(*(other for other in units if other != unit))
+            for place, unit in enumerate(units)
+        ]
+        still = self.fails(*swapped)
+        guilty = [unit for unit, fails in zip(units, still, strict=True) if not fails]
+        if len(guilty) == 1:
+            return Found("company", tuple(sorted(guilty[0])), within)
+        return Found("way" if len(guilty) == len(units) == 2 else "together", within, within)
+
+    def _finer(self, found: Found) -> Found:
+        """Of nodes that fail with each other: the ranks of the same place in both, each over its own NIC."""
+        both = [sorted(node) for node in self.nodes if node <= set(found.within)]
+        if len(both) != 2 or len(both[0]) == 1:
+            return found
+        rails = [frozenset(rail) for rail in zip(*both, strict=False)]
+        failing = [rail for rail, fails in zip(rails, self.fails(*rails), strict=True) if fails]
+        if len(failing) != 1:
+            return found
+        rail = failing[0]
+        return replace(found, ranks=tuple(sorted(rail & set(found.ranks))), within=tuple(sorted(rail)))
+
+
+def tell(state: Narrowed, who: Callable[[Iterable[int]], str], ail: tuple[str, str], ranks: int) -> str:
+    """The verdict in words, without a full stop.
+
+    who: names ranks; ail: what is wrong, as ``("is slow", "are slow")``; ranks: of the whole job.
+    """
+    if state.passing:
+        return f"all {ranks} ranks were started anew, and nothing of it came back: it comes and goes"
+    parts = [_told(one, who, ail, ranks) for one in state.found]
+    if len(state.found) == MOST and not state.rest and all(one.what in ("rank", "node") for one in state.found):
+        whom = who(rank for one in state.found for rank in one.ranks)
+        return f"{whom} {ail[1]} even alone, and the others without them: this is no matter of single ranks"
+    if state.ask:
+        among = f" than {who(state.among)}" if state.among else ""
+        parts.append(f"no time was left to narrow it down {'' if parts else 'further'}{among}".replace("  ", " "))
+    elif state.rest:
+        parts.append(f"{_rest(state.rest)} without {_gone(state, who, ranks)}")
+    elif len(state.found) == MOST:
+        parts.append(f"the others {ail[1]} without them, too")
+    return "; ".join(parts)
+
+
+def _rest(ranks: Iterable[int]) -> str:
+    count = len(set(ranks))
+    return "the other one works" if count == 1 else f"the other {count} work"
+
+
+def _gone(state: Narrowed, who: Callable[[Iterable[int]], str], ranks: int) -> str:
+    gone = set(range(ranks)) - set(state.rest)
+    if gone == {rank for one in state.found for rank in one.ranks}:
+        return "it" if len(state.found) == 1 else "them"
+    return who(gone)
+
+
+def _told(one: Found, who: Callable[[Iterable[int]], str], ail: tuple[str, str], ranks: int) -> str:
+    whom, fails, both = who(one.ranks), ail[0], ail[1]
+    if one.what in ("rank", "node"):
+        return f"{whom} {fails} even alone"
+    others = set(one.within) - set(one.ranks)
+    if one.what == "company":
+        least = f", already with {who(others)}" if len(one.within) < ranks else ""
+        return f"{whom} {fails} in company{least}, and is well alone"
+    if one.what == "way":
+        return f"{whom} {both} with each other, and each is well with others: the way between them"
+    if one.what == "pair":
+        return f"{whom} {both} with each other, and each is well alone: the way between them, or either end"
+    return f"{whom} {both} only all together: every smaller group that was tried is well"

@@ -1,0 +1,50 @@
+"""The ladder on real gloo ranks: a thin way between pretended hosts, and a rank that fails even alone."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit import climb, probe
+from ncclkit.case import Case
+from ncclkit.diagnose import diagnose
+from ncclkit.ladder import ladder
+from tests.namespaces import cannot_pretend
+from tests.processes import leftovers
+
+WHY_NOT = cannot_pretend()
+
+
+def climbed(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) -> None:
+    """A live test with the ladder, and what follows where it breaks off."""
+
+    async def go() -> None:
+        choices: dict[str, Any] = {"ranks": ranks, "backend": "gloo", "largest": 1 << 16, "repeats": 1, "ladder": True}
+        plan = await probe.plan(case, deadline=300.0, **choices)
+        plan = replace(plan, argv=(*plan.argv, *fault), net=net)
+        await climb.to_the_end(case, await probe.execute(case, plan), probe.launcher(plan))
+
+    asyncio.run(go())
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "hosts can be pretended here")
+def test_a_thin_way_between_two_hosts_is_named(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    climbed(case, 3, hosts=3, wrong="thin")
+    found = ladder(case)
+    assert found.bad == ((0, 1),) and not found.suspects and not found.tried, found.say
+    first = diagnose(case).findings[0]
+    assert (first.cause, first.culprits["hosts"]) == ("network_loss", ("node-1", "node-2"))
+    assert leftovers() == []
+
+
+def test_a_rank_that_fails_alone_is_named_and_the_other_was_seen_to_work(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    climbed(case, 2, ("--fault", "few_files", "--rank", "1"))
+    assert ladder(case).say == "Rank 1 fails even alone; the other one works without it"
+    assert {group.ranks: group.bad for group in ladder(case).tried} == {(0, 1): True, (0,): False, (1,): True}
+    assert leftovers() == []

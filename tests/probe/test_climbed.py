@@ -1,0 +1,57 @@
+"""Ladders that broke off on real gloo ranks (tests/record/ladder.py): read again today, they name whom they named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclkit import evidence
+from ncclkit.case import Case
+from ncclkit.diagnose import diagnose
+from ncclkit.ladder import ladder
+from ncclkit.views.pairs import pairs_view
+
+RECORDED = Path(__file__).parent / "climbed"
+ALONE = "the other 3 work without it"
+SAYS = {
+    "well": ("Every pair of the 4 ranks works", "", ()),
+    "well_hosts": ("Every pair of the 4 ranks works", "", ()),
+    "stuck": ("Rank 1 fails in company, already with ranks 2 and 3, and is well alone; " + ALONE, "", (1,)),
+    "slow": (
+        "Rank 1 is slow in company, already with ranks 2 and 3, and is well alone; " + ALONE,
+        "slow_transport",
+        (1,),
+    ),
+    "cut": ("Node-2 (rank 1) and node-3 (rank 2) fail with each other, and each is well", "network_loss", (1, 2)),
+    "lossy": ("Node-1 (ranks 0 and 1) and node-2 (ranks 2 and 3) fail with each", "network_loss", (0, 1, 2, 3)),
+    "slow_host": ("Node-4 (rank 3) is slow with most others", "network_loss", (3,)),
+    "thin": ("The pair of node-2 (rank 1) and node-3 (rank 2) reaches 0.00", "network_loss", (1, 2)),
+}
+"""Recording → how its verdict begins, the cause that it leads to, and the ranks that are named."""
+
+
+def case_of(name: str) -> Case:
+    case = Case()
+    case.events = evidence.read([RECORDED / name]).events
+    return case
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_the_verdict_and_the_finding(name: str) -> None:
+    case, (says, cause, ranks) = case_of(name), SAYS[name]
+    assert ladder(case).say.startswith(says)
+    named = [(f.cause, f.culprits["ranks"]) for f in diagnose(case).findings if f.culprits.get("ranks")]
+    assert named[:1] == ([(cause, ranks)] if cause else [])
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_the_lights_and_the_tries_are_shown(name: str) -> None:
+    found, page = ladder(case_of(name)), str(pairs_view(case_of(name)).static())
+    assert all(found.who(group.ranks) in page for group in found.tried)
+    assert ("all ranks: not reached" in page) == (found.ended == "failed")
+    assert ("Tried anew" in page) == bool(found.tried) and "each rank alone" in page
+
+
+def test_every_recording_is_judged() -> None:
+    assert sorted(path.name for path in RECORDED.iterdir()) == sorted(SAYS)

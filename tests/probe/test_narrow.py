@@ -1,0 +1,224 @@
+"""Narrowing down: whatever it takes to fail is found, with few questions, and nobody else is named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit import climb, evidence
+from ncclkit.agent.ladder import between, blocks, inside, places
+from ncclkit.agent.together import ranks_of, spans
+from ncclkit.case import Case
+from ncclkit.ladder import ladder
+from ncclkit.narrow import Found, Narrowed, narrow
+from ncclkit.runs import Plan, Run
+from ncclkit.views._progress import Progress
+
+Fails = Callable[[set[int]], bool]
+Nodes = Sequence[Sequence[int]]
+FOUR: Nodes = [range(4)]
+HOSTS: Nodes = [[0], [1], [2], [3]]
+PAIRS: Nodes = [[0, 1], [2, 3]]
+MANY: Nodes = [range(8 * node, 8 * node + 8) for node in range(16)]
+FIFTH = set(range(40, 48))
+
+
+def asked(nodes: Nodes, fails: Fails, hints: Sequence[tuple[int, ...]] = (), well: Any = ()) -> tuple[Narrowed, int]:
+    """The verdict, and in how many rounds of disjoint groups it was reached."""
+    bad, rounds = {frozenset(group): False for group in well}, 0
+    while (state := narrow(nodes, bad, hints)).ask:
+        groups = climb.at_once(state.ask)
+        bad |= {frozenset(group): fails(set(group)) for group in groups}
+        rounds += 1
+    return state, rounds
+
+
+CASES: dict[str, tuple[Nodes, Fails, Found | None, int]] = {
+    "a rank": (FOUR, lambda g: 2 in g, Found("rank", (2,), (2,)), 4),
+    "a rank among three": (FOUR, lambda g: 1 in g and len(g) > 2, Found("company", (1,), (1, 2, 3)), 8),
+    "two ranks": (FOUR, lambda g: {1, 2} <= g, Found("way", (1, 2), (1, 2)), 6),
+    "all four": (FOUR, lambda g: len(g) > 3, Found("together", (0, 1, 2, 3), (0, 1, 2, 3)), 8),
+    "one of two": ([[0, 1]], lambda g: 1 in g, Found("rank", (1,), (1,)), 3),
+    "both of two": ([[0, 1]], lambda g: len(g) > 1, Found("pair", (0, 1), (0, 1)), 2),
+    "nothing": (FOUR, lambda g: False, None, 1),
+    "a host's network": (HOSTS, lambda g: 3 in g and len(g) > 1, Found("company", (3,), (2, 3)), 5),
+    "the way between hosts": (HOSTS, lambda g: {1, 2} <= g, Found("way", (1, 2), (1, 2)), 6),
+    "between two hosts": (
+        PAIRS,
+        lambda g: bool(g & {0, 1}) and bool(g & {2, 3}),
+        Found("pair", (0, 1, 2, 3), (0, 1, 2, 3)),
+        3,
+    ),
+    "a rank of a node": (MANY, lambda g: 77 in g, Found("rank", (77,), (77,)), 9),
+    "a node's network": (
+        MANY,
+        lambda g: bool(g & FIFTH) and bool(g - FIFTH),
+        Found("company", tuple(sorted(FIFTH)), tuple(range(32, 48))),
+        8,
+    ),
+    "a NIC": (MANY, lambda g: 43 in g and bool(g - FIFTH), Found("company", (43,), (35, 43)), 8),
+}
+"""What it takes to fail → whom that names, and in how many rounds at most."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_smallest_failing_group_is_found(name: str) -> None:
+    nodes, fails, wanted, most = CASES[name]
+    state, rounds = asked(nodes, fails)
+    assert state.found == ((wanted,) if wanted else ()) and state.passing == (wanted is None)
+    assert rounds <= most
+
+
+def test_whoever_is_left_was_seen_to_work() -> None:
+    state, _ = asked(MANY, lambda g: 77 in g or 3 in g)
+    assert [one.ranks for one in state.found] == [(3,), (77,)]
+    assert set(state.rest) == set(range(128)) - {3, 77}
+    assert asked(FOUR, lambda g: True)[0].rest == ()
+
+
+def test_a_pair_that_was_silent_is_asked_first() -> None:
+    state, rounds = asked([range(8)], lambda g: {1, 2} <= g, hints=[(1, 2), (0, 3)])
+    assert state.found == (Found("way", (1, 2), (1, 2)),) and rounds == 4
+    blamed, _ = asked([range(8)], lambda g: 2 in g and len(g) > 1, hints=[(1, 2), (0, 3)])
+    assert blamed.found == (Found("company", (2,), (1, 2)),)
+    assert asked([range(8)], lambda g: False, hints=[(1, 2)])[0].passing
+
+
+def test_a_pair_of_two_nodes_leads_to_the_nodes() -> None:
+    fails = CASES["between two hosts"][1]
+    state, _ = asked(PAIRS, fails, hints=[(0, 2), (1, 3)])
+    assert state.found == (Found("pair", (0, 1, 2, 3), (0, 1, 2, 3)),) and state.rest == (0, 1)
+    node, _ = asked(MANY, CASES["a node's network"][1], hints=[(rank, rank + 8) for rank in range(32, 40)])
+    assert node.found[0].ranks == tuple(sorted(FIFTH))
+
+
+def test_what_the_rungs_have_shown_is_not_asked_again() -> None:
+    pairs = [*combinations(range(4), 2), *((rank,) for rank in range(4))]
+    _, rounds = asked(FOUR, lambda g: 1 in g and len(g) > 2, well=pairs)
+    assert rounds == 5
+
+
+@pytest.mark.parametrize("size", (1, 2, 3))
+@pytest.mark.parametrize("nodes", (FOUR, HOSTS, PAIRS, [range(7)], [range(3), range(3, 6), range(6, 9)]))
+def test_what_is_named_is_needed_and_without_it_the_rest_works(nodes: Nodes, size: int) -> None:
+    """Any set of ranks that fail as soon as they are all there, the size of the group being of no matter."""
+    for guilty in combinations([rank for node in nodes for rank in node], size):
+        state, _ = asked(nodes, lambda g, guilty=guilty: set(guilty) <= g)  # type: ignore[misc]
+        first = state.found[0]
+        assert set(guilty) <= set(first.within) or set(first.ranks) & set(guilty)
+        assert not set(guilty) <= set(state.rest) and (state.rest or first.what == "together")
+
+
+def test_the_rungs_of_many_nodes() -> None:
+    nodes = places(8, 4, 2)
+    assert nodes == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert places(3, 3, 2) == [[0, 1], [2]] and places(2, 2, 1) == [[0, 1]]
+    assert inside(nodes) == [[(0, 1), (2, 3), (4, 5), (6, 7)]]
+    assert sorted(pair for pairs in between(nodes) for pair in pairs) == [
+        *((0, 2), (0, 4), (0, 6), (1, 3), (1, 5), (1, 7)),
+        *((2, 4), (2, 6), (3, 5), (3, 7), (4, 6), (5, 7)),
+    ]
+    assert [(rung, len(groups)) for rung, groups in blocks(nodes)] == [("node", 4), ("nodes", 2), ("all", 1)]
+    assert [rung for rung, _ in blocks([[0], [1], [2]])] == ["nodes", "all"]
+    assert blocks([[0, 1]]) == [("all", [[0, 1]])] and between([[0, 1]]) == []
+
+
+def test_ranks_travel_in_few_letters() -> None:
+    for ranks in ([3], [0, 1, 2, 3], [0, 2, 3, 9], list(range(1024))):
+        assert ranks_of(spans(ranks)) == ranks
+    assert spans(range(1024)) == "0-1023"
+    for torn in ("", "x", "3-", "-", "0-99999999"):
+        with pytest.raises(ValueError):
+            ranks_of(torn)
+
+
+def plan(ranks: int, deadline: float) -> Plan:
+    argv = ("collective", "--backend", "gloo", "--sizes", "8", "--timeout", "20", "--ladder")
+    return Plan("all_reduce", argv, ranks, "gloo", "python", deadline)
+
+
+def broken_off(case: Case, ranks: int, hosts: int, deadline: float = 100.0) -> Run:
+    """A run with the ladder that failed before its first rung."""
+    folder = case.new_run("all_reduce")
+    lines: list[dict[str, Any]] = [
+        {"kind": "phase", "phase": "hello", "rank": rank, "host": f"node-{rank * hosts // ranks + 1}", "pid": 7 + rank}
+        for rank in range(ranks)
+    ]
+    (folder / "wire.jsonl").write_text("".join(json.dumps({"ncclkit": 1, "t": 1.0, **line}) + "\n" for line in lines))
+    (folder / "plan.json").write_text(json.dumps({"ranks": ranks, "argv": ["collective"]}))
+    (folder / "status.json").write_text(json.dumps({"reason": "failed", "exitcode": 1, "say": "", "started": 1}))
+    case.add(evidence.read([folder]).events)
+    return Run(plan(ranks, deadline), folder, "failed", 1.0)
+
+
+class Ranks:
+    """A launcher whose ranks fail in the groups that `fails` says; those of `dies` end without a word, and take along
+    whoever else was started with them.
+    """
+
+    def __init__(self, fails: Fails, dies: Fails = lambda group: False, ends: str = "done") -> None:
+        self.fails, self.dies, self.ends, self.starts = fails, dies, ends, list[list[list[int]]]()
+
+    async def __call__(self, argv: list[str], ranks: int, *rest: Any) -> list[dict[str, Any]]:
+        keep, folder = rest[4], Path(rest[2])
+        groups = [ranks_of(text) for text in argv[argv.index("--groups") + 1].split("/")]
+        self.starts.append(groups)
+        assert folder.is_dir() and ranks == 4
+        end = {"kind": "end", "reason": self.ends}
+        if any(self.dies(set(group)) for group in groups):
+            return [end]
+        for group in groups:
+            problem = "RuntimeError: timed out" if self.fails(set(group)) else ""
+            told = {"rung": "narrow", "ranks": spans(group), "bytes": 8, "wrong": 0, "problem": problem}
+            speed = {"busbw": None if problem else 0.5, "latency_us": None if problem else 9.0}
+            keep({"ncclkit": 1, "kind": "ladder.group", "t": 2.0, "rank": group[0], **told, **speed})
+        return [end]
+
+
+SAYS: dict[str, tuple[Ranks, str]] = {
+    "way": (
+        Ranks(lambda g: {1, 2} <= g),
+        "Node-2 (rank 1) and node-3 (rank 2) fail with each other, and each is well with others: the way between them; "
+        "the other 3 work without node-3 (rank 2)",
+    ),
+    "killed": (
+        Ranks(lambda g: False, lambda g: 3 in g and len(g) > 1),
+        "Node-4 (rank 3) fails in company, already with node-3 (rank 2), and is well alone; "
+        "the other 3 work without it",
+    ),
+    "passing": (
+        Ranks(lambda g: False),
+        "All 4 ranks were started anew, and nothing of it came back: it comes and goes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_a_run_that_broke_off_is_narrowed_down(tmp_path: Path, name: str) -> None:
+    case, (launch, says) = Case.open(tmp_path), SAYS[name]
+    told: list[dict[str, Any]] = []
+    found = asyncio.run(climb.to_the_end(case, broken_off(case, 4, 4), launch, told.append))
+    assert found.say == says == ladder(Case.open(tmp_path)).say
+    assert [record["number"] for record in told] == list(range(1, len(launch.starts) + 1))
+    progress = Progress(4)
+    progress.take(told[0])
+    assert progress.words() == told[0]["say"]
+
+
+def test_without_time_it_says_how_far_it_came(tmp_path: Path) -> None:
+    case, launch = Case.open(tmp_path), Ranks(lambda g: True)
+    found = asyncio.run(climb.to_the_end(case, broken_off(case, 4, 1, deadline=2.0), launch))
+    assert launch.starts == [] and found.narrowed.ask == ((0, 1, 2, 3),) and not found.tried
+
+
+def test_ranks_that_were_ended_before_they_spoke_are_not_blamed(tmp_path: Path) -> None:
+    """Slow to start is not at fault."""
+    case, launch = Case.open(tmp_path), Ranks(lambda g: False, lambda g: True, ends="deadline")
+    found = asyncio.run(climb.to_the_end(case, broken_off(case, 4, 1), launch))
+    assert len(launch.starts) == 1 and not found.tried and not found.narrowed.found
