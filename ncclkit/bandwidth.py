@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ncclkit.model import Fact, NcclkitError
@@ -60,44 +60,13 @@ class Expectation:
     words: str
     usual: float = 0.8
     """Share of the bound that large messages usually reach at least."""
+    gpu: str = ""
+    """Model of the GPUs in use, where they are of one and on one host."""
+    nvls: bool = True
+    """Whether the switch between them may add up; False where the environment forbids it."""
 
     def __str__(self) -> str:
         return self.words
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A busbw of large all_reduce calls that somebody measured, in GB/s."""
-
-    gpu: str
-    ranks: int
-    busbw: float
-    how: str
-    source: str
-
-    def __str__(self) -> str:
-        return f"{self.ranks}x{self.gpu} measured elsewhere: {self.busbw:g} GB/s {self.how} ({self.source})"
-
-
-REFERENCES = (
-    Reference("H200", 8, 480.0, "with NVLS", "ml-engineering"),
-    Reference("H200", 8, 363.0, "with NVLS off, at 1 GiB and more", "ncclkit, 2026-11"),
-    Reference("H200", 8, 431.0, "as pass limit", "Azure NHC"),
-    Reference("H100", 8, 480.0, "with NVLS", "ml-engineering"),
-    Reference("H100", 8, 460.0, "as pass limit", "Azure NHC"),
-    Reference("B200", 8, 845.7, "with NVLS", "ml-engineering"),
-    Reference("B200", 32, 381.8, "on 4 hosts at 16 GiB", "ml-engineering"),
-    Reference("A100", 8, 235.0, "through NVSwitch", "ml-engineering"),
-    Reference("A100", 8, 228.0, "as pass limit", "Azure NHC"),
-    Reference("A100 PCIe", 2, 193.0, "as pass limit with an NVLink bridge", "Azure NHC"),
-    Reference("A100 PCIe", 4, 25.0, "as pass limit", "Azure NHC"),
-    Reference("H100 NVL", 2, 208.0, "as pass limit", "Azure NHC"),
-    Reference("V100", 8, 110.0, "as pass limit", "Azure NHC"),
-    Reference("GB200", 72, 745.5, "on average", "coreweave"),
-    Reference("GB200", 144, 688.5, "on average", "coreweave"),
-    Reference("GB200", 1440, 297.8, "on average", "coreweave"),
-)
-"""Measured elsewhere, to answer "is it normal?"; REFERENCE of the project, section 12."""
 
 
 def factor(op: str, ranks: int) -> float:
@@ -122,17 +91,6 @@ def busbw(op: str, ranks: int, algbw: float) -> float | None:
     return algbw * share if ranks > 1 and share else None
 
 
-def references(model: str, ranks: int) -> list[Reference]:
-    """What others measured with that many GPUs of that model (as ``gpu.0.model`` spells it)."""
-    words = set(re.split(r"[\s-]+", model.upper().replace("PCIE", "PCIe")))
-    variants = words & {"PCIe", "NVL"}
-    return [
-        ref
-        for ref in REFERENCES
-        if ref.ranks == ranks and set(ref.gpu.split()) <= words and variants <= set(ref.gpu.split())
-    ]
-
-
 def expect(op: str, backend: str, ranks: int, facts: Iterable[Fact], hosts: int = 1) -> Expectation:
     """The upper bound of busbw for large messages of `op` on `ranks` ranks over `hosts` like hosts.
 
@@ -147,7 +105,14 @@ def expect(op: str, backend: str, ranks: int, facts: Iterable[Fact], hosts: int 
     if hosts > 1:
         inside = _gpus(known, here) if backend == "nccl" and here > 1 else _none("")
         return _least(inside, _network(op, backend, ranks, hosts, known))
-    return _gpus(known, ranks) if backend == "nccl" else _loopback(op, known, ranks)
+    return _named(_gpus(known, ranks), known, ranks) if backend == "nccl" else _loopback(op, known, ranks)
+
+
+def _named(bound: Expectation, known: Mapping[str, Any], ranks: int) -> Expectation:
+    """The bound with the model of the GPUs that it is for."""
+    models = {str(known.get(f"gpu.{gpu}.model", "")) for gpu in chosen_gpus(known, ranks)}
+    nvls = str(known.get("env.NCCL_NVLS_ENABLE", "")) != "0"
+    return replace(bound, gpu=models.pop() if len(models) == 1 else "", nvls=nvls)
 
 
 def _none(words: str) -> Expectation:

@@ -103,7 +103,7 @@ def _add_live(parsers: Any) -> None:
         sub.add_argument("--largest", type=int, help="largest message in bytes")
         sub.add_argument("--dtype", default="float32", help="of the elements (default float32)")
     probe.add_argument("--split", type=int, default=1, help="pretend that the ranks are on so many hosts (NCCL_HOSTID)")
-    probe.add_argument("--ladder", action="store_true", help="first each rank alone, then every pair of ranks")
+    probe.add_argument("--ladder", action="store_true", help="first ranks alone, pairs, nodes; who is at fault")
     probe.add_argument(
         "--op", default="all_reduce", help="a collective, several joined by commas, or all (default all_reduce)"
     )
@@ -113,8 +113,11 @@ def _add_live(parsers: Any) -> None:
 
 
 def _add_attach(parsers: Any) -> None:
-    verb = parsers.add_parser("attach", help="a job that hangs now on this host: stacks, Flight Recorder, RAS, states")
-    verb.add_argument("--pid", type=int, action="append", default=[], help="a rank's process (default: all ranks)")
+    verb = parsers.add_parser("attach", help="a job that hangs now on this host: stacks, RAS, and what its ranks do")
+    which = verb.add_mutually_exclusive_group()
+    which.add_argument("--pid", type=int, action="append", default=[], help="a rank's process (default: all ranks)")
+    which.add_argument("--job", type=int, help="the ranks of this Slurm job on this host")
+    verb.add_argument("--seconds", type=float, default=3.0, help="how long its load is watched at least (default 3)")
     verb.add_argument("--case", default="case", help="the case folder (default: ./case)")
     verb.add_argument("--json", action="store_true", help="JSON instead of text")
     verb.set_defaults(verb=verbs.attach)

@@ -18,6 +18,7 @@ LINES, VERMILLION = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"), "#D
 """Okabe and Ito's palette: told apart by colour-blind readers, visible on white and on black."""
 
 INK, GRID = "#7d7d7d", "rgba(128,128,128,.28)"
+LEGEND = {"orientation": "h", "x": 0, "yanchor": "bottom", "xanchor": "left"}
 MARKS = ("circle", "square", "diamond", "triangle-up", "x")
 ABREAST = 3
 """Names of a legend beside each other on a phone."""
@@ -159,7 +160,7 @@ def _figure(say: str, rows: Sequence[Measurement], y_title: str, note: str = "")
             },
             "margin": {"l": 8, "r": 14, "t": 28 + 20 * len(lines) + above, "b": 8},
             "hovermode": "closest",
-            "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "xanchor": "left"},
+            "legend": LEGEND | {"y": 1.01},
             "showlegend": groups > 1,
             "xaxis": axis
             | {
@@ -180,14 +181,9 @@ def template() -> go.layout.Template:
     """Colours only, and only here: the report puts its own in their place when its reader switches to dark."""
     axis = {"gridcolor": GRID, "linecolor": GRID, "tickcolor": GRID, "zeroline": False, "ticks": "outside"}
     clear = "rgba(0,0,0,0)"
+    font = {"color": INK, "size": 12}
     return go.layout.Template(
-        layout={
-            "font": {"color": INK, "size": 12},
-            "paper_bgcolor": clear,
-            "plot_bgcolor": clear,
-            "xaxis": axis,
-            "yaxis": axis,
-        }
+        layout={"font": font, "paper_bgcolor": clear, "plot_bgcolor": clear, "xaxis": axis, "yaxis": axis}
     )
 
 

@@ -19,6 +19,7 @@ from ncclkit.agent.facts import redact
 from ncclkit.bandwidth import Expectation
 from ncclkit.case import Case
 from ncclkit.model import Advice, Measurement, NcclkitError
+from ncclkit.normal import Judgement, judge, size as _bytes
 
 MIB = 1 << 20
 
@@ -64,9 +65,8 @@ def advise(measurements: Sequence[Measurement], expectation: Expectation | None 
         return []  # nothing travels, so nothing can be advised
     line = fit(measurements)
     advice = [] if line is None else [_bucket(line)]
-    best = max((m for m in measurements if m.busbw), key=lambda m: m.busbw or 0.0, default=None)
-    if best is not None and expectation is not None and expectation.value:
-        advice.append(_ratio(best, expectation.value, expectation))
+    if judgement := judge(measurements, expectation):
+        advice.append(_ratio(judgement))
     advice += [_jitter(m) for m in _jittery(measurements)[:1]]
     return advice
 
@@ -85,22 +85,16 @@ def _bucket(line: Line) -> Advice:
     )
 
 
-LOW = 0.85
-"""A ratio below this part of the usual share asks for a reason."""
-
-
-def _ratio(best: Measurement, bound: float, expectation: Expectation) -> Advice:
-    ratio, words = (best.busbw or 0.0) / bound, expectation.words
-    numbers = f"{best.busbw:.2f} of at most {bound:.2f} GB/s busbw = {ratio:.0%} at {_bytes(best.bytes)}"
-    if ratio >= LOW * expectation.usual:
+def _ratio(judgement: Judgement) -> Advice:
+    if not judgement.low:
         return Advice(
             do="Leave NCCL's variables alone: the path is used well.",
-            why=f"{numbers}. {words}",
+            why=f"{judgement.say} {judgement.bound.words}",
             check="Repeat the live test after every change of driver, container or NCCL.",
         )
     return Advice(
         do="Look for the reason before tuning: this path gives clearly less than it should.",
-        why=f"{numbers}. {words}",
+        why=f"{judgement.say} {judgement.bound.words}",
         command="ncclkit diagnose <case folder>",
         check="The ratio of a repeated live test.",
         risk="Variables copied from elsewhere may hide the reason.",
@@ -117,19 +111,11 @@ def _jitter(m: Measurement) -> Advice:
     tail = m.p99_us or 0.0
     return Advice(
         do="Find what else runs on these cores or links before comparing settings.",
-        why=f"At {_bytes(m.bytes)} the slowest repeats take {tail / m.time_us:.1f} times the median "
-        f"({tail:.0f} against {m.time_us:.0f} us).",
+        why=f"At {_bytes(m.bytes)} the slowest {'calls' if m.singles else 'repeats'} take {tail / m.time_us:.1f} times "
+        f"the median ({tail:.0f} against {m.time_us:.0f} us).",
         command="ncclkit inspect",
         check="p99 below twice the median in a repeated live test.",
     )
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
 
 
 LEAST_PAIRS = 6

@@ -116,14 +116,17 @@ def _pairs(items: Sequence[str]) -> dict[str, str]:
 
 def probe(options: argparse.Namespace) -> int:
     """Run the live test."""
-    from ncclkit import ladder, probe
+    from ncclkit import ladder, normal, probe
 
     case = _case(options)
     run = asyncio.run(probe.probe(case, _narrate, env=_pairs(options.env), **_choices(options)))
     if options.json:
         say("\n".join(to_json(m) for m in run.measurements))
     else:
-        told = [ladder.ladder(case).say] if options.ladder else []
+        climbed = ladder.ladder(case).say if options.ladder else ""
+        told = [climbed] if climbed and climbed not in run.say else []
+        judgement = normal.judge(run.curve, run.expectation) if run.measurements else None
+        told += [judgement.say] if judgement else []
         say("\n".join([*(str(m) for m in run.measurements), *told, run.say, f"Run folder: {run.folder}"]))
     return 0 if run.reason == "done" else 1
 
@@ -132,6 +135,8 @@ def _narrate(record: dict[str, Any]) -> None:
     """Progress on stderr, so that stdout stays the result."""
     if record["kind"] == "phase" and record.get("rank") == 0:
         say(f"  rank 0: {record['phase']} {record.get('bytes', '')}", file=sys.stderr)
+    if record["kind"] == "rung":
+        say(f"  {record['say']}", file=sys.stderr)
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -180,23 +185,45 @@ def lab(options: argparse.Namespace) -> int:
 def attach(options: argparse.Namespace) -> int:
     """Look at a job that hangs now."""
     from ncclkit import evidence
-    from ncclkit.agent import attach, processes
+    from ncclkit.agent import attach
     from ncclkit.diagnose import diagnose
 
+    if not 0 < options.seconds <= 86400:
+        raise NcclkitError(f"A job cannot be watched for {options.seconds:g} s; give up to a day.")
+    ranks = _ranks(options.pid, options.job)
     case = _case(options)
     folder = case.new_run("attach")
-    ranks = processes.ranks(options.pid or list(processes.parents()))
-    if not ranks:
-        raise NcclkitError("No process of this user has a RANK in its environment; name the ranks with --pid.")
-    problems = attach.collect(str(folder), ranks, ours=False)
-    if not [*folder.glob("*_rank*"), *folder.glob("ras*")]:
-        raise NcclkitError(f"No rank could be looked at: {problems[0]}.")
+    problems = attach.join(str(folder), ranks, options.seconds)
+    reading = evidence.read([folder])
+    if not [*folder.glob("*_rank*"), *folder.glob("ras*"), *(e for e in reading.events if e.kind == "watch.load")]:
+        raise NcclkitError(f"No rank could be looked at: {problems[0] if problems else 'all of them are gone'}.")
     for problem in problems:
         say(f"ncclkit: {problem}", file=sys.stderr)
-    reading = evidence.read([folder])
     found = diagnose(case.add(reading.events).save())
+    if not options.json:
+        say("".join(f"{event.text}\n" for event in reading.events if event.kind == "watch.load"))
     say(json.dumps(found.to_dict(reading.inputs), indent=1, default=str) if options.json else found.text())
     return found.exit_code
+
+
+def _ranks(pids: Sequence[int], number: int | None) -> dict[int, int]:
+    """{rank: pid} of the one job that is meant: by process ids, by its Slurm id, or the only one of this user here."""
+    from ncclkit.agent import processes
+
+    chosen = pids or [
+        pid
+        for pid in processes.parents()
+        if number is None or processes.environ(pid).get("SLURM_JOB_ID") == str(number)
+    ]
+    jobs = processes.jobs(chosen)
+    if len(jobs) > 1:
+        heads = ", ".join(f"rank {min(job)} of {len(job)} here is process {job[min(job)]}" for job in jobs)
+        raise NcclkitError(f"{len(jobs)} jobs run on this host ({heads}); name one with --job or its ranks with --pid.")
+    if not jobs and number is not None:
+        raise NcclkitError(f"Slurm job {number} has no rank of this user on this host; go to one of its nodes.")
+    if not jobs:
+        raise NcclkitError("No process of this user has a RANK in its environment; name the ranks with --pid.")
+    return dict(jobs[0])
 
 
 def report(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Evidence from processes that are stuck right now: stacks, Flight Recorder, state, RAS.
+"""Evidence from processes that are stuck right now: stacks, Flight Recorder, state, RAS, and what they do meanwhile.
 
 Nothing here disturbs a healthy process: SIGUSR1 is sent to ranks with a black
 box of ours alone (elsewhere it may mean "save and requeue"), py-spy reads
@@ -11,23 +11,49 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
-from . import processes, ras
+from . import processes, ras, watch
 from .facts import redact
 
+SECONDS = 3.0
+"""How long a job that we did not start is watched at least: a few samples, from which a rate follows."""
 
-def collect(folder, ranks, ours, deadline=8.0):
-    """Write ``processes.json``, ``stacks_rank<N>.txt``, ``fr_rank_<N>`` and RAS reports into the run folder.
 
-    ranks: {global rank: pid}; ours: the ranks have a black box that writes into this folder.  Returns one sentence per
-    thing that could not be had.
+def join(folder, ranks, seconds=SECONDS):
+    """Evidence of a job that somebody else started: `collect`, and beside it the strip ``watch.jsonl``.
+
+    ranks: {global rank: pid}; seconds: how long it is watched at least, or until its ranks are gone.
+    """
+    enough = threading.Event()
+    path = os.path.join(folder, "watch.jsonl")
+    strip = threading.Thread(target=watch.beside, args=(path, ranks, enough), daemon=True)
+    until = time.monotonic() + seconds
+    strip.start()
+    try:
+        problems = collect(folder, ranks, ours=False)
+        strip.join(max(0.0, until - time.monotonic()))
+    finally:
+        enough.set()
+    strip.join(2 * watch.PATIENCE + 1.0)  # nvidia-smi may not answer
+    return problems
+
+
+def collect(folder, ranks, ours, deadline=8.0, node=""):
+    """Write ``processes.json``, ``gpus.xml``, ``stacks_rank<N>.txt``, ``fr_rank_<N>`` and RAS reports into the folder.
+
+    ranks: {global rank: pid}; ours: the ranks have a black box that writes into this folder; node: its number where
+    several write into one folder.  Returns one sentence per thing that could not be had.
     """
     until = time.monotonic() + deadline
     problems = []
     environ = processes.environ(next(iter(ranks.values()), os.getpid()))
     polls = ras.Polls(folder, ras.address(environ), deadline - 1.0)
-    _write(folder, "processes.json", json.dumps({str(rank): look(pid) for rank, pid in ranks.items()}, indent=1))
+    here = "-node" + node if node else ""
+    gpus = Gpus(os.path.join(folder, "gpus%s.xml" % here))
+    states = {str(rank): look(pid) for rank, pid in ranks.items()}
+    _write(folder, "processes%s.json" % here, json.dumps(states, indent=1))
     mute = [rank for rank in ranks if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank))]
     asked = [rank for rank in mute if ours and processes.catches(ranks[rank], signal.SIGUSR1)]
     for rank in asked:
@@ -39,10 +65,49 @@ def collect(folder, ranks, ours, deadline=8.0):
     for rank, pid in ranks.items():
         if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank)) and _lives(pid):
             problems += _pyspy(folder, rank, pid, max(0.5, until - time.monotonic()))
+    if any("ermission" in problem or "not permitted" in problem for problem in problems):
+        problems.append(_permission())
+    problems += gpus.wait(until)
     unanswered = polls.wait()
     if unanswered and any("libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20) for pid in ranks.values()):
         problems.append(unanswered)  # elsewhere it is no wonder
     return problems
+
+
+class Gpus:
+    """What the driver says of every GPU: memory, clocks and why they are low, errors, processes; beside other work."""
+
+    COMMAND = ("nvidia-smi", "-q", "-x")
+
+    def __init__(self, path):
+        self.path, self.child = path, None
+        try:
+            with open(path + ".part", "wb") as out:
+                self.child = subprocess.Popen(
+                    self.COMMAND, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL
+                )
+        except OSError:
+            self._forget()  # no driver here, or no place for a file
+
+    def wait(self, until):
+        """Keep the report; why there is none, where the driver did not answer."""
+        if self.child is None:
+            return []
+        try:
+            code = self.child.wait(max(0.5, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.child.kill()  # in the middle of a call of the driver it may never end
+            self._forget()
+            return ["nvidia-smi did not answer in time; the driver, or a GPU, may hang"]
+        if code == 0:
+            os.replace(self.path + ".part", self.path)
+            return []
+        self._forget()
+        return ["nvidia-smi -q ended with %d" % code]
+
+    def _forget(self):
+        if os.path.exists(self.path + ".part"):
+            os.unlink(self.path + ".part")
 
 
 def look(pid):
@@ -76,6 +141,14 @@ def _pyspy(folder, rank, pid, deadline):
             return []
         problem = "py-spy on rank %d: %s" % (rank, (done.stderr.strip().splitlines() or ["no output"])[0])
     return [problem]
+
+
+def _permission():
+    """Which permission py-spy lacks, and how to get it."""
+    scope = processes.read("/proc/sys/kernel/yama/ptrace_scope").strip()
+    if scope not in ("", "0"):
+        return "kernel.yama.ptrace_scope is %s here, so only root may read stacks: repeat it with sudo" % scope
+    return "stacks may be read by root and by who may ptrace: repeat it with sudo, or give the container SYS_PTRACE"
 
 
 def _lives(pid):

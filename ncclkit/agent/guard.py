@@ -7,6 +7,7 @@ happens when the program that asked for the run dies, whatever killed it.
 Before it ends a run that hangs it collects the evidence.
 """
 
+import functools
 import json
 import os
 import select
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from . import attach, processes, wire
+from . import attach, processes, shm, wire
 from .watch import Watch
 from .facts import redact
 
@@ -25,7 +26,7 @@ LOOK = 1.0
 """Seconds between two looks at the run folder."""
 DYING = 3.0
 """Seconds that ranks get to leave their own last words and to end."""
-WRITTEN = (".log", ".txt", ".json")
+WRITTEN = (".log", ".txt", ".json", ".xml")
 """How files end that ranks and evidence are written to; ``launcher.log`` belongs to who reads this program's output."""
 LARGEST = 512 << 20
 """Bytes of them that are searched for secrets: some seconds for each 100 MiB."""
@@ -45,7 +46,7 @@ def watch(folder, deadline, command, node=""):
     name, and nobody listens on standard input.
     """
     processes.adopt_orphans()
-    end = End(folder, node)
+    end, memory = End(folder, node), Memory()
     wakeup = _watch_children()
     try:
         child = subprocess.Popen(
@@ -53,13 +54,15 @@ def watch(folder, deadline, command, node=""):
         )
     except OSError as error:
         return end.say("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
-    trouble, looks = Trouble(folder), []
+    collect = functools.partial(_evidence, folder, node, memory)
+    trouble, looks = Trouble(folder, collect), []
     if os.path.exists(os.path.join(folder, "plan.json")):  # reading facts is no run that anybody watches
         looks.append(Watch(os.path.join(folder, "watch%s.jsonl" % ("-node" + node if node else ""))).take)
     looks.append(trouble.look)
     reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, looks)
-    problems = trouble.problems if reason == "done" else _evidence(folder)
+    problems = trouble.problems if reason == "done" else collect()
     left = processes.end(os.getpid())
+    memory.clear()
     child.returncode = code if code is not None else -signal.SIGKILL  # reaped by us, not by Popen
     if reason == "done" and code != 0:
         reason = "deadline" if _hung(folder) else "failed"
@@ -110,8 +113,8 @@ class Trouble:
     as ranks that fail together are then busy with dying, and must not be asked for their stacks.
     """
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, collect):
+        self.folder, self.collect = folder, collect
         self.since = None
         """When the first sign was seen; infinity once everything was collected."""
         self.problems = []
@@ -133,13 +136,30 @@ class Trouble:
             self.since = now
         elif now - self.since >= DYING:
             self.since = float("inf")
-            self.problems = _evidence(self.folder)
+            self.problems = self.collect()
 
 
-def _evidence(folder):
+class Memory:
+    """Shared memory of the run: what its processes held when they were looked at, and what is left of that."""
+
+    def __init__(self):
+        self.before, self.seen = shm.names(), set()  # type: tuple[set[str], set[str]]
+
+    def look(self, pids):
+        """Remember what these processes hold."""
+        self.seen |= shm.held(pids) - self.before
+
+    def clear(self):
+        """Remove what was seen and is held by nobody any more."""
+        shm.remove(self.seen)
+
+
+def _evidence(folder, node, memory):
     """Collect what the hanging ranks can tell; a full disk must not keep them alive."""
+    pids = processes.descendants(os.getpid())
+    memory.look(pids)
     try:
-        return attach.collect(folder, processes.ranks(processes.descendants(os.getpid())), ours=True)
+        return attach.collect(folder, processes.ranks(pids), ours=True, node=node)
     except OSError as error:
         return ["evidence could not be written: %s" % error]
 

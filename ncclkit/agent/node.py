@@ -14,24 +14,9 @@ def main(argv):
     folder, deadline, nodes, per_node, master, port = argv[:6]
     number = os.environ["SLURM_NODEID"]
     command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nnodes",
-        nodes,
-        "--nproc-per-node",
-        per_node,
-        "--node-rank",
-        number,
-        "--rdzv-backend",
-        "static",
-        "--rdzv-id",
-        os.environ["SLURM_JOB_ID"],
-        "--master-addr",
-        master,
-        "--master-port",
-        port,
-        sys.argv[0],
-        *argv[6:],
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes", nodes, "--nproc-per-node", per_node, "--node-rank", number),
+        *("--rdzv-backend", "static", "--rdzv-id", os.environ["SLURM_JOB_ID"]),
+        *("--master-addr", master, "--master-port", port, sys.argv[0], *argv[6:]),
     ]
     return guard.watch(folder, float(deadline), command, node=number)

@@ -74,17 +74,56 @@ def read(path, limit=1 << 20):
         return ""
 
 
+def open_files(pid):
+    """Where the descriptors of a process lead; nothing where it has ended, or belongs to somebody else."""
+    folder = "/proc/%d/fd" % pid
+    try:
+        return [_target(os.path.join(folder, name)) for name in os.listdir(folder)]
+    except OSError:
+        return []
+
+
+def _target(path):
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""  # closed just now, or of another user
+
+
 def environ(pid):
     """The environment a process was started with, as a dict."""
     pairs = (item.partition("=") for item in read("/proc/%d/environ" % pid).split("\0"))
     return {name: value for name, _, value in pairs if name}
 
 
-def ranks(pids):
+JOB = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+"""Variables that all ranks of a job have alike, and two jobs on one host have not."""
+NUMBERS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+"""Variables in which launchers tell a process its rank; the others count where no process of the job has a RANK."""
+
+
+def jobs(pids):
+    """One {rank: pid} for each job that these processes belong to; see `ranks`."""
+    groups = {}  # type: dict[tuple[str, ...], list[int]]
+    for pid in pids:
+        variables = environ(pid)
+        if any(variables.get(name, "").isdigit() for name in NUMBERS):
+            groups.setdefault(tuple(variables.get(name, "") for name in JOB), []).append(pid)
+    found = [ranks(members) or _tasks(members) for members in groups.values()]
+    return [job for job in found if job]
+
+
+def _tasks(pids):
+    """Ranks that a scheduler started without a launcher of torch's: of what it started, the Python programs."""
+    programs = [pid for pid in pids if "python" in os.path.basename(_target("/proc/%d/exe" % pid))]
+    return next((found for name in NUMBERS[1:] if (found := ranks(programs, name))), {})
+
+
+def ranks(pids, number="RANK"):
     """{rank: pid} for the processes that a launcher gave a RANK; of a rank's family, the one that started first."""
     table = {}  # type: dict[int, tuple[int, int]]
     for pid in pids:
-        rank = environ(pid).get("RANK", "")
+        rank = environ(pid).get(number, "")
         stat = read("/proc/%d/stat" % pid)
         if rank.isdigit() and stat:
             start = int(stat.rsplit(")", 1)[1].split()[19])

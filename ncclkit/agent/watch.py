@@ -1,7 +1,8 @@
 """The strip: what the host and its GPUs did while something ran, once a second, one line of JSON each.
 
 What people use ``nvidia-smi`` and ``htop`` for, recorded beside the run, so that a peak of memory or a clock that fell
-can be laid beside the phases afterwards.  The guard takes the samples; nothing in it waits.
+can be laid beside the phases afterwards.  The guard takes the samples of a run of ours, `beside` those of a job that
+somebody attached to; nothing in a sample waits, and nothing is signalled or stopped.
 """
 
 import json
@@ -12,6 +13,7 @@ import time
 
 from . import processes
 from .crowd import Crowd
+from .load import Load
 
 QUERY = ("index", "memory.used", "utilization.gpu", "power.draw", "clocks.sm", "temperature.gpu")
 """What is asked of each GPU: its index, MiB, %, W, MHz, C."""
@@ -20,15 +22,22 @@ LEAST = 0.9
 """Seconds between two samples at least."""
 AGAIN = 2
 """Samples between two looks for new ranks, as that reads every process's environment."""
+APPS = ["nvidia-smi", "--query-compute-apps=pid,gpu_bus_id", "--format=csv,noheader"]
+"""What tells on which GPU a process computes; it answers with process ids of its own namespace."""
+BUSES = ["nvidia-smi", "--query-gpu=pci.bus_id,index", "--format=csv,noheader"]
+PATIENCE = 5.0
+"""Seconds that a question to a sick driver may take."""
 
 
 class Watch:
-    """Appends samples to a file; `take` one each second."""
+    """Appends samples to a file; `take` one each second, and `close` it at last."""
 
-    def __init__(self, path):
+    def __init__(self, path, find=None, gpus=None):
+        """Find: gives {rank: pid} (default: the ranks among our descendants); gpus: {rank: GPU} as far as known."""
         self.path, self.host = path, socket.gethostname()
+        self.find = find or (lambda: processes.ranks(processes.descendants(os.getpid())))
         self.taken, self.families, self.before = 0, {}, None
-        self.crowd = Crowd()
+        self.crowd, self.load, self.mine = Crowd(), Load(), gpus or {}
         self.rest, self.gpus, self.last = b"", {}, 0.0
         self.smi = self._listen()
 
@@ -46,6 +55,12 @@ class Watch:
                 out.write(json.dumps(now) + "\n")
         except OSError:
             self.path = ""
+
+    def close(self):
+        """End what was started for it."""
+        if self.smi is not None:
+            self.smi.kill()
+            self.smi.communicate()
 
     def _listen(self):
         """nvidia-smi, which then speaks once a second; None where there is none."""
@@ -95,14 +110,49 @@ class Watch:
         return sample
 
     def _ranks(self):
-        """{rank: bytes of memory that its process holds}, and how its family got on with the cores (see `crowd`)."""
+        """Of each rank the memory of its process in bytes, its `load`, and how its family got on with the cores."""
         if self.taken % AGAIN == 0:
-            self.families = processes.families(processes.ranks(processes.descendants(os.getpid())))
+            self.families = processes.families(self.find())
         self.taken += 1
         page = os.sysconf("SC_PAGE_SIZE")
-        held = {rank: processes.read("/proc/%d/statm" % pids[0]).split() for rank, pids in self.families.items()}
+        heads = {rank: pids[0] for rank, pids in self.families.items()}
+        held = {rank: processes.read("/proc/%d/statm" % pid).split() for rank, pid in heads.items()}
         memory = {rank: int(words[1]) * page for rank, words in held.items() if len(words) > 1}
-        return {"ranks": memory, "cores": self.crowd.take(self.families)}
+        load = self.load.take(heads)
+        for rank in load.keys() & self.mine.keys():
+            load[rank]["gpu"] = self.mine[rank]
+        return {"ranks": memory, "load": load, "cores": self.crowd.take(self.families)}
+
+
+def beside(path, ranks, until):
+    """Watch a job that we did not start, once a second, until the event `until` is set or all its ranks are gone."""
+    watch = Watch(path, lambda: ranks, gpus_of(ranks))
+    try:
+        while any(processes.state(pid) not in ("Z", "X", "") for pid in ranks.values()):
+            watch.take()
+            if until.wait(LEAST):
+                break
+        watch.take()
+    finally:
+        watch.close()
+
+
+def gpus_of(ranks):
+    """{rank: GPU on which its process computes}, as nvidia-smi says, which in a container may know nothing."""
+    index = dict(_rows(BUSES))
+    used = {pid: index[bus] for pid, bus in _rows(APPS) if bus in index}
+    found = {rank: used.get(str(pid), "") for rank, pid in ranks.items()}
+    return {rank: int(gpu) for rank, gpu in found.items() if gpu.isdigit()}
+
+
+def _rows(command):
+    """Lines of two cells; none where the command fails, or does not answer."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, text=True)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    cells = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    return [row for row in cells if len(row) == 2]
 
 
 def _number(cell):

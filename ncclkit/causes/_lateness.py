@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ncclkit import words
 from ncclkit.case import Case
 from ncclkit.causes._frames import own_frame, place, stacks
+from ncclkit.causes._scene import stopped
 from ncclkit.causes._words import in_order
 from ncclkit.model import Event
 
@@ -40,3 +42,21 @@ def where(case: Case, ranks: tuple[int, ...]) -> str:
 def last_line(why: list[Event]) -> str:
     """The beginning of the last progress line among the evidence."""
     return next((" ".join(e.text.split())[:60].strip() for e in why if e.kind == "progress"), "")
+
+
+def load(why: list[Event], ranks: tuple[int, ...]) -> str:
+    """What could be seen of these ranks from outside: ``at work 99 % of the time, while rank 0 was 1 %``."""
+    told = {event.rank: event.data["main"] for event in why if event.kind == "watch.load"}
+    mine = [told[rank] for rank in ranks if rank in told]
+    if not mine:
+        return ""
+    others = {rank: share for rank, share in told.items() if rank not in ranks and rank is not None}
+    low, high = min(others.values(), default=0.0), max(others.values(), default=0.0)
+    share = f"{low:.0f} to {high:.0f} %" if round(high) > round(low) else f"{high:.0f} %"
+    beside = f", while {words.ranks(others)} {'was' if len(others) == 1 else 'were'} {share}"
+    return f"with its main thread at work {mine[0]:.0f} % of the time{beside if others else ''}"
+
+
+def doing(case: Case, ranks: tuple[int, ...]) -> str:
+    """How these ranks stood where their stack says."""
+    return "stopped by a signal or a debugger (state T)" if stopped(case).keys() & set(ranks) else "busy"

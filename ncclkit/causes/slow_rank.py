@@ -31,10 +31,11 @@ from dataclasses import replace
 
 from ncclkit.case import Case
 from ncclkit.causes import _lateness
+from ncclkit.causes._calls import exchanging
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._frames import for_workers, in_collective, stacks
 from ncclkit.causes._resume import keep_position
-from ncclkit.causes._scene import Scene, all_in, look, rank_of
+from ncclkit.causes._scene import Scene, all_in, look, odd_load, opening, rank_of
 from ncclkit.causes._settings import raise_timeout
 from ncclkit.causes._words import in_order, matching, name_ranks, otherwise, pick, seconds
 from ncclkit.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
@@ -62,9 +63,9 @@ def diagnose(case: Case) -> Finding:
     mismatches = (*case.of("flight.mismatch"), *case.of("gloo.size_mismatch"))
     if mismatches:
         return clear(ID, "The ranks made different calls, so none of them was merely late.", mismatches[:3])
-    for witness in (_flight, _barrier, _stacks, _behind, _ras, _launched_late, _silent, _progress, _symptom):
-        suspicion = witness(case, scene)
-        if suspicion is not None:
+    seen = (_flight, _barrier, _stacks, _behind, _ras, _launched_late, _load)
+    for witness in (*seen, _silent, _busy, _progress, _symptom):
+        if suspicion := witness(case, scene):
             return _tell(case, scene, suspicion)
     if scene.waiting:
         return unknown(
@@ -98,11 +99,14 @@ def _awaited(gap: Event) -> list[int]:
 
 
 def _barrier(case: Case, scene: Scene) -> Suspicion | None:
-    for barrier in case.of("gloo.barrier"):
-        late = [rank for rank in barrier.data.get("ranks", ()) if rank not in scene.ended]
+    """Who did not come: as gloo's monitored barrier asked, or as torch reconstructs it without knowing why."""
+    for report in (*case.of("gloo.barrier"), *case.of("c10d.desync")):
+        asked = report.kind == "gloo.barrier"
+        gone = scene.ended if asked else scene.ended | scene.waiting
+        late = [rank for rank in report.data["ranks" if asked else "missing"] or () if rank not in gone]
         if late:
-            alive = _alive(case, late)
-            return "proven" if alive else "likely", tuple(late), [barrier, *alive]
+            alive = _alive(case, late) if asked else []
+            return "proven" if alive else "likely", tuple(late), [report, *alive]
     return None
 
 
@@ -183,12 +187,33 @@ def _launched_late(case: Case, scene: Scene) -> Suspicion | None:
     return ("likely", tuple(sorted(late)), [scene.waiting[rank] for rank in late]) if late else None
 
 
+def _load(case: Case, scene: Scene) -> Suspicion | None:
+    """Where no stack could be read: a few ranks compute while the others idle, or idle while the others spin.
+
+    Either may be the one that waits, as NCCL spins where gloo sleeps; so the few stand against the many.
+    """
+    odd = odd_load(case)
+    ended = {e.data.get("reason") for e in case.of("run.end")} - {"deadline"}
+    if not odd or set(odd) & (stacks(case).keys() | scene.waiting.keys()) or ended or scene.ended:
+        return None
+    others = [event for event in case.of("watch.load") if event.rank not in odd]
+    return "likely" if scene.waiting else "possible", tuple(sorted(odd)), [*odd.values(), *others]
+
+
 def _silent(case: Case, scene: Scene) -> Suspicion | None:
     """The only ranks without a watchdog line, where most have one."""
     silent = scene.silent
     if not silent or len(silent) > max(1, len(scene.members) // 4) or len(scene.waiting) < 2 or _differ(scene):
         return None
     return "likely", silent, [event for rank in silent for event in _lateness.last_words(case, rank)]
+
+
+def _busy(case: Case, scene: Scene) -> Suspicion | None:
+    """A rank prepares or skips data at the start of the job, where the others wait for it."""
+    phase = opening(case, "data", "skip")
+    if phase is None or scene.ended or _differ(scene) or rank_of(phase) in scene.waiting:
+        return None
+    return "likely", () if phase.rank is None else (phase.rank,), [phase, *in_order(case.of("progress"))[-1:]]
 
 
 def _progress(case: Case, scene: Scene) -> Suspicion | None:
@@ -201,11 +226,13 @@ def _progress(case: Case, scene: Scene) -> Suspicion | None:
 
 def _symptom(case: Case, scene: Scene) -> Suspicion | None:
     absent = [e for e in case.of("c10d.unique_id") if not matching([e], "reset by peer", "Broken pipe", "got 0 bytes")]
-    absent += [*case.of("store.wait"), *(e for e in case.of("store.clients") if e.data.get("key"))]
+    short = [e for e in case.of("store.clients") if e.data.get("key") and e.data["joined"] != e.data["expected"]]
+    absent += [*case.of("store.wait"), *short]
     if absent and not case.of("store.connect_timeout"):
         ranks = {e.data["from_rank"] for e in absent if isinstance(e.data.get("from_rank"), int)}
         return "possible", tuple(sorted(ranks)), absent
-    if scene.waiting and not scene.ended and not _differ(scene) and not case.of("flight.") and not all_in(case, scene):
+    lone = _differ(scene) or exchanging(scene.waiting.values())
+    if scene.waiting and not scene.ended and not lone and not case.of("flight.") and not all_in(case, scene):
         return "possible", (), []
     return None
 
@@ -219,13 +246,14 @@ def _differ(scene: Scene) -> bool:
 def _tell(case: Case, scene: Scene, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = _lateness.where(case, ranks), _lateness.last_line(why)
+    load = "" if where else _lateness.load(why, ranks)
     fed = for_workers(case, ranks)
     strength = "likely" if fed and strength == "proven" else strength  # what keeps its workers is the cause
     first = next(iter(in_order(scene.waiting.values())), None)
     call = _lateness.call(first, why)
     limit = f" {seconds(first.data['timeout_ms'])}" if first and first.data.get("timeout_ms") else ""
-    doing = "waiting for data-loader workers" if fed else "busy"
-    busy = f", {doing} in {where}," if where else f", last seen at {seen!r}," if seen else ""
+    doing = "waiting for data-loader workers" if fed else _lateness.doing(case, ranks)
+    busy = f", {doing} in {where}," if where else f", {load}," if load else f", last seen at {seen!r}," if seen else ""
     came = any(event.kind == "flight.late" for event in why)
     verb = "may have been late for" if strength == "possible" else "was late for" if came else "had not entered"
     who = f"{start(name_ranks(ranks))}{busy} {verb}"

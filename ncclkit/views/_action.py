@@ -14,7 +14,7 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.model import NcclkitError
-from ncclkit.views._base import View, main_loop, page, style
+from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page, style
 from ncclkit.views._html import Html, el
 
 
@@ -44,8 +44,9 @@ class Action(View, ABC):
         self._asked = False
         self._seen: View | None = None
         self._displayed = False
+        self.drawing = W.Output(layout=W.Layout(width="100%"))
         row = W.Box([*self._fields, self.cancel], layout=W.Layout(flex_flow="row wrap"))
-        self._box = W.VBox([W.HTML(style()), row, self.result], layout=W.Layout(width="100%"))
+        self._box = W.VBox([W.HTML(style()), row, self.result, self.drawing], layout=W.Layout(width="100%"))
 
     @abstractmethod
     def asks(self) -> bool:
@@ -64,6 +65,11 @@ class Action(View, ABC):
     def static(self) -> Html:
         """What it will do, or what came out."""
         return super().static() if self._seen is None else self._seen.static()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        drawn = self._seen._repr_mimebundle_() if isinstance(self._seen, Drawn) else {}
+        figure = {kind: shown for kind, shown in drawn.items() if kind == PLOTLY}
+        return super()._repr_mimebundle_(include, exclude) | figure
 
     @property
     def running(self) -> bool:
@@ -101,6 +107,7 @@ class Action(View, ABC):
             self._lock(False)
         self._seen = seen
         self._show(seen.static())
+        self.drawing.outputs = outputs(seen.figure) if isinstance(seen, Drawn) and seen.figure is not None else ()
         if self._displayed:
             seen.above = W.HTML(style() + el("div", el("p", seen.say, cls="nk-dim"), cls="nk"))
         return seen

@@ -47,6 +47,11 @@ class View:
         return page(self.say, self._body)
 
     @property
+    def body(self) -> Html:
+        """What stands under the sentence."""
+        return self._body
+
+    @property
     def html(self) -> str:
         """The static face with its stylesheet, as a notebook stores it."""
         return style() + self.static()
@@ -84,6 +89,11 @@ class Drawn(View):
         super().__init__(say, join(PLACE if figure is not None else "", body))
         self._figure, self._words = figure and figure.update_layout(meta={"say": say}), body
         self._box: W.Widget | None = None
+
+    @property
+    def figure(self) -> go.Figure | None:
+        """The figure, where there is one."""
+        return self._figure
 
     def widget(self) -> W.Widget | None:
         """The same three one below the other: JupyterLab shows one type of a bundle only."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
-import zlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from ncclkit.agent.facts import redact
+from ncclkit.evidence.sources.streams import DAMAGE, Hashed, Readable, unpack
 from ncclkit.model import Event
 
 AROUND = 5
@@ -20,8 +16,6 @@ REACH = 4 << 30
 BLOCK = 1 << 20
 WIDE = 2000
 """Bytes shown of one line."""
-
-OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
 Shown = list[tuple[int, str, bool]]
 """(line number, text, is it the event's own line)."""
@@ -38,12 +32,10 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> Sho
         return f"{event.path} has no lines to show; what it says stands above"
     if path is None:
         return _gone(event)
-    if path.suffix == ".zst":
-        return f"{path} is packed in a way that cannot be opened at a line; unpack it to see the lines around it"
     first, size = max(1, event.line - around), max(1, event.text.count("\n") + 1)
     try:
         raw = "\n".join(_lines(path, first, event.line + size - 1 + around))
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except DAMAGE as error:
         return f"{path} cannot be read: {error}"
     lines = redact.text(raw).split("\n") if raw else []
     shown = [(number, line, event.line <= number < event.line + size) for number, line in enumerate(lines, first)]
@@ -67,11 +59,10 @@ def _holds(line: str, said: str) -> bool:
 
 def _lines(path: Path, first: int, last: int) -> Iterator[str]:
     """Lines `first` to `last` (1-based) of a plain or packed file, each cut to `WIDE` bytes."""
-    with path.open("rb") as plain:
-        head = plain.read(6)
-        opener = next((opener for magic, opener in OPENERS.items() if head.startswith(magic)), None)
-        plain.seek(0)
-        source: BinaryIO = opener(plain) if opener else plain
+    with path.open("rb") as packed:
+        source, packing = unpack(Hashed(packed))
+        if packing == "zst?":
+            raise OSError("it is packed with zstd; unpack it to see the lines around it")
         rest = _skip(source, first - 1)
         if rest is None:
             return
@@ -79,11 +70,11 @@ def _lines(path: Path, first: int, last: int) -> Iterator[str]:
             yield raw.decode("utf-8", "replace").rstrip("\r\n")
 
 
-def _skip(source: BinaryIO, count: int) -> bytes | None:
+def _skip(source: Readable, count: int) -> bytes | None:
     """What was read behind the first `count` lines; None where the file ends before, or reaches too far."""
     passed = 0
     while passed < REACH:
-        block = source.read(BLOCK)
+        block = source.read(BLOCK) or b""
         passed += len(block)
         lines = block.count(b"\n")
         if count == 0 or lines >= count:
@@ -102,10 +93,10 @@ def _behind(block: bytes, count: int) -> bytes:
     return block[at:]
 
 
-def _split(source: BinaryIO, rest: bytes) -> Iterator[bytes]:
+def _split(source: Readable, rest: bytes) -> Iterator[bytes]:
     """Lines from `rest` on, cut to `WIDE` bytes: a line of a gigabyte passes through in blocks."""
     line = b""
-    for block in chain([rest], iter(lambda: source.read(BLOCK), b"")):
+    for block in chain([rest], iter(lambda: source.read(BLOCK) or b"", b"")):
         *whole, tail = block.split(b"\n")
         for piece in whole:
             yield (line + piece)[:WIDE]

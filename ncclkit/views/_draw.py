@@ -13,17 +13,11 @@ from typing import Any
 import plotly.graph_objects as go
 
 from ncclkit.model import safe
-from ncclkit.plots import GRID, INK, LINES, VERMILLION, template
+from ncclkit.plots import GRID, INK, LEGEND, LINES, VERMILLION, template
 
 BLUE, GREEN, PURPLE, SKY, ORANGE = LINES
-LINKS = (
-    (BLUE, "square"),
-    (ORANGE, "diamond"),
-    (PURPLE, "cross"),
-    (GREEN, "circle"),
-    (VERMILLION, "x"),
-    (SKY, "triangle-up"),
-)
+COLOURS, SHAPES = (BLUE, ORANGE, PURPLE, GREEN, VERMILLION, SKY), "square diamond cross circle x triangle-up".split()
+LINKS = tuple(zip(COLOURS, SHAPES, strict=True))
 """Colour and shape of each transport, the most frequent first."""
 LABELLED = 32
 """Names that fit along an axis or around a ring."""
@@ -169,23 +163,6 @@ def _looks(count: int) -> list[tuple[str, str]]:
 def blank(height: int) -> go.Figure:
     """A figure in our own looks with nothing in it but room for a legend above; `height` in pixels."""
     axis = {"automargin": True, "gridcolor": GRID}
-    return go.Figure(
-        layout={
-            "template": template(),
-            "autosize": True,
-            "height": height,
-            "margin": {"l": 8, "r": 14, "t": 8, "b": 24},
-            "hovermode": "closest",
-            "legend": {
-                "orientation": "h",
-                "x": 0,
-                "y": 1.02,
-                "yanchor": "bottom",
-                "xanchor": "left",
-                "itemsizing": "constant",
-            },
-            "showlegend": True,
-            "xaxis": axis,
-            "yaxis": axis,
-        }
-    )
+    margin, above = {"l": 8, "r": 14, "t": 8, "b": 24}, LEGEND | {"y": 1.02, "itemsizing": "constant"}
+    layout = {"template": template(), "autosize": True, "height": height, "margin": margin, "hovermode": "closest"}
+    return go.Figure(layout=layout | {"legend": above, "showlegend": True, "xaxis": axis, "yaxis": axis})

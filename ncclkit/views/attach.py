@@ -16,12 +16,13 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit import evidence
-from ncclkit.agent import processes
 from ncclkit.case import Case
 from ncclkit.model import NcclkitError
 from ncclkit.views._action import Action
-from ncclkit.views._base import View
+from ncclkit.views._base import Drawn, View
+from ncclkit.views._html import el, join
 from ncclkit.views.stacks import stacks_view
+from ncclkit.views.watch import strip_view
 
 DEADLINE = 120.0
 """Seconds after which the looking itself is ended; its parts have shorter ones."""
@@ -61,19 +62,19 @@ class Attach(Action):
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The looking, at the processes that the target names."""
-        return look(self._case, _pids(self.target.value))
+        return look(self._case, _options(self.target.value))
 
 
-async def look(case: Case, pids: Sequence[int] = ()) -> View:
-    """Collect evidence from these processes (none: every one with a RANK) into the case; equal stacks grouped.
+async def look(case: Case, which: Sequence[str] = ()) -> View:
+    """Collect evidence from the job that these options of ``ncclkit attach`` name (none: the only one here).
 
-    The case needs a folder.  Raises NcclkitError in the words of ``ncclkit attach``, and when the deadline passes.
+    Equal stacks are grouped, and a table tells how busy each rank was meanwhile.  The case needs a folder.  Raises
+    NcclkitError in the words of ``ncclkit attach``, and when the deadline passes.
     """
     if case.path is None:
         raise NcclkitError("Looking at processes needs a case folder; give case_dir a name.")
     before = set(case.runs())
-    words = [word for pid in pids for word in ("--pid", str(pid))]
-    command = [sys.executable, "-m", "ncclkit.cli", "attach", "--case", str(case.path), "--json", *words]
+    command = [sys.executable, "-m", "ncclkit.cli", "attach", "--case", str(case.path), "--json", *which]
     said, problems, code_ = await _child(command)
     if code_ not in (0, 1):
         raise NcclkitError(problems[-1].removeprefix("ncclkit: ") if problems else "ncclkit attach failed.")
@@ -81,7 +82,9 @@ async def look(case: Case, pids: Sequence[int] = ()) -> View:
     folder = next(run for run in reversed(case.runs()) if run not in before)
     reading = evidence.read([folder])
     case.add(reading.events)
-    return stacks_view([event for event in reading.events if event.kind == "stack"], problems, found)
+    where = stacks_view(reading.events, problems, found)
+    strip = strip_view(folder, reading.events)
+    return where if strip is None else Drawn(where.say, strip.figure, join(where.body, el("p", strip.say)))
 
 
 async def _child(command: Sequence[str]) -> tuple[str, list[str], int]:
@@ -104,16 +107,7 @@ def _check(target: str) -> None:
         raise NcclkitError(f"Cannot attach to {target!r}; give {TARGETS}, such as “job 4711”.")
 
 
-def _pids(target: str) -> list[int]:
-    """The processes that a target names; none means every one with a RANK."""
-    words = target.strip()
-    if words == "all":
-        return []
-    numbers = [int(number) for number in re.findall(r"\d+", words)]
-    if not words.startswith("job"):
-        return numbers
-    job = [pid for pid in processes.parents() if processes.environ(pid).get("SLURM_JOB_ID") == str(numbers[0])]
-    ours = list(processes.ranks(job).values())
-    if not ours:
-        raise NcclkitError(f"Slurm job {numbers[0]} has no rank of this user on this host; go to one of its nodes.")
-    return ours
+def _options(target: str) -> list[str]:
+    """The options of ``ncclkit attach`` for a target; none for all."""
+    option = "--job" if target.strip().startswith("job") else "--pid"
+    return [word for number in re.findall(r"\d+", target) for word in (option, number)]

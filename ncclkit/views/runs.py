@@ -7,11 +7,13 @@ from typing import Any
 
 from ncclkit import bandwidth, plots, probe, tune
 from ncclkit.case import Case
+from ncclkit.causes import catalogue, page
 from ncclkit.model import Advice, Measurement
+from ncclkit.normal import Judgement, judge
 from ncclkit.runs import Run
 from ncclkit.views._base import Chart, View
 from ncclkit.views._form import variables as pairs
-from ncclkit.views._html import Html, el, join
+from ncclkit.views._html import Html, code, el, fit, join, table
 from ncclkit.views._words import plural
 from ncclkit.views.findings import advice_part
 from ncclkit.views.live import LiveTest
@@ -80,7 +82,9 @@ def curve_view(run: Run) -> Chart:
     """Bandwidth against message size, the expectation drawn, and under it where that comes from; time for one rank."""
     if run.measurements and run.plan.ranks == 1:
         return Chart(plots.latency(run.measurements))
+    judgement = judge(run.curve, run.expectation) if run.measurements else None
     derived = run.expectation.words if run.expectation else ""
+    derived += f" Measured elsewhere: {_elsewhere(judgement)}." if judgement and judgement.references else ""
     return Chart(plots.bandwidth(run.measurements, *judged(run.expectation), derived, _cut_short(run)))
 
 
@@ -91,7 +95,34 @@ def measurements_view(source: Any) -> View:
     """
     rows = sorted(getattr(source, "measurements", source), key=lambda m: (m.run, m.op, m.bytes))
     expected, words = judged(getattr(source, "expectation", None))
-    return View(_cut_short(source) or plots.bandwidth_say(rows, expected, words), measurement_table(rows, expected))
+    normal = _normal(judge(source.curve, source.expectation)) if isinstance(source, Run) and rows else Html("")
+    say = _cut_short(source) or plots.bandwidth_say(rows, expected, words)
+    return View(say, join(measurement_table(rows, expected), normal))
+
+
+def _elsewhere(judgement: Judgement) -> str:
+    return "; ".join(f"{ref} = {ratio:.0%}" for ref, ratio in judgement.beside)
+
+
+def _normal(judgement: Judgement | None) -> Html:
+    """Measured / expected = ratio, the same beside other systems, and what could explain a low one."""
+    if judgement is None:
+        return Html("")
+    best = plots.number(judgement.best.busbw or 0.0)
+    bound = (ALLOWS.get(judgement.bound.limit, "expected here"), judgement.bound.value, judgement.ratio)
+    rows = [bound, *((str(ref), ref.busbw, ratio) for ref, ratio in judgement.beside)]
+    compared = [(name, best, plots.number(value or 0.0), f"{ratio:.0%}") for name, value, ratio in rows]
+    known = catalogue()
+    suspects = [
+        (code(name), page(name)[""], known[name].experiment(Case()).question) for name in judgement.suspects
+    ]  # a case of its own: which experiment it is, not with which variables
+    low = "This is low. These could explain it; the diagnosis looks at each:"
+    return join(
+        el("h5", "Is this number normal?"),
+        fit(table(("Beside", "Measured, GB/s", "There, GB/s", "Ratio"), compared, "nk-numbers")),
+        el("p", low) if suspects else "",
+        fit(table(("Cause", "What it is", "The experiment that tells"), suspects)),
+    )
 
 
 def _cut_short(source: Any) -> str:

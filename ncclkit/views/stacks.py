@@ -6,29 +6,44 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from ncclkit import plots
 from ncclkit.causes._frames import in_collective, own_frame
 from ncclkit.model import Event
 from ncclkit.views._base import View
-from ncclkit.views._html import code, fit, fold, join, pre, table
+from ncclkit.views._html import code, el, fit, fold, join, pre, table
 from ncclkit.views._words import plural, some
 
 
-def stacks_view(stacks: Iterable[Event], problems: Sequence[str] = (), found: Sequence[Mapping[str, Any]] = ()) -> View:
-    """Equal stacks together: how many ranks stand where, the rarest first."""
+LOAD = ("Rank", "CPU", "Main thread at work", "State", "Sent by TCP", "Received", "Its GPU")
+
+
+def stacks_view(events: Iterable[Event], problems: Sequence[str] = (), found: Sequence[Mapping[str, Any]] = ()) -> View:
+    """Equal stacks together: how many ranks stand where, the rarest first; and how busy each rank was meanwhile."""
     groups: dict[tuple[bool, str], list[Event]] = {}
-    for event in stacks:
-        groups.setdefault(_where(event), []).append(event)
+    known = list(events)
+    for event in known:
+        if event.kind == "stack":
+            groups.setdefault(_where(event), []).append(event)
     ordered = sorted(groups.items(), key=lambda item: len(item[1]))
     said = [(_ranks(held), _verb(waits, len(held)), where, pre(held[0].text)) for (waits, where), held in ordered]
     say = "; ".join(f"{ranks} {verb} {where}" for ranks, verb, where, _ in said) or "No stack could be read"
     rows = [(ranks, f"{verb} {where}", fold("Stack of the first", stack)) for ranks, verb, where, stack in said]
+    loads = [_load(event.rank, event.data) for event in known if event.kind == "watch.load"]
     cause = [(code(row["cause"]), row["say"]) for row in found]
     body = join(
         table(("Cause", "What it says"), cause),
         fit(table(("Ranks", "Where they stand", "The whole stack"), rows)),
+        el("h5", "How busy they were meanwhile") if loads else "",
+        fit(table(LOAD, loads, "nk-numbers")),
         fold(f"Could not be looked at: {len(problems):,}", pre("\n".join(problems)) if problems else "", is_open=True),
     )
     return View(say[:1].upper() + say[1:], body)
+
+
+def _load(rank: int | None, data: Mapping[str, Any]) -> tuple[object, ...]:
+    traffic = ["–" if data[way] is None else f"{plots.size(round(data[way]))}/s" for way in ("sent", "received")]
+    shares = ["–" if data[name] is None else f"{data[name]:.0f} %" for name in ("cpu", "main", "gpu_busy")]
+    return (rank, *shares[:2], data["states"] or "–", *traffic, shares[2])
 
 
 def _where(event: Event) -> tuple[bool, str]:

@@ -26,7 +26,7 @@ FILES = {
 }
 """The files of a case folder, each with one line of explanation (the contract is DESIGN's section 4)."""
 
-HEAD = ("Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "Time, median", "Time, p99", "algbw GB/s")
+HEAD = ("Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "Time, median", "{p99}", "algbw GB/s")
 MAIL = "A colleague opens it with ncclkit.Case.open(folder), or reads report.html in any browser."
 
 
@@ -36,7 +36,9 @@ def measurement_table(rows: Iterable[Measurement], expected: float | None = None
     The run stands in the row only where there are several: on paper a wide table would be cut.
     """
     rows = list(rows)
-    head = [*HEAD, *(["In a CUDA graph"] if (graph := any(m.graph_us for m in rows)) else [])]
+    tail = "p99 of single calls" if rows and all(m.singles for m in rows) else "Time, p99"
+    head = [name.format(p99=tail) for name in HEAD]
+    head += ["In a CUDA graph"] if (graph := any(m.graph_us for m in rows)) else []
     head += ["Run"] if (several := len({(m.op, m.run) for m in rows}) > 1) else []
     body = []
     for m in rows:

@@ -1,4 +1,4 @@
-"""The strip of a run: memory, load, power, clocks and traffic once a second, in step with what the ranks were doing."""
+"""The strip of a run, or of a job attached to: what hosts, GPUs and ranks did each second, in step with its phases."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ EACH = 8
 """Up to so many GPUs have a line of their own; beyond, the lowest and the highest of each second."""
 PHASES = {"init": "joined", "pairs": "last pair", "size": "last size", "error": "error", "done": "done"}
 """Phases that are marked, and how; of each the last that a rank told."""
+TITLE, NAMED = 22, 4
+"""Pixels of the line above each row, and lines of a row that it names."""
 LARGEST = 64 * MIB
 """Bytes that are read of one strip: about a day."""
 
@@ -33,15 +35,21 @@ Curve = tuple[str, list[float | None]]
 
 
 def watch_view(case: Case) -> View:
-    """What the host and its GPUs did during the last run that was watched; of several hosts, each with its own row."""
-    found = next(((run, strips) for run in reversed(case.runs()) if (strips := _strips(run))), None)
-    if found is None:
-        return View("No run of this case was watched: the strip is recorded beside every live test", Html(""))
-    run, strips = found
+    """What the host, its GPUs and the ranks did while the last run, or a job, was watched; each host has a row."""
+    watched = (strip_view(run, case.events) for run in reversed(case.runs()))
+    none = View("No run of this case was watched: the strip is recorded by live tests and by attach", Html(""))
+    return next((view for view in watched if view is not None), none)
+
+
+def strip_view(run: Path, events: Iterable[Event]) -> Drawn | None:
+    """The strip of one run folder, in step with the phases that these events tell; None where it has none."""
+    strips = _strips(run)
+    if not strips:
+        return None
     start = min(samples[0]["t"] for samples in strips.values())
     host, samples = max(strips.items(), key=lambda item: _peak(item[1], _memory_share))
     rows = [_row(name, one) for name, one in strips.items()]
-    figure = _figure(samples, start, _phases(case.events, run.name, start))
+    figure = _figure(samples, start, _phases(events, run.name, start))
     head = ("Host", "Seconds", "CPU, highest", "Memory, highest", "Swap", "Waited for memory", "GPU memory, highest")
     which = "" if len(strips) == 1 else f"; drawn is {host}, the one with the fullest memory"
     return Drawn(f"{_say(host, samples)}{which}", figure, table(head, rows))
@@ -50,7 +58,7 @@ def watch_view(case: Case) -> View:
 def _strips(run: Path) -> dict[str, list[Sample]]:
     """Host → its samples in order of time."""
     strips: dict[str, list[Sample]] = {}
-    for path in sorted(run.glob("watch*.jsonl*")) if (run / "plan.json").is_file() else ():
+    for path in sorted(run.glob("watch*.jsonl*")):
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for line in file.read(LARGEST).splitlines():
                 sample = _sample(line)
@@ -129,10 +137,15 @@ def _phases(events: Iterable[Event], run: str, start: float) -> dict[str, float]
 def _figure(samples: Sequence[Sample], start: float, phases: Mapping[str, float]) -> go.Figure:
     """One row for each quantity, all over the same seconds."""
     thin = _thinned(samples)
-    rows = [(title, moving) for title, curves in _curves(thin) if (moving := [c for c in curves if any(c[1])])]
+    rows = [(title, moving) for title, curves in _curves(thin) if (moving := _moving(title, curves))]
     times = [sample["t"] - start for sample in thin]
-    figure = make_subplots(rows=len(rows), cols=1, shared_xaxes=True, vertical_spacing=0.035)
-    for place, (title, curves) in enumerate(rows, 1):
+    high = 60 + 108 * len(rows)
+    titles = [_title(title, [name for name, _ in curves]) for title, curves in rows]
+    figure = make_subplots(
+        rows=len(rows), cols=1, shared_xaxes=True, vertical_spacing=TITLE / high, subplot_titles=titles
+    )
+    figure.update_annotations(x=0, xanchor="left", font={"size": 11})
+    for place, (_, curves) in enumerate(rows, 1):
         for index, (name, values) in enumerate(curves):
             figure.add_scatter(
                 x=times,
@@ -145,24 +158,30 @@ def _figure(samples: Sequence[Sample], start: float, phases: Mapping[str, float]
                 row=place,
                 col=1,
             )
-        named = f"{title}<br><span style='font-size:10px'>{safe(', '.join(name for name, _ in curves[:3]))}</span>"
-        figure.update_yaxes(title={"text": named}, rangemode="tozero", automargin=True, row=place, col=1)
-    figure.update_xaxes(title={"text": "seconds since the run began"}, automargin=True, row=len(rows), col=1)
+        figure.update_yaxes(rangemode="tozero", automargin=True, row=place, col=1)
+    figure.update_xaxes(title={"text": "seconds since the watching began"}, automargin=True, row=len(rows), col=1)
     figure.update_layout(
         template=plots.template(),
         autosize=True,
-        height=60 + 108 * len(rows),
-        margin={"l": 8, "r": 14, "t": 34, "b": 30},
+        height=high,
+        margin={"l": 8, "r": 14, "t": 34 + TITLE, "b": 30},
         hovermode="x unified",
     )
     for place, (phase, second) in enumerate(phases.items()):
         figure.add_vline(x=second, line={"color": plots.VERMILLION, "width": 1, "dash": "dot"})
-        high = 1.0 + (0.035 if place % 2 else 0.0)
-        look = {"color": plots.VERMILLION, "size": 11}
-        figure.add_annotation(
-            x=second, y=high, yref="paper", text=safe(phase), showarrow=False, font=look, yanchor="bottom"
-        )
+        look: dict[str, Any] = {"font": {"color": plots.VERMILLION, "size": 11}, "yanchor": "bottom", "yshift": 16}
+        look["yshift"] += 14 * (place % 2)  # two that come together stand one above the other
+        figure.add_annotation(x=second, y=1.0, yref="paper", text=safe(phase), showarrow=False, **look)
     return figure
+
+
+def _title(quantity: str, names: Sequence[str]) -> str:
+    """What a row shows, and the first of its lines in their colours; on the left, above the row."""
+    coloured = [
+        f"<span style='color:{plots.LINES[index % len(plots.LINES)]}'>■ {safe(name)}</span>"
+        for index, name in enumerate(names[:NAMED])
+    ]
+    return f"<b>{quantity}</b>   {'  '.join(coloured)}{' …' if len(names) > NAMED else ''}"
 
 
 def _dash(index: int) -> str:
@@ -191,10 +210,37 @@ def _curves(samples: Sequence[Sample]) -> list[tuple[str, list[Curve]]]:
         ("GPU, W", _each(samples, 2, 1.0)),
         ("GPU, MHz", _each(samples, 3, 1.0)),
         ("CPU, %", [("CPU", [s.get("cpu") for s in samples]), *waits]),
+        ("ranks, % of a core", _of_ranks(samples, ("cpu",), 1.0)),
         ("queue for cores", _queues(samples)),
         ("host, GiB", [("memory", [s["memory"] / GIB for s in samples]), *swap]),
         ("net, MiB/s", sorted(traffic, key=lambda curve: -max(curve[1]))[:3]),
+        ("ranks by TCP, MiB/s", _of_ranks(samples, ("sent", "received"), MIB)),
     ]
+
+
+def _moving(title: str, curves: Sequence[Curve]) -> list[Curve]:
+    """The curves worth drawing; where one rank does something, that the others do nothing is worth it too."""
+    moving = [curve for curve in curves if any(curve[1])]
+    known = [curve for curve in curves if any(value is not None for value in curve[1])]
+    return known if moving and title.startswith("ranks") else moving
+
+
+def _of_ranks(samples: Sequence[Sample], names: Sequence[str], unit: float) -> list[Curve]:
+    """A curve for each rank, the sum of these rates; or the lowest and the highest of many ranks."""
+    rows: list[Mapping[str, Any]] = [row if isinstance(row := s.get("load"), dict) else {} for s in samples]
+    ranks = sorted({rank for row in rows for rank in row}, key=lambda rank: (len(rank), rank))
+    curves = [(f"rank {rank}", [_sum(row.get(rank), names, unit) for row in rows]) for rank in ranks]
+    if len(curves) <= EACH:
+        return curves
+    moments = [[value for value in moment if value is not None] for moment in zip(*(c[1] for c in curves), strict=True)]
+    extremes = (("highest rank", max), ("lowest", min))
+    return [(name, [of(known, default=None) for known in moments]) for name, of in extremes]
+
+
+def _sum(row: object, names: Sequence[str], unit: float) -> float | None:
+    known = [row.get(name) for name in names] if isinstance(row, dict) else []
+    whole = [float(value) for value in known if isinstance(value, (int, float)) and _is_number(value)]
+    return sum(whole) / unit if known and len(whole) == len(known) else None
 
 
 def _queues(samples: Sequence[Sample]) -> list[Curve]:

@@ -226,7 +226,7 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
         "import asyncio,sys; from pathlib import Path; from ncclkit.launch import local;"
         "argv=['train','--folder',sys.argv[1],*'--backend gloo --timeout 300 --fault rank_late --seconds 300'.split()];"
         "asyncio.run(local.run(argv,3,{'TORCH_FR_BUFFER_SIZE':'100'},100,Path(sys.argv[1]),sys.executable,"
-        "lambda r: print(r.get('phase'),r.get('rank'),r.get('step'),flush=True)))"
+        "lambda r: print(r.get('phase'),r.get('rank'),r.get('step',r.get('pid')),flush=True)))"
     )
     (tmp_path / "run").mkdir()
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -236,15 +236,20 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
     try:
         assert job.stdout is not None
         waited = {"step 0 3", "step 1 3", "step 2 3"}  # then rank 1 is away and the others wait for it
+        pids = []
         while waited:
-            waited.discard(job.stdout.readline().strip())
+            said = job.stdout.readline().strip()
+            pids += ["--pid", said.split()[-1]] if said.startswith("hello") else []
+            waited.discard(said)
             assert job.poll() is None
-        done = run("attach", "--case", str(tmp_path / "case"))
+        done = run("attach", "--case", str(tmp_path / "case"), *pids)
         assert job.poll() is None, "attaching must not end the job"
     finally:
         job.kill()
         job.communicate()
     assert done.returncode == 1 and "Rank 1" in done.stdout and "skip_batches" in done.stdout
+    assert all(f"rank {rank}: " in done.stdout for rank in range(3)), "what each rank did meanwhile is told"
+    assert len(list((tmp_path / "case" / "runs").glob("*attach/watch.jsonl"))) == 1
 
 
 def test_a_closed_pipe_is_no_error() -> None:

@@ -17,9 +17,9 @@ def sample(second: float, **more: Any) -> str:
     return json.dumps({"watch": 1, "t": second, "host": "node-1", "memory": 1, "memory_total": 2, **more})
 
 
-def read(path: Path, *lines: str) -> list[Event]:
+def read(path: Path, *lines: str, kind: str = "watch.cpu") -> list[Event]:
     (gzip.open if path.suffix == ".gz" else open)(path, "wb").write(("\n".join(lines) + "\n").encode())
-    return [event for event in evidence.read([path]).events if event.kind == "watch.cpu"]
+    return [event for event in evidence.read([path]).events if event.kind == kind]
 
 
 @pytest.mark.parametrize("name", ["watch.jsonl", "watch-node1.jsonl.gz"])
@@ -54,3 +54,30 @@ def test_the_last_sample_of_each_rank_counts(tmp_path: Path, name: str) -> None:
 def test_what_is_torn_or_strange_is_passed_over(tmp_path: Path, line: str) -> None:
     (event,) = read(tmp_path / "watch.jsonl", sample(1.0, cores={"0": [1, 2, 3, 4, 5]}), line)
     assert event.data["waited"] == 4
+
+
+def load(**row: Any) -> dict[str, Any]:
+    return {"load": {"3": row}}
+
+
+def test_how_busy_a_rank_was_at_the_end_is_the_mean_of_its_last_seconds(tmp_path: Path) -> None:
+    gpus = [[1024.0, 100.0, None, None, None], [1024.0, 4.0, None, None, None]]
+    (event,) = read(
+        tmp_path / "watch.jsonl",
+        sample(1.0, **load(state="R", cpu=900.0, main=99.0)),
+        sample(50.0, **load(state="S")),
+        sample(51.0, **load(state="S", cpu=2.0, main=0.0, sent=1000, received=0, gpu=1), gpus=gpus),
+        sample(52.0, **load(state="D", cpu=4.0, main=1.0, sent=3000, received=0, gpu=1), gpus=gpus),
+        kind="watch.load",
+    )
+    rates = {"cpu": 3.0, "main": 0.5, "sent": 2000.0, "received": 0.0, "gpu_busy": 4.0}
+    assert event.data == {"seconds": 2.0, "states": "SSD", "gpu": 1, **rates}
+    assert (event.rank, event.line, event.time) == (3, 4, 52.0) and "GPU 1 busy 4 %" in event.text
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"state": "R"}, {"cpu": "much"}, {"cpu": -1.0}, {"cpu": True}, 7, None, {"cpu": float("nan"), "state": "RRR"}],
+)
+def test_a_rank_without_a_rate_is_no_event(tmp_path: Path, row: Any) -> None:
+    assert read(tmp_path / "watch.jsonl", sample(1.0, load={"3": row, "x": row}), kind="watch.load") == []

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 
-from ncclkit.agent import processes
+from ncclkit.agent import processes, shm
 from ncclkit.agent.crowd import Crowd
 
 BUSY = """
@@ -54,6 +54,23 @@ def test_what_is_gone_keeps_its_total_and_a_rank_that_never_was_has_none() -> No
     assert crowd.take({0: [child.pid], 1: [child.pid]}) == before and before[0][0] == 1
 
 
+def test_jobs_are_told_apart_and_a_scheduler_alone_numbers_its_tasks() -> None:
+    code = [sys.executable, "-c", "print(1, flush=True); input()"]
+    port = os.getpid()
+    told = [{"RANK": "0", "MASTER_PORT": f"{port}1"}, {"RANK": "1", "MASTER_PORT": f"{port}1"},
+            {"RANK": "0", "MASTER_PORT": f"{port}2"}, {"SLURM_PROCID": "5", "SLURM_JOB_ID": f"{port}3"}]  # fmt: skip
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    bare = {name: value for name, value in os.environ.items() if name not in processes.NUMBERS}
+    started = [subprocess.Popen(code, env=bare | variables, **pipes) for variables in told]  # type: ignore[call-overload]
+    try:
+        assert all(child.stdout.readline() for child in started)
+        pids = [child.pid for child in started]
+        assert processes.jobs(pids) == [{0: pids[0], 1: pids[1]}, {0: pids[2]}, {5: pids[3]}]
+    finally:
+        for child in started:
+            child.communicate(b"\n", timeout=10)
+
+
 def test_families_hold_every_descendant() -> None:
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
     head = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -70,3 +87,28 @@ def test_a_signal_to_a_forked_child_does_not_open_the_black_box_of_its_parent(tm
                           capture_output=True, text=True, timeout=60)  # fmt: skip
     assert done.returncode == 0, (tmp_path / "rank0.log").read_text()
     assert not list(tmp_path.glob("stacks_*"))
+
+
+HOLDS = """
+import mmap, os, sys
+fd = os.open("/dev/shm/" + sys.argv[1], os.O_CREAT | os.O_RDWR)
+os.ftruncate(fd, 4096)
+kept = mmap.mmap(fd, 4096)
+os.close(fd)
+print(1, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_shared_memory_of_the_dead_is_removed_and_of_the_living_is_not() -> None:
+    name = f"ncclkit-test-{os.getpid()}"
+    command = [sys.executable, "-c", HOLDS, name]
+    owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert owner.stdout is not None and owner.stdout.readline()
+        assert name in shm.held([owner.pid]) and name not in shm.held([os.getpid()])
+        assert shm.remove({name, "never-there"}) == [] and name in shm.names()
+    finally:
+        owner.kill()
+        owner.communicate(timeout=10)
+    assert shm.remove({name}) == [name] and name not in shm.names()

@@ -20,9 +20,10 @@ from ncclkit.diagnose import diagnose
 from ncclkit.experiment import fix
 from ncclkit.launch import namespaces
 from ncclkit.model import NcclkitError
+from tests.namespaces import cannot_pretend
 
 ROOT = Path(__file__).parents[2]
-WHY_NOT = namespaces.why_not()
+WHY_NOT = cannot_pretend()
 possible = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "they can be pretended here")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,24 @@ def test_attach_asks_where_the_rank_listens(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(attach, "_pyspy", lambda *args: [])
         assert attach.collect(str(tmp_path), {0: os.getpid()}, ours=False, deadline=4.0) == []
     assert {"ras.json", "ras_2.json", "processes.json"} == set(os.listdir(tmp_path))
+
+
+SMI = """#!/bin/sh
+echo '<nvidia_smi_log>'
+exec {then}
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "problem"), [("true", ""), ("false", "ended with 1"), ("sleep 60", "did not answer in time")]
+)
+def test_what_the_driver_says_is_kept_or_why_it_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, problem: str
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(SMI.format(then=then))
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    gpus = attach.Gpus(str(tmp_path / "gpus.xml"))
+    patience = 0.0 if then == "sleep 60" else 20.0
+    assert problem in "".join(gpus.wait(time.monotonic() + patience))
+    assert {"nvidia-smi", *([] if problem else ["gpus.xml"])} == set(os.listdir(tmp_path))

@@ -1,4 +1,4 @@
-"""The strip that the guard records beside a run: real samples of this host, GPUs from a stand-in for nvidia-smi."""
+"""The strip beside a run, or a job attached to: real samples of this host, GPUs from a stand-in for nvidia-smi."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ncclkit.agent.watch import LEAST, QUERY, Watch
+from ncclkit.agent import processes, sockets
+from ncclkit.agent.load import Load
+from ncclkit.agent.watch import LEAST, QUERY, Watch, beside, gpus_of
 
 SMI = """#!/bin/sh
 echo '1, 2048, 50, 300.5, 1980, 40'
@@ -62,6 +66,96 @@ def test_the_memory_of_each_rank(tmp_path: Path) -> None:
         rank.communicate(timeout=10)
     (sample,) = samples(tmp_path / "watch.jsonl")
     assert sample["ranks"]["7"] > 1 << 20
+
+
+WORK = """
+import os, socket, sys
+sides = [socket.create_connection(("127.0.0.1", int(port))) for port in sys.argv[1:]]
+print(1, flush=True)
+if os.environ["RANK"] == "1":
+    while True:
+        for side in sides: side.sendall(bytes(1 << 16))
+sys.stdin.read()
+"""
+"""Rank 1 sends for ever; rank 0 waits."""
+
+
+@pytest.fixture
+def pair() -> Iterator[dict[int, int]]:
+    """{rank: pid} of two ranks, one of which works and sends, to a thread of ours that reads all there is."""
+    with sockets.socket.create_server(("127.0.0.1", 0)) as server:
+        command = [sys.executable, "-c", WORK, str(server.getsockname()[1])]
+        ranks = [
+            subprocess.Popen(
+                command, env=os.environ | {"RANK": str(rank)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            for rank in range(2)
+        ]
+        ends = [server.accept()[0] for _ in ranks]
+        readers = [threading.Thread(target=drain, args=(end,), daemon=True) for end in ends]
+        for reader in readers:
+            reader.start()
+        yield {rank: child.pid for rank, child in enumerate(ranks)}
+        for child in ranks:
+            child.kill()
+            child.communicate(timeout=10)
+        for reader in readers:
+            reader.join(timeout=10)
+
+
+def drain(end: Any) -> None:
+    with end:
+        while end.recv(1 << 20):
+            continue
+
+
+def test_who_works_and_sends_is_told_from_who_waits(pair: dict[int, int]) -> None:
+    load, until, idle = Load(), time.monotonic() + 20, {"cpu": 0.0, "main": 0.0, "sent": 0, "received": 0}
+    seen: dict[int, dict[str, Any]] = {0: {}, 1: {}}
+    while time.monotonic() < until and not (
+        seen[1].get("sent") and seen[1].get("main", 0) > 0 and seen[0] == {"state": "S", **idle}
+    ):
+        seen = load.take(pair)
+    assert seen[0] == {"state": "S", **idle}
+    assert seen[1]["sent"] > 1000 and seen[1]["received"] == 0
+
+
+def test_what_is_gone_has_no_load_and_what_cannot_be_counted_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "counts", lambda: None)  # as where the kernel has no sock_diag
+    load = Load()
+    first, second = (load.take({0: os.getpid(), 1: 1 << 30}) for _ in range(2))
+    assert set(first) == set(second) == {0} and "sent" not in second[0] and "cpu" in second[0]
+
+
+def test_a_job_that_we_did_not_start_is_watched_until_it_is_gone(tmp_path: Path, pair: dict[int, int]) -> None:
+    watching = threading.Thread(target=beside, args=(str(tmp_path / "watch.jsonl"), pair, threading.Event()))
+    watching.start()
+    until = time.monotonic() + 20
+    while not (tmp_path / "watch.jsonl").exists() and time.monotonic() < until:
+        assert watching.is_alive()
+    assert [processes.state(pid) in ("S", "R") for pid in pair.values()] == [True, True], "nobody is signalled"
+    for pid in pair.values():
+        os.kill(pid, 9)
+    watching.join(timeout=20)
+    assert not watching.is_alive()
+    assert set(samples(tmp_path / "watch.jsonl")[0]["load"]) == {"0", "1"}
+
+
+APPS = """#!/bin/sh
+case "$1" in
+*apps*) echo '11, 00000000:0F:00.0'; echo '12, 00000000:2A:00.0'; echo '13, 00000000:FF:00.0';;
+*bus_id*) echo '00000000:0F:00.0, 0'; echo '00000000:2A:00.0, 1';;
+esac
+"""
+
+
+def test_the_gpu_of_a_rank_is_known_where_the_driver_names_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(APPS)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert gpus_of({0: 12, 1: 11, 2: 13, 3: 14}) == {0: 1, 1: 0}
 
 
 def test_gpus_are_told_in_order_and_what_is_not_known_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

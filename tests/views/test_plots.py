@@ -2,11 +2,16 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ncclkit import plots
+from ncclkit.bandwidth import Expectation
+from ncclkit.runs import Plan, Run
+from ncclkit.views.runs import curve_view, measurements_view
 from tests.views.records import CURVE, HOSTILE, measurement
+from tests.views.test_faces import Page
 
 
 def title(figure):
@@ -88,3 +93,15 @@ def test_text_from_outside_is_escaped():
     figure = plots.bandwidth([replace(m, op=HOSTILE, run=HOSTILE) for m in CURVE], 1.0, HOSTILE, HOSTILE)
     for text in (figure.layout.title.text, figure.layout.xaxis.title.text, figure.data[0].name):
         assert "<script" not in text and "<img" not in text
+
+
+def test_a_number_stands_beside_the_bound_other_systems_and_what_could_explain_a_low_one(tmp_path: Path) -> None:
+    bound = Expectation(370.8, "nvlink", "18 links.", gpu="NVIDIA H200")
+    plan = Plan("all_reduce", (), 4, "nccl", "python", 60.0)
+    for busbw, low in ((340.0, False), (90.0, True)):
+        rows = (measurement(256 << 20, backend="nccl", busbw=busbw, expected=370.8),)
+        run = Run(plan, tmp_path, "done", 1.0, rows, bound)
+        words = Page(measurements_view(run).static()).words
+        assert "4 x H200: 354 GB/s at 1 GiB (ncclkit, 2026-11)" in words and f"{busbw / 370.8:.0%}" in words
+        assert ("slow_transport" in words) == low and ("faster without the switch?" in words) == low
+        assert "Measured elsewhere" in curve_view(run).figure.layout.xaxis.title.text.replace("<br>", " ")

@@ -44,7 +44,7 @@ def test_phases_stand_where_the_last_rank_reached_them(tmp_path: Path) -> None:
     path = str(case.runs()[-1] / "wire.jsonl")
     for rank in range(2):
         case.events.append(Event("worker.phase", "", path, 1, 1003.0 + rank, rank=rank, data={"phase": "init"}))
-    (label,) = drawn(watch_view(case))["layout"]["annotations"]
+    (label,) = [one for one in drawn(watch_view(case))["layout"]["annotations"] if "<b>" not in one["text"]]
     assert (label["text"], label["x"]) == ("joined", 4.0)
 
 
@@ -52,6 +52,17 @@ def test_without_gpus_there_are_no_rows_for_them(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     strip(case)
     assert {trace["name"] for trace in drawn(watch_view(case))["data"]} == {"CPU", "memory", "eth0"}
+
+
+def test_each_rank_has_a_curve_and_of_many_the_lowest_and_the_highest(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    rank = {"state": "R", "cpu": 99.0, "main": 98.0, "sent": 1 << 20, "received": 1 << 20}
+    strip(case, load={"0": rank, "10": rank, "2": {"state": "S"}, "x": 3})
+    titles = [trace["name"] for trace in drawn(watch_view(case))["data"] if trace["name"].startswith("rank")]
+    assert titles == ["rank 0", "rank 10"] * 2
+    strip(case, load={str(number): rank | {"cpu": float(number)} for number in range(9)})
+    curves = {trace["name"]: trace for trace in drawn(watch_view(case))["data"] if "rank" in trace["name"]}
+    assert "highest rank" in curves and not any(name.startswith("rank ") for name in curves)
 
 
 def test_of_many_gpus_the_lowest_and_the_highest_are_drawn(tmp_path: Path) -> None:
