@@ -12,7 +12,13 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_DOORS = {
+_VIEWS = (
+    "facts_view topology_view network_view consistency_view connect_form connect_view findings_view events_view "
+    "ranks_view inputs_view job_view progress_view disagreement_view transports_view rings_view attach_form guess "
+    "lab_form check_form trials_view rehearsal_view stages_view measurements_view tuning_view case_view curve_view "
+    "pairs_view watch_view loading_view resumed_view checkpoints_view catalogue_view live_test"
+)
+_DOORS = dict.fromkeys(_VIEWS.split(), "views") | {
     "Case": "case",
     "NcclkitError": "model",
     "sample": "samples",
@@ -24,42 +30,9 @@ _DOORS = {
     "diagnosis": "diagnose:diagnose",
     "sweep": "tune",
     "break_it": "faults",
-    "facts_view": "views",
-    "topology_view": "views",
-    "network_view": "views",
-    "consistency_view": "views",
-    "connect_form": "views",
-    "connect_view": "views",
-    "findings_view": "views",
-    "events_view": "views",
-    "ranks_view": "views",
-    "inputs_view": "views",
-    "job_view": "views",
-    "progress_view": "views",
-    "disagreement_view": "views",
-    "transports_view": "views",
-    "rings_view": "views",
-    "attach_form": "views",
-    "guess": "views",
-    "lab_form": "views",
-    "check_form": "views",
-    "trials_view": "views",
     "rehearse": "rehearsal",
-    "rehearsal_view": "views",
     "staged": "stages",
-    "stages_view": "views",
-    "measurements_view": "views",
-    "tuning_view": "views",
-    "case_view": "views",
-    "curve_view": "views",
-    "pairs_view": "views",
-    "watch_view": "views",
     "loading_sweep": "loading:sweep",
-    "loading_view": "views",
-    "resumed_view": "views",
-    "checkpoints_view": "views",
-    "catalogue_view": "views",
-    "live_test": "views",
 }
 """Public name → module, or module:name.  No name may equal a module's: importing that module would take its place."""
 

@@ -121,14 +121,11 @@ async def plan(
             f"A connection test takes 2 to {MOST} hosts, but {len(known)} are given; name them, or start this in a "
             "Slurm allocation of several nodes."
         )
-    commands = launch.commands(known, via or ("srun" if allocated else "ssh"), _python(python))
+    python = python or os.environ.get(TRAIN_PYTHON) or "python3"
+    commands = launch.commands(known, via or ("srun" if allocated else "ssh"), python)
     given = os.environ | dict(env or {})
     handed = {name: given[name] for name in HANDED if name in given}
     return Plan(tuple(known), commands, _port(port), _seconds(seconds), _seconds(deadline), handed)
-
-
-def _python(python: str | None) -> str:
-    return python or os.environ.get(TRAIN_PYTHON) or "python3"
 
 
 def _port(port: int | None) -> int:

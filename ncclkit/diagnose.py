@@ -14,14 +14,15 @@ from typing import Any
 from ncclkit import shapes, trials
 from ncclkit.case import Case
 from ncclkit.causes import Cause, catalogue
+from ncclkit.causes._outlived import outlived
 from ncclkit.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, unknown
 
 JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
 """What ``--json`` says of the job; others script against it, so it grows only with the schema number."""
 STRENGTHS = {"proven": 3, "likely": 2, "possible": 1, None: 0}
 USUAL = (
-    "slow_rank", "rank_divergence", "p2p_broken", "timeout_too_short", "world_size_mismatch", "rank_exception",
-    "shm_too_small", "ib_link_error", "wrong_interface", "cuda_error", "rank_killed", "host_oom",
+    "slow_rank", "rank_divergence", "p2p_broken", "concurrent_comms", "timeout_too_short", "world_size_mismatch",
+    "rank_exception", "shm_too_small", "ib_link_error", "wrong_interface", "cuda_error", "rank_killed", "host_oom",
 )  # fmt: skip
 """Among causes that are merely possible, those that turn out to be right most often, the most frequent first."""
 
@@ -83,7 +84,8 @@ def diagnose(case: Case) -> Diagnosis:
     """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
     scope = case.latest()
     scope.facts = list(map(shapes.sound, scope.facts))
-    verdicts = trials.weigh([judge(name, cause, scope) for name, cause in catalogue().items()], scope.events)
+    verdicts = [outlived(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
+    verdicts = trials.weigh(trials.told(verdicts, scope.events), scope.events)
     findings = rank([verdict for verdict in verdicts if verdict.verdict == "found"])
     result = Diagnosis(
         tuple(findings),

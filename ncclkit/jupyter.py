@@ -31,13 +31,8 @@ def open_lab(notebook: Path, port: int = 8888) -> None:
 
 def _command(notebook: Path, port: int) -> list[str]:
     command = [
-        sys.executable,
-        "-m",
-        "jupyterlab",
-        "--log-level=WARN",
-        "--ip=127.0.0.1",
-        f"--port={port}",
-        "--ServerApp.port_retries=0",
+        *(sys.executable, "-m", "jupyterlab", "--log-level=WARN"),
+        *("--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"),
         f"--ServerApp.root_dir={notebook.parent}",
         f"--LabApp.default_url=/lab/tree/{quote(notebook.name)}",
     ]

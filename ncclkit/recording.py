@@ -27,19 +27,9 @@ from ncclkit.storage import read_records, write, write_records
 Clean = Callable[[str], str]
 
 KEEP = (
-    "rank*.log",
-    "launcher*.log",
-    "wire.jsonl",
-    "status.json",
-    "plan.json",
-    "processes.json",
-    "ras*.txt",
-    "ras*.json",
-    "stacks_rank*.txt",
-    "fr_rank_*",
-    "watch*.jsonl",
-    "truth.json",
-)
+    "rank*.log launcher*.log wire.jsonl status.json plan.json processes.json ras*.txt ras*.json stacks_rank*.txt "
+    "fr_rank_* watch*.jsonl truth.json"
+).split()
 
 
 def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:

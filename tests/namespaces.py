@@ -10,6 +10,8 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ncclkit import networks
+from ncclkit.launch import namespaces
+from ncclkit.launch.pack import pack
 
 NAMES = Path("/run/ncclkit-uts")
 """Where the host names live: UTS namespaces, bound to files."""
@@ -146,6 +152,15 @@ def why_not() -> str:
     except OSError as error:
         return f"network namespaces cannot be made: {error}"
     return "" if said == host.name != socket.gethostname() else "host names cannot be given to namespaces"
+
+
+def cannot_pretend() -> str:
+    """Why `ncclkit.launch.namespaces` cannot pretend hosts here; empty where it can."""
+    with tempfile.TemporaryDirectory() as place:
+        pack(folder := Path(place))
+        command = [*namespaces.within(sys.executable, folder, networks.sound()), "true"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.stderr if done.returncode else ""
 
 
 needs_namespaces = pytest.mark.skipif(bool(why_not()), reason=why_not() or "they work here")

@@ -27,12 +27,25 @@ UNKNOWN_SIZE = 1 << 63
 """torch prints 2**64 - 1 where it does not know the number of elements (coalesced work)."""
 
 
+def groups_of(case: Case) -> dict[tuple[int, int], tuple[str, str]]:
+    """(rank, sequence number) → (group, its description) of what a rank waits for.
+
+    The line of the timeout names no group; the next one of the same watchdog does.
+    """
+    lines = [*case.of("c10d.timeout"), *case.of("c10d.status")]
+    told = [e for e in lines if e.data.get("pg") and isinstance(e.data.get("seq"), int)]
+    return {(rank_of(e), e.data["seq"]): (str(e.data["pg"]), str(e.data.get("desc") or "")) for e in told}
+
+
 def by_call(case: Case) -> dict[tuple[str, int], list[Event]]:
     """(group, sequence number) → the watchdog's timeouts of that collective, one per rank."""
     groups: dict[tuple[str, int], dict[int, Event]] = defaultdict(dict)
+    known = groups_of(case)
     for event in case.of("c10d.timeout"):
         if isinstance(event.data.get("seq"), int):
-            groups[str(event.data.get("pg") or ""), event.data["seq"]].setdefault(rank_of(event), event)
+            rank, seq = rank_of(event), event.data["seq"]
+            name = event.data.get("pg") or known.get((rank, seq), ("",))[0]
+            groups["" if name == "0" else str(name), seq].setdefault(rank, event)
     return {call: list(ranks.values()) for call, ranks in groups.items()}
 
 
@@ -57,6 +70,12 @@ def differ(events: Iterable[Event], what: Callable[[Event], Any]) -> dict[Any, l
     return dict(values) if len(values) > 1 else {}
 
 
+def exchanging(waits: Iterable[Event]) -> bool:
+    """True where everybody who waits does so in a send or a receive: no collective is short of a rank."""
+    ops = {op_of(event) for event in waits}
+    return bool(ops) and ops <= POINT_TO_POINT
+
+
 def sides(mismatch: Event) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """(those that differ, those that are right) of dumps that disagree, each as {value, ranks}.
 
@@ -65,6 +84,20 @@ def sides(mismatch: Event) -> tuple[list[Mapping[str, Any]], list[Mapping[str, A
     most, odd = mismatch.data.get("majority") or {}, list(mismatch.data.get("odd") or ())
     tie = bool(odd) and len(odd[0].get("ranks", ())) >= len(most.get("ranks", ()))
     return ([*odd, most], []) if tie else (odd, [most])
+
+
+def unlike_calls(op: str, sizes: Iterable[int]) -> bool:
+    """True where sizes of one place are those of different calls, and not of one call with another tensor.
+
+    A flag beside a bucket of gradients is no odd batch; and gradients and parameters, which all ranks hold in the same
+    sizes, differ only where ranks are at another bucket or another layer.  A broadcast carries rank-local state.
+    """
+    low, high = min(sizes), max(sizes)
+    return op != "BROADCAST" and (high >= FAR * max(low, 1) or low >= PARAMETERS)
+
+
+FAR, PARAMETERS = 64, 1 << 20
+"""Times as large, and elements, from which `unlike_calls` is true."""
 
 
 def ranks_of(groups: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:

@@ -27,9 +27,12 @@ MESSAGES = re.compile(
     r"|Address already in use|No space left|Broken pipe|Connection (?:reset|refused|closed)|connect\(\) timed out"
     r"|Engine ?[cC]ore|Cannot allocate memory"
     r"|Expected to have finished reduction|verifies (?:model )?param|inconsistent .{0,12}params|undefined symbol"
+    r"|sizes of the same param in process|Split sizes|cuDNN error|CUDNN_STATUS|cuFFT error|CUSPARSE_STATUS"
 )
 """Message fragments that belong to another cause of the catalogue."""
-LAST_WORDS = re.compile(r"Detected mismatch between|prior iteration|verifies|inconsistent|monitoredBarrier")
+LAST_WORDS = re.compile(
+    r"Detected mismatch between|prior iteration|verifies|inconsistent|monitoredBarrier|the same param"
+)
 """Checks that raise on a rank because the ranks disagree: nobody is dead yet when they speak."""
 UNANSWERED = re.compile(r"[Tt]imeout|[Tt]imed out")
 """What the store says to a rank whose key nobody has set; all else speaks of the connection."""
@@ -37,6 +40,10 @@ LARGEST = 1 << 20
 """Ranks that a job can have: a torn number must not fill the memory."""
 CROWD, SHORTEST = 3, 3.0
 """Processes for each core, and seconds in the queue, from which a rank counts as starved."""
+IDLE, BUSY = (0.0, 15.0), (60.0, 100.0)
+"""Shares of time, in %, in which a main thread that waits, and one that computes or spins, has something to do."""
+EARLY = 100
+"""Collectives of a group that a job's start needs at most."""
 KILLED = (9, 15)
 CRASHED = (4, 7, 8, 11)
 
@@ -135,6 +142,28 @@ def starving(case: Case) -> list[Event]:
     return [e for e in crowds if e.data["waited"] >= max(SHORTEST, (CROWD - 1) * e.data["ran"])]
 
 
+def stopped(case: Case) -> dict[int, Event]:
+    """Ranks whose process a signal or a debugger holds (state T), as the strip saw it to the end."""
+    rows = [event for event in case.of("watch.load") if event.rank is not None and len(event.data["states"]) > 1]
+    return {event.rank: event for event in rows if not event.data["states"][-2:].strip("Tt") and event.rank is not None}
+
+
+def odd_load(case: Case) -> dict[int, Event]:
+    """The few ranks, fewer than half, that compute while all others idle, or idle while all others compute.
+
+    By their main threads; none where there are fewer than three ranks, or where one of them is neither.
+    """
+    rows = {event.rank: event for event in case.of("watch.load") if event.rank is not None}
+    shares = {rank: event.data.get("main") for rank, event in rows.items()}
+    sides = [
+        {rank for rank, share in shares.items() if share is not None and bounds[0] <= share <= bounds[1]}
+        for bounds in (IDLE, BUSY)
+    ]
+    few = min(sides, key=len)
+    whole = len(rows) >= 3 and len(sides[0]) + len(sides[1]) == len(rows)
+    return {rank: rows[rank] for rank in sorted(few)} if whole and 2 * len(few) < len(rows) else {}
+
+
 def signal_of(event: Event) -> int:
     """The signal that ended a process; 0 where it was none."""
     code = event.data.get("exitcode") or 0
@@ -184,13 +213,24 @@ def all_in(case: Case, scene: Scene) -> list[Event]:
     """The waits, where every rank of the job is known to wait in one and the same collective: nobody is missing."""
     waits = list(scene.waiting.values())
     calls = {(e.data.get("seq"), e.data.get("op"), e.data.get("numel_in")) for e in waits}
-    complete = (
-        scene.world is not None
-        and len(waits) >= scene.world
-        and len(calls) == 1
-        and waits[0].data.get("seq") is not None
-    )
+    size = scene.world or (_group_size(waits[0]) if waits else None)
+    complete = size is not None and len(waits) >= size and len(calls) == 1 and waits[0].data.get("seq") is not None
     return case.of("flight.stuck") or (waits if complete else [])
+
+
+def _group_size(wait: Event) -> int | None:
+    """Ranks of a group, as the sizes of a gather or scatter tell; None for other collectives."""
+    small, large = sorted((wait.data.get("numel_in") or 0, wait.data.get("numel_out") or 0))
+    shares = str(wait.data.get("op")).strip("_").startswith(("ALLGATHER", "REDUCE_SCATTER"))
+    return large // small if shares and small and large % small == 0 and large // small > 1 else None
+
+
+def opening(case: Case, *kinds: str) -> Event | None:
+    """The phase of the job's start in which ranks began to wait in vain, where it is of one of these kinds."""
+    waits = list(look(case).waiting.values())
+    begun = [e for e in case.of("job.phase") if any(e.path == wait.path and e.line < wait.line for wait in waits)]
+    early = any(isinstance(wait.data.get("seq"), int) and wait.data["seq"] <= EARLY for wait in waits)
+    return begun[-1] if early and begun and begun[-1].data["what"] in kinds else None
 
 
 def _first_by_rank(events: list[Event]) -> dict[int, Event]:
@@ -203,6 +243,8 @@ def _first_by_rank(events: list[Event]) -> dict[int, Event]:
 def _world(case: Case) -> int | None:
     sizes = [e.data.get("nranks") for e in case.of("nccl.init") if not e.data.get("parent")]
     sizes += [e.data.get("ranks") for e in case.of("worker.phase") if e.data.get("phase") == "plan"]
+    first = [e for e in case.of("store.clients") if str(e.data.get("key")).endswith("barrier_key:1")]
+    sizes += [e.data.get("expected") for e in first]
     known = [size for size in sizes if isinstance(size, int) and 0 < size <= LARGEST]
     return max(known, default=None)
 

@@ -97,6 +97,13 @@ def messages(case: Case) -> list[Event]:
     return [*case.of("nccl.warn"), *case.of("c10d.error"), *case.of("python.exception"), *case.of("system.error")]
 
 
+def unlike(case: Case) -> list[Event]:
+    """What DDP says where it compares the ranks' models at its start, and they differ."""
+    return matching(
+        [*case.of("ddp.params"), *case.of("python.exception")], "sizes of the same param", "inconsistent", "verifies"
+    )
+
+
 def env_of(case: Case, name: str) -> list[Event]:
     """Every line in which NCCL says that it read this variable."""
     return [event for event in case.of("nccl.env") if event.data.get("name") == name]

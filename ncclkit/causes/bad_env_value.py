@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from ncclkit.agent.facts.checks import check
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._words import ask, failed, family, matching, messages, on, pick, ranks_in
+from ncclkit.causes._words import ask, env_of, failed, family, matching, messages, on, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 
 ID = "bad_env_value"
@@ -46,7 +46,7 @@ LIMITS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
 def diagnose(case: Case) -> Finding:
     """A value outside of what is allowed, or a library that says it cannot obey."""
     looked = case.of("nccl.env")
-    return ask(case, _not_allowed, _named, _refused, _without_ib, CHECK.risk) or CHECK.otherwise(
+    return ask(case, _not_allowed, _named, _refused, _without_ib, _ignored, CHECK.risk) or CHECK.otherwise(
         case,
         looked or case.of("nccl.init"),
         "The settings that were read have values NCCL knows.",
@@ -79,10 +79,17 @@ def _not_allowed(case: Case) -> Finding | None:
 def _named(case: Case) -> Finding | None:
     """A library refuses the value of a variable and names it, as torch does when it is imported."""
     for event in messages(case):
-        if variable := REFUSAL.search(event.text):
+        if variable := REFUSAL.search(event.text) or _number(event):
             say = f"A library refuses the value of {variable[1]}{on(event.host)}, so the program does not start."
             return found(ID, "proven", say, pick([event]), ranks=ranks_in([event]), advice=_advice(variable[1]))
     return None
+
+
+def _number(event: Event) -> re.Match[str] | None:
+    """A variable that must be a number and is none; Kubernetes sets NAME_PORT to ``tcp://...`` for a service NAME."""
+    if event.kind != "python.exception" or "invalid literal for int()" not in event.text:
+        return None
+    return re.search(r"\b(MASTER_PORT|(?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|[A-Z]+_PORT)\b", event.text)
 
 
 def _refused(case: Case) -> Finding | None:
@@ -106,6 +113,24 @@ def _without_ib(case: Case) -> Finding | None:
     if not wants or not none:
         return None
     return found(ID, "likely", say, pick(wants, none), advice=_advice("NCCL_NET"), next=experiment(case))
+
+
+def _ignored(case: Case) -> Finding | None:
+    """NCCL says that it does not take a value, and goes on with its own, or stops."""
+    infos = [e for e in case.of("nccl.info") if e.data.get("family") == "bad_value"]
+    lines = infos + [e for e in case.of("nccl.warn") if NAMED.search(e.text)]
+    if not lines:
+        return None
+    name = next((m[1] for e in lines if (m := re.search(r"\b(NCCL_[A-Z][A-Z0-9_]+)\b", e.text))), "NCCL_NET")
+    say = f"NCCL does not take the value of {name}{on(lines[0].host)}."
+    strength: Strength = "possible" if infos and failed(case) else "likely"
+    return found(ID, strength, say, pick(lines, env_of(case, name)), advice=_advice(name), next=experiment(case))
+
+
+NAMED = re.compile(
+    r"[Ii]nvalid (?:value\b.{0,200}for )?NCCL_[A-Z_]+|NCCL_\w+=\S+ is larger than|exceeds the maximum.{0,40}NCCL_"
+    r"|Error: network \S+ not found"
+)
 
 
 def _look(host: Host) -> Iterator[Risk]:

@@ -24,9 +24,12 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
+from ncclkit.causes import _printed
+from ncclkit.causes._calls import groups_of
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import otherwise, pick
+from ncclkit.causes._words import ask, name_ranks, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, found
+from ncclkit.words import start
 
 ID = "concurrent_comms"
 explains = ("c10d.timeout", "send_recv_mismatch", "slow_rank", "timeout_too_short", "rank_divergence")
@@ -49,6 +52,8 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID, "likely", say, why, ranks=_fewer(crossed), advice=_advice(), next=None if crossed else experiment(case)
         )
+    if finding := ask(case, _in_text, _apart):
+        return finding
     calls = case.of("nccl.op")
     comms = {e.data.get("comm") for e in calls if e.data.get("op") in ("Send", "Recv")}
     if (
@@ -71,6 +76,33 @@ def diagnose(case: Case) -> Finding:
         )
     went_well = [*case.of("nccl.destroy"), *look(case).ended.values(), *case.of("c10d.timeout")]
     return otherwise(ID, went_well, "No two groups wait for each other.", "Flight Recorder dumps of all ranks")
+
+
+def _in_text(case: Case) -> Finding | None:
+    """Entries of the recorder that somebody printed: two ranks launched work of the same groups in opposite order."""
+    printed = _printed.crossed(case)
+    if not printed:
+        return None
+    names = list(dict.fromkeys(str(e.data["desc"] or e.data["group"]) for e in printed))
+    say = f"{start(name_ranks(ranks_in(printed)))} have work of the groups {' and '.join(names)} in flight, "
+    say += "launched in opposite order: each waits for a kernel that stands behind the other."
+    return found(ID, "likely", say, pick(printed), advice=_advice(), next=None)
+
+
+def _apart(case: Case) -> Finding | None:
+    """Watchdogs of two kinds of groups gave up at once, those of some ranks in one, those of others in the other."""
+    known = groups_of(case)
+    waits = {rank: e for rank, e in look(case).waiting.items() if (rank, e.data.get("seq")) in known}
+    sides: dict[str, list[Event]] = {}
+    for rank, event in waits.items():
+        group, desc = known[rank, event.data["seq"]]
+        sides.setdefault(desc or group, []).append(event)
+    if len(sides) < 2:
+        return None
+    parts = [f"{name_ranks(ranks_in(events))} in {name}" for name, events in sorted(sides.items())]
+    say = f"Ranks gave up in different groups at once: {'; '.join(parts[:4])}; they may wait for each other."
+    why = pick([events[0] for events in sides.values()], waits.values(), limit=6)
+    return found(ID, "possible", say, why, advice=_advice(), next=experiment(case))
 
 
 def _crossed(gaps: list[Event]) -> list[Event]:

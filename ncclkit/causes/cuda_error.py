@@ -24,8 +24,9 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
+from ncclkit.causes._experiments import over_gloo, unasked
 from ncclkit.causes._words import in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Experiment, Finding, found
+from ncclkit.model import Advice, Event, Experiment, Finding, found
 from ncclkit.words import start
 
 ID = "cuda_error"
@@ -52,7 +53,24 @@ OTHERS = (
     "fork",
     "unsupported toolchain",
     "busy or unavailable",
+    "No CUDA GPUs",
+    "ALLOC_FAILED",
+    "OUT_OF_MEMORY",
+    "named symbol not found",
+    "error: 802",
+    "SYSTEM_NOT_READY",
+    "device handle",
+    "RmInitAdapter",
+    "fallen off",
+    "display driver",
+    "forward compatibility",
+    "NO_DEVICE",
+    "no CUDA-capable device",
     "initialization error",
+    "is capturing",
+    "driver shutting down",
+    "during capture",
+    "StreamCapture",
 )
 """CUDA errors that belong to another cause."""
 FAULTS = (
@@ -64,6 +82,9 @@ FAULTS = (
     "invalid argument",
     "invalid program counter",
     "CUBLAS_STATUS",
+    "CUDNN_STATUS",
+    "CUSPARSE_STATUS",
+    "cuFFT error",
     "invalid configuration",
     "unknown error",
     "launch timed out",
@@ -78,7 +99,7 @@ def diagnose(case: Case) -> Finding:
     lines += [
         e
         for e in matching(messages(case), *FAULTS)
-        if matching([e], "cuda") and not matching([e], *OTHERS) and "nvls" not in e.text
+        if matching([e], "cuda", "cudnn", "cufft") and not matching([e], *OTHERS) and "nvls" not in e.text
     ]
     if not lines:
         vague = matching(messages(case), "unhandled cuda error")
@@ -106,9 +127,7 @@ def diagnose(case: Case) -> Finding:
     )
     return found(
         ID,
-        "proven"
-        if xids or matching([first], "illegal memory access", "device-side assert", "misaligned")
-        else "likely",
+        "proven" if xids or _named(ordered) else "likely",
         start(say),
         pick(ordered[:4], xids),
         ranks=ranks,
@@ -116,6 +135,11 @@ def diagnose(case: Case) -> Finding:
         advice=_advice(),
         next=experiment(case),
     )
+
+
+def _named(lines: list[Event]) -> bool:
+    """True where the kernel's own assertion is printed: else hardware, or a defect elsewhere, may have done it."""
+    return any("Assertion `" in event.text for event in lines)
 
 
 def _advice() -> tuple[Advice, ...]:
@@ -132,8 +156,8 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same GPUs and ranks without the program's own kernels."""
-    return Experiment(
+    """The same GPUs and ranks without the program's own kernels, then the program without GPUs."""
+    plain = Experiment(
         "Does a plain all_reduce work on the same GPUs, without the program's own kernels?",
         {"minimal": True},
         {
@@ -144,3 +168,10 @@ def experiment(case: Case) -> Experiment:
         },
         {ID: "works", "gpu_oom": "works", "gpu_hardware_error": "same", "driver_too_old": "same"},
     )
+    gloo = over_gloo(
+        case,
+        "Does the same program work over gloo, on the CPUs?",
+        {"gpu_hardware_error": "it does: no GPU is used", "driver_too_old": "it does: no driver is used"},
+        {ID: "it fails too, and says in words what is wrong", "rank_exception": "it fails too, with its own error"},
+    )
+    return unasked(case, plain, *gloo)

@@ -33,6 +33,19 @@ ID = "cumem_container"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "c10d.timeout", "cuda_error", "slow_rank")
 
 
+CALLS = (
+    "cuMemCreate",
+    "cuMemExport",
+    "cuMemImport",
+    "cuMemSetAccess",
+    "pidfd_getfd",
+    "operation not permitted",
+    "Cuda failure 'operation not supported'",
+    "Cuda failure 801",
+)
+"""How a refused allocation, or one that cannot be passed on, is told."""
+
+
 def diagnose(case: Case) -> Finding:
     """Descriptors could not be passed, or the host buffers of the ranks do not fit together."""
     uds = family(case, "uds")
@@ -42,15 +55,7 @@ def diagnose(case: Case) -> Finding:
         if matching([e], "attaching to shared memory") and not matching([e], "No space left")
     ]
     empty = matching(attach, "size 0", "No such file")
-    memory = matching(
-        messages(case),
-        "cuMemCreate",
-        "cuMemExport",
-        "cuMemImport",
-        "cuMemSetAccess",
-        "pidfd_getfd",
-        "operation not permitted",
-    )
+    memory = matching(messages(case), *CALLS)
     hint = [e for e in case.of("nccl.info") if e.data.get("family") == "cumem"]
     lines = uds + empty + memory
     if not lines:

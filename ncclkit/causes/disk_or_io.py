@@ -31,7 +31,7 @@ from ncclkit.causes._frames import own_frame, place, stacks
 from ncclkit.causes._preflight import Check, Host, Risk, number
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import amount, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, found
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "disk_or_io"
@@ -75,6 +75,12 @@ def diagnose(case: Case) -> Finding:
             "Read-only file system",
             "Input/output error",
             "Stale file handle",
+            "Stale NFS file handle",
+            "PytorchStreamWriter failed",
+            "file write failed",
+            "unexpected pos",
+            "Transport endpoint is not connected",
+            "StorageFull",
         )
         if not _shared_memory(e) and e.kind != "nccl.warn"
     ]
@@ -89,7 +95,7 @@ def diagnose(case: Case) -> Finding:
         )
     went_well = [*case.of("nccl.destroy"), *look(case).ended.values(), *stacks(case).values()]
     missing = "a stack of each rank at the moment of the hang, and `df -h`"
-    alone = _stands(case) or CHECK.risk(case)
+    alone = _stands(case) or _kernel(case) or CHECK.risk(case)
     return alone or CHECK.otherwise(case, went_well, "Nobody waited for storage.", missing)
 
 
@@ -103,6 +109,23 @@ def _stands(case: Case) -> Finding | None:
     say = f"{start(name_ranks(slow))} stood in a storage call{' at ' + where if where else ''} while the others waited."
     why, advice = pick(slow.values(), waiting.values()), _advice(_local(case))
     return found(ID, "likely", say, why, ranks=tuple(sorted(slow)), advice=advice, next=experiment(case))
+
+
+def _kernel(case: Case) -> Finding | None:
+    """The kernel waits for storage, or lost it; a process that hangs in it mostly waits for a disk or server."""
+    rows = case.of("kernel.stall")
+    lost = [e for e in rows if e.data.get("what") in ("nfs", "storage")]
+    hung = [e for e in rows if e.data.get("what") == "hung_task"]
+    if not lost and not hung:
+        return None
+    first = (lost or hung)[0]
+    what = f"reports trouble with storage ({first.data.get('name') or 'unnamed'})" if lost else (
+        f"saw {first.data.get('name')} hang in a system call, which most often waits for storage"
+    )  # fmt: skip
+    say = f"The kernel{on(first.host)} {what}; a rank that reads or writes there stands still."
+    strength: Strength = "likely" if lost else "possible"
+    why = pick(lost, hung, look(case).waiting.values(), limit=6)
+    return found(ID, strength, say, why, hosts=name_hosts(lost + hung), advice=_advice(_local(case)))
 
 
 def _look(host: Host) -> Iterator[Risk]:

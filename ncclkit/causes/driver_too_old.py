@@ -42,8 +42,18 @@ DRIVER = (
     "unsupported toolchain",
     "forward compatibility was attempted",
     "cuda driver is a stub",
+    "update your driver",
+    "SYSTEM_DRIVER_MISMATCH",
+    "unsupported display driver",
 )
-CODE = ("no kernel image", "invalid device function", "is not compatible with the current PyTorch installation")
+CODE = (
+    "no kernel image",
+    "invalid device function",
+    "is not compatible with the current PyTorch installation",
+    "named symbol not found",
+)
+ABSENT = ("Found no NVIDIA driver", "communicate with the NVIDIA driver", "no GPUs found", "no CUDA-capable device")
+"""CUDA sees no GPU at all: there is no driver, the container has none, or the variables hide the GPUs."""
 NEEDS = {11: 450, 12: 525, 13: 580}
 """Major version of CUDA → the first driver branch for it; within one major version older drivers serve newer CUDA."""
 
@@ -53,6 +63,7 @@ def diagnose(case: Case) -> Finding:
     pool = [*case.of("cuda.driver"), *case.of("cuda.error"), *messages(case)]
     old, image = matching(pool, *DRIVER), matching(pool, *CODE)
     other = [e for e in [*case.of("cuda.driver"), *family(case, "driver")] if e not in old + image]
+    other = [e for e in other if not matching([e], *ABSENT)]
     lines = old or image or other
     vague = matching(case.of("c10d.error"), "unhandled cuda error")
     if not lines and vague and not case.of("nccl.warn") and not case.of("cuda."):
@@ -61,6 +72,10 @@ def diagnose(case: Case) -> Finding:
             "driver or GPU are one reason."
         )
         return found(ID, "possible", say, pick(vague, limit=2), advice=_advice(False))
+    if not lines and (blind := matching(pool, *ABSENT)):
+        say = f"CUDA sees no GPU{on(blind[0].host)}: its driver is not loaded or does not fit, or it was given none."
+        said = matching(blind, *ABSENT[:2])
+        return found(ID, "likely" if said else "possible", say, pick(said, blind, limit=4), advice=_advice(False))
     if not lines:
         went_well = [
             *[e for e in case.of("nccl.init") if e.data.get("phase") == "done"],

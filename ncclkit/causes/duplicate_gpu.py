@@ -65,9 +65,21 @@ def _said(case: Case) -> Finding | None:
     return found(ID, "proven", say, pick(said, same), ranks=ranks, hosts=hosts, gpus=gpus, advice=_advice())
 
 
+UNSEEN = (
+    "invalid device ordinal",
+    "No CUDA GPUs are available",
+    "Please use a device index between",
+    "Invalid device id",
+    "You requested gpu",
+    "larger than the number of available GPUs",
+    "busy or unavailable",
+)
+"""How CUDA, torch, Lightning and vLLM say that a process asked for a GPU that is not there, or not for it."""
+
+
 def _too_many(case: Case) -> Finding | None:
     """More ranks than visible GPUs."""
-    lines = matching([*messages(case), *case.of("cuda.error")], "invalid device ordinal", "No CUDA GPUs are available")
+    lines = matching([*messages(case), *case.of("cuda.error")], *UNSEEN)
     if not lines:
         return None
     ranks, hosts = ranks_in(lines), name_hosts(lines)

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 
 from ncclkit import planner
 from ncclkit.case import Case
+from ncclkit.causes._experiments import machine, unasked
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in
@@ -51,7 +52,14 @@ LOW = 1024
 THREADS = 128
 """Threads of one rank: OpenMP, CUDA, NCCL, autograd, and the workers of its data loader with theirs."""
 FEWEST = {"NCCL_MAX_NCHANNELS": "2", "NCCL_NSOCKS_PERTHREAD": "1", "NCCL_SOCKET_NTHREADS": "1"}
-FRAGMENTS = ("Too many open files", "EMFILE", "errno 24", "of ancdata", "can't start new thread")
+FRAGMENTS = (
+    "Too many open files",
+    "EMFILE",
+    "errno 24",
+    "of ancdata",
+    "can't start new thread",
+    "pthread_create failed",
+)
 
 
 def diagnose(case: Case) -> Finding:
@@ -72,7 +80,7 @@ def diagnose(case: Case) -> Finding:
         return CHECK.otherwise(case, went_well, "Nobody ran out of file descriptors.", missing)
     ranks = ranks_in(lines + vague)
     limit = next((f.value for f in low), None)
-    threads = matching(lines, "can't start new thread", "Resource temporarily unavailable")
+    threads = matching(lines, "can't start new thread", "Resource temporarily unavailable", "pids controller")
     what = "processes or threads" if threads else "file descriptors"
     host = next((e.host for e in lines + vague if e.host), "")
     say = f"{start(name_ranks(ranks))}{on(host)} ran out of {what}{f' (its soft limit is {limit})' if limit else ''}."
@@ -162,8 +170,8 @@ PROCESSES = Advice(
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job with as few sockets for each peer as NCCL can do with."""
-    return Experiment(
+    """How many files and threads are really granted, then the same job with as few sockets as NCCL can do with."""
+    fewer = Experiment(
         "Does the job start when NCCL opens as few sockets as it can?",
         {"env": FEWEST},
         {
@@ -174,6 +182,7 @@ def experiment(case: Case) -> Experiment:
         },
         {ID: "works", "store_unreachable": "same", "network_loss": "same", "rank_exception": "same"},
     )
+    return unasked(case, machine(), fewer)
 
 
 CHECK = Check(

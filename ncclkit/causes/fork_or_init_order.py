@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes._experiments import minimal
+from ncclkit.causes._frames import inside
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import family, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Experiment, Finding, found
@@ -33,7 +34,12 @@ from ncclkit.words import start
 
 ID = "fork_or_init_order"
 explains = ("rank_exception", "c10d.error", "c10d.timeout", "slow_rank", "cuda_error", "nccl.peer_closed")
-FORK = ("Cannot re-initialize CUDA in forked subprocess", "CUDA error: initialization error", "Poison fork")
+FORK = (
+    "Cannot re-initialize CUDA in forked subprocess",
+    "CUDA error: initialization error",
+    "Poison fork",
+    "should only be initialized inside your training function",
+)
 ORDER = (
     "initialize the default process group twice",
     "Default process group has not been initialized",
@@ -42,7 +48,12 @@ ORDER = (
     "before the previous operation returned ncclSuccess",
     "communicator was revoked",
     "Invalid process group specified",
+    "context has already been set",
+    "driver shutting down",
+    "Default process group is not initialized",
+    "process group has been destroyed",
     "Cuda failure 'initialization error'",
+    "current process has finished its bootstrapping phase",
 )
 
 
@@ -55,7 +66,7 @@ def diagnose(case: Case) -> Finding:
         what = (
             "used CUDA in a process that was forked after the parent had used it"
             if fork
-            else "used a process group or communicator before its start or after its end"
+            else "started processes, or used a process group, before or after the time for it"
         )
         return found(
             ID,
@@ -66,6 +77,8 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(),
             next=None if fork else experiment(case),
         )
+    if finding := _teardown(case):
+        return finding
     aborted = [e for e in case.of("nccl.destroy") if e.data.get("how") == "abort"]
     odd = [
         e
@@ -88,6 +101,22 @@ def diagnose(case: Case) -> Finding:
         *case.of("c10d.timeout"),
     ]
     return otherwise(ID, went_well, "Start and end came in order.", "the standard error of every rank")
+
+
+def _teardown(case: Case) -> Finding | None:
+    """The end of a process group does not come back, and nobody had failed before."""
+    scene = look(case)
+    lines = [e for e in case.of("c10d.monitor") if e.data.get("what") == "abort"]
+    lines += [e for e in case.of("stack") if inside(e, *ENDING)]
+    if not lines or scene.waiting or scene.dead or case.of("c10d.error"):
+        return None
+    say = f"{start(name_ranks(ranks_in(lines)))} did not come back from the end of a process group: another rank still "
+    say += "used it, or the ranks end their groups in different order."
+    return found(ID, "possible", say, pick(lines), ranks=(), advice=_advice(), next=experiment(case))
+
+
+ENDING = ("abortCommsFromMap", "ncclCommAbort", "ncclCommDestroy", "ncclCommFinalize", "destroy_process_group")
+"""Functions in which a rank stands that ends a process group."""
 
 
 def _advice() -> tuple[Advice, ...]:

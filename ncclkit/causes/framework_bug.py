@@ -24,25 +24,72 @@ Read more
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 
 from ncclkit.case import Case
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._frames import is_own, place
 from ncclkit.causes._scene import is_own as own_error
-from ncclkit.causes._words import in_order, name_ranks, otherwise, pick, ranks_in
+from ncclkit.causes._told import sentence, switched
+from ncclkit.causes._words import ask, in_order, name_ranks, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, found
 from ncclkit.words import start
 
 ID = "framework_bug"
 explains = ("c10d.timeout", "slow_rank", "rank_exception")
-NAMES = re.compile(
-    r"(?:site|dist)-packages/(vllm|deepspeed|lightning|pytorch_lightning|accelerate|transformers|trl|megatron|colossalai|axolotl|"
-    r"llamafactory|verl|ray|sglang|fairscale|composer|nemo|swift|horovod|recbole|peft|unsloth|torchtitan)/"
+PACKAGES = (
+    *("vllm", "deepspeed", "lightning", "pytorch_lightning", "accelerate", "transformers", "trl", "megatron"),
+    *("colossalai", "axolotl", "llamafactory", "verl", "ray", "sglang", "fairscale", "composer", "nemo", "swift"),
+    *("horovod", "recbole"),
+    *("peft", "unsloth", "torchtitan", "fairseq", "mmengine", "mmcv", "detectron2", "openrlhf", "tensorrt_llm"),
 )
+NAMES = re.compile(rf"(?:site|dist)-packages/({'|'.join(PACKAGES)})/")
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A message of a framework that tells of its own state, not of what the program gave it."""
+
+    pattern: re.Pattern[str]
+    name: str
+    what: str
+    do: str
+
+
+SIGNS = (
+    Sign(
+        re.compile(r"still have inflight params|tracing error at step|'ds_numel'"),
+        "deepspeed",
+        "ZeRO-3's prefetch of parameters lost track of the order of modules",
+        "Try another DeepSpeed release, or zero_optimization.stage3_prefetch_bucket_size: 0; modules that are skipped "
+        "on some steps are named with set_z3_leaf_modules",
+    ),
+    Sign(
+        re.compile(r"tmp-checkpoint-\d+"),
+        "transformers",
+        "several processes rename one staging folder of a checkpoint",
+        "Upgrade transformers (4.36 renamed it on every node), and let one process of a shared file system save",
+    ),
+    Sign(
+        re.compile(r"backward pass is invalid for module in evaluation mode"),
+        "deepspeed",
+        "a module is in evaluation mode while its backward pass runs",
+        "Call model.train() after each evaluation, and keep modules that are only evaluated out of the engine",
+    ),
+    Sign(
+        re.compile(r"RPC call to \w+ timed out|No available shared memory broadcast block found in \d+ second"),
+        "vllm",
+        "a worker of the engine did not answer its scheduler",
+        "Try another vLLM release, and the request kinds one by one (structured output, aborts, async scheduling)",
+    ),
+)
+"""What trackers of these projects know."""
 
 
 def diagnose(case: Case) -> Finding:
-    """An error raised inside a framework, without the user's code near it."""
+    """A message that a framework is known for, its version alone, or an error inside it, far from the user's code."""
+    if finding := ask(case, _known, _switched):
+        return finding
     errors = [e for e in in_order(case.of("python.exception")) if own_error(e) and (name := _framework(e))]
     if errors:
         name, first = _framework(errors[0]), errors[0]
@@ -62,6 +109,39 @@ def diagnose(case: Case) -> Finding:
         )
     went_well = [*case.of("nccl.destroy"), *case.of("python.exception"), *case.of("c10d.timeout")]
     return otherwise(ID, went_well, "No error was raised inside a framework.", "the standard error of every rank")
+
+
+def _known(case: Case) -> Finding | None:
+    """A framework says that it lost track of itself."""
+    pool = [*case.of("python.exception"), *case.of("system.error"), *case.of("log.error")]
+    for sign in SIGNS:
+        lines = in_order(e for e in pool if sign.pattern.search(f"{e.text} {e.data.get('message', '')}"))
+        if lines:
+            who = start(name_ranks(ranks_in(lines)))
+            advice = replace(_advice(sign.name), do=f"{sign.do}.")
+            certain = any(own_error(event) for event in lines)
+            return found(
+                ID,
+                "likely" if certain else "possible",
+                f"{who} met a state of {sign.name} that the program did not bring about: {sign.what}.",
+                pick(lines, case.of("told.trial"), limit=4),
+                ranks=ranks_in(lines),
+                advice=(advice,),
+                next=experiment(case),
+            )
+    return None
+
+
+def _switched(case: Case) -> Finding | None:
+    """Somebody changed nothing but the framework, and the failure came and went."""
+    name = next((name for e in case.of("python.exception") if (name := _framework(e))), "")
+    told = switched(case, (*PACKAGES, *([""] if name else [])))
+    if told is None:
+        return None
+    name = told[0] or name
+    say = f"The failure follows the framework: {sentence(name, told[1])}."
+    why = pick(told[1].lines, case.of("python.exception"), case.of("c10d.timeout"), limit=5)
+    return found(ID, "likely", say, why, advice=(_advice(name),), next=experiment(case))
 
 
 def _framework(event: Event) -> str:

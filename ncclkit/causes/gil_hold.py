@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes._frames import own_frame, place, stacks
-from ncclkit.causes._scene import look
+from ncclkit.causes._scene import look, stopped
 from ncclkit.causes._words import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Experiment, Finding, found
 from ncclkit.words import start
@@ -76,7 +76,7 @@ def _deaf(case: Case) -> Finding | None:
     """A rank of a run of ours that lives, and whose black box, a thread of its own, could not answer for seconds."""
     for end in case.of("run.end"):
         for rank, stack in stacks(case).items():
-            if f"rank {rank} did not answer SIGUSR1" in str(end.data.get("say")):
+            if rank not in stopped(case) and f"rank {rank} did not answer SIGUSR1" in str(end.data.get("say")):
                 where = place(own_frame(stack.data["frames"], innermost_first=True))
                 say = (
                     f"Rank {rank} kept Python's global lock in one native call at {where}, so that none of its threads "

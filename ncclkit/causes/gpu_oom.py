@@ -58,15 +58,28 @@ TAKEN, MOST = 0.25, 0.5
 """Shares of a GPU's memory in use before a job starts: more than a desktop takes, and hardly room for a job."""
 
 
+FULL = (
+    "Cuda failure 'out of memory'",
+    "Cuda failure 2 'out of memory'",
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "_STATUS_ALLOC_FAILED",
+    "RESOURCE_EXHAUSTED: Out of memory",
+    "No available memory for the cache blocks",
+    "less than desired GPU memory utilization",
+    "larger than the maximum number of tokens that can be stored in KV cache",
+)
+"""How torch, NCCL, cuDNN, cuBLAS, XLA and vLLM say it."""
+
+
 def diagnose(case: Case) -> Finding:
     """Torch or NCCL says that a device allocation failed."""
     torch = case.of("cuda.oom")
     nccl = matching(
         family(case, "cuda", "memory", "other"), "out of memory", "Failed to CUDA calloc", "Failed to CUDA malloc"
     )
-    quoted = matching(
-        messages(case), "Cuda failure 'out of memory'", "Cuda failure 2 'out of memory'", "CUDA out of memory"
-    )
+    quoted = matching([*messages(case), *case.of("cuda.error")], *FULL)
     lines = in_order(torch) + in_order(nccl) + in_order(quoted)
     if not lines:
         went_well = case.of("nccl.destroy") + case.of("c10d.timeout") + case.of("progress")

@@ -79,7 +79,7 @@ def _refused(case: Case) -> Finding | None:
     ]
     refused = [e for e in errors if e.data.get("what") == "host_memory"]
     refused += [e for e in case.of("python.exception") if e.data.get("type") == "MemoryError"]
-    refused += matching(messages(case), "std::bad_alloc")
+    refused += matching(messages(case), "std::bad_alloc", "DefaultCPUAllocator", "Unable to allocate ")
     ranks = ranks_in(workers + refused)
     if not workers and not refused:
         return None
@@ -161,19 +161,16 @@ def _told(case: Case) -> Finding | None:
     )
     ranks = ranks or ranks_in(killed)
     first = told[0]
-    limit = (
-        " because its memory limit (cgroup) was reached"
-        if first.data.get("memcg") or first.kind == "slurm.event"
-        else ""
-    )
+    limited = first.data.get("memcg") or first.kind == "slurm.event" or matching([first], "OOMKill", "MEMLIMIT")
+    limit = " because its memory limit (cgroup) was reached" if limited else ""
     victim = (
-        f"process {first.data.get('pid')} ({first.data.get('name')})"
+        f"process {first.data.get('pid')} ({first.data.get('name') or 'of the job'})"
         if first.data.get("pid")
         else "a process of the job"
     )
     rank = f", {name_ranks(ranks)}," if ranks else ""
     say = (
-        f"The kernel killed {victim}{rank}{on(first.host)} for lack of host memory{limit}; the other "
+        f"{victim[0].upper()}{victim[1:]}{rank}{on(first.host)} was killed for lack of host memory{limit}; the other "
         "ranks only lost it."
     )
     return found(ID, "proven", say, pick(told, killed), ranks=ranks, hosts=name_hosts(told), advice=_advice(case))

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes import _tested
-from ncclkit.causes._experiments import meeting
-from ncclkit.causes._hosts import common, plain
+from ncclkit.causes._experiments import limits, meeting, unasked
+from ncclkit.causes._hosts import common, enterable, plain
 from ncclkit.causes._words import ask, in_order, matching, messages, name_ranks, on, otherwise, ours, pick, ranks_in
 from ncclkit.evidence.jobs.links import loopback
 from ncclkit.model import Advice, Evidence, Experiment, Fact, Finding, Strength, found
@@ -42,7 +42,13 @@ explains = (
     "slow_rank",
 )
 
-RESOLVER = ("Name or service not known", "Temporary failure in name resolution", "gai error", "getaddrinfo")
+RESOLVER = (
+    "Name or service not known",
+    "Temporary failure in name resolution",
+    "gai error",
+    "getaddrinfo",
+    "Unable to resolve hostname",
+)
 
 
 def diagnose(case: Case) -> Finding:
@@ -82,7 +88,15 @@ def _resolver(case: Case) -> Finding | None:
 
 def _announced(case: Case) -> Finding | None:
     """A rank was told to connect to a loopback address: gloo announces the one that the own host name leads to."""
-    lines = [event for event in case.of("gloo.connect") if plain(event.data.get("address")).startswith("127.")]
+    asked = case.of("gloo.connect")
+    lines = [event for event in asked if plain(event.data.get("address")).startswith("127.")]
+    shown = [e for e in case.of("system.error") if e.data.get("what") == "own_name"]
+    if shown and (asked or case.of("store.connect_timeout") or case.of("store.retry")):
+        names = tuple(sorted({e.host for e in shown if e.host}))
+        say = f"The name of {' and '.join(names)} leads to loopback there, so others are told an address of their own."
+        advice = (_gloo(common(case)), *_advice(names[0] if names else "$(hostname)"))
+        why = pick(shown, lines or asked, limit=5)
+        return found(ID, "likely", say, why, hosts=names, advice=advice, next=experiment(case))
     if not lines:
         return None
     first, address = lines[0], plain(lines[0].data.get("address"))
@@ -165,6 +179,9 @@ def _symptom(case: Case) -> Finding | None:
     lines = matching(
         [*case.of("rendezvous.error"), *messages(case)], "connect() timed out", "connection to the C10d store"
     )
+    if unnamed := [e for e in case.of("gloo.connect") if not e.data.get("address")]:
+        say = "gloo could not connect the ranks; a host whose own name leads to loopback is a usual reason."
+        return found(ID, "possible", say, pick(unnamed, limit=3), advice=_advice("$(hostname)"), next=experiment(case))
     if not lines or named:
         return None
     say = "The rendezvous could not be reached; a host name that the nodes do not resolve alike is a usual reason."
@@ -202,5 +219,8 @@ def _advice(name: str) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Whether the ranks can meet at all."""
-    return meeting(case)
+    """Whether the ranks can meet at all; where their hosts cannot be entered, first whether names lead here."""
+    if enterable(case):
+        return meeting(case)
+    question = "Do the job's names lead to this machine, and does it answer where they lead?"
+    return unasked(case, limits(question, ID, "port_in_use"), meeting(case))

@@ -83,7 +83,7 @@ def _look(host: Host) -> Iterator[Risk]:
 
 def _memory(case: Case) -> Finding | None:
     """GPU memory could not be registered with the card."""
-    lines = [e for e in family(case, "ib_setup") if e.data.get("call") == "ibv_reg_mr"]
+    lines = [e for e in family(case, "ib_setup") if str(e.data.get("call")).startswith("ibv_reg_")]
     lines = [e for e in lines if not matching([e], "Cannot allocate")]
     if not lines:
         return None
@@ -109,7 +109,14 @@ def _first_packets(case: Case) -> Finding | None:
 
 def _setup(case: Case) -> Finding | None:
     """A connection could not be set up."""
-    texts = ("different link_layer", "incompatible devices", "RoceGetVersionNum", "ibv_modify_qp")
+    texts = (
+        "different link_layer",
+        "incompatible devices",
+        "RoceGetVersionNum",
+        "ibv_modify_qp",
+        "query_gid",
+        "query GID",
+    )
     setup = matching(family(case, "ib_setup"), *texts)
     if not setup:
         return None

@@ -27,6 +27,7 @@ from collections.abc import Iterator
 
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._scene import spans_hosts
 from ncclkit.causes._words import env_of, matching, messages, name_hosts, on, pick
 from ncclkit.model import Advice, Evidence, Experiment, Finding, Strength, found
 
@@ -63,7 +64,8 @@ def diagnose(case: Case) -> Finding:
         )
     lines = (*case.of("nccl.warn"), *case.of("nccl.info"))
     lacking = [e for e in lines if e.data.get("family") == "no_ib_library"]
-    if lacking and not other and len(name_hosts(case.of("nccl.init"))) != 1:
+    across = spans_hosts(case) or len(name_hosts(case.of("nccl.init"))) != 1
+    if lacking and not other and across:
         say = f"NCCL found no libibverbs{on(lacking[0].host)}, so ranks of different hosts talk over plain sockets."
         return _tell(case, "possible", say, pick(lacking, none, sockets, limit=3))
     went_well = other or sockets or case.of("nccl.ib_devices")

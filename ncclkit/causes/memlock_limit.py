@@ -25,9 +25,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.case import Case
+from ncclkit.causes._experiments import limits, unasked
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._words import (
-    amount, family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in,
+    amount, failed, family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in,
 )  # fmt: skip
 from ncclkit.model import Advice, Evidence, Experiment, Finding, found
 from ncclkit.words import start
@@ -52,7 +53,12 @@ def diagnose(case: Case) -> Finding:
         if isinstance(f.value, (int, float)) and 0 <= f.value < ENOUGH
     ]
     plain = [e for e in refused if e not in memory and not e.data.get("errno") and "ibv_reg_mr" not in e.text]
-    lines = memory or (plain if low else [])
+    warned = [e for e in case.of("system.error") if e.data.get("what") == "memlock"]
+    lines = (
+        memory
+        or (plain if low or warned else [])
+        or (warned if failed(case) else matching(warned, "too low", "Please set"))
+    )
     if not lines:
         if risk := CHECK.risk(case):
             return risk
@@ -70,9 +76,9 @@ def diagnose(case: Case) -> Finding:
     )
     return found(
         ID,
-        "proven" if low else "likely",
+        "proven" if low or (warned and refused) else "likely",
         say,
-        pick(lines, low),
+        pick(lines, warned, low),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
         advice=_advice(),
@@ -113,8 +119,9 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job over sockets, which need no locked memory."""
-    return Experiment(
+    """How much memory may really be locked, then the same job over sockets, which need none."""
+    tried = limits("May a process here lock the memory that a network card needs?", ID, "fd_limit")
+    sockets = Experiment(
         "Does the job that InfiniBand was refused to start over sockets?",
         {"env": {"NCCL_IB_DISABLE": "1"}},
         {
@@ -125,6 +132,7 @@ def experiment(case: Case) -> Experiment:
         },
         {ID: "works", "ib_config": "works", "network_loss": "same", "host_oom": "same"},
     )
+    return unasked(case, tried, sockets)
 
 
 CHECK = Check(

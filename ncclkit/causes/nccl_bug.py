@@ -26,10 +26,13 @@ import re
 from dataclasses import dataclass, replace
 
 from ncclkit.case import Case
-from ncclkit.causes._experiments import minimal
+from ncclkit.causes._experiments import minimal, over_gloo, unasked
 from ncclkit.causes._frames import inside
-from ncclkit.causes._words import matching, messages, name_hosts, otherwise, pick, ranks_in
+from ncclkit.causes._scene import all_in, crashes, look
+from ncclkit.causes._told import sentence, switched
+from ncclkit.causes._words import ask, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.words import start
 
 ID = "nccl_bug"
 explains = ("ib_config", "c10d.timeout", "c10d.error", "nccl.trace", "rank_exception", "slow_rank")
@@ -52,6 +55,15 @@ class Defect:
 
 
 DEFECTS = (
+    Defect(
+        ("watchdog thread terminated with exception: CUDA error: operation not permitted when stream is capturing",),
+        "torch's watchdog asks for the state of an event while a CUDA graph is captured, which spoils the capture",
+        (2, 10),
+        None,
+        "try a newer PyTorch, or capture with torch.cuda.graph(..., capture_error_mode='thread_local')",
+        "PyTorch docs, torch.cuda.graph",
+        alone=True,
+    ),
     Defect(
         ("ncclIbRoceGetVersionNum",),
         "NCCL stops at an empty entry of the RoCE address table of a container",
@@ -94,7 +106,7 @@ def diagnose(case: Case) -> Finding:
     """A symptom of the list on a version of its range."""
     versions = [*case.of("nccl.version"), *[e for e in case.of("c10d.error") if e.data.get("nccl_version")]]
     known = [number for e in versions if (number := _number(e))]
-    pool = [*messages(case), *case.of("nccl.info")]
+    pool = [*messages(case), *case.of("nccl.info"), *case.of("c10d.monitor")]
     stacks = [*case.of("stack"), *case.of("c10d.stack")]
     for defect in DEFECTS:
         lines = matching(pool, *defect.fragments)
@@ -102,9 +114,70 @@ def diagnose(case: Case) -> Finding:
         affected = [n for n in known if defect.since <= n and not (defect.fixed and n >= defect.fixed)]
         if lines and (affected or (defect.alone and not known)) and not (not defect.alone and _ordinary(case)):
             return replace(_tell(defect, lines, versions, affected), next=experiment(case))
-    return otherwise(
+    return ask(case, _switched, _crash, _inside, _internal) or otherwise(
         ID, versions, "No known defect of this version fits what is seen.", "the NCCL version (NCCL_DEBUG=VERSION)"
     )
+
+
+def _switched(case: Case) -> Finding | None:
+    """Somebody changed nothing but the library, and the failure came and went."""
+    told = switched(case, ("nccl", "torch"))
+    if told is None:
+        return None
+    name, toggle = told
+    advice = Advice(
+        f"Move all nodes to {name} {toggle.works[0]}, or stay away from {toggle.fails[0]}.",
+        command="python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'",
+        why="Nothing but the library was changed between the two runs.",
+        check="The job passes the point at which it failed, several times.",
+        risk="A new version changes a hundred things at once.",
+    )
+    say = f"The failure follows the library: {sentence(name, toggle)}."
+    why = pick(toggle.lines, case.of("c10d.timeout"))
+    return found(ID, "likely", say, why, advice=(advice,), next=experiment(case))
+
+
+def _crash(case: Case) -> Finding | None:
+    """A process died inside of NCCL's own library, or under it."""
+    died = crashes(case) or case.of("kernel.segfault")
+    frames = [e for e in case.of("system.error") if e.data.get("what") == "nccl_frame"]
+    frames += [e for e in case.of("kernel.segfault") if "libnccl.so" in str(e.data.get("library"))]
+    frames += [e for e in case.of("stack") if any("libnccl.so" in str(f.get("file")) for f in e.data["frames"][:2])]
+    if not died or not frames:
+        return None
+    who = f"{start(name_ranks(ranks_in(died)))}{on(frames[0].host)}"
+    say = f"{who} crashed inside of NCCL's library, not in the program."
+    why = pick(frames[:2], died, limit=5)
+    return found(ID, "likely", say, why, ranks=ranks_in(died), advice=(SIMPLER,), next=experiment(case))
+
+
+def _internal(case: Case) -> Finding | None:
+    """NCCL says that one of its own checks failed, and nothing before it says why."""
+    lines = [e for e in case.of("c10d.error") if "internal error" in str(e.data.get("nccl_error"))]
+    lines = [e for e in lines if not e.data.get("last_error")] or matching(case.of("nccl.warn"), "Internal error:")
+    if not lines or [e for e in case.of("nccl.warn") if e not in lines] or look(case).raised:
+        return None
+    say = "A check inside of NCCL failed, and nothing here says what came before it; NCCL_DEBUG=WARN would."
+    return found(ID, "possible", say, pick(lines, limit=3), advice=(SIMPLER,), next=experiment(case))
+
+
+def _inside(case: Case) -> Finding | None:
+    """Every rank has entered the same collective and nobody comes out: the fault lies below the program."""
+    lines = all_in(case, look(case))
+    if not lines or look(case).dead or case.of("flight.late") or case.of("kernel."):
+        return None
+    call = f"collective {lines[0].data['seq']}" if lines[0].data.get("seq") is not None else "the same collective"
+    say = f"All ranks of the group are inside {call} and none completes it: the fault lies below the program."
+    return found(ID, "possible", say, pick(lines, limit=4), advice=(SIMPLER,), next=experiment(case))
+
+
+SIMPLER = Advice(
+    "Run with NCCL's simplest protocol, then with another release of NCCL, everything else equal.",
+    env={"NCCL_PROTO": "Simple"},
+    why="A hang inside one collective that all ranks have launched is a matter of NCCL, the links or a GPU.",
+    check="The job runs ten times as long as it took to hang.",
+    risk="Small messages take longer.",
+)
 
 
 def _number(event: Event) -> tuple[int, ...]:
@@ -145,9 +218,16 @@ def _tell(defect: Defect, lines: list[Event], versions: list[Event], affected: l
 
 
 def experiment(case: Case) -> Experiment:
-    """The same NCCL without the program."""
-    return minimal(
+    """The same program without NCCL, then the same NCCL without the program."""
+    gloo = over_gloo(
+        case,
+        "Does the same job work over gloo, that is, without NCCL and GPUs?",
+        {ID: "it does: NCCL is at fault", "p2p_broken": "it does: the path between the GPUs is at fault"},
+        {"framework_bug": "it fails too: the framework is at fault", "rank_exception": "it fails too: the program is"},
+    )
+    plain = minimal(
         "Does a plain all_reduce fail too, on the same ranks with the same NCCL?",
         {"framework_bug": "it works: the framework is at fault", "rank_exception": "it works: the program is at fault"},
         {ID: "it fails in the same way", "p2p_broken": "it fails in the same way, unless NCCL_P2P_DISABLE=1"},
     )
+    return unasked(case, *gloo, plain)

@@ -26,14 +26,16 @@ import re
 
 from ncclkit.case import Case
 from ncclkit.causes._frames import inside
+from ncclkit.causes._scene import crashes
 from ncclkit.causes._words import env_of, family, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Evidence, Experiment, Finding, found
+from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, found
 from ncclkit.words import start
 
 ID = "net_plugin"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "c10d.timeout", "elastic.exit", "slow_rank")
 FABRICS = ("FI_PROVIDER", "FI_EFA_USE_DEVICE_RDMA", "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "NCCL_FASTRAK_IFNAME")
 
+BROKEN = ("failed to init", "version `", "undefined symbol", "dlopen failed")
 BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\s*$")
 """NCCL 2.27 and newer call their own transports plugins too; IB "fails" on every machine without InfiniBand."""
 
@@ -45,7 +47,7 @@ def diagnose(case: Case) -> Finding:
         for e in family(case, "plugin")
         if not matching([e], "No plugin found", "Could not find", "Failed to find ncclNetPlugin", "Failed to open")
     ]
-    infos = [e for e in case.of("nccl.info") if e.data.get("family") == "plugin" and matching([e], "failed to init")]
+    infos = [e for e in case.of("nccl.info") if e.data.get("family") == "plugin" and matching([e], *BROKEN)]
     failed = [e for e in infos if not BUILT_IN.search(e.text)]
     crash = [e for e in case.of("kernel.segfault") if matching([e], "libnccl-net", "libfabric", "ofi", "tcpx")]
     traced = [
@@ -54,6 +56,7 @@ def diagnose(case: Case) -> Finding:
         if e.kind in ("stack", "c10d.stack")
         and inside(e, "p2p_plugin", "nccl_p2p_ib_init", "libnccl-net", "nccl_net_ofi")
     ]
+    traced += _dying(case)
     lines = said + failed + crash + traced
     if lines:
         say = f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)}: the external network plugin of NCCL failed."
@@ -81,6 +84,16 @@ def diagnose(case: Case) -> Finding:
         )
     went_well: list[Evidence] = [*absent, *case.of("nccl.network")]
     return otherwise(ID, went_well, "No plugin is involved, or it works.", "NCCL_DEBUG=INFO lines 'NET/Plugin'")
+
+
+def _dying(case: Case) -> list[Event]:
+    """A rank that crashed in native code between the loading of an external plugin and the end of its start."""
+    loaded = [e for e in case.of("nccl.info") if e.data.get("family") == "plugin" and not BUILT_IN.search(e.text)]
+    loaded = matching(loaded, "Loaded net plugin", "loaded external")
+    begun = {e.data.get("rank") for e in case.of("nccl.init") if e.data.get("phase") == "start"}
+    done = {e.data.get("rank") for e in case.of("nccl.init") if e.data.get("phase") == "done"}
+    crashed = [e for e in crashes(case) if e.rank in begun - done or not done]
+    return [*crashed[:2], *loaded[:1]] if loaded and crashed else []
 
 
 def _advice() -> tuple[Advice, ...]:

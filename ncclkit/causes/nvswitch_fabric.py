@@ -31,7 +31,7 @@ from ncclkit.causes._preflight import Check, Host, Risk, name_gpus
 from ncclkit.causes._words import (
     family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in,
 )  # fmt: skip
-from ncclkit.model import Advice, Experiment, Finding, found
+from ncclkit.model import Advice, Event, Experiment, Finding, found
 from ncclkit.words import start
 
 ID = "nvswitch_fabric"
@@ -51,42 +51,48 @@ XIDS = {137, *range(144, 151)}
 def diagnose(case: Case) -> Finding:
     """CUDA's 802, a failed multicast bind, or NVLink errors of the kernel."""
     pool = [*case.of("cuda.error"), *case.of("cuda.driver"), *messages(case)]
-    waiting = matching(pool, "system not yet initialized", "error 802", "cudaErrorSystemNotReady")
+    waiting = matching(
+        pool, "system not yet initialized", "error 802", "error: 802", "SystemNotReady", "SYSTEM_NOT_READY"
+    )
+    fabric = [e for e in case.of("system.error") if e.data.get("what") == "fabric"]
     multicast = [
         e for e in family(case, "nvls", "cuda") if "nvls.cc" in e.text or "Multicast" in e.text or "NVLS" in e.text
     ]
     imex = matching(pool, "Cuda failure 800", "fabric handle", "MNNVL is not supported")
     xids = [e for e in case.of("kernel.xid") if e.data.get("xid") in XIDS]
-    lines = in_order(waiting) or in_order(multicast) or in_order(xids) or in_order(imex)
+    xids += [e for e in case.of("kernel.sxid") if e.data.get("fatal")]
+    lines = in_order(waiting) or in_order(fabric) or in_order(multicast) or in_order(xids) or in_order(imex)
     if not lines:
         went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
         missing = "`nvidia-smi -q | grep -A2 Fabric` and dmesg of the node"
         return CHECK.risk(case) or CHECK.otherwise(
             case, went_well, "NCCL started without complaint about the fabric.", missing
         )
-    if waiting:
+    if waiting or fabric:
         what = "its NVSwitch fabric is not initialised: the fabric manager does not run or does not match the driver"
     elif multicast:
         what = "NCCL could not set up NVLink multicast (NVLS), which the fabric manager hands out"
     elif xids:
-        what = (
-            f"the kernel reports NVLink/NVSwitch faults (Xid {', '.join(sorted({str(e.data['xid']) for e in xids}))})"
-        )
+        what = f"the kernel reports NVLink/NVSwitch faults ({', '.join(sorted({_number(e) for e in xids}))})"
     else:
         what = "memory could not be shared over the NVLink fabric (IMEX)"
     gpus = tuple(sorted({str(e.data["bus"]) for e in xids if e.data.get("bus")}))
     who = start(name_ranks(ranks_in(lines))) if ranks_in(lines) else "A machine"
     return found(
         ID,
-        "proven" if waiting else "likely",
+        "proven" if waiting or matching(fabric, "don't match") else "likely",
         f"{who}{on(lines[0].host)}: {what}.",
-        pick(lines, xids),
+        pick(lines, fabric, xids),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
         gpus=gpus,
         advice=_advice(),
         next=None if waiting else experiment(case),
     )
+
+
+def _number(event: Event) -> str:
+    return f"Xid {event.data['xid']}" if "xid" in event.data else f"SXid {event.data.get('sxid')}"
 
 
 def _look(host: Host) -> Iterator[Risk]:

@@ -26,6 +26,7 @@ import re
 
 from ncclkit.case import Case
 from ncclkit.causes import _tested
+from ncclkit.causes._experiments import limits, minimal, unasked
 from ncclkit.causes._settings import script
 from ncclkit.causes._words import matching, messages, name_hosts, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Evidence, Experiment, Finding, found
@@ -48,6 +49,8 @@ def diagnose(case: Case) -> Finding:
         "EADDRINUSE",
         "Address already in use",
         "errno: 98",
+        "another process is utilizing it",
+        "is already in use",
         "failed to listen on any local network address",
     )
     lines = [e for e in lines if e.kind != "nccl.warn" or "Bootstrap" in e.text]
@@ -128,14 +131,14 @@ def _advice(port: int | None, name: str) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same ranks on a port that the system chooses."""
-    return Experiment(
+    """Whether the port can be opened, then the same ranks on one that the system chooses."""
+    question = "Can the rendezvous port be opened on this machine, and does a second process reach it?"
+    other = minimal(
         "Do the same ranks start an all_reduce on a port that the system chooses?",
-        {"minimal": True},
+        {ID: "it starts"},
         {
-            ID: "it starts",
             "store_unreachable": "the other ranks still cannot connect",
             "hostname_resolution": "the other ranks still do not find the host",
         },
-        {ID: "works", "store_unreachable": "same", "hostname_resolution": "same"},
     )
+    return unasked(case, limits(question, ID, "hostname_resolution"), other)

@@ -26,11 +26,13 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
-from ncclkit.causes._calls import POINT_TO_POINT, UNDECIDED, by_call, differ, odd_ones, op_of, ranks_of, sides
+from ncclkit.causes._calls import POINT_TO_POINT, SAME_SIZE, UNDECIDED, by_call, differ, odd_ones, op_of, ranks_of
+from ncclkit.causes._calls import exchanging, sides, size_of, unlike_calls
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._frames import in_collective, own_frame, place, stacks
+from ncclkit.causes._printed import unlike as unlike_entries
 from ncclkit.causes._scene import all_in, look, rank_of
-from ncclkit.causes._words import in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
+from ncclkit.causes._words import ask, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike
 from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.words import start
 
@@ -50,10 +52,9 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Different operations at one place of the sequence, or a rank that left it."""
-    for witness in (_flight, _elsewhere, _fingerprint, _watchdog, _left, _ddp, _stalled, _symptom):
-        finding = witness(case)
-        if finding is not None:
-            return finding
+    recorded_calls = (_flight, _elsewhere, _fingerprint, _entries, _shares)
+    if finding := ask(case, *recorded_calls, _watchdog, _left, _ddp, _stalled, _alone, _symptom):
+        return finding
     scene = look(case)
     went_well = [*scene.ended.values(), *case.of("nccl.destroy"), *case.of("flight.missing"), *case.of("flight.dump")]
     return otherwise(
@@ -109,13 +110,19 @@ def _watchdog(case: Case) -> Finding | None:
         if ops and not set(ops) <= POINT_TO_POINT:
             parts = [f"{name_ranks(ranks_in(group))} {op}" for op, group in sorted(ops.items())]
             say = f"At place {seq} of the sequence the ranks called different collectives: {', '.join(parts)}."
-            return _tell("proven", say, events, odd_ones(ops))
+            return _tell("likely", say, events, odd_ones(ops))  # two threads that race in one group look the same
+        sizes = {} if ops else differ([e for e in events if op_of(e) in SAME_SIZE], size_of)
+        if sizes and unlike_calls(op_of(events[0]), sizes):
+            parts = [f"{name_ranks(ranks_in(group))} one of {size} elements" for size, group in sorted(sizes.items())]
+            say = f"At place {seq} of the sequence the ranks called {op_of(events[0])} from different places of the "
+            return _tell("likely", f"{say}program: {', '.join(parts)}.", events, odd_ones(sizes))
     groups: dict[str, list[Event]] = {}
     together = look(case).waiting  # without ranks that came when the others had given up
     for (group, _), events in by_call(case).items():
         groups.setdefault(group, []).extend(event for event in events if rank_of(event) in together)
     for events in groups.values():
         ops, seqs = differ(events, op_of), differ(events, lambda e: e.data["seq"])
+        ops = ops or differ(events, size_of)
         exchange = seqs and all(op_of(e).startswith("ALLTOALL") for e in seqs[min(seqs)])
         if ops and seqs and not exchange:  # others may be through an exchange in which one still waits for data
             parts = [f"{name_ranks(ranks_in([e]))} in {op_of(e)} {e.data['seq']}" for e in events[:4]]
@@ -143,10 +150,46 @@ def _left(case: Case) -> Finding | None:
     return _tell("likely", say, [*scene.ended.values(), *in_order(left.values())], ranks)
 
 
+def _entries(case: Case) -> Finding | None:
+    """Entries of the recorder that somebody printed: other operations at one place."""
+    events = unlike_entries(case, "op")
+    if not events:
+        return None
+    calls = [f"{name_ranks(ranks_in([e]))} called {e.data['op']}" for e in events[:4]]
+    say = f"At place {events[0].data['seq']} of the sequence {' where '.join(calls)}."
+    return _tell("likely", say, events, odd_ones(differ(events, lambda event: event.data["op"])))
+
+
+def _shares(case: Case) -> Finding | None:
+    """The ranks say themselves that they have different numbers of batches or steps."""
+    shares = differ(case.of("job.share"), lambda event: event.data["count"])
+    waits = list(look(case).waiting.values())
+    if not shares or not waits:
+        return None
+    parts = [f"{name_ranks(ranks_in(group))} {count}" for count, group in sorted(shares.items())]
+    say = f"The ranks have different numbers of batches: {', '.join(parts)}; who has more calls collectives alone."
+    return _tell("likely", say, [group[0] for group in shares.values()] + in_order(waits)[:2], odd_ones(shares))
+
+
+def _alone(case: Case) -> Finding | None:
+    """A few ranks say that they skipped or ended something, of their own accord, and then others waited in vain."""
+    scene, said = look(case), case.of("job.alone")
+    ranks = ranks_in(said)
+    if not scene.waiting or not ranks or scene.dead or 2 * len(ranks) > len(scene.members) or all_in(case, scene):
+        return None
+    words = " ".join(str(said[-1].data["message"]).split())[:80]
+    say = f"{start(name_ranks(ranks))} went its own way ({words}), and then the ranks waited for each other in vain."
+    return _tell("likely", say, [*said[-2:], *in_order(scene.waiting.values())], ranks)
+
+
 def _ddp(case: Case) -> Finding | None:
     lines = case.of("ddp.params") + matching(
         messages(case), "Expected to have finished reduction in the prior iteration"
     )
+    if other := unlike(case):
+        ranks = tuple(sorted({r for e in other for r in e.data.get("ranks") or () if r})) or ranks_in(other)
+        say = f"The model of {name_ranks(ranks)} has other parameters than that of rank 0, as DDP found at its start."
+        return _tell("likely", say, other, ranks)
     if not lines:
         return None
     ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if isinstance(r, int)})) or ranks_in(
@@ -180,6 +223,7 @@ def _symptom(case: Case) -> Finding | None:
         or case.of("gloo.barrier")
         or case.of("stack")
         or all_in(case, scene)
+        or exchanging(scene.waiting.values())
     ):
         return None
     first = in_order(scene.waiting.values())[0]

@@ -70,6 +70,7 @@ def diagnose(case: Case) -> Finding:
         say += "is not in these files."
         return found(ID, "possible", say, pick(lost, limit=3), advice=(_record(),), next=experiment(case))
     left_early = [e for e in case.of("elastic.root") if (e.data.get("exitcode") or 0) > 0]
+    left_early += [e for e in case.of("elastic.exit") if e.rank is not None and 0 < (e.data.get("exitcode") or 0) < 128]
     if left_early and not _explained(case):
         code = left_early[0].data["exitcode"]
         say = f"A rank{_at(left_early[0])} ended with exit code {code} and its traceback is not in these files."

@@ -52,17 +52,14 @@ OURS = ("deadline", "cancelled", "orphaned")
 def diagnose(case: Case) -> Finding:
     """The scheduler says so, or a process died of signal 9 or 15 that the launcher did not send."""
     scheduler = [e for e in case.of("slurm.event") if e.data.get("what") in BY]
+    after = _after_failure(case, scheduler)
+    if scheduler and after:
+        return clear(ID, "The job had failed before the scheduler stopped what was left of it.", tuple(after[:2]))
     if scheduler:
         event = in_order(scheduler)[0]
-        why, _ = BY[event.data["what"]]
-        return found(
-            ID,
-            "proven",
-            f"The ranks{on(event.host)} were killed from outside: {why}.",
-            pick(scheduler),
-            hosts=name_hosts(scheduler),
-            advice=(_requeue(),),
-        )
+        say = f"The ranks{on(event.host)} were killed from outside: {BY[event.data['what']][0]}."
+        hosts = name_hosts(scheduler)
+        return found(ID, "proven", say, pick(scheduler), hosts=hosts, advice=(_requeue(),))
     memory = [*case.of("kernel.oom"), *(e for e in case.of("slurm.event") if e.data.get("what") == "oom")]
     memory += [e for e in case.of("system.error") if e.data.get("what") == "oom_kill"]
     if memory:
@@ -92,6 +89,17 @@ def diagnose(case: Case) -> Finding:
     return otherwise(
         ID, went_well, "No process was ended by a signal from outside.", "the launcher's output with the exit codes"
     )
+
+
+def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
+    """What had failed, in the same file, before the scheduler cancelled a step or a job that hung ran out of time."""
+    first = min(((e.path, e.line) for e in scheduler), default=("", 0))
+    lost_node = any(e.data.get("what") == "node_fail" for e in scheduler)
+    last = max((e.line for e in case.of("progress") if e.path == first[0] and e.line < first[1]), default=0)
+    failures = [e for kind in ("python.exception", "cuda.oom") for e in case.of(kind) if e.line > last]
+    failures += [*case.of("c10d.timeout"), *case.of("elastic.exit")]
+    failures += [e for e in case.of("slurm.event") if e.data.get("what") in ("task_exit", "oom")]
+    return [] if lost_node else [e for e in failures if e.path == first[0] and e.line < first[1]]
 
 
 def _elsewhere(case: Case, told: list[Event]) -> list[Event]:

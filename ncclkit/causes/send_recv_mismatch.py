@@ -32,6 +32,7 @@ from ncclkit.case import Case
 from ncclkit.causes._calls import op_of
 from ncclkit.causes._experiments import minimal, recorded
 from ncclkit.causes._frames import exchanges, own_frame, place
+from ncclkit.causes._printed import facing
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, found
@@ -44,7 +45,7 @@ POINT = ("SEND", "RECV", "COALESCED", "ALLTOALL", "ALLTOALL_BASE")
 
 def diagnose(case: Case) -> Finding:
     """Split sizes that do not fit, point-to-point calls that waited in vain, or a library that says so."""
-    for witness in (_splits, _passed, _recorded, _unpaired, _waited, _last):
+    for witness in (_splits, _told_splits, _passed, _recorded, _facing, _unpaired, _waited, _last):
         finding = witness(case)
         if finding is not None:
             return finding
@@ -129,6 +130,18 @@ def _splits(case: Case) -> Finding | None:
     return _sizes(say + "the split sizes of sender and receiver differ.", sizes, inside)
 
 
+def _told_splits(case: Case) -> Finding | None:
+    """Split sizes that the program itself printed: what one rank sends is not what its peer expects."""
+    told = {event.rank: event for event in case.of("told.splits") if event.rank is not None}
+    for rank, event in told.items():
+        for peer, other in told.items():
+            sent, expected = event.data["inputs"], other.data["outputs"]
+            if rank != peer and peer < len(sent) and rank < len(expected) and sent[peer] != expected[rank]:
+                say = f"Rank {rank} sends {sent[peer]} rows to rank {peer} in all_to_all, "
+                return _sizes(f"{say}which expects {expected[rank]} of it.", [other], [event])
+    return None
+
+
 def _sizes(say: str, guilty: list[Event], others: list[Event]) -> Finding:
     why, ranks = pick(guilty, others, limit=4), ranks_in(guilty)
     return found(ID, "likely", say, why, ranks=ranks, advice=(SPLITS,), next=_question())
@@ -161,6 +174,18 @@ def _recorded(case: Case) -> Finding | None:
     crowd = {rank for gap in case.of("flight.missing") if len(gap.data["waiting"]) > 1 for rank in gap.data["waiting"]}
     ranks = tuple(sorted(pair - crowd or pair))  # who waits with most of the others is not the odd one
     return found(ID, "proven", say, pick(wrong, pairs), ranks=ranks, advice=_advice(), next=None)
+
+
+def _facing(case: Case) -> Finding | None:
+    """Entries of the recorder that somebody printed: two partners each wait for the other's counterpart."""
+    both = facing(case)
+    if not both:
+        return None
+    (one, two), op = both, both[0].data["op"]
+    does = "send to each other first" if op == "send" else "wait to receive from each other first"
+    say = f"Ranks {one.rank} and {two.rank} both {does}, so that neither comes to the call that answers it."
+    why, ranks = pick(both, look(case).waiting.values()), (one.rank or 0, two.rank or 0)
+    return found(ID, "likely", say, why, ranks=ranks, advice=_advice(), next=_question())
 
 
 def _last(case: Case) -> Finding | None:

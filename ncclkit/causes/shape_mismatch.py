@@ -30,11 +30,13 @@ from typing import Any
 
 from ncclkit.case import Case
 from ncclkit.causes._calls import UNDECIDED, SAME_SIZE, by_call, differ, odd_ones, op_of, ranks_of, sides, size_of
+from ncclkit.causes._calls import unlike_calls
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._frames import exchanges
+from ncclkit.causes._printed import unlike as unlike_entries
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import family, matching, name_ranks, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, found
+from ncclkit.causes._words import family, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "shape_mismatch"
 explains = (
@@ -55,7 +57,7 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Sizes or types of one sequence number differ between ranks."""
-    for witness in (_flight, _fingerprint, _watchdog, _library):
+    for witness in (_flight, _fingerprint, _entries, _watchdog, _library, _models):
         finding = witness(case)
         if finding is not None:
             return finding
@@ -107,6 +109,8 @@ def _bytes(value: Any) -> int | None:
     return sum(WIDTH[name] for name in value) if all(name in WIDTH for name in value) else None
 
 
+LENGTH_ERROR = 1
+"""Of a completion over InfiniBand: more arrived than the receiver had made room for."""
 WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2, "Char": 1, "Byte": 1}
 """Bytes of an element, by the names of the Flight Recorder."""
 
@@ -129,18 +133,21 @@ def _watchdog(case: Case) -> Finding | None:
         sizes = differ([e for e in events if op_of(e) in SAME_SIZE], size_of)
         if sizes and not differ(events, op_of):
             parts = [f"{name_ranks(ranks_in(group))} {size}" for size, group in sorted(sizes.items())]
-            say = (
-                f"In collective {seq} ({op_of(events[0])}) the ranks brought different numbers of "
-                f"elements: {', '.join(parts)}."
-            )
-            return _found(say, events, odd_ones(sizes))
+            say = f"In collective {seq} ({op_of(events[0])}) the ranks brought different numbers of elements: "
+            # the same place of the sequence may be another call of the program: only a record of the calls tells
+            strength: Strength = "possible" if unlike_calls(op_of(events[0]), sizes) else "likely"
+            return _found(f"{say}{', '.join(parts)}.", events, odd_ones(sizes), strength)
     return None
 
 
 def _library(case: Case) -> Finding | None:
     gloo = case.of("gloo.size_mismatch")
-    nccl = matching(
-        family(case, "other", "ib_completion", "socket_closed", "proxy"), "collective mismatch", "message truncated"
+    nccl = [e for e in family(case, "ib_completion") if e.data.get("status") == LENGTH_ERROR]
+    nccl += matching(
+        [*family(case, "size_mismatch", "ib_completion", "socket_closed", "proxy"), *messages(case)],
+        *("Mismatched allreduce tensor shapes", "Mismatched allgather tensor shapes", "Mismatched data types"),
+        *("Mismatched broadcast tensor shapes", "Mismatched reducescatter tensor shapes", "collective mismatch error"),
+        *("message truncated : receiving", "posted incorrect receive info"),
     )
     lines = gloo or nccl
     if not lines or case.of("flight.mismatch") or case.of("c10d.mismatch") or exchanges(case):
@@ -152,19 +159,33 @@ def _library(case: Case) -> Finding | None:
         f"{_who(ranks)} received data of another size than expected{sizes}: the ranks' tensors differ, or "
         "they call different collectives."
     )
-    return found(
-        ID,
-        "likely",
-        say,
-        pick(lines, case.of("gloo.closed"), limit=4),
-        ranks=ranks,
-        advice=_advice(),
-        next=experiment(case),
-    )
+    why = pick(lines, case.of("gloo.closed"), limit=4)
+    return found(ID, "likely", say, why, ranks=ranks, advice=_advice(), next=_question())
 
 
-def _found(say: str, events: list[Event], ranks: tuple[int, ...]) -> Finding:
-    return found(ID, "proven", say, pick(events), ranks=ranks, advice=_advice())
+def _found(say: str, events: list[Event], ranks: tuple[int, ...], strength: Strength = "proven") -> Finding:
+    following = None if strength == "proven" else _question()
+    return found(ID, strength, say, pick(events), ranks=ranks, advice=_advice(), next=following)
+
+
+def _entries(case: Case) -> Finding | None:
+    """Entries of the recorder that somebody printed: other sizes at one place."""
+    events = unlike_entries(case, "sizes")
+    if not events or unlike_entries(case, "op"):
+        return None
+    brought = [f"{name_ranks(ranks_in([e]))} brought {_short(e.data['sizes'])}" for e in events[:4]]
+    say = f"In collective {events[0].data['seq']} ({events[0].data['op']}) {', '.join(brought)}."
+    return _found(say, events, odd_ones(differ(events, lambda event: event.data["sizes"])), "likely")
+
+
+def _models(case: Case) -> Finding | None:
+    """DDP compares the models of all ranks before its first step, and a parameter has another size."""
+    lines = matching(unlike(case), "sizes of the same param")
+    if not lines:
+        return None
+    ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if r})) or ranks_in(lines)
+    say = f"A parameter of the model of {name_ranks(ranks)} has another size than on rank 0: files or settings differ."
+    return _found(say, lines, ranks, "likely")
 
 
 def _who(ranks: tuple[int, ...]) -> str:
@@ -201,6 +222,10 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Record every call with its shapes and types."""
+    return _question()
+
+
+def _question() -> Experiment:
     return recorded(
         "Do all ranks bring the same shapes and types, when each call is recorded?",
         {

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.case import Case
+from ncclkit.causes._experiments import machine, unasked
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._words import (
     amount, failed, family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in,
@@ -107,7 +108,12 @@ def _said(case: Case) -> list[Event]:
         "unable to write to file </torch_",
         "unable to open shared memory",
         "unable to allocate shared memory",
+        "from file </torch_",
+        "creating shared memory segment",
+        "Could not map /dev/shm",
+        "/dev/shm has only",
     )
+    lines = [e for e in lines if not matching([e], "Too many open files")]
     lines += [e for e in case.of("system.error") if e.data.get("what") == "no_space" and "/dev/shm" in e.text]
     return lines
 
@@ -177,8 +183,8 @@ def _advice(size: float | None) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job without NCCL's shared memory transport."""
-    return Experiment(
+    """What /dev/shm really grants, then the same job without NCCL's shared memory transport."""
+    without = Experiment(
         "Does the job start when NCCL does not use /dev/shm?",
         {"env": {"NCCL_SHM_DISABLE": "1"}},
         {
@@ -189,6 +195,7 @@ def experiment(case: Case) -> Experiment:
         },
         {ID: "works", "cumem_container": "works", "driver_too_old": "same", "fd_limit": "same"},
     )
+    return unasked(case, machine(), without)
 
 
 CHECK = Check(

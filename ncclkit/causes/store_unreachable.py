@@ -41,19 +41,14 @@ from ncclkit.words import start
 
 ID = "store_unreachable"
 explains = ("rank_exception", "rendezvous.error", "store.wait", "store.clients", "world_size_mismatch")
+REFUSED = re.compile(r"(?s)(?:TCPStore\(|rendezvous).*(?:Connection refused|No route to host|Connection timed out)\s*$")
+"""A traceback out of the start that ends with what the socket said."""
 CLOSED = ("silent", "refused", "no route", "other host", "foreign")
 
 
 def diagnose(case: Case) -> Finding:
     """A client knocked at the store in vain; where the name did not even resolve, that is another cause."""
-    lines = case.of("store.connect_timeout")
-    lines += matching(
-        [*messages(case), *case.of("rendezvous.error")],
-        "connection to the C10d store has failed",
-        "connect() timed out",
-        "trying to connect to (",
-        "RendezvousConnectionError",
-    )
+    lines = _knocked(case)
     if not lines:
         went_well: list[Evidence] = [
             *case.of("nccl.init"),
@@ -76,7 +71,9 @@ def diagnose(case: Case) -> Finding:
     astray = _astray(case, host, first.host)
     say = f"{who}{on(first.host)} could not reach the store at {where}{within}{astray}."
     local = re.match(r"127\.|localhost$", str(host or ""))
-    strength = "likely" if case.of("store.resolve") or case.of("store.bind") or local or not host else "proven"
+    tried = all(event.kind == "store.retry" for event in lines)
+    doubt = case.of("store.resolve") or case.of("store.bind") or local or not host or tried
+    strength = "likely" if doubt else "proven"
     return found(
         ID,
         "proven" if strength == "proven" else "likely",
@@ -86,6 +83,23 @@ def diagnose(case: Case) -> Finding:
         hosts=tuple(name for name, _ in holders(case, host)) or ((host,) if host else name_hosts(lines)),
         advice=(*_elsewhere(case, host, port, bool(astray)), *_advice(host, port)),
         next=experiment(case),
+    )
+
+
+def _knocked(case: Case) -> list[Event]:
+    """Everything that says that a connection to the store was not made."""
+    lines = case.of("store.connect_timeout")
+    lines += [e for e in case.of("store.retry") if e.data.get("tries") is None]  # W lines: many tries, no end is told
+    lines += [e for e in case.of("python.exception") if REFUSED.search(e.text)]
+    return lines + matching(
+        [*messages(case), *case.of("rendezvous.error")],
+        "connection to the C10d store has failed",
+        "connect() timed out",
+        "trying to connect to (",
+        "RendezvousConnectionError",
+        "failed to connect to TCPStore",
+        "connection to etcd failed",
+        "EtcdConnectionFailed",
     )
 
 

@@ -25,10 +25,11 @@ Read more
 from __future__ import annotations
 
 from ncclkit.case import Case
-from ncclkit.causes._scene import look
+from ncclkit.causes._calls import exchanging
+from ncclkit.causes._scene import all_in, look, opening
 from ncclkit.causes._settings import raise_timeout
 from ncclkit.causes._words import ask, in_order, name_ranks, otherwise, pick, ranks_in, seconds
-from ncclkit.model import Advice, Experiment, Finding, clear, found
+from ncclkit.model import Advice, Experiment, Finding, Strength, clear, found
 from ncclkit.words import start
 
 ID = "timeout_too_short"
@@ -46,7 +47,7 @@ def diagnose(case: Case) -> Finding:
         return clear(ID, "A rank died; more time would not have helped.", tuple(scene.dead.values())[:2])
     proof = [event for kind in PROOF for event in case.of(kind)]
     went_well = [*scene.ended.values(), *case.of("nccl.destroy"), *proof]
-    finding = None if proof else ask(case, _own_deadline, _short, _vague)
+    finding = None if proof else ask(case, _own_deadline, _compiling, _short, _vague)
     return finding or otherwise(
         ID,
         went_well,
@@ -69,6 +70,26 @@ def _own_deadline(case: Case) -> Finding | None:
     return found(ID, "possible", say, pick(ends, last.values()), advice=advice, next=experiment(case))
 
 
+def _compiling(case: Case) -> Finding | None:
+    """The ranks compiled or tuned kernels, each at its own speed, when the first of them had waited long enough."""
+    phase, waits = opening(case, "compile"), in_order(look(case).waiting.values())
+    if phase is None:
+        return None
+    limit = seconds(waits[0].data.get("timeout_ms"))
+    say = f"{start(name_ranks(ranks_in(waits)))} waited {limit} while ranks still compiled kernels, as they do once."
+    advice = (raise_timeout(case, "The first step compiles; later ones take a fraction of its time."), CACHE)
+    return found(ID, "likely", say, pick([phase], waits), advice=advice, next=experiment(case))
+
+
+CACHE = Advice(
+    "Keep the compiled kernels on a local disk of each node, and fill that cache in a run of one rank per node.",
+    env={"TORCHINDUCTOR_CACHE_DIR": "/var/tmp/inductor", "TRITON_CACHE_DIR": "/var/tmp/triton"},
+    why="A second start then compiles nothing.",
+    check="The first step of the second start takes about as long as its second step.",
+    risk="A cache of another version is not used.",
+)
+
+
 def _short(case: Case) -> Finding | None:
     """Somebody set a limit far below the default."""
     waits = in_order(look(case).waiting.values())
@@ -78,13 +99,16 @@ def _short(case: Case) -> Finding | None:
     who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data["timeout_ms"])
     say = f"{who} gave up after {limit}, far below the default of 600 s; a rank may only have been late."
     advice = (raise_timeout(case, "The limit must exceed the longest phase of any rank."),)
-    return found(ID, "possible", say, pick(lines, case.of("progress")), advice=advice, next=experiment(case))
+    moving = [e for e in case.of("progress") if any(e.path == line.path and e.line > line.line for line in lines)]
+    strength: Strength = "likely" if moving else "possible"
+    say = f"{say[:-1]}, and the work went on after that." if moving else say
+    return found(ID, strength, say, pick(lines, moving or case.of("progress")), advice=advice, next=experiment(case))
 
 
 def _vague(case: Case) -> Finding | None:
     """A timeout at the usual limit: nobody can tell yet whether it would have come."""
     lines = [e for e in in_order(look(case).waiting.values()) if e.data.get("op")]
-    if not lines or case.of("stack"):
+    if not lines or case.of("stack") or all_in(case, look(case)) or exchanging(lines):
         return None
     who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data.get("timeout_ms"))
     say = f"{who} waited {limit} for a collective; whether it would have come later cannot be told from this log."

@@ -55,7 +55,7 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Somebody counted the ranks and did not find the number that was promised."""
-    for witness in (_bootstrap, _clients, _env, _sizes, _beyond, _never_started, _waits):
+    for witness in (_bootstrap, _clients, _env, _program, _sizes, _beyond, _never_started, _waits):
         finding = witness(case)
         if finding is not None:  # of hosts with a launcher each, the launchers' numbers are what may be wrong
             return replace(finding, next=None) if enterable(case) else finding
@@ -65,12 +65,13 @@ def diagnose(case: Case) -> Finding:
 
 
 def _bootstrap(case: Case) -> Finding | None:
-    lines = family(case, "bootstrap_mismatch") + matching(
+    lines = [e for e in family(case, "bootstrap_mismatch") if "truncated" not in e.text] + matching(
         messages(case),
         "mismatch in rank count",
         "mismatch in info from procs",
         "has already checked in",
         "Invalid rank requested",
+        "rank should be in the interval",
     )
     if not lines:
         return None
@@ -101,6 +102,10 @@ def _odd(case: Case) -> list[Event]:
 def _clients(case: Case) -> Finding | None:
     told = [e for e in case.of("store.clients") if None not in (e.data.get("joined"), e.data.get("expected"))]
     lines = [e for e in told if e.data["joined"] < e.data["expected"] <= LARGEST]
+    if many := [e for e in told if e.data["joined"] > e.data["expected"]]:
+        joined, expected = many[-1].data["joined"], many[-1].data["expected"]
+        say = f"{joined} processes registered for a job of {expected}: an earlier start left its entries in the store, "
+        return _tell("likely", say + "or a launcher starts too many.", many[-3:], ())
     if not lines:
         return None
     joined, expected = lines[-1].data["joined"], lines[-1].data["expected"]
@@ -130,6 +135,23 @@ def _env(case: Case) -> Finding | None:
         lines,
         (),
     )
+
+
+def _program(case: Case) -> Finding | None:
+    """The program itself finds that the ranks are not as many as its settings ask for, or not told which they are."""
+    lines = [e for e in case.of("python.exception") if UNTOLD.search(e.text) or UNFIT.search(e.text)]
+    if not lines:
+        return None
+    if said := UNTOLD.search(lines[0].text):
+        return _tell("likely", f"The program was not started by a launcher: {said[1]} is not set.", lines, ())
+    return _tell("likely", "The number of ranks does not fit the program's own settings.", lines, ranks_in(lines))
+
+
+UNTOLD = re.compile(r"KeyError: '((?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))'")
+UNFIT = re.compile(
+    r"[Ww]orld[_ ]size.{0,80}(?:not (?:equal|divisible)|should be|must be|does not match)"
+    r"|within the (?:the )?world_size|(?:not (?:equal|divisible)|must be).{0,60}[Ww]orld[_ ]size"
+)
 
 
 def _sizes(case: Case) -> Finding | None:

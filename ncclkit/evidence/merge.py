@@ -14,7 +14,7 @@ FREE = frozenset({"message", "frames", "until", "last_error", "ran_ms", "channel
 LAST = {"progress": (), "worker.phase": ("phase",)}
 """Kinds of which only the last one per rank and file counts, and the fields that tell them apart."""
 NUMBERS = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})|0x[0-9a-fA-F]+|\d+")
-ALONE = ("flight.", "ras.", "stack", "connect.")
+ALONE = ("flight.", "ras.", "stack", "connect.", "limits.")
 """Kinds of which every event stands for itself."""
 TRACE_GAP = 12
 """Back-trace lines of one process that are this close (in lines) belong to one failure."""

@@ -9,10 +9,13 @@ from typing import Any
 
 from ncclkit.agent import wire
 from ncclkit.agent.facts import redact
+from ncclkit.agent.together import ranks_of
 from ncclkit.evidence.grammars.grammar import clip
-from ncclkit.evidence.jobs import links
+from ncclkit.evidence.jobs import granted, links
 from ncclkit.evidence.kinds import KINDS
 from ncclkit.model import MOVES, Event
+from ncclkit.words import ranks as named
+from ncclkit.words import rate
 
 SKIPPED = frozenset({"fact", "measure"})
 """Records that are facts and measurements, not events."""
@@ -23,8 +26,8 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
     record = _parsed(raw)
     if record is None or record.get("kind") in SKIPPED:
         return None
-    if str(record.get("kind")).startswith("connect."):
-        return _connect(record, path, number)
+    if str(record.get("kind")).startswith(("connect.", "limits.")):
+        return _looked(record, path, number)
     if str(record.get("kind")).startswith("ladder."):
         return _rung(record, path, number)
     rest = {key: value for key, value in record.items() if key not in ("ncclkit", "kind", "t", "rank", "host", "pid")}
@@ -43,33 +46,55 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
     )
 
 
-def _connect(record: Mapping[str, Any], path: str, number: int) -> Event | None:
-    """What a connection test found of a host, or of the way from one to another."""
+def _looked(record: Mapping[str, Any], path: str, number: int) -> Event | None:
+    """What a connection test found of a host or of the way to another, or what a host granted."""
     kind = str(record["kind"])
     if kind not in KINDS:
         return None
     data = {name: record.get(name) for name in KINDS[kind]}
     host = str(record.get("hostname") or record.get("host") or "")
     event = Event(kind, "", path, number, _moment(record.get("t")), host, data=data)
+    if kind == "limits.tried":
+        return replace(event, text=clip(granted.grant(data).say))
     told = links.host(event).say if kind == "connect.host" else links.link(event).say
     return replace(event, text=clip(told))
 
 
 def _rung(record: Mapping[str, Any], path: str, number: int) -> Event | None:
-    """What the ladder found of one rank, or of a pair of ranks."""
+    """What the ladder found of one rank, of a pair of ranks, or of a group."""
     kind, rank = str(record["kind"]), record.get("rank")
+    if kind == "ladder.group":
+        return _group(record, path, number)
     whole = ("rank", "peer", "bytes", "wrong")
     wanted = [*KINDS.get(kind, ("no such rung",)), "rank"]
     if not all(isinstance(record.get(name), int if name in whole else (int, float)) for name in wanted):
         return None
     data = {name: record[name] for name in KINDS[kind]}
     if kind == "ladder.rank":
-        said = f"rank {rank} copies {data['copy']:.2f} GB/s in its own memory"
+        said = f"rank {rank} copies {rate(data['copy'])} in its own memory"
     else:
-        speed = f"{data['bandwidth']:.2f} GB/s each way, {data['latency_us']:.1f} us"
+        speed = f"{rate(data['bandwidth'])} each way, {data['latency_us']:.1f} us"
         said = f"ranks {rank} and {data['peer']} exchange {speed}"
     wrong = f", {data['wrong']} values were WRONG" if data["wrong"] else ""
     return Event(kind, said + wrong, path, number, _moment(record.get("t")), rank=rank, data=data)
+
+
+def _group(record: Mapping[str, Any], path: str, number: int) -> Event | None:
+    rank, wrong, speeds = record.get("rank"), record.get("wrong"), ("busbw", "latency_us")
+    try:
+        ranks = ranks_of(str(record.get("ranks")))
+    except ValueError:
+        return None
+    whole = (rank, wrong, record.get("bytes"))
+    if not all(isinstance(value, int) for value in whole) or not isinstance(rank, int):
+        return None
+    data = {name: record.get(name) for name in KINDS["ladder.group"]} | {"ranks": ranks}
+    data |= {name: str(data[name] or "") for name in ("rung", "problem")}
+    data |= {name: speed if isinstance(speed := record.get(name), (int, float)) else None for name in speeds}
+    speed = "works" if data["busbw"] is None else f"reach {rate(data['busbw'])} busbw together"
+    said = f"{named(ranks)}: {data['problem']}" if data["problem"] else f"{named(ranks)} {speed}"
+    said += f", {wrong} values were WRONG" if wrong else ""
+    return Event("ladder.group", clip(said), path, number, _moment(record.get("t")), rank=rank, data=data)
 
 
 def _parsed(raw: bytes) -> dict[str, Any] | None:

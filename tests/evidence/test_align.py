@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ncclkit.evidence.jobs.align import align, clocks
-from ncclkit.evidence.jobs.communicators import communicators, rings, transports, trees
+from ncclkit.evidence.jobs.communicators import communicators, rings, transports
 from ncclkit.evidence.jobs.story import stories
 from ncclkit.model import Event
 from ncclkit.samples import sample
@@ -285,5 +285,5 @@ TORN = [
 def test_torn_numbers_are_passed_over(kind, data):
     events = [Event(kind, path="a", line=n, rank=rank, data=data) for n, rank in enumerate((0, 1, None))]
     assert align(events) == [] and clocks(events) == []
-    assert communicators(events) == [] and transports(events) == {} and rings(events) == {} and trees(events) == {}
+    assert communicators(events) == [] and transports(events) == {} and rings(events) == {}
     assert [story.end for story in stories(events)][:2] == ["still running where its log ends"] * 2

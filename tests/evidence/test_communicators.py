@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.evidence.jobs.communicators import communicators, differing, rings, transports, trees, variables
+from ncclkit.evidence.jobs.communicators import communicators, rings, transports, variables
 from ncclkit.samples import names, sample
 from tests.evidence.jobs import COMM_ID, child, init, line, pointer, started
 
@@ -161,35 +161,19 @@ def test_the_ring_of_the_job_is_not_mixed_with_that_of_a_child(look):
     )
     events = look(text).events
     assert rings(events) == {0: [0, 1, 2, 3]}
-    assert rings(events, "0xbeef") == {0: [0, 1]}
 
 
-def test_trees(look):
-    text = line(0, "Trees [0] 1/-1/-1->0->-1 [1] -1/-1/-1->0->1") + line(
-        1, "Trees [0] -1/-1/-1->1->0 [1] 0/-1/-1->1->-1"
-    )
-    assert trees(look(text).events) == {0: {0: None, 1: 0}, 1: {0: 1, 1: None}}
+def test_recorded_rings():
+    assert rings(sample("healthy").events) == {channel: [0, 1, 2, 3] for channel in range(24)}
 
 
-def test_recorded_rings_and_trees():
-    events = sample("healthy").events
-    assert rings(events) == {channel: [0, 1, 2, 3] for channel in range(24)}
-    assert trees(events)[0] == {0: None, 1: 0, 2: 1, 3: 2}
-
-
-def test_variables_and_where_they_differ(look):
+def test_variables(look):
     text = started("2.28.9", range(4), 4)
     text += "".join(line(rank, "NCCL_DEBUG set by environment to INFO.") for rank in range(4))
     text += "".join(
         line(rank, f"NCCL_SOCKET_IFNAME set by environment to {'eth1' if rank == 2 else 'eth0'}.") for rank in range(4)
     )
-    text += "".join(line(rank, "NCCL_ALGO set by environment to RING.") for rank in (0, 1, 3))
-    events = look(text).events
-    assert variables(events)["NCCL_SOCKET_IFNAME"] == {"eth0": [0, 1, 3], "eth1": [2]}
-    assert differing(events) == {
-        "NCCL_SOCKET_IFNAME": {"eth0": [0, 1, 3], "eth1": [2]},
-        "NCCL_ALGO": {"RING": [0, 1, 3], "": [2]},
-    }
+    assert variables(look(text).events)["NCCL_SOCKET_IFNAME"] == {"eth0": [0, 1, 3], "eth1": [2]}
 
 
 def test_a_pointer_that_came_back_names_no_communicator(look):

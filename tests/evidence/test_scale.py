@@ -6,7 +6,7 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.evidence.jobs.align import align
-from ncclkit.evidence.jobs.communicators import communicators, differing, rings, transports
+from ncclkit.evidence.jobs.communicators import communicators, rings, transports
 from ncclkit.evidence.jobs.story import stories
 from tests.evidence.jobs import COMM_ID, large
 
@@ -26,7 +26,6 @@ def test_every_rank_has_a_story(reading):
     ends = {story.rank: story.end for story in told}
     assert ends.pop(SILENT) == "silent" and ends.pop(LATE) == "still running where its log ends"
     assert set(ends.values()) == {"waits in all_reduce 42 of default_pg"}
-    assert told[1000].host == "n125"
 
 
 def test_the_late_rank_stands_out_in_both_sources(reading):
@@ -46,4 +45,3 @@ def test_communicators_and_their_pairs(reading):
 
 def test_the_ring_is_whole_although_one_rank_is_silent(reading):
     assert rings(reading.events) == {0: list(range(SIZE)), 1: list(range(SIZE))}
-    assert differing(reading.events) == {}

@@ -13,20 +13,9 @@ from ncclkit.evidence.flight.calls import Calls, Detail, GroupKey, Kind, Sizes, 
 from ncclkit.evidence.grammars.grammar import Data, frame
 
 FIELDS = (
-    "process_group",
-    "collective_seq_id",
-    "p2p_seq_id",
-    "profiling_name",
-    "time_created_ns",
-    "input_sizes",
-    "input_dtypes",
-    "output_sizes",
-    "output_dtypes",
-    "state",
-    "retired",
-    "is_p2p",
-    "frames",
-)
+    "process_group collective_seq_id p2p_seq_id profiling_name time_created_ns "
+    "input_sizes input_dtypes output_sizes output_dtypes state retired is_p2p frames"
+).split()
 FRAMES = 24
 SHAPES = 8
 """Tensors of one call whose shapes are kept; their elements count all the same."""

@@ -45,9 +45,8 @@ def _told(
     group: Group, seq: int, op: str, sent: int, taken: int, pairs: list[list[int]]
 ) -> tuple[Data, list[str], list[int]]:
     odd = sorted({rank for pair in pairs for rank in pair[:2]})
-    data = {"group": group.name, "desc": group.desc, "seq": seq, "field": "splits", "op": op}
-    data |= {"majority": {"value": sent, "ranks": group.members}, "odd": [{"value": taken, "ranks": odd}]}
-    data["pairs"] = pairs[:SHOWN]
+    most, few = {"value": sent, "ranks": group.members}, {"value": taken, "ranks": odd}
+    data = {"seq": seq, "field": "splits", "op": op, "majority": most, "odd": [few], "pairs": pairs[:SHOWN]}
     text = [f"{group.title}: collective {seq} {op} sends {sent} elements in all, but {taken} are expected"]
     text += [f"  rank {a} sends {n} to rank {b}, which expects {m}" for a, b, n, m in pairs[:SHOWN]]
     return data, text, odd

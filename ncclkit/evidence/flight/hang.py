@@ -21,6 +21,7 @@ class Stop:
     kind: str
     group: Group
     data: Data
+    """Without what every finding says of its group."""
     text: list[str]
     ranks: list[int]
     """Ranks that the finding is about, for its path and rank."""
@@ -98,8 +99,6 @@ def _missing(
     place = group.calls[waiting[0]].at(seq)
     newest = group.dumps[missing[0]].newest if missing else None
     data = {
-        "group": group.name,
-        "desc": group.desc,
         "seq": seq,
         "op": group.kind(waiting[0], place).op if place is not None else "",
         "missing": missing,
@@ -133,7 +132,7 @@ def _stuck(group: Group, seq: int, inside: list[int]) -> Stop:
     op = next(group.kind(rank, place).op for rank, place in places.items() if place is not None)
     counts = ", ".join(f"{state} on {number}" for state, number in Counter(states.values()).items())
     done = [rank for rank in group.calls if rank not in inside]
-    data = {"group": group.name, "desc": group.desc, "seq": seq, "op": op, "ranks": sorted(places), "states": states}
+    data = {"seq": seq, "op": op, "ranks": sorted(places), "states": states}
     whom = f"completed only by {listed(done)}" if done else "completed by none"
     text = [f"{group.title}: collective {seq} {op} launched by all, {whom} ({counts})"]
     return Stop("flight.stuck", group, data, text, [], [], inside)

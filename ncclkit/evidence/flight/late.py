@@ -89,8 +89,6 @@ def _stop(group: Group, number: int, seconds: dict[int, float], usual: float, of
     low = max(c.seqs[0] for c in group.calls.values() if len(c))
     place = bisect_left(calls.seqs, low) + number
     data = {
-        "group": group.name,
-        "desc": group.desc,
         "seq": calls.seqs[place],
         "op": group.kind(worst, place).op,
         "seconds": {str(rank): value for rank, value in seconds.items()},

@@ -15,26 +15,9 @@ from ncclkit.evidence.grammars.grammar import Data
 from ncclkit.evidence.flight.groups import SHOWN, Group, listed
 
 EQUAL_BOTH = frozenset(
-    {
-        "_all_gather_base",
-        "_allgather_base",
-        "_broadcast_oop",
-        "_reduce_oop",
-        "_reduce_scatter_base",
-        "all_gather",
-        "all_gather_into_tensor",
-        "all_gather_into_tensor_coalesced",
-        "all_reduce",
-        "all_reduce_barrier",
-        "allgather",
-        "allreduce",
-        "allreduce_coalesced",
-        "broadcast",
-        "reduce",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "reduce_scatter_tensor_coalesced",
-    }
+    "_all_gather_base _allgather_base _broadcast_oop _reduce_oop _reduce_scatter_base all_gather "
+    "all_gather_into_tensor all_gather_into_tensor_coalesced all_reduce all_reduce_barrier allgather allreduce "
+    "allreduce_coalesced broadcast reduce reduce_scatter reduce_scatter_tensor reduce_scatter_tensor_coalesced".split()
 )
 """Operations to which every rank brings as many elements, and from which it takes as many."""
 EQUAL_INPUT = EQUAL_BOTH | {"gather"}
@@ -142,8 +125,8 @@ def _sides(
     shown = [
         {"value": _shown(group.kind(ranks[0], held[ranks[0]]), field, output), "ranks": ranks} for ranks in ordered
     ]
-    data = {"group": group.name, "desc": group.desc, "seq": seq, "field": field}
-    data |= {"op": group.kind(ordered[0][0], held[ordered[0][0]]).op, "majority": shown[0], "odd": shown[1:]}
+    op = group.kind(ordered[0][0], held[ordered[0][0]]).op
+    data = {"seq": seq, "field": field, "op": op, "majority": shown[0], "odd": shown[1:]}
     text = [f"{group.title}: collective {seq} differs in {field}"]
     text += [f"  {listed(ranks)}: {group.word(ranks[0], held[ranks[0]])}" for ranks in ordered[:SHOWN]]
     return data, text, ordered[1]

@@ -84,8 +84,6 @@ def _stop(
     src, dst = pair
     lacking = [] if sizes else [dst if rank == src else src]
     data = {
-        "group": group.name,
-        "desc": group.desc,
         "src": src,
         "dst": dst,
         "sent": counts[0],

@@ -81,7 +81,7 @@ def _of(group: Group) -> list[Stop]:
 
 
 def _event(stop: Stop, stacks: Mapping[int, Event]) -> Event:
-    data: dict[str, Any] = dict(stop.data)
+    data: dict[str, Any] = {"group": stop.group.name, "desc": stop.group.desc, **stop.data}
     text = list(stop.text)
     if stop.kind in ("flight.missing", "flight.p2p"):
         seen = {rank: stacks[rank] for rank in stop.missing[:SHOWN] if rank in stacks}

@@ -115,27 +115,14 @@ RULES: tuple[Rule, ...] = (
         "Watchdog caught",
         PG + r"Watchdog caught collective operation timeout:\s+WorkNCCL\((?P<work>.{0,400}?Timeout\(ms\)=\d+)\)"
         r"(?:\s+ran\s+for\s+(?P<ran_ms>\d+))?",
-        ints="pg_rank ran_ms",
         span=3,
         make=_timeout,
     ),
     # [TC][rank=3][name=default_pg] Operation timed out after 600000 ms
-    rule(
-        "c10d.timeout",
-        "imed out after ",
-        TC + r".*imed out after (?P<ran_ms>\d+) ?ms",
-        ints="tc_rank ran_ms",
-        make=_second,
-    ),
+    rule("c10d.timeout", "imed out after ", TC + r".*imed out after (?P<ran_ms>\d+) ?ms", make=_second),
     # [TC][rank=3][name=default_pg] Watchdog caught collective operation timeout: NCCL operation timed out
     # torch.distributed.DistBackendError: Watchdog caught collective operation timeout: NCCL operation timed out
-    rule(
-        "c10d.timeout",
-        "NCCL operation timed out",
-        rf"^(?:.*?{TC})?.*NCCL operation timed out",
-        ints="tc_rank",
-        make=_unsized,
-    ),
+    rule("c10d.timeout", "NCCL operation timed out", rf"^(?:.*?{TC})?.*NCCL operation timed out", make=_unsized),
     # frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<…>) + 0x1d2 (0x7f in …/libtorch_cuda.so)
     # Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call …
     # An excerpt without the message: checkTimeout throws for a timeout only, while ncclCommWatchdog throws anything on.
@@ -154,7 +141,6 @@ RULES: tuple[Rule, ...] = (
         "last enqueued",
         PG + r"(?:watchdog at work(?: sequence id)?|Timeout at NCCL work): (?P<seq>\d+)\D+?"
         r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
-        ints="seq pg_rank enqueued completed",
         make=_group,
     ),
     # … from rank 3 and we will try our best to dump the debug info. Last enqueued NCCL work: 8, last completed NCCL
@@ -163,9 +149,7 @@ RULES: tuple[Rule, ...] = (
         "c10d.status",
         "Last enqueued NCCL work",
         PG + r"Last enqueued NCCL work: (?P<enqueued>-?\d+), last completed NCCL work: (?P<completed>-?\d+)",
-        ints="pg_rank enqueued completed",
         make=_group,
-        seq=None,
     ),
     # To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
     #   - [0, 2] joined but didn't finish collective #5 (count from 1)
@@ -189,7 +173,7 @@ RULES: tuple[Rule, ...] = (
     # NCCL communicator encountered error set by ProcessGroupNCCL: NCCL error: remote process exited …
     # [TC][rank=0][name=default_pg] nccl hit async error on rank 0: unhandled system error
     *(
-        rule("c10d.error", anchor, pattern, nccl_version=None, last_error="")
+        rule("c10d.error", anchor, pattern, last_error="")
         for anchor, pattern in (
             ("error set by ProcessGroupNCCL", r"(?P<message>encountered error set by \w+: (?P<nccl_error>.*))"),
             ("nccl hit async error", r"(?P<message>nccl hit async error(?: on rank \d+)?:? ?(?P<nccl_error>.*))"),
@@ -202,18 +186,13 @@ RULES: tuple[Rule, ...] = (
             "c10d.error",
             anchor,
             r"(?:^|: )(?P<message>NCCL [Ee]rror(?: \d+)?: (?P<nccl_error>[^{]+?))\s*$",
-            nccl_version=None,
             last_error="",
         )
         for anchor in ("NCCL error: ", "NCCL Error ")
     ),
     # node-1: Test NCCL failure common.cu:777 'unhandled system error'
     rule(
-        "c10d.error",
-        "Test NCCL failure",
-        r"(?P<message>Test NCCL failure \S+ '(?P<nccl_error>[^']*)')",
-        nccl_version=None,
-        last_error="",
+        "c10d.error", "Test NCCL failure", r"(?P<message>Test NCCL failure \S+ '(?P<nccl_error>[^']*)')", last_error=""
     ),
     # Last error:
     # Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10
@@ -225,10 +204,9 @@ RULES: tuple[Rule, ...] = (
         "ncclUniqueId from",
         r"\[(?P<rank>\d+)\] is setting up NCCL communicator and retrieving ncclUniqueId from "
         r"\[(?P<from_rank>\d+)\].*?by key '(?P<key>[^']*)'(?:.*got error: ?(?P<error>.*))?",
-        ints="rank from_rank",
         make=lambda match, data, line: data | {"_rank": data["rank"] if line.rank is None or line.local else None},
     ),
     # using GPU 3 as device used by this process is currently unknown         Guessing device ID based on global rank
-    rule("c10d.device_unknown", "currently unknown", r"using GPU (?P<gpu>\d+) .*?currently unknown", ints="gpu"),
-    rule("c10d.device_unknown", "Guessing device ID", r"Guessing device ID", gpu=None),
+    rule("c10d.device_unknown", "currently unknown", r"using GPU (?P<gpu>\d+) .*?currently unknown"),
+    rule("c10d.device_unknown", "Guessing device ID", r"Guessing device ID"),
 )

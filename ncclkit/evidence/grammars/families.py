@@ -31,7 +31,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ),
     ("size_mismatch", r"message truncated : receiving|collective mismatch error|posted incorrect receive info"),
     ("foreign", r"wrong magic|wrong type|magic mismatch"),
-    ("ib_completion", r"Got completion (?:from|with)|IBV_WC_"),
+    ("ib_completion", r"Got completion (?:from|with)|IBV_WC_|retry count exceeded"),
     (
         "ib_async",
         r"[Aa]sync (?:fatal )?(?:error )?event|non-fatal async|GID table changed"
@@ -46,6 +46,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("shm", r"shared memory|/dev/shm|failed to extend|posix_fallocate|Could not map|shm_open|shmutils\.cc|ftruncate"),
     ("p2p", r"P2P is disabled|failed to peer with device|peer access"),
     ("uds", r"UDS|ncclProxyClientGetFd|Binding to socket|IpcSocket"),
+    ("socket_connect", r"[Cc]onnect to \S+ failed"),
     (
         "socket_closed",
         r"Connection closed by remote peer|Call to (?:recv|send)\b|Connection reset|Socket recv failed"
@@ -138,6 +139,8 @@ INFO_FAMILIES: tuple[tuple[str, str, str], ...] = (
     ("no_plugin", "Could not find", r"Could not find:? libnccl"),
     ("no_plugin", "Failed to find ncclNetPlugin", r"Failed to find ncclNetPlugin"),
     # NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot open shared object file
+    # NET/Plugin : Plugin load (libnccl-net.so) returned 2 : …/libfabric.so.1: version `FABRIC_1.6' not found
+    ("plugin", "Plugin load ", r"Plugin load .{0,200} returned 2 ?: .{0,300}(?:version `|undefined symbol)"),
     ("no_plugin", "Plugin load ", r"Plugin load .{0,200} returned 2"),
     # Successfully loaded external network plugin /opt/…/libnccl-net.so    Failed to initialize NET plugin X
     ("plugin", "loaded external", r"loaded external .*plugin"),

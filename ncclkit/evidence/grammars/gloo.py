@@ -23,6 +23,13 @@ def _ranks(match: re.Match[str], data: Data, line: Line) -> Data:
     return data | {"ranks": [int(rank) for rank in re.findall(r"\d{1,9}", match["ranks"])]}
 
 
+def _stalled(match: re.Match[str], data: Data, line: Line) -> Data | None:
+    """A list of ranks, each with the tensors that it did not submit."""
+    rows = [re.match(r"(\d{1,7}): \[([^,\]]{0,300})", own.text.strip()) for own in line.own(64)]
+    told = [row for row in rows if row]
+    return {"op": told[0][2], "ranks": sorted({int(row[1]) for row in told})} if told else None
+
+
 def _two(match: re.Match[str], data: Data, line: Line) -> Data:
     numbers = [int(number) for number in re.findall(r"\d{1,9}", match["ranks"])]
     return data | {"ranks": [numbers[0], numbers[-1]]}
@@ -40,7 +47,6 @@ RULES: tuple[Rule, ...] = (
         r"OpType=(?P<a_op>\w+).*?"
         r"but Rank (?P<b>\d+) is running [^:]*: ?CollectiveFingerPrint\((?:SequenceNumber=(?P<b_seq>\d+), ?)?"
         r"OpType=(?P<b_op>\w+)[^)]*\)",
-        ints="a b a_seq b_seq",
         span=4,
         make=_fingerprint,
     ),
@@ -49,7 +55,6 @@ RULES: tuple[Rule, ...] = (
         "gloo.barrier",
         "failed to pass monitoredBarrier",
         r"Ranks? (?P<ranks>\d+(?:, ?\d+)*) failed to pass monitoredBarrier in (?P<timeout_ms>\d+)",
-        ints="timeout_ms",
         make=_ranks,
     ),
     # [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to
@@ -58,7 +63,6 @@ RULES: tuple[Rule, ...] = (
         "gloo.timeout",
         "Timed out waiting",
         r"Timed out waiting (?P<timeout_ms>\d+) ?ms for (?P<what>send|recv) operation",
-        ints="timeout_ms",
     ),
     # [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17323      pair.cc:537] Read error
     # [127.0.0.1]:17323: Connection reset by peer
@@ -88,15 +92,22 @@ RULES: tuple[Rule, ...] = (
         "connectFullMesh failed",
         r"connectFullMesh failed with .*?(?:SO_ERROR: )?(?P<why>[^:\]]+), remote=(?P<address>\[[^\]]*\]:\d+)",
     ),
+    # Gloo connectFullMesh failed with [.../gloo/transport/tcp/pair.cc:144] no error       (the address is not said)
+    rule("gloo.connect", "connectFullMesh failed", r"connectFullMesh failed with \[[^\]]*\] (?P<why>.+)", address=""),
+    # connect [127.0.1.1]:5327: Connection refused
+    rule("gloo.connect", "connect [", r"\bconnect (?P<address>\[[^\]]*\]:\d+): (?P<why>[^,]+)"),
     # pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 8. Received data size doesn't match expected size.
     rule(
         "gloo.size_mismatch",
         "op.preamble.length <= op.nbytes",
         r"op\.preamble\.length <= op\.nbytes\. (?P<a>\d+) vs (?P<b>\d+)",
-        ints="a b",
     ),
-    # device.cc:84] ifa != nullptr. Unable to find address for: eth9
-    rule("gloo.no_interface", "Unable to find address for", r"Unable to find address for: ?(?P<interface>\S+)"),
+    # device.cc:84] ifa != nullptr. Unable to find address for: eth9         Unable to find interface for: eth9
+    # Unable to find interface named eth9
+    *(
+        rule("gloo.no_interface", f"Unable to find {what}", rf"Unable to find {what}:? ?(?P<interface>[\w.^=:-]+)")
+        for what in ("address for", "interface for", "interface named")
+    ),
     # RuntimeError: DDP expects same model across all ranks, but Rank 0 has 4 params, while rank 1 has inconsistent 5
     # params.
     rule(
@@ -127,6 +138,9 @@ RULES: tuple[Rule, ...] = (
         r"(?P<message>Expected to have finished reduction.*)",
         ranks=[],
     ),
+    # Missing ranks:
+    # 1: [DistributedOptimizer_Allreduce/grad_1, DistributedOptimizer_Allreduce/grad_2 ...]
+    rule("horovod.stalled", "Missing ranks:", r"^Missing ranks:\s*$", make=_stalled),
     # Stalled ops: …  Allreduce_0 [missing ranks: 3, 6]
     rule(
         "horovod.stalled", "[missing ranks:", r"(?P<op>\S{1,300}) \[missing ranks: ?(?P<ranks>[\d, ]+)\]", make=_ranks

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ncclkit.agent.facts import redact
+from ncclkit.evidence.kinds import KINDS
 from ncclkit.model import Event
 
 TEXT = 2000
@@ -75,7 +76,8 @@ class Rule:
     kind: str
     anchor: bytes
     pattern: re.Pattern[str]
-    ints: frozenset[str]
+    whole: frozenset[str]
+    """Groups of digits only: integers."""
     span: int
     make: Make | None
     fixed: Mapping[str, Any]
@@ -99,24 +101,23 @@ class Rule:
         return (cited or line).event(self.kind, data, text=cited.text if cited else text, **known)
 
     def _value(self, key: str, value: str | None) -> Any:
-        if value is None or key not in self.ints:
-            return value
-        return whole(value)
+        return whole(value) if key in self.whole else value
 
 
-def rule(
-    kind: str, anchor: str, pattern: str, *, ints: str = "", span: int = 1, make: Make | None = None, **fixed: Any
-) -> Rule:
-    """A rule; `ints` names the groups that are integers, `fixed` adds constant data.
+def rule(kind: str, anchor: str, pattern: str, *, span: int = 1, make: Make | None = None, **fixed: Any) -> Rule:
+    """A rule; groups of digits become integers, `fixed` adds constant data, and what nothing tells of a kind is None.
 
     Groups named ``_rank``, ``_host``, ``_pid`` and ``_time`` fill the event's own fields instead of `data`; a `make`
     that returns ``_line`` cites that line.
     """
     literal = re.search(r"\d", NO_DIGIT.sub("", pattern)) is not None
     compiled = re.compile(pattern, re.ASCII)
-    return Rule(kind, anchor.encode(), compiled, frozenset(ints.split()), span, make, fixed, literal)
+    known = dict.fromkeys(KINDS[kind]) | fixed
+    return Rule(kind, anchor.encode(), compiled, frozenset(WHOLE.findall(pattern)), span, make, known, literal)
 
 
+WHOLE = re.compile(r"\(\?P<(\w+)>(?:-\?)?\\d(?:\+|\{[\d,]+\})?\)")
+"""A named group of digits and a sign."""
 NO_DIGIT = re.compile(r"\{\d*,?\d*\}|0x|0-9")
 """Digits of a pattern that stand for no certain digit of a text: counts, ``0x`` before hexadecimal numbers, ranges."""
 

@@ -31,7 +31,7 @@ def _killed(match: re.Match[str], data: Data, line: Line) -> Data:
     return data | {"memcg": bool(match["memcg"]), "_pid": data["pid"]}
 
 
-def _segfault(match: re.Match[str], data: Data, line: Line) -> Data:
+def _whose(match: re.Match[str], data: Data, line: Line) -> Data:
     return data | {"_pid": data["pid"]}
 
 
@@ -44,22 +44,12 @@ def _mapped(match: re.Match[str], data: Data, line: Line) -> Data:
     return data | {"device": (device[1] or device[2]) if device else None}
 
 
-def _stall(match: re.Match[str], data: Data, line: Line) -> Data:
-    return {"pid": None, "seconds": None} | data | {"_pid": data.get("pid")}
-
-
 RULES: tuple[Rule, ...] = (
     # NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name=python, GPU has fallen off the bus.      Xid (PCI:...): 145,
     # RLW_RXPIPE …
-    rule("kernel.xid", "Xid (", r"\bXid \((?P<bus>[^)]*)\): (?P<xid>\d+),? ?(?P<message>.*)", ints="xid", make=_xid),
+    rule("kernel.xid", "Xid (", r"\bXid \((?P<bus>[^)]*)\): (?P<xid>\d+),? ?(?P<message>.*)", make=_xid),
     # nvidia-nvswitch3: SXid (PCI:0000:85:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
-    rule(
-        "kernel.sxid",
-        "SXid (",
-        r"\bSXid \((?P<bus>[^)]*)\): (?P<sxid>\d+),? ?(?P<message>.*)",
-        ints="sxid",
-        make=_switch,
-    ),
+    rule("kernel.sxid", "SXid (", r"\bSXid \((?P<bus>[^)]*)\): (?P<sxid>\d+),? ?(?P<message>.*)", make=_switch),
     # Out of memory: Killed process 4711 (python) total-vm:…      Memory cgroup out of memory: Killed process 4711
     # (python)        Out of memory: Kill process 4711 (python) score 987 or sacrifice child (before 5.0)
     *(
@@ -68,7 +58,6 @@ RULES: tuple[Rule, ...] = (
             anchor,
             r"(?P<memcg>Memory cgroup )?[Oo]ut of memory:? .{0,200}?Kill(?:ed)? process (?P<pid>\d+) "
             r"\((?P<name>[^)]*)\)",
-            ints="pid",
             make=_killed,
         )
         for anchor in ("Killed process ", "Kill process ")
@@ -78,25 +67,32 @@ RULES: tuple[Rule, ...] = (
         "kernel.oom",
         "oom-kill:constraint",
         r"oom-kill:constraint=(?P<memcg>\w+).*?task=(?P<name>[^,]+),pid=(?P<pid>\d+)",
-        ints="pid",
         make=lambda match, data, line: data | {"memcg": "MEMCG" in str(data["memcg"]), "_pid": data["pid"]},
+    ),
+    # oom_reaper: reaped process 4711 (python), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB
+    rule(
+        "kernel.oom",
+        "oom_reaper: reaped",
+        r"oom_reaper: reaped process (?P<pid>\d+) \((?P<name>[^)]*)\)",
+        make=_whose,
+        memcg=False,
     ),
     # python[4711]: segfault at 10 ip 00007f… sp 00007f… error 4 in libnccl.so.2.28.9[7f…+1000]
     rule(
         "kernel.segfault",
         "segfault at",
         r"(?P<name>[^\s\[\]]{1,64})\[(?P<pid>\d+)\]: segfault at .*?(?: in (?P<library>[^\[\s]+))?(?:\[|$)",
-        ints="pid",
-        make=_segfault,
+        make=_whose,
     ),
     # traps: python[4711] general protection fault ip:7f01 sp:7ffe error:0 in libcuda.so.550.54[7f00+1000]
     rule(
         "kernel.segfault",
         "general protection fault",
         r"(?P<name>[^\s\[\]]{1,64})\[(?P<pid>\d+)\] general protection fault.*?(?: in (?P<library>[^\[\s]+))?(?:\[|$)",
-        ints="pid",
-        make=_segfault,
+        make=_whose,
     ),
+    # [node-1:4711] [ 1] /opt/aws-ofi-nccl/lib/libnccl-net.so(nccl_net_ofi_init+0x3a)[0x7f01]  (a stack of libc)
+    rule("kernel.segfault", "libnccl-net", r"\[ {0,2}\d+\] (?P<library>\S*libnccl-net\S*?)\(", name=""),
     # mlx5_core 0000:17:00.0 ens1f0np0: Link down
     rule("kernel.link", ": Link ", r"mlx5_core \S+ (?P<device>[^\s:]+): Link (?P<state>\w+)", make=_state),
     # ixgbe 0000:17:00.0 ens1f0: NIC Link is Down       bnxt_en 0000:17:00.0 ens1: NIC Link is Up, 100000 Mbps
@@ -107,9 +103,15 @@ RULES: tuple[Rule, ...] = (
     rule(
         "kernel.link",
         "Port module event",
-        r"mlx5_core (?P<device>\S+?): Port module event.{0,80}[Cc]able (?P<state>unplugged|plugged)",
+        r"mlx5_core (?P<device>\S+?): Port module event.{0,80}[Cc]able (?P<state>unplugged|plugged|error)",
         make=_cable,
     ),
+    # mlx5_core 0000:17:00.0: device's health compromised - reached miss count
+    rule(
+        "kernel.link", "health compromised", r"mlx5_core (?P<device>[^\s:]+:\S+?): .*health compromised", state="down"
+    ),
+    # NETDEV WATCHDOG: eth0 (ena): transmit queue 3 timed out
+    rule("kernel.link", "NETDEV WATCHDOG", r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<device>[\w.]+)", state="down"),
     # DMAR: [DMA Read] Request device [17:00.0] fault addr …      DMAR: [DMA Read NO_PASID] Request device [17:00.0] …
     rule("kernel.iommu", "DMAR: [", r"(?P<message>DMAR: \[[^\]]*\] Request device.*)", make=_mapped),
     # AMD-Vi: Event logged [IO_PAGE_FAULT device=1b:00.0 domain=0x000e address=0x1000 flags=0x0030]
@@ -120,8 +122,7 @@ RULES: tuple[Rule, ...] = (
         "kernel.stall",
         "blocked for more than",
         r"(?P<message>task (?P<name>[^\s:]{1,64}):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds.*)",
-        ints="pid seconds",
-        make=_stall,
+        make=_whose,
         what="hung_task",
     ),
     # watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:4711]
@@ -129,8 +130,7 @@ RULES: tuple[Rule, ...] = (
         "kernel.stall",
         "BUG: soft lockup",
         r"(?P<message>soft lockup - CPU#\d+ stuck for (?P<seconds>\d+)s! \[(?P<name>[^\]]{1,64}):(?P<pid>\d+)\])",
-        ints="pid seconds",
-        make=_stall,
+        make=_whose,
         what="soft_lockup",
     ),
     # nfs: server store1 not responding, still trying
@@ -138,8 +138,23 @@ RULES: tuple[Rule, ...] = (
         "kernel.stall",
         "not responding, still trying",
         r"(?P<message>(?:nfs|NFS): server (?P<name>\S+) not responding, still trying)",
-        make=_stall,
+        make=_whose,
         what="nfs",
+    ),
+    # LustreError: 11-0: scratch-OST0012-osc: operation ost_read to node … failed: rc = -107
+    # Lustre: scratch-MDT0000-mdc: Connection to scratch-MDT0000 (at …) was lost; in progress operations … will wait …
+    # blk_update_request: I/O error, dev nvme0n1, sector …        EXT4-fs error (device nvme0n1): …
+    # XFS (nvme0n1): log I/O error -5          ceph: mds0 hung
+    *(
+        rule("kernel.stall", anchor, rf"(?P<message>{pattern}.*)", what="storage")
+        for anchor, pattern in (
+            ("LustreError", r"LustreError: [\d:-]+ (?P<name>[\w.-]+)"),
+            ("Lustre: ", r"Lustre: .*Connection to (?P<name>\S+) .*was lost"),
+            ("I/O error", r"I/O error,? (?:.{0,80}?)dev (?P<name>\w+)"),
+            ("I/O error", r"XFS \((?P<name>[\w-]+)\): .{0,80}I/O error"),
+            ("EXT4-fs error", r"EXT4-fs error \(device (?P<name>[\w-]+)\)"),
+            ("ceph: mds", r"ceph: (?P<name>mds\d+) (?:hung|caps stale|session blocklisted)"),
+        )
     ),
     # pcieport 0000:16:00.0: AER: Uncorrected (Fatal) error received: 0000:17:00.0
     rule(

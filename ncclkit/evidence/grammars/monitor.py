@@ -9,7 +9,7 @@ from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule
 
 def _monitor(match: re.Match[str], data: Data, line: Line) -> Data:
     rank = re.search(r"from rank:? (\d{1,9})\b", match["message"])
-    return {"seconds": None} | data | {"from_rank": int(rank[1]) if rank else None}
+    return data | {"from_rank": int(rank[1]) if rank else None}
 
 
 def said(what: str, anchor: str, pattern: str, kind: str = "c10d.monitor") -> Rule:
@@ -24,7 +24,6 @@ RULES: tuple[Rule, ...] = (
         "c10d.monitor",
         "watchdog got stuck",
         r"(?P<message>watchdog got stuck for (?P<seconds>\d+) seconds.*)",
-        ints="seconds",
         make=_monitor,
         what="stuck",
     ),
@@ -52,6 +51,8 @@ RULES: tuple[Rule, ...] = (
     said("terminate", "taking the entire process down", "To avoid (?:data inconsistency|this inconsistency)"),
     # NCCL watchdog thread terminated with exception: … (2.1)   Process group watchdog thread terminated with exception
     said("terminate", "watchdog thread terminated with", ".{0,200}watchdog thread terminated with exception"),
+    # Future for ProcessGroup abort timed out after 600000 ms
+    said("abort", "ProcessGroup abort timed out", "Future for ProcessGroup abort timed out"),
     # [TC][rank=3][name=default_pg] Aborting process on rank 3 due to timeout - timeout watchdog detected operation
     # timeout (2.15)
     said("terminate", "Aborting process on rank", "Aborting process on rank"),

@@ -91,7 +91,6 @@ INFO: tuple[Rule, ...] = (
         r"(?:(?P<api>nccl\w+) )?comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<nranks>\d+) "
         r"cudaDev (?P<cuda_dev>\d+)(?: nvmlDev (?P<nvml_dev>\d+))? busId (?P<bus>\w+)(?P<rest>.{0,200}?)"
         r"- Init (?P<phase>START|COMPLETE)",
-        ints="rank nranks cuda_dev nvml_dev",
         make=_init,
     ),
     # comm 0x55d rank 0 nranks 8 cudaDev 0 busId 1000 - Destroy COMPLETE
@@ -103,7 +102,6 @@ INFO: tuple[Rule, ...] = (
             anchor,
             r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks \d+ .{0,200}?- (?P<how>Destroy|Abort|Revoke) "
             r"(?P<phase>START|COMPLETE)(?:, result (?P<result>\d+))?",
-            ints="rank result",
             make=_destroy,
         )
         for anchor in ("- Destroy COMPLETE", "- Abort ", "- Revoke ")
@@ -147,7 +145,6 @@ INFO: tuple[Rule, ...] = (
         ": opCount ",
         r"(?P<op>\w{1,60}): opCount (?P<last>[0-9a-f]{1,16}) .*? count (?P<count>\d+) datatype (?P<dtype>\d+) op \d+ "
         r"root (?P<root>\d+) comm (?P<comm>0x[0-9a-f]+)(?: \[nranks=(?P<nranks>\d+)\])?",
-        ints="count dtype root nranks",
         make=_operation,
     ),
     # include/shm.h:41 -> 2        enhcompat.cu:30 -> 1        ras/ras.cpp:12 (rasInit) -> 2
@@ -159,17 +156,11 @@ INFO: tuple[Rule, ...] = (
             anchor,
             r"NCCL INFO (?P<file>[\w./-]{1,200}\.(?:cc|h|cpp|cu)):(?P<line>\d+) (?:\((?P<func>[^()]{1,200})\) )?"
             r"-> (?P<code>\d+)(?: \((?P<errno>[^)]+)\))?",
-            ints="line code",
         )
         for anchor in (".cc:", ".h:", ".cpp:", ".cu:")
     ),
     # [Service thread] Connection closed by localRank 2
-    rule(
-        "nccl.peer_closed",
-        "closed by localRank",
-        r"Connection closed by localRank (?P<local_rank>\d+)",
-        ints="local_rank",
-    ),
+    rule("nccl.peer_closed", "closed by localRank", r"Connection closed by localRank (?P<local_rank>\d+)"),
     *topology.RULES,
     *(
         rule("nccl.info", anchor, rf"NCCL (?:INFO|WARN) (?P<message>.*(?:{pattern}).*)", family=family)
@@ -196,6 +187,8 @@ def _bare(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 OTHER: tuple[Rule, ...] = (
+    # vLLM is using nccl==2.20.5
+    rule("nccl.version", "is using nccl==", r"is using nccl==(?P<version>\d+\.\d+\.\d+)"),
     # node-1:7186:7190 [3] transport/shm.cc:590 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Ab
     # (size 9637888)
     rule("nccl.warn", "NCCL WARN", ENVELOPE.pattern, make=_warn),
@@ -205,6 +198,8 @@ OTHER: tuple[Rule, ...] = (
     # WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument
     rule("nccl.warn", " WARN NET/", r"^(?!.*NCCL WARN).*\bWARN (?P<message>NET/.*)", make=_bare),
     rule("nccl.warn", "WARN NET/", r"^WARN (?P<message>NET/.*)", make=_bare),
+    # ib_mlx5_log.c:177  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81 hw_synd 0/0)   (UCX)
+    rule("nccl.warn", "retry count exceeded", r"^(?!.*NCCL WARN)(?P<message>.*retry count exceeded on .*)", make=_bare),
 )
 """Rules of all other lines."""
 

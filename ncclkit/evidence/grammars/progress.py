@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ncclkit.evidence.grammars.grammar import Line
 from ncclkit.model import Event
 
-ANCHORS = (b"%|", b"it/s", b"s/it", b"step", b"Step", b"iter", b"finish")
+ANCHORS = (b"%|", b"it/s", b"s/it", b"step", b"Step", b"iter", b"finish", b"layer ", b"shard ", b"chunk ", b"file ")
 LOOK = 8 << 10
 """Bytes at the end of a block in which progress is looked for: it is frequent, and only its end matters."""
 REACH = 256 << 10
@@ -23,7 +23,8 @@ BAR = re.compile(
     r"(?P<step>\d{1,15})/(?P<total>\d{1,15}|\?) \[(?P<elapsed>[\d:]+)<(?P<left>[\d:?]+), +(?P<rate>[\d.?]+ ?\w+/\w+)"
 )
 COUNTER = re.compile(
-    r"\b(?:global_?step|[Ss]tep|iter(?:ation)?|finish)\b[\s:=\[]{1,3}(?P<step>\d{1,15})(?:/(?P<total>\d{1,15}))?"
+    r"\b(?:global_?step|[Ss]tep|iter(?:ation)?|finish|(?:layer|shard|chunk|file)(?= \d{1,15}/\d))\b"
+    r"[\"']?[\s:=\[]{1,12}(?P<step>\d{1,15})(?:/ {0,8}(?P<total>\d{1,15}))?"
     r"(?![\d.(])"
 )
 LABEL = re.compile(

@@ -29,8 +29,6 @@ GDB_FRAME = re.compile(
     r"^#\d+ +(?:0x[0-9a-f]+ in )?(?P<func>[^ (]+) \(.*\)(?: at (?P<file>[^\s:]+):(?P<line>\d+)| from "
     r"(?P<library>\S+))?\s*$"
 )
-# Process 4711: python train.py
-PROCESS = re.compile(r"^Process (?P<pid>\d+): ?(?:rank (?P<rank>\d+)$)?")
 
 
 def read(line: Line) -> Iterator[Event]:

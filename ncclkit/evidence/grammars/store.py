@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, whole
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule
 
 
 def _seconds(match: re.Match[str], data: Data, line: Line) -> Data:
     """``60000ms`` and ``60 s`` of a time limit, both as milliseconds."""
     amount, unit = data.pop("amount"), data.pop("unit")
-    number = whole(amount)
-    return data | {"timeout_ms": None if number is None else number * (1 if unit == "ms" else 1000)}
+    return data | {"timeout_ms": None if amount is None else amount * (1 if unit == "ms" else 1000)}
 
 
 def _port(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -26,7 +25,6 @@ RULES: tuple[Rule, ...] = (
         "client socket has",
         r"client socket has timed out after (?P<amount>\d+) ?(?P<unit>ms|s)\S* while trying to connect to "
         r"\((?P<host>[^,()]+), ?(?P<port>\d+)\)",
-        ints="port",
         span=2,
         make=_seconds,
     ),
@@ -34,19 +32,22 @@ RULES: tuple[Rule, ...] = (
     rule(
         "store.connect_timeout",
         "client socket has",
-        r"client socket has failed to connect to (?:any network address of )?"
+        r"client socket has failed to connect to any network address of "
         r"[(\[](?P<host>[^,()\]]+)(?:, ?|\]:)(?P<port>\d+)",
-        ints="port",
-        timeout_ms=None,
+    ),
+    # [W socket.cpp:601] [c10d] The client socket has failed to connect to [node-1]:29500 (errno: 111 - Connection …).
+    # One of many tries: the client knocks until its time is up.
+    rule(
+        "store.retry",
+        "client socket has",
+        r"client socket has failed to connect to [(\[](?P<host>[^,()\]]+)(?:, ?|\]:)(?P<port>\d+)",
     ),
     # RuntimeError: connect() timed out. Original timeout was 60000 ms.
     rule(
         "store.connect_timeout",
         "Original timeout was",
         r"connect\(\) timed out\. Original timeout was (?P<timeout_ms>\d+) ms",
-        ints="timeout_ms",
         host="",
-        port=None,
     ),
     # TCP client failed to connect/validate to host 10.0.0.1:29500 - timed out (try=9, timeout=60000ms): …
     rule(
@@ -54,14 +55,12 @@ RULES: tuple[Rule, ...] = (
         "failed to connect/validate",
         r"failed to connect/validate to host (?P<host>[^\s]+):(?P<port>\d+) - timed out"
         r"(?:.*?timeout=(?P<timeout_ms>\d+)ms)?",
-        ints="port timeout_ms",
     ),
     # TCP client failed to connect/validate to host 10.0.0.1:29500 - retrying (try=3, timeout=60000ms, delay=4040ms): …
     rule(
         "store.retry",
         "failed to connect/validate",
         r"failed to connect/validate to host (?P<host>[^\s]+):(?P<port>\d+) - retrying \(try=(?P<tries>\d+)",
-        ints="port tries",
     ),
     # The IPv6 network addresses of (node-1, 29500) cannot be retrieved (gai error: -2 - Name or service not known).
     rule(
@@ -69,10 +68,18 @@ RULES: tuple[Rule, ...] = (
         "cannot be retrieved (gai",
         r"network addresses of \((?P<host>[^,()]*), ?(?P<port>\d+)\) cannot be retrieved "
         r"\(gai error: (?P<error>-?\d+ - [^)]*)\)",
-        ints="port",
+    ),
+    # ssh: Could not resolve hostname gpu-17: Name or service not known
+    rule("store.resolve", "Could not resolve hostname", r"Could not resolve hostname (?P<host>[^\s:]+): (?P<error>.*)"),
+    # gcs_rpc_client.h:151: Failed to connect to GCS at address 10.1.1.4:6379 within 5 seconds.
+    # RuntimeError: … Unable to connect to GCS (ray head) at 10.1.1.4:6379.
+    rule(
+        "store.connect_timeout",
+        "connect to GCS",
+        r"(?:Failed|Unable) to connect to GCS (?:\(ray head\) )?at (?:address )?(?P<host>[\w.-]+):(?P<port>\d+)",
     ),
     # socket.gaierror: [Errno -2] Name or service not known
-    rule("store.resolve", "gaierror", r"gaierror: \[Errno (?P<error>-?\d+\] .*)", host="", port=None),
+    rule("store.resolve", "gaierror", r"gaierror: \[Errno (?P<error>-?\d+\] .*)", host=""),
     # The server socket has failed to listen on any local network address. port: 29500, useIpv6: 0, code: -98, name:
     # EADDRINUSE, message: address already in use
     # [c10d] The server socket has failed to bind to [::]:29400 (errno: 98 - Address already in use).
@@ -84,36 +91,30 @@ RULES: tuple[Rule, ...] = (
         make=_port,
     ),
     # DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//…
-    rule(
-        "store.wait",
-        "wait timeout after",
-        r"wait timeout after (?P<timeout_ms>\d+) ?ms, keys: ?(?P<keys>\S+)",
-        ints="timeout_ms",
-    ),
+    rule("store.wait", "wait timeout after", r"wait timeout after (?P<timeout_ms>\d+) ?ms, keys: ?(?P<keys>\S+)"),
     # Timed out initializing process group in store based barrier on rank: 1, for key: store_based_barrier_key:1
     # (world_size=4, worker_count=2, timeout=0:30:00)
     rule(
         "store.clients",
         "store based barrier",
-        r"store based barrier on rank:? (?P<_rank>\d+), for key: (?P<key>\S+) "
+        r"store based barrier (?:on|to initialize process group for) rank:? (?P<_rank>\d+), (?:for )?key: (?P<key>\S+) "
         r"\(world_size=(?P<expected>\d+), (?:worker_count|num_workers_joined)=(?P<joined>\d+)",
-        ints="_rank expected joined",
-        timeout_s=None,
+    ),
+    # Rank 2: Completed store-based barrier for key:store_based_barrier_key:1 with 4 nodes.
+    rule(
+        "store.clients",
+        "Completed store-based barrier",
+        r"Rank (?P<_rank>\d+): Completed store-based barrier for key:(?P<key>\S+) with (?P<expected>\d+) nodes",
+        make=lambda match, data, line: data | {"joined": data["expected"]},
     ),
     # barrier timeout after 300000ms, key: …
-    rule(
-        "store.wait",
-        "barrier timeout after",
-        r"barrier timeout after (?P<timeout_ms>\d+) ?ms, key: ?(?P<keys>\S+)",
-        ints="timeout_ms",
-    ),
+    rule("store.wait", "barrier timeout after", r"barrier timeout after (?P<timeout_ms>\d+) ?ms, key: ?(?P<keys>\S+)"),
     # Timed out after 601 seconds waiting for clients. 2/3 clients joined.
     rule(
         "store.clients",
         "clients joined",
         r"Timed out after (?P<timeout_s>\d+) seconds waiting for clients\. (?P<joined>\d+)/"
         r"(?P<expected>\d+) clients joined",
-        ints="timeout_s joined expected",
     ),
     # Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?
     rule("store.lost", "Failed to recv, got 0 bytes", r"(?P<message>Failed to recv, got 0 bytes.*)"),

@@ -34,6 +34,21 @@ def _workers(match: re.Match[str], data: Data, line: Line) -> Data:
     }
 
 
+def _low(match: re.Match[str], data: Data, line: Line) -> Data | None:
+    """The limit stands in the next line, in KiB, or is none."""
+    said = next(line.own(1), None)
+    size = whole(said.body.strip()) if said else None
+    return data | {"message": f"{line.body.strip()}: {size}"} if size is not None and size < 1 << 20 else None
+
+
+def _loops(match: re.Match[str], data: Data, line: Line) -> Data | None:
+    """An address of loopback beside a name that is not localhost's, in what the next lines show."""
+    for said in line.own(12):
+        if found := re.match(r"127\.\S+\s+(?!localhost|ip6-|\d)([\w.-]+)", said.body.strip()):
+            return {"what": "own_name", "message": said.body.strip(), "_host": found[1], "_line": said}
+    return None
+
+
 def text(what: str, anchor: str, pattern: str) -> Rule:
     """A `system.error` that a plain text of libc, Python or a shell stands for."""
     return rule("system.error", anchor, rf"^(?P<message>.*{pattern}.*)", what=what)
@@ -47,6 +62,24 @@ RULES: tuple[Rule, ...] = (
     rule("cuda.oom", "CUDA out of memory", r"CUDA out of memory", make=_tried),
     # RuntimeError: CUDA error: device-side assert triggered      CUDA error: an illegal memory access was encountered
     rule("cuda.error", "CUDA error:", r"(?P<message>CUDA error: (?P<error>.*?))(?:\s*$|\s+CUDA kernel errors)"),
+    # UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions …?
+    # Error 802: system not yet initialized (Triggered internally at ../c10/cuda/CUDAFunctions.cpp:109.)
+    rule(
+        "cuda.error",
+        "from cudaGetDeviceCount()",
+        r"(?P<message>from cudaGetDeviceCount\(\).*?Error \d+: (?P<error>[^(]*[^( ]).*)",
+    ),
+    # failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized
+    rule("cuda.error", "CUDA_ERROR_", r"(?P<message>(?P<error>\bCUDA_ERROR_[A-Z_]{3,60}).*)"),
+    # CUDA initialization failure with error: 802
+    rule("cuda.error", "CUDA initialization failure", r"(?P<message>CUDA initialization failure with (?P<error>.*))"),
+    # Unable to determine the device handle for GPU0000:4F:00.0: Unknown Error (nvidia-smi)
+    # NVRM: RmInitAdapter failed! (0x62:0x40:2477)         NVRM: GPU 0000:c1:00.0: GPU has fallen off the bus.
+    rule(
+        "cuda.error", "the device handle for", r"(?P<message>Unable to determine (?P<error>the device handle for .*))"
+    ),
+    rule("cuda.error", "fallen off the bus", r"NVRM: (?P<message>(?!Xid).*(?P<error>fallen off the bus).*)"),
+    rule("cuda.error", "RmInitAdapter failed", r"(?P<message>(?P<error>RmInitAdapter failed).*)"),
     # ../aten/src/ATen/native/cuda/Indexing.cu:1290: indexSelectLargeIndex: block: [3,0,0], thread: [0,0,0] Assertion
     # `srcIndex < srcSelectDimSize` failed.
     rule(
@@ -65,14 +98,22 @@ RULES: tuple[Rule, ...] = (
     ),
     # The NVIDIA driver on your system is too old (found version 11040).      no kernel image is available for
     # execution on the device
-    # CUDA driver version is insufficient for CUDA runtime version     Failed to initialize NVML: driver/library version
+    # CUDA driver version is insufficient for CUDA runtime version     Failed to initialize NVML: Driver/library version
     # mismatch          the provided PTX was compiled with an unsupported toolchain.
+    # Error 803: system has unsupported display driver / cuda driver combination
+    # Error 804: forward compatibility was attempted on non supported HW
+    # NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.
+    # nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.6, please update your driver …
     *(
         rule("cuda.driver", text, rf"^(?P<message>.*{text}.*)")
         for text in (
             "driver on your system is too old",
             "CUDA driver version is insufficient",
-            "driver/library version mismatch",
+            "river/library version mismatch",
+            "unsupported display driver",
+            "forward compatibility was attempted",
+            "communicate with the NVIDIA driver",
+            "unsatisfied condition: cuda",
             "no kernel image is available",
             "unsupported toolchain",
         )
@@ -115,13 +156,88 @@ RULES: tuple[Rule, ...] = (
     # Segmentation fault (core dumped)       Fatal Python error: Segmentation fault
     text("segfault", "egmentation fault", "egmentation fault"),
     # run.sh: line 3: 4711 Killed                  python train.py       a line that is only "Killed"
-    text("killed", "Killed", r"(?:^|line \d+:\s+\d+ )Killed\b"),
+    text("killed", "Killed", r"(?:^|line \d+:\s+\d+ )Killed\b(?! /)"),
     # RuntimeError: [enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate memory: you tried to
     # MemoryError: Unable to allocate 93.1 GiB for an array       OSError: [Errno 12] Cannot allocate memory
     text("host_memory", "Unable to allocate ", r"Unable to allocate [\d.]+ [KMGT]i?B"),
     text("host_memory", "Cannot allocate memory", r"Errno 12\] Cannot allocate memory"),
-    text("host_memory", "DefaultCPUAllocator", r"DefaultCPUAllocator: can't allocate memory"),
+    text("host_memory", "DefaultCPUAllocator", r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"),
+    # RuntimeError: … DefaultCPUAllocator: not enough memory: you tried to allocate …
+    #   what():  std::bad_alloc
+    text("host_memory", "bad_alloc", r"what\(\): +std::bad_alloc"),
+    # Reason:       OOMKilled (kubectl describe)       "OOMKilled": true (docker inspect)      Warning  OOMKilling  12s
+    # worker-2   0/1     OOMKilled   0          3h1m
+    rule(
+        "system.error",
+        "OOMKill",
+        r"^(?P<message>(?:(?P<_host>[a-z0-9][\w.-]*)\s+\d+/\d+\s+)?(?!.*OOMKilled\"?: ?[Ff]alse)"
+        r".*\bOOMKill(?:ed|ing)\b.*)",
+        what="oom_kill",
+    ),
+    # job.service: A process of this unit has been killed by the OOM killer.      … Failed with result 'oom-kill'.
+    text("oom_kill", "by the OOM killer", "killed by the OOM killer"),
+    text("oom_kill", "result 'oom-kill'", "result 'oom-kill'"),
+    # systemd-oomd[812]: Killed /user.slice/… due to memory used (…) / total      … killed due to memory pressure (OOM)
+    text("oom_kill", " due to memory ", r"[Kk]illed .{0,300}due to memory (?:used|pressure)"),
+    # earlyoom[700]: sending SIGTERM to process 4711 uid 1000 "python": badness 930
+    text("oom_kill", "earlyoom", r"earlyoom.{0,80}sending SIG(?:TERM|KILL) to process"),
+    # ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.
+    text("oom_kill", "running low on memory", r"killed due to the node running low on memory"),
+    # State: OUT_OF_MEMORY (exit code 0)       1234.0  train  OUT_OF_ME+  0:125 (seff, sacct)
+    text("oom_kill", "OUT_OF_ME", r"\bOUT_OF_ME(?:M|MORY|\+)"),
+    # The node was low on resource: memory.          The node was low on resource: ephemeral-storage.
+    text("oom_kill", "low on resource: ", "low on resource: memory"),
+    text("no_space", "low on resource: ", "low on resource: ephemeral-storage"),
     # RuntimeError: can't start new thread      BlockingIOError: [Errno 11] Resource temporarily unavailable
+    # libgomp: Thread creation failed: Resource temporarily unavailable       bash: fork: retry: Resource temporarily …
     text("too_many_processes", "can't start new thread", "rror: can't start new thread"),
-    text("too_many_processes", "Resource temporarily unavailable", r"Errno 11\] Resource temporarily unavailable"),
+    text(
+        "too_many_processes",
+        "Resource temporarily unavailable",
+        r"(?:Errno 11\]|\bfork\b|Thread creation failed|pthread_create|what\(\):).{0,80}"
+        r"Resource temporarily unavailable",
+    ),
+    # cgroup: fork rejected by pids controller in /kubepods/pod1
+    text("too_many_processes", "by pids controller", "fork rejected by pids controller"),
+    # libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.      Memlock limit: 65536      Please set max locked memory …
+    # $ ulimit -l
+    # 64
+    text("memlock", "RLIMIT_MEMLOCK is", r"RLIMIT_MEMLOCK is \d{1,9} bytes"),
+    text("memlock", "emlock limit", r"[Mm]emlock limits?(?: are set too low|: +\d{1,9}\b)"),
+    text("memlock", "max locked memory", "Please set max locked memory"),
+    rule("system.error", "ulimit -l", r"ulimit -l\W*$", what="memlock", make=_low),
+    # $ getent hosts $(hostname)            $ cat /etc/hosts
+    # 127.0.1.1       box-b
+    rule("system.error", "getent hosts", "getent hosts", make=_loops),
+    rule("system.error", "/etc/hosts", r"(?:cat|less|more|grep\b.*) /etc/hosts", make=_loops),
+    # nv-fabricmanager: fabric manager NVIDIA GPU driver interface version … don't match with driver version …
+    # nvidia-fabricmanager.service: Failed with result 'exit-code'.
+    text("fabric", "abric manager NVIDIA", r"[Ff]abric manager NVIDIA .{0,120}don't match"),
+    text(
+        "fabric", "nvidia-fabricmanager", r"nvidia-fabricmanager.{0,120}(?:[Ff]ailed|inactive|not running|not be found)"
+    ),
+    # python: symbol lookup error: …/libtorch_cuda.so: undefined symbol: ncclCommSplit
+    text("loader", "symbol lookup error", "symbol lookup error: .*undefined symbol"),
+    # Verification error @ element 1: val = 0.000000, ref = 4.000000 (simpleP2P)
+    text("peer_copy", "Verification error @", "Verification error @ element"),
+    # ping: local error: message too long, mtu=1500        From 10.0.0.1 icmp_seq=1 Frag needed and DF set (mtu = 1500)
+    text("packet_size", "message too long, mtu", r"message too long, mtu"),
+    text("packet_size", "Frag needed", r"Frag needed and DF set"),
+    # Training completed. Exiting with code 0     `Trainer.fit` stopped: `max_epochs=3` reached.    training finished
+    # Finished training        Total training time 11:20:41       {'train_runtime': 812.1, …
+    # [default] worker group successfully finished.
+    *(
+        rule("job.done", anchor, rf"(?P<message>{pattern}.*)")
+        for anchor, pattern in (
+            ("raining complete", "[Tt]raining completed?(?! at step)"),
+            ("raining finished", "[Tt]raining finished"),
+            ("inished training", "[Ff]inished training"),
+            ("otal training time", "[Tt]otal training time"),
+            ("`Trainer.fit` stopped", "`Trainer.fit` stopped: `max_"),
+            ("'train_runtime'", "'train_runtime': "),
+            ("successfully finished", "worker group successfully finished"),
+            ("with code 0", r"[Ee]xit(?:ed|ing)? with code 0\b"),
+            ("xit code 0", r"[Ee]xit code 0\b"),
+        )
+    ),
 )

@@ -47,7 +47,7 @@ def _graph(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def _timing(match: re.Match[str], data: Data, line: Line) -> Data:
     parts = {name: float(value) for name, value in re.findall(r"(\w+) (\d{1,9}\.\d{1,9})", data.pop("parts") or "")}
-    return data | {"total": decimal(data["total"]), "parts": parts, "api": data.get("api")}
+    return data | {"total": decimal(data["total"]), "parts": parts}
 
 
 def _affinity(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -82,25 +82,16 @@ def _tuning(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _special(match: re.Match[str], data: Data, line: Line) -> Data:
-    channels = re.search(r"nchannels (\d{1,4})", match["said"], re.IGNORECASE)
-    return {
-        "op": data["op"],
-        "bytes": data["bytes"],
-        "algo": data["algo"],
-        "proto": match["said"].removeprefix("Kernel ").split(" ")[0],
+    said = data.pop("said")
+    channels = re.search(r"nchannels (\d{1,4})", said, re.IGNORECASE)
+    return data | {
+        "proto": said.removeprefix("Kernel ").split(" ")[0],
         "channels": whole(channels[1]) if channels else None,
-        "time": None,
     }
 
 
-def _nic(match: re.Match[str], data: Data, line: Line) -> Data:
-    empty: Data = {"port": None, "link": None, "provider": None, "pci": None, "devices": 1}
-    return empty | data
-
-
 def _gdr(match: re.Match[str], data: Data, line: Line) -> Data:
-    empty: Data = {"gpu": None, "name": None, "distance": None, "limit": None}
-    return empty | data | {"enabled": data["enabled"] == "Enabled"}
+    return data | {"enabled": data["enabled"] == "Enabled"}
 
 
 RULES: tuple[Rule, ...] = (
@@ -109,7 +100,6 @@ RULES: tuple[Rule, ...] = (
         "nccl.ring",
         "Channel ",
         r"Channel (?P<channel>\d+)/\d+ : *(?P<order>\d[\d ]*) ?(?P<cut>\.{2,3})?\s*$",
-        ints="channel",
         make=_ring,
     ),
     # Ring 00 : 3 -> 0 -> 1
@@ -117,7 +107,6 @@ RULES: tuple[Rule, ...] = (
         "nccl.ring",
         "Ring ",
         r"Ring (?P<channel>\d+) : (?P<left>\d+) -> (?P<rank>\d+) -> (?P<right>\d+)\s*$",
-        ints="channel left rank right",
         make=_neighbours,
     ),
     # Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1        Trees [0] 1/-1/-1->0->-1|-1->0->1/-1/-1 (2.10)
@@ -128,7 +117,6 @@ RULES: tuple[Rule, ...] = (
         "nccl.tree",
         "Tree ",
         r"NCCL INFO Tree (?P<channel>\d+) : (?P<up>-?\d+) -> (?P<rank>\d+) -> (?P<below>-?\d+(?:/-?\d+){0,3})\s*$",
-        ints="channel rank",
         make=_tree,
     ),
     # Pattern 4, crossNic 0, nChannels 16, bw 20.000000/20.000000, type NVL/PIX, sameChannels 1
@@ -137,7 +125,6 @@ RULES: tuple[Rule, ...] = (
         ", crossNic ",
         r"Pattern (?P<pattern>\d+), crossNic (?P<cross_nic>\d+), nChannels (?P<channels>\d+), "
         r"(?:bw|speed) (?P<bw_intra>[\d.]+)/(?P<bw_inter>[\d.]+), type (?P<type_intra>\w+)/(?P<type_inter>\w+)",
-        ints="pattern cross_nic channels",
         make=_graph,
     ),
     # 16 coll channels, 0 collnet channels, 16 nvls channels, 24 p2p channels, 24 p2p channels per peer
@@ -147,7 +134,6 @@ RULES: tuple[Rule, ...] = (
         " coll channels, ",
         r"(?P<coll>\d{1,6}) coll channels, (?:(?P<collnet>\d+) collnet channels, )?(?:(?P<nvls>\d+) nvls channels, )?"
         r"(?P<p2p>\d+) p2p channels(?:, (?P<per_peer>\d+) p2p channels per peer)?",
-        ints="coll collnet nvls p2p per_peer",
     ),
     # comm 0x55d rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0
     rule(
@@ -155,7 +141,6 @@ RULES: tuple[Rule, ...] = (
         " nNodes ",
         r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nRanks (?P<nranks>\d+) nNodes (?P<nodes>\d+) "
         r"localRanks (?P<local_ranks>\d+) localRank (?P<local_rank>\d+)(?: MNNVL (?P<mnnvl>\d+))?",
-        ints="rank nranks nodes local_ranks local_rank mnnvl",
     ),
     # Init timings - ncclCommInitRank: rank 0 nranks 8 total 1.25 (kernels 0.20, alloc 0.10, bootstrap 0.30, rest 0.01)
     # Init timings: rank 0 nranks 8 total 1.25 (kernels 0.20, bootstrap 0.30, allgathers 0.00, topo 0.02)
@@ -180,14 +165,12 @@ RULES: tuple[Rule, ...] = (
         "Connected ",
         r"NCCL INFO Connected (?:all |binomial )?(?P<what>rings|trees|NVLS tree|CollNet)"
         r"(?:, use ring PXN (?P<pxn>\d) GDR (?P<gdr>\d))?",
-        ints="pxn gdr",
     ),
     # Setting affinity for GPU 3 to ffff,0000ffff (up to 2.27)
     rule(
         "nccl.affinity",
         "Setting affinity for GPU",
         r"Setting affinity for GPU (?P<gpu>\d+) to (?P<mask>\S+)",
-        ints="gpu",
         make=_affinity,
     ),
     # ncclTopoGetCpuAffinity: Affinity for GPU 3 is 0-31,64-95. (GPU affinity = 0-31,64-95 ; CPU affinity = 0-127).
@@ -195,7 +178,6 @@ RULES: tuple[Rule, ...] = (
         "nccl.affinity",
         "ncclTopoGetCpuAffinity",
         r"ncclTopoGetCpuAffinity: .{0,40}?GPU (?P<gpu>\d+) (?:is|to) (?P<mask>[\d,-]+)",
-        ints="gpu",
         make=_affinity,
     ),
     # NET/IB: [0] mlx5_0:uverbs0:1/RoCE provider=mlx5 speed=400000 context=0x55 pciPath=/sys/…/0000:17:00.0 ar=1
@@ -204,16 +186,13 @@ RULES: tuple[Rule, ...] = (
         "NET/IB: [",
         r"NET/IB: \[(?P<index>\d+)\] (?P<name>[^\s:]+):(?:[^\s:]+:)?(?P<port>\d+)/(?P<link>\w+) "
         r"provider=(?P<provider>\S+) speed=(?P<speed>\d+)(?:.{0,80}? pciPath=(?P<pci>\S+))?",
-        ints="index port speed",
-        make=_nic,
+        devices=1,
     ),
     # NET/IB : Made virtual device [0] name=mlx5_0+mlx5_1 speed=800000 ndevs=2
     rule(
         "nccl.nic",
         "Made virtual device",
         r"Made virtual device \[(?P<index>\d+)\] name=(?P<name>\S+) speed=(?P<speed>\d+) ndevs=(?P<devices>\d+)",
-        ints="index speed devices",
-        make=_nic,
     ),
     # NET/Socket : Using [0]ens7:10.0.0.1<0> [1]ib0:10.1.0.1<0>
     rule("nccl.socket_devices", "NET/Socket : Using [", r"NET/Socket : Using \[.*", make=_sockets),
@@ -238,10 +217,9 @@ RULES: tuple[Rule, ...] = (
         "fabric UUID ",
         r"MNNVL busId (?:0x)?(?P<bus>\w+) fabric UUID (?P<uuid>\S+) cliqueId (?P<clique>\S+) state (?P<state>\d+)"
         r"(?: healthMask (?P<health>\S+))?",
-        ints="state",
     ),
     # cudaDriverVersion 12080
-    rule("nccl.driver", "cudaDriverVersion ", r"NCCL INFO cudaDriverVersion (?P<version>\d+)", ints="version"),
+    rule("nccl.driver", "cudaDriverVersion ", r"NCCL INFO cudaDriverVersion (?P<version>\d+)"),
     # AllReduce: 4194304 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..7} (2.24+)
     # AllReduce: 4194304 Bytes -> Algo 1 proto 2 time 123.4 (2.23)       4194304 Bytes -> Algo 1 proto 2 time 123.4
     rule(
@@ -249,7 +227,6 @@ RULES: tuple[Rule, ...] = (
         " Bytes -> Algo ",
         r"(?:(?P<op>\w{1,60}): )?(?P<bytes>\d{1,18}) Bytes -> Algo (?P<algo>\w+) proto (?P<proto>\w+)"
         r"(?: time (?P<time>[\d.]+))?(?: channel\{Lo\.\.Hi\}=\{(?P<low>\d+)\.\.(?P<high>\d+)\})?",
-        ints="bytes low high",
         make=_tuning,
     ),
     # AllReduce [Symmetric]: 4194304 Bytes -> Kernel AllReduce_RSxLD_AGxST nchannels 16 nthreads 512
@@ -257,7 +234,6 @@ RULES: tuple[Rule, ...] = (
         "nccl.tuning",
         " [Symmetric]: ",
         r"(?P<op>\w{1,60}) \[(?P<algo>Symmetric)\]: (?P<bytes>\d{1,18}) Bytes -> (?P<said>\S.*)",
-        ints="bytes",
         make=_special,
     ),
     # AllGather [Copy Engine]: 4194304 Bytes -> cudaMemcpy…
@@ -265,7 +241,6 @@ RULES: tuple[Rule, ...] = (
         "nccl.tuning",
         " [Copy Engine]: ",
         r"(?P<op>\w{1,60}) \[(?P<algo>Copy Engine)\]: (?P<bytes>\d{1,18}) Bytes -> (?P<said>\S.*)",
-        ints="bytes",
         make=_special,
     ),
 )

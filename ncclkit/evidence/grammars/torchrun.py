@@ -7,23 +7,9 @@ import re
 from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, whole
 
 
-SIGNALS = {
-    "HUP": 1,
-    "INT": 2,
-    "QUIT": 3,
-    "ILL": 4,
-    "TRAP": 5,
-    "ABRT": 6,
-    "BUS": 7,
-    "FPE": 8,
-    "KILL": 9,
-    "USR1": 10,
-    "SEGV": 11,
-    "USR2": 12,
-    "PIPE": 13,
-    "ALRM": 14,
-    "TERM": 15,
-}
+NAMES = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM"
+SIGNALS = {name: number for number, name in enumerate(NAMES.split(), 1)}
+"""Of Linux, whatever reads the log."""
 
 
 def signal_of(exitcode: int | None) -> int | None:
@@ -36,7 +22,7 @@ def signal_of(exitcode: int | None) -> int | None:
 
 
 def _exit(match: re.Match[str], data: Data, line: Line) -> Data:
-    return data | {"signal": signal_of(data["exitcode"]), "_pid": data.get("pid")}
+    return data | {"signal": signal_of(data["exitcode"]), "_pid": data["pid"]}
 
 
 def _entry(match: re.Match[str], data: Data, line: Line) -> Data | None:
@@ -55,18 +41,18 @@ def _root(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _stop(match: re.Match[str], data: Data, line: Line) -> Data:
-    return data | {"signal": SIGNALS.get(data["signal"], None), "_pid": data["pid"]}
+    return data | {"signal": SIGNALS.get(data["signal"]), "_pid": data["pid"]}
 
 
 def _death(match: re.Match[str], data: Data, line: Line) -> Data:
-    return {"signal": SIGNALS.get(match["name"] or "") or whole(match["signal"])}
+    return {"signal": SIGNALS.get(data["name"]) or data["signal"]}
 
 
 def _task(match: re.Match[str], data: Data, line: Line) -> Data:
-    code, name = data.pop("code", None), (data.pop("said", None) or "").strip()
+    name = (data.pop("said") or "").strip()
     words = {"Killed": 9, "Aborted": 6, "Segmentation fault": 11, "Bus error": 7, "Terminated": 15}
     signal = next((number for word, number in words.items() if name.startswith(word)), None)
-    return data | {"exitcode": whole(code), "signal": signal}
+    return data | {"exitcode": data.pop("code"), "signal": signal}
 
 
 RULES: tuple[Rule, ...] = (
@@ -75,17 +61,10 @@ RULES: tuple[Rule, ...] = (
         "elastic.exit",
         "failed (exitcode:",
         r"failed \(exitcode: (?P<exitcode>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)",
-        ints="exitcode local_rank pid",
         make=_exit,
     ),
     #   rank      : 3 (local_rank: 1)        of the block "Failures:" and "Root Cause"
-    rule(
-        "elastic.exit",
-        "(local_rank:",
-        r"rank\s+: (?P<_rank>\d+) \(local_rank: (?P<local_rank>\d+)\)",
-        ints="_rank local_rank",
-        make=_entry,
-    ),
+    rule("elastic.exit", "(local_rank:", r"rank\s+: (?P<_rank>\d+) \(local_rank: (?P<local_rank>\d+)\)", make=_entry),
     # Root Cause (first observed failure):
     rule("elastic.root", "oot Cause (first", r"Root Cause \(first observed failure\)", make=_root),
     # Sending process 4712 closing signal SIGTERM       Terminating process 25364 via signal SIGTERM
@@ -93,7 +72,6 @@ RULES: tuple[Rule, ...] = (
         "elastic.stop",
         "signal SIG",
         r"(?:Sending|Terminating|Closing) process (?P<pid>\d+) (?:closing|via) signal SIG(?P<signal>\w+)",
-        ints="pid",
         make=_stop,
     ),
     # Unable to shutdown process 4712 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL
@@ -101,7 +79,6 @@ RULES: tuple[Rule, ...] = (
         "elastic.stop",
         "forcefully exiting via",
         r"Unable to shutdown process (?P<pid>\d+) via .{1,40}, forcefully exiting via (?:Signals\.)?SIG(?P<signal>\w+)",
-        ints="pid",
         make=_stop,
     ),
     # Received Signals.SIGTERM death signal, shutting down workers       Received 15 death signal (older)
@@ -116,37 +93,26 @@ RULES: tuple[Rule, ...] = (
         "elastic.signal",
         "SignalException: Process",
         r"SignalException: Process (?P<_pid>\d+) got signal: (?P<signal>\d+)",
-        ints="_pid signal",
     ),
     # [default] Worker group FAILED. 2/3 attempts left; will restart worker group
     rule(
         "elastic.restart",
         "attempts left; will restart",
         r"(?P<left>\d{1,9})/(?P<of>\d{1,9}) attempts left; will restart worker group",
-        ints="left of",
     ),
     # torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal SIGKILL
     rule(
         "elastic.exit",
         "terminated with signal",
         r"process (?P<local_rank>\d+) terminated with signal SIG(?P<name>\w+)",
-        ints="local_rank",
-        make=lambda match, data, line: {
-            "local_rank": data["local_rank"],
-            "exitcode": None,
-            "signal": SIGNALS.get(data["name"]),
-            "pid": None,
-        },
+        make=lambda match, data, line: data | {"signal": SIGNALS.get(data.pop("name"))},
     ),
     # -- Process 3 terminated with the following error:
     rule(
         "elastic.exit",
         "terminated with the following error",
         r"Process (?P<local_rank>\d+) terminated with the following error",
-        ints="local_rank",
         exitcode=1,
-        signal=None,
-        pid=None,
     ),
     # slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.
     # slurmstepd: error: Exceeded step memory limit at some point.     oom-kill event(s) in step
@@ -156,8 +122,6 @@ RULES: tuple[Rule, ...] = (
             anchor,
             r"(?:slurmstepd|srun).*(?:oom[_-]kill event|OOM Killed|Exceeded (?:step|job) memory limit)",
             what="oom",
-            task=None,
-            exitcode=None,
             signal=9,
         )
         for anchor in ("oom_kill event", "oom-kill event", "OOM Killed", " memory limit")
@@ -168,39 +132,20 @@ RULES: tuple[Rule, ...] = (
         "Out Of Memory",
         r"srun: error: \S+: tasks? (?P<task>[\d,-]+): Out Of Memory",
         what="oom",
-        exitcode=None,
         signal=9,
     ),
     # slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-21T01:02:03 DUE TO TIME LIMIT ***
-    rule(
-        "slurm.event",
-        "TIME LIMIT",
-        r"CANCELLED AT .* DUE TO TIME LIMIT",
-        what="time_limit",
-        task=None,
-        exitcode=None,
-        signal=15,
-    ),
+    rule("slurm.event", "TIME LIMIT", r"CANCELLED AT .* DUE TO TIME LIMIT", what="time_limit", signal=15),
     # slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-21T01:02:03 DUE TO NODE FAILURE …
     # srun: error: Node failure on n2
-    rule("slurm.event", "NODE FAIL", r"DUE TO NODE FAIL", what="node_fail", task=None, exitcode=None, signal=None),
-    rule(
-        "slurm.event",
-        "Node failure",
-        r"(?:srun|slurm\w*): error: .*Node failure",
-        what="node_fail",
-        task=None,
-        exitcode=None,
-        signal=None,
-    ),
+    rule("slurm.event", "NODE FAIL", r"DUE TO NODE FAIL", what="node_fail"),
+    rule("slurm.event", "Node failure", r"(?:srun|slurm\w*): error: .*Node failure", what="node_fail"),
     # slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-21T01:02:03 ***      … DUE TO PREEMPTION ***
     rule(
         "slurm.event",
         "CANCELLED AT",
         r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?! DUE TO (?:TIME|NODE))",
         what="cancelled",
-        task=None,
-        exitcode=None,
         signal=15,
     ),
     # srun: error: n2: task 3: Exited with exit code 1        srun: error: n2: tasks 0-3: Killed

@@ -9,13 +9,17 @@ TYPES = re.compile(
     r"|ConnectionResetError"
     r"|ConnectionAbortedError|EOFError|KeyboardInterrupt|ProcessRaisedException"
     r"|ProcessExitedException|ActorDiedError|RayActorError"
-    r"|WorkerCrashedError|BrokenProcessPool|CalledProcessError)$"
+    r"|WorkerCrashedError|NodeDiedError|TrainingFailedError|RayTaskError|TuneError|HorovodInternalError|EngineDeadError"
+    r"|BrokenProcessPool|CalledProcessError)$"
 )
 TEXT = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|[Ww]atchdog|Timed out waiting \d+ ?ms for"
     r"|monitoredBarrier|Socket Timeout|(?:Read|Write) error .{0,80}Connection timed out"
     r"|NCCL communicator was aborted|remote process exited|Failed to recv, got 0 bytes|Connection was likely closed"
     r"|wait timeout after"
+    r"|RPC call to \w+ timed out|Horovod has been shut ?down|[Bb]ackground loop has errored|Engine loop has died"
+    r"|Worker failed with error .{0,400}check the stack trace above|WorkerProc initialization failed"
+    r"|scheduler is dead|Pin memory thread exited unexpectedly|returned non-zero exit status"
     r"|collective operation timeout|waiting for clients|NCCL operation timed out|DataLoader worker \(pid.*"
     r"(?:exited unexpectedly|killed by signal)"
 )

@@ -1,4 +1,4 @@
-"""What the log says of a job's communicators: their members, how pairs are connected, rings, trees, variables."""
+"""What the log says of a job's communicators: their members, how pairs are connected, rings, variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ncclkit.evidence.jobs.members import Communicator, Fits, Index
 from ncclkit.model import Event
 
-__all__ = ["Communicator", "Link", "communicators", "differing", "rings", "transports", "trees", "variables"]
+__all__ = ["Communicator", "Link", "communicators", "rings", "transports", "variables"]
 
 
 class Link(NamedTuple):
@@ -58,14 +58,14 @@ def _link(lines: list[Event]) -> Link:
     return Link(joined[0], joined[1], max(ends.values()), bool(net) and all(net))
 
 
-def rings(events: Sequence[Event], of: str = "") -> dict[int, list[int]]:
-    """Channel → ranks in the order of the ring, of the communicator with this id or else of the largest one.
+def rings(events: Sequence[Event]) -> dict[int, list[int]]:
+    """Channel → ranks in the order of the ring, of the largest communicator.
 
     A ring whose length is not the communicator's size is the longest piece that the lines tell.
     """
     whole: dict[int, list[int]] = {}
     after: dict[int, dict[int, int]] = defaultdict(dict)
-    for event in _planned(events, "nccl.ring", of):
+    for event in _planned(events):
         order = event.data["order"]
         if None in (event.data["channel"], *order):  # a torn line
             continue
@@ -77,25 +77,13 @@ def rings(events: Sequence[Event], of: str = "") -> dict[int, list[int]]:
     return dict(sorted(found.items())) or _from_links(transports(events))
 
 
-def trees(events: Sequence[Event], of: str = "") -> dict[int, dict[int, int | None]]:
-    """Channel → {rank: its parent, None for the root}, of the communicator with this id or else of the largest."""
-    found: dict[int, dict[int, int | None]] = defaultdict(dict)
-    for event in _planned(events, "nccl.tree", of):
-        for tree in event.data["trees"]:
-            if None not in (tree["channel"], tree["rank"]):
-                found[tree["channel"]][tree["rank"]] = tree["parent"]
-    return dict(sorted(found.items()))
-
-
-def _planned(events: Sequence[Event], kind: str, of: str) -> Iterator[Event]:
-    """Lines of one kind that a process prints while it sets up one communicator."""
+def _planned(events: Sequence[Event]) -> Iterator[Event]:
+    """The lines of rings that a process prints while it sets up the largest communicator."""
     index = Index(events)
-    wanted = of or next((made.id for made in sorted(index.all, key=lambda made: -made.size)), "")
+    largest = max(index.all, key=lambda made: made.size, default=None)
     for event in events:
-        if event.kind == kind:
-            made = index.at(event)
-            if made is None or made.id == wanted:
-                yield event
+        if event.kind == "nccl.ring" and index.at(event) in (None, largest):
+            yield event
 
 
 def _walk(follows: Mapping[int, int]) -> list[int]:
@@ -129,19 +117,3 @@ def variables(events: Iterable[Event]) -> dict[str, dict[str, list[int | str]]]:
             who = event.rank if event.rank is not None else event.host
             found[str(event.data["name"])][str(event.data["value"])][who] = None
     return {name: {value: sorted(who, key=str) for value, who in by.items()} for name, by in sorted(found.items())}
-
-
-def differing(events: Sequence[Event]) -> dict[str, dict[str, list[int | str]]]:
-    """The variables that ranks have set differently; value ``""``: set on most ranks, but not on these.
-
-    Only a rank that finished its init counts as one that did not set a variable: its log is there.
-    """
-    done = [event for event in events if event.kind == "nccl.init" and event.data["phase"] == "done"]
-    whole: set[int | str] = {event.rank for event in done if event.rank is not None}
-    found = {}
-    for name, by in variables(events).items():
-        holders = {who for ranks in by.values() for who in ranks}
-        unset = sorted(whole - holders, key=str) if 2 * len(holders & whole) > len(whole) else []
-        if len(by) > 1 or unset:
-            found[name] = by | ({"": unset} if unset else {})
-    return found

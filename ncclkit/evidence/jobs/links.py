@@ -157,7 +157,8 @@ class Link:
         facts += [f"{self.latency:.3g} µs"] if self.latency is not None else []
         facts += [f"packets of {self.mtu:g} of {self.mtu_own:g} bytes"] if self.mtu and self.mtu_own else []
         if self.offset is not None and self.offset_error is not None:
-            facts += [f"clock {1e3 * self.offset:+.3g} ± {1e3 * self.offset_error:.2g} ms"]
+            times, unit = (1, "s") if abs(self.offset) >= 1 else (1e3, "ms")
+            facts += [f"clock {times * self.offset:+.3g} ± {times * self.offset_error:.2g} {unit}"]
         wrong = f": {self.trouble}" if self.trouble else ""
         return f"{self.src} → {self.dst}{wrong} [{', '.join(facts)}]"
 

@@ -50,7 +50,6 @@ class _Seat:
     process: Process
     event: Event
     done: bool
-    order: int = 0
 
 
 class Index:
@@ -111,7 +110,7 @@ def _seats(inits: list[Event]) -> list[_Seat]:
     for event in inits:
         data = event.data
         key = process(event), str(data["comm"]), data.get("comm_id"), data["nranks"], data["rank"]
-        seat = seats.setdefault(key, _Seat(process(event), event, False, len(seats)))
+        seat = seats.setdefault(key, _Seat(process(event), event, False))
         seat.done = seat.done or data["phase"] == "done"
     return list(seats.values())
 

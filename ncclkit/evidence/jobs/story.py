@@ -1,4 +1,4 @@
-"""A story per rank: when it spoke, how far it came in each group, what went wrong first, how it ended.
+"""A story per rank: how far it came in each group, what went wrong first, how it ended.
 
 Stories state what the evidence says of each rank; who is culprit and who is victim is for the causes to judge.
 """
@@ -6,7 +6,7 @@ Stories state what the evidence says of each rank; who is culprit and who is vic
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,19 +19,7 @@ __all__ = ["Reached", "Story", "abnormal", "hearsay", "in_order", "stories"]
 
 KEPT = 200
 """Events that a story holds at most."""
-TROUBLE = (
-    "cpp.",
-    "cuda.",
-    "ddp.",
-    "gloo.",
-    "horovod.",
-    "kernel.",
-    "python.",
-    "rendezvous.",
-    "slurm.",
-    "store.",
-    "system.",
-)
+TROUBLE = tuple("cpp. cuda. ddp. gloo. horovod. kernel. python. rendezvous. slurm. store. system.".split())
 WRONG = frozenset(
     {
         "c10d.desync", "c10d.error", "c10d.mismatch", "c10d.monitor", "c10d.timeout", "c10d.unique_id", "elastic.exit",
@@ -39,7 +27,7 @@ WRONG = frozenset(
     }
 )  # fmt: skip
 """Kinds, beside those that begin with one of `TROUBLE`, that a healthy job does not print."""
-HEARSAY = ("elastic.", "flight.", "kernel.", "ras.", "run.", "slurm.", "stack")
+HEARSAY = ("elastic.", "flight.", "kernel.", "ras.", "run.", "slurm.", "stack", "watch.")
 """Kinds (or how they begin) that the launcher, the kernel or a tool says about a rank; the rank need not speak."""
 
 
@@ -48,15 +36,6 @@ class Story:
     """What the evidence says of one rank."""
 
     rank: int
-    host: str
-    pid: int | None
-    paths: tuple[str, ...]
-    """Files that hold something of it."""
-    first: float | None
-    """Seconds since the epoch of the first and of the last thing that it said itself."""
-    last: float | None
-    initialised: bool | None
-    """None: nothing tells it."""
     reached: tuple[Reached, ...]
     abnormal: Event | None
     """The first thing it said that a healthy rank would not say."""
@@ -91,19 +70,16 @@ def hearsay(event: Event) -> bool:
 def stories(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> list[Story]:
     """One story per rank of the job, by rank; also for those of which nothing was left.
 
-    inputs: one mapping per file with ``path`` and ``ranks``, as `evidence.Reading.inputs` holds them.
+    inputs: one mapping per file with its ``ranks``, as `evidence.Reading.inputs` holds them.
     """
     spoken: dict[int, list[Event]] = defaultdict(list)
     for event in in_order(events):
         if event.rank is not None and event.rank >= 0:
             spoken[event.rank].append(event)
-    files: dict[int, list[str]] = defaultdict(list)
-    for row in inputs:
-        for rank in row.get("ranks") or ():
-            files[rank].append(str(row.get("path", "")))
+    left = {rank for row in inputs for rank in row.get("ranks") or ()}
     progress, whole = reached(events), fates(events)
     return [
-        _story(rank, spoken.get(rank, []), files.get(rank, []), progress.get(rank, ()), whole)
+        _story(rank, spoken.get(rank, []), rank in left, progress.get(rank, ()), whole)
         for rank in sorted({*ranks(events, inputs), *progress})
     ]
 
@@ -125,36 +101,13 @@ def in_order(events: Sequence[Event]) -> list[Event]:
     return [events[place] for *_, place in sorted(keyed)]
 
 
-def _story(rank: int, events: list[Event], files: list[str], progress: Sequence[Reached], whole: Fates) -> Story:
-    own = [event for event in events if not hearsay(event)]
-    times = [event.time for event in own if event.time is not None]
-    paths = tuple(dict.fromkeys([*files, *(event.path for event in events)]))
+def _story(rank: int, events: list[Event], logged: bool, progress: Sequence[Reached], whole: Fates) -> Story:
     if not events and not progress:
-        end = "left a log in which nothing stands out" if files else "silent"
+        end = "left a log in which nothing stands out" if logged else "silent"
     else:
-        end = ending(rank, events, progress, whole)
-    return Story(
-        rank,
-        next((event.host for event in reversed(own) if event.host), ""),
-        next((event.pid for event in reversed(events) if event.pid is not None), None),
-        paths,
-        min(times, default=None),
-        max(times, default=None),
-        _initialised(own, progress),
-        tuple(progress),
-        next((event for event in own if abnormal(event)), None),
-        end or "still running where its log ends",
-        _kept(events),
-    )
-
-
-def _initialised(own: Iterable[Event], progress: Sequence[Reached]) -> bool | None:
-    """Whether its first communicator, or its process group, came to life."""
-    phases = {str(e.data["phase"]) for e in own if e.kind == "worker.phase"}
-    inits = {str(e.data["phase"]) for e in own if e.kind == "nccl.init"}
-    if "done" in inits or phases & {"init", "step", "size", "done"} or any(one.completed for one in progress):
-        return True
-    return False if inits or phases & {"hello", "import"} else None
+        end = ending(rank, events, progress, whole) or "still running where its log ends"
+    wrong = next((event for event in events if abnormal(event) and not hearsay(event)), None)
+    return Story(rank, tuple(progress), wrong, end, _kept(events))
 
 
 def _kept(events: list[Event]) -> tuple[Event, ...]:

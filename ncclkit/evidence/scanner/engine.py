@@ -22,9 +22,13 @@ from ncclkit.evidence.grammars import (
     launchers,
     nccl,
     p2p,
+    phases,
+    printed,
     python,
+    schedulers,
     store,
     system,
+    told,
     torchrun,
 )
 from ncclkit.evidence.grammars.grammar import Rule
@@ -38,7 +42,7 @@ CROWD = 2000
 FEW = 256 << 10
 """Bytes below which loading hyperscan does not pay."""
 
-GRAMMARS = (c10d, cpp, gloo, store, torchrun, launchers, system, kernel, p2p)
+GRAMMARS = (c10d, cpp, gloo, store, torchrun, launchers, system, kernel, p2p, phases, printed, schedulers, told)
 """Everything that is no line of NCCL's own log, Python's or a stack."""
 RULES: tuple[Rule, ...] = (*nccl.OTHER, *(rule for grammar in GRAMMARS for rule in grammar.RULES))
 CODE = (*python.GATE, b"Thread ", *alarm.GATE)

@@ -19,26 +19,12 @@ HEAD = 64 << 10
 SMALL = 256 << 20
 """Largest file that is read in one piece (dumps, reports)."""
 
-PROGRAMS = (
-    ".py",
-    ".pyc",
-    ".pyi",
-    ".ipynb",
-    ".html",
-    ".md",
-    ".rst",
-    ".toml",
-    ".yaml",
-    ".yml",
-    ".c",
-    ".h",
-    ".cc",
-    ".cpp",
-    ".cu",
-    ".so",
-    ".pyz",
-)
+PROGRAMS = tuple(".py .pyc .pyi .ipynb .html .md .rst .toml .yaml .yml .c .h .cc .cpp .cu .so .pyz".split())
 """Names that a folder holds beside its logs; their texts of error messages are no errors."""
+OURS = frozenset(
+    "case.json facts.jsonl events.parquet measurements.jsonl findings.json inputs.json processes.json truth.json "
+    "report.html agent.pyz".split()
+)
 RANK = re.compile(r"rank[_\-.]?(\d{1,7})(?=\D|$)|(?:trace|fr|flight|dump)\w*?_(\d{1,7})$", re.IGNORECASE)
 
 
@@ -151,18 +137,7 @@ def is_hidden(name: str) -> bool:
 
 def is_ours(name: str) -> bool:
     """What ncclkit writes into a case folder besides what a job left behind."""
-    return name in {
-        "case.json",
-        "facts.jsonl",
-        "events.parquet",
-        "measurements.jsonl",
-        "findings.json",
-        "inputs.json",
-        "processes.json",
-        "truth.json",
-        "report.html",
-        "agent.pyz",
-    } or name.endswith(".part")
+    return re.sub(r"-node\d+\b", "", name) in OURS or name.endswith(".part")
 
 
 def opened(path: str) -> BinaryIO:

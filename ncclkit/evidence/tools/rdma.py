@@ -30,17 +30,8 @@ Row = dict[str, Any]
 
 
 def _row(device: str, port: int) -> Row:
-    return {
-        "device": device,
-        "port": port,
-        "state": "",
-        "physical": "",
-        "rate": None,
-        "link_layer": "",
-        "numa": None,
-        "gids": [],
-        "counters": {},
-    }
+    said = {"state": "", "physical": "", "rate": None, "link_layer": "", "numa": None}
+    return {"device": device, "port": port, **said, "gids": [], "counters": {}}
 
 
 def _block(tool: str, device: str, port: int | None, lines: Sequence[str]) -> Document | None:

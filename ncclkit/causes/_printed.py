@@ -1,0 +1,61 @@
+"""Entries of the Flight Recorder that somebody printed in a log: what each rank had in flight, in its order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ncclkit.case import Case
+from ncclkit.model import Event
+
+
+def queues(case: Case) -> list[list[Event]]:
+    """The entries of one rank each that did not complete, in the order in which they were made.
+
+    A rank's entries stand together: a line that names another rank, or one in between, begins the next one's.
+    """
+    found: list[list[Event]] = []
+    owner, after = None, ("", 0)
+    for event in case.of("flight.entry"):
+        if (event.path, event.line) != after or event.rank not in (None, owner):
+            found.append([])
+            owner = event.rank
+        after = event.path, event.line + 1
+        if event.data["state"] != "completed":
+            found[-1].append(replace(event, rank=owner))
+    return [queue for queue in found if queue]
+
+
+def crossed(case: Case) -> list[Event]:
+    """The entries of two ranks that have work of the same two groups in flight, in opposite order."""
+    orders = [(list(dict.fromkeys(_name(event) for event in queue)), queue) for queue in queues(case)]
+    for names, queue in orders:
+        for other, theirs in orders:
+            if len(names) > 1 and other[:2] == names[1::-1]:
+                return [*queue[:2], *theirs[:2]]
+    return []
+
+
+def _name(event: Event) -> str:
+    """The kind of a group where it has a description: its members differ from rank to rank."""
+    return str(event.data["desc"] or event.data["group"])
+
+
+def facing(case: Case) -> list[Event]:
+    """The first calls in flight of two partners that both send to each other, or both wait for each other."""
+    heads = [queue[0] for queue in queues(case) if queue[0].data["op"] in ("send", "recv")]
+    for one in heads:
+        for two in heads:
+            meets = (one.rank, one.data["peer"]) == (two.data["peer"], two.rank)
+            if meets and None not in (one.rank, two.rank) and one.data["op"] == two.data["op"]:
+                return sorted((one, two), key=lambda event: event.rank or 0)
+    return []
+
+
+def unlike(case: Case, what: str) -> list[Event]:
+    """Entries of one group and number that differ between ranks in `what` (``op`` or ``sizes``)."""
+    calls: dict[tuple[str, int], list[Event]] = {}
+    for queue in queues(case):
+        for event in queue:
+            if event.data["seq"] is not None and event.data["peer"] is None and event.data[what]:
+                calls.setdefault((event.data["group"], event.data["seq"]), []).append(event)
+    return next((events for events in calls.values() if len({e.data[what] for e in events}) > 1), [])

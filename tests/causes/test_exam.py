@@ -1,0 +1,31 @@
+"""Logs by somebody who had not read the tool: what was once reached is not lost (tests/exam/README.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.diagnosis import Score, samples, score
+
+EXAM = Path(__file__).parents[1] / "exam"
+
+
+@pytest.fixture(scope="module", params=["setup", "program", "mixed"])
+def scores(request: pytest.FixtureRequest) -> list[Score]:
+    return [score(sample, sample.files) for sample in samples(EXAM / request.param)]
+
+
+def test_nothing_wrong_is_called_proven(scores: list[Score]) -> None:
+    assert [item.sample.name for item in scores if item.wrong_at_proven] == []
+
+
+def test_jobs_that_are_well_are_left_alone(scores: list[Score]) -> None:
+    well = [item for item in scores if item.sample.cause is None]
+    assert len(well) >= 6 and [item.sample.name for item in well if item.found] == []
+
+
+def test_the_right_cause_comes_first(scores: list[Score]) -> None:
+    enough = [item for item in scores if item.sample.group == "posted log suffices"]
+    wrong = [item.sample.name for item in enough if not item.right(1)]
+    assert len(wrong) <= len(enough) / 10, wrong

@@ -1,0 +1,97 @@
+"""What people and programs write between the lines of the libraries: trials, shares, phases, printed records."""
+
+from __future__ import annotations
+
+import pytest
+
+LINES = [
+    ("NCCL_P2P_DISABLE=1 did not help", "told.trial", [("NCCL_P2P_DISABLE", "1", False)]),
+    ("with NCCL_ALGO=Ring it works", "told.trial", [("NCCL_ALGO", "Ring", True)]),
+    (
+        "hangs with nccl 2.20.3, works with nccl 2.21.5",
+        "told.trial",
+        [("nccl", "2.20.3", False), ("nccl", "2.21.5", True)],
+    ),
+    ("0.4.1 OK, 0.5.0 not OK", "told.trial", [("", "0.4.1", True), ("", "0.5.0", False)]),
+    ("LD_PRELOAD=libnccl.so.2.21.5: an hour without a hang", "told.trial", [("nccl", "2.21.5", True)]),
+    ("it works 2.5x as fast, at 3.4 it/s", "told.trial", None),
+    ("node-1:7:9 [0] NCCL INFO NCCL_ALGO=Ring works 1.2", "told.trial", None),
+]
+PLAIN = [
+    ("[rank3]: steps per epoch: 98", "job.share", {"count": 98}),
+    ("[rank3]: len(val_loader)=12", "job.share", {"count": 12}),
+    ("[rank3]: early stopping at epoch 4", "job.alone", {}),
+    ("[rank3]: non-finite loss, skipping this batch", "job.alone", {}),
+    ("Map (num_proc=4):  10%|#   | 100/1000 [00:10<01:30, 10.0 examples/s]", "job.phase", {"what": "data"}),
+    ("Capturing CUDA graph shapes:  5%|", "job.phase", {"what": "compile"}),
+    (" > building shuffle index with split [0, 9) and [9, 9) ...", "job.phase", {"what": "data"}),
+    ("Skipping the first 400 batches", "job.phase", {"what": "skip"}),
+    ("=>> PBS: job killed: walltime 61 exceeded limit 60", "slurm.event", {"what": "time_limit"}),
+    ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", "slurm.event", {"what": "oom"}),
+    ("MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD", "elastic.exit", {"exitcode": 1}),
+    ("rank 2 ('1', 'tp') nccl:all_gather seq 7 sizes [[4]] started", "flight.entry", {"desc": "tp", "seq": 7}),
+    (
+        "{'profiling_name': 'nccl:recv 1<-0', 'p2p_seq_id': 3, 'state': 'scheduled'}",
+        "flight.entry",
+        {"peer": 0, "seq": 3},
+    ),
+    ("[rank1]: in_splits: [4, 2], out_splits: [3, 3]", "told.splits", {"inputs": [4, 2], "outputs": [3, 3]}),
+    ("Future for ProcessGroup abort timed out after 600000 ms", "c10d.monitor", {"what": "abort"}),
+]
+DULL = [
+    "steps per epoch: 98",
+    "early stopping patience: 5",
+    "nccl:all_reduce         0.00%       0.000us",
+    "workspace/2.4.1/works.py",
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "trials"), LINES, ids=[line[0] for line in LINES])
+def test_a_sentence_tells_what_was_tried_and_what_came_of_it(look, text, kind, trials):
+    told = [event.data["trials"] for event in look(text + "\n").events if event.kind == kind]
+    assert [[tuple(row.values()) for row in rows] for rows in told] == ([] if trials is None else [trials])
+
+
+@pytest.mark.parametrize(("text", "kind", "fields"), PLAIN, ids=[line[0][:40] for line in PLAIN])
+def test_a_line_becomes_its_event(only, text, kind, fields):
+    (event,) = only(kind, text + "\n")
+    assert {key: event.data[key] for key in fields} == fields
+
+
+@pytest.mark.parametrize("text", DULL)
+def test_what_no_rank_says_of_itself_is_no_event(look, text):
+    assert look(text + "\n").events == []
+
+
+def test_a_verdict_of_torchfrtrace_names_who_is_missing(only):
+    text = (
+        "Not all ranks joining collective, sequence number: 41\ninternal record id: 40\ngroup info: 7:tp\n"
+        "collective: nccl:all_reduce\nmissing ranks: {1, 3}\nexpected ranks: {0, 1, 2, 3}\ncollective state: started\n"
+    )
+    (event,) = only("flight.missing", text)
+    data = event.data
+    assert (data["seq"], data["group"], data["desc"], data["op"]) == (41, "7", "tp", "all_reduce")
+    assert (data["missing"], data["waiting"]) == ([1, 3], [0, 2])
+
+
+@pytest.mark.parametrize(
+    ("error", "field", "value"),
+    [
+        (
+            "COLLECTIVE_TYPE_MISMATCH, Expected collective type: 'a' does not match found collective type: 'b'",
+            "op",
+            "b",
+        ),
+        (
+            "SIZE_OR_SYNTAX_MISMATCH, Expected input sizes: '[[8]]' does not match found input sizes: '[[4]]'",
+            "sizes",
+            "[[4]]",
+        ),
+    ],
+)
+def test_a_verdict_of_torchfrtrace_names_the_odd_rank(only, error, field, value):
+    said = f"error msg: Culprit rank 2; Error type: {error}\n"
+    text = f"Collective sequence number: 4 has errors\nexpected ranks: {{0, 1, 2}}\n{said}"
+    (event,) = only("flight.mismatch", text)
+    assert event.data["field"] == field and event.data["odd"] == [{"value": value, "ranks": [2]}]
+    assert event.data["majority"]["ranks"] == [0, 1]
