@@ -20,6 +20,7 @@ from ncclkit import narrow
 from ncclkit.agent.together import ranks_of
 from ncclkit.bandwidth import chosen_gpus
 from ncclkit.case import Case
+from ncclkit.evidence.jobs.summary import MOST
 from ncclkit.model import Event
 from ncclkit.rungs import SLOW, SLOW_HERE, SLOW_HOST, Group, Pair
 from ncclkit.words import ranks as named
@@ -193,7 +194,7 @@ def ladder(case: Case) -> Ladder:
     nodes = hosts | {e.rank: str(e.data["hostid"]) for e in phases if e.data.get("hostid") and e.rank is not None}
     alone = {e.rank: float(e.data["copy"]) for e in case.of("ladder.rank") if e.rank is not None}
     planned = max((int(e.data["ranks"]) for e in phases if e.data.get("phase") == "plan"), default=0)
-    ranks = len(alone) or planned or len(hosts)
+    ranks = len(alone) or min(planned, MOST) or len(hosts)
     nccl = any(e.data.get("nccl") for e in phases)
     if nccl:  # which alone believes in pretended hosts
         hosts = nodes

@@ -44,7 +44,6 @@ class Reference:
 
 REFERENCES = (
     Reference("H200", 8, 480.0, "nvlink", "with NVLS", "ml-engineering"),
-    Reference("H200", 8, 363.0, "nvlink", "with NVLS off, at 1 GiB and more", "ncclkit, 2026-11"),
     Reference("H200", 8, 431.0, "nvlink", "as pass limit with NVLS", "Azure NHC"),
     Reference("H200", 4, 354.0, "nvlink", "at 1 GiB", "ncclkit, 2026-11"),
     Reference("H100", 8, 480.0, "nvlink", "with NVLS", "ml-engineering"),
