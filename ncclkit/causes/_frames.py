@@ -62,14 +62,16 @@ def place(frame: Frame | None) -> str:
 def in_collective(frames: Iterable[Frame]) -> bool:
     """True when a stack (innermost frame first) stands inside a collective or waits for the GPU to finish one.
 
-    What a model computes below DDP's ``forward`` is no collective, though DDP stands further out in the stack.
+    What a model computes below DDP's ``forward`` is no collective, though DDP stands further out in the stack; nor is
+    a ``wait`` written in Python for a lock file or a process.
     """
     for frame in list(frames)[:12]:
         if BETWEEN.search(str(frame.get("file", ""))):
             continue
-        if WAITS.search(str(frame.get("file", ""))) or frame.get("func") in WAITING_CALLS:
+        file, func = str(frame.get("file", "")), frame.get("func")
+        if WAITS.search(file) or (func in WAITING_CALLS and not (func == "wait" and file.endswith(".py"))):
             return True
-        if is_own(frame) or COMPUTES.search(str(frame.get("file", ""))):
+        if is_own(frame) or COMPUTES.search(file):
             return False
     return False
 

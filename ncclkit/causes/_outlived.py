@@ -18,6 +18,10 @@ MEETING = ("store.", "rendezvous.", "gloo.connect", "gloo.no_interface")
 """Kinds that speak of ranks that could not meet."""
 ERRORS = (*FATAL, *MEETING, "system.error", "cuda.", "gloo.", "c10d.", "nccl.warn", "nccl.trace", "ddp.")
 """Kinds of lines that a job that goes on has outlived; settings, and what the kernel saw of hardware, last."""
+UNCAUGHT = re.compile(r"(?:\[[\w.-]+\] ?){0,2}\[rank\d+\]:? *(?:Traceback|[\w.]+(?:Error|Exception)\b)")
+"""How torch marks the last words of a rank; what a program prints of an error that it got over has no such mark."""
+STEP, GROUP = "COMPLETED", "successfully finished"
+"""Words of Slurm, which speak for all ranks, and of torchrun, which speak for those of one host."""
 TEXT = re.compile(r"ddress already in use|(?:trying|failed|Unable) to connect|connect\(\) timed out|name resolution")
 """What exceptions say of the same."""
 
@@ -28,11 +32,11 @@ def outlived(finding: Finding, case: Case) -> Finding:
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of("run.end"):
         return finding
     fatal = [event for event in case.events if event.kind in FATAL]
-    done = _after(lines, case.of("job.done"))
-    went_on = done or (_after(lines, case.of("progress")) if finding.strength == "possible" and not fatal else [])
+    done = _after(case, lines, case.of("job.done"))
+    went_on = done or (_after(case, lines, case.of("progress")) if finding.strength == "possible" and not fatal else [])
     if went_on and not any(_later(event, went_on[-1]) for event in fatal):
         return clear(finding.cause, "The job went on after it.", pick(went_on, limit=1))
-    met = _after(lines, _meetings(case)) if all(map(_meeting, lines)) else []
+    met = _after(case, lines, _meetings(case)) if all(map(_meeting, lines)) else []
     if not met:
         return finding
     given_up = [event for event in lines if event.kind in FATAL] and any(_later(event, met[-1]) for event in fatal)
@@ -52,13 +56,29 @@ def _meetings(case: Case) -> list[Event]:
     """Lines that only ranks write that have met: communicators made, steps done, collectives begun."""
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     joined = [e for e in case.of("store.clients") if e.data.get("joined") == e.data.get("expected") is not None]
-    kinds = ("nccl.version", "nccl.connected", "nccl.op", "c10d.timeout", "c10d.status", "progress", "job.done")
-    return [*done, *joined, *(event for kind in kinds for event in case.of(kind))]
+    begun = [e for e in case.of("c10d.timeout") if e.data.get("seq") != 1]  # the first one begins without the others
+    kinds = ("nccl.version", "nccl.connected", "nccl.op", "c10d.status", "progress", "job.done")
+    return [*done, *joined, *begun, *(event for kind in kinds for event in case.of(kind))]
 
 
-def _after(lines: Iterable[Event], proofs: list[Event]) -> list[Event]:
-    """Those that come after all of the lines."""
-    return [proof for proof in proofs if all(_later(proof, line) for line in lines)]
+def _after(case: Case, lines: list[Event], proofs: Iterable[Event]) -> list[Event]:
+    """Those that come after all of the lines and prove that they did no harm."""
+    again = case.of("elastic.restart")
+    return [proof for proof in proofs if all(_later(proof, e) and _proves(proof, e, again) for e in lines)]
+
+
+def _proves(proof: Event, line: Event, again: list[Event]) -> bool:
+    """True where what comes later can only be if the line did no harm.
+
+    The end of one rank, or the steps that it does until it misses another, tell nothing of the other one.  A rank that
+    torch let say its last words is gone: only a launcher that started all of them again can have ended well.
+    """
+    if line.kind not in FATAL or (line.rank is not None and proof.rank == line.rank):
+        return True
+    if UNCAUGHT.match(line.text):
+        started = any(_later(proof, restart) and _later(restart, line) for restart in again)
+        return proof.kind == "job.done" and (STEP in proof.text or (GROUP in proof.text and started))
+    return None in (proof.rank, line.rank)
 
 
 def _later(one: Event, two: Event) -> bool:

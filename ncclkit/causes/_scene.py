@@ -23,7 +23,7 @@ MESSENGERS = re.compile(
 MESSAGES = re.compile(
     r"\bNCCL\b|\bnccl[A-Z]|c10d|gloo/|Gloo|CUDA|cuda|TCPStore|store->get|[Ss]ocket|monitoredBarrier|ProcessGroup|[Ww]atchdog"
     r"|Detected mismatch between collectives|Timed out waiting|env:// rendezvous|shared memory|DataLoader "
-    r"worker|Too many open files"
+    r"worker(?! process)|Too many open files"
     r"|Address already in use|No space left|Broken pipe|Connection (?:reset|refused|closed)|connect\(\) timed out"
     r"|Engine ?[cC]ore|Cannot allocate memory"
     r"|Expected to have finished reduction|verifies (?:model )?param|inconsistent .{0,12}params|undefined symbol"
@@ -179,8 +179,13 @@ def spans_hosts(case: Case) -> bool:
 
 
 def start_hangs(case: Case) -> list[Event]:
-    """The last lines of a log in which NCCL begins its start, never ends it, and nothing else is said."""
+    """The last lines of a log in which NCCL begins its start, never ends it, and nothing else is said.
+
+    A library that only names its NCCL has begun it too, where a person says that the job stands still.
+    """
     begun = [*case.of("nccl.network"), *(e for e in case.of("nccl.init") if e.data.get("phase") == "start")]
+    named, hang = case.of("nccl.version"), case.of("told.hang")
+    begun = begun or ([*named, *hang] if named and hang else [])
     quiet = {
         "nccl.version",
         "nccl.init",
@@ -203,6 +208,8 @@ def start_hangs(case: Case) -> list[Event]:
         "nccl.gdr",
         "nccl.fabric",
         "nccl.driver",
+        "told.hang",
+        "told.trial",
     }
     done = any(e.data.get("phase") == "done" for e in case.of("nccl.init"))
     other = any(e.kind not in quiet and e.data.get("family") != "no_ib_library" for e in case.events)

@@ -29,6 +29,7 @@ from typing import Any
 
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._scene import EARLY
 from ncclkit.causes._words import ask, env_of, family, matching, name_hosts, name_ranks, on, ours, pick, ranks_in
 from ncclkit.model import Advice, Experiment, Finding, Strength, found
 from ncclkit.words import start
@@ -96,6 +97,7 @@ def _first_packets(case: Case) -> Finding | None:
     """The first packets got no answer, before the job had done anything."""
     early = [e for e in family(case, "ib_completion") if e.data.get("status") in (12, 4)]
     later = [*case.of("progress"), *case.of("c10d.status"), *case.of("kernel.link"), *family(case, "ib_async")]
+    later += [e for e in case.of("c10d.timeout") if (e.data.get("seq") or 0) > EARLY]
     if not early or later:
         return None
     memory, gid = early[0].data["status"] == 4, env_of(case, "NCCL_IB_GID_INDEX")

@@ -43,6 +43,7 @@ def diagnose(case: Case) -> Finding:
     mixed = matching([*messages(case), *case.of("nccl.info")], "wrong type")
     off = [e for e in env_of(case, "NCCL_IB_DISABLE") if e.data.get("value") == "1"]
     wanted: list[Evidence] = [*env_of(case, "NCCL_IB_HCA"), *[f for f in case.facts_of("net.rdma") if f.value]]
+    wanted += [e for e in case.of("system.error") if e.data.get("what") == "no_verbs"]
     if (sockets or none) and other:
         say = (
             f"Some ranks use sockets and others {other[0].data.get('name')}: InfiniBand is missing on "

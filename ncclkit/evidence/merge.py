@@ -59,6 +59,8 @@ class Merger:
         events = self.floods()
         told = [event for event in events if event.kind == "python.exception" and event.data["frames"]]
         waits = [event for event in events if event.kind == "c10d.timeout"]
+        ignored = [event for event in events if event.kind == "python.ignored"]
+        events = [event for event in events if not _is_ignored(event, ignored)]
         return [event for event in events if not _is_told(event, told) and not _is_said(event, waits)]
 
 
@@ -129,15 +131,21 @@ def _shape(text: str) -> str:
     return NUMBERS.sub("#", text) if "." not in text else NUMBERS.sub(lambda match: match[1] or "#", text)
 
 
+def _is_ignored(event: Event, ignored: list[Event]) -> bool:
+    """True for an error in a destructor or a callback, after which Python went on."""
+    return event.kind == "python.exception" and any(_holds(one, event) and one.rank == event.rank for one in ignored)
+
+
 def _is_told(event: Event, told: list[Event]) -> bool:
     if event.kind != "python.exception" or event.data["frames"]:
         return False
-    return any(
-        trace.path == event.path
-        and trace.line < event.line <= trace.data["until"]
-        and trace.data["type"] == event.data["type"]
-        for trace in told
-    )
+    return any(_holds(trace, event) for trace in told)
+
+
+def _holds(above: Event, event: Event) -> bool:
+    """True where the event stands in the lines of the one above it, and is of its type."""
+    inside = above.path == event.path and above.line < event.line <= above.data["until"]
+    return inside and above.data["type"] == event.data["type"]
 
 
 def _is_said(event: Event, waits: list[Event]) -> bool:

@@ -169,7 +169,7 @@ def judge(folder: Path) -> Diagnosis:
         reading = evidence.read([folder])
     except NcclkitError:
         return Diagnosis()
-    case.events, case.inputs = list(reading.events), list(reading.inputs)
+    case.events, case.facts, case.inputs = list(reading.events), list(reading.facts), list(reading.inputs)
     return diagnose(case)
 
 

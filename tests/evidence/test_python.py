@@ -235,3 +235,22 @@ def test_a_libuv_that_was_not_built_in_is_no_consequence(only):
     text = "torch.distributed.DistStoreError: use_libuv was requested but PyTorch was built without libuv support"
     (event,) = only("python.exception", text)
     assert not event.data["victim"]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+def test_of_an_error_that_a_worker_passed_on_the_original_counts(only, prefix):
+    passed_on = "IndexError: Caught IndexError in DataLoader worker process 0."
+    lines = [*TRACE[:3], passed_on, f"Original {TRACE[0]}", *TRACE[4:]]
+    (event,) = only("python.exception", "\n".join(prefix + line for line in lines))
+    assert (event.data["message"], event.data["frames"][-1]["func"]) == ("list index out of range", "main")
+
+
+@pytest.mark.parametrize("shown", [TRACE, TRACE[-1:]], ids=["whole", "last line"])
+def test_an_error_that_python_ignores_is_no_exception(look, shown):
+    text = [
+        "[rank3]: Exception ignored in: <function Cache.__del__ at 0x7f01>",
+        *(f"[rank3]: {line}" for line in shown),
+    ]
+    text += ["[rank3]: saved", *(f"[rank2]: {line}" for line in TRACE)]
+    found = [(event.kind, event.rank) for event in look("\n".join(text)).events]
+    assert found == [("python.ignored", 3), ("python.exception", 2)]

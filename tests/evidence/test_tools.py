@@ -13,6 +13,10 @@ from tests.evidence import documents as docs
 MACHINES = Path(__file__).parents[1] / "machines"
 XML = (MACHINES / "h200-x8-slurm" / "commands" / "nvidia_smi_q_x.txt").read_text()
 TOPOLOGY = (MACHINES / "h200-x8-slurm" / "commands" / "nvidia_smi_topo_m.txt").read_text()
+FREE = (
+    "               total        used        free      shared  buff/cache   available\n"
+    "Mem:           65536       61000        2000           0        2536        3072\n"
+)
 GOOD = "RuntimeError: CUDA error: boom\n"
 ALL = {
     "nvidia-smi -q -x": (XML, {"gpu.count": 8, "gpu.driver": "580.159.04", "gpu.7.model": "NVIDIA H200"}),
@@ -25,6 +29,7 @@ ALL = {
     "/proc/self/limits": (docs.PROC, docs.LIMITS | {"limits.nofile.hard": 4096}),
     "df /dev/shm": (docs.DF, {"limits.shm.size": 64 << 20, "limits.shm.free": 63 << 20}),
     "df -k": (docs.DF_K, {"limits.shm.size": 65536 << 10, "limits.shm.free": 65536 << 10}),
+    "free": (FREE, {"memory.total": 64 << 20, "memory.available": 3 << 20}),
     "ibstat": (docs.IBSTAT, {"net.rdma": [docs.PORT | {"rate": 400.0}, docs.DOWN]}),
     "ibstatus": (docs.IBSTATUS, {"net.rdma": [docs.PORT | {"rate": 400.0}]}),
     "ibv_devinfo": (docs.DEVINFO, {"net.rdma": [docs.PORT | {"physical": "LinkUp", "link_layer": "Ethernet"}]}),

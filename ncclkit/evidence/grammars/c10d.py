@@ -113,7 +113,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "c10d.timeout",
         "Watchdog caught",
-        PG + r"Watchdog caught collective operation timeout:\s+WorkNCCL\((?P<work>.{0,400}?Timeout\(ms\)=\d+)\)"
+        PG + r"Watchdog caught collective operation timeout:\s+WorkNCCL\((?P<work>.{0,400}?Timeout\(ms\)=\d+\)"
+        r"|SeqNum=\d+, [^)\[]{0,300}(?=\[\.\.\.\]|…))"  # cut by who posted it
         r"(?:\s+ran\s+for\s+(?P<ran_ms>\d+))?",
         span=3,
         make=_timeout,

@@ -95,6 +95,11 @@ RULES: tuple[Rule, ...] = (
     rule("kernel.segfault", "libnccl-net", r"\[ {0,2}\d+\] (?P<library>\S*libnccl-net\S*?)\(", name=""),
     # mlx5_core 0000:17:00.0 ens1f0np0: Link down
     rule("kernel.link", ": Link ", r"mlx5_core \S+ (?P<device>[^\s:]+): Link (?P<state>\w+)", make=_state),
+    # mlx5_core 0000:17:00.0 mlx5_5: Port: 1 Link DOWN       mlx5_core 0000:17:00.0 mlx5_5: Port: 1 Link ACTIVE
+    *(
+        rule("kernel.link", anchor, r"mlx5_\w+ \S+ (?P<device>[^\s:]+): Port: \d+ Link (?P<state>\w+)", make=_state)
+        for anchor in (" Link DOWN", " Link ACTIVE")
+    ),
     # ixgbe 0000:17:00.0 ens1f0: NIC Link is Down       bnxt_en 0000:17:00.0 ens1: NIC Link is Up, 100000 Mbps
     rule(
         "kernel.link", "NIC Link is ", r"(?P<device>[\w.]{1,64}): (?:\S{1,64} )?NIC Link is (?P<state>\w+)", make=_state

@@ -16,6 +16,9 @@ LIMIT = 400
 """Longest traceback in lines."""
 
 HEADER = "Traceback (most recent call last)"
+ORIGINAL = f"Original {HEADER}"
+IGNORED = "Exception ignored in"
+"""How Python begins what it tells of an error in a destructor or a callback, after which it goes on."""
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<func>[^"]*?))?\s*$')
 # torch.distributed.DistBackendError: NCCL error in: …      KeyboardInterrupt
 # torch.multiprocessing.spawn.ProcessExitedException: process 3 …
@@ -35,8 +38,20 @@ def read(line: Line) -> Iterator[Event]:
     place = line.body.find(HEADER)
     if place >= 0:
         yield from _traceback(line, place)
+    elif IGNORED in line.body:
+        yield from _ignored(line)
     else:
         yield from _bare(line)
+
+
+def _ignored(line: Line) -> Iterator[Event]:
+    """The error that Python goes on after, with or without its traceback."""
+    for later in line.own(LIMIT):
+        body = later.body
+        if match := FINAL.match(body.strip()):
+            yield line.event("python.ignored", {"type": match["type"], "until": later.number})
+        if match or not (HEADER in body or body[:1] in (" ", "\t")):
+            return
 
 
 def _traceback(line: Line, place: int) -> Iterator[Event]:
@@ -75,8 +90,14 @@ class Region:
 
 def _region(bodies: Iterable[str]) -> Region | None:
     """Frames and last lines up to the end; None for what is torn, or goes on in another traceback."""
+    return _told(enumerate(bodies))
+
+
+def _told(numbered: Iterator[tuple[int, str]]) -> Region | None:
     region = Region([], [])
-    for number, body in enumerate(bodies):
+    for number, body in numbered:
+        if region.finals and body.startswith(ORIGINAL):
+            return _told(numbered) or region  # what a worker raised, and its parent only passed on
         if match := FRAME.match(body):
             region.frames.append(frame(match["file"], match["line"], match["func"] or "?"))
         elif HEADER in body and not region.finals:

@@ -210,6 +210,8 @@ RULES: tuple[Rule, ...] = (
     # 127.0.1.1       box-b
     rule("system.error", "getent hosts", "getent hosts", make=_loops),
     rule("system.error", "/etc/hosts", r"(?:cat|less|more|grep\b.*) /etc/hosts", make=_loops),
+    # ls: cannot access '/dev/infiniband': No such file or directory
+    text("no_verbs", "/dev/infiniband", "(?:cannot access|stat|open).{0,6}/dev/infiniband.{0,20}No such file"),
     # nv-fabricmanager: fabric manager NVIDIA GPU driver interface version … don't match with driver version …
     # nvidia-fabricmanager.service: Failed with result 'exit-code'.
     text("fabric", "abric manager NVIDIA", r"[Ff]abric manager NVIDIA .{0,120}don't match"),
@@ -226,6 +228,7 @@ RULES: tuple[Rule, ...] = (
     # Training completed. Exiting with code 0     `Trainer.fit` stopped: `max_epochs=3` reached.    training finished
     # Finished training        Total training time 11:20:41       {'train_runtime': 812.1, …
     # [default] worker group successfully finished.
+    # 4711.0 COMPLETED 0:0 (sacct of a step: the batch script around one that failed can end well)
     *(
         rule("job.done", anchor, rf"(?P<message>{pattern}.*)")
         for anchor, pattern in (
@@ -238,6 +241,7 @@ RULES: tuple[Rule, ...] = (
             ("successfully finished", "worker group successfully finished"),
             ("with code 0", r"[Ee]xit(?:ed|ing)? with code 0\b"),
             ("xit code 0", r"[Ee]xit code 0\b"),
+            (" COMPLETED ", r"\b\d{1,12}(?:_\d{1,9})?\.\d{1,6} .{0,200}COMPLETED .{0,80}?\b0:0\b"),
         )
     ),
 )

@@ -61,7 +61,21 @@ TRIED = (
 )
 """Words of people; no library prints them often."""
 
+PLACE = r"(?:at|in|on|during|after) (?:the )?(?:start|init|load|launch|warm|first)\w*"
+"""Where a job stands still that has not done anything yet."""
+
+
+def _hang(match: re.Match[str], data: Data, line: Line) -> Data | None:
+    """Prose only: no library begins a sentence so, and what NCCL says is no opinion."""
+    return None if len(line.body) > 600 or "NCCL" in line.body or "::" in line.body else data
+
+
 RULES: tuple[Rule, ...] = (
+    # [stuck here, 20 min]      it hangs in the first all_reduce      stuck at startup, no error
+    *(
+        rule("told.hang", word, rf"^(?P<message>.*\b{word.strip()} (?:here|{PLACE})\b.*)", make=_hang)
+        for word in ("stuck ", " hangs ")
+    ),
     # NCCL_P2P_DISABLE=1 did not help      it works with nccl 2.19.3, and hangs with 2.18.1     0.9.5 OK, 0.10.0 not OK
     # NCCL_IB_DISABLE=1 is a workaround      NCCL_ALGO=Ring doesn't help      NCCL_ALGO=Ring does not work
     # NCCL_ALGO=Ring helps      NCCL_ALGO=Ring solved it      NCCL_ALGO=Ring solves it      NCCL_ALGO=Ring has no effect

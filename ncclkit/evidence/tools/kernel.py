@@ -1,4 +1,4 @@
-"""What the kernel allows a process: ``ulimit -a`` of bash, dash and zsh, ``/proc/<pid>/limits``, ``df /dev/shm``."""
+"""What the kernel allows a process: ``ulimit -a`` of all shells, ``/proc/<pid>/limits``, ``df /dev/shm``; ``free``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ UNITS = {
     "limits.stack": "bytes",
     "limits.shm.size": "bytes",
     "limits.shm.free": "bytes",
+    "memory.total": "bytes",
+    "memory.available": "bytes",
 }
 SHELL = (
     ("limits.nofile.soft", r"(?:open files|-n: file descriptors|nofiles)\b"),
@@ -80,6 +82,20 @@ def _shm(lines: Sequence[str], at: int) -> Document | None:
     return told("df /dev/shm", {"limits.shm.size": size, "limits.shm.free": free}, UNITS)
 
 
+def _free(lines: Sequence[str], at: int) -> Document | None:
+    """The row of memory; without a letter the unit is that of the option in the lines above, KiB by default."""
+    title = next((line for line in lines[max(0, at - 1) : at] if line.split()[-1:] == ["available"]), "")
+    cells = re.findall(CELL, lines[at].replace("i ", " ") + " ")
+    if not title or len(cells) != len(title.split()):
+        return None
+    asked = re.search(r"\bfree +(?:-\w+ +)*?-\w*([bkmg])\b", " ".join(lines[max(0, at - 3) : at]))
+    unit = SIZES[asked[1].upper()] if asked else SIZES[""]
+    total, left = (
+        round(float(amount) * (SIZES[letter] if letter else unit)) for amount, letter in (cells[0], cells[-1])
+    )
+    return told("free", {"memory.total": total, "memory.available": left}, UNITS)
+
+
 CELL = r"(\d{1,15}(?:\.\d+)?)([BKMGT]?)(?:i?B)?(?=\s)"
 SHM = re.compile(r"^\S+((?:\s+\d{1,15}(?:\.\d+)?[BKMGT]?){3}\s)\s*\d+% /dev/shm\s*$")
 
@@ -90,4 +106,6 @@ TOOLS = (
     Tool((b"Max stack size",), re.compile(r"^Max stack size "), _proc),
     # shm              64M     0   64M   0% /dev/shm
     Tool((b"% /dev/shm",), SHM, _shm),
+    # Mem:             503         497           2           0           3           1
+    Tool((b"Mem: ",), re.compile(r"^Mem: +\d"), _free),
 )
