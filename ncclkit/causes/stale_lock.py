@@ -123,6 +123,7 @@ def _advice(path: str) -> tuple[Advice, ...]:
         Advice(
             "Until then let the job compile into a folder of its own.",
             env={"TORCH_EXTENSIONS_DIR": FRESH},
+            command=f"mkdir -m 700 {FRESH}   # yours alone: what is compiled there is loaded into the job",
             why="A new folder holds no lock, and each node has its own.",
             check="The folder fills, and the job starts.",
             risk="Every extension is compiled once more, which takes minutes.",
