@@ -16,20 +16,41 @@ PING = 8
 """Bytes of one ping; its answer holds two clock readings of this size."""
 
 
+TRIES = 16
+"""How often the kernel is asked for a TCP port whose number is also free for UDP: it does not look at that."""
+
+
+def _pair(port):
+    """A TCP socket that listens and a UDP socket, on the same port of all addresses."""
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    stream = socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=256)
+    datagram = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        if dual:
+            datagram.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        datagram.bind(("", stream.getsockname()[1]))
+    except OSError:
+        stream.close()
+        datagram.close()
+        raise
+    return stream, datagram
+
+
 class Listener:
     """A TCP port, and the UDP port of the same number, on all addresses of this host."""
 
     def __init__(self, name, token, port=0):
         """name: what this host calls itself; port: 0 lets the kernel choose.  Raises OSError where it is taken."""
         self.name, self.token = name, token
-        dual = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual else socket.AF_INET
-        self.stream = socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=256)
+        for left in reversed(range(1 if port else TRIES)):
+            try:
+                self.stream, self.datagram = _pair(port)
+                break
+            except OSError:
+                if not left:
+                    raise
         self.port = self.stream.getsockname()[1]
-        self.datagram = socket.socket(family, socket.SOCK_DGRAM)
-        if dual:
-            self.datagram.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        self.datagram.bind(("", self.port))
         for work in (self._accept, self._datagrams):
             threading.Thread(target=work, daemon=True).start()
 
