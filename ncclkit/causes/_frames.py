@@ -37,7 +37,7 @@ BETWEEN = re.compile(r"/multiprocessing/|/concurrent/|/(?:threading|subprocess|s
 WORKERS = {"_try_get_data", "_get_data"}
 """Functions of torch's DataLoader in which a rank waits for its workers."""
 
-FRAMEWORKS = ("lightning", "accelerate", "transformers", "llamafactory", "deepspeed", "megatron")
+FRAMEWORKS = ("recbole", "wenet", "lightning", "accelerate", "transformers", "llamafactory", "deepspeed", "megatron")
 """Packages that take the settings of a job in their own words; one that uses another stands before it."""
 
 

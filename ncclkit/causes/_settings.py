@@ -7,6 +7,9 @@ from ncclkit.causes._frames import Frame, framework, is_own, place
 from ncclkit.model import Advice
 
 TIMEOUTS = {
+    "recbole": "# in recbole/config/configurator.py (_init_device), as RecBole passes none\n"
+    "torch.distributed.init_process_group(..., timeout=timedelta(seconds={0}))",
+    "wenet": "torchrun ... wenet/bin/train.py --timeout {0}",
     "lightning": "Trainer(strategy=DDPStrategy(timeout=timedelta(seconds={0})))  # FSDPStrategy takes timeout= as well",
     "accelerate": "Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds={0}))])",
     "transformers": "TrainingArguments(..., ddp_timeout={0})",
@@ -17,6 +20,8 @@ TIMEOUTS = {
 }
 """Where each framework takes the time limit of a collective, {0} in seconds, {1} in minutes; "" is plain PyTorch."""
 BATCHES = {
+    "recbole": "train_batch_size: <half>  # RecBole does not accumulate gradients: lower learning_rate with it",
+    "wenet": "accum_grad: <twice>\ndataset_conf: {batch_conf: {batch_size: <half>}}",
     "lightning": "Trainer(accumulate_grad_batches=2)  # with half the batch_size in the DataLoader",
     "accelerate": "Accelerator(gradient_accumulation_steps=2)  # with half the batch_size in the DataLoader",
     "transformers": "TrainingArguments(per_device_train_batch_size=<half>, gradient_accumulation_steps=<twice>)",

@@ -218,7 +218,7 @@ def _tell(defect: Defect, lines: list[Event], versions: list[Event], affected: l
 
 
 def experiment(case: Case) -> Experiment:
-    """The same program without NCCL, then the same NCCL without the program."""
+    """The same program without NCCL, the same NCCL without the program, then with its simplest way of working."""
     gloo = over_gloo(
         case,
         "Does the same job work over gloo, that is, without NCCL and GPUs?",
@@ -230,4 +230,14 @@ def experiment(case: Case) -> Experiment:
         {"framework_bug": "it works: the framework is at fault", "rank_exception": "it works: the program is at fault"},
         {ID: "it fails in the same way", "p2p_broken": "it fails in the same way, unless NCCL_P2P_DISABLE=1"},
     )
-    return unasked(case, *gloo, plain)
+    simple = Experiment(
+        "Does the same job get through with NCCL's simplest protocol and algorithm?",
+        {"env": {"NCCL_PROTO": "Simple", "NCCL_ALGO": "Ring"}},
+        {
+            ID: "it does: the fault lies in another protocol or algorithm, or in the choice between them",
+            "framework_bug": "it fails as before: the framework does not care how NCCL sends",
+            "rank_exception": "it fails as before: the program raises again",
+        },
+        {ID: "works", "framework_bug": "same", "rank_exception": "same"},
+    )
+    return unasked(case, *gloo, plain, *([simple] if gloo else []))  # a job without NCCL has no protocol of it

@@ -25,6 +25,7 @@ Read more
 
 from __future__ import annotations
 
+import re
 from ncclkit.case import Case
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._frames import own_frame, place, stacks
@@ -81,7 +82,7 @@ def diagnose(case: Case) -> Finding:
 
 def _tell(case: Case, scene: Scene, errors: list[Event]) -> Finding:
     first = errors[0]
-    message = " ".join(str(first.data.get("message", "")).split())[:160]
+    message = re.split(r"\.\s+(?=[A-Z])", " ".join(str(first.data.get("message", "")).split()))[0][:160].rstrip(" .")
     where = place(own_frame(first.data.get("frames") or (), innermost_first=False))
     kind = str(first.data.get("type", "an error")).rpartition(".")[2]
     ranks = tuple(sorted(rank for rank in scene.raised if rank >= 0 and _same(scene.raised[rank], first)))

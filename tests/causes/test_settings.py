@@ -39,6 +39,8 @@ def test_every_framework_takes_both_settings() -> None:
         ("lightning", 600_000, "DDPStrategy(timeout=timedelta(seconds=2400))"),
         ("transformers", 1_800_000, "ddp_timeout=7200"),
         ("megatron", 10_000, "--distributed-timeout-minutes 1"),
+        ("wenet", 30_000, "train.py --timeout 120"),
+        ("recbole", 600_000, "timeout=timedelta(seconds=2400)"),
     ],
 )
 def test_a_limit_is_raised_from_what_it_is(package: str, limit: int | None, line: str) -> None:
