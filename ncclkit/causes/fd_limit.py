@@ -49,8 +49,6 @@ explains = (
 )
 LOW = 1024
 """The soft limit that most systems give a shell."""
-THREADS = 128
-"""Threads of one rank: OpenMP, CUDA, NCCL, autograd, and the workers of its data loader with theirs."""
 FEWEST = {"NCCL_MAX_NCHANNELS": "2", "NCCL_NSOCKS_PERTHREAD": "1", "NCCL_SOCKET_NTHREADS": "1"}
 FRAGMENTS = (
     "Too many open files",
@@ -122,7 +120,7 @@ def _look(host: Host) -> Iterator[Risk]:
     yield from _files(host)
     for name in ("limits.cgroup.pids", "limits.nproc"):
         limit = host.number(name)
-        if limit is not None and 0 <= limit < THREADS * host.gpu_count:
+        if limit is not None and 0 <= limit < planner.threads(host.gpu_count).value:
             say = (
                 f"at most {limit:g} processes and threads may run ({name}); {host.gpu_count} ranks with their threads "
             )

@@ -122,6 +122,10 @@ NO_DIGIT = re.compile(r"\{\d*,?\d*\}|0x|0-9")
 """Digits of a pattern that stand for no certain digit of a text: counts, ``0x`` before hexadecimal numbers, ranges."""
 
 
+NAMED = re.compile(r"\b[Rr]ank[ =:#]{0,2}(\d{1,7})\b")
+"""The rank that a line names in its own words: ``rank 3``, ``Rank=3``, ``rank #3``."""
+
+
 def whole(text: str | None) -> int | None:
     """The integer in a text; None for none and for numbers that cannot be meant (more than 18 digits)."""
     return int(text) if text and len(text) < 19 and re.fullmatch(r"-?\d+", text, re.ASCII) else None

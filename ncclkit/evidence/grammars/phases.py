@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, whole
-
-RANK = re.compile(r"\b[Rr]ank[ =:#]{0,2}(\d{1,7})\b")
+from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, rule, whole
 
 
 def _of_rank(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """Only what a rank says of itself."""
-    named = RANK.search(line.text)
+    named = NAMED.search(line.text)
     own = line.rank if line.rank is not None else whole(named[1]) if named else None
     return None if own is None else data | {"_rank": own}
 

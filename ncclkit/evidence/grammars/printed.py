@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, whole
+from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, rule, whole
 
 FIELDS = 24
 """Lines of a verdict before its stack trace ends."""
@@ -16,7 +16,6 @@ STATE = re.compile(r"\b(scheduled|started|completed|timed_out)\b")
 GROUP = re.compile(r"[(\[] ?[\"']([^\"']{0,100})[\"'], ?[\"']([^\"']{0,100})[\"'] ?[)\]]")
 SEQ = re.compile(r"\b(?:collective_seq_id|p2p_seq_id|seq(?:uence)?(?:[_ ](?:id|number))?)[\"']?[ :=]{1,3}(\d{1,18})")
 SIZES = re.compile(r"sizes?[\"']?[ :=]{1,3}(\[\[[\d, \[\]]{0,400}\]\])")
-RANK = re.compile(r"\b[Rr]ank[ =:]{0,2}(\d{1,7})\b")
 
 
 def _verdict(line: Line) -> tuple[dict[str, str], Data]:
@@ -68,7 +67,7 @@ def _entry(match: re.Match[str], data: Data, line: Line) -> Data | None:
     state, call = STATE.search(line.text), OP.search(line.text)
     if state is None or call is None:
         return None
-    group, seq, sizes, rank = (pattern.search(line.text) for pattern in (GROUP, SEQ, SIZES, RANK))
+    group, seq, sizes, rank = (pattern.search(line.text) for pattern in (GROUP, SEQ, SIZES, NAMED))
     own = whole(rank[1]) if rank else line.rank
     return {
         "group": group[1] if group else "",
@@ -83,7 +82,7 @@ def _entry(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 def _splits(match: re.Match[str], data: Data, line: Line) -> Data:
-    rank = RANK.search(line.text)
+    rank = NAMED.search(line.text)
     lists = {name: [int(number) for number in re.findall(r"\d{1,18}", data[name])] for name in ("inputs", "outputs")}
     return lists | {"_rank": whole(rank[1]) if rank and line.rank is None else None}
 
