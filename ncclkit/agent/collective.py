@@ -3,23 +3,24 @@
 Method: warm-up calls, then `repeats` batches of back-to-back calls; a batch is
 timed with device events (NCCL) or the clock (gloo); the figure of a size is the
 median over the batches, averaged over the ranks, as nccl-tests does with -a 1.
+Batches follow each other without a pause, and one before them does not count: in it the ranks that leave the barrier
+early wait for those that Python lets go some ten microseconds later.
 Single calls are timed in a short phase of their own, each between two events or looks at the clock, which would
 spoil the batches: their p99 is what a step meets now and then.
 Every size is first checked with values that differ by rank and by position.
 """
 
 import argparse
+import contextlib
 import os
 import statistics
 import time
 
 from . import blackbox, breaks, ladder, operations, together, wire
 
-WARMUP = 3
-BATCH_SECONDS = 0.02
-"""A batch repeats short calls for about this long, so that the clock's own error does not count."""
-BURST = 20
-"""Calls between two fills: sums of repeated calls grow by the number of ranks each time, and must stay finite."""
+WARMUP = 2
+BATCH_SECONDS, MOST = 0.02, 20
+"""A batch repeats short calls for about this long, so that the clock's own error does not count; and how often."""
 SINGLES, LEAST, SINGLE_SECONDS = 200, 10, 0.2
 """Single calls that are timed at most and at least, and about how long that takes."""
 SMALL, CAPTURED = 1 << 20, 20
@@ -38,7 +39,6 @@ def _options(argv):
     parser.add_argument("--ops", type=lambda text: text.split(","), default=["all_reduce"])
     parser.add_argument("--dtype", choices=sorted(operations.DTYPES), default="float32")
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], required=True)
-    parser.add_argument("--split", type=int, default=1, help="the ranks of this host pretend to be on so many hosts")
     parser.add_argument("--ladder", action="store_true", help="first each rank alone, every pair, each node …")
     parser.add_argument("--groups", type=_groups, default=[], help="instead, each of these alone: 0,1/2-5")
     parser.add_argument("--repeats", type=int, default=10)
@@ -50,8 +50,6 @@ def _groups(text):
 
 
 def _run(options, rank):
-    hostid = _pretend(options.split)  # NCCL reads it when it starts
-
     import torch
 
     work = [(op, size) for op in options.ops for size in options.sizes]
@@ -60,14 +58,16 @@ def _run(options, rank):
     if options.groups:
         return together.apart(torch, job, options.groups, min(max(options.sizes), together.LARGEST))
     job.begin()
-    wire.send("phase", phase="init", rank=rank, nccl=_nccl_version(torch, options.backend), hostid=hostid)
+    nccl, hostid = _nccl_version(torch, options.backend), os.environ.get("NCCL_HOSTID", "")
+    wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=hostid)
     if options.ladder and job.dist.get_world_size() > 1:
         ladder.climb(torch, job, max(options.sizes), options.split)
     for step, (op, size) in enumerate(work[: job.steps]):
         operation = operations.Operation(torch, job.dist, job.device, op, options.dtype, size)
         wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
         job.at(step)
-        measured = measure(torch, operation, options.repeats)
+        with _stream(torch, job.device):
+            measured = measure(torch, operation, options.repeats)
         if rank == 0:
             what = {"op": op, "bytes": operation.bytes, "dtype": options.dtype, "ranks": operation.ranks}
             wire.send("measure", backend=options.backend, **what, **measured)
@@ -75,12 +75,9 @@ def _run(options, rank):
     job.dist.destroy_process_group()
 
 
-def _pretend(split):
-    """Make NCCL believe that this rank is on another host than most of this one; returns that host's name."""
-    local, here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if split > 1:
-        os.environ["NCCL_HOSTID"] = "pretended-%d" % (local * split // here)
-    return os.environ.get("NCCL_HOSTID", "")
+def _stream(torch, device):
+    """A stream for what is timed: the default one waits for all others, which takes 5 us more for each small call."""
+    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def _gpu(torch, device):
@@ -100,16 +97,19 @@ def measure(torch, operation, repeats):
     """
     dist, device = operation.dist, operation.given.device
     wrong = operation.check()
-    for _ in range(WARMUP):
-        operation.fill()
-        (once,) = _laps(torch, operation, operation.call, 1)
-    calls = _within(torch, operation, BATCH_SECONDS, once, 1, BURST)
-    times = [_fresh(torch, operation, operation.call, calls)[0] / calls for _ in range(repeats)]
-    replayed = _replayed(torch, operation, repeats) if device.type == "cuda" and operation.bytes <= SMALL else 0.0
+    operation.clear()
+
+    def timed(call, laps, calls=1):
+        return [lap / calls for lap in _laps(torch, operation, call, calls, laps)]
+
+    once = min(timed(operation.call, WARMUP))
+    calls = _within(torch, operation, BATCH_SECONDS, once, 1, MOST)
+    times = timed(operation.call, repeats, calls)
     singles = _within(torch, operation, SINGLE_SECONDS, statistics.median(times), LEAST, SINGLES)
-    # the first call of a burst waits for ranks that leave the barrier late
-    bursts = [_fresh(torch, operation, operation.call, 1, count + 1)[1:] for count in _bursts(singles)]
-    figures = [*_summary(times), _share(sum(bursts, []), 0.99), replayed, float(wrong)]
+    p99 = _share(timed(operation.call, singles), 0.99)
+    small = device.type == "cuda" and operation.bytes <= SMALL
+    replayed = statistics.median(timed(_captured(torch, operation), repeats)) / CAPTURED if small else 0.0
+    figures = [*_summary(times), p99, replayed, float(wrong)]
     own = torch.tensor(figures, dtype=torch.float64, device=device)
     dist.all_reduce(own)
     median, spread, p99, replayed, wrong = own.tolist()
@@ -133,34 +133,23 @@ def _within(torch, operation, seconds, once, least, most):
     return int(min(most, max(least, seconds / max(slowest.item(), 1e-6))))
 
 
-def _replayed(torch, operation, repeats):
-    """Seconds of one call inside a replayed CUDA graph: what NCCL takes without Python and the launch of each call."""
+def _captured(torch, operation):
+    """Some calls as a CUDA graph, whose replay takes what NCCL takes, without Python and the launch of each call."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(CAPTURED):
             operation.call()
-    times = [_fresh(torch, operation, graph.replay, 1)[0] / CAPTURED for _ in range(repeats)]
-    return statistics.median(times)
+    return graph.replay
 
 
-def _bursts(count):
-    """20, 20, 7 for 47: how many calls are made between two fills."""
-    return [BURST] * (count // BURST) + ([count % BURST] if count % BURST else [])
-
-
-def _fresh(torch, operation, call, calls, laps=1):
-    operation.fill()
-    return _laps(torch, operation, call, calls, laps)
-
-
-def _laps(torch, operation, call, calls, laps=1):
-    """Seconds of each of `laps` laps on this rank, with no pause between them; a lap is `calls` back-to-back calls."""
+def _laps(torch, operation, call, calls, laps):
+    """Seconds of each of `laps` laps on this rank after a first one that does not count; a lap is `calls` calls."""
     device = operation.given.device
     operation.dist.barrier(**({"device_ids": [device.index]} if device.type == "cuda" else {}))
     if device.type == "cuda":
         torch.cuda.synchronize()
-    marks = [_mark(torch, device)]
-    for _ in range(laps):
+    marks = []
+    for _ in range(laps + 1):
         for _ in range(calls):
             call()
         marks.append(_mark(torch, device))

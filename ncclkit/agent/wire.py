@@ -4,6 +4,7 @@ Every line starts with ``{"ncclkit":`` and is written with one `os.write`, so
 it can share a pipe with other programs.  Standard library only, Python >= 3.9.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -39,7 +40,8 @@ def send(kind, **fields):
         while line:
             line = line[os.write(_out, line) :]
     except OSError as error:
-        sys.stderr.write("ncclkit: a record of kind %s was not delivered: %s\n" % (kind, error))
+        with contextlib.suppress(OSError):  # often the same broken pipe, and whoever sends has others to look after
+            sys.stderr.write("ncclkit: a record of kind %s was not delivered: %s\n" % (kind, error))
         return False
     return True
 
