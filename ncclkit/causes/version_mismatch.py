@@ -24,24 +24,14 @@ Read more
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from ncclkit.case import Case
 from ncclkit.causes._hosts import enterable
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._words import (
-    ask,
-    failed,
-    family,
-    in_order,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    pick,
-    ranks_in,
-    unlike,
-)
+from ncclkit.causes._words import ask, failed, in_order, matching, messages, name_hosts, name_ranks
+from ncclkit.causes._words import pick, ranks_in, unlike
 from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "version_mismatch"
@@ -64,6 +54,8 @@ UNFIT = re.compile(
     r"|compiled with different CUDA (?:major )?versions"
 )
 """What the dynamic loader, Ray and torchvision say of libraries and interpreters that do not fit together."""
+BROUGHT = re.compile(r"rank (\d{1,6}) version (\d{5,6})(?!\d)")
+"""In NCCL's warning, of two ranks."""
 WHEEL = "-packages/nvidia/nccl/"
 """Part of the path of the NCCL that torch's wheel depends on."""
 
@@ -73,36 +65,49 @@ def diagnose(case: Case) -> Finding:
     went_well: list[Evidence] = [*case.of("nccl.version")]
     went_well += [e for e in case.of("c10d.error") if e.data.get("nccl_version")]
     missing = "the line 'NCCL version …' of every node (NCCL_DEBUG=VERSION)"
-    witness = ask(case, _said, _seen, _loaded, _apart, _garbled, CHECK.risk)
+    witness = ask(case, _said, _unfit, _seen, _loaded, _apart, _garbled, CHECK.risk)
     return witness or CHECK.otherwise(case, went_well, "One NCCL version is seen.", missing)
 
 
 def _said(case: Case) -> Finding | None:
-    """NCCL's own check, or the dynamic loader."""
-    lines = family(case, "version") + matching(messages(case), "Mismatched NCCL version", "undefined symbol")
+    """NCCL's own check, which says what two ranks brought; the few stand first."""
+    lines = matching(messages(case), "Mismatched NCCL version", "NCCL version mismatch")
+    brought = {int(rank): _version(int(code)) for event in lines for rank, code in BROUGHT.findall(event.text)}
+    if not lines:
+        return None
+    having = sorted((count, version) for version, count in Counter(brought.values()).items())
+    say, odd = "NCCL reports that the ranks run different NCCL versions.", set(ranks_in(lines))
+    if len(having) > 1:
+        apart = [f"{v} on {name_ranks(rank for rank in sorted(brought) if brought[rank] == v)}" for _, v in having]
+        say = f"The ranks loaded different releases of NCCL, which refuses that: {', '.join(apart)}."
+        (fewest, _), (most, usual) = having[0], having[-1]
+        odd = {rank for rank in brought if fewest == most or brought[rank] != usual}
+    own = [event for event in lines if event.rank in odd]
+    why, hosts = pick(own[:2], lines), name_hosts(own or lines)
+    return found(ID, "proven", say, why, ranks=tuple(sorted(odd)), hosts=hosts, advice=_advice())
+
+
+def _version(code: int) -> str:
+    """``2.28.9`` of 22809, as nccl.h writes it since 2.9."""
+    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
+
+
+def _unfit(case: Case) -> Finding | None:
+    """What the dynamic loader could not put together."""
+    lines = matching(messages(case), "undefined symbol")
     lines += [e for e in messages(case) if e not in lines and UNFIT.search(e.text) and e.kind != "nccl.warn"]
     if not lines:
         return None
     name = next((m[1] for e in lines if (m := re.search(r"undefined symbol: ?(\w+)", e.text))), "")
     clash = name.startswith(("nccl", "pnccl"))
-    say = "NCCL reports that the ranks run different NCCL versions."
-    if not name and not matching(lines, "Mismatched NCCL", "NCCL version mismatch"):
-        loader = "The process found a library missing, or of a version that does not fit the program"
-        say = f"{loader}: {_words(lines[0])}."
-        return found(ID, "likely", say, pick(lines), ranks=ranks_in(lines), hosts=name_hosts(lines), advice=_advice())
+    loader = "The process found a library missing, or of a version that does not fit the program"
+    say = f"{loader}: {_words(lines[0])}."
     if name:
         say = f"The process loaded a library that lacks {name}: two versions that do not fit together."
     if clash:
         say = f"The process loaded a libnccl that lacks {name}, older than the one torch was built for."
-    return found(
-        ID,
-        "proven" if clash or not name else "likely",
-        say,
-        pick(lines),
-        ranks=ranks_in(lines),
-        hosts=name_hosts(lines),
-        advice=_advice(),
-    )
+    strength: Strength = "proven" if clash else "likely"
+    return found(ID, strength, say, pick(lines), ranks=ranks_in(lines), hosts=name_hosts(lines), advice=_advice())
 
 
 def _words(event: Event) -> str:

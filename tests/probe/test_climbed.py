@@ -1,4 +1,4 @@
-"""Ladders that broke off on real gloo ranks (tests/record/ladder.py): read again today, they name whom they named."""
+"""Ladders that real ranks climbed or broke off (tests/record/ladder.py): read today, they name whom they named then."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ ALONE = "the other 3 work without it"
 SAYS = {
     "well": ("Every pair of the 4 ranks works", "", ()),
     "well_hosts": ("Every pair of the 4 ranks works", "", ()),
+    "nccl_well": ("Every pair of the 4 ranks works", "", ()),
+    "nccl_hosts": ("Every pair of the 4 ranks works", "", ()),
     "stuck": ("Rank 1 fails in company, already with ranks 2 and 3, and is well alone; " + ALONE, "", (1,)),
     "slow": (
         "Rank 1 is slow in company, already with ranks 2 and 3, and is well alone; " + ALONE,
         "slow_transport",
         (1,),
     ),
-    "cut": ("Node-2 (rank 1) and node-3 (rank 2) fail with each other, and each is well", "network_loss", (1, 2)),
-    "lossy": ("Node-1 (ranks 0 and 1) and node-2 (ranks 2 and 3) fail with each", "network_loss", (0, 1, 2, 3)),
-    "slow_host": ("Node-4 (rank 3) is slow with most others", "network_loss", (3,)),
+    "cut": ("node-2 (rank 1) and node-3 (rank 2) fail with each other, and each is well", "network_loss", (1, 2)),
+    "lossy": ("node-1 (ranks 0 and 1) and node-2 (ranks 2 and 3) fail with each", "network_loss", (0, 1, 2, 3)),
+    "slow_host": ("node-4 (rank 3) is slow with most others", "network_loss", (3,)),
     "thin": ("The pair of node-2 (rank 1) and node-3 (rank 2) reaches 0.00", "network_loss", (1, 2)),
 }
 """Recording → how its verdict begins, the cause that it leads to, and the ranks that are named."""

@@ -1,13 +1,16 @@
-"""Record how broken ladders are narrowed down on real gloo ranks: on this host, and on hosts that it pretends to be.
+"""Record how broken ladders are narrowed down on real ranks: on this host, and on hosts that it pretends to be.
 
-python tests/record/ladder.py [NAME …]
+python tests/record/ladder.py [--backend nccl] [--out DIR] [NAME …]
 
-Of each run the phases and the rungs are kept, in ``tests/probe/climbed``; tests judge them anew.
+Of each run the phases and the rungs are kept, by default in ``tests/probe/climbed``; tests judge them anew.  Hosts are
+pretended by network namespaces over gloo, and by NCCL_HOSTID (``split``) on GPUs.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
 import sys
 import tempfile
 from dataclasses import replace
@@ -21,41 +24,54 @@ from ncclkit.agent import wire  # noqa: E402
 from ncclkit.case import Case  # noqa: E402
 
 HERE = Path(__file__).parents[1] / "probe" / "climbed"
-JOBS: dict[str, tuple[int, dict[str, Any], tuple[str, ...]]] = {
-    "well": (4, {}, ()),
-    "well_hosts": (4, {"hosts": 2}, ()),
-    "stuck": (4, {}, ("--fault", "stuck_among_many")),
-    "slow": (4, {}, ("--fault", "slow_among_many")),
-    "cut": (4, {"hosts": 4, "wrong": "cut"}, ()),
-    "lossy": (4, {"hosts": 2, "wrong": "narrow"}, ()),
-    "slow_host": (4, {"hosts": 4, "wrong": "slow"}, ()),
-    "thin": (4, {"hosts": 4, "wrong": "thin"}, ()),
+SOCKETS = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
+STUCK, SLOW = ("--fault", "stuck_among_many"), ("--fault", "slow_among_many")
+JOBS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "well": ("gloo", {}, ()),
+    "well_hosts": ("gloo", {"net": {"hosts": 2}}, ()),
+    "stuck": ("gloo", {}, STUCK),
+    "slow": ("gloo", {}, SLOW),
+    "cut": ("gloo", {"net": {"hosts": 4, "wrong": "cut"}}, ()),
+    "lossy": ("gloo", {"net": {"hosts": 2, "wrong": "narrow"}}, ()),
+    "slow_host": ("gloo", {"net": {"hosts": 4, "wrong": "slow"}}, ()),
+    "thin": ("gloo", {"net": {"hosts": 4, "wrong": "thin"}}, ()),
+    "nccl_well": ("nccl", {}, ()),
+    "nccl_hosts": ("nccl", {"split": 2, "env": SOCKETS}, ()),
+    "nccl_stuck": ("nccl", {}, STUCK),
+    "nccl_slow": ("nccl", {}, SLOW),
 }
-"""Ranks, network, and what is broken."""
+"""Backend, what is asked of the live test beyond its defaults, and what is broken in its ranks."""
+RANKS = 4
 KINDS = ("phase", "ladder.rank", "ladder.pair", "ladder.group")
 
 
-async def record(name: str, deadline: float = 500.0) -> None:
+async def record(name: str, out: Path, deadline: float = 500.0) -> None:
     """Run one job, narrow it down, and keep what it said."""
-    ranks, net, fault = JOBS[name]
+    backend, asked, fault = JOBS[name]
     with tempfile.TemporaryDirectory() as place:
         case = Case.open(place)
-        choices: dict[str, Any] = {"ranks": ranks, "backend": "gloo", "largest": 1 << 20, "ladder": True}
+        choices: dict[str, Any] = {"ranks": RANKS, "backend": backend, "largest": 1 << 20, "ladder": True}
+        choices |= {word: asked[word] for word in asked if word != "net"}
         plan = await probe.plan(case, deadline=deadline, **choices)
-        plan = replace(plan, argv=(*plan.argv, *fault), net=net)
+        plan = replace(plan, argv=(*plan.argv, *fault), net=asked.get("net", {}))
         run = await probe.execute(case, plan)
         found = await climb.to_the_end(case, run, probe.launcher(plan), lambda r: print(" ", r.get("say", "")))
-        kept = HERE / name / "runs" / run.name
+        kept = out / name / "runs" / run.name
         kept.mkdir(parents=True, exist_ok=True)
         for file in ("wire.jsonl", climb.KEPT):
             path = run.folder / file
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
             (kept / file).write_bytes(b"".join(line for line in lines if (wire.parse(line) or {}).get("kind") in KINDS))
         (kept / "status.json").write_text((run.folder / "status.json").read_text())
-        (kept / "plan.json").write_text(f'{{"ranks": {ranks}, "backend": "gloo"}}\n')
+        (kept / "plan.json").write_text(json.dumps({"ranks": RANKS, "backend": backend}) + "\n")
     print(f"{name}: {run.say}\n  {found.say}", flush=True)
 
 
 if __name__ == "__main__":
-    for chosen in sys.argv[1:] or JOBS:
-        asyncio.run(record(chosen))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(JOBS))
+    parser.add_argument("--backend", default="gloo")
+    parser.add_argument("--out", type=Path, default=HERE)
+    options = parser.parse_args()
+    for chosen in options.names or [name for name, job in JOBS.items() if job[0] == options.backend]:
+        asyncio.run(record(chosen, options.out))
