@@ -115,17 +115,17 @@ async def plan(
     if isinstance(hosts, str):
         raise NcclkitError(f"The hosts must be a list of names, but they are the text {hosts!r}; write [{hosts!r}, …].")
     allocated = slurm.nodes() > 0
-    known = list(dict.fromkeys(hosts)) or (await slurm.names() if allocated else [])
-    if not 2 <= len(known) <= MOST:
-        raise NcclkitError(
-            f"A connection test takes 2 to {MOST} hosts, but {len(known)} are given; name them, or start this in a "
-            "Slurm allocation of several nodes."
-        )
+    known = hosts or (await slurm.names() if allocated else [])
     python = python or os.environ.get(TRAIN_PYTHON) or "python3"
     commands = launch.commands(known, via or ("srun" if allocated else "ssh"), python)
+    if not 2 <= len(commands) <= MOST:
+        raise NcclkitError(
+            f"A connection test takes 2 to {MOST} hosts, but {len(commands)} are given; name them, or start this in a "
+            "Slurm allocation of several nodes."
+        )
     given = os.environ | dict(env or {})
     handed = {name: given[name] for name in HANDED if name in given}
-    return Plan(tuple(known), commands, _port(port), _seconds(seconds), _seconds(deadline), handed)
+    return Plan(tuple(commands), commands, _port(port), _seconds(seconds), _seconds(deadline), handed)
 
 
 def _port(port: int | None) -> int:
@@ -196,6 +196,8 @@ def _take(case: Case, folder: Path, records: Sequence[dict[str, Any]]) -> None:
 def command(case: Case, options: argparse.Namespace, say: Callable[..., None]) -> int:
     """The verb ``ncclkit connect``: every host and every path, then what is wrong with them; the exit status.
 
+    That is 2 where nothing was found and a host could not be asked.
+
     options: ``hosts``, ``via``, ``port``, ``train_python`` and ``json``; say: prints text safely, as `print` does.
     """
 
@@ -211,4 +213,4 @@ def command(case: Case, options: argparse.Namespace, say: Callable[..., None]) -
         say("\n".join(to_json(row) for row in rows))
     else:
         say(f"{found.text()}\n\n{found.say}.\n\n{diagnosis.text()}")
-    return diagnosis.exit_code
+    return diagnosis.exit_code or 2 * any(host.problem for host in found.hosts.values())

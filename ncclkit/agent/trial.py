@@ -50,7 +50,7 @@ class Trial:
         begun = {"token": self.token, "env": self.plan["env"], "lifetime": seconds + 60}
 
         async def one(name, peer):
-            said = await peer.ask(BEGIN, "begin", name=name, rendezvous=self.plan["port"], **begun)
+            said = await peer.ask(min(BEGIN, seconds), "begin", name=name, rendezvous=self.plan["port"], **begun)
             if said:
                 self._introduced(name, said)
 
@@ -142,9 +142,14 @@ class Trial:
 
     def records(self, peers):
         """Everything as records of the wire."""
+        lost = {name: peer.problem for name, peer in peers.items()}
         for name, host in self.hosts.items():
-            yield dict(host, kind="connect.host", name=name, problem=peers[name].problem)
+            lost[name] = lost[name] or ("" if host["port"] else "the test ended before it answered")
+            yield dict(host, kind="connect.host", name=name, problem=lost[name])
         for row in self.pairs.values():
+            away = [name for name in (row["dst"], row["src"]) if lost[name]]
+            if away and (row["address"] or lost[row["src"]]) and row["bandwidth"] is None and not row["why"]:
+                row["why"] = {"host": "%s could not be asked" % " and ".join(away)}
             yield dict(row, kind="connect.pair", host=self.hosts[row["src"]]["hostname"] or row["src"])
 
 

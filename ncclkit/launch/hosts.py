@@ -10,18 +10,23 @@ from ncclkit.model import NcclkitError
 
 HOST = re.compile(r"[A-Za-z0-9_][\w.:@%-]*")
 """What may be a host (or user@host): nothing that ssh or srun would take for an option or a shell for syntax."""
-SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "--", "{host}")
+SSH = (
+    *("ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"),
+    *("-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes", "--", "{host}"),
+)
+"""Whatever the user's configuration says: no question, no connection that stays, nothing forwarded."""
 SRUN = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--unbuffered", "--nodelist={host}")
-# the agent comes through standard input and lies in a temporary file while it runs
+# any Python says which one it is (agent.talk.GREETING), on a line of its own whatever a shell wrote before; then the
+# agent comes through standard input, and lies in a file without a name, which cannot outlive this process
 BOOT = (
-    "import sys,tempfile as t;z=t.NamedTemporaryFile(suffix='.pyz');i=sys.stdin.buffer;"
-    "z.write(i.read(int(i.readline())));z.flush();sys.path.insert(0,z.name);"
-    "from ncclkit.agent.peer import main;sys.exit(main())"
+    "import sys,tempfile as t;print('');print('ncclkit on %d.%d'%sys.version_info[:2]);sys.stdout.flush();"
+    "z=t.TemporaryFile();i=sys.stdin.buffer;z.write(i.read(int(i.readline())));z.flush();"
+    "sys.path.insert(0,'/proc/self/fd/%d'%z.fileno());from ncclkit.agent.peer import main;sys.exit(main())"
 )
 
 
 def commands(hosts: Sequence[str], via: str, python: str) -> dict[str, list[str]]:
-    """host → the argv that starts our peer there.
+    """host (without the ``user@`` that it was given with: that is for ssh alone) → the argv that starts our peer there.
 
     via: ``ssh``, ``srun``, or the words before a command with ``{host}`` in them; python: the interpreter on the hosts.
     Raises NcclkitError for names that are no hosts and prefixes without a place for them.
@@ -30,7 +35,10 @@ def commands(hosts: Sequence[str], via: str, python: str) -> dict[str, list[str]
     peer = [python, "-I", "-c", BOOT]
     if via == "ssh":  # it joins the words with blanks and hands them to a shell over there
         peer = [shlex.quote(word) for word in peer]
-    return {host: [word.replace("{host}", checked(host)) for word in words] + peer for host in hosts}
+    return {
+        checked(host).rpartition("@")[2]: [word.replace("{host}", checked(host)) for word in words] + peer
+        for host in hosts
+    }
 
 
 def checked(host: str) -> str:

@@ -104,21 +104,6 @@ def test_something_else_answers_instead_of_the_peer(tmp_path: Path) -> None:
 
 
 @needs_namespaces
-def test_through_ssh_the_words_arrive_as_they_were(
-    made: list[Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the place of ssh what it does: join the words with blanks and have a shell on the host read them."""
-    script = tmp_path / "bin" / "ssh"
-    script.parent.mkdir()
-    enter = PREFIXED.replace("{host}", "$host")
-    script.write_text(f'#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nhost=$2; shift 2\nexec {enter} sh -c "$*"\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
-    found = asked(Case.open(tmp_path / "case"), made[:2], via="ssh")
-    assert found.say.startswith("All 2 paths between 2 hosts are open")
-
-
-@needs_namespaces
 def test_the_command(made: list[Host], tmp_path: Path) -> None:
     def ask(*argv: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "ncclkit.cli", "connect", *argv, "--case", str(tmp_path / "case")]

@@ -42,7 +42,7 @@ def test_addresses_that_no_other_host_reaches(addresses: Any) -> None:
 
 
 def test_ssh_gets_words_that_its_shell_reads_as_they_were() -> None:
-    argv = hosts.commands(["me@node-1"], "ssh", "/opt/my python/bin/python")["me@node-1"]
+    argv = hosts.commands(["me@node-1"], "ssh", "/opt/my python/bin/python")["node-1"]  # as the other hosts know it
     assert argv[: len(hosts.SSH)] == [*hosts.SSH[:-1], "me@node-1"] and "BatchMode=yes" in argv
     assert shlex.split(" ".join(argv[len(hosts.SSH) :])) == ["/opt/my python/bin/python", "-I", "-c", hosts.BOOT]
 
@@ -167,7 +167,8 @@ SOUND = {
 }
 TROUBLES: dict[str, dict[str, Any]] = {
     "": {},
-    "does not resolve (not asked)": {"address": None},
+    "does not resolve": {"address": None},
+    "b could not be asked": {"nccl": None, "bandwidth": None, "why": {"host": "b could not be asked"}},
     "the asking host itself": {"address": "127.0.1.1"},
     "port 29500 at 10.0.0.2 is refused": {"rendezvous": "refused"},
     "eth0 (10.0.0.2) does not answer": {"nccl": "silent"},

@@ -25,6 +25,7 @@ ENDS = {
 
 
 FAULTS = {
+    "host": "a host could not be asked",
     "name": "the name leads astray",
     "port": "rendezvous port closed",
     "interface": "NCCL's interface not reached",
@@ -121,21 +122,25 @@ class Link:
     @property
     def fault(self) -> str:
         """What is wrong with it, the gravest first: a word of `FAULTS`; empty where nothing is."""
-        if not self.address or loopback(self.address):
+        lost = "host" in self.why
+        if loopback(self.address) or not (self.address or lost):
             return "name"
         if self.rendezvous not in ("open", ""):
             return "port"
-        if self.nccl != "open":
+        if self.nccl != "open" and (self.nccl or not lost):
             return "interface"
-        return "size" if self.shrinks else "measure" if self.why or self.bandwidth is None else ""
+        if self.shrinks:
+            return "size"
+        return "host" if lost else "measure" if self.why or self.bandwidth is None else ""
 
     @property
     def trouble(self) -> str:
         """The same in a few words with the numbers."""
         place = f"{self.interface} ({self.nccl_address})" if self.nccl_address else self.interface or "none"
-        nowhere = f"does not resolve ({self.unresolved or 'not asked'})"
+        nowhere = "does not resolve" + (f" ({self.unresolved})" if self.unresolved else "")
         return {
             "": "",
+            "host": self.why.get("host", ""),
             "name": f"the name {self.dst} "
             + (f"leads to {self.address}, the asking host itself" if self.address else nowhere),
             "port": f"port {self.port} at {self.address} {ends(self.rendezvous)}",
