@@ -53,7 +53,7 @@ async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord =
         silent = [group for group in groups if spans(group) not in told]
         alone = bool(silent) and len(groups) > 1  # one that died may have taken the others of its host along
         _keep(case, run.folder, [*records, *([] if alone or not ended else map(_silence, silent))])
-        if silent and not ended:  # that slow to start, or stuck beyond the reach of its own alarm
+        if silent and not ended:  # never started, that slow to start, or stuck beyond the reach of its own alarm
             break
     return found
 
@@ -72,11 +72,14 @@ def at_once(groups: Sequence[Group]) -> list[Group]:
 async def _tried(
     plan: Plan, groups: Sequence[Group], launch: Launch, deadline: float, folder: Path, on_record: OnRecord
 ) -> tuple[list[dict[str, Any]], bool]:
-    """What the ranks of some groups said of them, and whether all came to an end before the deadline."""
+    """What the ranks of some groups said of them, and whether the job began, and came to an end before the deadline."""
     heard: list[dict[str, Any]] = []
+    ending = False
 
     def keep(record: dict[str, Any]) -> None:
-        if record["kind"] == "ladder.group":
+        nonlocal ending
+        ending = ending or record["kind"] == "ending"
+        if record["kind"] == "ladder.group" and not ending:  # whoever is ended fails, and whoever waits for him
             heard.append(record)
         elif record["kind"] == "log":
             on_record(record)
@@ -85,7 +88,8 @@ async def _tried(
     asked = [*plan.argv, "--timeout", f"{limit:g}", "--groups", "/".join(spans(group) for group in groups)]
     argv = [asked[0], "--folder", str(folder), *asked[1:]]
     records = await launch(argv, plan.ranks, dict(plan.env), deadline, folder, plan.python, keep, plan.unset)
-    return heard, all(record.get("reason") != "deadline" for record in records if record["kind"] == "end")
+    began = any(record.get("phase") == "hello" for record in records)  # else srun, or a host, did not start it
+    return heard, began and all(record.get("reason") != "deadline" for record in records if record["kind"] == "end")
 
 
 def _silence(group: Group) -> dict[str, Any]:

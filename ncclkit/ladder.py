@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ncclkit import narrow
+from ncclkit import hostlist, narrow
 from ncclkit.agent.together import ranks_of
 from ncclkit.bandwidth import chosen_gpus
 from ncclkit.case import Case
 from ncclkit.evidence.jobs.summary import MOST
 from ncclkit.model import Event
-from ncclkit.rungs import SLOW, SLOW_HERE, SLOW_HOST, Group, Pair
+from ncclkit.rungs import SLOW, SLOW_HERE, SLOW_HOST, Group, Pair, hosts_of
 from ncclkit.words import ranks as named
 from ncclkit.words import rate, start, verb
 
@@ -55,6 +55,8 @@ class Ladder:
     """Groups that began, and never told a result."""
     ended: str = ""
     """How the run ended: ``done``, ``failed``, ``deadline``, ``cancelled``; empty where that is not known."""
+    absent: tuple[str, ...] = ()
+    """Nodes of the allocation on which nothing was ever started."""
 
     def __repr__(self) -> str:
         return self.say
@@ -144,7 +146,9 @@ class Ladder:
     def say(self) -> str:
         """The conclusion in one sentence."""
         if self.failing and self.tried:
-            return start(narrow.tell(self.narrowed, self.who, self.ail, self.ranks))
+            return self._start(narrow.tell(self.narrowed, self.who, self.ail, self.ranks))
+        if self.absent and self.ended in ENDS:
+            return f"{hostlist.hosts(self.absent)} never began, and the ranks of the other nodes waited in vain"
         if not self.pairs and not self.silent:
             return "No live test has climbed the ladder yet"
         links = [pair for pair in self.bad if not set(pair) & set(self.suspects)]
@@ -155,7 +159,11 @@ class Ladder:
         if len(links) > 3:
             parts.append(f"{len(links) - 3} more pairs are bad")
         parts += [] if parts else [self._grouped(group) for group in self.groups if group.bad][:3]
-        return start("; ".join(parts)) if parts else self._well()
+        return self._start("; ".join(parts)) if parts else self._well()
+
+    def _start(self, sentence: str) -> str:
+        """With a capital letter, unless it begins with the name of a host."""
+        return sentence if sentence.partition(" ")[0] in self.nodes else start(sentence)
 
     def _grouped(self, group: Group) -> str:
         if group.problem or group.wrong:
@@ -190,7 +198,7 @@ def ladder(case: Case) -> Ladder:
     """The rungs of the last run of a case; without any where it climbed none."""
     case = case.latest()
     told, phases = case.of("ladder.pair"), case.of("worker.phase")
-    hosts = {e.rank: e.host for e in phases if e.data.get("phase") == "hello" and e.rank is not None}
+    hosts = hosts_of(phases)
     nodes = hosts | {e.rank: str(e.data["hostid"]) for e in phases if e.data.get("hostid") and e.rank is not None}
     alone = {e.rank: float(e.data["copy"]) for e in case.of("ladder.rank") if e.rank is not None}
     planned = max((int(e.data["ranks"]) for e in phases if e.data.get("phase") == "plan"), default=0)
@@ -213,6 +221,7 @@ def ladder(case: Case) -> Ladder:
         groups,
         tuple(sorted(begun - heard)),
         next((str(e.data["reason"]) for e in reversed(case.of("run.end"))), ""),
+        tuple(str(e.data.get("name")) for e in phases if e.data.get("phase") == "absent"),
     )
 
 

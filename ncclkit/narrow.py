@@ -197,7 +197,7 @@ def tell(state: Narrowed, who: Callable[[Iterable[int]], str], ail: tuple[str, s
         return f"{whom} {ail[1]} even alone, and the others without them: this is no matter of single ranks"
     if state.ask:
         among = f" than {who(state.among)}" if state.among else ""
-        parts.append(f"no time was left to narrow it down {'' if parts else 'further'}{among}".replace("  ", " "))
+        parts.append(f"it was narrowed down no further{among}")
     elif state.rest:
         parts.append(f"{_rest(state.rest)} without {_gone(state, who, ranks)}")
     elif len(state.found) == MOST:

@@ -99,7 +99,7 @@ async def plan(
     ladder: bool = False,
     split: int = 1,
 ) -> Plan:
-    """Decide what to run from what the host has: NCCL on all GPUs, gloo with two ranks where there is none.
+    """Decide what to run from what the hosts have: NCCL on all GPUs, gloo with two ranks (or one a node) without any.
 
     op: a collective, several joined by commas, or ``all``; dtype: of its elements; ladder: first look at each rank
     alone, at pairs, at nodes; split: the ranks of a host pretend to be on so many (NCCL_HOSTID), so that NCCL uses the
@@ -111,8 +111,9 @@ async def plan(
     ops = _operations(op, dtype)
     gpus = await _gpus(case, python)
     chosen = ("nccl" if gpus else "gloo") if backend == "auto" else backend
-    count = ranks or (gpus if chosen == "nccl" else 2)
-    if chosen == "nccl" and count > gpus * max(1, slurm.nodes()):
+    hosts = max(1, slurm.nodes())
+    count = ranks or (gpus * hosts if chosen == "nccl" else max(2, hosts))
+    if chosen == "nccl" and count > gpus * hosts:
         raise NcclkitError(
             f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees {gpus}; "
             f"ask for at most {gpus} ranks or use gloo."
@@ -216,6 +217,8 @@ def _writing(folder: Path) -> Iterator[None]:
     """A disk that is full or gone, in one sentence."""
     try:
         yield
+    except BrokenPipeError:  # no disk: whoever read what is said of the run has gone
+        raise
     except OSError as error:
         raise NcclkitError(
             f"Cannot write the run folder {folder}: {error.strerror or error}; free space or name another case folder."

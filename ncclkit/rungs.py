@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclkit.model import Event
@@ -56,3 +57,11 @@ class Group:
     def bad(self) -> bool:
         """Whether it failed, was slow or gave wrong values."""
         return bool(self.problem or self.slow or self.wrong)
+
+
+def hosts_of(phases: Sequence[Event]) -> dict[int, str]:
+    """rank → host by the name that it has itself, or by the scheduler's where only that tells hosts apart."""
+    hellos = [e for e in phases if e.data.get("phase") == "hello" and e.rank is not None]
+    own = {e.rank: e.host for e in hellos if e.rank is not None}
+    given = {e.rank: str(e.data["node"]) for e in hellos if e.rank is not None and e.data.get("node")}
+    return given if len({*given.values()}) > len({*own.values()}) else own

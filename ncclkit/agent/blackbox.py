@@ -30,6 +30,8 @@ def fly(folder, work):
         _set_aside(folder, rank, ".attempt%d-" % (attempt - 1))
     arm(folder, rank)
     where = {"host": socket.gethostname(), "pid": os.getpid(), "local_rank": int(os.environ["LOCAL_RANK"])}
+    if os.environ.get("SLURMD_NODENAME"):
+        where["node"] = os.environ["SLURMD_NODENAME"]  # hosts may share a name, as cloned machines and containers do
     wire.send("phase", phase="hello", rank=rank, **where, **({"attempt": attempt} if attempt else {}))
     try:
         work(rank)

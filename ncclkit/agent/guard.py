@@ -60,6 +60,8 @@ def watch(folder, deadline, command, node=""):
         looks.append(Watch(os.path.join(folder, "watch%s.jsonl" % ("-node" + node if node else ""))).take)
     looks.append(trouble.look)
     reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, looks)
+    if reason == "deadline":
+        wire.send("ending", reason=reason)  # what ranks say from now on is said of the end that they are given
     problems = trouble.problems if reason == "done" else collect()
     left = processes.end(os.getpid())
     memory.clear()

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from . import guard
+from . import guard, wire
 
 
 def main(argv):
@@ -13,6 +13,7 @@ def main(argv):
     """
     folder, deadline, nodes, per_node, master, port = argv[:6]
     number = os.environ["SLURM_NODEID"]
+    wire.send("phase", phase="node", number=int(number))
     command = [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nnodes", nodes, "--nproc-per-node", per_node, "--node-rank", number),

@@ -30,9 +30,11 @@ from collections.abc import Iterator
 
 from ncclkit import planner
 from ncclkit.case import Case
+from ncclkit.causes._experiments import limits
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import amount, ask, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in
+from ncclkit.causes._words import amount, ask, failed, matching, messages, name_hosts, name_ranks
+from ncclkit.causes._words import on, ours, pick, ranks_in
 from ncclkit.intended import UNITS
 from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 from ncclkit.words import start
@@ -131,7 +133,8 @@ def _swapping(case: Case) -> Finding | None:
 
 
 def _killed(case: Case) -> list[Event]:
-    ends = [*case.of("elastic.exit"), *case.of("slurm.event")]
+    own = {e.path.rpartition("/")[0] for e in case.of("run.end")}  # whose tasks are guards, which end with their step
+    ends = case.of("elastic.exit") + [e for e in case.of("slurm.event") if e.path.rpartition("/")[0] not in own]
     named = [e for e in case.of("system.error") if e.data.get("what") == "killed"]
     return [e for e in ends if -9 in (e.data.get("exitcode"), -(e.data.get("signal") or 0))] + named
 
@@ -223,6 +226,14 @@ def _data(host: Host, room: float, fact: Fact | None) -> Iterator[Risk]:
     yield Risk(say, [fact, *facts], _smaller(f" (here {ranks} copies of {amount(dataset)})", workers), strength)
 
 
+def free_memory(case: Case) -> Experiment | None:
+    """Before any job: whether that much is free now; where swap lies is no question of how much there is."""
+    areas = [row for fact in case.facts_of("memory.swap") for row in fact.value or ()]
+    if failed(case) or any(REMOTE.search(str(area.get("storage"))) for area in areas):
+        return None
+    return limits("Is as much memory free on this machine as the ranks and their data take?", ID, "shm_too_small")
+
+
 def _advice(case: Case) -> tuple[Advice, ...]:
     total = next((f.value for f in case.facts_of("memory.total") if f.value), None)
     have = f" (this host has {amount(total)})" if total else ""
@@ -273,4 +284,5 @@ CHECK = Check(
     look=_look,
     fine="There is memory for the ranks of this host, and no swap behind a network.",
     also=("memory.available", "gpu.count", *(f"job.{name}" for name in UNITS)),
+    next=free_memory,
 )

@@ -7,9 +7,11 @@ ends them; the guard on the launching node watches srun.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,10 +27,29 @@ def nodes() -> int:
     return int(os.environ.get("SLURM_JOB_NUM_NODES", "0")) if os.environ.get("SLURM_JOB_ID") else 0
 
 
-def each() -> list[str]:
-    """The words before a command that every node of the allocation runs once."""
-    count = ["--nodes", str(nodes()), "--ntasks-per-node", "1"]
-    return ["srun", "--overlap", *count, "--wait=0", "--cpu-bind=none"]
+SHARES = "GPUS_PER_TASK TRES_PER_TASK NTASKS_PER_GPU GPU_BIND CPUS_PER_TASK".split()
+"""Variables of a job with a task for each rank, by which srun would give our one task of a node a share of it."""
+
+
+def each(*options: str, wait: int = 0) -> list[str]:
+    """The words before a command that every node of the allocation runs once, with all that the job has there.
+
+    Beside the step that a notebook may run in; wait: seconds after the end of the first task until srun ends the others
+    (0: never).
+    """
+    clean = [word for name in SHARES for start in ("SLURM_", "SRUN_") for word in ("-u", start + name)]
+    count = str(nodes())  # of the tasks, too: a job may have more than one on each node
+    words = ["srun", "--overlap", "--cpu-bind=none", "--nodes", count, "--ntasks", count, "--ntasks-per-node", "1"]
+    return ["env", *clean, *words, f"--wait={wait}", *_gpus(), *options]
+
+
+def _gpus() -> list[str]:
+    """What gives a step all GPUs of its nodes, where the job asked for them by the task."""
+    env = os.environ
+    _, _, share = env.get("SLURM_GPUS_PER_TASK", "").rpartition(":")  # of a kind: h100:1
+    here = env.get("SLURM_JOB_GPUS", "")
+    tasks = int(env.get("SLURM_NTASKS") or nodes()) // nodes()
+    return [f"--gpus-per-node={len(here.split(',')) if here else int(share) * tasks}"] if share.isdigit() else []
 
 
 async def run(
@@ -55,13 +76,21 @@ async def run(
         raise NcclkitError(f"{ranks} ranks do not divide over {count} nodes; ask for a multiple of {count}.")
     agent = await asyncio.to_thread(pack, folder)
     head, port = await _head(), 20000 + int(os.environ["SLURM_JOB_ID"]) % 20000
-    # beside the step that a notebook may run in, and on all of a node's cores
-    srun = f"srun --overlap --cpu-bind=none --nodes {count} --ntasks-per-node 1 --wait=15 --unbuffered".split()
-    own = (
-        deadline - 10 if deadline > 30 else deadline / 2
-    )  # each node looks at its own ranks before the whole run is ended
+    own = deadline - min(10, deadline / 3)  # each node looks at its own ranks before all is ended
     node = [python, str(agent), "node", str(folder), str(own), str(count), str(ranks // count), head, str(port)]
-    return await guarded([*srun, *node, *argv], env, deadline, folder, python, on_record, unset)
+    srun = [*each("--unbuffered", wait=15), *node, *argv]
+    records = await guarded(srun, env, deadline, folder, python, on_record, unset)
+    await asyncio.to_thread(_absent, folder, records, await names())
+    return records
+
+
+def _absent(folder: Path, records: Sequence[Record], nodes: Sequence[str]) -> None:
+    """Keep by name which nodes never began, where others did: from them nobody will hear anything."""
+    begun = {record.get("number") for record in records if record.get("phase") == "node"}
+    lost = [name for number, name in enumerate(nodes) if number not in begun] if begun else []
+    told = {"ncclkit": wire.VERSION, "kind": "phase", "t": time.time(), "phase": "absent"}
+    with open(folder / "wire.jsonl", "a", encoding="utf-8") as kept:
+        kept.writelines(json.dumps(told | {"name": name}) + "\n" for name in lost)
 
 
 async def facts(

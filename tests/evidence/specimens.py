@@ -664,6 +664,11 @@ LAUNCHERS = [
     ),
     ("srun: error: n2: task 3: Killed", "slurm.event", {"what": "task_exit", "signal": 9}),
     (
+        "srun: error: Task launch for StepId=5.0 failed on node n3: Socket timed out on send/recv operation",
+        "slurm.event",
+        {"what": "node_fail"},
+    ),
+    (
         "mpirun noticed that process rank 3 with PID 4711 on node n2 exited on signal 9 (Killed).",
         "elastic.exit",
         {"signal": 9, "pid": 4711, "local_rank": None},

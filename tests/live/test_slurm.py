@@ -12,6 +12,7 @@ import pytest
 
 from ncclkit.case import Case
 from ncclkit.consistency import compare
+from ncclkit.ladder import ladder
 from tests.live.slurm_cluster import available, cluster
 from tests.processes import leftovers
 
@@ -28,23 +29,39 @@ asyncio.run(slurm.run(argv, 2, env, float(deadline), Path(folder), sys.executabl
 """
 
 
+LADDER = """
+import asyncio, sys
+from dataclasses import replace
+from ncclkit import climb, evidence, probe
+from ncclkit.case import Case
+from ncclkit.ladder import ladder
+from ncclkit.runs import Plan, Run
+case, fault = Case.open(sys.argv[1]), sys.argv[2:]
+argv = "collective --backend gloo --sizes 8,65536 --repeats 2 --timeout 30 --ladder".split()
+plan = Plan("all_reduce", tuple(argv), 2, "gloo", sys.executable, 100.0, {"GLOO_SOCKET_IFNAME": "lo"})
+run = asyncio.run(probe.execute(case, plan))
+print(run.say, ladder(case).say)
+broken = Run(replace(plan, argv=(*plan.argv, *fault)), case.new_run("all_reduce"), "failed", 0.0)
+hellos = [line for line in (run.folder / "wire.jsonl").read_text().splitlines(True) if '"hello"' in line]
+(broken.folder / "wire.jsonl").write_text("".join(hellos))
+(broken.folder / "plan.json").write_text('{"ranks": 2}')
+(broken.folder / "status.json").write_text('{"reason": "failed", "exitcode": 1, "say": "", "started": 1}')
+case.add(evidence.read([broken.folder]).events)
+climb._keep(case, broken.folder, [climb._silence((0, 1))])
+asyncio.run(climb.to_the_end(case, broken, probe.launcher(plan)))
+"""
+
+
 def salloc(env: dict[str, str], folder: Path, deadline: int, *argv: str) -> subprocess.CompletedProcess[str]:
     command = ["salloc", "-N2", "-n2", sys.executable, "-c", SCRIPT, str(folder), str(deadline), *argv]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=150, cwd=Path(__file__).parents[2])
 
 
-def test_two_nodes_pass_and_hang(tmp_path: Path) -> None:
-    """One cluster, two runs: a good one, and one that ends at its deadline; nothing is left on any node."""
+def test_two_nodes_hang(tmp_path: Path) -> None:
+    """The run ends at its deadline, with the evidence of both nodes; nothing is left on any of them."""
     with cluster(tmp_path / "slurm", 2) as env:
-        good, bad = tmp_path / "good", tmp_path / "bad"
-        good.mkdir()
+        bad = tmp_path / "bad"
         bad.mkdir()
-        done = salloc(env, good, 100, "collective", "--backend", "gloo", "--sizes", "8,65536", "--repeats", "2")
-        assert json.loads((good / "status.json").read_text())["reason"] == "done", (
-            done.stderr + (good / "launcher.log").read_text()
-        )
-        measured = [json.loads(line) for line in (good / "wire.jsonl").read_text().splitlines() if '"measure"' in line]
-        assert [(m["ranks"], m["wrong"]) for m in measured] == [(2, 0), (2, 0)]
         salloc(env, bad, 25, "train", "--backend", "gloo", "--timeout", "100", "--fault", "rank_late")
         assert json.loads((bad / "status.json").read_text())["reason"] == "deadline"
         assert "skip_batches" in (bad / "stacks_rank1.txt").read_text()
@@ -68,3 +85,27 @@ def test_facts_of_two_nodes(tmp_path: Path) -> None:
     assert [fact.host for fact in case.facts_of("software.torch") if fact.value] == ["n1", "n2"], done.stderr
     seen = compare(case.facts)
     assert not seen.broken and seen.agreed > 20, seen.text()
+
+
+def test_the_ladder_climbs_and_a_node_that_fails_alone_is_found_by_smaller_jobs(tmp_path: Path) -> None:
+    """A job that goes well, and one that broke off before its first rung: each node is asked alone, and one fails.  The
+    allocation is of two tasks on each node, where ours has one.
+    """
+    with cluster(tmp_path / "slurm", 2) as env:
+        climb = [sys.executable, "-c", LADDER, str(tmp_path / "case"), "--fault", "few_files", "--rank", "1"]
+        done = subprocess.run(
+            ["salloc", "-N2", "--ntasks-per-node=2", *climb],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            cwd=Path(__file__).parents[2],
+        )
+        steps = subprocess.run(["squeue", "-h", "-s"], env=env, capture_output=True, text=True, timeout=20).stdout
+    assert "every value was right" in done.stdout and " over network" in done.stdout, done.stderr
+    case = Case.open(tmp_path / "case")
+    found = ladder(case)
+    assert [(m.bytes, m.ranks, m.wrong) for m in case.measurements] == [(8, 2, 0), (65536, 2, 0)]
+    assert found.say == "n2 (rank 1) fails even alone; the other one works without it", done.stderr
+    assert {group.ranks: group.bad for group in found.tried} == {(0, 1): True, (0,): False, (1,): True}
+    assert (steps, leftovers()) == ("", [])

@@ -15,6 +15,7 @@ from ncclkit import climb, evidence
 from ncclkit.agent.ladder import between, blocks, inside, places
 from ncclkit.agent.together import ranks_of, spans
 from ncclkit.case import Case
+from ncclkit.launch import slurm
 from ncclkit.ladder import ladder
 from ncclkit.narrow import Found, Narrowed, narrow
 from ncclkit.runs import Plan, Run
@@ -159,11 +160,14 @@ def broken_off(case: Case, ranks: int, hosts: int, deadline: float = 100.0) -> R
 
 class Ranks:
     """A launcher whose ranks fail in the groups that `fails` says; those of `dies` end without a word, and take along
-    whoever else was started with them.
+    whoever else was started with them.  Of some jobs no rank begins.
     """
 
-    def __init__(self, fails: Fails, dies: Fails = lambda group: False, ends: str = "done") -> None:
+    def __init__(
+        self, fails: Fails, dies: Fails = lambda group: False, ends: str = "done", begins: bool = True
+    ) -> None:
         self.fails, self.dies, self.ends, self.starts = fails, dies, ends, list[list[list[int]]]()
+        self.hellos = [{"kind": "phase", "phase": "hello", "rank": 0}] if begins else []
 
     async def __call__(self, argv: list[str], ranks: int, *rest: Any) -> list[dict[str, Any]]:
         keep, folder = rest[4], Path(rest[2])
@@ -172,7 +176,9 @@ class Ranks:
         assert folder.is_dir() and ranks == 4
         end = {"kind": "end", "reason": self.ends}
         if any(self.dies(set(group)) for group in groups):
-            return [end]
+            return [*self.hellos, end]
+        if self.ends == "deadline":
+            keep({"ncclkit": 1, "kind": "ending", "t": 2.0, "reason": "deadline"})
         for group in groups:
             problem = "RuntimeError: timed out" if self.fails(set(group)) else ""
             told = {"rung": "narrow", "ranks": spans(group), "bytes": 8, "wrong": 0, "problem": problem}
@@ -184,12 +190,12 @@ class Ranks:
 SAYS: dict[str, tuple[Ranks, str]] = {
     "way": (
         Ranks(lambda g: {1, 2} <= g),
-        "Node-2 (rank 1) and node-3 (rank 2) fail with each other, and each is well with others: the way between them; "
+        "node-2 (rank 1) and node-3 (rank 2) fail with each other, and each is well with others: the way between them; "
         "the other 3 work without node-3 (rank 2)",
     ),
     "killed": (
         Ranks(lambda g: False, lambda g: 3 in g and len(g) > 1),
-        "Node-4 (rank 3) fails in company, already with node-3 (rank 2), and is well alone; "
+        "node-4 (rank 3) fails in company, already with node-3 (rank 2), and is well alone; "
         "the other 3 work without it",
     ),
     "passing": (
@@ -217,8 +223,48 @@ def test_without_time_it_says_how_far_it_came(tmp_path: Path) -> None:
     assert launch.starts == [] and found.narrowed.ask == ((0, 1, 2, 3),) and not found.tried
 
 
-def test_ranks_that_were_ended_before_they_spoke_are_not_blamed(tmp_path: Path) -> None:
-    """Slow to start is not at fault."""
-    case, launch = Case.open(tmp_path), Ranks(lambda g: False, lambda g: True, ends="deadline")
+@pytest.mark.parametrize(
+    "launch",
+    [
+        Ranks(lambda g: True, lambda g: True, ends="deadline"),
+        Ranks(lambda g: True, ends="deadline"),
+        Ranks(lambda g: True, lambda g: True, begins=False),
+    ],
+    ids=["silent", "ended", "never started"],
+)
+def test_ranks_that_were_ended_before_they_answered_are_not_blamed(tmp_path: Path, launch: Ranks) -> None:
+    """Slow to start is not at fault, nor is a host that starts nothing; who waits for one that is ended, fails, too."""
+    case = Case.open(tmp_path)
     found = asyncio.run(climb.to_the_end(case, broken_off(case, 4, 1), launch))
     assert len(launch.starts) == 1 and not found.tried and not found.narrowed.found
+
+
+def test_a_node_that_never_began_is_named(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    run = broken_off(case, 1, 1)
+    slurm._absent(run.folder, [{"phase": "node", "number": number} for number in (0, 2, 3)], ["n1", "n2", "n3", "n4"])
+    case.add(evidence.read([run.folder / "wire.jsonl"]).events)
+    assert ladder(case).say == "n2 never began, and the ranks of the other nodes waited in vain"
+
+
+TASKS = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "8"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus"),
+    [
+        ({}, []),
+        ({"SLURM_GPUS_PER_TASK": "1"}, ["--gpus-per-node=4"]),
+        ({"SLURM_GPUS_PER_TASK": "h100:2", "SLURM_NTASKS": "2"}, ["--gpus-per-node=2"]),
+        ({"SLURM_GPUS_PER_TASK": "1", "SLURM_JOB_GPUS": "0,1,2", "SLURM_NTASKS": "1"}, ["--gpus-per-node=3"]),
+    ],
+)
+def test_one_task_of_a_node_gets_what_the_job_has_there(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, str], gpus: list[str]
+) -> None:
+    """As seen with Slurm 22.05: else a job of a task for each GPU gives our task one GPU of each node."""
+    for name, value in (TASKS | asked).items():
+        monkeypatch.setenv(name, value)
+    words = slurm.each()
+    assert [word for word in words if "gpus" in word] == gpus
+    assert words[words.index("--ntasks") + 1] == "2" and "SLURM_GPUS_PER_TASK" in words[: words.index("srun")]

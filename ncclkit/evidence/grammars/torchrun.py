@@ -140,6 +140,13 @@ RULES: tuple[Rule, ...] = (
     # srun: error: Node failure on n2
     rule("slurm.event", "NODE FAIL", r"DUE TO NODE FAIL", what="node_fail"),
     rule("slurm.event", "Node failure", r"(?:srun|slurm\w*): error: .*Node failure", what="node_fail"),
+    # srun: error: Task launch for StepId=4711.0 failed on node n3: Socket timed out on send/recv operation
+    rule(
+        "slurm.event",
+        "failed on node",
+        r"srun: error: Task launch for .* failed on node (?P<_host>\S+):",
+        what="node_fail",
+    ),
     # slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-21T01:02:03 ***      … DUE TO PREEMPTION ***
     rule(
         "slurm.event",
