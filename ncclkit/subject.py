@@ -12,7 +12,9 @@ from typing import Any
 from ncclkit import connect, planner, probe, storage
 from ncclkit.agent.facts import redact
 from ncclkit.case import Case
+from ncclkit.causes import host_oom
 from ncclkit.evidence.jobs.granted import THINGS
+from ncclkit.intended import UNITS
 from ncclkit.launch import slurm
 from ncclkit.model import Finding, from_dict
 from ncclkit.runs import Plan, Run
@@ -66,10 +68,19 @@ def needs(case: Case, run: Run | None, job: Mapping[str, Any], causes: Container
         "threads": int(planner.threads(local).value),
         "shm": int(planner.shared_memory(local).value),
         "memlock": int(planner.locked_memory().value),
+        "memory": _memory(case, local),
         "port": next((one for one in bound if isinstance(one, int)), int(port) if port.isdigit() else connect.PORT),
         "names": list(dict.fromkeys(["", *filter(None, [name, *lost[:1]])])),
     }
     return {what: need for what, need in every.items() if THINGS[what][0] in causes} | {"hosts": hosts}
+
+
+def _memory(case: Case, ranks: int) -> int:
+    """Bytes that this many ranks of one host take to start, and their data by what the user named of it."""
+    workers, prefetch, dataset, batch = (case.fact(f"job.{name}") or 0 for name in UNITS if name != "ranks")
+    ahead = prefetch or 2
+    data = planner.host_memory(dataset, ranks, workers, ahead, batch).value + ranks * ahead * batch
+    return int(max(ranks * (host_oom.PER_RANK if case.fact("gpu.count") else host_oom.PER_CPU_RANK), data))
 
 
 def _replanned(value: Mapping[str, Any], python: str | None) -> Plan:

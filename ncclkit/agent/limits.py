@@ -11,6 +11,7 @@ import errno
 import json
 import mmap
 import os
+import re
 import secrets
 import signal
 import socket
@@ -112,17 +113,37 @@ def _cgroups(controller, limits, used):
         texts = [_read(folder + "/" + name, "").strip() for name in names]
         return next((int(text) for text in texts if text.isdigit()), None)  # not "max", nor the other version
 
-    folders = cgroup_folders(Machine(), controller) if _read("/proc/self/cgroup", "") else []
-    pairs = [(number(folder, limits), number(folder, used)) for folder in folders]
-    return [(limit, count) for limit, count in pairs if limit is not None and count is not None]
+    try:
+        folders = cgroup_folders(Machine(), controller)
+    except Unread:
+        folders = []  # no cgroups, or none that can be seen from here: what is tried shows them
+    rows = [(number(folder, limits), number(folder, used), folder) for folder in folders]
+    return [(limit, count - _given_up(at)) for limit, count, at in rows if limit is not None and count is not None]
+
+
+def _memory_free():
+    """Bytes of memory that a program here could get."""
+    text = _read("/proc/meminfo", "MemAvailable: 0")
+    free = next(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("MemAvailable:"))
+    limits, used = ("memory.max", "memory.limit_in_bytes"), ("memory.current", "memory.usage_in_bytes")
+    return max(0, min([free, *(limit - count for limit, count in _cgroups("memory", limits, used))]))
+
+
+def _given_up(folder):
+    """Bytes of files that a cgroup counts as used, and gives up when memory is asked for; version 1 tells two sums."""
+    told = re.findall(r"^(?:total_)?inactive_file (\d+)", _read(folder + "/memory.stat", ""), re.M)
+    return int(told[-1]) if told else 0
 
 
 def _memory_left():
     """Bytes of memory that may be taken here without harm to others."""
-    text = _read("/proc/meminfo", "MemAvailable: 0")
-    free = next(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("MemAvailable:"))
-    limits, used = ("memory.max", "memory.limit_in_bytes"), ("memory.current", "memory.usage_in_bytes")
-    return max(0, min([free, *(limit - count for limit, count in _cgroups("memory", limits, used))])) // SHARE
+    return _memory_free() // SHARE
+
+
+def memory(need, needs):
+    """Never taken, as the OOM killer would choose among the programs of others: what is free is told."""
+    free = _memory_free()
+    yield {"need": need, "got": min(need, free), "unit": "bytes", "error": "no more is free" * (free < need), "why": ""}
 
 
 def shared(need, tell):
@@ -262,6 +283,7 @@ THINGS = {
     "threads": _counted(threads, "threads"),
     "shm": _counted(shared, "bytes"),
     "memlock": _counted(locked, "bytes"),
+    "memory": memory,
     "port": port,
     "names": names,
     "hosts": lambda need, needs: (),  # how many the job spans: no thing by itself

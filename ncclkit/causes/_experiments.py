@@ -44,6 +44,7 @@ LIMITS = {
     "fd_limit": "fewer open files or threads are granted than the ranks need",
     "shm_too_small": "less of /dev/shm is granted than the ranks of a host share",
     "memlock_limit": "less memory may be locked than a network card's buffers take",
+    "host_oom": "less memory is free than the ranks of a host and their data take",
     "port_in_use": "the rendezvous port cannot be opened, or somebody else answers there",
     "hostname_resolution": "a name leads nowhere, or astray",
 }

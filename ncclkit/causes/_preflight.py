@@ -102,7 +102,7 @@ class Check:
     """What is said where all is well."""
     also: tuple[str, ...] = ()
     """Facts that `look` can use besides."""
-    next: Callable[[Case], Experiment] | None = None
+    next: Callable[[Case], Experiment | None] | None = None
 
     def risk(self, case: Case) -> Finding | None:
         """The risks of all hosts as one finding, the gravest first."""

@@ -117,6 +117,9 @@ def _look(host: Host) -> Iterator[Risk]:
     if smi and smi.value == "hung":
         say = f"nvidia-smi does not answer ({smi.why}); the driver or a GPU is stuck, and a rank there would hang too"
         yield Risk(say, [smi], _advice("each GPU")[0], "likely")
+    if smi and "infoROM is corrupted" in smi.why:
+        say = f"nvidia-smi warns ({smi.why}); that GPU would lose its settings and its record of errors with each reset"
+        yield Risk(say, [smi], _advice("each GPU")[0])
     for name, wrong, strength, say in SIGNS:
         facts = {gpu: fact for gpu, fact in host.gpus(name).items() if wrong(fact.value)}
         if facts:

@@ -53,7 +53,9 @@ RESOLVER = (
 
 def diagnose(case: Case) -> Finding:
     """A resolver's error, or facts of several hosts that lead to themselves."""
-    good = [f for f in case.facts_of("net.hostname.addresses") if f.value and not _to_itself(f)]
+    astray = _astray(case)
+    named = [f for f in case.facts_of("net.hostname.addresses") if f.value and f.host not in astray]
+    good = [f for f in named if not _to_itself(f)]
     tested = _tested.sound(case, lambda link: bool(link.address) and not loopback(link.address))
     went_well: list[Evidence] = [
         *tested,
@@ -89,7 +91,7 @@ def _resolver(case: Case) -> Finding | None:
 def _announced(case: Case) -> Finding | None:
     """A rank was told to connect to a loopback address: gloo announces the one that the own host name leads to."""
     asked = case.of("gloo.connect")
-    lines = [event for event in asked if plain(event.data.get("address")).startswith("127.")]
+    lines = [event for event in asked if plain(event.data.get("address")).startswith(("127.", "::1"))]
     shown = [e for e in case.of("system.error") if e.data.get("what") == "own_name"]
     if shown and (asked or case.of("store.connect_timeout") or case.of("store.retry")):
         names = tuple(sorted({e.host for e in shown if e.host}))
@@ -141,14 +143,18 @@ def _tested_names(case: Case) -> Finding | None:
 def _own_names(case: Case) -> Finding | None:
     """Where the own name leads to loopback, gloo announces that to the other hosts."""
     gloo = {f.host: f for f in case.facts_of("net.gloo.interface") if f.value == "lo"}
-    own = [f for f in case.facts_of("net.hostname.addresses") if f.host in gloo and (_to_itself(f) or not f.value)]
+    astray = _astray(case)
+    own = [f for f in case.facts_of("net.hostname.addresses") if f.host in gloo]
+    own = [f for f in own if not f.value or _to_itself(f) or f.host in astray]
     alone = len({f.host for f in case.facts if f.host}) < 2
     if not own or (alone and case.events):  # a job that was on this host only does not mind
         return None
     first = own[0]
     where = f"leads to {first.value[0]}" if first.value else "does not resolve"
+    digits = " (digits alone are read as a number)" if first.host.isdecimal() else ""
+    aside = f", which is none of its addresses{digits}" if first.value and not _to_itself(first) else ""
     say = (
-        f"The name of {first.host} {where} on itself{_tested.more(own, 'host')}, so gloo there would use lo and "
+        f"The name of {first.host} {where} on itself{_tested.more(own, 'host')}{aside}, so gloo there would use lo and "
         f"{'another host' if alone else 'the other hosts'} would not reach it."
     )
     hosts, why = tuple(f.host for f in own), pick(own, [gloo[f.host] for f in own], limit=6)
@@ -189,7 +195,17 @@ def _symptom(case: Case) -> Finding | None:
 
 
 def _to_itself(fact: Fact) -> bool:
-    return bool(fact.value) and all(str(address).startswith("127.") for address in fact.value)
+    return bool(fact.value) and all(loopback(str(address)) for address in fact.value)
+
+
+def _astray(case: Case) -> set[str]:
+    """Hosts whose name leads to none of their own addresses: an old entry of the DNS, or a name such as ``12345``."""
+    having = {
+        f.host: {address.split("/")[0] for row in f.value or () for address in row.get("addresses") or ()}
+        for f in case.facts_of("net.interfaces")
+    }
+    named = [f for f in case.facts_of("net.hostname.addresses") if f.value and having.get(f.host)]
+    return {f.host for f in named if not having[f.host] & {address.split("%")[0] for address in f.value}}
 
 
 def _hosts(case: Case) -> set[str]:

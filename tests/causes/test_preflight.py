@@ -110,6 +110,15 @@ def test_a_broken_nvidia_smi(why: str, words: str) -> None:
     assert finding.strength == "likely" and words in finding.say and why in finding.say
 
 
+def test_what_nvidia_smi_warns_of_beside_its_answer() -> None:
+    warned = case(GOOD)
+    warned.facts = [fact for fact in warned.facts if fact.name != "gpu.nvidia_smi"]
+    why = "WARNING: infoROM is corrupted at gpu 0000:5C:00.0"
+    warned.facts.append(Fact("gpu.nvidia_smi", "answers", host="node-1", why=why))
+    finding = catalogue()["gpu_hardware_error"].diagnose(warned)
+    assert finding.strength == "possible" and why in finding.say
+
+
 def test_a_folder_that_does_not_answer() -> None:
     stuck = case({name: value for name, value in GOOD.items() if not name.startswith("storage")})
     stuck.facts.append(Fact("storage.work.latency", host="node-1", why="child disk . did not answer within 3 s"))
@@ -253,7 +262,32 @@ def test_an_own_name_that_leads_to_loopback(hosts: int, words: str) -> None:
     assert finding.advice[0].env == ({"GLOO_SOCKET_IFNAME": "eth0"} if hosts == 1 else {}), "names may differ"
 
 
+@pytest.mark.parametrize(
+    ("name", "addresses", "words"),
+    [
+        ("node-1", ["::1"], "leads to ::1 on itself, so gloo there would use lo"),
+        ("node-1", ["10.0.0.9"], "leads to 10.0.0.9 on itself, which is none of its addresses, so gloo"),
+        ("12345", ["0.0.48.57"], "which is none of its addresses (digits alone are read as a number), so gloo"),
+    ],
+)
+def test_an_own_name_that_leads_astray(name: str, addresses: list[str], words: str) -> None:
+    rows = [{"name": "eth0", "addresses": ["10.0.0.2/24", "fd00::2/64"]}]
+    values = {"net.hostname.addresses": addresses, "net.gloo.interface": "lo", "net.interfaces": rows}
+    known = Case()
+    known.facts = [Fact(fact, value, host=name) for fact, value in (GOOD | values).items()]
+    assert words in catalogue()["hostname_resolution"].diagnose(known).say
+    own = {"net.hostname.addresses": ["fd00::2"], "net.gloo.interface": "eth0", "net.interfaces": rows}
+    assert catalogue()["hostname_resolution"].diagnose(case(GOOD | own)).verdict == "clear"
+
+
 def test_a_job_of_one_host_does_not_mind_its_name() -> None:
     here = case({"net.hostname.addresses": ["127.0.1.1"], "net.gloo.interface": "lo"})
     here.events = [Event("worker.phase", "", data={"phase": "done"})]
     assert catalogue()["hostname_resolution"].diagnose(here).verdict == "clear"
+
+
+def test_too_little_memory_is_asked_of_the_machine_and_swap_is_not() -> None:
+    remote = {"memory.swap": [{"device": "/s", "size": 1, "storage": "file on nfs4"}]}
+    asked = verdict("host_oom", GOOD | {"memory.total": 6 << 30}).next
+    assert asked and asked.plan == {"look": "limits"} and asked.expects["host_oom"] == "found"
+    assert verdict("host_oom", GOOD | remote).next is None

@@ -66,6 +66,37 @@ def test_each_nvlink_has_its_state(body, speeds):
     }
 
 
+WARNING = "WARNING: infoROM is corrupted at gpu 0000:5C:00.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (ONE + "\n" + WARNING + "\n", WARNING),
+        ("<?xml version='1.0' ?>\n" + ONE, ""),
+        (WARNING + "\n" + ONE.replace("580.1", "580.1\x01"), WARNING),
+        (ONE + ONE, ""),
+    ],
+    ids=["behind", "none", "before", "twice"],
+)
+def test_what_stands_around_the_xml_costs_no_fact(text, why):
+    rows = {row["name"]: row for row in gpu.facts(Told({"nvidia-smi -q -x": text}))}
+    assert (rows["gpu.nvidia_smi"]["value"], rows["gpu.nvidia_smi"]["why"]) == ("answers", why)
+    assert (rows["gpu.count"]["value"], rows["gpu.driver"]["value"]) == (1, "580.1")
+
+
+def test_a_lost_gpu_has_no_name():
+    lost = ONE.replace("'/>", "'><product_name>[GPU is lost]</product_name></gpu>")
+    rows = {row["name"]: row for row in gpu.facts(Told({"nvidia-smi -q -x": lost}))}
+    assert rows["gpu.0.model"]["why"] == "nvidia-smi says [GPU is lost] for product_name"
+
+
+def test_a_refusal_is_not_a_gpu_without_nvlinks():
+    said = gpu_links.nvlinks(Answer(9, "Failed to get the state of the links\n"))
+    assert "ended with status 9 and said: Failed" in list(gpu_links.nvlink(0, said))[0]["why"]
+    assert list(gpu_links.nvlink(0, gpu_links.nvlinks(Answer(0, ""))))[0]["value"] == 0
+
+
 def test_affinity_cells_may_be_empty():
     text = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\t\tN/A\nGPU1\tSYS\t X \t0-3,8-11\t1\n"
     assert gpu_links.affinity(text) == {"GPU0": "", "GPU1": "0-3,8-11"}
@@ -113,3 +144,13 @@ def test_nvml_answers_under_the_names_of_nvidia_smi(tmp_path):
     assert rows["gpu.nvidia_smi"]["value"] == "missing"
     assert rows["gpu.0.mig"]["why"] == "NVML says: Not Supported"
     assert "nvmlDeviceGetUUID" in rows["gpu.0.uuid"]["why"], "a function that this release lacks costs its fact only"
+
+
+def test_a_gpu_that_nvml_lost_costs_itself_only(tmp_path):
+    lost = "def nvmlDeviceGetHandleByIndex(index):\n    if index == 0: raise NVMLError('GPU is lost')\n    return 1\n"
+    (tmp_path / "pynvml.py").write_text(NVML.replace("return 1\n", "return 2\n", 1) + lost)
+    machine = Machine("/nonexistent")
+    machine.environ.update(PYTHONPATH=str(tmp_path), PATH=str(tmp_path))
+    rows = {row["name"]: row for row in gpu.facts(machine)}
+    assert rows["gpu.count"]["value"] == 2 and rows["gpu.1.model"]["value"] == "NVIDIA A10G"
+    assert rows["gpu.0.model"]["why"] == "NVML says: GPU is lost"

@@ -97,6 +97,7 @@ def test_a_memory_limit(memory_limit: Path) -> None:
 
 SWAPS = "Filename\tType\tSize\tUsed\tPriority\n"
 MOUNTS = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n22 21 0:40 / /mnt/home rw - nfs4 server:/home rw\n"
+MOUNTS += "23 21 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ known = {
     "fd_limit": [Fact("limits.nofile.soft", 128, host=name)],
     "shm_too_small": [Fact("limits.shm.size", 4 << 20, host=name)],
     "memlock_limit": [Fact("limits.memlock", 65536, host=name), Fact("net.rdma", [{"device": "mlx5_0"}], host=name)],
+    "host_oom": [Fact("memory.total", 1 << 20, host=name), Fact("job.dataset", 1 << (60 if broken else 20))],
     "port_in_use": [Event("store.bind", "failed to bind: Address already in use", host=name, data={"port": port})],
     "hostname_resolution": [Event("store.resolve", "gai error", host=name, data={"host": "node-0"})],
 }
@@ -153,6 +154,13 @@ def test_what_is_refused_is_proven_and_what_is_granted_is_clear(tmp_path: Path, 
     want = "128 of 288 open files were granted (Too many open files)" if size == "4m" else "288 of 288 open files"
     assert want in rows["fd_limit"][-1]
     assert not list(Path("/dev/shm").glob("ncclkit-*"))
+
+
+def test_files_that_a_cgroup_would_give_up_are_free(tmp_path: Path) -> None:
+    (tmp_path / "memory.stat").write_text("cache 9\ninactive_file 5\ntotal_inactive_file 7\n")
+    assert limits._given_up(str(tmp_path)) == 7 and limits._given_up(str(tmp_path / "gone")) == 0
+    (row,) = tried({"memory": 1 << 60})
+    assert 0 < row["got"] < 1 << 60 and row["error"] == "no more is free"
 
 
 def event(what: str, need: float, got: float | None, host: str = "a") -> Event:

@@ -28,7 +28,7 @@ def latencies(folder: str, repeats: int) -> list[float]:
 
 
 def main() -> None:
-    """Each answer is printed as soon as it is there; the last line is the fullest."""
+    """Print the folder without links, its free space and how long a write takes, or what stands in the way."""
     folder = os.path.realpath(sys.argv[1])
     said: dict[str, object] = {"path": folder}
     try:

@@ -80,6 +80,14 @@ def ask(nvml, read, *args):
         return {"error": str(error)}
 
 
+def one(nvml, index):
+    """All readings of one GPU; one that fell off the bus has no handle, and only that reason to give."""
+    gpu = ask(nvml, lambda nvml: nvml.nvmlDeviceGetHandleByIndex(index))
+    if isinstance(gpu, dict):
+        return dict.fromkeys(READS, gpu)
+    return {name: ask(nvml, read, gpu) for name, read in READS.items()}
+
+
 def cuda(nvml):
     """13000 → 13.0"""
     number = nvml.nvmlSystemGetCudaDriverVersion()
@@ -94,13 +102,13 @@ def main() -> None:
         sys.exit("this Python has no nvidia-ml-py")
     try:
         nvml.nvmlInit()
-        gpus = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         sys.exit("NVML says: %s" % error)
     said = {
         "driver": ask(nvml, lambda nvml: text(nvml.nvmlSystemGetDriverVersion())),
         "cuda": ask(nvml, cuda),
-        "gpus": [{name: ask(nvml, read, gpu) for name, read in READS.items()} for gpu in gpus],
+        "gpus": [one(nvml, index) for index in range(count)],
     }
     print(json.dumps(said))
 

@@ -5,11 +5,9 @@ tests/facts/test_variables.py holds what NCCL 2.30.7 itself made of such a file.
 
 from __future__ import annotations
 
-import os
-
 from . import redact
 from .checks import Problem, problem
-from .machine import Machine, Unread
+from .machine import Absent, Machine, Unread
 from .names import SCOPE
 
 Settings = dict[str, tuple[str, str]]
@@ -26,7 +24,12 @@ def settings(machine: Machine) -> tuple[Settings, list[Problem]]:
     found: Settings = {name: (value, "environment") for name, value in machine.environ.items() if SCOPE.match(name)}
     rows = []
     for path in _files(machine):
-        for name, value in _lines(machine, path):
+        try:
+            lines = _lines(machine, path)
+        except Unread as why:
+            rows.append(problem("unchecked", "NCCL_CONF_FILE", path, "the file could not be read: %s" % why, ""))
+            continue
+        for name, value in lines:
             bare = name.replace("export ", "").strip()
             if bare != name and SCOPE.match(bare):
                 rows.append(_misread(path, name, bare, value))
@@ -41,17 +44,18 @@ def _files(machine: Machine) -> list[str]:
     """nccl.conf files in the order in which NCCL reads them; the first one that sets a name wins."""
     home = machine.environ.get("HOME", "")
     own = machine.environ.get("NCCL_CONF_FILE") or (home + "/.nccl.conf" if home else "")
-    if own and not own.startswith("/"):
-        own = os.path.join(machine.call("cwd", os.getcwd), own)
-    return [path for path in (own, "/etc/nccl.conf") if path]
+    return [machine.absolute(path) for path in (own, "/etc/nccl.conf") if path]
 
 
 def _lines(machine: Machine, path: str) -> list[tuple[str, str]]:
-    """The NAME=VALUE lines of one file: only # in the first column is a comment, and blanks count."""
+    """The NAME=VALUE lines of one file: only # in the first column is a comment, and blanks count.
+
+    None at all where there is no such file, the usual case; raises Unread where it cannot be read.
+    """
     try:
         lines = [line.partition("\0")[0] for line in machine.read(path).splitlines()]  # C ends a text there
-    except Unread:
-        return []  # the usual case: there is no such file
+    except Absent:
+        return []
     pairs = [line.partition("=") for line in lines if "=" in line and not line.startswith("#")]
     return [(name, value) for name, _, value in pairs]
 

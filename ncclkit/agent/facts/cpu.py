@@ -119,13 +119,13 @@ def _storage(machine: Machine, device: str, kind: str) -> str:
 
 def _oom_kills(machine: Machine) -> int:
     """Processes that the OOM killer ended since boot, or in this cgroup where the host's count is hidden."""
-    events = "\n".join(cgroup_values(machine, "memory", "memory.events"))
-    kills = [int(number) for number in re.findall(r"^oom_kill (\d+)", events, re.M)]
-    try:
-        kills += [int(n) for n in re.findall(r"^oom_kill (\d+)", machine.read("/proc/vmstat"), re.M)]
-    except Unread:
-        if not kills:
-            raise
+    kills, why = [], "/proc/vmstat has no oom_kill"
+    events = partial(cgroup_values, machine, "memory", "memory.events", "memory.oom_control")
+    for read in (lambda: "\n".join(events()), lambda: machine.read("/proc/vmstat")):
+        try:
+            kills += [int(number) for number in re.findall(r"^oom_kill (\d+)", read(), re.M)]
+        except Unread as error:
+            why = str(error)
     if not kills:
-        raise Unread("/proc/vmstat has no oom_kill")
+        raise Unread(why)
     return max(kills)

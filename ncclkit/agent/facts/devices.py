@@ -8,7 +8,7 @@ from typing import Any
 
 from . import choose
 from .checks import Problem, problem
-from .machine import Machine, Unread
+from .machine import Absent, Machine, Unread
 
 Ports = list[dict[str, Any]]
 
@@ -119,4 +119,4 @@ def _absent(machine: Machine, folder: str, name: str) -> bool:
     try:
         return not machine.names(folder, re.escape(name))
     except Unread as why:
-        return "No such file" in str(why)
+        return isinstance(why, Absent)

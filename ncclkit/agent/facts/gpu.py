@@ -22,12 +22,13 @@ def facts(machine: Machine) -> Iterator[Fact]:
     yield attempt("gpu.library", lambda: libraries.driver(machine), source="file names of libnvidia-ml.so")
     source = " ".join(QUERY)
     try:
-        log = gpu_state.log(machine.run(QUERY, DEADLINE))
+        answer = machine.run(QUERY, DEADLINE)
+        log = gpu_state.log(answer)
     except Unread as why:
         yield from _silent(machine, why)
         return
     gpus = log.findall("gpu")
-    yield known("gpu.nvidia_smi", "answers", source=source)
+    yield {**known("gpu.nvidia_smi", "answers", source=source), "why": gpu_state.beside(answer)}
     yield known("gpu.count", len(gpus), source=source)
     yield attempt("gpu.driver", lambda: gpu_state.text(log, "driver_version"), source=source)
     yield attempt("gpu.cuda", lambda: gpu_state.text(log, "cuda_version"), source=source)

@@ -106,6 +106,9 @@ def nvlinks(answer: Said) -> dict[int, list[float | None]] | Unread:
     if isinstance(answer, Unread):
         return answer
     blocks = re.split(r"^GPU (\d+):", answer.out, flags=re.M)
+    if answer.code and len(blocks) < 2:  # a machine without NVLinks says nothing, and ends well
+        said = (answer.out + answer.err).strip().splitlines() or ["nothing"]
+        return Unread("%s ended with status %d and said: %s" % (" ".join(LINKS), answer.code, said[0][:300]))
     link = re.compile(r"Link \d+: (?:([\d.]+) GB/s|<inactive>)")
     pairs = zip(blocks[1::2], blocks[2::2])
     return {int(index): [float(rate) if rate else None for rate in link.findall(body)] for index, body in pairs}

@@ -11,8 +11,16 @@ from .fact import Fact, attempt
 from .machine import Answer, Unread
 
 SOURCE = "nvidia-smi -q -x"
-IN_THE_WAY = ("N/A", "[N/A]", "Unknown Error", "Requested functionality has been deprecated")
-"""What nvidia-smi writes where it has no answer."""
+IN_THE_WAY = (
+    *("N/A", "Unknown Error", "Requested functionality has been deprecated", "Not Supported", "ERR!"),
+    *("Insufficient Permissions", "GPU is lost", "GPU requires reset"),
+)
+"""What nvidia-smi writes where it has no answer, sometimes in brackets."""
+
+XML = re.compile(r"<nvidia_smi_log.*?(?:</nvidia_smi_log>|\Z)", re.S)
+"""Warnings may stand before it and after it, which no XML parser takes."""
+CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+"""What XML cannot hold; a broken infoROM gives serial numbers and names of such bytes."""
 
 TEXTS = {
     "model": "product_name",
@@ -45,14 +53,20 @@ NUMBERS = {
 
 def log(answer: Answer) -> tree.Element:
     """The XML that nvidia-smi wrote; a refusal (which it writes to stdout) becomes Unread."""
-    start = answer.out.find("<nvidia_smi_log")
-    if start < 0:
-        said = " ".join((answer.out.strip() or answer.err.strip() or "nothing").split("\n")[:2])
-        raise Unread("%s ended with status %d and said: %s" % (SOURCE, answer.code, said))
+    said = XML.search(answer.out)
+    if not said:
+        words = " ".join((answer.out.strip() or answer.err.strip() or "nothing").split("\n")[:2])
+        raise Unread("%s ended with status %d and said: %s" % (SOURCE, answer.code, words))
     try:
-        return tree.fromstring(answer.out[start:])
+        return tree.fromstring(CONTROL.sub("", said.group()))
     except tree.ParseError as error:
         raise Unread("%s wrote broken XML: %s" % (SOURCE, error)) from None
+
+
+def beside(answer: Answer) -> str:
+    """What nvidia-smi said around the XML, such as ``WARNING: infoROM is corrupted at gpu 0000:5C:00.0``."""
+    around = XML.sub(" ", answer.out) + " " + answer.err
+    return " ".join(re.sub(r"<[?!][^>]*>", " ", around).split())[:300]
 
 
 def facts(index: int, gpu: tree.Element) -> Iterator[Fact]:
@@ -74,7 +88,7 @@ def facts(index: int, gpu: tree.Element) -> Iterator[Fact]:
 def text(node: tree.Element, place: str) -> str:
     """The text at `place`; absent or "N/A" raises Unread."""
     said = (node.findtext(place) or "").strip()
-    if not said or said in IN_THE_WAY:
+    if not said or said.strip("[]") in IN_THE_WAY:
         raise Unread("nvidia-smi says %s for %s" % (said or "nothing", place))
     return said
 

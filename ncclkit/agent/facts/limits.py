@@ -9,6 +9,7 @@ from functools import partial
 
 from .fact import Fact, attempt
 from .machine import Machine, Unread
+from .mounts import all_of
 
 RLIMITS = {
     "nofile.soft": ("Max open files", 0, "files"),
@@ -63,20 +64,33 @@ def _ptrace(machine: Machine) -> int:
 
 
 def cgroup_folders(machine: Machine, controller: str) -> list[str]:
-    """The folders that limit this process, innermost first: cgroup v2, or v1's `controller`."""
+    """The folders that limit this process, innermost first: cgroup v2, or v1's `controller`.
+
+    Raises Unread where none is mounted, as in some containers: that no limit is seen does not mean that there is none.
+    """
     folders = []
     for line in machine.read("/proc/self/cgroup").splitlines():
         number, names, path = line.split(":", 2)
-        if number == "0":
-            root = "/sys/fs/cgroup"
-        elif controller in names.split(","):
-            root = "/sys/fs/cgroup/" + names
-        else:
-            continue
-        while path not in ("", "/"):
-            folders.append(root + path)
-            path = path.rsplit("/", 1)[0]
-        folders.append(root)  # inside a container the own group is mounted as the root
+        if number == "0" or controller in names.split(","):
+            folders += _cgroup_places(machine, "" if number == "0" else controller, path)
+    if not folders:
+        raise Unread("no cgroup file system is mounted that would show limits of %s" % controller)
+    return folders
+
+
+def _cgroup_places(machine: Machine, controller: str, path: str) -> list[str]:
+    """Where the group `path` and those above it are mounted; `controller`: of cgroup v1, empty for v2."""
+    mounts = [m for m in all_of(machine) if m["type"] == ("cgroup" if controller else "cgroup2")]
+    mounts = [m for m in mounts if not controller or controller in m["options"].split(",")]
+    # a container's own group may be mounted as the root; beside it, the mounts of other containers may be seen
+    holding = [m for m in mounts if (path + "/").startswith(m["root"].rstrip("/") + "/")]
+    folders = []
+    for mount in holding or mounts:
+        own = path[len(mount["root"].rstrip("/")) :] if holding else path
+        while own not in ("", "/"):
+            folders.append(mount["point"] + own)
+            own = own.rpartition("/")[0]
+        folders.append(mount["point"])
     return folders
 
 

@@ -7,6 +7,7 @@ machine it was captured on.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pkgutil
@@ -14,11 +15,19 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from typing import Any, Callable, NamedTuple
+
+KERNEL = ("/proc/", "/sys/", "/dev/", "/etc/")
+"""Where files answer at once; others may lie on a network file system whose server is gone, or be a pipe."""
 
 
 class Unread(Exception):
     """A source could not be read; the text says why, in words for the user."""
+
+
+class Absent(Unread):
+    """There is no such file or folder."""
 
 
 class Missing(Unread):
@@ -43,31 +52,44 @@ class Machine:
     def __init__(self, root: str = "/") -> None:
         self.root = root
         self.environ: dict[str, str] = dict(os.environ)
+        self.patience = 3.0
 
     def _at(self, path: str) -> str:
         return os.path.join(self.root, path.lstrip("/"))
 
     def read(self, path: str, limit: int = 65536) -> str:
         """The first `limit` bytes of a file as text; raises Unread."""
-        try:
-            with open(self._at(path), "rb") as file:
-                return file.read(limit).decode("utf-8", "replace")
-        except OSError as error:
-            raise Unread("%s: %s" % (path, error.strerror or error)) from None
+        return str(self._ask(path, lambda: _start(self._at(path), limit)), "utf-8", "replace")
 
     def names(self, path: str, pattern: str = "") -> list[str]:
         """The sorted names in a folder that match the whole `pattern`, or all; raises Unread."""
-        try:
-            return [name for name in sorted(os.listdir(self._at(path))) if not pattern or re.fullmatch(pattern, name)]
-        except OSError as error:
-            raise Unread("%s: %s" % (path, error.strerror or error)) from None
+        found = self._ask(path, lambda: sorted(os.listdir(self._at(path))))
+        return [name for name in found if not pattern or re.fullmatch(pattern, name)]
 
     def link(self, path: str) -> str:
         """Where a symbolic link points; raises Unread."""
+        return str(self._ask(path, lambda: os.readlink(self._at(path))))
+
+    def _ask(self, path: str, ask: Callable[[], Any]) -> Any:
+        """What the file system says of `path`; raises Unread, and Hung where it says nothing in time.
+
+        Every wait in vain halves the patience for the next one, so a dead file server costs seconds, not the facts.
+        """
         try:
-            return os.readlink(self._at(path))
+            return ask() if path.startswith(KERNEL) else _within(self.patience, ask)
         except OSError as error:
-            raise Unread("%s: %s" % (path, error.strerror or error)) from None
+            kind = Absent if error.errno in (errno.ENOENT, errno.ENOTDIR) else Unread
+            raise kind("%s: %s" % (path, error.strerror or error)) from None
+        except Hung:
+            waited, self.patience = self.patience, self.patience / 2
+            raise Hung("%s did not answer within %g s" % (path, waited)) from None
+
+    def absolute(self, path: str) -> str:
+        """The path from the root, where the working folder is known; the file system of `path` itself is not asked."""
+        try:
+            return path if path.startswith("/") else os.path.normpath("%s/%s" % (self.call("cwd", os.getcwd), path))
+        except Unread:
+            return path  # somebody has removed the working folder
 
     def call(self, name: str, function: Callable[[], Any]) -> Any:
         """What a system call says, as a plain JSON value; `name` is its key in a recording."""
@@ -140,7 +162,8 @@ class Replay(Machine):
         """An absent key reads like an absent file."""
         if key in self.said.get(what, {}):
             return self.said[what][key]
-        raise Unread(self.said.get("unread", {}).get(key) or "%s: No such file or directory" % key)
+        why = self.said.get("unread", {}).get(key) or "%s: No such file or directory" % key
+        raise (Absent if why.endswith("No such file or directory") else Unread)(why)
 
     def read(self, path: str, limit: int = 65536) -> str:
         """The file as recorded."""
@@ -175,6 +198,32 @@ class Replay(Machine):
 def machine_at(root: str) -> Machine:
     """The recorded machine in folder `root` if it holds one, else this machine with files below `root`."""
     return Replay(root) if os.path.exists(os.path.join(root, "machine.json")) else Machine(root)
+
+
+def _start(path: str, limit: int) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(limit)
+
+
+def _within(seconds: float, ask: Callable[[], Any]) -> Any:
+    """What `ask()` gives or raises; Hung, and its thread is left behind, where it takes longer."""
+    said: list[Any] = []
+
+    def work() -> None:
+        try:
+            said.append((ask(), None))
+        except Exception as error:  # raised again by who waits
+            said.append((None, error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not said:
+        raise Hung("no answer")
+    value, error = said[0]
+    if error:
+        raise error
+    return value
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -11,20 +11,29 @@ NETWORK = ("nbd", "rbd", "drbd")
 
 
 def mount_of(machine: Machine, path: str) -> dict[str, str]:
-    """The mount that holds an absolute path: ``{"point", "type", "source"}``; raises Unread."""
+    """The mount that holds an absolute path, as `all_of` describes it; raises Unread."""
     best: dict[str, str] = {}
-    for line in machine.read("/proc/self/mountinfo", 1 << 20).splitlines():
-        left, _, right = line.partition(" - ")
-        fields, tail = left.split(), right.split()
-        if len(fields) < 5 or len(tail) < 2:
-            continue
-        point = _unescape(fields[4])
+    for mount in all_of(machine):
+        point = mount["point"]
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best.get("point", "")):  # a later mount hides an earlier one
-            best = {"point": point, "type": tail[0], "source": _unescape(tail[1])}
+            best = mount
     if not best:
         raise Unread("/proc/self/mountinfo lists no mount for %s" % path)
     return best
+
+
+def all_of(machine: Machine) -> list[dict[str, str]]:
+    """Every mount: where (``point``), which folder of the file system (``root``), ``type``, ``source``, ``options``."""
+    rows = []
+    for line in machine.read("/proc/self/mountinfo", 1 << 20).splitlines():
+        left, _, right = line.partition(" - ")
+        fields, tail = left.split(), [*right.split(), ""]
+        if len(fields) < 5 or len(tail) < 3:
+            continue
+        root, point, source = (_unescape(text) for text in (fields[3], fields[4], tail[1]))
+        rows.append({"root": root, "point": point, "type": tail[0], "source": source, "options": tail[2]})
+    return rows
 
 
 def block_kind(machine: Machine, device: str) -> str:

@@ -17,7 +17,7 @@ LOOPBACK_SECONDS = 0.3
 def facts(machine: Machine) -> Iterator[Fact]:
     """All ``net.`` facts."""
     yield attempt("net.interfaces", lambda: interfaces(machine), source="getifaddrs, /sys/class/net")
-    yield attempt("net.default", lambda: _default(machine), source="/proc/net/route")
+    yield attempt("net.default", lambda: _default(machine), source="/proc/net/route, /proc/net/ipv6_route")
     yield attempt("net.hostname.addresses", lambda: resolve(machine), source="getaddrinfo of the own host name")
     yield attempt("net.rdma", lambda: rdma.ports(machine), source="/sys/class/infiniband")
     rules = "NCCL's rules (prefix, ^, =) applied to getifaddrs"
@@ -103,9 +103,22 @@ def _peer(machine: Machine, folder: str) -> bool:
 
 
 def _default(machine: Machine) -> str:
-    """The interface of the default route with the lowest metric."""
+    """The interface of the default route with the lowest metric; of IPv6 where IPv4 has none."""
     rows = [line.split() for line in machine.read("/proc/net/route").splitlines()[1:]]
     routes = sorted((int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == row[7] == "00000000")
+    return routes[0][1] if routes else _default6(machine)
+
+
+def _default6(machine: Machine) -> str:
+    """Of IPv6, where a row is destination, its length, source, its length, next hop, metric, …, name, in hex."""
+    try:
+        rows = [line.split() for line in machine.read("/proc/net/ipv6_route").splitlines()]
+    except Unread:
+        rows = []  # a kernel without IPv6
+    ours = [
+        row for row in rows if len(row) == 10 and row[:2] == ["0" * 32, "00"] and row[9] != "lo"
+    ]  # that one rejects
+    routes = sorted((int(row[5], 16), row[9]) for row in ours)
     if not routes:
         raise Unread("no default route")
     return routes[0][1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .machine import Machine, Unread
+from .machine import Absent, Machine, Unread
 
 FOLDER = "/sys/class/infiniband"
 COUNTERS = {
@@ -37,14 +37,23 @@ def ports(machine: Machine) -> list[dict[str, Any]]:
     """
     try:
         devices = machine.names(FOLDER)
-    except Unread:
+    except Absent:
         return []  # the kernel has no RDMA device
     rows = []
     for device in devices:
         folder = "%s/%s/ports" % (FOLDER, device)
-        for port in machine.names(folder):
-            rows.append(_port(machine, device, port, "%s/%s/" % (folder, port)))
+        rows += [_port(machine, device, port, "%s/%s/" % (folder, port)) for port in _numbers(machine, folder)]
+    if devices and not rows:
+        raise Unread("the RDMA devices here have no port: %s" % ", ".join(devices))
     return rows
+
+
+def _numbers(machine: Machine, folder: str) -> list[str]:
+    """A device that is just being taken away, or that another container holds, has no ports any more."""
+    try:
+        return machine.names(folder, r"\d+")
+    except Unread:
+        return []
 
 
 def _port(machine: Machine, device: str, port: str, folder: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def _folder(machine: Machine, label: str, path: str) -> Iterator[Fact]:
         said: dict[str, Any] = machine.child("child_disk", path, deadline=DEADLINE)
     except Unread as why:
         said = {"error": str(why)}
-    where = said.get("path") or path
+    where = said.get("path") or machine.absolute(path)
     yield known(name + "path", where, source="realpath")
     yield attempt(name + "type", lambda: mount_of(machine, where)["type"], source="/proc/self/mountinfo")
     for key, unit in (("free", "bytes"), ("latency", "ms")):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from . import checks, conf, conflicts, devices, network, rdma, redact
 from .checks import Problem
@@ -33,21 +34,26 @@ def _rows(machine: Machine, set_here: conf.Settings, rows: list[Problem], kinds:
 def problems(machine: Machine, set_here: conf.Settings) -> list[Problem]:
     """What is wrong with the settings: rows ``{kind, name, value, problem, hint}``, the hint naming a file at fault."""
     values = {name: value for name, (value, _) in set_here.items()}
-    ports = rdma.ports(machine)
     rows = [row for name, value in sorted(values.items()) for row in checks.check(name, value)]
-    rows += devices.rdma(values, ports)
+    ports: list[dict[str, Any]] = []
+    try:
+        ports = rdma.ports(machine)
+        rows += devices.rdma(values, ports)
+    except Unread as why:
+        rows += _unchecked(values, ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX"), "the RDMA devices could not be read: %s" % why)
     rows += devices.gpus(values, machine)
     rows += devices.paths(values, machine)
     rows += conflicts.check(values, any(port["state"] == "ACTIVE" for port in ports))
     try:
         rows += devices.interfaces(values, network.addresses(machine))
     except Unread as why:
-        rows += [
-            checks.problem("unchecked", name, values[name], "the interfaces could not be read: %s" % why, "")
-            for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-            if name in values
-        ]
+        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+        rows += _unchecked(values, names, "the interfaces could not be read: %s" % why)
     return [_placed(row, set_here[row["name"]][1]) for row in rows]
+
+
+def _unchecked(values: Mapping[str, str], names: Iterable[str], why: str) -> list[Problem]:
+    return [checks.problem("unchecked", name, values[name], why, "") for name in names if name in values]
 
 
 def _placed(row: Problem, source: str) -> Problem:

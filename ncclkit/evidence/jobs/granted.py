@@ -11,6 +11,7 @@ THINGS = {
     "threads": ("fd_limit", "threads"),
     "shm": ("shm_too_small", "of /dev/shm"),
     "memlock": ("memlock_limit", "of locked memory"),
+    "memory": ("host_oom", "of memory"),
     "port": ("port_in_use", "the rendezvous port"),
     "names": ("hostname_resolution", "the name"),
 }
@@ -55,7 +56,7 @@ class Grant:
         return f"{subject} {state}{f' ({reason})' if reason else ''}"
 
     def _amount(self, count: float) -> str:
-        return f"{count / 2**20:.4g} MiB" if self.what in ("shm", "memlock") else f"{count:g}"
+        return f"{count / 2**20:.4g} MiB" if self.what in ("shm", "memlock", "memory") else f"{count:g}"
 
 
 def grant(data: Mapping[str, Any]) -> Grant:
