@@ -57,6 +57,12 @@ def _on_hosts(name: str, says: str, cause: str, wrong: str, *hosts: str, env: di
     return Fault(name, says, cause, (), env or {}, False, ("gloo",), net=wrong, hosts=hosts)
 
 
+def _without(name: str, does: str, *ways: str) -> Fault:
+    """NCCL may not use these ways inside a host."""
+    says = f"{'=1 and '.join(ways)}=1 {does}; the job trains, slowly"
+    return Fault(name, says, "slow_transport", env=dict.fromkeys(ways, "1"), one_rank=False, backends=_NCCL)
+
+
 EXCHANGE = tuple(
     replace(fault, job="stories.exchange")
     for fault in (
@@ -196,14 +202,8 @@ FAULTS = {
             one_rank=False,
             backends=_NCCL,
         ),
-        Fault(
-            "p2p_off",
-            "NCCL_P2P_DISABLE=1 takes NVLink away; the job trains, slowly",
-            "slow_transport",
-            env={"NCCL_P2P_DISABLE": "1"},
-            one_rank=False,
-            backends=_NCCL,
-        ),
+        _without("p2p_off", "takes NVLink away", "NCCL_P2P_DISABLE"),
+        _without("sockets_only", "leave sockets in place of NVLink", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
         *INTERACTIONS,
         Fault(
             "resume_replays",

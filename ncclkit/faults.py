@@ -18,7 +18,7 @@ from ncclkit.broken import FAULTS, Fault
 from ncclkit.case import Case
 from ncclkit.launch.namespaces import Impossible
 from ncclkit.model import NcclkitError
-from ncclkit.runs import SMALL, Plan, Run
+from ncclkit.runs import SMALL, Run
 from ncclkit.storage import write
 
 __all__ = ["FAULTS", "Fault", "break_it", "fault"]
@@ -29,6 +29,13 @@ def fault(name: str) -> Fault:
     if name not in FAULTS:
         raise NcclkitError(f"There is no fault {name!r}; the lab knows {', '.join(FAULTS)}.")
     return FAULTS[name]
+
+
+def told(chosen: Fault) -> str:
+    """What it does, its cause, and what it takes, for a list of faults."""
+    takes = ("NCCL" if chosen.backends == ("nccl",) else "", "root" if chosen.root else "", chosen.needs)
+    needs = " and ".join(filter(None, takes))
+    return f"{chosen.says} (cause: {chosen.cause or 'none'}{needs and f'; needs {needs}'})"
 
 
 def _possible(chosen: Fault) -> Fault:
@@ -51,29 +58,32 @@ async def break_it(
     timeout: float = 15.0,
     deadline: float = 120.0,
     live: bool = False,
+    split: int = 1,
     on_record: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> Run:
     """Run the job with one fault.
 
     culprit: the rank that the fault changes (default: the fault's own, mostly the last); timeout: of the process
-    group, seconds; deadline: of the whole run, seconds; live: break the live test instead of the training job.  The
-    truth is kept in the run folder as ``truth.json``, out of the diagnosis' sight.
+    group, seconds; deadline: of the whole run, seconds; live: break the live test instead of the training job; split:
+    NCCL takes the ranks for those of so many hosts.  The truth is kept in the run folder as ``truth.json``, out of the
+    diagnosis' sight.
     """
     chosen = _possible(fault(name))
     backend = "gloo" if backend == "auto" and chosen.net else backend
-    base = await probe.plan(case, python=python, ranks=ranks, backend=backend, deadline=deadline)
+    base = await probe.plan(case, python=python, ranks=ranks, backend=backend, deadline=deadline, split=split)
     if base.backend not in chosen.backends:
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
+    if split > 1 and base.backend != "nccl":
+        raise NcclkitError(f"Ranks can be split into hosts for NCCL only; this run would use {base.backend}.")
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
     usual = count - 1 if chosen.culprit is None else chosen.culprit
     guilty = usual if culprit is None else culprit
     job = ("collective", "--sizes", SMALL) if live else (chosen.job,)
     argv = (*job, "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
-    if chosen.one_rank:
-        argv += ("--rank", str(guilty))
+    argv += (*(("--rank", str(guilty)) if chosen.one_rank else ()), *(("--split", str(split)) if split > 1 else ()))
     net: dict[str, Any] = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
     count += count % 2 if net else 0
-    plan = Plan(name, argv, count, base.backend, base.python, deadline, dict(chosen.env), net=net)
+    plan = replace(base, name=name, argv=argv, ranks=count, env=dict(chosen.env), sizes=(), ops=(), net=net)
     try:
         run = await probe.execute(case, plan, on_record)
     except Impossible as error:

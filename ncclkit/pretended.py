@@ -1,4 +1,4 @@
-"""A connection test between pretended hosts: the network of a run of the lab, made once more and looked at."""
+"""Tests between pretended hosts: the network of a run of the lab is made once more, looked at, or crossed by ranks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ncclkit import connect, networks, storage
+from ncclkit import connect, networks, probe, storage
 from ncclkit.case import Case
 from ncclkit.launch import namespaces
 from ncclkit.launch.pack import pack
 from ncclkit.model import NcclkitError
 from ncclkit.probe import OnRecord
+from ncclkit.runs import Run
 
 
 async def connectivity(
@@ -60,3 +62,16 @@ async def look(case: Case, wrong: str = "") -> Case:
     except namespaces.Impossible as error:
         case.about["looked"] = str(error)
     return case
+
+
+async def minimal(case: Case, wrong: str = "") -> Run:
+    """The smallest all_reduce over gloo between two hosts, a rank on each, with something wrong or nothing.
+
+    wrong: a name of `networks.WRONG`.  Where no hosts can be pretended, the run says so and has measured nothing.
+    """
+    plan = await probe.plan(case, ranks=2, backend="gloo", largest=probe.MIB, repeats=3, deadline=60)
+    plan = replace(plan, net={"hosts": 2, "wrong": wrong})
+    try:
+        return await probe.execute(case, plan)
+    except namespaces.Impossible as error:
+        return Run(plan, case.runs()[-1], "failed", 0.0, problem=str(error).rstrip("."))

@@ -71,6 +71,7 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     limit = float(_option(argv, "--timeout", "30")) * factor
     if change.get("minimal") and (argv[0] != "collective" or "--fault" in argv):
         argv = ["collective", "--backend", plan.backend, "--sizes", SMALL]
+        argv += ["--split", str(plan.split)] if plan.split > 1 else []
     argv = [*_without(argv, "--timeout"), "--timeout", f"{limit:g}"]
     if "backend" in change:
         plan, argv = _over(str(change["backend"]), plan, argv)

@@ -10,11 +10,13 @@ from typing import Any
 from ncclkit.case import Case
 from ncclkit.causes._scene import starving
 from ncclkit.model import Event
+from ncclkit.words import ranks as named
+from ncclkit.words import verb as agreed
 
 Frame = Mapping[str, Any]
 
 LIBRARY = re.compile(
-    r"site-packages|dist-packages|/lib/python\d|<frozen|<string>|^\?*$|/torch/|\.so\b|importlib|\bgloo/|\bnccl/"
+    r"site-packages|dist-packages|/lib/python\d|<frozen|<string>|^\?*$|(?:^|/)torch/|\.so\b|importlib|\bgloo/|\bnccl/"
 )
 WAITS = re.compile(
     r"torch/distributed|distributed_c10d|/torch/cuda/__init__|ncclComm|libnccl|ProcessGroup|"
@@ -81,6 +83,37 @@ def stacks(case: Case) -> dict[int, Event]:
     return {event.rank: event for event in case.of("stack") if event.rank is not None and event.data.get("frames")}
 
 
+def places(events: Iterable[Event]) -> list[tuple[list[Event], bool, str]]:
+    """Equal stacks together, the rarest first: the stacks, whether they wait in a collective, and where they stand."""
+    groups: dict[tuple[bool, str], list[Event]] = {}
+    for event in events:
+        if event.kind == "stack":
+            groups.setdefault(_where(event), []).append(event)
+    return [(held, waits, where) for (waits, where), held in sorted(groups.items(), key=lambda item: len(item[1]))]
+
+
+def standing(events: Iterable[Event]) -> list[str]:
+    """``rank 3 is in save at ckpt.py:88``, ``ranks 0-2 wait in all_reduce at train.py:212``; the rarest first."""
+    said = []
+    for held, waits, where in places(events):
+        ranks = {event.rank for event in held if event.rank is not None}
+        verb = ("waits in", "wait in") if waits else ("is in", "are in")
+        said.append(f"{named(ranks)} {agreed(ranks, *verb)} {where}")
+    return said
+
+
+def _where(event: Event) -> tuple[bool, str]:
+    """Whether it waits in a collective, and ``all_reduce at train.py:212``: the call and the user's line."""
+    frames: Sequence[Frame] = event.data.get("frames") or ()
+    own = own_frame(frames, innermost_first=True)
+    if own is None:
+        return False, "frames that nobody can read"
+    at = f"{PurePosixPath(str(own.get('file'))).name}:{own.get('line', '?')}"
+    inner = list(frames)[: list(frames).index(own)]
+    call = (inner[-1] if inner else own).get("func")
+    return in_collective(frames), f"{call} at {at}"
+
+
 def for_workers(case: Case, ranks: Iterable[int]) -> bool:
     """True when each of these ranks, at least one, waits for its DataLoader's workers, by its stack or as measured."""
     seen, starved = stacks(case), {event.rank for event in starving(case)}
@@ -107,5 +140,7 @@ def exchanges(case: Case) -> list[Event]:
 def framework(case: Case) -> str:
     """The framework whose files stand in this case's frames; empty for plain PyTorch."""
     frames = [f for e in case.events for f in e.data.get("frames") or () if isinstance(f, Mapping)]
-    text = " ".join(str(frame.get("file", "")) for frame in frames).lower()
-    return next((name for name in FRAMEWORKS if name in text), "")
+    files = "\n".join(str(frame.get("file", "")) for frame in frames).lower()
+    # a folder of the package, not one that a user has named after it
+    found = (name for name in FRAMEWORKS if re.search(rf"(?:^|/)(?:pytorch_)?{name}(?:_fabric)?/", files, re.M))
+    return next(found, "")

@@ -36,6 +36,7 @@ from ncclkit.normal import judge
 ID = "slow_transport"
 explains: tuple[str, ...] = ()
 SWITCHES = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_P2P_LEVEL", "NCCL_NVLS_ENABLE")
+DISABLED = "NCCL found peer-to-peer disabled"
 DENIED = ("CNS", "DR")
 """What `nvidia-smi topo -p2p` says where chipset or registry is in the way; with GNS the cards never could."""
 
@@ -80,7 +81,7 @@ def _low(case: Case) -> Finding | None:
     if judgement is None or ID not in judgement.suspects:
         return None
     say = f"{rows[0].op} on {rows[0].ranks} GPUs reaches {judgement.say}"
-    return found(ID, "possible", say, (judgement.best,), advice=(_advice(""),), next=experiment(case))
+    return found(ID, "possible", say, (judgement.best,), advice=(_advice(),), next=experiment(case))
 
 
 ODD = Advice(
@@ -126,7 +127,7 @@ def _pairs(host: Host) -> Iterator[Risk]:
             gpus = sorted({gpu[3:] for pair in denied for gpu in pair}, key=int)
             say = f"the driver allows no direct copies among {name_gpus(gpus)} ({one} to {two}: {how}); they would go "
             strength: Strength = "possible" if how in DENIED else "likely"
-            yield Risk(say + "through host memory", [host.fact(name)], _advice(""), strength, gpus=tuple(gpus))
+            yield Risk(say + "through host memory", [host.fact(name)], _advice(), strength, gpus=tuple(gpus))
             return
 
 
@@ -159,11 +160,9 @@ def _turns_off(piece: Event | Fact) -> bool:
 def _tell(case: Case, slow: list[Event], switched: list[Event | Fact], linked: list[Event]) -> Finding:
     via = "the network" if any(e.data.get("via") == "NET" for e in slow) else "shared memory"
     pair = f"rank {slow[0].data.get('src')} to rank {slow[0].data.get('dst')}"
-    why = (
-        f"{_switch(switched[0])[0]}={_switch(switched[0])[1]} is set"
-        if switched
-        else "NCCL found peer-to-peer disabled"
-    )
+    named = dict(map(_switch, switched))
+    are = "is" if len(named) == 1 else "are"
+    why = " and ".join(f"{name}={value}" for name, value in named.items()) + f" {are} set" if named else DISABLED
     strength: Strength = "possible" if failed(case) else "proven" if switched else "likely"
     say = f"{len(slow)} connections inside one machine ({pair} …) go through {via} because {why}."
     return found(
@@ -173,17 +172,17 @@ def _tell(case: Case, slow: list[Event], switched: list[Event | Fact], linked: l
         pick(switched[:2], linked[:2], slow[:3]),
         ranks=ranks_in(slow)[:8],
         hosts=name_hosts(slow),
-        advice=(_advice(_switch(switched[0])[0] if switched else ""),),
+        advice=(_advice(*named),),
         next=experiment(case),
     )
 
 
-def _advice(variable: str) -> Advice:
-    if variable:
+def _advice(*variables: str) -> Advice:
+    if variables:
         return Advice(
-            f"Unset {variable} and run the same all_reduce again.",
-            command=f"unset {variable}",
-            change={"unset": [variable]},
+            f"Unset {' and '.join(variables)} and run the same all_reduce again.",
+            command=f"unset {' '.join(variables)}",
+            change={"unset": list(variables)},
             why="It was probably set to get around a hang that may be gone.",
             check="Channel lines say 'via P2P' and busbw is a multiple of what it was.",
             risk="The hang it hid may come back: run the live test first, not the long job.",

@@ -24,4 +24,5 @@ def test_the_unpaired_rank_is_found_and_mended_and_the_missing_one_named() -> No
     assert main is not None
     read = main.get_text(" ")
     assert "On 2 and 4 ranks every value is right" in read
+    assert "rank 1 never entered it" in read
     assert "rank 1 has not come, it is at 12" in read

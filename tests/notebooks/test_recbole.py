@@ -28,4 +28,5 @@ def test_the_page_shows_equal_losses_and_what_the_host_lacks() -> None:
     folder, _ = made(STORY)
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "equal batches gave equal losses" in page and "of 11.4 MiB in 14.9 GiB: 2 micro-batches" in page
+    assert "[1] is setting up NCCL communicator and retrieving ncclUniqueId from [0]" in page  # as GPUs recorded it
     assert {run.name for run in Case.open(folder / "stages").runs()} == {f"{n}-interactions" for n in (1, 2, 3)}

@@ -22,7 +22,9 @@ class Job:
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self.guilty_here = self.rank == (1 if options.rank is None else options.rank)
-        local = int(os.environ["LOCAL_RANK"])
+        local, here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        if options.split > 1:
+            os.environ["NCCL_HOSTID"] = "pretended-%d" % (local * options.split // here)  # read when NCCL starts
         shared = options.one_gpu and options.rank in (None, self.rank) and not self.mended("duplicate_gpu")
         self.device = torch.device("cuda", 0 if shared else local) if options.backend == "nccl" else torch.device("cpu")
         if options.backend == "nccl":
@@ -86,6 +88,7 @@ def add_options(parser, faults=()):
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--mend", metavar="CAUSE", help="do it right where the bug is of this cause (see causes.md)")
+    parser.add_argument("--split", type=int, default=1, help="the ranks of this host pretend to be on so many hosts")
     parser.add_argument("--one-gpu", action="store_true", help="the guilty rank, or every rank, uses GPU 0")
 
 
@@ -96,7 +99,7 @@ def _by_name(*faults):
 BEFORE = _by_name(
     limits.uneven_data, limits.few_files, limits.little_memory, limits.world_larger, limits.other_card,
     limits.port_busy, limits.mixed_nccl,
-)  # fmt: skip
+) | {"starts_late": program.asleep}  # fmt: skip
 """Faults of one rank before the process group is made."""
 
 BEGUN = {"uneven_data": limits.equal_steps}
@@ -105,6 +108,7 @@ BEGUN = {"uneven_data": limits.equal_steps}
 DURING = _by_name(
     program.rank_late, program.rank_raises, program.rank_killed, program.segfault, program.gil_held, program.slow_disk,
     program.small_shm, program.forked_cuda, program.cuda_assert, program.gpu_memory_full, program.flood, program.mute,
+    program.asleep,
 )  # fmt: skip
 """Faults of one rank at one step."""
 

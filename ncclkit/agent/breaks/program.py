@@ -159,9 +159,14 @@ def mute(job):
     os.dup2(nowhere, 2)
 
 
+def asleep(job):
+    """This rank does nothing for a while."""
+    time.sleep(job.seconds)
+
+
 def stuck_among_many(job):
     """This rank stops for good as soon as several others want something of it at once."""
-    time.sleep(job.seconds)
+    asleep(job)
 
 
 def slow_among_many(job):
