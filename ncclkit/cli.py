@@ -66,14 +66,22 @@ def _add_diagnose(parsers: Any) -> None:
     verb.set_defaults(verb=verbs.diagnose)
 
 
+def _add_inspect(parsers: Any) -> argparse.ArgumentParser:
+    what = "facts of this host, or of a Slurm allocation and where nodes differ"
+    verb: argparse.ArgumentParser = parsers.add_parser("inspect", help=what)
+    verb.set_defaults(verb=verbs.inspect)
+    verb.add_argument("--ranks", type=int, help="ranks on each host that the job is to have (default: its GPUs)")
+    verb.add_argument("--workers", type=int, help="data-loader workers of each rank")
+    verb.add_argument("--prefetch", type=int, help="batches that each worker reads ahead (default 2)")
+    verb.add_argument("--dataset-bytes", type=int, dest="dataset", help="what each rank keeps of the data in memory")
+    verb.add_argument("--batch-bytes", type=int, dest="batch", help="one batch")
+    verb.add_argument("--data", metavar="DIR", help="a folder with training data, whose storage is looked at too")
+    verb.add_argument("--checkpoints", metavar="DIR", help="the same for checkpoints")
+    return verb
+
+
 def _add_live(parsers: Any) -> None:
-    inspect = parsers.add_parser("inspect", help="facts of this host, or of a Slurm allocation and where nodes differ")
-    inspect.set_defaults(verb=verbs.inspect)
-    inspect.add_argument("--ranks", type=int, help="ranks on each host that the job is to have (default: its GPUs)")
-    inspect.add_argument("--workers", type=int, help="data-loader workers of each rank")
-    inspect.add_argument("--prefetch", type=int, help="batches that each worker reads ahead (default 2)")
-    inspect.add_argument("--dataset-bytes", type=int, dest="dataset", help="what each rank keeps of the data in memory")
-    inspect.add_argument("--batch-bytes", type=int, dest="batch", help="one batch")
+    inspect = _add_inspect(parsers)
     probe = parsers.add_parser("probe", help="the live test: checked and timed collectives on real ranks")
     probe.set_defaults(verb=verbs.probe)
     tune = parsers.add_parser("tune", help="compare variables with the default, in alternating runs")
@@ -86,7 +94,7 @@ def _add_live(parsers: Any) -> None:
     connect.add_argument("--port", type=int, help="the rendezvous port (default: MASTER_PORT, else 29500)")
     connect.set_defaults(verb=verbs.connect)
     lab = parsers.add_parser("lab", help="break a small training job on purpose, then diagnose it")
-    lab.add_argument("fault", nargs="?", metavar="FAULT")
+    lab.add_argument("fault", nargs="?", metavar="FAULT", help="a name that --list tells; without it, the list")
     lab.add_argument("--check", action="store_true", help="then run the experiments that decide, and the fix")
     lab.add_argument("--list", action="store_true", help="the faults, and what each one does")
     lab.add_argument("--record", metavar="DIR", type=Path, help="keep what the job left behind, with the truth, in DIR")
@@ -96,13 +104,14 @@ def _add_live(parsers: Any) -> None:
         sub.add_argument("--train-python", help="the training interpreter (default: this one)")
         sub.add_argument("--json", action="store_true", help="JSON instead of text")
     for sub in (probe, tune, lab):
-        sub.add_argument("--ranks", type=int, help="number of ranks (default: all GPUs, or 2 on the CPU)")
+        sub.add_argument("--ranks", type=int, help="number of ranks (default: all GPUs; 2, or 1 a node, on the CPU)")
         sub.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")
         sub.add_argument("--deadline", type=float, default=120.0, help="seconds until the run is ended (default 120)")
     for sub in (probe, tune):
         sub.add_argument("--largest", type=int, help="largest message in bytes")
         sub.add_argument("--dtype", default="float32", help="of the elements (default float32)")
-    probe.add_argument("--split", type=int, default=1, help="pretend that the ranks are on so many hosts (NCCL_HOSTID)")
+    for sub in (probe, lab):
+        sub.add_argument("--split", type=int, default=1, help="NCCL takes the ranks for those of so many hosts")
     probe.add_argument("--ladder", action="store_true", help="first ranks alone, pairs, nodes; who is at fault")
     probe.add_argument(
         "--op", default="all_reduce", help="a collective, several joined by commas, or all (default all_reduce)"
@@ -115,7 +124,13 @@ def _add_live(parsers: Any) -> None:
 def _add_attach(parsers: Any) -> None:
     verb = parsers.add_parser("attach", help="a job that hangs now on this host: stacks, RAS, and what its ranks do")
     which = verb.add_mutually_exclusive_group()
-    which.add_argument("--pid", type=int, action="append", default=[], help="a rank's process (default: all ranks)")
+    which.add_argument(
+        "--pid",
+        action="append",
+        default=[],
+        metavar="[RANK=]PID",
+        help="a rank of the job, or its launcher; of several these alone (default: the only job of this user here)",
+    )
     which.add_argument("--job", type=int, help="the ranks of this Slurm job on this host")
     verb.add_argument("--seconds", type=float, default=3.0, help="how long its load is watched at least (default 3)")
     verb.add_argument("--case", default="case", help="the case folder (default: ./case)")

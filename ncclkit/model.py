@@ -129,7 +129,8 @@ class Measurement:
         return self.busbw / self.expected if self.busbw and self.expected else None
 
     def __str__(self) -> str:
-        bus = f", busbw {self.busbw:.2f} GB/s" if self.busbw is not None else ""
+        bound = (f" of {self.expected:.2f}", f" = {self.ratio:.1%}") if self.ratio and self.expected else ("", "")
+        bus = f", busbw {self.busbw:.2f}{bound[0]} GB/s{bound[1]}" if self.busbw is not None else ""
         return f"{self.op} {self.bytes} B on {self.ranks} ranks: {self.time_us:.1f} us{bus}"
 
 

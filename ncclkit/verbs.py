@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from ncclkit.model import Fact, NcclkitError, to_json
 if TYPE_CHECKING:
     from ncclkit.case import Case
     from ncclkit.diagnose import Diagnosis
+    from ncclkit.runs import Run
     from ncclkit.trials import Trial
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -24,7 +26,10 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 
 def say(text: str, file: TextIO | None = None) -> None:
     """Print text that may quote logs or names: what could steer a terminal is written as its code, as JSON does."""
-    print(CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text), file=file)
+    file = file or sys.stdout
+    known = getattr(file, "encoding", None) or "utf-8"  # a terminal of another language lacks letters of ours
+    plain = CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    print(plain.encode(known, "backslashreplace").decode(known), file=file)
 
 
 def _case(options: argparse.Namespace) -> Case:
@@ -91,7 +96,8 @@ def inspect(options: argparse.Namespace) -> int:
     from ncclkit.diagnose import diagnose
 
     case = intended.intend(_case(options), {name: getattr(options, name) for name in intended.UNITS})
-    case = asyncio.run(probe.inspect(case, options.train_python))
+    paths = {"work": ".", "data": options.data, "checkpoints": options.checkpoints}
+    case = asyncio.run(probe.inspect(case, options.train_python, paths))
     found, hosts = diagnose(case), compare(case.facts)
     if options.json:
         say("\n".join(to_json(fact) for fact in case.facts))
@@ -115,11 +121,12 @@ def _pairs(items: Sequence[str]) -> dict[str, str]:
 
 
 def probe(options: argparse.Namespace) -> int:
-    """Run the live test."""
-    from ncclkit import ladder, normal, probe
+    """Run the live test; where it did not end well, judge what it left behind."""
+    from ncclkit import ladder, normal
+    from ncclkit.diagnose import diagnose
 
     case = _case(options)
-    run = asyncio.run(probe.probe(case, _narrate, env=_pairs(options.env), **_choices(options)))
+    run = asyncio.run(_live(case, _choices(options) | {"env": _pairs(options.env)}))
     if options.json:
         say("\n".join(to_json(m) for m in run.measurements))
     else:
@@ -127,14 +134,32 @@ def probe(options: argparse.Namespace) -> int:
         told = [climbed] if climbed and climbed not in run.say else []
         judgement = normal.judge(run.curve, run.expectation) if run.measurements else None
         told += [judgement.say] if judgement else []
-        say("\n".join([*(str(m) for m in run.measurements), *told, run.say, f"Run folder: {run.folder}"]))
+        told += [run.expectation.words] if run.expectation else []
+        why = ["", diagnose(case).text()] if run.reason != "done" else []
+        say("\n".join([*(str(m) for m in run.measurements), *told, run.say, f"Run folder: {run.folder}", *why]))
     return 0 if run.reason == "done" else 1
+
+
+async def _live(case: Case, choices: dict[str, Any]) -> Run:
+    """The live test; where the facts of this host are not known yet, they are read first, as the bound follows from
+    them.
+    """
+    from ncclkit import probe
+
+    if not case.facts:
+        await probe.plan(case, **choices)  # refuses what cannot work before anything is read
+        await probe.inspect(case, choices["python"])
+    return await probe.probe(case, _narrate, **choices)
 
 
 def _narrate(record: dict[str, Any]) -> None:
     """Progress on stderr, so that stdout stays the result."""
+    if record["kind"] == "plan":
+        env = (f"{name}={value}" for name, value in record["env"].items())
+        say(f"  set for the ranks: {shlex.join(env)}", sys.stderr)
     if record["kind"] == "phase" and record.get("rank") == 0:
-        say(f"  rank 0: {record['phase']} {record.get('bytes', '')}", file=sys.stderr)
+        what = [record["phase"], str(record.get("bytes", "")), str(record.get("op", ""))]
+        say(f"  rank 0: {' '.join(filter(None, what))}", file=sys.stderr)
     if record["kind"] == "rung":
         say(f"  {record['say']}", file=sys.stderr)
 
@@ -162,7 +187,8 @@ def lab(options: argparse.Namespace) -> int:
     from ncclkit.diagnose import diagnose
 
     if options.list or not options.fault:
-        say("\n".join(f"{f.name:15} {f.says} (cause: {f.cause or 'none'})" for f in faults.FAULTS.values()))
+        wide = max(map(len, faults.FAULTS))
+        say("\n".join(f"{name:{wide}}  {faults.told(fault)}" for name, fault in faults.FAULTS.items()))
         return 0
     say(
         f"This run: {faults.fault(options.fault).says}. It touches only its own processes and {options.case}.",
@@ -184,13 +210,14 @@ def lab(options: argparse.Namespace) -> int:
 
 def attach(options: argparse.Namespace) -> int:
     """Look at a job that hangs now."""
-    from ncclkit import evidence
+    from ncclkit import evidence, targets
     from ncclkit.agent import attach
+    from ncclkit.causes._frames import standing
     from ncclkit.diagnose import diagnose
 
     if not 0 < options.seconds <= 86400:
         raise NcclkitError(f"A job cannot be watched for {options.seconds:g} s; give up to a day.")
-    ranks = _ranks(options.pid, options.job)
+    ranks = targets.ranks(options.pid, options.job)
     case = _case(options)
     folder = case.new_run("attach")
     problems = attach.join(str(folder), ranks, options.seconds)
@@ -201,29 +228,10 @@ def attach(options: argparse.Namespace) -> int:
         say(f"ncclkit: {problem}", file=sys.stderr)
     found = diagnose(case.add(reading.events).save())
     if not options.json:
+        say("".join(f"{place}\n" for place in standing(reading.events)))
         say("".join(f"{event.text}\n" for event in reading.events if event.kind == "watch.load"))
     say(json.dumps(found.to_dict(reading.inputs), indent=1, default=str) if options.json else found.text())
     return found.exit_code
-
-
-def _ranks(pids: Sequence[int], number: int | None) -> dict[int, int]:
-    """{rank: pid} of the one job that is meant: by process ids, by its Slurm id, or the only one of this user here."""
-    from ncclkit.agent import processes
-
-    chosen = pids or [
-        pid
-        for pid in processes.parents()
-        if number is None or processes.environ(pid).get("SLURM_JOB_ID") == str(number)
-    ]
-    jobs = processes.jobs(chosen)
-    if len(jobs) > 1:
-        heads = ", ".join(f"rank {min(job)} of {len(job)} here is process {job[min(job)]}" for job in jobs)
-        raise NcclkitError(f"{len(jobs)} jobs run on this host ({heads}); name one with --job or its ranks with --pid.")
-    if not jobs and number is not None:
-        raise NcclkitError(f"Slurm job {number} has no rank of this user on this host; go to one of its nodes.")
-    if not jobs:
-        raise NcclkitError("No process of this user has a RANK in its environment; name the ranks with --pid.")
-    return dict(jobs[0])
 
 
 def report(options: argparse.Namespace) -> int:

@@ -17,6 +17,8 @@ import time
 from . import processes, ras, watch
 from .facts import redact
 
+WHOLE = "--full-filenames"
+"""Option of ``py-spy dump`` that not every release knows."""
 SECONDS = 3.0
 """How long a job that we did not start is watched at least: a few samples, from which a rate follows."""
 
@@ -129,8 +131,9 @@ def _pyspy(folder, rank, pid, deadline):
     if tool is None:
         return ["py-spy is neither beside %s nor on PATH, so rank %d has no stack" % (sys.executable, rank)]
     until = time.monotonic() + deadline
-    # a rank that runs Python changes its stack while it is read: look again, and at last hold it for some milliseconds
-    for how in (["--nonblocking"], ["--nonblocking"], ["--nonblocking"], []):
+    # a rank that runs Python changes its stack while it is read: look again, and at last hold it for some milliseconds;
+    # whole file names, as shortened ones do not tell a library from the user's own code
+    for how in (["--nonblocking", WHOLE], ["--nonblocking", WHOLE], ["--nonblocking", WHOLE], [WHOLE], []):
         command = [tool, "dump", *how, "--pid", str(pid)]
         try:
             done = subprocess.run(command, capture_output=True, timeout=max(0.5, until - time.monotonic()), text=True)

@@ -106,11 +106,24 @@ def jobs(pids):
     """One {rank: pid} for each job that these processes belong to; see `ranks`."""
     groups = {}  # type: dict[tuple[str, ...], list[int]]
     for pid in pids:
-        variables = environ(pid)
-        if any(variables.get(name, "").isdigit() for name in NUMBERS):
-            groups.setdefault(tuple(variables.get(name, "") for name in JOB), []).append(pid)
+        key = _job(pid)
+        if key:
+            groups.setdefault(key, []).append(pid)
     found = [ranks(members) or _tasks(members) for members in groups.values()]
     return [job for job in found if job]
+
+
+def of_job(pid):
+    """All processes here of the job of this one, a rank or a launcher: alike in what a job's ranks have alike."""
+    wanted = {_job(one) for one in [pid, *descendants(pid)]} - {None}
+    return [one for one in parents() if _job(one) in wanted]
+
+
+def _job(pid):
+    """What tells the job of a process from others; None where it has no number in one."""
+    variables = environ(pid)
+    numbered = any(variables.get(name, "").isdigit() for name in NUMBERS)
+    return tuple(variables.get(name, "") for name in JOB) if numbered else None
 
 
 def _tasks(pids):

@@ -131,6 +131,8 @@ def _nothing_arrives(case: Case) -> Finding | None:
         say += ": a collective that was done on some of them had not arrived on others"
     elif one_way := _one_way(lines):
         say += f": what {one_way[0]} sent did not arrive on {one_way[1]}"
+    elif sizes := _too_large(case):
+        say += f": messages of {sizes[0]:,} bytes had come through, and those of {sizes[1]:,} did not"
     strength: Strength = "possible" if say.endswith("alive") else "likely"
     return _tell(case, strength, f"{say}.", pick(lines[:4], dumps[:2]))
 
@@ -158,6 +160,15 @@ def _one_way(lines: list[Event]) -> tuple[str, str] | None:
     ends = {what: {e.host for e in lines if e.data.get("what") == what} for what in ("send", "recv")}
     apart = all(ends.values()) and not ends["send"] & ends["recv"]
     return (min(ends["send"]), min(ends["recv"])) if apart else None
+
+
+def _too_large(case: Case) -> tuple[int, int] | None:
+    """In the live test: the largest message that was measured, and the larger one at which all ranks stand."""
+    phases = {e.rank: e.data for e in in_order(case.of("worker.phase")) if e.data.get("phase") == "size"}
+    sizes = {told.get("bytes") for told in phases.values()}
+    last = sizes.pop() if len(sizes) == 1 else None
+    passed = max((m.bytes for m in case.measurements), default=0)
+    return (passed, last) if isinstance(last, int) and 0 < passed < last else None
 
 
 def _half_done(case: Case) -> list[Event]:

@@ -64,7 +64,7 @@ def diagnose(case: Case) -> Finding:
     if mismatches:
         return clear(ID, "The ranks made different calls, so none of them was merely late.", mismatches[:3])
     seen = (_flight, _barrier, _stacks, _behind, _ras, _launched_late, _load)
-    for witness in (*seen, _silent, _busy, _progress, _symptom):
+    for witness in (*seen, _lateness.absent, _silent, _busy, _progress, _symptom):
         if suspicion := witness(case, scene):
             return _tell(case, scene, suspicion)
     if scene.waiting:

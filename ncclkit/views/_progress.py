@@ -10,6 +10,7 @@ from ncclkit import plots
 from ncclkit.model import Measurement, from_dict
 from ncclkit.views._html import Html, badge, el
 from ncclkit.views._words import plural, ranges, the
+from ncclkit.words import ranks, rate
 
 STAGES = {"waiting": "·", "hello": "○", "import": "◔", "init": "◑"}
 STAGES |= {"alone": "◑", "pairs": "◒", "groups": "◒", "step": "◕", "size": "◕", "done": "✓", "error": "✕"}
@@ -24,7 +25,7 @@ MOST = 1 << 16
 
 
 class Progress:
-    """Takes wire records; tells share done, words, lights, measurements and the last lines of the log."""
+    """Takes wire records; tells share done, words, lights, measurements, variables and the last lines of the log."""
 
     def __init__(self, ranks: int) -> None:
         self.stages = dict.fromkeys(range(ranks), "waiting")
@@ -33,6 +34,8 @@ class Progress:
         self.now: int | None = None
         self.step: int | None = None
         self.rung = ""
+        self.pairs, self.pair = 0, ""
+        self.env: dict[str, str] = {}
         self.log: deque[str] = deque(maxlen=LOG_LINES)
         self.errors: dict[int, str] = {}
         self._measured: dict[tuple[str, int], Measurement] = {}
@@ -49,6 +52,7 @@ class Progress:
             "measure": self._measure,
             "plan": self._plan,
             "rung": self._rung,
+            "ladder.pair": self._pair,
             "log": self._line,
             "problem": self._line,
             "end": self._line,
@@ -71,6 +75,8 @@ class Progress:
         if self.errors:
             rank, error = next(iter(self.errors.items()))
             return f"Rank {rank} failed: {error.splitlines()[0] if error else 'no message'}"
+        if not self._measured and self.now is None and self.pairs:
+            return f"On the ladder: {plural(self.pairs, 'pair')} measured, last {self.pair}{self._behind()}"
         if not self._measured and self.now is None:
             doing = "Starting" if self.step is None else f"Step {self.step} on"
             return f"{doing} {plural(len(self.stages), 'rank')}{self._behind()}" if self.stages else "Planning"
@@ -114,9 +120,15 @@ class Progress:
         """The run broke off, and it is narrowed down who is at fault."""
         self.rung = str(record["say"])
 
+    def _pair(self, record: Mapping[str, Any]) -> None:
+        self.pairs += 1
+        ends = int(record["rank"]), int(record["peer"])
+        self.pair = f"{ranks(ends)} at {rate(float(record['bandwidth']))}"
+
     def _plan(self, record: Mapping[str, Any]) -> None:
         self.planned = len(record["sizes"]) * max(1, len(record.get("ops", ())))
         self.stages = dict.fromkeys(range(min(int(record.get("ranks", 0)), MOST)), "waiting") | self.stages
+        self.env = {str(name): str(value) for name, value in dict(record.get("env", {})).items()}
 
     def _measure(self, record: Mapping[str, Any]) -> None:
         time, count = float(record["time_us"]), int(record["bytes"])

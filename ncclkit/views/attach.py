@@ -27,14 +27,15 @@ from ncclkit.views.watch import strip_view
 DEADLINE = 120.0
 """Seconds after which the looking itself is ended; its parts have shorter ones."""
 TARGETS = "all, or process ids, or job and its Slurm id"
-TARGET = re.compile(r"all|job \d{1,12}|\d{1,10}(?:[ ,]+\d{1,10})*")
+TARGET = re.compile(r"all|job \d{1,12}|(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)?\d{1,10})*")
 
 
 def attach_form(case: Case, target: str = "") -> Attach:
     """The form that looks into running processes; ``await form.run()`` does what its Look button does.
 
-    target: ``all`` (every process of this user with a RANK), process ids, ``job`` and a Slurm job's id (its ranks on
-    this host), or nothing, and then nothing is done.  Raises NcclkitError for anything else.
+    target: ``all`` (every process of this user with a RANK), process ids (one of a rank or a launcher stands for its
+    job, ``3=4711`` is rank 3), ``job`` and a Slurm job's id (its ranks on this host), or nothing, and then nothing is
+    done.  Raises NcclkitError for anything else.
     """
     return Attach(case, target)
 
@@ -110,4 +111,4 @@ def _check(target: str) -> None:
 def _options(target: str) -> list[str]:
     """The options of ``ncclkit attach`` for a target; none for all."""
     option = "--job" if target.strip().startswith("job") else "--pid"
-    return [word for number in re.findall(r"\d+", target) for word in (option, number)]
+    return [word for number in re.findall(r"[\d=]+", target) for word in (option, number)]

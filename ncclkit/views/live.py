@@ -19,7 +19,7 @@ from ncclkit.case import Case
 from ncclkit.model import Measurement, NcclkitError
 from ncclkit.views._base import View, main_loop, page
 from ncclkit.views._face import Face
-from ncclkit.views._form import LABELS, check
+from ncclkit.views._form import LABELS, check, lines
 from ncclkit.views._html import Html, badge, code, el, fold, join, pre, table
 from ncclkit.views._progress import Progress
 from ncclkit.views._words import plural
@@ -175,7 +175,7 @@ class LiveTest(View):
         self._drawn = len(rows)
         log = fold(f"Last {len(self.progress.log)} lines of the log", pre("\n".join(self.progress.log)))
         share = 1.0 if self.state == "done" else self.progress.share()
-        self.face.show(share, self._status(), figure, log if self.progress.log else Html(""))
+        self.face.show(share, self._status(), figure, join(log if self.progress.log else "", self._variables()))
 
     def _finish(self, state: str, say: str, measurements: Sequence[Measurement] = ()) -> None:
         if self._drawing is not None:
@@ -194,7 +194,12 @@ class LiveTest(View):
     def _result(self) -> Html:
         if not self.state:
             return Html("")
-        return join(self._status(), measurement_table(self.measurements, self._limit[0]))
+        return join(self._status(), measurement_table(self.measurements, self._limit[0]), self._variables())
+
+    def _variables(self) -> Html:
+        """Every variable that this run set for its ranks, the form's own among them."""
+        env = self.progress.env
+        return fold(f"{plural(len(env), 'variable')} set for the ranks", pre(lines(env)) if env else "")
 
     def _post(self, act: Callable[[], None]) -> None:
         """Ask the kernel's main loop to act: clicks may arrive on another thread."""

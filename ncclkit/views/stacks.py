@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Any
 
 from ncclkit import plots
-from ncclkit.causes._frames import in_collective, own_frame
+from ncclkit.causes._frames import places
 from ncclkit.model import Event
 from ncclkit.views._base import View
 from ncclkit.views._html import code, el, fit, fold, join, pre, table
@@ -19,13 +18,8 @@ LOAD = ("Rank", "CPU", "Main thread at work", "State", "Sent by TCP", "Received"
 
 def stacks_view(events: Iterable[Event], problems: Sequence[str] = (), found: Sequence[Mapping[str, Any]] = ()) -> View:
     """Equal stacks together: how many ranks stand where, the rarest first; and how busy each rank was meanwhile."""
-    groups: dict[tuple[bool, str], list[Event]] = {}
     known = list(events)
-    for event in known:
-        if event.kind == "stack":
-            groups.setdefault(_where(event), []).append(event)
-    ordered = sorted(groups.items(), key=lambda item: len(item[1]))
-    said = [(_ranks(held), _verb(waits, len(held)), where, pre(held[0].text)) for (waits, where), held in ordered]
+    said = [(_ranks(held), _verb(waits, len(held)), where, pre(held[0].text)) for held, waits, where in places(known)]
     say = "; ".join(f"{ranks} {verb} {where}" for ranks, verb, where, _ in said) or "No stack could be read"
     rows = [(ranks, f"{verb} {where}", fold("Stack of the first", stack)) for ranks, verb, where, stack in said]
     loads = [_load(event.rank, event.data) for event in known if event.kind == "watch.load"]
@@ -44,18 +38,6 @@ def _load(rank: int | None, data: Mapping[str, Any]) -> tuple[object, ...]:
     traffic = ["–" if data[way] is None else f"{plots.size(round(data[way]))}/s" for way in ("sent", "received")]
     shares = ["–" if data[name] is None else f"{data[name]:.0f} %" for name in ("cpu", "main", "gpu_busy")]
     return (rank, *shares[:2], data["states"] or "–", *traffic, shares[2])
-
-
-def _where(event: Event) -> tuple[bool, str]:
-    """Whether it waits in a collective, and ``all_reduce at train.py:212``: the call and the user's line."""
-    frames: Sequence[Mapping[str, Any]] = event.data.get("frames") or ()
-    own = own_frame(frames, innermost_first=True)
-    if own is None:
-        return False, "frames that nobody can read"
-    at = f"{PurePosixPath(str(own.get('file'))).name}:{own.get('line', '?')}"
-    inner = list(frames)[: list(frames).index(own)]
-    call = (inner[-1] if inner else own).get("func")
-    return in_collective(frames), f"{call} at {at}"
 
 
 def _verb(waits: bool, count: int) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.causes._frames import in_collective
+from ncclkit.case import Case
+from ncclkit.causes._frames import framework, in_collective, standing
+from ncclkit.model import Event
 
 TORCH = "/opt/env/lib/python3.11/site-packages/torch"
 MINE = {"func": "main", "file": "/srv/app/fit.py", "line": 3}
@@ -21,3 +23,32 @@ STACKS = {
 def test_only_what_waits_for_other_ranks_is_a_collective(what: str) -> None:
     frames, expected = STACKS[what]
     assert in_collective([*({"func": func, "file": file, "line": 1} for func, file in frames), MINE]) is expected
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("/env/lib/python3.11/site-packages/lightning_fabric/fabric.py", "lightning"),
+        ("/env/lib/python3.11/site-packages/pytorch_lightning/trainer.py", "lightning"),
+        ("wenet/bin/train.py", "wenet"),
+        ("/home/user/wenet_case/runs/1-loader_starved/agent.pyz/speech.py", ""),
+        ("/scratch/4_wenet/train.py", ""),
+    ],
+)
+def test_a_framework_is_known_by_its_own_folder(file: str, name: str) -> None:
+    case = Case()
+    case.events = [Event("stack", "", rank=0, data={"frames": [{"file": file, "line": 9, "func": "f"}]})]
+    assert framework(case) == name
+
+
+def test_equal_stacks_are_told_together_by_the_line_of_the_user() -> None:
+    """Also where py-spy has shortened the names of files, so that nothing says that torch is a library."""
+    inside = [("all_reduce", "torch/distributed/distributed_c10d.py", 3252), ("<module>", "train.py", 212)]
+    saving = [("save", f"{TORCH}/serialization.py", 10), ("keep", "/app/ckpt.py", 88)]
+    events = [
+        Event(
+            "stack", rank=rank, data={"frames": [dict(zip(("func", "file", "line"), f, strict=True)) for f in frames]}
+        )
+        for rank, frames in enumerate([inside, inside, inside, saving])
+    ]
+    assert standing(events) == ["rank 3 is in save at ckpt.py:88", "ranks 0-2 wait in all_reduce at train.py:212"]

@@ -9,7 +9,7 @@ import pytest
 
 from ncclkit.agent import facts as agent
 from ncclkit.case import Case
-from ncclkit.causes import _lateness, gil_hold, slow_rank, slow_transport
+from ncclkit.causes import _lateness, gil_hold, network_loss, slow_rank, slow_transport
 from ncclkit.model import Event, Fact, Finding, Measurement
 
 GIB = 1 << 30
@@ -79,6 +79,33 @@ def test_nobody_is_accused_without_a_difference(shares: tuple[float | None, ...]
     assert watched(*shares, more=more).verdict != "found"
 
 
+def hello(*ranks: int, of: int) -> list[Event]:
+    plan = Event("worker.phase", data={"phase": "plan", "ranks": of})
+    return [plan, *(Event("worker.phase", rank=rank, data={"phase": "hello"}) for rank in ranks)]
+
+
+WAITED = Event("store.wait", "wait timeout", rank=0, data={"keys": "/0/1", "timeout_ms": 10000})
+ENDED = Event("run.end", data={"reason": "deadline", "exitcode": None, "say": ""})
+
+
+@pytest.mark.parametrize(
+    ("begun", "more", "guilty"),
+    [
+        (hello(0, 2, of=3), [WAITED], (1,)),
+        (hello(0, 2, of=3), [ENDED], (1,)),
+        (hello(0, of=3), [WAITED], ()),  # most are missing: no matter of single ranks
+        (hello(0, 1, 2, of=3), [WAITED], ()),
+        (hello(0, 1, 2, of=4), [WAITED], ()),  # of rank 3 there was never a process
+    ],
+    ids=["the store gave up", "the deadline came", "most", "nobody", "no process"],
+)
+def test_a_process_that_never_began_is_missed(begun: list[Event], more: list[Event], guilty: tuple[int, ...]) -> None:
+    finding = watched(3.0, 0.0, 4.0, more=(*begun, *more))
+    assert finding.culprits["ranks"] == guilty, finding.say
+    if guilty:
+        assert finding.strength == "likely" and "had not entered the rendezvous" in finding.say
+
+
 def measured(busbw: float, size: int = GIB, hosts: int = 1, **more: Any) -> Finding:
     case = Case()
     case.facts = [Fact(**row) for row in agent.collect(root=str(H200))]
@@ -97,3 +124,34 @@ def test_much_less_than_the_links_carry_asks_whether_a_slower_way_is_taken() -> 
 @pytest.mark.parametrize("more", [{"busbw": 340.0}, {"size": 1 << 20}, {"hosts": 2}, {"backend": "gloo"}, {"wrong": 7}])
 def test_other_numbers_say_nothing_of_the_way(more: dict[str, Any]) -> None:
     assert measured(**({"busbw": 24.0} | more)).verdict != "found"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strength"),
+    [((32768, 32768), "likely"), ((4096, 4096), "possible"), ((32768, 4096), "possible")],
+    ids=["larger ones did not come through", "the first that was tried", "the ranks stand at different ones"],
+)
+def test_a_live_test_that_stands_at_a_larger_message_between_hosts(sizes: tuple[int, int], strength: str) -> None:
+    case = Case()
+    row: dict[str, Any] = {
+        "dtype": "float32",
+        "hosts": 2,
+        "backend": "gloo",
+        "p99_us": None,
+        "spread": None,
+        "algbw": 1.0,
+        "wrong": 0,
+    }
+    case.measurements = [Measurement(op="all_reduce", bytes=4096, ranks=2, time_us=1.0, busbw=1.0, **row)]
+    for rank, size in enumerate(sizes):
+        where: dict[str, Any] = {"rank": rank, "host": f"node-{rank}"}
+        case.events += [
+            *(
+                Event("worker.phase", data=data, **where)
+                for data in ({"phase": "hello"}, {"phase": "size", "bytes": size})
+            ),
+            Event("gloo.timeout", "Timed out", data={"timeout_ms": 5000, "what": "recv"}, **where),
+        ]
+    finding = network_loss.diagnose(case)
+    assert finding.strength == strength, finding.say
+    assert ("of 4,096 bytes had come through" in finding.say) == (strength == "likely")

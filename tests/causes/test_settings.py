@@ -12,6 +12,7 @@ from ncclkit.causes._frames import FRAMEWORKS
 from ncclkit.causes._settings import BATCHES, TIMEOUTS, raise_timeout, script, smaller_batch
 from ncclkit.model import Event, Fact
 from tests.causes.hosts import GIB, PORT
+from tests.causes.specimens import ROOT, judged
 
 
 def case(*events: Event, **facts: Any) -> Case:
@@ -82,3 +83,8 @@ def test_caches_go_to_a_local_disk_that_has_room(kind: str, free: int, place: st
     disk = {"storage__tmp__type": kind, "storage__tmp__free": free, "storage__tmp__path": "/scratch"}
     advice = catalogue()["disk_or_io"].diagnose(case(full, **disk)).advice[0]
     assert f"export TMPDIR={place}" in advice.command
+
+
+def test_all_switches_that_are_set_are_taken_away_together() -> None:
+    (advice,) = judged(ROOT / "slow_transport" / "found-sockets")[0].findings[0].advice
+    assert advice.change == {"unset": ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"]}

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ncclkit.broken import FAULTS
 from ncclkit.causes import catalogue
 from ncclkit.samples import HERE
 from tests.processes import leftovers
@@ -141,7 +142,9 @@ def test_no_permission(tmp_path: Path) -> None:
         (("probe", "--ranks", "-3"), "at least 1"),
         (("probe", "--env", "NOEQUALS"), "NAME=VALUE"),
         (("probe", "--backend", "nccl", "--ranks", "64"), "64 GPUs"),
-        (("attach", "--pid", "1"), "RANK"),
+        (("attach", "--pid", str(os.getpid())), "carry no RANK in the environment"),
+        (("attach", "--pid", "4194999"), "There is no process 4194999"),
+        (("attach", "--pid", "x=1"), "RANK=PID"),
         (("report", "-p", "ranks=many"), "int"),
         (("report", "-p", "rank=2"), "did you mean ranks"),
         (("report", "--notebook", "guide"), "guided"),
@@ -186,11 +189,23 @@ def test_the_report_says_why_there_is_no_live_test(tmp_path: Path) -> None:
 
 def test_inspect_and_probe(tmp_path: Path) -> None:
     case = str(tmp_path / "case")
-    facts = [json.loads(line) for line in run("inspect", "--json", "--case", case).stdout.splitlines()]
-    assert {"cpu.usable", "limits.nofile.soft", "software.torch"} <= {fact["name"] for fact in facts}
+    folders = ("--data", str(tmp_path), "--checkpoints", str(tmp_path / "gone"))
+    facts = [json.loads(line) for line in run("inspect", "--json", "--case", case, *folders).stdout.splitlines()]
+    known = {fact["name"]: fact for fact in facts}
+    assert {"cpu.usable", "limits.nofile.soft", "software.torch", "storage.work.latency"} <= known.keys()
+    assert known["storage.data.latency"]["value"] > 0 and "gone" in known["storage.checkpoints.latency"]["why"]
     done = run("probe", "--json", "--backend", "gloo", "--largest", "4096", "--case", case)
     assert done.returncode == 0
     assert [json.loads(line)["bytes"] for line in done.stdout.splitlines()] == [8, 64, 512, 4096]
+
+
+def test_a_live_test_that_fails_says_why(tmp_path: Path) -> None:
+    """And which variables it set; the facts, from which a bound would follow, were read without being asked for."""
+    options = ("--backend", "gloo", "--largest", "64", "--env", "GLOO_SOCKET_IFNAME=eth97")
+    done = run("probe", *options, "--case", str(tmp_path / "case"))
+    assert done.returncode == 1 and "GLOO_SOCKET_IFNAME=eth97 matches no network interface" in done.stdout
+    assert "set for the ranks: TORCH_FR_BUFFER_SIZE=2000 " in done.stderr
+    assert (tmp_path / "case" / "facts.jsonl").stat().st_size > 1000
 
 
 def test_interrupt_ends_everything(tmp_path: Path) -> None:
@@ -209,8 +224,26 @@ def test_interrupt_ends_everything(tmp_path: Path) -> None:
     said = probe.communicate(timeout=60)[1]
     assert probe.returncode == 130 and "has been ended" in said
     assert leftovers() == []
-    status = json.loads((tmp_path / "case" / "runs" / "1-all_reduce" / "status.json").read_text())
+    status = json.loads((tmp_path / "case" / "runs" / "2-all_reduce" / "status.json").read_text())
     assert status["reason"] == "cancelled"
+
+
+def test_a_terminal_of_another_language(tmp_path: Path) -> None:
+    done = run("diagnose", LATE, PYTHONIOENCODING="ascii")
+    assert done.returncode == 1 and done.stdout.isascii() and "Traceback" not in done.stderr
+    assert run("diagnose", LATE).stdout.encode("ascii", "backslashreplace").decode() == done.stdout
+
+
+def test_python_dash_m(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "ncclkit", "--version"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and done.stdout.startswith("ncclkit ")
+
+
+def test_the_list_says_what_each_fault_does_and_takes() -> None:
+    lines = run("lab", "--list").stdout.splitlines()
+    assert len({line.index(fault.says) for line, fault in zip(lines, FAULTS.values(), strict=True)}) == 1
+    (small,) = (line for line in lines if line.startswith("small_shm "))
+    assert small.endswith("(cause: shm_too_small; needs root)")
 
 
 def test_lab_breaks_and_finds(tmp_path: Path) -> None:

@@ -85,6 +85,13 @@ def test_what_mends_a_network_is_seen_by_the_same_look(tmp_path: Path) -> None:
 
 
 @possible
+def test_a_minimal_all_reduce_is_right_and_no_faster_than_the_way_between_the_hosts(tmp_path: Path) -> None:
+    run = asyncio.run(pretended.minimal(Case.open(tmp_path), "slow"))
+    assert run.reason == "done" and {(m.wrong, m.hosts, m.ranks) for m in run.measurements} == {(0, 2, 2)}
+    assert 0 < (run.measurements[-1].busbw or 0) < 0.05  # 200 Mbit/s are 0.025 GB/s; the bucket lets a little more by
+
+
+@possible
 def test_a_broken_job_of_two_hosts_is_found_and_mended(tmp_path: Path) -> None:
     """The store of the first host listens at an address that the second has no way to."""
     case = Case.open(tmp_path)
@@ -107,6 +114,8 @@ def test_where_hosts_cannot_be_pretended_the_recording_stands_in_and_says_so(
     assert (first.cause, first.culprits["hosts"]) == (faults.fault(fault).cause, faults.fault(fault).hosts)
     with pytest.raises(NcclkitError, match="cannot be pretended on this machine"):
         asyncio.run(pretended.again(case, Case.open(tmp_path / "room")))
+    small = asyncio.run(pretended.minimal(Case.open(tmp_path / "small")))
+    assert not small.measurements and "cannot be pretended on this machine" in small.say
     with pytest.raises(NcclkitError, match="cannot be pretended on this machine"):
         asyncio.run(fix(case))
 

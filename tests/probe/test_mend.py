@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -9,12 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from ncclkit import broken, probe, runs
+from ncclkit import broken, faults, probe, runs
+from ncclkit.agent import breaks
 from ncclkit.case import Case
 from ncclkit.causes import rank_killed
 from ncclkit.diagnose import diagnose
 from ncclkit.launch import local
+from ncclkit.model import NcclkitError
 from ncclkit.runs import Plan
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +86,27 @@ def test_a_killed_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert again.reason == "done" and steps[:4] == [0, 1, 2, 3]
     assert steps[4] > 0 and steps[4:] == [*range(steps[4], 6)]  # rank 0 may have been ended before it kept the last one
     assert [finding for finding in diagnose(case).findings if finding.culprits["ranks"]] == []
+
+
+def test_ranks_of_one_host_are_split_into_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = argparse.ArgumentParser()
+    breaks.add_options(parser)
+    options = parser.parse_args(["--folder", "", "--backend", "gloo", "--split", "2"])
+    hosts = []
+    for rank in range(4):
+        told = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4, "NCCL_HOSTID": ""}
+        for name, value in told.items():
+            monkeypatch.setenv(name, str(value))
+        breaks.Job(torch, options, 1)
+        hosts.append(os.environ["NCCL_HOSTID"])
+    assert hosts == ["pretended-0", "pretended-0", "pretended-1", "pretended-1"]
+    plan = Plan("rank_late", ("train", "--backend", "nccl", "--split", "2"), 4, "nccl", sys.executable, 60, split=2)
+    assert "--split" in runs.changed(plan, {"minimal": True}).argv
+
+
+def test_gloo_cannot_be_told_of_several_hosts() -> None:
+    with pytest.raises(NcclkitError, match="for NCCL only"):
+        asyncio.run(faults.break_it(Case(), "healthy", backend="gloo", split=2))
 
 
 @pytest.mark.parametrize("fault", broken.FAULTS.values(), ids=lambda fault: fault.name)

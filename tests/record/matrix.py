@@ -2,8 +2,9 @@
 
     python tests/record/matrix.py [--json FILE] [--markdown FILE] [FAULT …]
 
-On all GPUs over NCCL, with three ranks over gloo where there is none.  A cell is ``yes``, ``NO``, or ``-`` where the
-question does not arise.  Exit status 1 when a cell fails.
+On all GPUs over NCCL, with three ranks over gloo where there is none (on two pretended hosts: four).  A cell is
+``yes``, ``NO``, or ``-`` where the question does not arise.  Exit status 1 when a cell fails.  What other runs on the
+same machine leave counts as left: there, give it processes, ports and shared memory of its own (``unshare``).
 """
 
 from __future__ import annotations
@@ -19,29 +20,46 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
 
-from ncclkit import faults, probe  # noqa: E402
+from ncclkit import faults  # noqa: E402
+from ncclkit.broken import LONG, Fault  # noqa: E402
 from ncclkit.case import Case  # noqa: E402
 from ncclkit.diagnose import diagnose  # noqa: E402
 from ncclkit.launch import local  # noqa: E402
-from ncclkit.model import NcclkitError  # noqa: E402
+from ncclkit.model import Finding  # noqa: E402
 from tests.processes import leftovers  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
+from tests.record.outside import DEADLINE, FULL, KERNEL, STRUCK, cancelled, full, kernel, struck  # noqa: E402
 
-DEADLINE, GRACE, TIMEOUT = 75.0, 10.0, 10.0
-"""Seconds until a run is ended, that its end may take, and that a collective may take."""
+GRACE, TIMEOUT = 10.0, 10.0
+"""Seconds that the end of a run may take, and that a collective may take."""
 SETTLE = 10.0
 """Seconds in which what was left behind may still go: a killed process's GPU memory, a port in TIME_WAIT is none."""
 GPU_NOISE = 64.0
 """MiB by which a GPU's used memory may differ although nothing is left."""
-OUTSIDE = ("cancelled", "starter killed", "disk full")
+OUTSIDE = ("cancelled", *STRUCK, *KERNEL, *FULL)
 """Faults that do not happen in a rank."""
+NEVER = """import os, time
+if os.environ.get("RANK") == "{culprit}":
+    time.sleep(90)
+"""
+"""Python runs it, as ``sitecustomize``, before anything else: an import that stands still, as on a dead file server."""
+OWN = {
+    fault.name: fault
+    for fault in (
+        Fault("never_starts", "one rank's interpreter stands still before it runs anything", "slow_rank"),
+        Fault("starts_late", "one rank comes 3 s late", "", ("--fault", "starts_late", "--seconds", "3")),
+        Fault("asleep", "one rank sleeps", "slow_rank", ("--fault", "asleep", *LONG)),
+    )
+}
+"""Faults of this script alone, as the lab has the same with a story."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,71 +131,29 @@ def settled(before: Traces) -> tuple[bool, bool, bool]:
 async def broken(name: str, folder: Path, backend: str, ranks: int) -> tuple[bool, bool | None, bool | None, str]:
     """(ended as it must, right cause first, right rank, sentence) of a fault inside a rank."""
     case, chosen, culprit = Case.open(folder), faults.fault(name), ranks // 2
+    if name == "never_starts":
+        folder.mkdir(exist_ok=True)
+        (folder / "sitecustomize.py").write_text(NEVER.format(culprit=culprit))
+        faults.FAULTS[name] = replace(chosen, env={"PYTHONPATH": str(folder)})
     run = await faults.break_it(
         case, name, ranks=ranks, backend=backend, culprit=culprit, timeout=TIMEOUT, deadline=DEADLINE, live=True
     )
     found = diagnose(case).findings
-    if not chosen.cause or name == "p2p_off":
+    if not chosen.cause or name in ("p2p_off", "sockets_only"):
         fine = run.reason == "done" and all(m.wrong == 0 for m in run.measurements)
         right = [finding.cause for finding in found] == [chosen.cause] * bool(chosen.cause)
         return fine, right, None, run.say
     first = found[0] if found else None
     cause = first is not None and first.cause == chosen.cause
-    guilty = {culprit, *chosen.partners}
-    rank = (first is not None and set(first.culprits["ranks"]) <= guilty) if chosen.one_rank else None
-    return run.reason == "failed", cause, rank, first.say if first else run.say
+    rank = _named(first, chosen, culprit) if chosen.one_rank or chosen.hosts else None
+    return run.reason in ("failed", "deadline"), cause, rank, first.say if first else run.say
 
 
-async def cancelled(folder: Path, **asked: Any) -> tuple[bool, str]:
-    """A live test that is cancelled in its middle."""
-    reached = asyncio.Event()
-    started = probe.probe(
-        Case.open(folder), lambda record: reached.set() if record["kind"] == "measure" else None, **asked
-    )
-    task = asyncio.create_task(started)
-    await asyncio.wait_for(reached.wait(), DEADLINE)
-    task.cancel()
-    try:
-        await task
-    except asyncio.CancelledError:
-        return True, "cancelled, everything was ended"
-    return False, "it went on"
-
-
-def killed(folder: Path, **asked: Any) -> tuple[bool, str]:
-    """A live test whose starter is killed in its middle, as a notebook's server or kernel can be."""
-    options = [word for name, value in asked.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "ncclkit.cli", "probe", "--case", str(folder), *options]
-    starter = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    assert starter.stderr is not None
-    for line in starter.stderr:
-        if "size" in line:
-            break
-    starter.send_signal(signal.SIGKILL)
-    return starter.wait(timeout=DEADLINE) == -signal.SIGKILL, "its starter was killed, everything was ended"
-
-
-async def full(folder: Path, **asked: Any) -> tuple[bool, str]:
-    """A live test whose case folder lies on a disk that is full at once."""
-    with _small_disk(folder):
-        case = Case.open(folder)
-        with suppress(OSError):  # which says that it is full now
-            (folder / "fill").write_bytes(bytes(1 << 22))
-        try:
-            run = await probe.probe(case, **asked)
-        except NcclkitError as error:
-            return "\n" not in str(error), str(error)
-        return True, run.say
-
-
-@contextmanager
-def _small_disk(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True, timeout=30)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=30)
+def _named(first: Finding | None, chosen: Fault, culprit: int) -> bool:
+    """Whether the first finding blames somebody, and nobody but whom the fault changed: a rank, or hosts."""
+    kind, guilty = ("ranks", {culprit, *chosen.partners}) if chosen.one_rank else ("hosts", {*chosen.hosts})
+    blamed = set(first.culprits[kind]) if first else set()
+    return bool(blamed) and blamed <= guilty
 
 
 async def row(name: str, backend: str, ranks: int) -> Row:
@@ -190,10 +166,10 @@ async def row(name: str, backend: str, ranks: int) -> Row:
         folder = Path(place) / "case"
         if name == "cancelled":
             ends, said = await cancelled(folder, **asked)
-        elif name == "starter killed":
-            ends, said = await asyncio.to_thread(killed, folder, **asked)
-        elif name == "disk full":
-            ends, said = await full(folder, **asked)
+        elif name in STRUCK or name in KERNEL:
+            ends, said = await asyncio.to_thread(struck if name in STRUCK else kernel, name, folder, **asked)
+        elif name in FULL:
+            ends, said = await full(FULL[name], folder, **asked)
         else:
             ends, cause, rank, said = await broken(name, folder, backend, ranks)
         seconds = time.monotonic() - begun
@@ -225,8 +201,12 @@ async def main() -> int:
     options = parser.parse_args()
     answer = await local.check(sys.executable)
     backend, ranks = ("nccl", answer["gpus"]) if answer["gpus"] else ("gloo", 3)
-    known = [f.name for f in faults.FAULTS.values() if backend in f.backends and f.job == "train" and not f.net]
-    outside = OUTSIDE if os.geteuid() == 0 else OUTSIDE[:2]  # a full disk is mounted
+    faults.FAULTS.update(OWN)
+    root, jupyter = os.geteuid() == 0, all(map(find_spec, ("jupyter_client", "ipykernel")))
+    chosen = [f for f in faults.FAULTS.values() if backend in f.backends and f.job == "train"]
+    known = [f.name for f in chosen if root or not (f.net or f.root)]
+    lacking = {*(() if root else FULL), *(() if jupyter else KERNEL)}  # a full disk is mounted
+    outside = [name for name in OUTSIDE if name not in lacking]
     about = {"date": time.strftime("%Y-%m-%d"), "backend": backend, "ranks": ranks, **about_machine(answer)}
     about["kernel"] = platform.release()
     rows: list[Row] = []
@@ -241,4 +221,5 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would not hear an interrupt
     sys.exit(asyncio.run(main()))

@@ -68,9 +68,18 @@ def test_equal_stacks_of_a_job_share_a_row(job: tuple[int, list[int]], tmp_path:
     assert list((tmp_path / "case" / "runs").glob("*attach/stacks_rank2.txt"))
 
 
-def test_a_process_by_its_id(job: tuple[int, list[int]], tmp_path: Path) -> None:
-    view = asyncio.run(attach_form(Case.open(tmp_path), str(job[1][2])).run())
-    assert view.say == "Rank 2 is in load_shard at <string>:5"
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("{1}", "Rank 2 is in load_shard at <string>:5; 2 ranks (0, 1) are in wait_for_work at <string>:8"),
+        ("{1} {2}", "Rank 1 is in wait_for_work at <string>:8; rank 2 is in load_shard at <string>:5"),
+        ("7={2}", "Rank 7 is in load_shard at <string>:5"),
+    ],
+    ids=["one stands for its job", "several for themselves", "of known rank"],
+)
+def test_processes_by_their_ids(job: tuple[int, list[int]], tmp_path: Path, target: str, says: str) -> None:
+    view = asyncio.run(attach_form(Case.open(tmp_path), target.format(*job[1])).run())
+    assert view.say == says
 
 
 def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
@@ -86,7 +95,7 @@ def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
         ("rank 3", "Cannot attach to 'rank 3'"),
         ("4711; rm -rf /", "Cannot attach to"),
         ("job 999999999999", "has no rank of this user on this host"),
-        ("999999999", "No process of this user has a RANK"),
+        ("999999999", "There is no process 999999999"),
     ],
 )
 def test_what_cannot_be_looked_at(target: str, sentence: str, tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ class Run:
 
 
 def records():
-    yield {"kind": "plan", "sizes": [m.bytes for m in CURVE], "ranks": 2}
+    set_for_all = {"TORCH_FR_BUFFER_SIZE": "2000", "NCCL_DEBUG": "INFO"}
+    yield {"kind": "plan", "sizes": [m.bytes for m in CURVE], "ranks": 2, "env": set_for_all}
     for rank in (0, 1):
         yield {"kind": "phase", "phase": "init", "rank": rank}
     yield {"kind": "phase", "phase": "size", "rank": 0, "bytes": 64}
@@ -81,6 +82,29 @@ def test_run_returns_the_run_and_shows_it():
     figure = form.face.chart.outputs[0]["data"][PLOTLY]
     assert figure["layout"]["shapes"][0]["y0"] == 3.0 and "94 % of what is allowed" in figure["layout"]["meta"]["say"]
     assert "<script" not in form.face.log.value and "&lt;script" in form.face.log.value
+
+
+def test_the_first_number_is_said_while_the_ladder_is_climbed():
+    progress = Progress(4)
+    progress.take({"kind": "plan", "sizes": [8], "ranks": 4})
+    for peer in (1, 3):
+        progress.take(
+            {"kind": "ladder.pair", "rank": 0, "peer": peer, "bandwidth": 41.5, "latency_us": 9.0, "wrong": 0}
+        )
+    assert progress.words() == "On the ladder: 2 pairs measured, last ranks 0 and 3 at 41.50 GB/s"
+    progress.take({"kind": "ladder.pair", "rank": 0, "peer": HOSTILE, "bandwidth": None})
+    assert "could not be read" in progress.log[-1]
+
+
+def test_every_variable_that_was_set_is_on_screen():
+    async def scenario(bench, form):
+        bench.let_go.set()
+        await form.run()
+        return form
+
+    form = drive(scenario)
+    for face in (form.face.log.value, form.static()):
+        assert "2 variables set for the ranks" in face and "TORCH_FR_BUFFER_SIZE=2000" in face
 
 
 def test_progress_is_drawn_in_place_while_it_runs():
