@@ -127,6 +127,13 @@ def judge(measurements: Iterable[Measurement], bound: Expectation | None) -> Jud
     return Judgement(best, bound, tuple(known))
 
 
+def judgements(measurements: Sequence[Measurement], bounds: Mapping[str, Expectation]) -> list[Judgement]:
+    """What `judge` says of each collective, in the order in which they were measured; `bounds` are by collective."""
+    ops = dict.fromkeys(m.op for m in measurements)
+    judged = (judge((m for m in measurements if m.op == op), bounds.get(op)) for op in ops)
+    return [one for one in judged if one is not None]
+
+
 def size(count: float) -> str:
     """Bytes in words: ``25 MiB``."""
     for unit in ("B", "KiB", "MiB"):

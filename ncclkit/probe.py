@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit import bandwidth, climb, evidence
-from ncclkit.agent import operations, wire
+from ncclkit.agent import attach, operations, wire
 from ncclkit.agent.facts import redact
 from ncclkit.case import Case
 from ncclkit.launch import local, namespaces, slurm
@@ -166,7 +166,7 @@ def _validate(ranks: Any, backend: Any, largest: Any, repeats: Any, split: Any, 
 
 
 def recording_env(folder: Path, backend: str) -> dict[str, str]:
-    """Variables that make a run leave evidence behind; all of them stand in ``plan.json``."""
+    """Variables that make a run leave evidence behind, and be found itself; all of them stand in ``plan.json``."""
     flight = str(folder / "fr_rank_")
     env = {
         "TORCH_FR_BUFFER_SIZE": "2000",
@@ -174,6 +174,8 @@ def recording_env(folder: Path, backend: str) -> dict[str, str]:
         "TORCH_FR_DUMP_TEMP_FILE": flight,
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": flight,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        local.TAG: str(folder),
+        attach.PYSPY: str(Path(sys.executable).parent / "py-spy"),  # the workbook depends on it, training does not
     }
     if backend == "nccl":
         env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING"}
@@ -233,13 +235,12 @@ def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]]
     limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts) for op in {m["op"] for m in made}}
     every = {"hosts": hosts, "run": folder.name, "env": redact.clean(dict(plan.env))}
     measured = tuple(from_dict(Measurement, row | every | {"expected": limits[row["op"]].value}) for row in made)
-    expectation = limits[measured[0].op] if measured else None
     reading = evidence.read([folder])
     case.add([*measured, *reading.events])
     case.inputs = [row for row in case.inputs if row not in reading.inputs] + reading.inputs
     case.save()
     end = next((r for r in records if r["kind"] == "end"), {"reason": "cancelled"})
-    return Run(plan, folder, end["reason"], seconds, measured, expectation, _problem(records))
+    return Run(plan, folder, end["reason"], seconds, measured, limits, _problem(records))
 
 
 def reread(case: Case, folder: Path, plan: Plan) -> Run:
@@ -250,7 +251,7 @@ def reread(case: Case, folder: Path, plan: Plan) -> Run:
     end = next((r for r in records if r["kind"] == "end"), {"reason": "cancelled"})
     seconds = float(records[-1]["t"] - records[0]["t"]) if records else 0.0
     measured = tuple(m for m in case.measurements if m.run == folder.name)
-    return Run(plan, folder, end["reason"], seconds, measured, None, _problem(records))
+    return Run(plan, folder, end["reason"], seconds, measured, problem=_problem(records))
 
 
 def _finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:

@@ -128,7 +128,8 @@ class Run:
     """``done``, ``failed``, ``deadline`` or ``cancelled``."""
     seconds: float
     measurements: tuple[Measurement, ...] = ()
-    expectation: Expectation | None = None
+    expectations: Mapping[str, Expectation] = field(default_factory=dict)
+    """Collective → the bound of its busbw."""
     problem: str = ""
 
     def __repr__(self) -> str:
@@ -158,6 +159,11 @@ class Run:
         }
         problem = f" ({self.problem})" if self.problem else ""
         return f"{self.plan.name} on {what} {ends.get(self.reason, self.reason)} after {self.seconds:.0f} s{problem}."
+
+    @property
+    def expectation(self) -> Expectation | None:
+        """The bound of the first collective; None where nothing was measured, or no bound is known."""
+        return self.expectations.get(self.measurements[0].op) if self.measurements else None
 
     @property
     def curve(self) -> tuple[Measurement, ...]:

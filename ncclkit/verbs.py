@@ -132,9 +132,9 @@ def probe(options: argparse.Namespace) -> int:
     else:
         climbed = ladder.ladder(case).say if options.ladder else ""
         told = [climbed] if climbed and climbed not in run.say else []
-        judgement = normal.judge(run.curve, run.expectation) if run.measurements else None
-        told += [judgement.say] if judgement else []
-        told += [run.expectation.words] if run.expectation else []
+        judged = normal.judgements(run.measurements, run.expectations)
+        told += [f"{one.best.op}: {one.say}" if len(run.expectations) > 1 else one.say for one in judged]
+        told += dict.fromkeys(bound.words for bound in run.expectations.values())
         why = ["", diagnose(case).text()] if run.reason != "done" else []
         say("\n".join([*(str(m) for m in run.measurements), *told, run.say, f"Run folder: {run.folder}", *why]))
     return 0 if run.reason == "done" else 1

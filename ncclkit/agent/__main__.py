@@ -26,11 +26,12 @@ def main(argv=None):
 
 
 def _facts(argv):
-    """``facts [label=path …]``: one record per fact; labelled paths are looked at as storage."""
+    """``facts [label=path …]``: one record per fact, and one at the end; labelled paths are looked at as storage."""
     facts = importlib.import_module(".facts", __package__)
     paths = dict(item.split("=", 1) for item in argv if "=" in item)
     for fact in facts.collect(torch="--no-torch" not in argv, paths=paths or {"work": "."}):
         wire.send("fact", **fact)
+    wire.send("complete")
     return 0
 
 

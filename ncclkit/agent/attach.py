@@ -19,6 +19,8 @@ from .facts import redact
 
 WHOLE = "--full-filenames"
 """Option of ``py-spy dump`` that not every release knows."""
+PYSPY = "NCCLKIT_PY_SPY"
+"""Variable that names a py-spy for where the training interpreter has none: the program needs no Python to run in."""
 SECONDS = 3.0
 """How long a job that we did not start is watched at least: a few samples, from which a rate follows."""
 
@@ -126,10 +128,12 @@ def look(pid):
 
 
 def _pyspy(folder, rank, pid, deadline):
-    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    tool = beside if os.path.exists(beside) else shutil.which("py-spy")
+    handed = os.environ.get(PYSPY, "")
+    places = [os.path.join(os.path.dirname(sys.executable), "py-spy"), handed if os.path.isabs(handed) else ""]
+    tool = next(filter(None, map(shutil.which, [*filter(None, places), "py-spy"])), None)
     if tool is None:
-        return ["py-spy is neither beside %s nor on PATH, so rank %d has no stack" % (sys.executable, rank)]
+        where = ", ".join(filter(None, places))
+        return ["py-spy is neither at %s nor on PATH, so rank %d has no stack" % (where, rank)]
     until = time.monotonic() + deadline
     # a rank that runs Python changes its stack while it is read: look again, and at last hold it for some milliseconds;
     # whole file names, as shortened ones do not tell a library from the user's own code

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from ncclkit.launch.pack import pack
 from ncclkit.model import NcclkitError
 
 TAG = "NCCLKIT_RUN"
-"""Every process of a run carries this variable; a test looks for leftovers by it."""
+"""Variable of every process of a run: the run folder.  By it what is left behind is found."""
 
 Record = dict[str, Any]
 OnRecord = Callable[[Record], None]
@@ -60,15 +59,17 @@ async def facts(
     agent = await asyncio.to_thread(pack, folder)
     command = [python, str(agent), "facts", *(f"{label}={path}" for label, path in (paths or {}).items())]
     records = await guarded(command, {}, deadline, folder, python, lambda record: None)
-    end = records[-1] if records and records[-1]["kind"] == "end" else {}
-    told = any(record["kind"] == "fact" for record in records)
-    return [*records, _torn(end)] if told and end.get("reason") != "done" else records
+    end = records[-1] if records else {}
+    return [*records, *torn(records, f"{end.get('reason', 'without a word')}, {end.get('exitcode')}")]
 
 
-def _torn(end: Mapping[str, Any]) -> Record:
-    """The fact, never read, of an agent that was ended before it had told everything."""
-    why = f"the agent was ended before its last fact ({end.get('reason', 'without a word')}, {end.get('exitcode')})"
-    return {"kind": "fact", "name": "facts.rest", "value": None, "source": "the agent", "why": why}
+def torn(records: Sequence[Record], end: str) -> list[Record]:
+    """One fact, never read, of an agent that was ended before it had told all of them; none where it had."""
+    kinds = {record.get("kind") for record in records}
+    if "fact" not in kinds or "complete" in kinds:
+        return []
+    why = f"the agent was ended before its last fact ({end})"
+    return [{"kind": "fact", "name": "facts.rest", "value": None, "source": "the agent", "why": why}]
 
 
 async def guarded(
@@ -82,11 +83,11 @@ async def guarded(
 ) -> list[Record]:
     """Run a command under ``agent.pyz guard``: records go to ``wire.jsonl``, all other output to ``launcher.log``.
 
-    Besides `env`, only the variable `TAG` is set; those of `unset` are not inherited.
+    Besides `env`, only `TAG` is set; the variables of `unset` are not inherited.
     """
     agent = folder / "agent.pyz"
     inherited = {name: value for name, value in os.environ.items() if name not in unset}
-    environ = {**inherited, **env, TAG: uuid.uuid4().hex}
+    environ = {**inherited, **env, TAG: str(folder)}
     try:
         guard = await asyncio.create_subprocess_exec(
             python,

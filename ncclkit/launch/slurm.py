@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ncclkit.agent import wire
-from ncclkit.launch.local import OnRecord, Record, guarded
+from ncclkit.launch.local import OnRecord, Record, guarded, torn
 from ncclkit.launch.pack import pack
 from ncclkit.model import NcclkitError
 
@@ -117,7 +117,11 @@ def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
     A host has the name that it has itself, as logs do; nodes that share one (several on one machine) have Slurm's.
     """
     said = {node: _lines(folder / f"facts-node{number}.jsonl") for number, node in enumerate(nodes)}
-    found = {node: [record for line in lines if (record := _fact(line))] for node, lines in said.items()}
+    told = {node: list(filter(None, map(wire.parse, lines))) for node, lines in said.items()}
+    found = {
+        node: [r for r in records if r.get("kind") == "fact" and "name" in r] + torn(records, "with its node or step")
+        for node, records in told.items()
+    }
     own = {
         node: next((r["value"] for r in records if r["name"] == "host.name"), None) for node, records in found.items()
     }
@@ -131,11 +135,6 @@ def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
 
 def _lines(path: Path) -> list[bytes]:
     return path.read_bytes().splitlines() if path.exists() else []
-
-
-def _fact(line: bytes) -> Record | None:
-    record = wire.parse(line)
-    return record if record and record.get("kind") == "fact" and "name" in record else None
 
 
 def _mute(lines: Sequence[bytes]) -> Record:

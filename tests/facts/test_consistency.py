@@ -267,12 +267,14 @@ def test_what_the_nodes_of_an_allocation_left(tmp_path):
     def line(name: str, value: str) -> str:
         return json.dumps({"ncclkit": 1, "kind": "fact", "name": name, "value": value}) + "\n"
 
-    (tmp_path / "facts-node0.jsonl").write_text(line("host.name", "gpu-a") + "a warning\n" + line("host.os", "x"))
-    (tmp_path / "facts-node1.jsonl").write_text(line("host.name", "same"))
+    end = '{"ncclkit": 1, "kind": "complete"}\n'
+    (tmp_path / "facts-node0.jsonl").write_text(line("host.name", "gpu-a") + "a warning\n" + line("host.os", "x") + end)
+    (tmp_path / "facts-node1.jsonl").write_text(line("host.name", "same") + end)
     (tmp_path / "facts-node2.jsonl").write_text(line("host.name", "same"))
     (tmp_path / "facts-node3.jsonl").write_text("python: not found\n")
     records = slurm.collected(tmp_path, ["n1", "n2", "n3", "n4", "n5"])
-    assert [record["host"] for record in records] == ["gpu-a", "gpu-a", "n2", "n3", "n4", "n5"]
+    assert [record["host"] for record in records] == ["gpu-a", "gpu-a", "n2", "n3", "n3", "n4", "n5"]
+    assert [record["host"] for record in records if record["name"] == "facts.rest"] == ["n3"]
     assert [record["why"] for record in records if record["name"] == "facts.host"] == [
         "the node gave no facts: python: not found",
         "the node gave no facts: no output; launcher.log says why",

@@ -100,7 +100,7 @@ def test_a_number_stands_beside_the_bound_other_systems_and_what_could_explain_a
     plan = Plan("all_reduce", (), 4, "nccl", "python", 60.0)
     for busbw, low in ((340.0, False), (90.0, True)):
         rows = (measurement(256 << 20, backend="nccl", busbw=busbw, expected=370.8),)
-        run = Run(plan, tmp_path, "done", 1.0, rows, bound)
+        run = Run(plan, tmp_path, "done", 1.0, rows, {rows[0].op: bound})
         words = Page(measurements_view(run).static()).words
         assert "4 x H200: 354 GB/s at 1 GiB (ncclkit, 2026-11)" in words and f"{busbw / 370.8:.0%}" in words
         assert ("slow_transport" in words) == low and ("faster without the switch?" in words) == low
