@@ -24,6 +24,8 @@ Read more
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ncclkit.case import Case
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._frames import inside
@@ -77,7 +79,7 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(),
             next=None if fork else experiment(case),
         )
-    if finding := _teardown(case):
+    if finding := _teardown(case) or _workers(case):
         return finding
     aborted = [e for e in case.of("nccl.destroy") if e.data.get("how") == "abort"]
     odd = [
@@ -113,6 +115,24 @@ def _teardown(case: Case) -> Finding | None:
     say = f"{start(name_ranks(ranks_in(lines)))} did not come back from the end of a process group: another rank still "
     say += "used it, or the ranks end their groups in different order."
     return found(ID, "possible", say, pick(lines), ranks=(), advice=_advice(), next=experiment(case))
+
+
+def _workers(case: Case) -> Finding | None:
+    """Somebody found that a job that hangs does not without loader workers, which are forked from a rank."""
+    tried = [(row, event) for event in case.of("told.trial") for row in event.data["trials"]]
+    lines = [event for row, event in tried if (row["name"], row["value"], row["works"]) == ("num_workers", "0", True)]
+    if not lines or not case.of("c10d.timeout"):
+        return None
+    say = "The job hangs, and with num_workers=0 it does not: a forked loader worker seems to wait for a lock or connection "
+    say += "that a thread of its parent held."
+    advice = replace(
+        _advice()[0],
+        do="Start loader workers without fork, and open connections and thread pools in the worker, not before it.",
+        code='DataLoader(…, multiprocessing_context="forkserver", worker_init_fn=open_connections)',
+        why="A fork copies locks that other threads hold, and nobody in the child will ever release them.",
+    )
+    why = pick(lines, case.of("c10d.timeout")[:2])
+    return found(ID, "likely", say, why, ranks=(), advice=(advice,), next=experiment(case))
 
 
 ENDING = ("abortCommsFromMap", "ncclCommAbort", "ncclCommDestroy", "ncclCommFinalize", "destroy_process_group")

@@ -73,7 +73,10 @@ def diagnose(case: Case) -> Finding:
 def _resolver(case: Case) -> Finding | None:
     """The resolver's own error; harmless where the ranks met all the same."""
     lines = in_order(case.of("store.resolve")) + matching(messages(case), *RESOLVER)
+    asked = [e for e in case.of("store.retry") if "cannot be retrieved" not in e.text]
+    tried = {e.data["port"] for e in asked if e.data.get("port")}  # at an address, so the name was found
     lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
+    lines = [e for e in lines if e.kind != "store.resolve" or e.data.get("port") not in tried]
     if not lines:
         return None
     gave_up = case.of("store.connect_timeout")

@@ -65,7 +65,7 @@ def diagnose(case: Case) -> Finding:
         )
     lines = (*case.of("nccl.warn"), *case.of("nccl.info"))
     lacking = [e for e in lines if e.data.get("family") == "no_ib_library"]
-    across = spans_hosts(case) or len(name_hosts(case.of("nccl.init"))) != 1
+    across = spans_hosts(case) or len(name_hosts(case.of("nccl.init") or lacking)) != 1
     if lacking and not other and across:
         say = f"NCCL found no libibverbs{on(lacking[0].host)}, so ranks of different hosts talk over plain sockets."
         return _tell(case, "possible", say, pick(lacking, none, sockets, limit=3))

@@ -118,8 +118,17 @@ def _clients(case: Case) -> Finding | None:
         names = " and ".join(name_hosts(launched))
         say = f"{say[:-1]}; the launchers of {names} have all come, so the one{on(lines[-1].host)} was told too many."
         return _tell("proven", say, [lines[-1]], ())
+    if ended := _tasks(case, joined):
+        return _tell("likely", f"{say[:-1]}; Slurm had started {joined} tasks.", [*lines[-2:], *ended], ())
     barrier = lines[-1].data.get("key")  # a barrier only says that somebody is late or gone, the store counts clients
     return _tell("possible" if barrier else "likely", say, lines, missing if who else ())
+
+
+def _tasks(case: Case, joined: int) -> list[Event]:
+    """The ends of Slurm's tasks, where exactly those that joined were told of: tasks 0-1 of two."""
+    ended = [e for e in case.of("slurm.event") if e.data.get("what") == "task_exit"]
+    told = {int(number) for e in ended for number in re.findall(r"\d{1,6}", str(e.data.get("task")))}
+    return ended if told and min(told) == 0 and max(told) == joined - 1 else []
 
 
 def _env(case: Case) -> Finding | None:

@@ -18,7 +18,7 @@ WORKS = re.compile(
     re.IGNORECASE,
 )
 VARIABLE = re.compile(
-    r"\b((?:NCCL|TORCH|CUDA|GLOO|VLLM|OMP|UCX|FI)_[A-Z0-9_]{2,50})=([\w^,:./-]{1,60}?)[.,;:]?(?=\s|$)"
+    r"\b((?:NCCL|TORCH|CUDA|GLOO|VLLM|OMP|UCX|FI)_[A-Z0-9_]{2,50}|num_workers)=([\w^,:./-]{1,60}?)[.,;:]?(?=\s|$)"
 )
 VERSION = re.compile(
     r"(?:\b(?P<name>[A-Za-z][\w-]{2,30}?)(?:\.so\.|==?|@|:? | version | v)|(?<![\d.\w-]))v?"
@@ -80,6 +80,6 @@ RULES: tuple[Rule, ...] = (
     # NCCL_IB_DISABLE=1 is a workaround      NCCL_ALGO=Ring doesn't help      NCCL_ALGO=Ring does not work
     # NCCL_ALGO=Ring helps      NCCL_ALGO=Ring solved it      NCCL_ALGO=Ring solves it      NCCL_ALGO=Ring has no effect
     # libnccl.so.2.19.4: an hour without a hang      NCCL_ALGO=Ring makes no difference      NCCL_ALGO=Ring fixed it
-    # NCCL_ALGO=Ring fixes it
-    *(rule("told.trial", word, r"[A-Z]{2,5}_[A-Z0-9_]+=|\d\.\d", make=_trials) for word in TRIED),
+    # NCCL_ALGO=Ring fixes it      num_workers=0 works
+    *(rule("told.trial", word, r"[A-Z]{2,5}_[A-Z0-9_]+=|num_workers=|\d\.\d", make=_trials) for word in TRIED),
 )

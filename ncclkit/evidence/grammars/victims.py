@@ -20,8 +20,8 @@ TEXT = re.compile(
     r"|RPC call to \w+ timed out|Horovod has been shut ?down|[Bb]ackground loop has errored|Engine loop has died"
     r"|Worker failed with error .{0,400}check the stack trace above|WorkerProc initialization failed"
     r"|scheduler is dead|Pin memory thread exited unexpectedly|returned non-zero exit status"
-    r"|collective operation timeout|waiting for clients|NCCL operation timed out|DataLoader worker \(pid.*"
-    r"(?:exited unexpectedly|killed by signal)"
+    r"|collective operation timeout|waiting for clients|in store based barrier|NCCL operation timed out"
+    r"|DataLoader worker \(pid.*(?:exited unexpectedly|killed by signal)"
 )
 OWN = re.compile(
     r"unhandled cuda error|invalid usage|invalid argument|internal error|unhandled system error|Duplicate GPU"
