@@ -232,7 +232,8 @@ def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]]
     hosts = int(plan.net.get("hosts", max(1, slurm.nodes()) * plan.split))
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     made = [_finish(record, plan) for record in records if record["kind"] == "measure"]
-    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts) for op in {m["op"] for m in made}}
+    ops = dict.fromkeys(row["op"] for row in made)
+    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts) for op in ops}
     every = {"hosts": hosts, "run": folder.name, "env": redact.clean(dict(plan.env))}
     measured = tuple(from_dict(Measurement, row | every | {"expected": limits[row["op"]].value}) for row in made)
     reading = evidence.read([folder])

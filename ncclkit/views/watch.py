@@ -48,11 +48,12 @@ def strip_view(run: Path, events: Iterable[Event]) -> Drawn | None:
         return None
     start = min(samples[0]["t"] for samples in strips.values())
     host, samples = max(strips.items(), key=lambda item: _peak(item[1], _memory_share))
-    rows = [_row(name, one) for name, one in strips.items()]
+    cells = {title: [of(one) for one in strips.values()] for title, of in COLUMNS.items()}
+    told = {title: column for title, column in cells.items() if any(column)}
+    rows = zip(strips, *([cell or "–" for cell in column] for column in told.values()), strict=True)
     figure = _figure(samples, start, _phases(events, run.name, start))
-    head = ("Host", "Seconds", "CPU, highest", "Memory, highest", "Swap", "Waited for memory", "GPU memory, highest")
     which = "" if len(strips) == 1 else f"; drawn is {host}, the one with the fullest memory"
-    return Drawn(f"{_say(host, samples)}{which}", figure, table(head, rows))
+    return Drawn(f"{_say(host, samples)}{which}", figure, table(("Host", *told), rows))
 
 
 def _strips(run: Path) -> dict[str, list[Sample]]:
@@ -94,19 +95,6 @@ def _say(host: str, samples: Sequence[Sample]) -> str:
     return f"{plural(round(last - first), 'second')} on {host}: {', '.join(parts)}"
 
 
-def _row(host: str, samples: Sequence[Sample]) -> tuple[object, ...]:
-    gpu = _gpu_peak(samples, 0)
-    return (
-        host,
-        f"{samples[-1]['t'] - samples[0]['t']:.0f}",
-        f"{_peak(samples, lambda s: s.get('cpu')):.0f} %",
-        f"{100 * _peak(samples, _memory_share):.0f} %",
-        plots.size(_peak(samples, lambda s: s.get("swap"))),
-        f"{_peak(samples, lambda s: (s.get('pressure') or {}).get('memory')):.0f} %",
-        f"{gpu / 1024:.1f} GiB" if gpu else "–",
-    )
-
-
 def _peak(samples: Iterable[Sample], of: Callable[[Sample], Any]) -> float:
     return max((float(value) for sample in samples if _is_number(value := of(sample))), default=0.0)
 
@@ -116,7 +104,41 @@ def _memory_share(sample: Sample) -> float:
 
 
 def _gpu_peak(samples: Iterable[Sample], column: int) -> float:
-    return max((float(gpu[column]) for s in samples for gpu in _gpus(s) if _is_number(gpu[column])), default=0.0)
+    return max(_of_gpus(samples, column), default=0.0)
+
+
+def _of_gpus(samples: Iterable[Sample], column: int) -> list[float]:
+    """What is known of any GPU at any time."""
+    return [float(gpu[column]) for sample in samples for gpu in _gpus(sample) if _is_number(gpu[column])]
+
+
+def _gpu_range(samples: Iterable[Sample], column: int, unit: str) -> str:
+    """``210–1980 MHz``, of all GPUs over the whole strip; empty where it is not known."""
+    values = _of_gpus(samples, column)
+    return f"{min(values):.0f}–{max(values):.0f} {unit}" if values else ""
+
+
+def _fastest(samples: Sequence[Sample]) -> str:
+    """The highest traffic of one interface, in and out together, and its name."""
+    moved = [(rate, name) for s in samples for name, rate in (s.get("net") or {}).items() if _is_number(rate)]
+    rate, name = max(moved, default=(0, ""))
+    return f"{plots.size(rate)}/s on {name}" if rate else ""
+
+
+COLUMNS: Mapping[str, Callable[[Sequence[Sample]], str]] = {
+    "Seconds": lambda samples: f"{samples[-1]['t'] - samples[0]['t']:.0f}",
+    "CPU, highest": lambda samples: f"{_peak(samples, lambda s: s.get('cpu')):.0f} %",
+    "Memory, highest": lambda samples: f"{100 * _peak(samples, _memory_share):.0f} %",
+    "Swap": lambda samples: plots.size(_peak(samples, lambda s: s.get("swap"))),
+    "Waited for memory": lambda samples: f"{_peak(samples, lambda s: (s.get('pressure') or {}).get('memory')):.0f} %",
+    "Network, highest": _fastest,
+    "GPU memory, highest": lambda samples: f"{peak / 1024:.1f} GiB" if (peak := _gpu_peak(samples, 0)) else "",
+    "GPUs busy": lambda samples: _gpu_range(samples, 1, "%"),
+    "GPU power": lambda samples: _gpu_range(samples, 2, "W"),
+    "GPU clock": lambda samples: _gpu_range(samples, 3, "MHz"),
+    "GPU temperature": lambda samples: _gpu_range(samples, 4, "°C"),
+}
+"""Columns of the table, each with what it says of a host; one that says nothing of any host is left out."""
 
 
 def _gpus(sample: Sample) -> list[list[Any]]:
@@ -209,6 +231,7 @@ def _curves(samples: Sequence[Sample]) -> list[tuple[str, list[Curve]]]:
         ("GPU, GiB", _each(samples, 0, 1024.0)),
         ("GPU, W", _each(samples, 2, 1.0)),
         ("GPU, MHz", _each(samples, 3, 1.0)),
+        ("GPU, °C", _each(samples, 4, 1.0)),
         ("CPU, %", [("CPU", [s.get("cpu") for s in samples]), *waits]),
         ("ranks, % of a core", _of_ranks(samples, ("cpu",), 1.0)),
         ("queue for cores", _queues(samples)),

@@ -197,6 +197,16 @@ def test_inspect_and_probe(tmp_path: Path) -> None:
     done = run("probe", "--json", "--backend", "gloo", "--largest", "4096", "--case", case)
     assert done.returncode == 0
     assert [json.loads(line)["bytes"] for line in done.stdout.splitlines()] == [8, 64, 512, 4096]
+    done = run("probe", "--backend", "gloo", "--op", "broadcast,reduce", "--largest", "64", "--case", case)
+    lines = done.stdout.splitlines()
+    assert [line.partition(" on ")[0] for line in lines[:4]] == [
+        "broadcast 8 B",
+        "broadcast 64 B",
+        "reduce 8 B",
+        "reduce 64 B",
+    ]
+    assert all(" us (p99 " in line for line in lines[:4])
+    assert [line.partition(" of at most")[0].rpartition(" ")[0] for line in lines[4:6]] == ["broadcast:", "reduce:"]
 
 
 def test_a_live_test_that_fails_says_why(tmp_path: Path) -> None:

@@ -188,6 +188,27 @@ def test_a_number_is_laid_beside_the_bound_and_systems_like_this_one(busbw, size
     assert all(word in judgement.say for word in words), judgement.say
 
 
+def test_each_collective_is_judged_by_its_own_best_and_its_own_bound():
+    sizes = (("all_reduce", 1 << 26, 340.0), ("broadcast", 8, 1.0), ("broadcast", 1 << 28, 90.0), ("send_recv", 8, 0.1))
+    rows = [Measurement(op, size, "float32", 4, 1, "nccl", 1.0, None, None, 1.0, bus, 0) for op, size, bus in sizes]
+    bounds = {op: bandwidth.expect(op, "nccl", 4, of("h200-x4")) for op in ("all_reduce", "broadcast")}
+    judged = normal.judgements(rows, bounds)
+    assert [(one.best.op, one.best.busbw, one.bound) for one in judged] == [
+        ("all_reduce", 340.0, bounds["all_reduce"]),
+        ("broadcast", 90.0, bounds["broadcast"]),
+    ]
+    assert [one.low for one in judged] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "p99, graph, words",
+    [(None, None, "62.0 us, busbw"), (70.25, None, "62.0 us (p99 70.2), busbw"), (70.0, 9.5, "(p99 70.0, graph 9.5),")],
+)
+def test_a_measurement_in_a_line_tells_the_times_that_were_taken(p99, graph, words):
+    row = Measurement("all_reduce", 8, "float32", 4, 1, "nccl", 62.0, p99, None, 1.0, 1.5, 0, graph_us=graph)
+    assert words in str(row)
+
+
 def test_other_collectives_and_several_hosts_have_no_system_to_compare_with():
     bound = bandwidth.expect("all_reduce", "nccl", 4, of("h200-x4"))
     for op, hosts in (("all_gather", 1), ("all_reduce", 2)):

@@ -134,6 +134,16 @@ def test_interpreter_that_does_not_exist(python: Any) -> None:
         asyncio.run(local.check(python))
 
 
+def test_no_variable_is_set_but_those_that_were_asked_for_and_the_run(tmp_path: Path) -> None:
+    local.pack(tmp_path)
+    code = "import json, os; print(json.dumps({'ncclkit': 1, 'kind': 'environ', **os.environ}))"
+    command, env = [sys.executable, "-c", code], {"NCCL_DEBUG": "INFO"}
+    said, _ = asyncio.run(local.guarded(command, env, 30, tmp_path, sys.executable, print))
+    new = {name: value for name, value in said.items() if os.environ.get(name) != value}
+    shell = {"ncclkit": 1, "kind": "environ", "LC_CTYPE": said.get("LC_CTYPE")}  # Python sets the last where LANG is C
+    assert {name: value for name, value in new.items() if name not in shell} == env | {local.TAG: str(tmp_path)}
+
+
 def test_records_survive_floods_and_torn_lines(tmp_path: Path) -> None:
     """A command that writes megabytes without a newline around its record."""
     flood, torn = "x" * 3_000_000, '{"ncclkit":1,broken'

@@ -122,6 +122,24 @@ def test_attach_asks_where_the_rank_listens(tmp_path: Path, monkeypatch: pytest.
     assert {"ras.json", "ras_2.json", "processes.json"} == set(os.listdir(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("handed", "mode", "used"), [("{}/py-spy", 0o755, True), ("{}/py-spy", 0o644, False), ("py-spy", 0o755, False)]
+)
+def test_a_py_spy_that_was_handed_over_is_used_where_it_is_a_program_with_a_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handed: str, mode: int, used: bool
+) -> None:
+    """As where the workbook's environment has one, and the training interpreter's has none."""
+    (tmp_path / "py-spy").write_text("#!/bin/sh\necho Thread 1 of $5\n")
+    (tmp_path / "py-spy").chmod(mode)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(attach.sys, "executable", "/nowhere/python")
+    monkeypatch.setenv(attach.PYSPY, handed.format(tmp_path))
+    problems = attach.collect(str(tmp_path), {0: os.getpid()}, ours=False, deadline=2.0)
+    assert ((tmp_path / "stacks_rank0.txt").exists(), problems == []) == (used, used)
+    assert used or problems[0].startswith("py-spy is neither at /nowhere/py-spy")
+
+
 SMI = """#!/bin/sh
 echo '<nvidia_smi_log>'
 exec {then}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
@@ -52,7 +53,8 @@ def test_progress_arrives_before_the_end(walked: tuple[Case, Run, list[dict[str,
 def test_every_variable_that_was_set_stands_in_the_plan(walked: tuple[Case, Run, list[dict[str, Any]]]) -> None:
     _, run, records = walked
     assert records[0]["env"]["TORCH_FR_BUFFER_SIZE"] == "2000"
-    assert '"TORCH_FR_BUFFER_SIZE": "2000"' in (run.folder / "plan.json").read_text()
+    assert records[0]["env"]["NCCLKIT_RUN"] == str(run.folder) and "NCCLKIT_PY_SPY" in records[0]["env"]
+    assert json.loads((run.folder / "plan.json").read_text())["env"] == records[0]["env"]
 
 
 def test_the_folder_is_the_case(walked: tuple[Case, Run, list[dict[str, Any]]]) -> None:

@@ -119,8 +119,8 @@ async def full(moment: str, folder: Path, **asked: Any) -> tuple[bool, str]:
         try:
             run = await probe.probe(case, fill, **asked)
         except NcclkitError as error:
-            return "\n" not in str(error), str(error)
-        return True, run.say
+            return "No space left" in str(error) and "\n" not in str(error), str(error)
+        return False, f"nobody said that the disk is full: {run.say}"
 
 
 @contextmanager

@@ -69,7 +69,27 @@ def test_of_many_gpus_the_lowest_and_the_highest_are_drawn(tmp_path: Path) -> No
     case = Case.open(tmp_path)
     strip(case, gpus=16)
     names = [trace["name"] for trace in drawn(watch_view(case))["data"]]
-    assert names.count("highest GPU") == 4 and not any(name.startswith("GPU ") for name in names)
+    assert names.count("highest GPU") == 5 and not any(name.startswith("GPU ") for name in names)
+
+
+def test_what_gpus_do_is_drawn_and_stands_in_the_table_with_its_unit(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    strip(case, gpus=2)
+    view = watch_view(case)
+    titles = [one["text"].partition("</b>")[0] for one in drawn(view)["layout"]["annotations"] if "<b>" in one["text"]]
+    assert titles[:5] == ["<b>GPU, %", "<b>GPU, GiB", "<b>GPU, W", "<b>GPU, MHz", "<b>GPU, °C"]
+    said = str(view.static())
+    wanted = ("2.0 GiB", "0–90 %", "300–300 W", "1980–1980 MHz", "40–40 °C", "1 MiB/s on eth0")
+    assert [words for words in wanted if words not in said] == []
+
+
+def test_the_table_has_no_column_of_which_no_host_tells_anything(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    strip(case, "watch-node0.jsonl", "node-1")
+    assert "GPU" not in str(watch_view(case).static())
+    strip(case, "watch-node1.jsonl", "node-2", gpus=1)
+    said = str(watch_view(case).static())
+    assert "300–300 W" in said and "–</div>" in said
 
 
 def test_of_several_hosts_the_fullest_is_drawn_and_all_have_a_row(tmp_path: Path) -> None:
