@@ -71,7 +71,8 @@ class Connectivity:
         bad = [link for link in self.links if link.trouble]
         if bad:
             return f"{len(bad)} of {len(self.links)} paths are not sound; {bad[0].src} → {bad[0].dst}: {bad[0].trouble}"
-        return f"All {len(self.links)} paths between {len(self.hosts)} hosts are open{self._speeds()}"
+        which = "Both" if len(self.links) == 2 else f"All {len(self.links)}"
+        return f"{which} paths between {len(self.hosts)} hosts are open{self._speeds()}"
 
     def _speeds(self) -> str:
         speeds = [link.bandwidth for link in self.links if link.bandwidth is not None]

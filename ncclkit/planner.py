@@ -35,10 +35,11 @@ def timeout(longest_phase_s: float, slowest_collective_s: float = 0.0, margin: f
 def workers(cores: int, ranks: int, reserve_per_rank: int = 1) -> Budget:
     """DataLoader workers per rank so that workers and ranks fit on the cores of one host (at least 0)."""
     value = max(0, cores // ranks - reserve_per_rank)
+    noun = "worker" if value == 1 else "workers"
     return Budget(
         value,
         "workers per rank",
-        f"{cores} cores / {ranks} ranks - {reserve_per_rank} for the rank itself = {value} workers.",
+        f"{cores} cores / {ranks} ranks - {reserve_per_rank} for the rank itself = {value} {noun}.",
     )
 
 

@@ -100,9 +100,10 @@ class Check:
     look: Callable[[Host], Iterable[Risk]]
     fine: str
     """What is said where all is well."""
+    next: Callable[[Case], Experiment]
+    """The experiment that tells the risk from the other suspects."""
     also: tuple[str, ...] = ()
     """Facts that `look` can use besides."""
-    next: Callable[[Case], Experiment | None] | None = None
 
     def risk(self, case: Case) -> Finding | None:
         """The risks of all hosts as one finding, the gravest first."""
@@ -120,7 +121,7 @@ class Check:
             gpus=tuple(sorted({gpu for risk in risks for gpu in risk.gpus})),
             interfaces=_different(name for risk in risks for name in risk.interfaces),
             advice=tuple({risk.advice.do: risk.advice for risk in risks}.values())[:3],
-            next=self.next(case) if self.next else None,
+            next=self.next(case),
         )
 
     def otherwise(self, case: Case, went_well: Sequence[Evidence], say: str, missing: str) -> Finding:

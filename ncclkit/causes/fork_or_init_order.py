@@ -123,8 +123,8 @@ def _workers(case: Case) -> Finding | None:
     lines = [event for row, event in tried if (row["name"], row["value"], row["works"]) == ("num_workers", "0", True)]
     if not lines or not case.of("c10d.timeout"):
         return None
-    say = "The job hangs, and with num_workers=0 it does not: a forked loader worker seems to wait for a lock or connection "
-    say += "that a thread of its parent held."
+    say = "The job hangs, and with num_workers=0 it does not: a forked loader worker seems to wait for a lock or a "
+    say += "connection that a thread of its parent held."
     advice = replace(
         _advice()[0],
         do="Start loader workers without fork, and open connections and thread pools in the worker, not before it.",

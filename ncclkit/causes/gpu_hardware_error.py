@@ -114,8 +114,9 @@ def diagnose(case: Case) -> Finding:
 def _look(host: Host) -> Iterator[Risk]:
     """What the driver itself says of the health of each GPU."""
     smi = host.fact("gpu.nvidia_smi")
-    if smi and smi.value == "hung":
-        say = f"nvidia-smi does not answer ({smi.why}); the driver or a GPU is stuck, and a rank there would hang too"
+    if smi and smi.value in ("hung", "breaks off"):
+        does = "breaks off" if smi.value == "breaks off" else "does not answer"
+        say = f"nvidia-smi {does} ({smi.why}); the driver or a GPU is stuck, and a rank there would hang too"
         yield Risk(say, [smi], _advice("each GPU")[0], "likely")
     if smi and "infoROM is corrupted" in smi.why:
         say = f"nvidia-smi warns ({smi.why}); that GPU would lose its settings and its record of errors with each reset"

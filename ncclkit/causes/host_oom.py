@@ -226,11 +226,11 @@ def _data(host: Host, room: float, fact: Fact | None) -> Iterator[Risk]:
     yield Risk(say, [fact, *facts], _smaller(f" (here {ranks} copies of {amount(dataset)})", workers), strength)
 
 
-def free_memory(case: Case) -> Experiment | None:
-    """Before any job: whether that much is free now; where swap lies is no question of how much there is."""
+def before_a_job(case: Case) -> Experiment:
+    """Whether that much is free now; where swap lies, and what a job has met, is no question of how much there is."""
     areas = [row for fact in case.facts_of("memory.swap") for row in fact.value or ()]
     if failed(case) or any(REMOTE.search(str(area.get("storage"))) for area in areas):
-        return None
+        return experiment(case)
     return limits("Is as much memory free on this machine as the ranks and their data take?", ID, "shm_too_small")
 
 
@@ -284,5 +284,5 @@ CHECK = Check(
     look=_look,
     fine="There is memory for the ranks of this host, and no swap behind a network.",
     also=("memory.available", "gpu.count", *(f"job.{name}" for name in UNITS)),
-    next=free_memory,
+    next=before_a_job,
 )

@@ -170,7 +170,7 @@ def _advice(device: str) -> tuple[Advice, ...]:
 def experiment(case: Case) -> Experiment:
     """The same job over sockets."""
     return Experiment(
-        "Does the job that fails over InfiniBand pass over sockets?",
+        "Does the job pass over sockets, if it fails over InfiniBand?",
         {"env": {"NCCL_IB_DISABLE": "1"}},
         {
             ID: "passes over sockets, fails over this link only",
@@ -188,4 +188,5 @@ CHECK = Check(
     look=_look,
     fine="The RDMA ports that NCCL would use are active, or there is none.",
     also=("env.NCCL_IB_HCA",),
+    next=experiment,
 )

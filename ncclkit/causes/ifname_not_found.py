@@ -198,4 +198,18 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(ID, reads=tuple(FILTERS), look=_look, fine="NCCL and gloo find an interface.")
+def start(case: Case) -> Experiment:
+    """Before any job, and without a filter that could be at fault: whether ranks there start at all."""
+    return Experiment(
+        "Does a plain all_reduce start here, and what do the ranks say if it does not?",
+        {"minimal": True},
+        {
+            ID: "they say that they find no interface",
+            "hostname_resolution": "they say that a name leads nowhere: the own name is looked up first",
+            "store_unreachable": "they never meet: not even the first rank's port is reached",
+        },
+        dict.fromkeys((ID, "hostname_resolution", "store_unreachable"), "named"),
+    )
+
+
+CHECK = Check(ID, reads=tuple(FILTERS), look=_look, fine="NCCL and gloo find an interface.", next=start)

@@ -128,6 +128,7 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
     ("duplicate_gpu", "likely", {f"gpu.{n}.compute_mode": "Prohibited" for n in range(2)}, "may use GPUs 0 and 1 "),
     ("duplicate_gpu", "possible", {"gpu.1.mig": "Enabled"}, "GPU 1: MIG is on"),
     ("gpu_hardware_error", "likely", {"gpu.nvidia_smi": "hung"}, "nvidia-smi does not answer"),
+    ("gpu_hardware_error", "likely", {"gpu.nvidia_smi": "breaks off"}, "nvidia-smi breaks off"),
     ("gpu_hardware_error", "likely", {"gpu.1.ecc.uncorrected": 2}, "GPU 1: uncorrectable memory errors"),
     (
         "gpu_hardware_error",

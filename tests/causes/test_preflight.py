@@ -17,6 +17,7 @@ from ncclkit.intended import UNITS, intend
 from ncclkit.model import Event, Fact, Finding, NcclkitError, found
 from ncclkit.samples import names, sample
 from tests.causes.hosts import BAD, CLEAR, GOOD
+from tests.causes.test_experiments import sound
 
 ROOT = Path(__file__).parents[2]
 CHECKS = {cause: module.CHECK for cause, module in catalogue().items() if hasattr(module, "CHECK")}
@@ -47,6 +48,8 @@ def test_a_bad_fact_is_a_risk_for_a_job(cause: str, strength: str, bad: dict[str
     assert len(finding.say) < 600 and (cause == "bad_env_value" or " would " in finding.say), "a risk, not a report"
     assert {piece.name for piece in finding.evidence if isinstance(piece, Fact)} & bad.keys()
     assert all(advice.do and advice.check and advice.risk for advice in finding.advice) and finding.advice
+    assert finding.next is not None
+    sound(cause, finding.next)
 
 
 @pytest.mark.parametrize("cause", CHECKS)
@@ -94,6 +97,8 @@ def test_no_interface_at_all() -> None:
     bare.facts = [Fact("net.nccl.interface", host="node-1", why=why)]
     finding = catalogue()["ifname_not_found"].diagnose(bare)
     assert (finding.strength, finding.culprits["hosts"]) == ("likely", ("node-1",)) and why in finding.say
+    assert finding.next is not None
+    sound("ifname_not_found", finding.next)
 
 
 @pytest.mark.parametrize(
@@ -286,8 +291,9 @@ def test_a_job_of_one_host_does_not_mind_its_name() -> None:
     assert catalogue()["hostname_resolution"].diagnose(here).verdict == "clear"
 
 
-def test_too_little_memory_is_asked_of_the_machine_and_swap_is_not() -> None:
+def test_too_little_memory_is_asked_of_the_machine_and_swap_of_a_job() -> None:
     remote = {"memory.swap": [{"device": "/s", "size": 1, "storage": "file on nfs4"}]}
     asked = verdict("host_oom", GOOD | {"memory.total": 6 << 30}).next
     assert asked and asked.plan == {"look": "limits"} and asked.expects["host_oom"] == "found"
-    assert verdict("host_oom", GOOD | remote).next is None
+    asked = verdict("host_oom", GOOD | remote).next
+    assert asked and asked.plan == {"ranks": 1}

@@ -85,6 +85,31 @@ def test_what_stands_around_the_xml_costs_no_fact(text, why):
     assert (rows["gpu.count"]["value"], rows["gpu.driver"]["value"]) == (1, "580.1")
 
 
+GPU = "<gpu id='00000000:0%d:00.0'><product_name>NVIDIA H200</product_name></gpu>"
+BOTH = "<nvidia_smi_log><driver_version>580.1</driver_version>" + GPU % 1 + GPU % 2 + "</nvidia_smi_log>"
+
+
+@pytest.mark.parametrize(
+    ("lost", "last"), [("H200</product_name></gpu></nvidia", 0), (GPU % 2, 0), ("/nvidia_smi_log", 1)]
+)
+def test_the_gpus_before_a_cut_are_told(lost, last, tmp_path):
+    machine = Told({"nvidia-smi -q -x": BOTH[: BOTH.index(lost)]})
+    machine.root = str(tmp_path)
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (tmp_path / "dev" / name).touch()
+    rows = {row["name"]: row for row in gpu.facts(machine)}
+    why = "nvidia-smi -q -x ended with status 0 and its XML breaks off behind GPU %d" % last
+    assert (rows["gpu.nvidia_smi"]["value"], rows["gpu.nvidia_smi"]["why"]) == ("breaks off", why)
+    assert (rows["gpu.driver"]["value"], rows["gpu.count"]["value"]) == ("580.1", 2)
+    assert [row["value"] for name, row in rows.items() if name.endswith(".model")] == ["NVIDIA H200"] * (last + 1)
+
+
+def test_a_cut_before_any_whole_gpu_is_a_failure():
+    rows = {row["name"]: row for row in gpu.facts(Told({"nvidia-smi -q -x": BOTH[: BOTH.index("</gpu>")]}))}
+    assert rows["gpu.nvidia_smi"]["value"] == "failed" and "broken XML" in rows["gpu.nvidia_smi"]["why"]
+
+
 def test_a_lost_gpu_has_no_name():
     lost = ONE.replace("'/>", "'><product_name>[GPU is lost]</product_name></gpu>")
     rows = {row["name"]: row for row in gpu.facts(Told({"nvidia-smi -q -x": lost}))}

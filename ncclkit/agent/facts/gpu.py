@@ -23,13 +23,14 @@ def facts(machine: Machine) -> Iterator[Fact]:
     source = " ".join(QUERY)
     try:
         answer = machine.run(QUERY, DEADLINE)
-        log = gpu_state.log(answer)
+        log, cut = gpu_state.log(answer)
     except Unread as why:
         yield from _silent(machine, why)
         return
     gpus = log.findall("gpu")
-    yield {**known("gpu.nvidia_smi", "answers", source=source), "why": gpu_state.beside(answer)}
-    yield known("gpu.count", len(gpus), source=source)
+    told = "; ".join(filter(None, (cut, gpu_state.beside(answer))))
+    yield {**known("gpu.nvidia_smi", "breaks off" if cut else "answers", source=source), "why": told}
+    yield _devices(machine, cut) if cut else known("gpu.count", len(gpus), source=source)
     yield attempt("gpu.driver", lambda: gpu_state.text(log, "driver_version"), source=source)
     yield attempt("gpu.cuda", lambda: gpu_state.text(log, "cuda_version"), source=source)
     peers = list(gpu_links.PEERS.values()) if len(gpus) > 1 else []
@@ -77,14 +78,20 @@ def _silent(machine: Machine, why: Unread) -> Iterator[Fact]:
 
 def _rest(machine: Machine, why: str) -> Iterator[Fact]:
     """What the kernel alone tells."""
-    try:
-        yield known("gpu.count", len(machine.names("/dev", r"nvidia\d+")), source="/dev/nvidia*")
-    except Unread as error:
-        yield unread("gpu.count", "%s; %s" % (why, error), source="/dev/nvidia*")
+    yield _devices(machine, why)
     version = re.compile(r"Kernel Module(?: for \S+)?\s+(\S+)")
     file = "/proc/driver/nvidia/version"
     yield attempt("gpu.driver", lambda: version.findall(machine.read(file))[0], source=file)
     yield unread("gpu.cuda", why, source=" ".join(QUERY))
+
+
+def _devices(machine: Machine, why: str) -> Fact:
+    """How many GPUs there are by their device files; `why` they had to be counted so."""
+    source = "/dev/nvidia*"
+    try:
+        return known("gpu.count", len(machine.names("/dev", r"nvidia\d+")), source=source)
+    except Unread as error:
+        return unread("gpu.count", "%s; %s" % (why, error), source=source)
 
 
 def _modules(machine: Machine) -> Iterator[Fact]:

@@ -17,7 +17,8 @@ IN_THE_WAY = (
 )
 """What nvidia-smi writes where it has no answer, sometimes in brackets."""
 
-XML = re.compile(r"<nvidia_smi_log.*?(?:</nvidia_smi_log>|\Z)", re.S)
+CLOSE = "</nvidia_smi_log>"
+XML = re.compile(r"<nvidia_smi_log.*?(?:%s|\Z)" % CLOSE, re.S)
 """Warnings may stand before it and after it, which no XML parser takes."""
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 """What XML cannot hold; a broken infoROM gives serial numbers and names of such bytes."""
@@ -51,14 +52,22 @@ NUMBERS = {
 """Fact → (place in the XML, unit)."""
 
 
-def log(answer: Answer) -> tree.Element:
-    """The XML that nvidia-smi wrote; a refusal (which it writes to stdout) becomes Unread."""
+def log(answer: Answer) -> tuple[tree.Element, str]:
+    """The XML that nvidia-smi wrote, and where it breaks off: the GPUs before that are whole ("" where it does not).
+
+    A refusal (which it writes to stdout) becomes Unread, and so does what holds no whole GPU.
+    """
     said = XML.search(answer.out)
     if not said:
         words = " ".join((answer.out.strip() or answer.err.strip() or "nothing").split("\n")[:2])
         raise Unread("%s ended with status %d and said: %s" % (SOURCE, answer.code, words))
+    text, cut = CONTROL.sub("", said.group()), ""
+    head, end, _ = text.rpartition("</gpu>")
+    if end and not text.endswith(CLOSE):
+        text, whole = head + end + CLOSE, text.count(end)
+        cut = "%s ended with status %d and its XML breaks off behind GPU %d" % (SOURCE, answer.code, whole - 1)
     try:
-        return tree.fromstring(CONTROL.sub("", said.group()))
+        return tree.fromstring(text), cut
     except tree.ParseError as error:
         raise Unread("%s wrote broken XML: %s" % (SOURCE, error)) from None
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from ncclkit.agent.facts import gpu, gpu_links
+from ncclkit.agent.facts import gpu, gpu_links, gpu_state
 from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
 from ncclkit.evidence.tools.document import Document, Tool, told
 from ncclkit.model import Fact, from_dict
 
 LONGEST = 50_000
 """Lines of one document; a host with 8 GPUs writes some 1,200, accounting adds thousands."""
-OPEN, CLOSE = "<nvidia_smi_log", "</nvidia_smi_log>"
+OPEN, CLOSE = "<nvidia_smi_log", gpu_state.CLOSE
 
 
 class _Told(Machine):
@@ -40,21 +40,19 @@ def state(text: str) -> Document | None:
 
     The text is taken from its root element on: entities can only be declared before it, so none are expanded.
     """
-    text = text[max(0, text.find(OPEN)) :]
-    end = text.find(CLOSE)
-    cut = end < 0
-    if cut:
-        end = text.rfind("</gpu>") + len("</gpu>")
-        if end < len("</gpu>"):
-            return None
+    head, end, _ = text[max(0, text.find(OPEN)) :].partition(CLOSE)
+    if not end and "</gpu>" not in head:
+        return None
     command = " ".join(gpu.QUERY)
-    found = [fact for fact in gpu.facts(_Told(gpu.QUERY, text[:end] + CLOSE)) if fact["source"] == command]
-    if any(fact["name"] == "gpu.nvidia_smi" and fact["value"] != "answers" for fact in found):
+    found = {fact["name"]: fact for fact in gpu.facts(_Told(gpu.QUERY, head + end)) if fact["source"] == command}
+    state = found["gpu.nvidia_smi"]["value"]
+    if state == "failed":
         return Document(command, problem="is no valid XML; save it again with `nvidia-smi -q -x > gpus.xml`.")
-    if not cut:
-        return Document(command, [_fact(fact) for fact in found])
-    problem = "breaks off within the output of nvidia-smi; the GPUs before that were read."
-    return Document(command, [_fact(fact) for fact in found if fact["name"] != "gpu.count"], problem=problem)
+    problem = ""
+    if state == "breaks off":
+        del found["gpu.nvidia_smi"]  # the file does, which says nothing of the driver
+        problem = "breaks off within the output of nvidia-smi; the GPUs before that were read."
+    return Document(command, [_fact(fact) for fact in found.values()], problem=problem)
 
 
 def _fact(fact: dict[str, Any]) -> Fact:
