@@ -131,6 +131,7 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
     def order(finding: Finding) -> tuple[bool, bool, int, bool, int, int, str]:
         name = finding.cause
         usual = USUAL.index(name) if name in USUAL else len(USUAL)
+        usual = -1 if getattr(finding.evidence[0], "kind", "") == "told.habit" else usual  # somebody saw that it fits
         weight = usual if power[name] == 1 else -len(explains[name])
         risk = name in risks
         return risk and power[name] == 1, bool(roots(finding)), -power[name], risk, weight, usual, name

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ncclkit.case import Case
+from ncclkit.causes._scene import is_own
 from ncclkit.causes._words import FATAL, pick
 from ncclkit.model import Event, Finding, clear
 
@@ -20,17 +21,37 @@ ERRORS = (*FATAL, *MEETING, "system.error", "cuda.", "gloo.", "c10d.", "nccl.war
 """Kinds of lines that a job that goes on has outlived; settings, and what the kernel saw of hardware, last."""
 UNCAUGHT = re.compile(r"(?:\[[\w.-]+\] ?){0,2}\[rank\d+\]:? *(?:Traceback|[\w.]+(?:Error|Exception)\b)")
 """How torch marks the last words of a rank; what a program prints of an error that it got over has no such mark."""
+OWN = ("IndexError", "KeyError", "NameError", "AttributeError", "ModuleNotFoundError", "ZeroDivisionError")
+"""Errors that nothing but the program brings about, least of all the end of another rank."""
 STEP, GROUP = "COMPLETED", "successfully finished"
 """Words of Slurm, which speak for all ranks, and of torchrun, which speak for those of one host."""
 TEXT = re.compile(r"ddress already in use|(?:trying|failed|Unable) to connect|connect\(\) timed out|name resolution")
 """What exceptions say of the same."""
+PROSE = re.compile(
+    r"\b(?:I|[Ww]e)(?:'ve|'m|'d)? (?:(?:also|first|only|once|still|just|always|never|do|don't|did|didn't|can|could) )*"
+    r"(?:am|are|get|got|had|have|see|saw|seen|use|used|try|tried|checked|ran|run|know|found|killed|set)\b"
+    r"|\b(?:not|no|isn't|wasn't) (?:an? |the )?[\"'`“]"
+)
+"""A person's sentence, which may quote an error that is gone, was never there, or belongs to another attempt."""
+LIBRARY = re.compile(r"\.(?:cpp|cc|cu|py)\b|NCCL (?:INFO|WARN)|^\s*\[|data inconsistency")
+"""Lines of programs, some of which say ``we`` as well."""
+LASTING = ("dataloader_workers", "memlock", "own_name", "no_verbs")
+"""What a `system.error` says of a setting, which is as it was however long the job goes on."""
+WAITS = ("c10d.timeout", "gloo.timeout")
+DAY = 86400.0
+FAR = 50
+"""Lines between an error and a step that was done after it: further away than the ranks beside a dead one come."""
 
 
 def outlived(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
+    if finding.strength == "proven" and _long_before(finding, case):
+        return replace(finding, strength="likely")
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of("run.end"):
         return finding
+    if all(map(_prose, lines)):
+        return replace(finding, strength="possible")
     fatal = [event for event in case.events if event.kind in FATAL]
     done = _after(case, lines, case.of("job.done"))
     went_on = done or (_after(case, lines, case.of("progress")) if finding.strength == "possible" and not fatal else [])
@@ -38,11 +59,66 @@ def outlived(finding: Finding, case: Case) -> Finding:
         return clear(finding.cause, "The job went on after it.", pick(went_on, limit=1))
     met = _after(case, lines, _meetings(case)) if all(map(_meeting, lines)) else []
     if not met:
-        return finding
+        return _got_over(finding, case, lines, fatal)
     given_up = [event for event in lines if event.kind in FATAL] and any(_later(event, met[-1]) for event in fatal)
     if given_up:
         return replace(finding, strength="possible")
     return clear(finding.cause, "The ranks met after all.", pick(met, limit=1))
+
+
+def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Event]) -> Finding:
+    """Weaker where work was done after its lines, and then something else failed; or where a rank had failed before.
+
+    Which rank did the work is mostly not known: near the lines it may be one that had not missed the other yet.
+    """
+    said = [event for event in lines if event.kind not in WAITS] or lines
+    if any(event.data.get("what") in LASTING for event in said):
+        return finding
+    last = max(said, key=lambda event: (event.path, event.line))
+    steps = [e for e in _lived(case, said) if e.path == last.path]
+    ends = [event for event in fatal if steps and _later(event, steps[-1])]
+    far = bool(steps) and (steps[-1].line - last.line > FAR or steps[-1].rank == last.rank is not None)
+    if far:
+        return replace(finding, strength="possible")
+    second = finding.strength == "proven" and ((steps and ends) or _after_own(finding, case, said))
+    return replace(finding, strength="likely") if second else finding
+
+
+def _lived(case: Case, said: list[Event]) -> list[Event]:
+    """Steps, and starts of NCCL, that came after it; after a rank's last words where that rank speaks again later."""
+    work = [*case.of("progress"), *(e for e in case.of("nccl.init") if e.data.get("phase") == "done")]
+    work.sort(key=lambda event: (event.path, event.line))
+    waits = [event for kind in WAITS for event in case.of(kind)]
+    ranks = {event.rank for event in said if UNCAUGHT.match(event.text)}
+    again = [e for e in work if {w.rank for w in waits if _later(w, e)} >= ranks and all(_later(e, s) for s in said)]
+    return again if ranks and None not in ranks else _after(case, said, work)
+
+
+def _after_own(finding: Finding, case: Case, said: list[Event]) -> bool:
+    """True where a rank ended with an error of the program: before these lines, or with lines that no rank wrote."""
+    errors = [e for e in case.of("python.exception") if is_own(e) and UNCAUGHT.match(e.text) and e.data["type"] in OWN]
+    errors = [event for event in errors if event not in finding.evidence]
+    stray = [line for line in said if line.rank is None and not UNCAUGHT.match(line.text)]
+    return any(all(line in stray or _later(line, error) for line in said) for error in errors)
+
+
+def _long_before(finding: Finding, case: Case) -> bool:
+    """True where it rests on the kernel's log alone, and ranks took steps or began a collective a minute later.
+
+    The kernel's clock may be that of another zone, so that this clears nothing.
+    """
+    times = [e.time for e in finding.evidence if isinstance(e, Event) and e.kind.startswith("kernel.")]
+    known = [time for time in times if time is not None]
+    if not known or len(known) < len(finding.evidence):
+        return False
+    steps = [event.time - max(known) for event in case.of("progress") if event.time]
+    begun = [e.time - (e.data.get("ran_ms") or 0) / 1000 - max(known) for e in case.of("c10d.timeout") if e.time]
+    return any(age > 60 for age in steps) or any(60 < age < DAY for age in begun)  # glog's lines tell no year
+
+
+def _prose(event: Event) -> bool:
+    line = event.text.partition("\n")[0]
+    return bool(PROSE.search(line) and not LIBRARY.search(line))
 
 
 def _meeting(event: Event) -> bool:

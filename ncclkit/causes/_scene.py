@@ -94,6 +94,7 @@ def look(case: Case) -> Scene:
     stopped = _stopped(case)
     raised = _first_by_rank([e for e in case.of("python.exception") if is_own(e) and not _after(e, stopped)])
     seen = {e.rank for e in case.events if e.rank is not None} | {rank for rank in waiting if rank >= 0}
+    raised = {rank: error for rank, error in raised.items() if not _given_up(waiting.get(rank), error)}
     members = tuple(range(world if world else max((rank for rank in seen if rank < LARGEST), default=-1) + 1))
     ended = _ended(case, raised, waiting)
     return Scene(world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended)
@@ -263,6 +264,11 @@ def _stopped(case: Case) -> float | None:
 
 def _after(event: Event, moment: float | None) -> bool:
     return moment is not None and event.time is not None and event.time > moment
+
+
+def _given_up(wait: Event | None, error: Event) -> bool:
+    """True where a rank had given up in a collective before it raised the error: cleaning up, it tripped."""
+    return wait is not None and wait.rank is not None and wait.path == error.path and wait.line < error.line
 
 
 def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:

@@ -1,8 +1,12 @@
-"""What a connection test without a job (``ncclkit connect``) shows: a risk, named with the hosts that would meet it."""
+"""What a test of the connections without a job shows: a risk, named with the hosts that would meet it.
+
+The test is ``ncclkit connect``, or what people looked up themselves: ``ping``, ``ss -ti``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from ncclkit.case import Case
 from ncclkit.causes._words import failed
@@ -42,3 +46,57 @@ def more(found: Sequence[object], what: str) -> str:
 def ends_of(found: Sequence[Link]) -> tuple[str, ...]:
     """The hosts at which these paths end, sorted."""
     return tuple(sorted({link.dst for link in found}))
+
+
+HEADERS = 28
+"""Bytes of IPv4 and ICMP around the data of a ping."""
+STANDS, SAMPLE = 3, 10
+"""Doubled timeouts in a row from which a connection stands still; pings from which a loss of some is no accident."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What people saw of the way to another host with tools of their own."""
+
+    say: str
+    lines: list[Event]
+    passes: int | None = None
+    """The largest packet in bytes that came through, where larger ones did not."""
+
+
+def looked(case: Case) -> Looked | None:
+    """Large packets that get lost, a connection that gets no answer, or pings of which some are lost.
+
+    A host that answers no ping of any size is one that cannot be reached at all: nothing is said of the way to it.
+    """
+    pings = [event for event in case.of("net.ping") if event.data["address"]]
+    alive = {event.data["address"] for event in pings if event.data["received"]}
+    mute = {event.data["address"] for event in pings if event.data["received"] == 0} - alive
+    still = [e for e in case.of("net.tcp") if e.data["backoff"] >= STANDS and (e.data["lost"] or e.data["retrans"])]
+    still = [event for event in still if event.data["peer"] not in mute]
+    for address in sorted(alive):
+        if cliff := _cliff([event for event in pings if event.data["address"] == address]):
+            return replace(cliff, lines=[*cliff.lines, *still[:1]])
+    if still:
+        peer, times = still[0].data["peer"], still[0].data["backoff"]
+        say = f"A connection to {peer} has sent the same packet again {times} times, and no answer came"
+        return Looked(say, still[:2])
+    some = [event for event in pings if event.data["bytes"] is None and event.data["sent"] >= SAMPLE]
+    if not some:
+        return None
+    told = some[0].data
+    say = f"{told['sent'] - told['received']} of {told['sent']} pings to {told['address']} were lost"
+    return Looked(say, some[:2])
+
+
+def _cliff(pings: list[Event]) -> Looked | None:
+    """The size from which no ping to a host comes back, where all smaller ones do."""
+    sized = sorted((e for e in pings if e.data["bytes"] is not None), key=lambda event: int(event.data["bytes"]))
+    answered = [bool(event.data["received"]) for event in sized]
+    passed = sum(answered)
+    if passed in (0, len(sized)) or not all(answered[:passed]):
+        return None
+    best, lost = sized[passed - 1], sized[passed]
+    fits, large = (event.data["bytes"] + HEADERS for event in (best, lost))
+    say = f"Packets of {large:,} bytes to {best.data['address']} get lost and those of {fits:,} pass, as the pings show"
+    return Looked(say, [lost, best], fits) if fits < large else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -17,14 +18,27 @@ class Toggle:
     works: list[str] = field(default_factory=list)
     lines: list[Event] = field(default_factory=list)
 
+    @property
+    def remedy(self) -> str:
+        """The next release after a failing one that works; the newest that works, where all of them are older."""
+        works = sorted(set(self.works) - set(self.fails), key=_number)
+        return next((version for version in works if _number(version) > _number(self.fails[0])), works[-1])
+
+
+def _number(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]
+
 
 def toggles(case: Case) -> dict[str, Toggle]:
-    """package → versions with and without the failure; its name is empty where the sentence has none."""
+    """package → versions with and without the failure; its name is empty where nothing says whose version it is."""
+    rows = [trial for event in case.of("told.trial") for trial in event.data["trials"]]
+    ours = {event.data.get("version") for event in case.of("nccl.version")}
+    nameless = "nccl" if ours & {trial["value"] for trial in rows if not trial["name"]} else ""
     found: dict[str, Toggle] = {}
     for event in case.of("told.trial"):
         for trial in event.data["trials"]:
             if not trial["name"].isupper():
-                toggle = found.setdefault(trial["name"], Toggle())
+                toggle = found.setdefault(trial["name"] or nameless, Toggle())
                 (toggle.works if trial["works"] else toggle.fails).append(trial["value"])
                 toggle.lines += [] if event in toggle.lines else [event]
     return {name: toggle for name, toggle in found.items() if set(toggle.works) - set(toggle.fails) and toggle.fails}
@@ -38,4 +52,4 @@ def switched(case: Case, package: Iterable[str]) -> tuple[str, Toggle] | None:
 
 def sentence(name: str, toggle: Toggle) -> str:
     """``it comes with nccl 2.18.1 and is gone with 2.19.4``."""
-    return f"it comes with {name} {toggle.fails[0]} and is gone with {toggle.works[0]}".replace("  ", " ")
+    return f"it comes with {name} {toggle.fails[0]} and is gone with {toggle.remedy}".replace("  ", " ")

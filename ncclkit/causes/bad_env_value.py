@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from ncclkit.agent.facts.checks import check
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._scene import start_hangs
 from ncclkit.causes._words import ask, env_of, failed, family, matching, messages, on, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 
@@ -70,10 +71,15 @@ def _not_allowed(case: Case) -> Finding | None:
     if not wrong:
         return None
     refused, (first, row) = _complaints(case), wrong[0]
-    strength: Strength = "proven" if refused or not failed(case) else "likely"
+    strength: Strength = "proven" if refused or not (failed(case) or _stands(case)) else "likely"
     say = f"{row['name']}={row['value']}{on(first.host)} is {row['problem']}; {row['hint']}".rstrip("?.") + "."
     why, ask_it = pick([event for event, _ in wrong], refused), None if strength == "proven" else experiment(case)
     return found(ID, strength, say, why, advice=_advice(row["name"]), next=ask_it)
+
+
+def _stands(case: Case) -> bool:
+    """True where a job hangs: NCCL goes on with its default, so that the value is odd and still not why."""
+    return bool(start_hangs(case) or case.of("told.hang"))
 
 
 def _named(case: Case) -> Finding | None:
@@ -97,12 +103,18 @@ def _refused(case: Case) -> Finding | None:
     lines = _complaints(case)
     if not lines:
         return None
-    limits = [p for p, name, _ in _settings(case) if name in LIMITS or name.endswith("_DISABLE")]
+    limits = [p for p, name, value in _settings(case) if _limiting(name, value)]
     named = f" ({_text(limits[0])})" if limits else ""
     say = f"The NCCL_* settings left NCCL no algorithm or transport to use{named}."
-    strength: Strength = "proven" if limits else "likely"
+    names = {name for _, name, value in _settings(case) if _limiting(name, value)}
+    strength: Strength = "proven" if names & {*LIMITS} or len(names) > 1 else "likely"
     advice, ask_it = _advice(*_limits(case)), None if limits else experiment(case)
     return found(ID, strength, say, pick(lines, limits), ranks=ranks_in(lines), advice=advice, next=ask_it)
+
+
+def _limiting(name: str, value: str) -> bool:
+    """True for a setting that takes a way from NCCL; with one transport less there are others left."""
+    return name in LIMITS or (name.endswith("_DISABLE") and value.strip(". ") not in ("0", ""))
 
 
 def _without_ib(case: Case) -> Finding | None:
@@ -192,7 +204,7 @@ def experiment(case: Case) -> Experiment:
 def _limits(case: Case) -> list[str]:
     """Variables of this case that limit what NCCL may choose from, or whose value it cannot know."""
     odd = {row["name"] for _, name, value in _settings(case) for row in check(name, value) if row["kind"] == "value"}
-    limits = {name for _, name, _ in _settings(case) if name in LIMITS or name.endswith("_DISABLE")}
+    limits = {name for _, name, value in _settings(case) if _limiting(name, value)}
     return sorted(odd or limits)
 
 

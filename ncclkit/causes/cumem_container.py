@@ -1,7 +1,8 @@
 """The container forbids what NCCL's cuMem allocations need
 
 What you see
-    Only inside a container: "cuMem host allocations do not appear to be working", "UDS: Sending data over socket ...
+    Only inside a container: "cuMem host allocations do not appear to be working", "set_mempolicy: Operation not
+    permitted" beside a CUDA error whose trace goes through transport/shm.cc, "UDS: Sending data over socket ...
     failed", "Error while attaching to shared memory segment /dev/shm/nccl- (size 0)", "Cuda failure 'invalid
     argument'" or 'operation not permitted' on allocation, while the same program runs on the bare machine.
 
@@ -24,9 +25,11 @@ Read more
 
 from __future__ import annotations
 
+import re
+
 from ncclkit.case import Case
 from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Experiment, Finding, Strength, found
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "cumem_container"
@@ -44,6 +47,8 @@ CALLS = (
     "Cuda failure 801",
 )
 """How a refused allocation, or one that cannot be passed on, is told."""
+HOST_BUFFERS = (2, 24)
+"""The first NCCL whose shared buffers on the host come from cuMem."""
 
 
 def diagnose(case: Case) -> Finding:
@@ -57,7 +62,8 @@ def diagnose(case: Case) -> Finding:
     empty = matching(attach, "size 0", "No such file")
     memory = matching(messages(case), *CALLS)
     hint = [e for e in case.of("nccl.info") if e.data.get("family") == "cumem"]
-    lines = uds + empty + memory
+    buffers = _host_buffers(case)
+    lines = uds + empty + memory or buffers
     if not lines:
         went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
         return otherwise(
@@ -66,9 +72,14 @@ def diagnose(case: Case) -> Finding:
     what = (
         "could not pass memory handles to another rank of the machine"
         if uds
-        else ("could not attach to the shared buffer of another rank" if empty else "was refused a cuMem call")
+        else "could not attach to the shared buffer of another rank"
+        if empty
+        else "was refused a cuMem call"
+        if memory
+        else "could not allocate its shared buffers on the host, which this NCCL takes from cuMem"
     )
-    strength: Strength = "likely" if uds or hint or matching(empty, "size 0") else "possible"
+    certain = uds or hint or matching(empty, "size 0") or (buffers and family(case, "cuda"))
+    strength: Strength = "likely" if certain else "possible"
     say = (
         f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} {what}; in containers this is a matter "
         "of namespaces and permissions."
@@ -77,12 +88,34 @@ def diagnose(case: Case) -> Finding:
         ID,
         strength,
         say,
-        pick(lines, hint),
+        pick(lines, hint, case.of("system.denied")[:2]),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
         advice=_advice(),
         next=experiment(case),
     )
+
+
+def _host_buffers(case: Case) -> list[Event]:
+    """A CUDA call that failed below the shared-memory transport, in an NCCL that allocates its buffers by cuMem.
+
+    The same error below another transport is of another kind, and so is one of an older NCCL, which only registered
+    memory of /dev/shm there.  Without a trace it takes a refused NUMA call to point at the host's buffers.
+    """
+    versions = [version for e in case.of("nccl.version") if (version := _version(e))]
+    if not versions or max(versions) < HOST_BUFFERS:
+        return []
+    failed = matching(family(case, "cuda"), "invalid argument", "not permitted", "not supported")
+    traces = {(e.host, e.pid): e for e in case.of("nccl.trace")}
+    told = [(e, trace) for e in failed if (trace := traces.get((e.host, e.pid)))]
+    below = [event for pair in told if "shm.cc" in str(pair[1].data.get("file")) for event in pair]
+    vague = [] if case.of("nccl.warn") or case.of("cuda.") else matching(case.of("c10d.error"), "unhandled cuda error")
+    mute = [e for e in failed if (e.host, e.pid) not in traces] + vague
+    return below or (mute if case.of("system.denied") else [])
+
+
+def _version(event: Event) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", str(event.data.get("version")))[:2])
 
 
 def _advice() -> tuple[Advice, ...]:

@@ -90,12 +90,14 @@ def diagnose(case: Case) -> Finding:
             f"{start(name_ranks(ranks_in(full)))}{on(full[0].host)} could not write: "
             f"{'the disk quota is used up' if quota else 'the file system is full or failed'}."
         )
+        gone = [e for e in matching(full, "Transport endpoint is not connected") if ": '/" not in e.text]
+        strength: Strength = "possible" if len(gone) == len(full) else "proven"  # of a socket, where no file is named
         return found(
-            ID, "proven", say, pick(full), ranks=ranks_in(full), hosts=name_hosts(full), advice=_advice(_local(case))
+            ID, strength, say, pick(full), ranks=ranks_in(full), hosts=name_hosts(full), advice=_advice(_local(case))
         )
     went_well = [*case.of("nccl.destroy"), *look(case).ended.values(), *stacks(case).values()]
     missing = "a stack of each rank at the moment of the hang, and `df -h`"
-    alone = _stands(case) or _kernel(case) or CHECK.risk(case)
+    alone = _stands(case) or _kernel(case) or CHECK.risk(case) or _now_and_then(case)
     return alone or CHECK.otherwise(case, went_well, "Nobody waited for storage.", missing)
 
 
@@ -126,6 +128,28 @@ def _kernel(case: Case) -> Finding | None:
     strength: Strength = "likely" if lost else "possible"
     why = pick(lost, hung, look(case).waiting.values(), limit=6)
     return found(ID, strength, say, why, hosts=name_hosts(lost + hung), advice=_advice(_local(case)))
+
+
+def _now_and_then(case: Case) -> Finding | None:
+    """Single steps take many times as long as others, or now this rank is late and now that: others load the disks."""
+    waits = list(look(case).waiting.values())
+    told = [event for event in case.of("told.habit") if event.data["what"] in ("slow_steps", "any_late")]
+    if not waits or not told:
+        return None
+    slow = told[0].data["what"] == "slow_steps"
+    what = "Single steps take far longer than those around them" if slow else "Another rank is late each time"
+    say = f"{what}, which is how ranks wait for a shared file system."
+    advice = (LOCAL_COPY, *_advice(_local(case)))
+    return found(ID, "possible", say, pick(told, waits, limit=4), advice=advice, next=experiment(case))
+
+
+LOCAL_COPY = Advice(
+    "Copy the data to a local disk of each node, and log the time that each rank waits for its next batch.",
+    command="py-spy dump --pid <pid>  # on every rank while a step stands still: who is in read(), and who waits?",
+    why="A computation takes the same time every step; a read from storage that many share does not.",
+    check="With the data on the local disk all steps take equally long.",
+    risk="Local disks must have the room.",
+)
 
 
 def _look(host: Host) -> Iterator[Risk]:

@@ -30,7 +30,7 @@ from ncclkit.case import Case
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.model import Advice, Experiment, Finding, found
+from ncclkit.model import Advice, Event, Experiment, Finding, found
 from ncclkit.words import start
 
 ID = "driver_too_old"
@@ -96,12 +96,19 @@ def diagnose(case: Case) -> Finding:
     )
     return found(
         ID,
-        "likely" if lines is other else "proven",
+        "likely" if lines is other or all(_warning(e) for e in lines) else "proven",
         say,
         pick(lines),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
         advice=_advice(lines is image),
+    )
+
+
+def _warning(event: Event) -> bool:
+    """Said in a warning, after which torch goes on: on the CPU, or on another GPU of the machine."""
+    return bool(matching([event], "UserWarning", "not compatible with the current PyTorch")) and (
+        event.kind != "python.exception"
     )
 
 

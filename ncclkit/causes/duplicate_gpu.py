@@ -116,7 +116,22 @@ def _same_bus(case: Case) -> list[Event]:
         data = event.data
         if data.get("bus") and event.host and isinstance(data.get("rank"), int) and not data.get("parent"):
             places[event.host, str(data["bus"]), str(data.get("comm_id"))].setdefault(data["rank"], event)
-    return next(([*ranks.values()] for ranks in places.values() if len(ranks) > 1), [])
+    if _again(case):
+        places = {place: ranks for place, ranks in places.items() if place[2] != "None"}
+    return next(([*ranks.values()] for (*_, comm), ranks in places.items() if _apart(comm, [*ranks.values()])), [])
+
+
+def _again(case: Case) -> bool:
+    """True where one rank is told of two processes: the job was started twice, or has several groups."""
+    pids: dict[object, set[int | None]] = defaultdict(set)
+    for event in case.of("nccl.init"):
+        pids[event.host, event.data.get("rank")].add(event.pid)
+    return any(len(group) > 1 for group in pids.values())
+
+
+def _apart(comm: str, events: list[Event]) -> bool:
+    """Several ranks; where NCCL is too old to name the communicator, of as many processes: one can be in several."""
+    return len(events) > 1 and (comm != "None" or len({event.pid for event in events} - {None}) == len(events))
 
 
 def _named(said: list[Event]) -> tuple[int, ...]:

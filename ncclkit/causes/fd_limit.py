@@ -64,7 +64,8 @@ def diagnose(case: Case) -> Finding:
     """Somebody says so, or the limit is small for the number of ranks."""
     lines = [e for e in case.of("system.error") if e.data.get("what") in ("too_many_files", "too_many_processes")]
     lines += matching([*messages(case), *case.of("store.lost"), *case.of("c10d.error")], *FRAGMENTS)
-    vague = [e for e in family(case, "fd") if e not in lines]
+    lines = [e for e in lines if "inotify" not in e.text]  # watches of files have a limit of their own
+    vague = [e for e in family(case, "fd") if e not in lines and "inotify" not in e.text]
     low = [f for f in ours(case, case.facts_of("limits.nofile.soft")) if isinstance(f.value, int) and f.value <= LOW]
     if not lines and not (vague and low):
         if risk := CHECK.risk(case):

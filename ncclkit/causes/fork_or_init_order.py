@@ -30,8 +30,8 @@ from ncclkit.case import Case
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._frames import inside
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import family, matching, messages, name_ranks, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Experiment, Finding, found
+from ncclkit.causes._words import ask, family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "fork_or_init_order"
@@ -61,25 +61,7 @@ ORDER = (
 
 def diagnose(case: Case) -> Finding:
     """A library says so, or communicators were aborted at exit although nothing had failed."""
-    pool = [*messages(case), *case.of("cuda.error")]
-    fork, order = matching(pool, *FORK), matching(pool, *ORDER)
-    if fork or order:
-        lines = fork or order
-        what = (
-            "used CUDA in a process that was forked after the parent had used it"
-            if fork
-            else "started processes, or used a process group, before or after the time for it"
-        )
-        return found(
-            ID,
-            "proven" if fork or matching(order, "process group") else "likely",
-            f"{start(name_ranks(ranks_in(lines)))} {what}.",
-            pick(lines),
-            ranks=ranks_in(lines),
-            advice=_advice(),
-            next=None if fork else experiment(case),
-        )
-    if finding := _teardown(case) or _workers(case):
+    if finding := ask(case, _said, _teardown, _workers):
         return finding
     aborted = [e for e in case.of("nccl.destroy") if e.data.get("how") == "abort"]
     odd = [
@@ -103,6 +85,36 @@ def diagnose(case: Case) -> Finding:
         *case.of("c10d.timeout"),
     ]
     return otherwise(ID, went_well, "Start and end came in order.", "the standard error of every rank")
+
+
+def _said(case: Case) -> Finding | None:
+    """CUDA says that it was forked, or torch that a process group is not there, or there already."""
+    pool = [*messages(case), *case.of("cuda.error")]
+    fork, order = matching(pool, *FORK), matching(pool, *ORDER)
+    lines = fork or order
+    if not lines:
+        return None
+    certain = matching(fork, "fork", "inside your training function") or matching(order, "process group")
+    strength: Strength = "proven" if certain else "likely"
+    if not fork and len(certain) == len(lines) and _after_another(case, lines):
+        strength = "possible"
+    what = "started processes, or used a process group, before or after the time for it"
+    if fork:
+        what = "used CUDA in a process that was forked after the parent had used it"
+    ranks, who = ranks_in(lines), start(name_ranks(ranks_in(lines)))
+    ask_it = None if strength == "proven" and fork else experiment(case)
+    return found(ID, strength, f"{who} {what}.", pick(lines), ranks=ranks, advice=_advice(), next=ask_it)
+
+
+def _after_another(case: Case, lines: list[Event]) -> list[Event]:
+    """Errors before these in the same files: what cleans up after a start that failed meets a group that is not there.
+
+    A rank that was never told of the group, and whose log begins with that, has none.
+    """
+    first = {event.path: event.line for event in reversed(in_order(lines))}
+    kinds = ("python.exception", "store.connect_timeout", "store.bind", "cuda.oom", "c10d.error", "c10d.timeout")
+    errors = [event for kind in kinds for event in case.of(kind) if not matching([event], *ORDER, *FORK)]
+    return [event for event in errors if event.line < first.get(event.path, 0)]
 
 
 def _teardown(case: Case) -> Finding | None:

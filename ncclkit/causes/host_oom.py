@@ -59,6 +59,8 @@ TIGHT = 0.8
 """Share of the memory that the job's data may take; the rest is for the ranks themselves and the page cache."""
 LOW = 0.05
 """Share of a host's memory; with less available the next allocation may wake the OOM killer."""
+RANKS = re.compile(r"python|pt_|ray|torch|train|perf|nccl|mpi|orted|srun|bash", re.IGNORECASE)
+"""Names of processes that belong to a job of ranks."""
 REMOTE = re.compile(r"\b(?:nfs\d?|cifs|smb\w*|lustre|gpfs|beegfs|ceph|fuse[\w.]*|9p|glusterfs|network)\b")
 """Storage behind a network, as `memory.swap` names it."""
 
@@ -176,7 +178,15 @@ def _told(case: Case) -> Finding | None:
         f"{victim[0].upper()}{victim[1:]}{rank}{on(first.host)} was killed for lack of host memory{limit}; the other "
         "ranks only lost it."
     )
-    return found(ID, "proven", say, pick(told, killed), ranks=ranks, hosts=name_hosts(told), advice=_advice(case))
+    strength: Strength = "likely" if _elsewhere(case, first, ranks, killed) else "proven"
+    return found(ID, strength, say, pick(told, killed), ranks=ranks, hosts=name_hosts(told), advice=_advice(case))
+
+
+def _elsewhere(case: Case, first: Event, ranks: tuple[int, ...], killed: list[Event]) -> bool:
+    """True where it may have been another job's process, or one whose end did not end this job."""
+    name = str(first.data.get("name") or "python")
+    theirs = [event for event in killed if event.kind == "elastic.exit"]
+    return not (ranks or theirs) and bool(look(case).raised or not RANKS.search(name))
 
 
 def _look(host: Host) -> Iterator[Risk]:

@@ -49,6 +49,8 @@ RESOLVER = (
     "getaddrinfo",
     "Unable to resolve hostname",
 )
+WEB = ("HTTPConnection", "HTTPSConnection", "NameResolutionError", "Max retries exceeded", "urlopen error", "urllib3")
+"""Errors of a client of the web: a hub or a tracker is no rank, and its name says nothing of the store's."""
 
 
 def diagnose(case: Case) -> Finding:
@@ -77,10 +79,14 @@ def _resolver(case: Case) -> Finding | None:
     tried = {e.data["port"] for e in asked if e.data.get("port")}  # at an address, so the name was found
     lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
     lines = [e for e in lines if e.kind != "store.resolve" or e.data.get("port") not in tried]
+    web = matching(case.of("python.exception"), *WEB)
+    lines = [e for e in lines if e not in web and (e.data.get("host") or not web)]
     if not lines:
         return None
     gave_up = case.of("store.connect_timeout")
     strength: Strength = "proven" if gave_up or len(lines) + lines[0].count > 2 else "likely"
+    if all("IPv6 network addresses" in e.text for e in lines):
+        strength = "likely"  # nothing is said of IPv4, which is tried next: a name may have an address there
     if case.of("nccl.init") or case.of("c10d.timeout"):
         strength = "possible"
     name = next((str(e.data["host"]) for e in lines if e.data.get("host")), "")

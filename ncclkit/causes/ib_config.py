@@ -135,7 +135,8 @@ def _setup(case: Case) -> Finding | None:
         f"{start(name_ranks(ranks_in(setup)))}{on(first.host)} could not connect over "
         f"{device or 'InfiniBand/RoCE'}: {why}."
     )
-    strength: Strength = "proven" if number and "modify_qp" in first.text else "likely"
+    lost = [e for e in case.of("kernel.link") if e.data.get("state") == "down"] + family(case, "ib_async")
+    strength: Strength = "proven" if number and "modify_qp" in first.text and not lost else "likely"
     return found(
         ID,
         strength,

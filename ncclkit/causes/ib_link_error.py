@@ -31,8 +31,9 @@ from collections.abc import Iterator
 
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._scene import look
 from ncclkit.causes._words import family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, found
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "ib_link_error"
 explains = ("c10d.timeout", "c10d.error", "nccl.trace", "network_loss", "slow_rank", "store.lost", "rank_exception")
@@ -59,7 +60,7 @@ def diagnose(case: Case) -> Finding:
         say = f"The port {device or 'of an InfiniBand card'}{on((down + ports)[0].host)} went down during the job."
         return found(
             ID,
-            "proven" if case.of("c10d.timeout") or case.of("c10d.error") else "likely",
+            "proven" if (case.of("c10d.timeout") or case.of("c10d.error")) and not _gone(case) else "likely",
             say,
             pick(down, ports),
             ranks=ranks_in(ports),
@@ -115,6 +116,12 @@ def _verbs(event: Event) -> bool:
     return bool(re.search(r"mlx|ib\d|hfi|bnxt_re|irdma|efa", str(event.data.get("device") or "") + event.text))
 
 
+def _gone(case: Case) -> bool:
+    """True where a rank had an end of its own: packets to it are not acknowledged either."""
+    scene = look(case)
+    return bool(scene.raised or scene.killed)
+
+
 def _configured(case: Case) -> bool:
     """True when set-up lines show that the connection never worked: that is ib_config."""
     return any(e.data.get("call") == "ibv_modify_qp" for e in family(case, "ib_setup"))
@@ -131,9 +138,10 @@ def _completion(case: Case, first: Event, lines: list[Event], others: list[Event
     )
     say += f"status {status}, {STATUS.get(status or 0, 'a completion error')}."
     mid_run = bool(case.of("progress") or case.of("c10d.status") or others)
+    strength: Strength = "likely" if mid_run or status != 12 else "possible"
     return found(
         ID,
-        "proven" if status == 12 and others else "likely" if mid_run or status != 12 else "possible",
+        "proven" if status == 12 and others and not _gone(case) else strength,
         say,
         pick([first], others, lines),
         ranks=ranks_in([first]),

@@ -1,8 +1,8 @@
 """A known defect of this NCCL or PyTorch version
 
 What you see
-    A failure that follows the version: it came with an upgrade, or goes away with one, and matches an entry of the
-    release notes.
+    A failure that follows the version: it came with an upgrade, or goes away with one, all else equal, or matches an
+    entry of the release notes.
 
 Why it happens
     NCCL is a large program on many kinds of hardware; some releases hang, crash or read a table wrongly in rare
@@ -126,7 +126,7 @@ def _switched(case: Case) -> Finding | None:
         return None
     name, toggle = told
     advice = Advice(
-        f"Move all nodes to {name} {toggle.works[0]}, or stay away from {toggle.fails[0]}.",
+        f"Move all nodes to {name} {toggle.remedy}, or stay away from {toggle.fails[0]}.",
         command="python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'",
         why="Nothing but the library was changed between the two runs.",
         check="The job passes the point at which it failed, several times.",
@@ -134,7 +134,8 @@ def _switched(case: Case) -> Finding | None:
     )
     say = f"The failure follows the library: {sentence(name, toggle)}."
     why = pick(toggle.lines, case.of("c10d.timeout"))
-    return found(ID, "likely", say, why, advice=(advice,), next=experiment(case))
+    strength: Strength = "likely" if name == "nccl" else "possible"  # a torch release changes much besides its NCCL
+    return found(ID, strength, say, why, advice=(advice,), next=experiment(case))
 
 
 def _crash(case: Case) -> Finding | None:

@@ -2,8 +2,8 @@
 
 What you see
     On a job of several nodes that had started well: "Call to recv from ... failed : Connection timed out",
-    "Connection reset by peer", "No route to host" in the middle, while no rank died; dmesg with a link going down; or
-    bandwidth that collapses now and then.
+    "Connection reset by peer", "No route to host" in the middle, while no rank died; dmesg with a link going down;
+    small messages that pass and larger ones that hang; or bandwidth that collapses now and then.
 
 Why it happens
     A flapping link, a full switch buffer, a firewall that forgets idle connections, or a path that drops large packets
@@ -23,6 +23,8 @@ Read more
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ncclkit.case import Case
 from ncclkit.causes import _tested
 from ncclkit.causes._climbed import odd
@@ -36,6 +38,7 @@ from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, Strength
 from ncclkit.words import start
 
 ID = "network_loss"
+NODE = 8  # ranks that one machine mostly has at most
 explains = ("c10d.timeout", "c10d.error", "nccl.trace", "store.lost", "slow_rank", "rank_exception")
 
 
@@ -60,9 +63,9 @@ def diagnose(case: Case) -> Finding:
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     tested = _tested.sound(case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu))
     went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *done, *tested]
-    return ask(case, _climbed, _timed_out, _lost, _stalled, _tested_paths, _nothing_arrives) or otherwise(
-        ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes"
-    )
+    return ask(
+        case, _climbed, _looked_up, _timed_out, _lost, _stalled, _tested_paths, _nothing_arrives, _anybody
+    ) or otherwise(ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes")
 
 
 def _climbed(case: Case) -> Finding | None:
@@ -97,6 +100,21 @@ def _timed_out(case: Case) -> Finding | None:
     what = f"The link {device} went down" if links else "A connection to another node timed out"
     say = f"{what}{on(first.host)} while the ranks were alive."
     return _tell(case, "likely", say, pick(links, timed_out, broken))
+
+
+def _looked_up(case: Case) -> Finding | None:
+    """Somebody pinged the other host, or looked at a connection that stands still."""
+    seen = _tested.looked(case)
+    if seen is None or case.of("job.done"):
+        return None
+    stands = [*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_broken(case), *case.of("told.hang")]
+    likely = stands or any(event.kind == "net.tcp" for event in seen.lines)
+    told = _tell(case, "likely" if likely else "possible", f"{seen.say}.", pick(seen.lines, stands, limit=5))
+    if seen.passes is None:
+        return told
+    own = next((event.data["interface"] for event in case.of("nccl.bootstrap")), "<interface>")
+    command = f"ip link set dev {own} mtu {seen.passes}; ping -M do -s {seen.passes - _tested.HEADERS} <peer>"
+    return replace(told, advice=(replace(SIZES, command=command), *_advice()))
 
 
 def _lost(case: Case) -> Finding | None:
@@ -135,6 +153,15 @@ def _nothing_arrives(case: Case) -> Finding | None:
         say += f": messages of {sizes[0]:,} bytes had come through, and those of {sizes[1]:,} did not"
     strength: Strength = "possible" if say.endswith("alive") else "likely"
     return _tell(case, strength, f"{say}.", pick(lines[:4], dumps[:2]))
+
+
+def _anybody(case: Case) -> Finding | None:
+    """Another rank complains first each time: not one rank's program or GPU is at fault, but what all share."""
+    told = [event for event in case.of("told.habit") if event.data["what"] == "any_victim"]
+    if not told or not case.of("c10d.timeout") or not (spans_hosts(case) or len(look(case).members) > NODE):
+        return None
+    say = "Another rank complains first each time, so the fault lies in what all of them share, such as the network."
+    return _tell(case, "possible", say, pick(told, case.of("c10d.timeout"), limit=4))
 
 
 PATH = Advice(

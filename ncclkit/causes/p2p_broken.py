@@ -57,6 +57,8 @@ DENIED = (
     "faster communication broadband via P2P",
     "Verification error @",
 )
+SURVIVED = ("P2P is disabled between NVLINK", "faster communication broadband via P2P", "cudaIpcOpenMemHandle")
+"""What NCCL and accelerate warn of and go on without, and what fails as well once the peer's CUDA has failed."""
 SLOWER = 2
 """Direct copies that are this many times slower than those through the host are not healthy on any machine."""
 
@@ -123,7 +125,9 @@ def _denied(case: Case) -> Finding | None:
         "machine was refused."
     )
     advice = _advice(False)
-    return found(ID, "proven", say, pick(lines), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
+    hard = [e for e in lines if not matching([e], *SURVIVED) or "Please set `NCCL_P2P_DISABLE" in e.text]
+    strength: Strength = "proven" if hard else "likely"
+    return found(ID, strength, say, pick(lines), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
 
 
 def _measured(case: Case) -> list[tuple[Event, Event]]:

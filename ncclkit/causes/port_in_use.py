@@ -29,7 +29,7 @@ from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, minimal, unasked
 from ncclkit.causes._settings import script
 from ncclkit.causes._words import matching, messages, name_hosts, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Evidence, Experiment, Finding, found
+from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, found
 
 ID = "port_in_use"
 explains = (
@@ -68,6 +68,7 @@ def diagnose(case: Case) -> Finding:
         )
     final = matching(lines, "failed to listen on any", "EADDRINUSE", "RuntimeError", "DistNetworkError", "OSError")
     final += [e for e in lines if e.kind in ("python.exception", "rendezvous.error")]
+    final = [e for e in final if not _any_server(e)]
     port = next((port for e in final + lines if (port := _port(e.data.get("port"), e.text))), None)
     host = next((e.host for e in lines if e.host), "")
     say = (
@@ -84,6 +85,13 @@ def diagnose(case: Case) -> Finding:
         advice=_advice(port, script(case)),
         next=experiment(case),
     )
+
+
+def _any_server(event: Event) -> bool:
+    """True for Python's own error outside of torch's start: a program may open a port for metrics or a dashboard."""
+    frames = [str(frame.get("file")) for frame in event.data.get("frames") or ()]
+    own = event.kind in ("python.exception", "system.error") and "OSError:" in event.text
+    return own and not any("torch/distributed" in file for file in frames)
 
 
 def _held(case: Case) -> Finding | None:

@@ -81,6 +81,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _tell(case: Case, scene: Scene, errors: list[Event]) -> Finding:
+    errors = sorted(errors, key=_of_a_peer)
     first = errors[0]
     message = re.split(r"\.\s+(?=[A-Z])", " ".join(str(first.data.get("message", "")).split()))[0][:160].rstrip(" .")
     where = place(own_frame(first.data.get("frames") or (), innermost_first=False))
@@ -88,6 +89,7 @@ def _tell(case: Case, scene: Scene, errors: list[Event]) -> Finding:
     ranks = tuple(sorted(rank for rank in scene.raised if rank >= 0 and _same(scene.raised[rank], first)))
     victims = _victims(case, scene, ranks)
     strength: Strength = "proven" if victims and ranks and len(ranks) < max(len(scene.members), 2) else "likely"
+    strength = "likely" if _of_a_peer(first) else strength
     who = start(name_ranks(ranks))
     say = f"{who} raised {kind}{': ' + message if message else ''}{' at ' + where if where else ''}"
     say += (
@@ -104,6 +106,16 @@ def _tell(case: Case, scene: Scene, errors: list[Event]) -> Finding:
         advice=(_fix(where, who), _record()),
         next=None if strength == "proven" else experiment(case),
     )
+
+
+PEER = re.compile(r"\bpeers?\b|\b[Rr]anks? \d|heartbeat|timed? ?out|lost connection", re.IGNORECASE)
+
+
+def _of_a_peer(error: Event) -> bool:
+    """True where a program's own error speaks of waiting for another process: it may be one more victim."""
+    kind = str(error.data.get("type", "")).rpartition(".")[2]
+    told = kind in ("RuntimeError", "Exception") and PEER.search(str(error.data.get("message", "")))
+    return bool(told) or kind in ("TimeoutError", "EOFError", "BrokenPipeError", "ConnectionResetError", "Empty")
 
 
 def _same(error: Event, first: Event) -> bool:

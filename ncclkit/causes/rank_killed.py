@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes._scene import look
-from ncclkit.causes._words import in_order, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, clear, found
+from ncclkit.causes._words import family, in_order, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.model import Advice, Event, Experiment, Finding, Strength, clear, found
 from ncclkit.words import start
 
 ID = "rank_killed"
@@ -40,9 +40,9 @@ explains = (
     "rank_divergence",
 )
 BY = {
-    "time_limit": ("the scheduler's time limit was reached", "proven"),
-    "cancelled": ("the scheduler cancelled the job", "proven"),
-    "node_fail": ("the scheduler lost the node", "proven"),
+    "time_limit": "the scheduler's time limit was reached",
+    "cancelled": "the scheduler cancelled the job",
+    "node_fail": "the scheduler lost the node",
 }
 
 OURS = ("deadline", "cancelled", "orphaned")
@@ -57,9 +57,10 @@ def diagnose(case: Case) -> Finding:
         return clear(ID, "The job had failed before the scheduler stopped what was left of it.", tuple(after[:2]))
     if scheduler:
         event = in_order(scheduler)[0]
-        say = f"The ranks{on(event.host)} were killed from outside: {BY[event.data['what']][0]}."
+        say = f"The ranks{on(event.host)} were killed from outside: {BY[event.data['what']]}."
         hosts = name_hosts(scheduler)
-        return found(ID, "proven", say, pick(scheduler), hosts=hosts, advice=(_requeue(),))
+        strength: Strength = "likely" if _stood(case, event) else "proven"
+        return found(ID, strength, say, pick(scheduler), hosts=hosts, advice=(_requeue(),))
     memory = [*case.of("kernel.oom"), *(e for e in case.of("slurm.event") if e.data.get("what") == "oom")]
     memory += [e for e in case.of("system.error") if e.data.get("what") == "oom_kill"]
     if memory:
@@ -89,6 +90,15 @@ def diagnose(case: Case) -> Finding:
     return otherwise(
         ID, went_well, "No process was ended by a signal from outside.", "the launcher's output with the exit codes"
     )
+
+
+def _stood(case: Case, event: Event) -> list[Event]:
+    """Signs that the job hung before: a limit, or a person who cancels, ends what stands still as well."""
+    begun = [e for e in case.of("nccl.init") if e.data.get("phase") == "start"]
+    unfinished = [] if [e for e in case.of("nccl.init") if e.data.get("phase") == "done"] else begun
+    cancelled = [event] if event.data["what"] == "cancelled" and "PREEMPT" not in event.text.upper() else []
+    failed = [*case.of("cuda.oom"), *family(case, "ib_completion", "ib_async", "ib_setup", "socket_connect")]
+    return [*failed, *case.of("told.hang"), *([] if case.of("progress") else unfinished), *cancelled]
 
 
 def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:

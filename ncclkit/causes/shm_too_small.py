@@ -69,7 +69,8 @@ def diagnose(case: Case) -> Finding:
     bus = [e for e in case.of("elastic.exit") if -7 in (e.data.get("exitcode"), -(e.data.get("signal") or 0))]
     bus += [e for e in case.of("system.error") if e.data.get("what") == "bus_error" and e not in said]
     if said:
-        return _tell(said, small, "proven" if _on_shm(said) or small else "likely")
+        sure = [e for e in said if not matching([e], *REASONS)]
+        return _tell(said, small, "proven" if sure and (_on_shm(sure) or small) else "likely")
     if bus:
         return _tell(bus, small + full, "proven" if small or full else "likely")
     vague = matching(messages(case), "unhandled system error")
@@ -116,6 +117,10 @@ def _said(case: Case) -> list[Event]:
     lines = [e for e in lines if not matching([e], "Too many open files")]
     lines += [e for e in case.of("system.error") if e.data.get("what") == "no_space" and "/dev/shm" in e.text]
     return lines
+
+
+REASONS = ("No such file", "Permission denied", "Cannot allocate memory", "File exists", "Operation not permitted")
+"""Why shared memory was refused although there may be room: the writer has gone, rights, the host's own memory."""
 
 
 def _on_shm(lines: list[Event]) -> bool:

@@ -32,11 +32,12 @@ from ncclkit.case import Case
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import meeting
 from ncclkit.causes._hosts import holders, joining, networks, plain
+from ncclkit.causes._scene import look
 from ncclkit.causes._words import (
     matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in, seconds,
 )  # fmt: skip
 from ncclkit.evidence.jobs.links import ends
-from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, found
+from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
 from ncclkit.words import start
 
 ID = "store_unreachable"
@@ -73,10 +74,13 @@ def diagnose(case: Case) -> Finding:
     local = re.match(r"127\.|localhost$", str(host or ""))
     tried = all(event.kind == "store.retry" for event in lines)
     doubt = case.of("store.resolve") or case.of("store.bind") or local or not host or tried
-    strength = "likely" if doubt else "proven"
+    dead = {rank for rank in look(case).dead if rank >= 0} - set(ranks_in(lines))  # whoever holds the store, or not
+    strength = "likely" if doubt or (dead and ranks_in(lines)) else "proven"
+    met = [e for e in case.of("c10d.timeout") if e.path == lines[0].path and e.line < lines[0].line]
+    weak: Strength = "possible" if met and not doubt else "likely"  # started again after a hang
     return found(
         ID,
-        "proven" if strength == "proven" else "likely",
+        "proven" if strength == "proven" and not met else weak,
         say,
         pick(lines, case.of("store.resolve"), limit=6),
         ranks=ranks_in(lines),

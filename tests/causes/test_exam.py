@@ -11,7 +11,7 @@ from tests.bench.diagnosis import Score, samples, score
 EXAM = Path(__file__).parents[1] / "exam"
 
 
-@pytest.fixture(scope="module", params=["setup", "program", "mixed"])
+@pytest.fixture(scope="module", params=["setup", "program", "mixed", "public"])
 def scores(request: pytest.FixtureRequest) -> list[Score]:
     return [score(sample, sample.files) for sample in samples(EXAM / request.param)]
 

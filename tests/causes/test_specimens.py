@@ -36,6 +36,13 @@ def test_the_named_cause_stands_first_or_among_three_possible_ones(folder: Path)
 
 
 @EACH
+def test_nothing_else_is_proven(folder: Path) -> None:
+    result, _ = judged(folder)
+    proven = [finding.cause for finding in result.findings if finding.strength == "proven"]
+    assert proven == expected(folder).get("proven", proven)
+
+
+@EACH
 def test_culprits_and_lines(folder: Path) -> None:
     result, _ = judged(folder)
     want = expected(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ncclkit.causes._told import Toggle
 from ncclkit.model import Event, Experiment, Finding, found
 from ncclkit.trials import told
 
@@ -37,3 +38,15 @@ def trial(works: bool, name: str = "NCCL_P2P_DISABLE", value: str = "1") -> Even
 def test_a_told_trial_moves_its_own_cause(before: Finding, event: Event, verdict: str, strength: str | None) -> None:
     (after,) = told([before], [event])
     assert (after.verdict, after.strength) == (verdict, strength)
+
+
+@pytest.mark.parametrize(
+    ("works", "fails", "remedy"),
+    [
+        (["2.18.6", "2.19.4", "2.20.5"], ["2.20.3"], "2.20.5"),
+        (["2.9.1", "2.10.2"], ["2.20.3"], "2.10.2"),
+        (["2.20.3", "2.21.5"], ["2.20.3"], "2.21.5"),
+    ],
+)
+def test_the_remedy_is_the_next_release_that_works(works: list[str], fails: list[str], remedy: str) -> None:
+    assert Toggle(fails=fails, works=works).remedy == remedy

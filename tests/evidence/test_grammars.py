@@ -17,6 +17,7 @@ from ncclkit.evidence.grammars import (
     launchers,
     monitor,
     nccl,
+    network,
     p2p,
     phases,
     printed,
@@ -160,7 +161,7 @@ def test_docs_list_exactly_the_kinds_and_their_fields():
 
 RULED = (
     *(c10d, cpp, families, gloo, kernel, launchers, monitor, nccl, p2p, phases, printed, schedulers, store, system),
-    *(told, topology, torchrun),
+    *(network, told, topology, torchrun),
 )
 
 

@@ -14,6 +14,27 @@ LINES = [
     ),
     ("0.4.1 OK, 0.5.0 not OK", "told.trial", [("", "0.4.1", True), ("", "0.5.0", False)]),
     ("LD_PRELOAD=libnccl.so.2.21.5: an hour without a hang", "told.trial", [("nccl", "2.21.5", True)]),
+    (
+        "hangs with 2.20.3, not with 2.19.4 nor 2.20.5",
+        "told.trial",
+        [("", "2.20.3", False), ("", "2.19.4", True), ("", "2.20.5", True)],
+    ),
+    (
+        "nccl 2.20.3 hangs, but 2.20.5 does not hang",
+        "told.trial",
+        [("nccl", "2.20.3", False), ("nccl", "2.20.5", True)],
+    ),
+    ("It hangs with 2.20.3, not with 2.19.4 either", "told.trial", [("", "2.20.3", False), ("", "2.19.4", False)]),
+    (
+        "| NCCL | alltoall | all_reduce |\n|--|--|--|\n| 2.18.6 | ✓ | 10 ok |\n| 2.20.3 | 3 ok, 7 hang | 10 ok |\n"
+        "| 2.20.5 | 10 ok, 0 hang | 10 ok |\n| 2.21.5 | - | not tried |",
+        "told.trial",
+        [("nccl", "2.18.6", True), ("nccl", "2.20.3", False), ("nccl", "2.20.5", True)],
+    ),
+    ("with nccl 2.19.4 the hang goes away", "told.trial", [("nccl", "2.19.4", True)]),
+    ("nccl 2.20.5 doesn't hang", "told.trial", [("nccl", "2.20.5", True)]),
+    ("nccl 2.20.5: ok", "told.trial", [("nccl", "2.20.5", True)]),
+    ("[rank0]:[W1121 10:00:00.1 init.cpp:9] Warning: it hangs with 2.20.3", "told.trial", None),
     ("it works 2.5x as fast, at 3.4 it/s", "told.trial", None),
     ("node-1:7:9 [0] NCCL INFO NCCL_ALGO=Ring works 1.2", "told.trial", None),
 ]
@@ -41,6 +62,32 @@ PLAIN = [
         {"peer": 0, "seq": 3},
     ),
     ("[rank1]: in_splits: [4, 2], out_splits: [3, 3]", "told.splits", {"inputs": [4, 2], "outputs": [3, 3]}),
+    ("The rank that times out first is never the same", "told.habit", {"what": "any_victim"}),
+    ("it crashes on a different node every time", "told.habit", {"what": "any_victim"}),
+    ("a random rank is slow each time", "told.habit", {"what": "any_late"}),
+    ("Some steps take 200-460 seconds instead of 2.9", "told.habit", {"what": "slow_steps"}),
+    ("set_mempolicy: Operation not permitted", "system.denied", {"call": "set_mempolicy"}),
+    (
+        "$ ping -c 3 -M do -s1440 node-2 | tail\n--- node-2 ping statistics ---\n"
+        "3 packets transmitted, 0 received, 100% packet loss, time 2043ms",
+        "net.ping",
+        {"address": "node-2", "bytes": 1440, "sent": 3, "received": 0},
+    ),
+    (
+        "$ ping -s 900 node-2\nPING node-2 (10.0.0.2) 900(928) bytes of data.\n908 bytes from 10.0.0.2: icmp_seq=1",
+        "net.ping",
+        {"address": "10.0.0.2", "bytes": 900, "sent": None, "received": 1},
+    ),
+    (
+        "--- node-2 ping statistics ---\n100 packets transmitted, 93 received, 7% packet loss, time 99112ms",
+        "net.ping",
+        {"address": "node-2", "bytes": None, "sent": 100, "received": 93},
+    ),
+    (
+        "ESTAB 0 512 10.0.0.1:5221 10.0.0.2:418\n\t cubic rto:5427 backoff:8 rtt:8.1/0.2 retrans:1/11 lost:1",
+        "net.tcp",
+        {"peer": "10.0.0.2", "queued": 512, "backoff": 8, "retrans": 1, "resent": 11, "lost": 1, "rto_ms": 5427.0},
+    ),
     ("Future for ProcessGroup abort timed out after 600000 ms", "c10d.monitor", {"what": "abort"}),
 ]
 DULL = [
@@ -48,6 +95,11 @@ DULL = [
     "early stopping patience: 5",
     "nccl:all_reduce         0.00%       0.000us",
     "workspace/2.4.1/works.py",
+    "ping node-2 works",
+    "rank 3 fails every time",
+    "all steps take 3 s",
+    "$ ping -s 8972 b\nping: local error\n--- b ping statistics ---\n3 packets transmitted, 0 received, +3 errors",
+    "ESTAB 0 0 10.0.0.1:22 10.0.0.2:41873",
 ]
 
 

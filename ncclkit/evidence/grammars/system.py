@@ -218,6 +218,11 @@ RULES: tuple[Rule, ...] = (
     text(
         "fabric", "nvidia-fabricmanager", r"nvidia-fabricmanager.{0,120}(?:[Ff]ailed|inactive|not running|not be found)"
     ),
+    # set_mempolicy: Operation not permitted (libnuma in a container)       mbind: Operation not permitted
+    *(
+        rule("system.denied", anchor, rf"\b(?P<call>(?:[gs]et_)?{anchor}): Operation not permitted")
+        for anchor in ("mempolicy", "mbind")
+    ),
     # python: symbol lookup error: …/libtorch_cuda.so: undefined symbol: ncclCommSplit
     text("loader", "symbol lookup error", "symbol lookup error: .*undefined symbol"),
     # Verification error @ element 1: val = 0.000000, ref = 4.000000 (simpleP2P)

@@ -21,6 +21,7 @@ from ncclkit.evidence.grammars import (
     kernel,
     launchers,
     nccl,
+    network,
     p2p,
     phases,
     printed,
@@ -42,7 +43,10 @@ CROWD = 2000
 FEW = 256 << 10
 """Bytes below which loading hyperscan does not pay."""
 
-GRAMMARS = (c10d, cpp, gloo, store, torchrun, launchers, system, kernel, p2p, phases, printed, schedulers, told)
+GRAMMARS = (
+    *(c10d, cpp, gloo, store, torchrun, launchers, system, kernel, network, p2p, phases, printed, schedulers),
+    told,
+)
 """Everything that is no line of NCCL's own log, Python's or a stack."""
 RULES: tuple[Rule, ...] = (*nccl.OTHER, *(rule for grammar in GRAMMARS for rule in grammar.RULES))
 CODE = (*python.GATE, b"Thread ", *alarm.GATE)
