@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -17,7 +19,7 @@ from ncclkit.consistency import compare  # noqa: E402
 from ncclkit.views.consistency import consistency_view  # noqa: E402
 from tests.fleet import fleet  # noqa: E402
 
-ODD = {
+ODD: dict[str, dict[str, Any]] = {
     "node0003": {"software.nccl": "2.26.2", "limits.shm.size": 64 << 20},
     "node0417": {"gpu.5.nvlink.links": 17, "env.NCCL_ALGO": "Ring"},
     "node0998": {"gpu.topology": None},
@@ -29,7 +31,11 @@ def main(hosts: int) -> None:
     case = Case()
     case.facts = fleet(hosts, ODD)
     print(f"{'facts':10} {len(case.facts):,} of {hosts:,} hosts")
-    for name, run in (("compared", lambda: compare(case.facts)), ("drawn", lambda: consistency_view(case))):
+    work: dict[str, Callable[[], Any]] = {
+        "compared": lambda: compare(case.facts),
+        "drawn": lambda: consistency_view(case),
+    }
+    for name, run in work.items():
         wall, cpu = time.perf_counter(), time.process_time()
         made = run()
         took = f"{time.perf_counter() - wall:5.2f} s ({time.process_time() - cpu:.2f} s CPU)"

@@ -331,7 +331,11 @@ def main() -> None:
     for bar in bars:
         print(f"| {bar.what} | {bar.measured} | {'pass' if bar.passed else 'FAIL'} |")
     if options.json:
-        about = {"date": datetime.now(timezone.utc).date().isoformat(), "cpu": cpu(), "cores": os.cpu_count()}
+        about: dict[str, Any] = {
+            "date": datetime.now(timezone.utc).date().isoformat(),
+            "cpu": cpu(),
+            "cores": os.cpu_count(),
+        }
         about |= {"load": os.getloadavg()[0]}
         about |= {"python": platform.python_version(), "torch": metadata.version("torch")}
         value = about | {"runs": [asdict(r) for r in runs], "bars": [asdict(bar) for bar in bars]}

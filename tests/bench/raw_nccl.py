@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -47,7 +48,7 @@ def raw(ranks: int, op: str, sizes: list[int], folder: Path) -> dict[int, tuple[
     return {int(size): (float(eager), float(graph)) for size, eager, graph in rows}
 
 
-def row(m: Measurement, eager: float, graph: float) -> dict[str, object]:
+def row(m: Measurement, eager: float, graph: float) -> dict[str, Any]:
     """One line of the comparison, and whether its bar is kept (None: no bar)."""
     ratio = m.graph_us / graph if m.graph_us and graph else None
     kept = None
@@ -69,7 +70,7 @@ async def main(out: Path | None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         case = Case.open(Path(scratch, "case"))
         for op in OPS:
-            asked = {"backend": "nccl", "largest": LARGEST, "repeats": 15, "deadline": 150.0}
+            asked: dict[str, Any] = {"backend": "nccl", "largest": LARGEST, "repeats": 15, "deadline": 150.0}
             run = await probe.probe(case, op=op, **asked)
             timed = {m.bytes: m for m in run.measurements}
             base = raw(answer["gpus"], op, list(timed), Path(scratch))

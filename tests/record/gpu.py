@@ -1,16 +1,18 @@
 """Record real runs on this machine's GPUs: the samples that notebooks, tests and installed users share.
 
-    python tests/record/gpu.py OUT [FAULT …]
+    python tests/record/gpu.py OUT [--split 2] [FAULT …]
 
 Breaks the lab's small training job in each way on all GPUs (gloo with four
 ranks where there is none, for a dry run), checks that each run ended as its
-fault must, and writes one recording per fault to OUT/samples/, the live test's
-case folder to OUT/probe and this machine's facts to OUT/machine.  Copy what you
-want to keep into ncclkit/samples/ and tests/machines/.
+fault must, and writes one recording per fault to OUT/samples/; with --split,
+NCCL takes the ranks for those of so many hosts.  Where no fault is named, the
+live test's case folder goes to OUT/probe and this machine's facts to
+OUT/machine.  Copy what you want to keep into ncclkit/samples/ and tests/machines/.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -33,7 +35,7 @@ ENDS = {"healthy": "done", "p2p_off": "done", "sockets_only": "done", HANG: "dea
 """How a run must end; every other one must fail."""
 
 
-async def main(out: Path, names: list[str]) -> int:
+async def main(out: Path, names: list[str], split: int) -> int:
     """Record each fault; returns how many runs did not end as they must."""
     answer = await local.check(sys.executable)
     about = about_machine(answer)
@@ -47,13 +49,14 @@ async def main(out: Path, names: list[str]) -> int:
         case = Case.open(out / "work" / name)
         timeout, deadline = (600, 40) if name == HANG else (12, 100)
         culprit = ranks // 2 if chosen.culprit is None else chosen.culprit
-        run = await faults.break_it(
-            case, chosen.name, ranks=ranks, backend=backend, culprit=culprit, timeout=timeout, deadline=deadline
-        )
+        asked: dict[str, Any] = {"ranks": ranks, "backend": backend, "culprit": culprit, "split": split}
+        run = await faults.break_it(case, chosen.name, timeout=timeout, deadline=deadline, **asked)
         if run.reason != ENDS.get(name, "failed"):
             wrong += 1
             print(f"WRONG END: {name}: {run.reason}", flush=True)
-        recording.bundle(run, out / "samples" / name, about | {"fault": chosen.says})
+        recording.bundle(
+            run, out / "samples" / (name if split == 1 else f"{name}_hosts"), about | {"fault": chosen.says}
+        )
         print(f"{name}: {run.say} [{time.time() - started:.0f} s]", flush=True)
     return wrong
 
@@ -74,15 +77,21 @@ def about_machine(answer: dict[str, Any]) -> dict[str, Any]:
 async def live(out: Path) -> None:
     """The live test over the whole range of sizes, and the facts."""
     case = await probe.inspect(Case.open(out / "probe"))
-    largest = probe.GIB if case.fact("gpu.count") else 16 * probe.MIB
+    largest = 1 << 30 if case.fact("gpu.count") else 16 * probe.MIB
     run = await probe.probe(case, largest=largest, repeats=20, deadline=180)
     print(run.say, json.dumps([(m.bytes, round(m.time_us, 1), m.busbw) for m in run.measurements]), flush=True)
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1]).absolute()
-    failures = asyncio.run(main(target, sys.argv[2:] or [*faults.FAULTS, HANG]))
-    asyncio.run(live(target))
-    record = [sys.executable, "-m", "ncclkit.agent", "record", str(target / "machine")]
-    subprocess.run(record, check=True, timeout=120, cwd=Path(__file__).parents[2])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("faults", nargs="*", metavar="FAULT")
+    parser.add_argument("--split", type=int, default=1)
+    options = parser.parse_args()
+    target = options.out.absolute()
+    failures = asyncio.run(main(target, options.faults or [*faults.FAULTS, HANG], options.split))
+    if not options.faults:
+        asyncio.run(live(target))
+        record = [sys.executable, "-m", "ncclkit.agent", "record", str(target / "machine")]
+        subprocess.run(record, check=True, timeout=120, cwd=Path(__file__).parents[2])
     sys.exit(1 if failures else 0)

@@ -37,7 +37,8 @@ async def main(out: Path) -> int:
     """Make every run; returns how many did not end well or gave a wrong value."""
     answer = await local.check(sys.executable)
     gpus = answer["gpus"]
-    where = {"backend": "nccl", "largest": 1 << 30} if gpus else {"backend": "gloo", "ranks": 4, "largest": 1 << 20}
+    gloo: dict[str, Any] = {"backend": "gloo", "ranks": 4, "largest": 1 << 20}
+    where = {"backend": "nccl", "largest": 1 << 30} if gpus else gloo
     about = {"recorded": time.strftime("%Y-%m-%d"), **about_machine(answer)}
     bad = 0
     for name, asked in RUNS.items():
