@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from ncclkit.case import Case
@@ -47,6 +48,16 @@ def by_call(case: Case) -> dict[tuple[str, int], list[Event]]:
             name = event.data.get("pg") or known.get((rank, seq), ("",))[0]
             groups["" if name == "0" else str(name), seq].setdefault(rank, event)
     return {call: list(ranks.values()) for call, ranks in groups.items()}
+
+
+FAR = 100
+"""Numbers between two calls that cannot be of one group: nobody gets through a call that others have not begun."""
+
+
+def far_apart(events: Iterable[Event]) -> bool:
+    """Whether the lines, which name no group, must be of several, as their sequence numbers are that far apart."""
+    seqs = sorted(event.data["seq"] for event in events if isinstance(event.data.get("seq"), int))
+    return any(after - before > FAR for before, after in pairwise(seqs))
 
 
 def op_of(event: Event) -> str:

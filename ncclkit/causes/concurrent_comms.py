@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes import _printed
-from ncclkit.causes._calls import groups_of
+from ncclkit.causes._calls import far_apart, groups_of, op_of
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import ask, name_ranks, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, found
@@ -97,6 +97,10 @@ def _apart(case: Case) -> Finding | None:
     for rank, event in waits.items():
         group, desc = known[rank, event.data["seq"]]
         sides.setdefault(desc or group, []).append(event)
+    nameless = [e for e in look(case).waiting.values() if e.kind == "c10d.timeout"] if not known else []
+    if far_apart(nameless):
+        for event in nameless:
+            sides.setdefault(f"{op_of(event)} {event.data.get('seq')}", []).append(event)
     if len(sides) < 2:
         return None
     parts = [f"{name_ranks(ranks_in(events))} in {name}" for name, events in sorted(sides.items())]

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from ncclkit.case import Case
 from ncclkit.causes._calls import POINT_TO_POINT, SAME_SIZE, UNDECIDED, by_call, differ, odd_ones, op_of, ranks_of
-from ncclkit.causes._calls import exchanging, sides, size_of, unlike_calls
+from ncclkit.causes._calls import exchanging, far_apart, sides, size_of, unlike_calls
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._frames import in_collective, own_frame, place, stacks
 from ncclkit.causes._printed import unlike as unlike_entries
@@ -124,7 +124,8 @@ def _watchdog(case: Case) -> Finding | None:
         ops, seqs = differ(events, op_of), differ(events, lambda e: e.data["seq"])
         ops = ops or differ(events, size_of)
         exchange = seqs and all(op_of(e).startswith("ALLTOALL") for e in seqs[min(seqs)])
-        if ops and seqs and not exchange:  # others may be through an exchange in which one still waits for data
+        # others may be through an exchange in which one still waits for data
+        if ops and seqs and not exchange and not far_apart(events):
             parts = [f"{name_ranks(ranks_in([e]))} in {op_of(e)} {e.data['seq']}" for e in events[:4]]
             return _tell(
                 "likely",

@@ -45,7 +45,7 @@ def diagnose(case: Case) -> Finding:
     """A switch turned a path off, and ranks of one machine use a slower one."""
     channels = case.of("nccl.channel")
     slow = [e for e in channels if e.data.get("via") in ("SHM", "NET") and _same_host(case, e)]
-    settings: list[Event | Fact] = [*case.of("nccl.env"), *_env_facts(case)]
+    settings: list[Event | Fact] = [*case.of("nccl.env"), *case.of("told.env"), *_env_facts(case)]
     switched = [piece for piece in settings if _turns_off(piece)]
     linked = [e for e in case.of("nccl.info") if e.data.get("family") == "p2p_disabled"]
     linked += [e for e in case.of("nccl.warn") if "P2P is disabled between NVLINK" in e.text]
@@ -163,7 +163,8 @@ def _tell(case: Case, slow: list[Event], switched: list[Event | Fact], linked: l
     named = dict(map(_switch, switched))
     are = "is" if len(named) == 1 else "are"
     why = " and ".join(f"{name}={value}" for name, value in named.items()) + f" {are} set" if named else DISABLED
-    strength: Strength = "possible" if failed(case) else "proven" if switched else "likely"
+    read = [piece for piece in switched if piece not in case.of("told.env")]  # that may be of another shell
+    strength: Strength = "possible" if failed(case) else "proven" if read else "likely"
     say = f"{len(slow)} connections inside one machine ({pair} …) go through {via} because {why}."
     return found(
         ID,

@@ -104,6 +104,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "flight.late": ("group", "desc", "seq", "op", "seconds", "worst", "usual", "last_in", "of"),
     "flight.entry": ("group", "desc", "op", "seq", "peer", "sizes", "state"),
     "told.trial": ("trials", "message"),
+    "told.env": ("name", "value"),
     "told.hang": ("message",),
     "told.habit": ("what", "message"),
     "job.phase": ("what", "message"),

@@ -11,7 +11,7 @@ from tests.bench.diagnosis import Score, samples, score
 EXAM = Path(__file__).parents[1] / "exam"
 
 
-@pytest.fixture(scope="module", params=["setup", "program", "mixed", "public"])
+@pytest.fixture(scope="module", params=["setup", "program", "mixed", "public", "rare"])
 def scores(request: pytest.FixtureRequest) -> list[Score]:
     return [score(sample, sample.files) for sample in samples(EXAM / request.param)]
 
@@ -22,7 +22,7 @@ def test_nothing_wrong_is_called_proven(scores: list[Score]) -> None:
 
 def test_jobs_that_are_well_are_left_alone(scores: list[Score]) -> None:
     well = [item for item in scores if item.sample.cause is None]
-    assert len(well) >= 6 and [item.sample.name for item in well if item.found] == []
+    assert len(well) >= 5 and [item.sample.name for item in well if item.found] == []
 
 
 def test_the_right_cause_comes_first(scores: list[Score]) -> None:

@@ -150,6 +150,11 @@ def _prose(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 RULES: tuple[Rule, ...] = (
+    # NCCL_P2P_LEVEL=LOC      export NCCL_P2P_DISABLE=1      NCCL_SHM_DISABLE=1      (`env`, or a job's script)
+    *(
+        rule("told.env", name, rf"^(?:export |declare -x )?(?P<name>{name})=[\"']?(?P<value>\w{{1,20}})[\"']?\s*$")
+        for name in ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
+    ),
     # | NCCL | 8 nodes |        torch version | result |
     *(
         rule("told.trial", anchor, r"^\W{0,4}(?P<name>[A-Za-z][\w-]{2,30})(?: [Vv]ersion)? {0,9}\|", make=_table)
