@@ -27,6 +27,7 @@ from dataclasses import replace
 
 from ncclkit.case import Case
 from ncclkit.causes import _tested
+from ncclkit.causes._arrived import how_far
 from ncclkit.causes._climbed import odd
 from ncclkit.causes._hosts import enterable, holders, plain
 from ncclkit.causes._scene import all_in, crashes, look, spans_hosts
@@ -144,15 +145,9 @@ def _nothing_arrives(case: Case) -> Finding | None:
         return None
     who = start(name_ranks(ranks_in(lines)))
     say = f"{who} waited in vain for each other's data, on several hosts, and all of them were alive"
-    dumps = _half_done(case)
-    if dumps:
-        say += ": a collective that was done on some of them had not arrived on others"
-    elif one_way := _one_way(lines):
-        say += f": what {one_way[0]} sent did not arrive on {one_way[1]}"
-    elif sizes := _too_large(case):
-        say += f": messages of {sizes[0]:,} bytes had come through, and those of {sizes[1]:,} did not"
-    strength: Strength = "possible" if say.endswith("alive") else "likely"
-    return _tell(case, strength, f"{say}.", pick(lines[:4], dumps[:2]))
+    far, dumps = how_far(case, lines)
+    strength: Strength = "likely" if far else "possible"
+    return _tell(case, strength, f"{say}{far}.", pick(lines[:4], dumps[:2]))
 
 
 def _anybody(case: Case) -> Finding | None:
@@ -180,36 +175,6 @@ SIZES = Advice(
     risk="A smaller MTU costs some speed and interrupts connections for a moment; ask who runs the network.",
 )
 """Where connections were made, and then nothing came through."""
-
-
-def _one_way(lines: list[Event]) -> tuple[str, str] | None:
-    """The host that could not send and the one that waited to receive, where these are different ones."""
-    ends = {what: {e.host for e in lines if e.data.get("what") == what} for what in ("send", "recv")}
-    apart = all(ends.values()) and not ends["send"] & ends["recv"]
-    return (min(ends["send"]), min(ends["recv"])) if apart else None
-
-
-def _too_large(case: Case) -> tuple[int, int] | None:
-    """In the live test: the largest message that was measured, and the larger one at which all ranks stand."""
-    phases = {e.rank: e.data for e in in_order(case.of("worker.phase")) if e.data.get("phase") == "size"}
-    sizes = {told.get("bytes") for told in phases.values()}
-    last = sizes.pop() if len(sizes) == 1 else None
-    passed = max((m.bytes for m in case.measurements), default=0)
-    return (passed, last) if isinstance(last, int) and 0 < passed < last else None
-
-
-def _half_done(case: Case) -> list[Event]:
-    """Dumps of ranks that wait in a collective which another rank has already completed."""
-    dumps = [event for event in case.of("flight.dump") if isinstance(event.data.get("groups"), dict)]
-    done: dict[str, int] = {}
-    for event in dumps:
-        for group, seen in event.data["groups"].items():
-            done[group] = max(done.get(group, 0), seen.get("last_completed") or 0)
-    return [
-        event
-        for event in dumps
-        if any(min(seen.get("in_flight") or [1 << 62]) <= done[group] for group, seen in event.data["groups"].items())
-    ]
 
 
 def _tested_paths(case: Case) -> Finding | None:
