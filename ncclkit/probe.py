@@ -115,8 +115,8 @@ async def plan(
     count = ranks or (gpus * hosts if chosen == "nccl" else max(2, hosts))
     if chosen == "nccl" and count > gpus * hosts:
         raise NcclkitError(
-            f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees {gpus}; "
-            f"ask for at most {gpus} ranks or use gloo."
+            f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees {gpus}"
+            f"{f' on each of {hosts} nodes' if hosts > 1 else ''}; ask for at most {gpus * hosts} ranks or use gloo."
         )
     steps = sizes(largest or (256 * MIB if chosen == "nccl" else 16 * MIB))
     asked = {"backend": chosen, "ops": ",".join(ops), "dtype": dtype, "sizes": ",".join(map(str, steps))}

@@ -115,9 +115,8 @@ def _default6(machine: Machine) -> str:
         rows = [line.split() for line in machine.read("/proc/net/ipv6_route").splitlines()]
     except Unread:
         rows = []  # a kernel without IPv6
-    ours = [
-        row for row in rows if len(row) == 10 and row[:2] == ["0" * 32, "00"] and row[9] != "lo"
-    ]  # that one rejects
+    # the row of lo rejects what has no route
+    ours = [row for row in rows if len(row) == 10 and row[:2] == ["0" * 32, "00"] and row[9] != "lo"]
     routes = sorted((int(row[5], 16), row[9]) for row in ours)
     if not routes:
         raise Unread("no default route")

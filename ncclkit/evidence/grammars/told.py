@@ -104,18 +104,8 @@ def _cells(cells: list[str]) -> bool | None:
 
 TRIED = (
     *(" works", "orkaround", "not help", "n't help", "not work", " hang", " helps", " solved", " solves", "no effect"),
-    *(
-        "not OK",
-        "without a hang",
-        "no difference",
-        " fixed it",
-        " fixes ",
-        "angs with",
-        "orks with",
-        " away",
-        ": ok",
-        ": OK",
-    ),
+    *("not OK", "without a hang", "no difference", " fixed it", " fixes ", "angs with", "orks with"),
+    *(" away", ": ok", ": OK"),
 )
 """Words of people; no library prints them often."""
 
