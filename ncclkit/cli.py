@@ -111,7 +111,9 @@ def _add_live(parsers: Any) -> None:
         sub.add_argument("--largest", type=int, help="largest message in bytes")
         sub.add_argument("--dtype", default="float32", help="of the elements (default float32)")
     for sub in (probe, lab):
-        sub.add_argument("--split", type=int, default=1, help="NCCL takes the ranks for those of so many hosts")
+        sub.add_argument(
+            "--split", type=int, default=1, help="NCCL takes the ranks for those of so many hosts on these GPUs"
+        )
     probe.add_argument("--ladder", action="store_true", help="first ranks alone, pairs, nodes; who is at fault")
     probe.add_argument(
         "--op", default="all_reduce", help="a collective, several joined by commas, or all (default all_reduce)"

@@ -18,7 +18,7 @@ from ncclkit.diagnose import Diagnosis, diagnose
 from ncclkit.looks import LOOKS, Asked
 from ncclkit.model import Advice, Finding, NcclkitError
 from ncclkit.outcomes import Arm
-from ncclkit.runs import Plan, changed
+from ncclkit.runs import Plan, changed, possible
 from ncclkit.trials import FOLDER, NAME, Trial, keep, trials
 
 __all__ = ["check", "close", "fix", "trials"]
@@ -45,7 +45,7 @@ async def check(
     deadline: seconds for each run.  Raises NcclkitError in one sentence where there is nothing to ask.
     """
     verdict = diagnose(case)
-    finding = _asked(verdict, cause, _done(case))
+    finding = _asked(case, verdict, cause)
     experiment = finding.next
     assert experiment is not None
     started, room = time.monotonic(), _room(case, finding.cause)
@@ -147,12 +147,12 @@ async def _ask(case: Case, choices: Mapping[str, Any]) -> AsyncIterator[Trial]:
     for _ in range(ROUNDS):
         verdict = diagnose(case)
         settled = not verdict.findings or verdict.findings[0].strength == "proven"
-        if settled or not _open(verdict, _done(case)):
+        if settled or not _open(case, verdict):
             return
         yield await check(case, **choices)
 
 
-def _asked(verdict: Diagnosis, cause: str, done: set[str]) -> Finding:
+def _asked(case: Case, verdict: Diagnosis, cause: str) -> Finding:
     """The finding whose experiment is to be made."""
     if cause:
         rows = (*verdict.findings, *verdict.unknown)
@@ -161,15 +161,17 @@ def _asked(verdict: Diagnosis, cause: str, done: set[str]) -> Finding:
             what = "was not found here" if finding is None else "has no experiment"
             raise NcclkitError(f"There is nothing to check: {cause} {what}; here these have one: {_names(verdict)}.")
         return finding
-    suspects = _open(verdict, done)
+    suspects = _open(case, verdict)
     if not suspects:
         raise NcclkitError("There is nothing to check: no finding is left whose experiment was not made.")
     return max(suspects, key=lambda finding: _splits(finding, verdict))  # of equals the first, the better root
 
 
-def _open(verdict: Diagnosis, done: set[str]) -> list[Finding]:
-    """Findings whose experiment was not made yet."""
-    return [f for f in verdict.findings if f.next and f.next.expects and f.next.question not in done]
+def _open(case: Case, verdict: Diagnosis) -> list[Finding]:
+    """Findings whose experiment was not made yet, and can be made on the last run."""
+    done, run = _done(case), subject.last(case)
+    asked = [f for f in verdict.findings if f.next and f.next.expects and f.next.question not in done]
+    return [f for f in asked if f.next and (run is None or "look" in f.next.plan or possible(run.plan, f.next.plan))]
 
 
 def _done(case: Case) -> set[str]:

@@ -103,7 +103,8 @@ async def plan(
 
     op: a collective, several joined by commas, or ``all``; dtype: of its elements; ladder: first look at each rank
     alone, at pairs, at nodes; split: the ranks of a host pretend to be on so many (NCCL_HOSTID), so that NCCL uses the
-    network between them; largest: message size in bytes (default 256 MiB on GPUs, 16 MiB on CPU); deadline: seconds.
+    network between them, and lets each of these hosts use every GPU: one GPU then carries as many ranks as there are
+    hosts; largest: message size in bytes (default 256 MiB on GPUs, 16 MiB on CPU); deadline: seconds.
     Raises NcclkitError, in one sentence, for values that cannot work.
     """
     python = _interpreter(python)
@@ -112,12 +113,9 @@ async def plan(
     gpus = await _gpus(case, python)
     chosen = ("nccl" if gpus else "gloo") if backend == "auto" else backend
     hosts = max(1, slurm.nodes())
-    count = ranks or (gpus * hosts if chosen == "nccl" else max(2, hosts))
-    if chosen == "nccl" and count > gpus * hosts:
-        raise NcclkitError(
-            f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees {gpus}"
-            f"{f' on each of {hosts} nodes' if hosts > 1 else ''}; ask for at most {gpus * hosts} ranks or use gloo."
-        )
+    count = ranks or (max(gpus, split) * hosts if chosen == "nccl" else max(2, hosts))
+    if chosen == "nccl" and count > gpus * hosts * split:
+        raise _too_few(gpus, hosts, split, count)
     steps = sizes(largest or (256 * MIB if chosen == "nccl" else 16 * MIB))
     asked = {"backend": chosen, "ops": ",".join(ops), "dtype": dtype, "sizes": ",".join(map(str, steps))}
     asked |= {"repeats": str(repeats), "timeout": f"{max(5.0, deadline / (5 if ladder else 2)):.0f}"}
@@ -125,6 +123,19 @@ async def plan(
     argv += (*(("--ladder",) if ladder else ()), *(("--split", str(split)) if split > 1 else ()))
     name = ops[0] if len(ops) == 1 else "collectives"
     return Plan(name, argv, count, chosen, python, deadline, dict(env or {}), steps, ops, split)
+
+
+def _too_few(gpus: int, hosts: int, split: int, count: int) -> NcclkitError:
+    """More ranks than GPUs, and the ways out of that."""
+    if not gpus:
+        return NcclkitError(f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees none; use gloo.")
+    where, places = f" on each of {hosts} nodes" if hosts > 1 else "", gpus * hosts
+    shared = f", which {split} pretended hosts share" if split > 1 else ""
+    return NcclkitError(
+        f"{count} NCCL ranks need {-(-count // split)} GPUs, but the training interpreter sees {gpus}{where}{shared}; "
+        f"ask for at most {places * split} ranks, let more pretended hosts share them (--split {-(-count // places)}), "
+        "or use gloo."
+    )
 
 
 async def _gpus(case: Case, python: str) -> int:

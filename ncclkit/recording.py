@@ -46,6 +46,7 @@ def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
         "recorded": time.strftime("%Y-%m-%d"),
         "ranks": run.plan.ranks,
         "truth": json.loads((target / "truth.json").read_text()),
+        **({"pretended_hosts": run.plan.split} if run.plan.split > 1 else {}),
     }
     write(target / "case.json", json.dumps(about, indent=1))
     wired = gzip.decompress((folder / "wire.jsonl.gz").read_bytes()).splitlines()

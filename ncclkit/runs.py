@@ -93,6 +93,15 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     )
 
 
+def possible(plan: Plan, change: Mapping[str, Any]) -> bool:
+    """Whether the small job has such a run."""
+    try:
+        changed(plan, change)
+    except NcclkitError:
+        return False
+    return True
+
+
 def _over(backend: str, plan: Plan, argv: list[str]) -> tuple[Plan, list[str]]:
     """The plan and its words for this backend, with no message that would take it too long."""
     if backend != "gloo" or plan.backend != "nccl":

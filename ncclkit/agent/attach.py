@@ -75,6 +75,9 @@ def collect(folder, ranks, ours, deadline=8.0, node=""):
     unanswered = polls.wait()
     if unanswered and any("libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20) for pid in ranks.values()):
         problems.append(unanswered)  # elsewhere it is no wonder
+    for rank in asked:  # last: what is slow there, a driver that waits for a call still being made, is slow by itself
+        if not _written(os.path.join(folder, "fr_rank_%d" % rank), ranks[rank], until):
+            problems.append("rank %d did not finish its Flight Recorder dump in time" % rank)
     return problems
 
 
@@ -168,6 +171,13 @@ def _appears(path, until):
             return True
         time.sleep(0.02)
     return os.path.exists(path)
+
+
+def _written(path, pid, until):
+    """Whether a file that a process began is whole, or was never begun; waits for it."""
+    while os.path.exists(path + ".part") and _lives(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not os.path.exists(path + ".part")
 
 
 def _write(folder, name, text):

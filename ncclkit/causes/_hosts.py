@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ncclkit.case import Case
 from ncclkit.causes._words import ours
-from ncclkit.model import Fact
+from ncclkit.model import Event, Fact
 
 VIRTUAL = re.compile(r"(?:docker|virbr|veth|br-|cni|flannel|cali|tun|tap|lxc|podman|usb|kube|vmnet)\w*|lo\b")
 """Interfaces that usually exist only inside their machine."""
@@ -21,6 +21,13 @@ def plain(address: object) -> str:
     text = str(address or "")
     inside = re.match(r"\[([^\]]*)\]", text)
     return (inside[1] if inside else text).removeprefix("::ffff:")
+
+
+def as_nccl_sees(case: Case) -> Callable[[Event], str]:
+    """The host for which NCCL takes the rank of an INIT line: another one than it is on where NCCL_HOSTID says so."""
+    told = {(e.host, e.pid): str(e.data["value"]) for e in case.of("nccl.env") if e.data["name"] == "NCCL_HOSTID"}
+    said = {e.rank: str(e.data["hostid"]) for e in case.of("worker.phase") if e.data.get("hostid")}
+    return lambda start: f"{start.host} {told.get((start.host, start.pid), said.get(start.data.get('rank'), ''))}"
 
 
 def networks(case: Case) -> dict[str, dict[str, list[Network]]]:

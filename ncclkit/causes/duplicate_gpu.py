@@ -31,6 +31,7 @@ from collections.abc import Iterator
 
 from ncclkit.case import Case
 from ncclkit.causes._experiments import minimal
+from ncclkit.causes._hosts import as_nccl_sees
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus
 from ncclkit.causes._words import ask, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
@@ -110,12 +111,13 @@ def _guessed(case: Case) -> Finding | None:
 
 
 def _same_bus(case: Case) -> list[Event]:
-    """INIT lines of different ranks of one communicator with the same host and bus id."""
+    """INIT lines of different ranks of one communicator with the same host, as NCCL was told it, and bus id."""
+    taken_for = as_nccl_sees(case)
     places: dict[tuple[str, str, str], dict[int, Event]] = defaultdict(dict)
     for event in case.of("nccl.init"):
         data = event.data
         if data.get("bus") and event.host and isinstance(data.get("rank"), int) and not data.get("parent"):
-            places[event.host, str(data["bus"]), str(data.get("comm_id"))].setdefault(data["rank"], event)
+            places[taken_for(event), str(data["bus"]), str(data.get("comm_id"))].setdefault(data["rank"], event)
     if _again(case):
         places = {place: ranks for place, ranks in places.items() if place[2] != "None"}
     return next(([*ranks.values()] for (*_, comm), ranks in places.items() if _apart(comm, [*ranks.values()])), [])

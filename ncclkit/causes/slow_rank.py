@@ -155,15 +155,15 @@ def _behind(case: Case, scene: Scene) -> Suspicion | None:
 
 
 def _ras(case: Case, scene: Scene) -> Suspicion | None:
-    """Who has launched fewer collectives; not who launched some between two reports, as ranks at work drift apart.
-
-    RAS counts ranks inside a communicator: only those of the whole job are ranks of the job.
+    """Who has launched fewer collectives; not who launched some between two reports, as ranks at work drift apart, nor
+    who gave up in one itself: a launch that waits for other work is counted late.  Only a communicator of all counts.
     """
     changes = case.of("ras.change")
     moved = {(change.data["hash"], int(rank)) for change in changes for rank in change.data["moved"]}
     for report in case.of("ras.communicator"):
         key, size = report.data.get("hash"), report.data.get("size")
-        late = tuple(rank for rank in report.data.get("behind", ()) if (key, rank) not in moved)
+        gone = scene.waiting.keys() | {rank for hashed, rank in moved if hashed == key}
+        late = tuple(rank for rank in report.data.get("behind", ()) if rank not in gone)
         if late and (None in (size, scene.world) or size == scene.world):
             return "likely", late, [report, *(change for change in changes if change.data["hash"] == key)]
     return None
@@ -248,7 +248,8 @@ def _tell(case: Case, scene: Scene, suspicion: Suspicion) -> Finding:
     where, seen = _lateness.where(case, ranks), _lateness.last_line(why)
     load = "" if where else _lateness.load(why, ranks)
     fed = for_workers(case, ranks)
-    strength = "likely" if fed and strength == "proven" else strength  # what keeps its workers is the cause
+    seen_at = stacks(case).keys() & set(ranks)  # else a file server, or a thread with Python's lock, may keep it
+    strength = "likely" if strength == "proven" and (fed or not seen_at) else strength  # or what keeps its workers
     first = next(iter(in_order(scene.waiting.values())), None)
     call = _lateness.call(first, why)
     limit = f" {seconds(first.data['timeout_ms'])}" if first and first.data.get("timeout_ms") else ""

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from ncclkit.bandwidth import expect
 from ncclkit.case import Case
 from ncclkit.causes._climbed import odd
+from ncclkit.causes._hosts import as_nccl_sees
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
 from ncclkit.causes._words import env_of, failed, name_hosts, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
@@ -44,7 +45,7 @@ DENIED = ("CNS", "DR")
 def diagnose(case: Case) -> Finding:
     """A switch turned a path off, and ranks of one machine use a slower one."""
     channels = case.of("nccl.channel")
-    slow = [e for e in channels if e.data.get("via") in ("SHM", "NET") and _same_host(case, e)]
+    slow = _inside(case, [e for e in channels if e.data.get("via") in ("SHM", "NET")])
     settings: list[Event | Fact] = [*case.of("nccl.env"), *case.of("told.env"), *_env_facts(case)]
     switched = [piece for piece in settings if _turns_off(piece)]
     linked = [e for e in case.of("nccl.info") if e.data.get("family") == "p2p_disabled"]
@@ -131,13 +132,12 @@ def _pairs(host: Host) -> Iterator[Risk]:
             return
 
 
-def _same_host(case: Case, event: Event) -> bool:
-    """True when both ends of a channel are on one machine, by the hosts of their INIT lines."""
-    if event.data.get("via") == "SHM":
-        return True
-    host = {e.data.get("rank"): e.host for e in case.of("nccl.init") if e.host and not e.data.get("parent")}
-    ends = host.get(event.data.get("src")), host.get(event.data.get("dst"))
-    return ends[0] is not None and ends[0] == ends[1]
+def _inside(case: Case, channels: list[Event]) -> list[Event]:
+    """Channels whose ends are both on one machine, as NCCL takes it, by the INIT lines of their ranks."""
+    on, starts = as_nccl_sees(case), (e for e in case.of("nccl.init") if e.host and not e.data.get("parent"))
+    host = {e.data.get("rank"): on(e) for e in starts}
+    ends = ((e, host.get(e.data.get("src")), host.get(e.data.get("dst"))) for e in channels)
+    return [e for e, here, there in ends if e.data.get("via") == "SHM" or (here is not None and here == there)]
 
 
 def _env_facts(case: Case) -> list[Fact]:

@@ -92,8 +92,12 @@ def _bootstrap(case: Case) -> Finding | None:
 
 
 def _odd(case: Case) -> list[Event]:
-    """INIT lines that name another number of ranks than most of their communicator do; none where there is no most."""
+    """INIT lines that name another number of ranks than was started, or than most of their communicator do; none where
+    there is no most.
+    """
     starts = [e for e in case.of("nccl.init") if e.data.get("comm_id") and e.data.get("phase") == "start"]
+    if plans := _plans(case):
+        return [e for e in starts if e.data.get("nranks") != plans[-1].data.get("ranks")]
     sizes = Counter((e.data["comm_id"], e.data.get("nranks")) for e in starts)
     most = {comm: count for (comm, _), count in reversed(sizes.most_common())}
     return [e for e in starts if 2 * sizes[e.data["comm_id"], e.data.get("nranks")] < most[e.data["comm_id"]]]

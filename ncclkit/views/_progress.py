@@ -12,7 +12,7 @@ from ncclkit.views._html import Html, badge, el
 from ncclkit.views._words import plural, ranges, the
 from ncclkit.words import ranks, rate
 
-STAGES = {"waiting": "·", "hello": "○", "import": "◔", "init": "◑"}
+STAGES = {"waiting": "·", "hello": "○", "pretend": "○", "import": "◔", "init": "◑"}
 STAGES |= {"alone": "◑", "pairs": "◒", "groups": "◒", "step": "◕", "size": "◕", "done": "✓", "error": "✕"}
 """Phases of the wire, in order, with the symbol of each light."""
 

@@ -104,6 +104,41 @@ def test_ranks_of_one_host_are_split_into_several(monkeypatch: pytest.MonkeyPatc
     assert "--split" in runs.changed(plan, {"minimal": True}).argv
 
 
+@pytest.mark.parametrize(("split", "here"), [(2, 2), (2, 3), (2, 4), (3, 3), (3, 5), (4, 8)])
+def test_pretended_hosts_share_the_gpus_and_no_two_ranks_of_one_do(
+    monkeypatch: pytest.MonkeyPatch, split: int, here: int
+) -> None:
+    parser = argparse.ArgumentParser()
+    breaks.add_options(parser)
+    options = parser.parse_args(["--folder", "", "--backend", "nccl", "--split", str(split)])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    places = []
+    for rank in range(2 * here):  # on two real hosts, whose pretended ones must not bear the same names
+        told = {"RANK": rank, "WORLD_SIZE": 2 * here, "LOCAL_RANK": rank % here, "LOCAL_WORLD_SIZE": here}
+        for name, value in told.items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.delenv("NCCL_HOSTID", raising=False)
+        index = breaks.Job(torch, options, 1).device.index
+        places.append((rank // here, os.environ["NCCL_HOSTID"], index))
+    assert len(set(places)) == 2 * here and {index for *_, index in places} <= {0, 1}
+    assert len({host for _, host, _ in places}) == 2 * min(split, here)
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks"), [({}, 2), ({"split": 3}, 3), ({"split": 2}, 2), ({"ranks": 8, "split": 4}, 8)]
+)
+def test_every_pretended_host_has_a_rank(monkeypatch: pytest.MonkeyPatch, asked: dict[str, int], ranks: int) -> None:
+    monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
+    assert asyncio.run(probe.plan(Case(), backend="nccl", **asked)).ranks == ranks
+
+
+def test_more_ranks_than_gpus_are_told_of_pretended_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
+    with pytest.raises(NcclkitError, match=r"5 NCCL ranks need 5 GPUs.* sees 2; ask for at most 2 .*--split 3"):
+        asyncio.run(probe.plan(Case(), backend="nccl", ranks=5))
+
+
 def test_gloo_cannot_be_told_of_several_hosts() -> None:
     with pytest.raises(NcclkitError, match="for NCCL only"):
         asyncio.run(faults.break_it(Case(), "healthy", backend="gloo", split=2))

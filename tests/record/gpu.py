@@ -1,11 +1,11 @@
 """Record real runs on this machine's GPUs: the samples that notebooks, tests and installed users share.
 
-    python tests/record/gpu.py OUT [--split 2] [FAULT …]
+    python tests/record/gpu.py OUT [--ranks 4] [--split 2] [FAULT …]
 
 Breaks the lab's small training job in each way on all GPUs (gloo with four
 ranks where there is none, for a dry run), checks that each run ended as its
 fault must, and writes one recording per fault to OUT/samples/; with --split,
-NCCL takes the ranks for those of so many hosts.  Where no fault is named, the
+NCCL takes the ranks for those of so many hosts, which share the GPUs.  Where no fault is named, the
 live test's case folder goes to OUT/probe and this machine's facts to
 OUT/machine.  Copy what you want to keep into ncclkit/samples/ and tests/machines/.
 """
@@ -35,11 +35,11 @@ ENDS = {"healthy": "done", "p2p_off": "done", "sockets_only": "done", HANG: "dea
 """How a run must end; every other one must fail."""
 
 
-async def main(out: Path, names: list[str], split: int) -> int:
+async def main(out: Path, names: list[str], ranks: int, split: int) -> int:
     """Record each fault; returns how many runs did not end as they must."""
     answer = await local.check(sys.executable)
     about = about_machine(answer)
-    backend, ranks = ("nccl", answer["gpus"]) if answer["gpus"] else ("gloo", 4)
+    backend, ranks = ("nccl", ranks or answer["gpus"]) if answer["gpus"] else ("gloo", ranks or 4)
     wrong = 0
     for name in names:
         chosen = faults.fault("rank_late" if name == HANG else name)
@@ -86,10 +86,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("faults", nargs="*", metavar="FAULT")
+    parser.add_argument("--ranks", type=int, default=0)
     parser.add_argument("--split", type=int, default=1)
     options = parser.parse_args()
     target = options.out.absolute()
-    failures = asyncio.run(main(target, options.faults or [*faults.FAULTS, HANG], options.split))
+    failures = asyncio.run(main(target, options.faults or [*faults.FAULTS, HANG], options.ranks, options.split))
     if not options.faults:
         asyncio.run(live(target))
         record = [sys.executable, "-m", "ncclkit.agent", "record", str(target / "machine")]

@@ -3,7 +3,8 @@
 python tests/record/ladder.py [--backend nccl] [--out DIR] [NAME …]
 
 Of each run the phases and the rungs are kept, by default in ``tests/probe/climbed``; tests judge them anew.  Hosts are
-pretended by network namespaces over gloo, and by NCCL_HOSTID (``split``) on GPUs.
+pretended by network namespaces over gloo, and by NCCL_HOSTID (``split``) on GPUs; fewer GPUs than ranks are shared by
+as many pretended hosts as it takes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from ncclkit import climb, probe  # noqa: E402
 from ncclkit.agent import wire  # noqa: E402
 from ncclkit.case import Case  # noqa: E402
+from ncclkit.launch import local  # noqa: E402
 
 HERE = Path(__file__).parents[1] / "probe" / "climbed"
 SOCKETS = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
@@ -52,6 +54,9 @@ async def record(name: str, out: Path, deadline: float = 500.0) -> None:
         case = Case.open(place)
         choices: dict[str, Any] = {"ranks": RANKS, "backend": backend, "largest": 1 << 20, "ladder": True}
         choices |= {word: asked[word] for word in asked if word != "net"}
+        gpus = (await local.check(sys.executable))["gpus"]
+        if backend == "nccl" and 0 < gpus < RANKS:
+            choices["split"] = max(choices.get("split", 1), -(-RANKS // gpus))
         plan = await probe.plan(case, deadline=deadline, **choices)
         plan = replace(plan, argv=(*plan.argv, *fault), net=asked.get("net", {}))
         run = await probe.execute(case, plan)

@@ -1,6 +1,6 @@
 """The closed loop, for every fault of the lab: break, diagnose, ask the experiment, apply the fix, look at the proof.
 
-    python tests/record/loop.py [--backend gloo] [--ranks 3] [--only FAULT …] [--out docs/loop] [--keep DIR]
+    python tests/record/loop.py [--backend gloo] [--ranks 3] [--split 1] [--only FAULT …] [--out docs/loop] [--keep DIR]
 
 Rows are kept in OUT.json after each fault and replace those of the same fault and backend, so a few faults at a time
 fill the table; OUT.md is written from it.  DIR gets what each broken job left behind, as `ncclkit lab --record` does.
@@ -42,6 +42,7 @@ class Row:
     """What became of one fault from symptom to proof; None: the question does not arise."""
 
     backend: str
+    """With the number of pretended hosts, where there are several."""
     fault: str
     cause: str
     """The truth."""
@@ -69,13 +70,12 @@ class Row:
         return False not in (self.named, self.culprit, self.fixed, self.gone) and self.after in ("proven", "-")
 
 
-async def row(name: str, backend: str, ranks: int, keep: Path | None, about: dict[str, Any]) -> Row:
+async def row(name: str, where: dict[str, Any], keep: Path | None, about: dict[str, Any]) -> Row:
     """Break the job in this way, and close the loop; what the broken job left behind goes to `keep`."""
     chosen, begun = faults.fault(name), time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         case = Case.open(Path(place) / "case")
-        asked: dict[str, Any] = {"backend": backend, "ranks": ranks, "live": name in LIVE}
-        run = await faults.break_it(case, name, timeout=TIMEOUT, deadline=DEADLINE, **asked)
+        run = await faults.break_it(case, name, timeout=TIMEOUT, deadline=DEADLINE, live=name in LIVE, **where)
         truth = json.loads((run.folder / "truth.json").read_text())
         if keep:
             recording.bundle(run, keep / name, about | {"fault": chosen.says})
@@ -92,7 +92,7 @@ async def row(name: str, backend: str, ranks: int, keep: Path | None, about: dic
     well = chosen.cause == ""
     found = next(iter(last.findings), None)
     return Row(
-        backend,
+        _label(where),
         name,
         chosen.cause,
         named=found is None if well else found is not None and found.cause == chosen.cause,
@@ -107,6 +107,10 @@ async def row(name: str, backend: str, ranks: int, keep: Path | None, about: dic
         gone=gone,
         seconds=took,
     )
+
+
+def _label(where: dict[str, Any]) -> str:
+    return str(where["backend"]) + (f", {where['split']} pretended hosts" if where["split"] > 1 else "")
 
 
 def _left(place: str) -> list[int]:
@@ -164,6 +168,7 @@ async def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", choices=("nccl", "gloo"))
     parser.add_argument("--ranks", type=int)
+    parser.add_argument("--split", type=int, default=1, help="pretended hosts, which share the GPUs")
     parser.add_argument("--only", nargs="+", metavar="FAULT")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "docs" / "loop")
     parser.add_argument("--keep", type=Path, metavar="DIR")
@@ -171,13 +176,14 @@ async def main() -> int:
     answer = await local.check(sys.executable)
     backend = options.backend or ("nccl" if answer["gpus"] else "gloo")
     ranks = options.ranks or (answer["gpus"] if backend == "nccl" else 3)
+    where: dict[str, Any] = {"backend": backend, "ranks": ranks, "split": options.split}
     kept, about = _kept(options.out.with_suffix(".json"))
-    about[backend] = {"date": time.strftime("%Y-%m-%d"), "ranks": ranks, **about_machine(answer)}
+    about[_label(where)] = {"date": time.strftime("%Y-%m-%d"), "ranks": ranks, **about_machine(answer)}
     failed = 0
     for name in options.only or [name for name, fault in broken.FAULTS.items() if backend in fault.backends]:
-        made = await row(name, backend, ranks, options.keep, about_machine(answer))
+        made = await row(name, where, options.keep, about_machine(answer))
         failed += not made.passed
-        kept = [one for one in kept if (one.backend, one.fault) != (backend, name)] + [made]
+        kept = [one for one in kept if (one.backend, one.fault) != (made.backend, name)] + [made]
         value = {"about": about, "rows": [asdict(one) for one in kept]}
         options.out.with_suffix(".json").write_text(json.dumps(value, indent=1) + "\n")
         options.out.with_suffix(".md").write_text(markdown(kept, about))

@@ -1,10 +1,11 @@
 """The matrix: break the live test in each way, and look whether it ends, is explained, and leaves nothing behind.
 
-    python tests/record/matrix.py [--json FILE] [--markdown FILE] [FAULT …]
+    python tests/record/matrix.py [--json FILE] [--markdown FILE] [--ranks 4 --split 2] [--keep DIR] [FAULT …]
 
-On all GPUs over NCCL, with three ranks over gloo where there is none (on two pretended hosts: four).  A cell is
-``yes``, ``NO``, or ``-`` where the question does not arise.  Exit status 1 when a cell fails.  What other runs on the
-same machine leave counts as left: there, give it processes, ports and shared memory of its own (``unshare``).
+On all GPUs over NCCL (--split: as so many pretended hosts that share them), with three ranks over gloo where there is
+none (on two pretended hosts: four).  A cell is ``yes``, ``NO``, or ``-`` where the question does not arise.  Exit
+status 1 when a cell fails.  DIR gets the case folders of the broken runs.  What other runs on the same machine leave
+counts as left: there, give it processes, ports and shared memory of its own (``unshare``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,16 +130,14 @@ def settled(before: Traces) -> tuple[bool, bool, bool]:
         time.sleep(0.2)
 
 
-async def broken(name: str, folder: Path, backend: str, ranks: int) -> tuple[bool, bool | None, bool | None, str]:
+async def broken(name: str, folder: Path, where: dict[str, Any]) -> tuple[bool, bool | None, bool | None, str]:
     """(ended as it must, right cause first, right rank, sentence) of a fault inside a rank."""
-    case, chosen, culprit = Case.open(folder), faults.fault(name), ranks // 2
+    case, chosen, culprit = Case.open(folder), faults.fault(name), where["ranks"] // 2
     if name == "never_starts":
         folder.mkdir(exist_ok=True)
         (folder / "sitecustomize.py").write_text(NEVER.format(culprit=culprit))
         faults.FAULTS[name] = replace(chosen, env={"PYTHONPATH": str(folder)})
-    run = await faults.break_it(
-        case, name, ranks=ranks, backend=backend, culprit=culprit, timeout=TIMEOUT, deadline=DEADLINE, live=True
-    )
+    run = await faults.break_it(case, name, culprit=culprit, timeout=TIMEOUT, deadline=DEADLINE, live=True, **where)
     found = diagnose(case).findings
     if not chosen.cause or name in ("p2p_off", "sockets_only"):
         fine = run.reason == "done" and all(m.wrong == 0 for m in run.measurements)
@@ -156,10 +156,10 @@ def _named(first: Finding | None, chosen: Fault, culprit: int) -> bool:
     return bool(blamed) and blamed <= guilty
 
 
-async def row(name: str, backend: str, ranks: int) -> Row:
+async def row(name: str, where: dict[str, Any], keep: Path | None) -> Row:
     """Break one run and look."""
     before, begun = Traces.here(), time.monotonic()
-    asked: dict[str, Any] = {"backend": backend, "ranks": ranks, "largest": 1 << 20, "deadline": DEADLINE}
+    asked: dict[str, Any] = {**where, "largest": 1 << 20, "deadline": DEADLINE}
     cause: bool | None
     cause = rank = None
     with tempfile.TemporaryDirectory() as place:
@@ -171,10 +171,12 @@ async def row(name: str, backend: str, ranks: int) -> Row:
         elif name in FULL:
             ends, said = await full(FULL[name], folder, **asked)
         else:
-            ends, cause, rank, said = await broken(name, folder, backend, ranks)
+            ends, cause, rank, said = await broken(name, folder, where)
         seconds = time.monotonic() - begun
         processes, memory, ports = await asyncio.to_thread(settled, before)
         said = said.replace(place, "…")
+        if keep:
+            shutil.copytree(folder, keep / name)
     in_time = ends and seconds < DEADLINE + GRACE
     return Row(name, in_time, cause, rank, processes, memory, ports, round(seconds, 1), said)
 
@@ -198,20 +200,24 @@ async def main() -> int:
     parser.add_argument("faults", nargs="*")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--keep", type=Path, metavar="DIR")
+    parser.add_argument("--ranks", type=int)
+    parser.add_argument("--split", type=int, default=1)
     options = parser.parse_args()
     answer = await local.check(sys.executable)
-    backend, ranks = ("nccl", answer["gpus"]) if answer["gpus"] else ("gloo", 3)
+    backend, ranks = ("nccl", options.ranks or answer["gpus"]) if answer["gpus"] else ("gloo", options.ranks or 3)
+    where: dict[str, Any] = {"backend": backend, "ranks": ranks, "split": options.split}
     faults.FAULTS.update(OWN)
     root, jupyter = os.geteuid() == 0, all(map(find_spec, ("jupyter_client", "ipykernel")))
     chosen = [f for f in faults.FAULTS.values() if backend in f.backends and f.job == "train"]
     known = [f.name for f in chosen if root or not (f.net or f.root)]
     lacking = {*(() if root else FULL), *(() if jupyter else KERNEL)}  # a full disk is mounted
     outside = [name for name in OUTSIDE if name not in lacking]
-    about = {"date": time.strftime("%Y-%m-%d"), "backend": backend, "ranks": ranks, **about_machine(answer)}
+    about = {"date": time.strftime("%Y-%m-%d"), **where, **about_machine(answer)}
     about["kernel"] = platform.release()
     rows: list[Row] = []
     for name in options.faults or (*known, *outside):
-        rows.append(await row(name, backend, ranks))
+        rows.append(await row(name, where, options.keep))
         print(markdown(rows[-1:], {}).splitlines()[-1], flush=True)
         if options.json:  # after each row: a run that is cut off keeps what it has
             options.json.write_text(json.dumps({**about, "rows": [asdict(one) for one in rows]}, indent=1) + "\n")

@@ -8,6 +8,7 @@ import gc
 import os
 from datetime import timedelta
 
+from .. import wire
 from . import calls, limits, program
 
 
@@ -24,9 +25,16 @@ class Job:
         self.guilty_here = self.rank == (1 if options.rank is None else options.rank)
         local, here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if options.split > 1:
-            os.environ["NCCL_HOSTID"] = "pretended-%d" % (local * options.split // here)  # read when NCCL starts
+            host = os.environ["NCCL_HOSTID"] = "pretended-%d" % (self.rank * options.split // here)
+            wire.send("phase", phase="pretend", rank=self.rank, hostid=host)  # NCCL itself says so late, and not always
         shared = options.one_gpu and options.rank in (None, self.rank) and not self.mended("duplicate_gpu")
-        self.device = torch.device("cuda", 0 if shared else local) if options.backend == "nccl" else torch.device("cpu")
+        if options.backend == "nccl":
+            gpu = (
+                local % torch.cuda.device_count() if options.split > 1 else local
+            )  # each host pretends to have them all
+            self.device = torch.device("cuda", 0 if shared else gpu)
+        else:
+            self.device = torch.device("cpu")
         if options.backend == "nccl":
             torch.cuda.set_device(self.device)  # before anything else touches CUDA
         self.data = torch.randn(256, 64, generator=torch.Generator().manual_seed(self.rank))
