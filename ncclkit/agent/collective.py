@@ -138,7 +138,7 @@ def _captured(torch, operation):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(CAPTURED):
-            operation.call()
+            operation.call_in_graph()
     return graph.replay
 
 

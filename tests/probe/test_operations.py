@@ -94,3 +94,27 @@ def test_messages_are_whole_numbers_of_parts() -> None:
     op = Operation(torch, Group(0, 3), torch.device("cpu"), "all_to_all", "float32", 1000)
     assert (op.bytes, op.part, op.given.numel()) == (996, 83, 249)
     assert Operation(torch, Group(0, 8), torch.device("cpu"), "all_gather", "float32", 4).bytes == 32
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_in_a_graph_what_is_sent_to_the_next_rank_is_what_that_one_takes(ranks: int) -> None:
+    seen = {}
+    for rank in range(ranks):
+        group = Group(rank, ranks)
+        group.all_to_all_single = lambda *given, rank=rank: seen.update({rank: given})  # type: ignore[attr-defined]
+        made = Operation(torch, group, torch.device("cpu"), "send_recv", "float32", 64)
+        made.call_in_graph()
+        got, given, *_ = seen[rank]
+        assert got is made.got and given is made.given
+    for rank, (_, _, taken, sent) in seen.items():
+        assert (sum(sent), sum(taken)) == (16, 16)
+        assert [seen[peer][2][rank] for peer in range(ranks)] == sent and sent[(rank + 1) % ranks] == 16
+
+
+def test_in_a_graph_the_others_are_called_as_they_are() -> None:
+    called = []
+    for name in NAMES:
+        made = Operation(torch, Group(0, 1), torch.device("cpu"), name, "float32", 64)
+        made.call = lambda name=name: called.append(name)  # type: ignore[method-assign]
+        made.call_in_graph()
+    assert tuple(called) == NAMES
