@@ -71,7 +71,6 @@ OTHERS = (
     "driver shutting down",
     "during capture",
     "StreamCapture",
-    "with error: CUDA error: invalid argument",  # the Flight Recorder asked after a call that was still being made
 )
 """CUDA errors that belong to another cause."""
 FAULTS = (

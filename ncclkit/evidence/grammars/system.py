@@ -61,7 +61,14 @@ RULES: tuple[Rule, ...] = (
     # 10.62 MiB free; …)
     rule("cuda.oom", "CUDA out of memory", r"CUDA out of memory", make=_tried),
     # RuntimeError: CUDA error: device-side assert triggered      CUDA error: an illegal memory access was encountered
-    rule("cuda.error", "CUDA error:", r"(?P<message>CUDA error: (?P<error>.*?))(?:\s*$|\s+CUDA kernel errors)"),
+    # not, of the Flight Recorder that asks after a call that is still being made:
+    # Failed to update state for entry 99: nccl:all_reduce with error: CUDA error: invalid argument
+    rule(
+        "cuda.error",
+        "CUDA error:",
+        r"(?P<message>(?!(?<=with error: )CUDA error: invalid arg)CUDA error: (?P<error>.*?))"
+        r"(?:\s*$|\s+CUDA kernel errors)",
+    ),
     # UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions …?
     # Error 802: system not yet initialized (Triggered internally at ../c10/cuda/CUDAFunctions.cpp:109.)
     rule(
