@@ -1,6 +1,6 @@
 """The live test beside raw NCCL on the same GPUs in the same run: what measuring from Python costs.
 
-    python tests/bench/raw_nccl.py [OUT.json]
+    python tests/bench/raw_nccl.py [OUT.json [OP …]]
 
 Builds ``raw_nccl.c`` with the C compiler (no CUDA headers needed) and runs both for all_reduce, all_to_all and
 send/recv.  Bars: busbw within 2 % from 64 MiB up; with graph replay time within 10 % from 8 B to 64 KiB.  The eager
@@ -60,7 +60,7 @@ def row(m: Measurement, eager: float, graph: float) -> dict[str, Any]:
     return {"op": m.op, "bytes": m.bytes, "ours": ours, "raw": theirs, "busbw": m.busbw, "kept": kept}
 
 
-async def main(out: Path | None) -> int:
+async def main(out: Path | None, ops: tuple[str, ...]) -> int:
     """Run both, print the table, keep the figures; returns the number of bars that were missed."""
     answer = await local.check(sys.executable)
     if answer["gpus"] < 2:
@@ -69,7 +69,7 @@ async def main(out: Path | None) -> int:
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         case = Case.open(Path(scratch, "case"))
-        for op in OPS:
+        for op in ops:
             asked: dict[str, Any] = {"backend": "nccl", "largest": LARGEST, "repeats": 15, "deadline": 150.0}
             run = await probe.probe(case, op=op, **asked)
             timed = {m.bytes: m for m in run.measurements}
@@ -89,4 +89,4 @@ async def main(out: Path | None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(min(1, asyncio.run(main(Path(sys.argv[1]) if len(sys.argv) > 1 else None))))
+    sys.exit(min(1, asyncio.run(main(Path(sys.argv[1]) if sys.argv[1:] else None, (*sys.argv[2:],) or OPS))))
