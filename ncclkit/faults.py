@@ -73,8 +73,6 @@ async def break_it(
     base = await probe.plan(case, python=python, ranks=ranks, backend=backend, deadline=deadline, split=split)
     if base.backend not in chosen.backends:
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
-    if split > 1 and base.backend != "nccl":
-        raise NcclkitError(f"Ranks can be split into hosts for NCCL only; this run would use {base.backend}.")
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
     usual = count - 1 if chosen.culprit is None else chosen.culprit
     guilty = usual if culprit is None else culprit

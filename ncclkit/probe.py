@@ -112,6 +112,8 @@ async def plan(
     ops = _operations(op, dtype)
     gpus = await _gpus(case, python)
     chosen = ("nccl" if gpus else "gloo") if backend == "auto" else backend
+    if split > 1 and chosen != "nccl":
+        raise NcclkitError(f"Ranks can be split into hosts for NCCL only; this run would use {chosen}.")
     hosts = max(1, slurm.nodes())
     count = ranks or (max(gpus, split) * hosts if chosen == "nccl" else max(2, hosts))
     if chosen == "nccl" and count > gpus * hosts * split:

@@ -154,7 +154,8 @@ class Run:
         """The outcome in one sentence."""
         what = f"{self.plan.ranks} ranks over {self.plan.backend}"
         if self.reason == "done" and self.measurements and self.plan.ranks == 1:
-            return f"{self._named} on one rank over {self.plan.backend}; nothing travels there, so no bandwidth."
+            share = "; with --split 2 two ranks share the GPU, over the network" if self.plan.backend == "nccl" else ""
+            return f"{self._named} on one rank over {self.plan.backend}; nothing travels there, so no bandwidth{share}."
         if self.reason == "done" and self.measurements:
             wrong = sum(m.wrong or 0 for m in self.measurements)
             correct = "every value was right" if not wrong else f"{wrong} values were WRONG"

@@ -52,14 +52,14 @@ class Face:
 
 
 def _controls(values: Mapping[str, Any]) -> dict[str, W.Widget]:
-    (fewest, most), (least, longest) = _form.LIMITS["ranks"], _form.LIMITS["deadline"]
-    few, many = _form.LIMITS["repeats"]
+    bounds = {name: {"min": low, "max": high} for name, (low, high) in _form.LIMITS.items()}
     made: dict[str, tuple[Any, dict[str, Any]]] = {
         "python": (W.Text, {"placeholder": "the workbook's own"}),
-        "ranks": (W.BoundedIntText, {"min": fewest, "max": most}),
+        "ranks": (W.BoundedIntText, bounds["ranks"]),
+        "split": (W.BoundedIntText, bounds["split"]),
         "largest": (W.Dropdown, {"options": _form.choices(values["largest"])}),
-        "repeats": (W.BoundedIntText, {"min": few, "max": many}),
-        "deadline": (W.BoundedFloatText, {"min": least, "max": longest}),
+        "repeats": (W.BoundedIntText, bounds["repeats"]),
+        "deadline": (W.BoundedFloatText, bounds["deadline"]),
         **{name: (W.Dropdown, {"options": options}) for name, options in _form.CHOICES.items()},
         "ladder": (W.Checkbox, {"indent": False}),
         "env": (W.Textarea, {"rows": 3, "placeholder": "NCCL_DEBUG=INFO"}),

@@ -14,6 +14,7 @@ from ncclkit.model import NcclkitError
 DEFAULTS: dict[str, Any] = {
     "python": "",
     "ranks": 0,
+    "split": 1,
     "largest": 0,
     "repeats": 10,
     "deadline": 120.0,
@@ -23,13 +24,15 @@ DEFAULTS: dict[str, Any] = {
     "ladder": False,
     "env": {},
 }
-"""Every value of the form, named as `probe.plan` names them: the training interpreter (empty: the workbook's
-own), ranks and largest size in bytes (0: by what the host has), timed batches per size, deadline in seconds, backend,
-collective (or ``all``), type of its elements, whether to climb the ladder first, and the variables to set."""
+"""Every value of the form, named as `probe.plan` names them: training interpreter (empty: the workbook's own), ranks
+(0: by what the host has), hosts that NCCL takes each host for, largest size in bytes (0: by what the host has), timed
+batches per size, deadline in seconds, backend, collective (or ``all``), type of its elements, whether to climb the
+ladder first, and the variables to set."""
 
 LABELS = {
     "python": "Training Python",
     "ranks": "Ranks (0: auto)",
+    "split": "Pretended hosts",
     "largest": "Largest size",
     "repeats": "Batches per size",
     "deadline": "Deadline (s)",
@@ -39,7 +42,13 @@ LABELS = {
     "ladder": "Ladder: first each rank alone, pairs, each node",
     "env": "Variables",
 }
-LIMITS = {"ranks": (0, 4096), "largest": (0, 2**36), "repeats": (1, 10_000), "deadline": (1.0, 86_400.0)}
+LIMITS = {
+    "ranks": (0, 4096),
+    "split": (1, 64),
+    "largest": (0, 2**36),
+    "repeats": (1, 10_000),
+    "deadline": (1.0, 86_400.0),
+}
 CHOICES = {"backend": ("auto", "nccl", "gloo"), "op": (*operations.NAMES, "all"), "dtype": tuple(operations.DTYPES)}
 SIZES = tuple(4**power for power in range(5, 18))
 """1 KiB to 16 GiB in factors of four."""

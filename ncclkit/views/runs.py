@@ -8,6 +8,7 @@ from typing import Any
 from ncclkit import bandwidth, plots, probe, tune
 from ncclkit.case import Case
 from ncclkit.causes import catalogue, page
+from ncclkit.launch import slurm
 from ncclkit.model import Advice, Measurement
 from ncclkit.normal import Judgement, judge
 from ncclkit.runs import Run
@@ -41,33 +42,29 @@ def live_test(
     op: str = "all_reduce",
     dtype: str = "float32",
     ladder: bool = False,
+    split: int = 1,
 ) -> LiveTest:
     """The form of the live test, filled in; ``run = await live.run()`` runs what it says.
 
     python: training interpreter (empty: this one); ranks, and largest size in
     bytes (0: by what the host has); deadline in seconds; variables: NAME=VALUE
     separated by blanks or lines; op: a collective, or ``all``; ladder: first each
-    rank alone, then every pair.  Raises NcclkitError for values that do not fit.
+    rank alone, then every pair; split: NCCL takes each host for so many, which share
+    its GPUs.  Raises NcclkitError for values that do not fit.
     """
+    pretended = split
 
     async def start(values: dict[str, Any], on_record: Callable[[dict[str, Any]], None]) -> Run:
+        nonlocal pretended
+        pretended = values["split"]
         return await probe.probe(case, on_record, **values)
 
     def expect(m: Measurement) -> tuple[float | None, str]:
-        return judged(bandwidth.expect(m.op, m.backend, m.ranks, case.facts))
+        hosts = max(1, slurm.nodes()) * pretended
+        return judged(bandwidth.expect(m.op, m.backend, m.ranks, case.facts, hosts))
 
-    values = {
-        "python": python,
-        "ranks": ranks,
-        "largest": largest,
-        "deadline": deadline,
-        "env": pairs(variables),
-        "repeats": repeats,
-        "backend": backend,
-        "op": op,
-        "dtype": dtype,
-        "ladder": ladder,
-    }
+    values = {"python": python, "ranks": ranks, "largest": largest, "deadline": deadline, "env": pairs(variables)}
+    values |= {"repeats": repeats, "backend": backend, "op": op, "dtype": dtype, "ladder": ladder, "split": split}
     return LiveTest(case, start, values, expect)
 
 

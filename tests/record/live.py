@@ -43,7 +43,9 @@ async def main(out: Path) -> int:
     bad = 0
     for name, asked in RUNS.items():
         case = await probe.inspect(Case.open(out / name))
-        run = await probe.probe(case, **(where | asked | ({} if gpus else {"largest": 1 << 20})), deadline=170)
+        run = await probe.probe(
+            case, **(where | asked | ({} if gpus else {"largest": 1 << 20, "split": 1})), deadline=170
+        )
         bad += run.reason != "done" or any(m.wrong for m in run.measurements)
         print(f"{name}: {run.say}\n  {ladder.ladder(case).say}", flush=True)
         keep(case, out / "recorded" / name, about)
