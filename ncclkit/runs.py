@@ -152,7 +152,8 @@ class Run:
     @property
     def say(self) -> str:
         """The outcome in one sentence."""
-        what = f"{self.plan.ranks} ranks over {self.plan.backend}"
+        hosts = f" on {self.plan.split} pretended hosts" if self.plan.split > 1 else ""
+        what = f"{self.plan.ranks} ranks over {self.plan.backend}{hosts}"
         if self.reason == "done" and self.measurements and self.plan.ranks == 1:
             share = "; with --split 2 two ranks share the GPU, over the network" if self.plan.backend == "nccl" else ""
             return f"{self._named} on one rank over {self.plan.backend}; nothing travels there, so no bandwidth{share}."

@@ -111,16 +111,25 @@ def _guessed(case: Case) -> Finding | None:
 
 
 def _same_bus(case: Case) -> list[Event]:
-    """INIT lines of different ranks of one communicator with the same host, as NCCL was told it, and bus id."""
+    """INIT lines of different ranks of one communicator with the same host, as NCCL was told it, and bus id.
+
+    Not of one that came to be, as NCCL refuses that: then a line that is not here gave the ranks other hosts.
+    """
     taken_for = as_nccl_sees(case)
+    came = {(e.data.get("rank"), e.data["comm_id"]) for e in case.of("nccl.init") if _complete(e)}
     places: dict[tuple[str, str, str], dict[int, Event]] = defaultdict(dict)
     for event in case.of("nccl.init"):
         data = event.data
-        if data.get("bus") and event.host and isinstance(data.get("rank"), int) and not data.get("parent"):
+        seen = data.get("bus") and event.host and isinstance(data.get("rank"), int) and not data.get("parent")
+        if seen and (data["rank"], data.get("comm_id")) not in came:
             places[taken_for(event), str(data["bus"]), str(data.get("comm_id"))].setdefault(data["rank"], event)
     if _again(case):
         places = {place: ranks for place, ranks in places.items() if place[2] != "None"}
     return next(([*ranks.values()] for (*_, comm), ranks in places.items() if _apart(comm, [*ranks.values()])), [])
+
+
+def _complete(event: Event) -> bool:
+    return event.data.get("phase") == "done" and event.data.get("comm_id") is not None
 
 
 def _again(case: Case) -> bool:

@@ -19,6 +19,11 @@ SAYS = {
     "well_hosts": ("Every pair of the 4 ranks works", "", ()),
     "nccl_well": ("Every pair of the 4 ranks works", "", ()),
     "nccl_hosts": ("Every pair of the 4 ranks works", "", ()),
+    "nccl_slow": (  # its ranks wait for a late one where they are three or more, and each host has two
+        "pretended-0 (ranks 0 and 1) and pretended-1 (ranks 2 and 3) are slow with each other",
+        "network_loss",
+        (0, 1, 2, 3),
+    ),
     "stuck": ("Rank 1 fails in company, already with ranks 2 and 3, and is well alone; " + ALONE, "", (1,)),
     "slow": (
         "Rank 1 is slow in company, already with ranks 2 and 3, and is well alone; " + ALONE,
