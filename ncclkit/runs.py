@@ -110,12 +110,12 @@ def _over(backend: str, plan: Plan, argv: list[str]) -> tuple[Plan, list[str]]:
     why = next((why for what, why in ON_GPUS.items() if what in (argv[0], _option(argv, "--fault", ""))), "")
     if why:
         raise NcclkitError(f"{plan.name} cannot be repeated over gloo: {why}.")
-    argv = [*_without(argv, "--backend"), "--backend", backend]
+    argv = [*_without(_without(argv, "--split"), "--backend"), "--backend", backend]
     if "--sizes" in argv:
         few = {min(int(size), LARGEST): None for size in _option(argv, "--sizes", "").split(",")}
         argv = [*_without(argv, "--sizes"), "--sizes", ",".join(map(str, few))]
     sizes = tuple(dict.fromkeys(min(size, LARGEST) for size in plan.sizes))
-    return replace(plan, backend=backend, sizes=sizes), argv
+    return replace(plan, backend=backend, sizes=sizes, split=1), argv
 
 
 def _option(argv: list[str], name: str, default: str) -> str:

@@ -102,6 +102,8 @@ def test_ranks_of_one_host_are_split_into_several(monkeypatch: pytest.MonkeyPatc
     assert hosts == ["pretended-0", "pretended-0", "pretended-1", "pretended-1"]
     plan = Plan("rank_late", ("train", "--backend", "nccl", "--split", "2"), 4, "nccl", sys.executable, 60, split=2)
     assert "--split" in runs.changed(plan, {"minimal": True}).argv
+    over = runs.changed(plan, {"backend": "gloo"})
+    assert "--split" not in over.argv and over.split == 1
 
 
 @pytest.mark.parametrize(("split", "here"), [(2, 2), (2, 3), (2, 4), (3, 3), (3, 5), (4, 8)])

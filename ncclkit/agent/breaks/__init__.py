@@ -29,9 +29,7 @@ class Job:
             wire.send("phase", phase="pretend", rank=self.rank, hostid=host)  # NCCL itself says so late, and not always
         shared = options.one_gpu and options.rank in (None, self.rank) and not self.mended("duplicate_gpu")
         if options.backend == "nccl":
-            gpu = (
-                local % torch.cuda.device_count() if options.split > 1 else local
-            )  # each host pretends to have them all
+            gpu = local % torch.cuda.device_count() if options.split > 1 else local  # pretended hosts share them
             self.device = torch.device("cuda", 0 if shared else gpu)
         else:
             self.device = torch.device("cpu")
