@@ -17,7 +17,7 @@ WHY_NOT = cannot_pretend()
 possible = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "hosts can be pretended here")
 
 
-def first(folder: Path) -> tuple[str, str, tuple[str, ...]]:
+def first(folder: Path) -> tuple[str, str | None, tuple[str, ...]]:
     """Cause, strength and hosts of what is found first."""
     found = diagnose(Case.open(folder, read_only=True)).findings[0]
     return found.cause, found.strength, found.culprits["hosts"]

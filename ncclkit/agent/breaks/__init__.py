@@ -31,10 +31,9 @@ class Job:
         if options.backend == "nccl":
             gpu = local % torch.cuda.device_count() if options.split > 1 else local  # pretended hosts share them
             self.device = torch.device("cuda", 0 if shared else gpu)
+            torch.cuda.set_device(self.device)  # before anything else touches CUDA
         else:
             self.device = torch.device("cpu")
-        if options.backend == "nccl":
-            torch.cuda.set_device(self.device)  # before anything else touches CUDA
         self.data = torch.randn(256, 64, generator=torch.Generator().manual_seed(self.rank))
         self.position, self.positions = 0, []
         """The next sample, and where it was after each step; a checkpoint has to keep them."""
