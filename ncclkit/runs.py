@@ -153,7 +153,8 @@ class Run:
     def say(self) -> str:
         """The outcome in one sentence."""
         hosts = f" on {self.plan.split} pretended hosts" if self.plan.split > 1 else ""
-        what = f"{self.plan.ranks} ranks over {self.plan.backend}{hosts}"
+        ranks = "one rank" if self.plan.ranks == 1 else f"{self.plan.ranks} ranks"
+        what = f"{ranks} over {self.plan.backend}{hosts}"
         if self.reason == "done" and self.measurements and self.plan.ranks == 1:
             share = "; with --split 2 two ranks share the GPU, over the network" if self.plan.backend == "nccl" else ""
             return f"{self._named} on one rank over {self.plan.backend}; nothing travels there, so no bandwidth{share}."

@@ -9,7 +9,7 @@ from pathlib import Path
 from ncclkit import checkpoints, plots
 from ncclkit.checkpoints import Checkpoint
 from ncclkit.views._base import View
-from ncclkit.views._html import Html, badge, code, fit, join, table
+from ncclkit.views._html import Html, badge, code, el, fit, join, table
 from ncclkit.views._words import plural
 
 WHOLE = {
@@ -45,7 +45,7 @@ def _rows(found: Sequence[Checkpoint], base: str) -> list[tuple[object, ...]]:
     return [
         (
             code(os.path.relpath(file.path, base)),
-            plots.size(file.bytes).replace(" ", "\N{NO-BREAK SPACE}"),
+            el("span", plots.size(file.bytes), cls="nk-whole"),
             join(badge(*WHOLE[file.whole]), " ", file.words),
             _position(file),
         )
