@@ -91,10 +91,14 @@ def busbw(op: str, ranks: int, algbw: float) -> float | None:
     return algbw * share if ranks > 1 and share else None
 
 
-def expect(op: str, backend: str, ranks: int, facts: Iterable[Fact], hosts: int = 1) -> Expectation:
+TURNS = "Ranks share GPUs here, which take turns of milliseconds: this run shows whether it works, not how fast."
+
+
+def expect(op: str, backend: str, ranks: int, facts: Iterable[Fact], hosts: int = 1, split: int = 1) -> Expectation:
     """The upper bound of busbw for large messages of `op` on `ranks` ranks over `hosts` like hosts.
 
-    `facts` are those of one host.  Raises NcclkitError for an unknown op or backend.
+    `facts` are those of one host; `split` of the hosts are pretended by each real one, and share its GPUs.  Raises
+    NcclkitError for an unknown op or backend.
     """
     if not factor(op, ranks) or ranks == 1:
         return _none("With one rank no data crosses a link." if ranks == 1 else f"A {op} moves no data.")
@@ -102,6 +106,9 @@ def expect(op: str, backend: str, ranks: int, facts: Iterable[Fact], hosts: int 
         raise NcclkitError(f"No expectation for the backend {backend!r}; known are nccl and gloo.")
     known = {fact.name: fact.value for fact in facts if fact.value is not None}
     here = -(-ranks // hosts)
+    gpus = known.get("gpu.count")
+    if backend == "nccl" and split > 1 and isinstance(gpus, int) and here * split > gpus:
+        return _none(TURNS)
     if hosts > 1:
         inside = _gpus(known, here) if backend == "nccl" and here > 1 else _none("")
         return _least(inside, _network(op, backend, ranks, hosts, known))

@@ -204,13 +204,15 @@ def ladder(case: Case) -> Ladder:
     planned = max((int(e.data["ranks"]) for e in phases if e.data.get("phase") == "plan"), default=0)
     ranks = len(alone) or min(planned, MOST) or len(hosts)
     nccl = any(e.data.get("nccl") for e in phases)
+    steady = nccl and not _sharing(phases, hosts)
     if nccl:  # which alone believes in pretended hosts
         hosts = nodes
-    pairs = [_pair(event, _way(case, hosts, nccl, ranks, event.rank or 0, event.data["peer"]), nccl) for event in told]
+    ways = (_way(case, hosts, nccl, ranks, event.rank or 0, event.data["peer"]) for event in told)
+    pairs = [_pair(event, way, steady) for event, way in zip(told, ways, strict=True)]
     known = {(pair.a, pair.b) for pair in pairs}
     met = {e.rank: e.data.get("peer") for e in phases if e.data.get("phase") == "pairs"}
     due = {(min(a, b), max(a, b)) for a, b in met.items() if isinstance(a, int) and isinstance(b, int)}
-    groups, begun = _groups(case, pairs, nccl), _begun(phases)
+    groups, begun = _groups(case, pairs, steady), _begun(phases)
     heard = {group.ranks for group in groups}
     return Ladder(
         ranks,
@@ -223,6 +225,13 @@ def ladder(case: Case) -> Ladder:
         next((str(e.data["reason"]) for e in reversed(case.of("run.end"))), ""),
         tuple(str(e.data.get("name")) for e in phases if e.data.get("phase") == "absent"),
     )
+
+
+def _sharing(phases: Iterable[Event], hosts: Mapping[Any, str]) -> bool:
+    """Whether ranks share GPUs, as they can on pretended hosts: they take turns there, and no two runs are alike."""
+    most = max(Counter(hosts.values()).values(), default=0)
+    gpus = (e.data.get("gpus") for e in phases if e.data.get("phase") == "pretend")
+    return any(0 < count < most for count in gpus if isinstance(count, int))
 
 
 def _nodes(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]:
@@ -243,12 +252,12 @@ def _begun(phases: Iterable[Event]) -> set[tuple[int, ...]]:
     return found
 
 
-def _groups(case: Case, pairs: Sequence[Pair], nccl: bool) -> tuple[Group, ...]:
+def _groups(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[Group, ...]:
     """What is known of every group, worst first where several of its ranks speak."""
     ways: dict[str, list[float]] = {}
     for pair in pairs:
         ways.setdefault(pair.way, []).append(pair.bandwidth)
-    part = SLOW_ALL if nccl else SLOW_HERE
+    part = SLOW_ALL if steady else SLOW_HERE
     least = part * min((statistics.median(speeds) for speeds in ways.values()), default=0.0)
     made: dict[tuple[str, tuple[int, ...]], Group] = {}
     for event in case.of("ladder.group"):
@@ -261,8 +270,8 @@ def _groups(case: Case, pairs: Sequence[Pair], nccl: bool) -> tuple[Group, ...]:
     return tuple(made.values())
 
 
-def _pair(event: Event, way: str, nccl: bool) -> Pair:
-    data, share = event.data, SLOW if nccl else SLOW_HERE if way == HOST else SLOW_HOST
+def _pair(event: Event, way: str, steady: bool) -> Pair:
+    data, share = event.data, SLOW if steady else SLOW_HERE if way == HOST else SLOW_HOST
     speeds = data["bandwidth"], data["latency_us"], data["wrong"]
     return Pair(event.rank or 0, data["peer"], way, *speeds, share, event=event)
 

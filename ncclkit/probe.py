@@ -246,7 +246,7 @@ def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]]
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     made = [_finish(record, plan) for record in records if record["kind"] == "measure"]
     ops = dict.fromkeys(row["op"] for row in made)
-    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts) for op in ops}
+    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts, plan.split) for op in ops}
     every = {"hosts": hosts, "run": folder.name, "env": redact.clean(dict(plan.env))}
     measured = tuple(from_dict(Measurement, row | every | {"expected": limits[row["op"]].value}) for row in made)
     reading = evidence.read([folder])

@@ -61,7 +61,7 @@ def live_test(
 
     def expect(m: Measurement) -> tuple[float | None, str]:
         hosts = max(1, slurm.nodes()) * pretended
-        return judged(bandwidth.expect(m.op, m.backend, m.ranks, case.facts, hosts))
+        return judged(bandwidth.expect(m.op, m.backend, m.ranks, case.facts, hosts, pretended))
 
     values = {"python": python, "ranks": ranks, "largest": largest, "deadline": deadline, "env": pairs(variables)}
     values |= {"repeats": repeats, "backend": backend, "op": op, "dtype": dtype, "ladder": ladder, "split": split}

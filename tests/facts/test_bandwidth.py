@@ -219,3 +219,10 @@ def test_other_collectives_and_several_hosts_have_no_system_to_compare_with():
 def test_suspects_are_causes_that_ask_a_question():
     for name in {name for names in normal.SUSPECTS.values() for name in names}:
         assert catalogue()[name].experiment(Case()).question.endswith("?")
+
+
+@pytest.mark.parametrize(("ranks", "split", "shared"), [(4, 2, False), (8, 2, True), (5, 5, True), (4, 4, False)])
+def test_ranks_that_take_turns_on_a_gpu_have_no_bound(ranks: int, split: int, shared: bool) -> None:
+    facts = [Fact("gpu.count", 4, "", "nvidia-smi", "h")]
+    bound = bandwidth.expect("all_reduce", "nccl", ranks, facts, split, split)
+    assert (bound.words == bandwidth.TURNS) == shared and bound.value is None

@@ -175,3 +175,12 @@ def test_the_view_says_it_and_marks_it() -> None:
     page = str(view.static())
     assert "never answered" in view.say and "2 – 5" in page and "no result came" in page
     assert pairs_view(Case()).say.startswith("No live test has climbed the ladder yet: ncclkit probe --ladder")
+
+
+@pytest.mark.parametrize(("gpus", "slow"), [(8, True), (2, False), (0, True), ("two", True)])
+def test_where_ranks_share_gpus_only_much_slower_pairs_are_odd(gpus: object, slow: bool) -> None:
+    """Ranks that take turns on a card are no steadier than those that share cores."""
+    case = told({(2, 5): 60.0}, None, None, {})
+    case.events += [phase(rank, "pretend", hostid=f"pretended-{rank // 4}", gpus=gpus) for rank in range(RANKS)]
+    pair = next(pair for pair in ladder(case).pairs if (pair.a, pair.b) == (2, 5))
+    assert pair.slow == slow

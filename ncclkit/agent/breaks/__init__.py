@@ -26,7 +26,8 @@ class Job:
         local, here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if options.split > 1:
             host = os.environ["NCCL_HOSTID"] = "pretended-%d" % (self.rank * options.split // here)
-            wire.send("phase", phase="pretend", rank=self.rank, hostid=host)  # NCCL itself says so late, and not always
+            # NCCL itself says so late, and not always
+            wire.send("phase", phase="pretend", rank=self.rank, hostid=host, gpus=torch.cuda.device_count())
         shared = options.one_gpu and options.rank in (None, self.rank) and not self.mended("duplicate_gpu")
         if options.backend == "nccl":
             gpu = local % torch.cuda.device_count() if options.split > 1 else local  # pretended hosts share them
