@@ -63,13 +63,15 @@ async def break_it(
 ) -> Run:
     """Run the job with one fault.
 
+    backend: ``auto`` is gloo where there are fewer GPUs than `ranks`, as on a laptop, if the fault can be had there;
     culprit: the rank that the fault changes (default: the fault's own, mostly the last); timeout: of the process
     group, seconds; deadline: of the whole run, seconds; live: break the live test instead of the training job; split:
     NCCL takes the ranks for those of so many hosts.  The truth is kept in the run folder as ``truth.json``, out of the
     diagnosis' sight.
     """
     chosen = _possible(fault(name))
-    backend = "gloo" if backend == "auto" and chosen.net else backend
+    if backend == "auto" and "gloo" in chosen.backends:
+        backend = "gloo" if chosen.net else "any" if split == 1 else "auto"
     base = await probe.plan(case, python=python, ranks=ranks, backend=backend, deadline=deadline, split=split)
     if base.backend not in chosen.backends:
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")

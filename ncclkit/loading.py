@@ -48,7 +48,7 @@ async def sweep(
     steps: int = 16,
     python: str | None = None,
     ranks: int | None = None,
-    backend: str = "auto",
+    backend: str = "any",
     deadline: float = 120.0,
     on_record: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> Run:

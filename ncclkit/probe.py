@@ -101,20 +101,22 @@ async def plan(
 ) -> Plan:
     """Decide what to run from what the hosts have: NCCL on all GPUs, gloo with two ranks (or one a node) without any.
 
-    op: a collective, several joined by commas, or ``all``; dtype: of its elements; ladder: first look at each rank
-    alone, at pairs, at nodes; split: the ranks of a host pretend to be on so many (NCCL_HOSTID), so that NCCL uses the
-    network between them, and lets each of these hosts use every GPU: one GPU then carries as many ranks as there are
-    hosts; largest: message size in bytes (default 256 MiB on GPUs, 16 MiB on CPU); deadline: seconds.
+    backend: ``any`` takes gloo where there are too few GPUs, too; op: a collective, several joined by commas, or
+    ``all``; dtype: of its elements; ladder: first look at each rank alone, at pairs, at nodes; split: the ranks of a
+    host pretend to be on so many (NCCL_HOSTID), so that NCCL uses the network between them, and lets each of these
+    hosts use every GPU: one GPU then carries as many ranks as there are hosts; largest: message size in bytes (default
+    256 MiB on GPUs, 16 MiB on CPU); deadline: seconds.
     Raises NcclkitError, in one sentence, for values that cannot work.
     """
     python = _interpreter(python)
     _validate(ranks, backend, largest, repeats, split, deadline)
     ops = _operations(op, dtype)
     gpus = await _gpus(case, python)
-    chosen = ("nccl" if gpus else "gloo") if backend == "auto" else backend
+    chosen = ("nccl" if gpus else "gloo") if backend in ("auto", "any") else backend
+    hosts = max(1, slurm.nodes())
+    chosen = "gloo" if backend == "any" and (ranks or 0) > gpus * hosts else chosen
     if split > 1 and chosen != "nccl":
         raise NcclkitError(f"Ranks can be split into hosts for NCCL only; this run would use {chosen}.")
-    hosts = max(1, slurm.nodes())
     count = ranks or (max(gpus, split) * hosts if chosen == "nccl" else max(2, hosts))
     if chosen == "nccl" and count > gpus * hosts * split:
         raise _too_few(gpus, hosts, split, count)
@@ -162,7 +164,7 @@ def _operations(op: Any, dtype: Any) -> tuple[str, ...]:
 
 def _validate(ranks: Any, backend: Any, largest: Any, repeats: Any, split: Any, deadline: Any) -> None:
     """Refuse what cannot work, before anything is started (0 for ranks and largest lets the host decide)."""
-    if backend not in ("auto", "nccl", "gloo"):
+    if backend not in ("auto", "any", "nccl", "gloo"):
         raise NcclkitError(f"The backend must be auto, nccl or gloo, but it is {backend!r}.")
     for name, value, least in (
         ("ranks", ranks, 0),

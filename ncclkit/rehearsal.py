@@ -51,10 +51,13 @@ async def rehearse(
 ) -> tuple[Step, ...]:
     """Run the exchange on each of these counts of ranks, the smallest first; stops after one that does not end well.
 
-    ranks: whole numbers apart by blanks; counts above the number of GPUs are left out; deadline: seconds for each run.
+    ranks: whole numbers apart by blanks; counts above the number of GPUs are left out, and where all are, gloo runs
+    them; deadline: seconds for each run.
     """
     asked = _counts(ranks)
     base = await probe.plan(case, python=python, backend=backend, deadline=deadline)
+    if backend == "auto" and base.backend == "nccl" and base.ranks < asked[0]:
+        base = await probe.plan(case, python=python, backend="gloo", deadline=deadline)
     counts = [count for count in asked if base.backend == "gloo" or count <= base.ranks]
     if not counts:
         raise NcclkitError(f"None of the counts {ranks!r} fits on {base.ranks} GPUs; name a smaller one, or use gloo.")

@@ -41,7 +41,7 @@ async def staged(
     job: str,
     *stages: Mapping[str, Any],
     python: str | None = None,
-    backend: str = "auto",
+    backend: str = "any",
     timeout: float = 30.0,
     deadline: float = 120.0,
     on_record: Callable[[dict[str, Any]], None] = lambda record: None,

@@ -54,6 +54,22 @@ def test_bad_counts_are_one_sentence(typed: str) -> None:
         asyncio.run(rehearsal.rehearse(Case(), typed, backend="gloo"))
 
 
+@pytest.mark.parametrize(("gpus", "counts", "backend"), [(1, "2 4", "gloo"), (2, "2 4", "nccl"), (0, "2 4", "gloo")])
+def test_gpus_that_are_too_few_for_any_count_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, counts: str, backend: str
+) -> None:
+    class Stop(Exception):  # noqa: N818
+        pass
+
+    async def started(case: Case, plan: Plan, on_record: object) -> None:
+        raise Stop(f"{plan.ranks} {plan.backend}")
+
+    monkeypatch.setattr(rehearsal.probe, "_gpus", lambda case, python: asyncio.sleep(0, gpus))
+    monkeypatch.setattr(rehearsal.probe, "execute", started)
+    with pytest.raises(Stop, match=f"2 {backend}"):
+        asyncio.run(rehearsal.rehearse(Case(), counts))
+
+
 def test_files_go_on_in_a_straight_line() -> None:
     plan = planner.open_files({2: 20, 4: 32, 8: 56}, 32)
     assert plan.value == 200 and "+ 6 for each of 24 more" in plan.words

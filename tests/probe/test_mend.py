@@ -135,6 +135,37 @@ def test_every_pretended_host_has_a_rank(monkeypatch: pytest.MonkeyPatch, asked:
     assert asyncio.run(probe.plan(Case(), backend="nccl", **asked)).ranks == ranks
 
 
+@pytest.mark.parametrize(
+    ("fault", "asked", "backend"),
+    [
+        ("rank_late", {"ranks": 4}, "gloo"),
+        ("rank_late", {"ranks": 4, "split": 2}, "nccl"),
+        ("rank_late", {"ranks": 2}, "nccl"),
+        ("rank_late", {}, "nccl"),
+        ("lossy_link", {}, "gloo"),
+    ],
+)
+def test_with_too_few_gpus_the_lab_breaks_the_job_over_gloo(
+    monkeypatch: pytest.MonkeyPatch, fault: str, asked: dict[str, int], backend: str
+) -> None:
+    class Stop(Exception):  # noqa: N818
+        pass
+
+    async def started(case: Case, plan: Plan, on_record: object) -> None:
+        raise Stop(plan.backend)
+
+    monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
+    monkeypatch.setattr(probe, "execute", started)
+    with pytest.raises(Stop, match=backend):
+        asyncio.run(faults.break_it(Case(), fault, **asked))
+
+
+def test_a_fault_of_gpus_says_how_few_can_carry_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 1))
+    with pytest.raises(NcclkitError, match="--split 4"):
+        asyncio.run(faults.break_it(Case(), "gpu_memory_full", ranks=4))
+
+
 def test_more_ranks_than_gpus_are_told_of_pretended_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
     with pytest.raises(NcclkitError, match=r"5 NCCL ranks need 5 GPUs.* sees 2; ask for at most 2 .*--split 3"):
