@@ -70,7 +70,9 @@ def narrow(nodes: Sequence[Sequence[int]], bad: Mapping[Group, bool], hints: Ite
         if start is None:
             return Narrowed(passing=True)
         while len(state.found) < MOST:
-            state = replace(state, found=(*state.found, one := search.named(start, left)))
+            before, one = state.found, search.named(start, left)
+            state = replace(state, found=(*before, one))  # it stands where there is no time for what follows
+            state = replace(state, found=(*before, one := search.singled(one, left)))
             left -= search.leaving(one)
             if one.what == "together" or not left:
                 break
@@ -128,6 +130,17 @@ class _Search:
         ranks = self.smallest([frozenset({rank}) for rank in sorted(start)], frozenset())
         near = sorted(left, key=lambda rank: (not any({rank} | start <= node for node in self.nodes), rank))
         return self._blamed(ranks, [frozenset({rank}) for rank in near])
+
+    def singled(self, one: Found, left: Group) -> Found:
+        """Of two nodes that nobody else can stand in for the rank at fault, if it is one: others of its node can."""
+        nodes = [node for node in self.nodes if node & set(one.within)]
+        if one.what != "pair" or len(nodes) != 2:
+            return one
+        here, there = (node & set(one.within) for node in nodes)
+        units = self.smallest([frozenset({rank}) for rank in sorted(here)], there)
+        units += self.smallest([frozenset({rank}) for rank in sorted(there)], frozenset().union(*units))
+        found = self._blamed(units, [frozenset({rank}) for rank in sorted(left & (nodes[0] | nodes[1]))])
+        return found if found.what == "company" else one
 
     def leaving(self, one: Found) -> Group:
         """Whom to leave out so that the rest should work: of two ends one."""
@@ -196,7 +209,8 @@ def tell(state: Narrowed, who: Callable[[Iterable[int]], str], ail: tuple[str, s
         whom = who(rank for one in state.found for rank in one.ranks)
         return f"{whom} {ail[1]} even alone, and the others without them: this is no matter of single ranks"
     if state.ask:
-        among = f" than {who(state.among)}" if state.among else ""
+        told = {one.within for one in state.found}
+        among = f" than {who(state.among)}" if state.among and state.among not in told else ""
         parts.append(f"it was narrowed down no further{among}")
     elif state.rest:
         parts.append(f"{_rest(state.rest)} without {_gone(state, who, ranks)}")

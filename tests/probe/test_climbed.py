@@ -19,7 +19,7 @@ SAYS = {
     "well_hosts": ("Every pair of the 4 ranks works", "", ()),
     "nccl_well": ("Every pair of the 4 ranks works", "", ()),
     "nccl_hosts": ("Every pair of the 4 ranks works", "", ()),
-    "nccl_slow": (  # its ranks wait for a late one where they are three or more, and each host has two
+    "nccl_slow": (  # recorded before two hosts were taken apart, as slow_on_host is
         "pretended-0 (ranks 0 and 1) and pretended-1 (ranks 2 and 3) are slow with each other",
         "network_loss",
         (0, 1, 2, 3),
@@ -28,6 +28,11 @@ SAYS = {
     "slow": (
         "Rank 1 is slow in company, already with ranks 2 and 3, and is well alone; " + ALONE,
         "slow_transport",
+        (1,),
+    ),
+    "slow_on_host": (
+        "Rank 1 on node-1 is slow in company, already with node-2 (ranks 2 and 3), and is well alone; " + ALONE,
+        "network_loss",
         (1,),
     ),
     "cut": ("node-2 (rank 1) and node-3 (rank 2) fail with each other, and each is well", "network_loss", (1, 2)),

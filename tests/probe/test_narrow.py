@@ -17,7 +17,7 @@ from ncclkit.agent.together import ranks_of, spans
 from ncclkit.case import Case
 from ncclkit.launch import slurm
 from ncclkit.ladder import ladder
-from ncclkit.narrow import Found, Narrowed, narrow
+from ncclkit.narrow import Found, Narrowed, narrow, tell
 from ncclkit.runs import Plan, Run
 from ncclkit.views._progress import Progress
 
@@ -54,7 +54,14 @@ CASES: dict[str, tuple[Nodes, Fails, Found | None, int]] = {
         PAIRS,
         lambda g: bool(g & {0, 1}) and bool(g & {2, 3}),
         Found("pair", (0, 1, 2, 3), (0, 1, 2, 3)),
-        3,
+        5,
+    ),
+    "a rank among three on two hosts": (PAIRS, lambda g: 1 in g and len(g) > 2, Found("company", (1,), (1, 2, 3)), 9),
+    "a NIC of two hosts": (
+        [range(8), range(8, 16)],
+        lambda g: 11 in g and bool(g & set(range(8))),
+        Found("company", (11,), (3, 11)),
+        5,
     ),
     "a rank of a node": (MANY, lambda g: 77 in g, Found("rank", (77,), (77,)), 9),
     "a node's network": (
@@ -97,6 +104,15 @@ def test_a_pair_of_two_nodes_leads_to_the_nodes() -> None:
     assert state.found == (Found("pair", (0, 1, 2, 3), (0, 1, 2, 3)),) and state.rest == (0, 1)
     node, _ = asked(MANY, CASES["a node's network"][1], hints=[(rank, rank + 8) for rank in range(32, 40)])
     assert node.found[0].ranks == tuple(sorted(FIFTH))
+
+
+def test_the_two_nodes_stand_where_there_is_no_time_for_the_rank() -> None:
+    bad = {frozenset(range(4)): True, frozenset({0, 1}): False, frozenset({2, 3}): False}
+    bad |= {frozenset(rail): False for rail in ((0, 2), (1, 3))}
+    state = narrow(PAIRS, bad)
+    assert state.found == (Found("pair", (0, 1, 2, 3), (0, 1, 2, 3)),) and state.ask
+    said = tell(state, lambda ranks: f"ranks {sorted(ranks)}", ("is slow", "are slow"), 4)
+    assert said.startswith("ranks [0, 1, 2, 3] are slow with each other") and "narrowed down no further" in said
 
 
 def test_what_the_rungs_have_shown_is_not_asked_again() -> None:

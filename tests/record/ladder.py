@@ -33,6 +33,7 @@ JOBS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "well_hosts": ("gloo", {"net": {"hosts": 2}}, ()),
     "stuck": ("gloo", {}, STUCK),
     "slow": ("gloo", {}, SLOW),
+    "slow_on_host": ("gloo", {"net": {"hosts": 2}}, SLOW),
     "cut": ("gloo", {"net": {"hosts": 4, "wrong": "cut"}}, ()),
     "lossy": ("gloo", {"net": {"hosts": 2, "wrong": "narrow"}}, ()),
     "slow_host": ("gloo", {"net": {"hosts": 4, "wrong": "slow"}}, ()),
