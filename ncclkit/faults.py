@@ -71,7 +71,7 @@ async def break_it(
     """
     chosen = _possible(fault(name))
     if backend == "auto" and "gloo" in chosen.backends:
-        backend = "gloo" if chosen.net else "any" if split == 1 else "auto"
+        backend = "gloo" if chosen.net else "any"
     base = await probe.plan(case, python=python, ranks=ranks, backend=backend, deadline=deadline, split=split)
     if base.backend not in chosen.backends:
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")

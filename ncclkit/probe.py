@@ -114,7 +114,7 @@ async def plan(
     gpus = await _gpus(case, python)
     chosen = ("nccl" if gpus else "gloo") if backend in ("auto", "any") else backend
     hosts = max(1, slurm.nodes())
-    chosen = "gloo" if backend == "any" and (ranks or 0) > gpus * hosts else chosen
+    chosen = "gloo" if backend == "any" and split == 1 and (ranks or 0) > gpus * hosts else chosen
     if split > 1 and chosen != "nccl":
         raise NcclkitError(f"Ranks can be split into hosts for NCCL only; this run would use {chosen}.")
     count = ranks or (max(gpus, split) * hosts if chosen == "nccl" else max(2, hosts))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ncclkit import words
 from ncclkit.case import Case
 from ncclkit.causes._frames import own_frame, place, stacks
-from ncclkit.causes._scene import Scene, stopped
+from ncclkit.causes._scene import stopped
 from ncclkit.causes._words import in_order
-from ncclkit.model import Event, Strength
+from ncclkit.model import Event
 
 
 def last_words(case: Case, rank: int) -> list[Event]:
@@ -62,17 +62,3 @@ def load(why: list[Event], ranks: tuple[int, ...]) -> str:
 def doing(case: Case, ranks: tuple[int, ...]) -> str:
     """How these ranks stood where their stack says."""
     return "stopped by a signal or a debugger (state T)" if stopped(case).keys() & set(ranks) else "busy"
-
-
-def absent(case: Case, scene: Scene) -> tuple[Strength, tuple[int, ...], list[Event]] | None:
-    """Ranks of a run of ours whose process lived and never said that it had begun, while others waited at the start.
-
-    None where most are missing, as then it is no matter of single ranks.
-    """
-    told = {event.rank for event in case.of("worker.phase")} - {None}
-    missing = tuple(rank for rank in scene.members if rank not in told) if told and not scene.ended else ()
-    waits = [*case.of("store.wait"), *(end for end in case.of("run.end") if end.data.get("reason") == "deadline")]
-    lived = {event.rank: event for event in (*case.of("watch.load"), *case.of("elastic.stop"))}
-    if not (missing and waits) or 2 * len(missing) > len(scene.members) or not set(missing) <= lived.keys():
-        return None
-    return "likely", missing, [*waits, *case.of("watch.load"), *(lived[rank] for rank in missing)]

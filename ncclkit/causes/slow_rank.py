@@ -30,15 +30,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ncclkit.case import Case
-from ncclkit.causes import _lateness
-from ncclkit.causes._calls import exchanging
+from ncclkit.causes import _lateness, _unseen
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._frames import for_workers, in_collective, stacks
 from ncclkit.causes._resume import keep_position
-from ncclkit.causes._scene import Scene, all_in, look, odd_load, opening, rank_of
+from ncclkit.causes._scene import Scene, look, rank_of
 from ncclkit.causes._settings import raise_timeout
-from ncclkit.causes._words import in_order, matching, name_ranks, otherwise, pick, seconds
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
+from ncclkit.causes._unseen import Suspicion
+from ncclkit.causes._words import in_order, name_ranks, otherwise, pick, seconds
+from ncclkit.model import Advice, Event, Experiment, Finding, clear, found, unknown
 from ncclkit.words import start
 
 ID = "slow_rank"
@@ -46,8 +46,6 @@ explains = (
     *("c10d.timeout", "gloo.timeout", "gloo.closed", "store.lost"),
     *("timeout_too_short", "rank_killed", "network_loss"),
 )
-
-Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
 
 
 def diagnose(case: Case) -> Finding:
@@ -63,8 +61,7 @@ def diagnose(case: Case) -> Finding:
     mismatches = (*case.of("flight.mismatch"), *case.of("gloo.size_mismatch"))
     if mismatches:
         return clear(ID, "The ranks made different calls, so none of them was merely late.", mismatches[:3])
-    seen = (_flight, _barrier, _stacks, _behind, _ras, _launched_late, _load)
-    for witness in (*seen, _lateness.absent, _silent, _busy, _progress, _symptom):
+    for witness in (_flight, _barrier, _stacks, _behind, _ras, _launched_late, *_unseen.WITNESSES):
         if suspicion := witness(case, scene):
             return _tell(case, scene, suspicion)
     if scene.waiting:
@@ -187,69 +184,14 @@ def _launched_late(case: Case, scene: Scene) -> Suspicion | None:
     return ("likely", tuple(sorted(late)), [scene.waiting[rank] for rank in late]) if late else None
 
 
-def _load(case: Case, scene: Scene) -> Suspicion | None:
-    """Where no stack could be read: a few ranks compute while the others idle, or idle while the others spin.
-
-    Either may be the one that waits, as NCCL spins where gloo sleeps; so the few stand against the many.
-    """
-    odd = odd_load(case)
-    ended = {e.data.get("reason") for e in case.of("run.end")} - {"deadline"}
-    if not odd or set(odd) & (stacks(case).keys() | scene.waiting.keys()) or ended or scene.ended:
-        return None
-    others = [event for event in case.of("watch.load") if event.rank not in odd]
-    return "likely" if scene.waiting else "possible", tuple(sorted(odd)), [*odd.values(), *others]
-
-
-def _silent(case: Case, scene: Scene) -> Suspicion | None:
-    """The only ranks without a watchdog line, where most have one."""
-    silent = scene.silent
-    if not silent or len(silent) > max(1, len(scene.members) // 4) or len(scene.waiting) < 2 or _differ(scene):
-        return None
-    return "likely", silent, [event for rank in silent for event in _lateness.last_words(case, rank)]
-
-
-def _busy(case: Case, scene: Scene) -> Suspicion | None:
-    """A rank prepares or skips data at the start of the job, where the others wait for it."""
-    phase = opening(case, "data", "skip")
-    if phase is None or scene.ended or _differ(scene) or rank_of(phase) in scene.waiting:
-        return None
-    return "likely", () if phase.rank is None else (phase.rank,), [phase, *in_order(case.of("progress"))[-1:]]
-
-
-def _progress(case: Case, scene: Scene) -> Suspicion | None:
-    """A loop with a visible counter is under way where somebody waits for a collective."""
-    running = [e for e in case.of("progress") if rank_of(e) not in scene.waiting]
-    if not scene.waiting or not running or scene.ended or _differ(scene):
-        return None
-    return "possible", (), in_order(running)[-2:]
-
-
-def _symptom(case: Case, scene: Scene) -> Suspicion | None:
-    absent = [e for e in case.of("c10d.unique_id") if not matching([e], "reset by peer", "Broken pipe", "got 0 bytes")]
-    short = [e for e in case.of("store.clients") if e.data.get("key") and e.data["joined"] != e.data["expected"]]
-    absent += [*case.of("store.wait"), *short]
-    if absent and not case.of("store.connect_timeout"):
-        ranks = {e.data["from_rank"] for e in absent if isinstance(e.data.get("from_rank"), int)}
-        return "possible", tuple(sorted(ranks)), absent
-    lone = _differ(scene) or exchanging(scene.waiting.values())
-    if scene.waiting and not scene.ended and not lone and not case.of("flight.") and not all_in(case, scene):
-        return "possible", (), []
-    return None
-
-
-def _differ(scene: Scene) -> bool:
-    """Ranks wait for different collectives: divergence, not slowness."""
-    calls = {(e.data.get("pg"), e.data.get("op")) for e in scene.waiting.values() if e.data.get("op")}
-    return len({op for _, op in calls}) > 1 and len({pg for pg, _ in calls}) == 1
-
-
 def _tell(case: Case, scene: Scene, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = _lateness.where(case, ranks), _lateness.last_line(why)
     load = "" if where else _lateness.load(why, ranks)
     fed = for_workers(case, ranks)
-    seen_at = stacks(case).keys() & set(ranks)  # else a file server, or a thread with Python's lock, may keep it
-    strength = "likely" if strength == "proven" and (fed or not seen_at) else strength  # or what keeps its workers
+    looked_into = stacks(case).keys() & set(ranks)
+    if strength == "proven" and (fed or not looked_into):  # a file server, Python's lock or its workers may keep it
+        strength = "likely"
     first = next(iter(in_order(scene.waiting.values())), None)
     call = _lateness.call(first, why)
     limit = f" {seconds(first.data['timeout_ms'])}" if first and first.data.get("timeout_ms") else ""
