@@ -37,8 +37,9 @@ def test_a_thin_way_between_two_hosts_is_named(tmp_path: Path) -> None:
     climbed(case, 3, hosts=3, wrong="thin")
     found = ladder(case)
     assert found.bad == ((0, 1),) and not found.suspects and not found.tried, found.say
-    first = diagnose(case).findings[0]
-    assert (first.cause, first.culprits["hosts"]) == ("network_loss", ("node-1", "node-2"))
+    every = diagnose(case).findings
+    named = every[0].cause, every[0].culprits["hosts"]
+    assert named == ("network_loss", ("node-1", "node-2")), [finding.say for finding in every]
     assert leftovers() == []
 
 
