@@ -23,8 +23,8 @@ class Fault:
     backends: tuple[str, ...] = ("nccl", "gloo")
     job: str = "train"
     """The agent's verb for the job that is broken."""
-    partners: tuple[int, ...] = ()
-    """Ranks that are as much part of it as the chosen one, as nothing can tell which of them is wrong."""
+    partner: bool = False
+    """Of the chosen rank and the first one of its host nothing can tell which is wrong."""
     net: str = ""
     """What is wrong with the network of the two pretended hosts of the job (`networks.WRONG`); empty: one host."""
     hosts: tuple[str, ...] = ()
@@ -188,11 +188,11 @@ FAULTS = {
         ),
         Fault(
             "wrong_device",
-            "one rank uses GPU 0, which is rank 0's",
+            "one rank uses the GPU of its host's first rank",
             "duplicate_gpu",
             ("--one-gpu",),
             backends=_NCCL,
-            partners=(0,),
+            partner=True,
         ),
         Fault(
             "bad_value",

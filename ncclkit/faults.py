@@ -88,10 +88,18 @@ async def break_it(
         run = await probe.execute(case, plan, on_record)
     except Impossible as error:
         run = _recorded(case, name, error)
-    blamed = sorted({guilty, *chosen.partners}) if chosen.one_rank else []
+    blamed = culprits(chosen, guilty, count, split)
     truth = {"fault": name, "cause": chosen.cause, "ranks": blamed, "hosts": list(chosen.hosts)}
     write(run.folder / "truth.json", json.dumps(truth))
     return run
+
+
+def culprits(chosen: Fault, guilty: int, count: int, split: int) -> list[int]:
+    """Ranks that a diagnosis of this fault may name, where rank `guilty` of `count` has it; none: all have it."""
+    if not chosen.one_rank:
+        return []
+    first = -(-(guilty * split // count) * count // split)  # of its host, pretended or not
+    return sorted({guilty, first} if chosen.partner else {guilty})
 
 
 def _recorded(case: Case, name: str, error: Impossible) -> Run:

@@ -63,7 +63,9 @@ def _said(case: Case) -> Finding | None:
         f"{start(name_ranks(ranks))} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL needs one GPU per rank."
     )
     hosts, gpus = name_hosts(same + said), (bus,) if bus else ()
-    return found(ID, "proven", say, pick(said, same), ranks=ranks, hosts=hosts, gpus=gpus, advice=_advice())
+    # nodes of one kind that all call themselves the same have equal bus ids, too: NCCL itself knows better
+    strength: Strength = "proven" if said else "likely"
+    return found(ID, strength, say, pick(said, same), ranks=ranks, hosts=hosts, gpus=gpus, advice=_advice())
 
 
 UNSEEN = (

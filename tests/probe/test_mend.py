@@ -127,6 +127,25 @@ def test_pretended_hosts_share_the_gpus_and_no_two_ranks_of_one_do(
     assert len({host for _, host, _ in places}) == 2 * min(split, here)
 
 
+@pytest.mark.parametrize(("gpus", "split", "ranks"), [(4, 1, 4), (2, 2, 4), (4, 2, 4), (4, 2, 8), (2, 3, 6)])
+def test_the_wrong_device_is_that_of_the_first_rank_of_its_host(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, split: int, ranks: int
+) -> None:
+    parser, fault = argparse.ArgumentParser(), faults.fault("wrong_device")
+    breaks.add_options(parser)
+    words = ["--folder", "", "--backend", "nccl", "--split", str(split), "--rank", str(ranks - 1)]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    places: dict[tuple[str, int], list[int]] = {}
+    for rank in range(ranks):
+        told = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks, "NCCL_HOSTID": ""}
+        for name, value in told.items():
+            monkeypatch.setenv(name, str(value))
+        index = breaks.Job(torch, parser.parse_args([*words, *fault.argv]), 1).device.index
+        places.setdefault((os.environ["NCCL_HOSTID"], index), []).append(rank)
+    assert [found for found in places.values() if len(found) > 1] == [faults.culprits(fault, ranks - 1, ranks, split)]
+
+
 @pytest.mark.parametrize(
     ("asked", "ranks"), [({}, 2), ({"split": 3}, 3), ({"split": 2}, 2), ({"ranks": 8, "split": 4}, 8)]
 )

@@ -24,14 +24,18 @@ class Job:
         self.attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self.guilty_here = self.rank == (1 if options.rank is None else options.rank)
         local, here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        mates = [mate for mate in range(here) if mate * options.split // here == local * options.split // here]
         if options.split > 1:
             host = os.environ["NCCL_HOSTID"] = "pretended-%d" % (self.rank * options.split // here)
             # NCCL itself says so late, and not always
             wire.send("phase", phase="pretend", rank=self.rank, hostid=host, gpus=torch.cuda.device_count())
         shared = options.one_gpu and options.rank in (None, self.rank) and not self.mended("duplicate_gpu")
+        self.place, self.gpus = mates.index(local), mates
+        """Of this rank among those of its host, pretended or not; the GPUs of those, in order."""
         if options.backend == "nccl":
-            gpu = local % torch.cuda.device_count() if options.split > 1 else local  # pretended hosts share them
-            self.device = torch.device("cuda", 0 if shared else gpu)
+            if options.split > 1:  # pretended hosts share them
+                self.gpus = [mate % torch.cuda.device_count() for mate in mates]
+            self.device = torch.device("cuda", self.gpus[0 if shared else self.place])
             torch.cuda.set_device(self.device)  # before anything else touches CUDA
         else:
             self.device = torch.device("cpu")
@@ -95,7 +99,7 @@ def add_options(parser, faults=()):
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--mend", metavar="CAUSE", help="do it right where the bug is of this cause (see causes.md)")
     parser.add_argument("--split", type=int, default=1, help="the ranks of this host pretend to be on so many hosts")
-    parser.add_argument("--one-gpu", action="store_true", help="the guilty rank, or every rank, uses GPU 0")
+    parser.add_argument("--one-gpu", action="store_true", help="the guilty rank, or every rank, uses the first GPU")
 
 
 def _by_name(*faults):

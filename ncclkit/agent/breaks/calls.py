@@ -53,8 +53,9 @@ def exchange_uneven(job):
     """An all_to_all for which the guilty rank expects other sizes than come; the right way sends the sizes first."""
     give, take = [256] * job.ranks, [256] * job.ranks
     if job.guilty_here:
-        # NCCL waits for what never comes and drops what is too much; gloo refuses the latter and ignores the former
-        take[(job.rank + 1) % job.ranks] = 512 if job.device.type == "cuda" else 128
+        # gloo refuses what is too much and ignores what never comes.  NCCL waits for it, if it is more than a chunk:
+        # with 2 KiB instead of 1 KiB a rank of another host sends, over sockets, the job went on with wrong data
+        take[(job.rank + 1) % job.ranks] = 4 << 20 if job.device.type == "cuda" else 128
     if job.mended("send_recv_mismatch"):
         told = job.torch.empty(job.ranks, dtype=job.torch.int64, device=job.device)
         job.dist.all_to_all_single(told, job.torch.tensor(give, device=job.device))

@@ -261,8 +261,11 @@ class Lightning:
             strategy = strategies.FSDPStrategy(timeout=job.timeout, state_dict_type="full")
         else:
             strategy = strategies.DDPStrategy(timeout=job.timeout, process_group_backend="gloo")
-        local, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
-        self.fabric = package.Fabric(accelerator=job.device.type, devices=local, num_nodes=nodes, strategy=strategy)
+        # Lightning wants a GPU of its own for every rank of a node; those of pretended hosts are shared
+        devices = job.gpus if job.device.type == "cuda" else len(job.gpus)
+        nodes = job.ranks // len(job.gpus)
+        os.environ["LOCAL_RANK"] = str(job.place)
+        self.fabric = package.Fabric(accelerator=job.device.type, devices=devices, num_nodes=nodes, strategy=strategy)
         self.begin, self.backward = self.fabric.launch, self.fabric.backward
         self.save, self.load = self.fabric.save, self.fabric.load
 
