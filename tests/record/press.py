@@ -68,6 +68,7 @@ def press(client: NotebookClient, label: str) -> None:
         for comm, state in client.widget_state.items()
         if state.get("_model_name") == "ButtonModel" and state.get("description") == label
     }
+    assert client.kc is not None
     ((comm, state),) = buttons.items()
     assert not state.get("disabled"), state
     content = {"comm_id": comm, "data": {"method": "custom", "content": {"event": "click"}}}
