@@ -11,31 +11,34 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ncclkit import hostlist, narrow
-from ncclkit.agent.together import ranks_of
 from ncclkit.bandwidth import chosen_gpus
 from ncclkit.case import Case
 from ncclkit.evidence.jobs.summary import MOST
-from ncclkit.model import Event
-from ncclkit.rungs import SLOW, SLOW_HERE, SLOW_HOST, Group, Pair, hosts_of
+from ncclkit.rungs import (
+    FEW,
+    HOST,
+    NOWHERE,
+    SLOW,
+    SLOW_HERE,
+    Group,
+    Pair,
+    compared,
+    groups_of,
+    hosts_of,
+    nodes_of,
+    pair_of,
+    sharing,
+    started,
+)
 from ncclkit.words import ranks as named
 from ncclkit.words import rate, start, verb
 
-SLOW_ALL = 0.25
-"""Share of what the slower kind of pairs reaches each way, below which the busbw of GPUs together is not normal."""
-LARGE = 1 << 20
-"""Bytes of a message from which on bandwidth, not latency, is what was measured."""
-HOST = "loopback"
-FEW = 3
-"""With fewer pairs of a kind than this nothing is usual."""
 ENDS = {"failed", "deadline"}
-NOWHERE = "a host that did not answer"
-"""Where ranks are that never said hello."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -45,6 +48,8 @@ class Ladder:
     ranks: int
     alone: Mapping[int, float] = field(default_factory=dict)
     """rank → GB/s of copies inside its own memory."""
+    corrupt: Mapping[int, int] = field(default_factory=dict)
+    """rank → bytes that came out wrong when it copied them inside its own memory."""
     pairs: tuple[Pair, ...] = ()
     silent: tuple[tuple[int, int], ...] = ()
     """Pairs whose round began, and that never told a result."""
@@ -95,7 +100,8 @@ class Ladder:
         if NOWHERE in self.nodes:
             return False
         together = any(group.bad for group in self.groups if group.rung != "narrow")
-        return self.ended in ENDS or (self.ended == "done" and together and not self.bad and not self.lame)
+        blamed = self.bad or self.lame or self.corrupt
+        return self.ended in ENDS or (self.ended == "done" and together and not blamed)
 
     @property
     def narrowed(self) -> narrow.Narrowed:
@@ -149,11 +155,13 @@ class Ladder:
             return self._start(narrow.tell(self.narrowed, self.who, self.ail, self.ranks))
         if self.absent and self.ended in ENDS:
             return f"{hostlist.hosts(self.absent)} never began, and the ranks of the other nodes waited in vain"
-        if not self.pairs and not self.silent:
-            return "No live test has climbed the ladder yet"
+        if not (self.pairs or self.silent or self.corrupt):
+            return self._one() if self.ranks == 1 and self.alone else "No live test has climbed the ladder yet"
         links = [pair for pair in self.bad if not set(pair) & set(self.suspects)]
         alone = verb(self.lame, "copies slowly in its", "copy slowly in their")
-        parts = [f"{self.who(self.lame)} {alone} own memory"] if self.lame else []
+        wrong = f"{verb(self.corrupt, 'copies its', 'copy their')} own memory wrongly"
+        parts = [f"{self.who(self.corrupt)} {wrong} ({sum(self.corrupt.values()):,} bytes)"] if self.corrupt else []
+        parts += [f"{self.who(self.lame)} {alone} own memory"] if self.lame else []
         parts += [f"{self.who(self.suspects)} {self._ails()} with most others"] if self.suspects else []
         parts += [f"the pair of {self.who((a, b))} {self._ail(a, b)}" for a, b in links[:3]]
         if len(links) > 3:
@@ -187,6 +195,10 @@ class Ladder:
             return verb(self.suspects, "gives", "give") + " wrong values"
         return verb(self.suspects, "is", "are") + " slow"
 
+    def _one(self) -> str:
+        ((rank, speed),) = self.alone.items()
+        return f"Rank {rank} copies {rate(speed)} in its own memory, every byte was right; one rank alone has no pairs"
+
     def _well(self) -> str:
         ways = {way: [p.bandwidth for p in self.pairs if p.way == way] for way in {p.way for p in self.pairs}}
         each = (f"{rate(statistics.median(speeds))} over {way}" for way, speeds in sorted(ways.items()))
@@ -201,89 +213,32 @@ def ladder(case: Case) -> Ladder:
     hosts = hosts_of(phases)
     nodes = hosts | {e.rank: str(e.data["hostid"]) for e in phases if e.data.get("hostid") and e.rank is not None}
     alone = {e.rank: float(e.data["copy"]) for e in case.of("ladder.rank") if e.rank is not None}
+    corrupt = {e.rank: e.data["wrong"] for e in case.of("ladder.rank") if e.rank is not None and e.data["wrong"]}
     planned = max((int(e.data["ranks"]) for e in phases if e.data.get("phase") == "plan"), default=0)
-    ranks = len(alone) or min(planned, MOST) or len(hosts)
+    ranks = max(len(alone), min(planned, MOST) or len(hosts))
     nccl = any(e.data.get("nccl") for e in phases)
-    steady = nccl and not _sharing(phases, hosts)
+    steady = nccl and not sharing(phases, hosts)
     if nccl:  # which alone believes in pretended hosts
         hosts = nodes
     ways = (_way(case, hosts, nccl, ranks, event.rank or 0, event.data["peer"]) for event in told)
-    pairs = [_pair(event, way, steady) for event, way in zip(told, ways, strict=True)]
+    pairs = [pair_of(event, way, steady) for event, way in zip(told, ways, strict=True)]
     known = {(pair.a, pair.b) for pair in pairs}
     met = {e.rank: e.data.get("peer") for e in phases if e.data.get("phase") == "pairs"}
     due = {(min(a, b), max(a, b)) for a, b in met.items() if isinstance(a, int) and isinstance(b, int)}
-    groups, begun = _groups(case, pairs, steady), _begun(phases)
+    groups, begun = groups_of(case, pairs, steady), started(phases)
     heard = {group.ranks for group in groups}
     return Ladder(
         ranks,
         alone,
-        _compared(pairs),
+        corrupt,
+        compared(pairs),
         tuple(sorted(due - known)),
-        _nodes(nodes, ranks),
+        nodes_of(nodes, ranks),
         groups,
         tuple(sorted(begun - heard)),
         next((str(e.data["reason"]) for e in reversed(case.of("run.end"))), ""),
         tuple(str(e.data.get("name")) for e in phases if e.data.get("phase") == "absent"),
     )
-
-
-def _sharing(phases: Iterable[Event], hosts: Mapping[Any, str]) -> bool:
-    """Whether ranks share GPUs, as they can on pretended hosts: they take turns there, and no two runs are alike."""
-    most = max(Counter(hosts.values()).values(), default=0)
-    gpus = (e.data.get("gpus") for e in phases if e.data.get("phase") == "pretend")
-    return any(0 < count < most for count in gpus if isinstance(count, int))
-
-
-def _nodes(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]:
-    """host → ranks, those that never said where they are among them."""
-    made: dict[str, list[int]] = {}
-    for rank in range(ranks):
-        made.setdefault(hosts.get(rank) or NOWHERE, []).append(rank)
-    return {host: tuple(mine) for host, mine in made.items()}
-
-
-def _begun(phases: Iterable[Event]) -> set[tuple[int, ...]]:
-    """Groups whose rung began."""
-    texts = {str(e.data["ranks"]) for e in phases if e.data.get("phase") == "groups" and e.data.get("ranks")}
-    found = set[tuple[int, ...]]()
-    for text in texts:
-        with suppress(ValueError):  # a torn record
-            found.add(tuple(ranks_of(text)))
-    return found
-
-
-def _groups(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[Group, ...]:
-    """What is known of every group, worst first where several of its ranks speak."""
-    ways: dict[str, list[float]] = {}
-    for pair in pairs:
-        ways.setdefault(pair.way, []).append(pair.bandwidth)
-    part = SLOW_ALL if steady else SLOW_HERE
-    least = part * min((statistics.median(speeds) for speeds in ways.values()), default=0.0)
-    made: dict[tuple[str, tuple[int, ...]], Group] = {}
-    for event in case.of("ladder.group"):
-        data, speed = event.data, event.data["busbw"]
-        slow = speed is not None and data["bytes"] >= LARGE and speed < least
-        key = data["rung"], tuple(data["ranks"])
-        group = Group(*key, speed, data["latency_us"], data["wrong"], data["problem"], slow, event)
-        if key not in made or (group.bad and not made[key].problem):
-            made[key] = group
-    return tuple(made.values())
-
-
-def _pair(event: Event, way: str, steady: bool) -> Pair:
-    data, share = event.data, SLOW if steady else SLOW_HERE if way == HOST else SLOW_HOST
-    speeds = data["bandwidth"], data["latency_us"], data["wrong"]
-    return Pair(event.rank or 0, data["peer"], way, *speeds, share, event=event)
-
-
-def _compared(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    """The same, each with what is usual for its kind."""
-    kinds: dict[str, list[float]] = {}
-    for pair in pairs:
-        kinds.setdefault(pair.way, []).append(pair.bandwidth)
-    usual = {way: statistics.median(speeds) for way, speeds in kinds.items() if len(speeds) >= FEW}
-    ordered = sorted(pairs, key=lambda pair: (pair.a, pair.b))
-    return tuple(replace(pair, usual=usual.get(pair.way)) for pair in ordered)
 
 
 def _way(case: Case, hosts: Mapping[Any, str], nccl: bool, ranks: int, a: int, b: int) -> str:

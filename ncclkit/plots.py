@@ -90,22 +90,25 @@ def bandwidth(
 
 
 def latency(measurements: Iterable[Measurement]) -> go.Figure:
-    """Time of one call against message size, in microseconds: median, and p99 dotted."""
+    """Time of one call against message size, in microseconds: median, and of a collective alone p99, dotted."""
     rows = sorted(measurements, key=lambda m: m.bytes)
-    figure = _figure(latency_say(rows), rows, "time of one call, µs")
-    for index, (name, group) in enumerate(_groups(rows).items()):
-        for label, times in (("median", [m.time_us for m in group]), ("p99", [m.p99_us for m in group])):
+    groups, labels = _groups(rows), ("median", "p99")
+    kinds = labels[: 1 if len(groups) > 1 else 2]  # of several, twice as many lines say nothing
+    figure = _figure(latency_say(rows), rows, "time of one call, µs", entries=len(kinds) * len(groups))
+    for index, (name, group) in enumerate(groups.items()):
+        for label in kinds:
+            times = [m.time_us if label == "median" else m.p99_us for m in group]
             figure.add_scatter(
                 x=[m.bytes for m in group],
                 y=times,
-                name=f"{safe(name)}, {label}",
+                name=f"{safe(name)}, {label}" if len(kinds) > 1 else safe(name),
                 mode="lines+markers",
                 **_look(index, dotted=label == "p99"),
-                customdata=[[size(m.bytes), duration(t)] for m, t in zip(group, times, strict=True)],
-                hovertemplate=f"%{{customdata[0]}}<br>{label} %{{customdata[1]}}",
+                customdata=[[size(m.bytes), *map(duration, (m.time_us, m.p99_us))] for m in group],
+                hovertemplate="%{customdata[0]}<br>median %{customdata[1]}<br>p99 %{customdata[2]}",
             )
-    figure.update_layout(showlegend=bool(rows))
-    _scale(figure, [time for m in rows for time in (m.time_us, m.p99_us) if time is not None])
+    drawn = [time for m in rows for time in (m.time_us, m.p99_us)[: len(kinds)] if time is not None]
+    _scale(figure, drawn)
     return figure
 
 
@@ -117,7 +120,9 @@ def bandwidth_say(rows: Sequence[Measurement], expected: float | None = None, wo
         worst = max(rows, key=lambda m: m.wrong or 0)
         return f"{worst.op} gave {wrong:,} wrong elements, most at {size(worst.bytes)}: do not trust these speeds"
     if all(m.ranks == 1 for m in rows):
-        return f"{rows[0].op} works on one rank, where nothing travels: these times say nothing of a link"
+        ops = sorted({m.op for m in rows})
+        work = f"{ops[0]} works" if len(ops) == 1 else f"{len(ops)} collectives work"
+        return f"{work} on one rank, where nothing travels: these times say nothing of a link"
     kind = "busbw" if all(m.busbw is not None for m in rows) else "algbw"
     best = max(rows, key=lambda m: _speed(m, kind))
     peak = _speed(best, kind)
@@ -133,15 +138,20 @@ def latency_say(rows: Sequence[Measurement]) -> str:
     if not rows:
         return "Nothing measured yet"
     least = min(rows, key=lambda m: m.bytes)
+    alike = sorted((m for m in rows if m.bytes == least.bytes), key=lambda m: m.time_us)
+    if len({m.op for m in rows}) > 1:
+        quick, slow = (f"{duration(m.time_us)} ({m.op})" for m in (alike[0], alike[-1]))
+        return f"A call of {size(least.bytes)} takes {quick} to {slow}"
     return f"{least.op} of {size(least.bytes)} takes {duration(least.time_us)}; its p99 is {duration(least.p99_us)}"
 
 
-def _figure(say: str, rows: Sequence[Measurement], y_title: str, note: str = "") -> go.Figure:
+def _figure(say: str, rows: Sequence[Measurement], y_title: str, note: str = "", entries: int = 0) -> go.Figure:
+    """An empty figure; entries: of the legend, where there are others than one for each group."""
     lines, below = textwrap.wrap(say, WIDTH) or [""], textwrap.wrap(note, WIDTH + 8)
     small = [f'<span style="font-size:11px">{safe(line)}</span>' for line in below]
     sizes = _ticks([m.bytes for m in rows])
-    groups = len(_groups(rows))
-    above = 22 * math.ceil(groups / ABREAST) if groups > 1 else 0
+    entries = entries or len(_groups(rows))
+    above = 22 * math.ceil(entries / ABREAST) if entries > 1 else 0
     axis, height = {"type": "log", "automargin": True}, 330 + 20 * len(lines) + 16 * len(below) + above
     figure = go.Figure(
         layout={
@@ -161,7 +171,7 @@ def _figure(say: str, rows: Sequence[Measurement], y_title: str, note: str = "")
             "margin": {"l": 8, "r": 14, "t": 28 + 20 * len(lines) + above, "b": 8},
             "hovermode": "closest",
             "legend": LEGEND | {"y": 1.01},
-            "showlegend": groups > 1,
+            "showlegend": entries > 1,
             "xaxis": axis
             | {
                 "tickvals": sizes,

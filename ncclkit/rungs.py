@@ -1,15 +1,32 @@
-"""What one rung of the ladder shows: a pair of ranks, or a group of them."""
+"""What one rung of the ladder shows: a pair of ranks, or a group of them; read from the events of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
+from ncclkit.agent.together import ranks_of
+from ncclkit.case import Case
 from ncclkit.model import Event
 
 SLOW, SLOW_HOST, SLOW_HERE = 0.6, 0.25, 0.1
 """Share of what others of its kind reach, below which a pair (or a rank alone) is slow: between GPUs, without them
 between hosts, and on one host, where ranks share the cores with each other and with whatever else runs."""
+
+
+SLOW_ALL = 0.25
+"""Share of what the slower kind of pairs reaches each way, below which the busbw of GPUs together is not normal."""
+LARGE = 1 << 20
+"""Bytes of a message from which on bandwidth, not latency, is what was measured."""
+HOST = "loopback"
+FEW = 3
+"""With fewer pairs of a kind than this nothing is usual."""
+NOWHERE = "a host that did not answer"
+"""Where ranks are that never said hello."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +82,63 @@ def hosts_of(phases: Sequence[Event]) -> dict[int, str]:
     own = {e.rank: e.host for e in hellos if e.rank is not None}
     given = {e.rank: str(e.data["node"]) for e in hellos if e.rank is not None and e.data.get("node")}
     return given if len({*given.values()}) > len({*own.values()}) else own
+
+
+def sharing(phases: Iterable[Event], hosts: Mapping[Any, str]) -> bool:
+    """Whether ranks share GPUs, as they can on pretended hosts: they take turns there, and no two runs are alike."""
+    most = max(Counter(hosts.values()).values(), default=0)
+    gpus = (e.data.get("gpus") for e in phases if e.data.get("phase") == "pretend")
+    return any(0 < count < most for count in gpus if isinstance(count, int))
+
+
+def nodes_of(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]:
+    """host → ranks, those that never said where they are among them."""
+    made: dict[str, list[int]] = {}
+    for rank in range(ranks):
+        made.setdefault(hosts.get(rank) or NOWHERE, []).append(rank)
+    return {host: tuple(mine) for host, mine in made.items()}
+
+
+def started(phases: Iterable[Event]) -> set[tuple[int, ...]]:
+    """Groups whose rung began."""
+    texts = {str(e.data["ranks"]) for e in phases if e.data.get("phase") == "groups" and e.data.get("ranks")}
+    found = set[tuple[int, ...]]()
+    for text in texts:
+        with suppress(ValueError):  # a torn record
+            found.add(tuple(ranks_of(text)))
+    return found
+
+
+def groups_of(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[Group, ...]:
+    """What is known of every group, worst first where several of its ranks speak."""
+    ways: dict[str, list[float]] = {}
+    for pair in pairs:
+        ways.setdefault(pair.way, []).append(pair.bandwidth)
+    part = SLOW_ALL if steady else SLOW_HERE
+    least = part * min((statistics.median(speeds) for speeds in ways.values()), default=0.0)
+    made: dict[tuple[str, tuple[int, ...]], Group] = {}
+    for event in case.of("ladder.group"):
+        data, speed = event.data, event.data["busbw"]
+        slow = speed is not None and data["bytes"] >= LARGE and speed < least
+        key = data["rung"], tuple(data["ranks"])
+        group = Group(*key, speed, data["latency_us"], data["wrong"], data["problem"], slow, event)
+        if key not in made or (group.bad and not made[key].problem):
+            made[key] = group
+    return tuple(made.values())
+
+
+def pair_of(event: Event, way: str, steady: bool) -> Pair:
+    """What two ranks told of their exchange; `steady`: GPUs of their own measure alike each time."""
+    data, share = event.data, SLOW if steady else SLOW_HERE if way == HOST else SLOW_HOST
+    speeds = data["bandwidth"], data["latency_us"], data["wrong"]
+    return Pair(event.rank or 0, data["peer"], way, *speeds, share, event=event)
+
+
+def compared(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+    """The same, each with what is usual for its kind."""
+    kinds: dict[str, list[float]] = {}
+    for pair in pairs:
+        kinds.setdefault(pair.way, []).append(pair.bandwidth)
+    usual = {way: statistics.median(speeds) for way, speeds in kinds.items() if len(speeds) >= FEW}
+    ordered = sorted(pairs, key=lambda pair: (pair.a, pair.b))
+    return tuple(replace(pair, usual=usual.get(pair.way)) for pair in ordered)

@@ -242,7 +242,9 @@ def report(options: argparse.Namespace) -> int:
     parameters = report.literals(_pairs(options.p), path)
     if options.train_python:
         parameters["train_python"] = options.train_python
-    html = report.make(path, Path(options.case), parameters, redact=options.redact)
+    folder = Path(parameters.get("case_dir") or options.case).expanduser().absolute()
+    parameters |= {"case_dir": folder} if "case_dir" in parameters else {}
+    html = report.make(path, folder, parameters, redact=options.redact)
     say(f"Report: {html}\nCase folder: {html.parent}")
     return 0
 

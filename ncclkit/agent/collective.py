@@ -60,7 +60,7 @@ def _run(options, rank):
     job.begin()
     nccl, hostid = _nccl_version(torch, options.backend), os.environ.get("NCCL_HOSTID", "")
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=hostid)
-    if options.ladder and job.dist.get_world_size() > 1:
+    if options.ladder:
         ladder.climb(torch, job, max(options.sizes), options.split)
     for step, (op, size) in enumerate(work[: job.steps]):
         operation = operations.Operation(torch, job.dist, job.device, op, options.dtype, size)

@@ -29,11 +29,13 @@ def climb(torch, job, largest, split):
     largest: bytes of the largest message of the collective to come; split: hosts that each host pretends to be.
     """
     dist, rank, size = job.dist, job.rank, min(largest, LARGEST)
-    limit = min(job.timeout, timedelta(seconds=LIMIT))
-    every = dist.new_group(timeout=limit)  # a rung that hangs shall not take as long as a collective may
     wire.send("phase", phase="alone", rank=rank)
     given = torch.arange(PRIME, dtype=torch.uint8, device=job.device).repeat(max(size, LEAST) // PRIME + 2)
     wire.send("ladder.rank", rank=rank, bytes=max(size, LEAST), **alone(torch, given[: max(size, LEAST)]))
+    if job.ranks == 1:
+        return
+    limit = min(job.timeout, timedelta(seconds=LIMIT))
+    every = dist.new_group(timeout=limit)  # a rung that hangs shall not take as long as a collective may
     nodes = places(job.ranks, int(os.environ.get("LOCAL_WORLD_SIZE", job.ranks)), split)
     for number, pairs in enumerate([*inside(nodes), *between(nodes)]):
         peer = next((sum(pair) - rank for pair in pairs if rank in pair), None)

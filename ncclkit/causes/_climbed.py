@@ -34,7 +34,16 @@ def odd(case: Case) -> Odd | None:
     """What the last live test's ladder says of ranks together, or of slow pairs; None where it blames nobody."""
     climbed = ladder(case)
     gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
+    if climbed.corrupt:
+        return _corrupt(case, climbed, gpus)
     return _narrowed(climbed, gpus) if climbed.tried else _slow(case, climbed, gpus)
+
+
+def _corrupt(case: Case, climbed: Ladder, gpus: bool) -> Odd:
+    """Ranks whose own memory gave other bytes than were copied in; what they exchange cannot be right either."""
+    wrong, right = ([e for e in case.of("ladder.rank") if bool(e.data["wrong"]) == bad] for bad in (True, False))
+    ranks = tuple(sorted(climbed.corrupt))
+    return Odd(f"{climbed.say}.", ranks, (), pick(wrong, right[:2]), "likely", False, True, False, gpus)
 
 
 def _narrowed(climbed: Ladder, gpus: bool) -> Odd | None:

@@ -31,6 +31,7 @@ from ncclkit.case import Case
 from ncclkit.causes._climbed import odd
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
 from ncclkit.causes._words import in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.ladder import ladder
 from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "gpu_hardware_error"
@@ -103,8 +104,9 @@ def diagnose(case: Case) -> Finding:
         )
     if (who := odd(case)) and who.gpus and who.alone and not who.slow:
         advice = _advice("its GPU")
+        strength: Strength = "likely" if ladder(case).corrupt else "possible"
         return found(
-            ID, "possible", who.say, who.why, ranks=who.ranks, hosts=who.hosts, advice=advice, next=experiment(case)
+            ID, strength, who.say, who.why, ranks=who.ranks, hosts=who.hosts, advice=advice, next=experiment(case)
         )
     went_well: list[Event] = [*case.of("kernel.xid"), *case.of("nccl.destroy")]
     missing = "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)"

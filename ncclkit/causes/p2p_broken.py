@@ -93,7 +93,7 @@ def _climbed(case: Case) -> Finding | None:
     who, climbed = odd(case), ladder(case)
     if who and who.gpus and not (who.slow or who.alone or who.between):
         return found(ID, who.strength, who.say, who.why, ranks=who.ranks, advice=_advice(True), next=experiment(case))
-    wrong = [pair for pair in climbed.pairs if pair.wrong]
+    wrong = [pair for pair in climbed.pairs if pair.wrong and not {pair.a, pair.b} & set(climbed.corrupt)]
     gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
     bad = [(pair.a, pair.b) for pair in wrong] or (climbed.silent if not look(case).dead else ())
     if not bad or not gpus:

@@ -25,7 +25,7 @@ HOW = "ncclkit probe --ladder, or the box “Ladder” of the live test's form, 
 def pairs_view(case: Case) -> View:
     """Bandwidth and latency of every pair of ranks of the last live test that climbed the ladder."""
     found = ladder(case)
-    if not (found.pairs or found.silent or found.groups):
+    if not (found.pairs or found.silent or found.groups or found.alone):
         return View(f"{found.say}: {HOW}", Html(""))
     ways = sorted({pair.way for pair in found.pairs}, key=lambda way: -len(_of(found, way)))
     body = join(
@@ -41,7 +41,7 @@ def pairs_view(case: Case) -> View:
 def _lights(found: Ladder) -> Html:
     """One light for each rung, from the lowest: well, bad, or not reached."""
     near = {pair: found.near(*pair) for pair in (*((p.a, p.b) for p in found.pairs), *found.silent)}
-    rungs = [("each rank alone", len(found.alone), len(found.lame))]
+    rungs = [("each rank alone", len(found.alone), len({*found.lame, *found.corrupt}))]
     for name, inner in (("pairs in a node", True), ("pairs of nodes", False)):
         mine = {pair for pair, same in near.items() if same == inner}
         if mine or (inner and any(len(node) > 1 for node in found.nodes.values())):
@@ -51,7 +51,7 @@ def _lights(found: Ladder) -> Html:
             rungs.append(("each node", len(groups), sum(group.bad for group in groups)))
     for rung, name in (("nodes", "more and more nodes"), ("all", "all ranks")):
         groups = [group for group in found.groups if group.rung == rung]
-        if groups or rung == "all":
+        if groups or (rung == "all" and found.ranks > 1):
             rungs.append((name, len(groups), sum(group.bad for group in groups)))
     return el("p", *(_light(*rung) for rung in rungs), cls="nk-lights")
 
@@ -115,9 +115,10 @@ def _bad(found: Ladder) -> list[tuple[object, ...]]:
 
 
 def _alone(found: Ladder) -> list[tuple[object, ...]]:
-    slow = badge("✕", "slow", "likely")
+    slow, wrong = badge("✕", "slow", "likely"), badge("✕", "wrong bytes", "likely")
+    odd = dict.fromkeys(found.lame, slow) | dict.fromkeys(found.corrupt, wrong)
     return [
-        (f"{rank}", join(f"{plots.number(speed)} GB/s ", slow if rank in found.lame else ""))
+        (f"{rank}", join(f"{plots.number(speed)} GB/s ", odd.get(rank, "")))
         for rank, speed in sorted(found.alone.items())
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable
+from itertools import compress
 from pathlib import Path
 
 from ncclkit import plots
@@ -26,25 +27,28 @@ FILES = {
 }
 """The files of a case folder, each with one line of explanation (the contract is DESIGN's section 4)."""
 
-HEAD = ("Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "Time, median", "{p99}", "algbw GB/s")
+HEAD = ("Collective", "Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "Time, median", "{p99}", "algbw GB/s")
+OPTIONAL = {"busbw GB/s", "At most GB/s", "Ratio", "In a CUDA graph", "Run"}
+"""Columns that are left out where no row has a value."""
 MAIL = "A colleague opens it with ncclkit.Case.open(folder), or reads report.html in any browser."
 
 
 def measurement_table(rows: Iterable[Measurement], expected: float | None = None) -> Html:
     """One row per measurement: size, times, bandwidths; `expected` (busbw, GB/s) where a row carries none.
 
-    The run stands in the row only where there are several: on paper a wide table would be cut.
+    On paper a wide table would be cut: collective and run stand in it only where there are several.
     """
     rows = list(rows)
     tail = "p99 of single calls" if rows and all(m.singles for m in rows) else "Time, p99"
-    head = [name.format(p99=tail) for name in HEAD]
-    head += ["In a CUDA graph"] if (graph := any(m.graph_us for m in rows)) else []
-    head += ["Run"] if (several := len({(m.op, m.run) for m in rows}) > 1) else []
-    body = []
-    for m in rows:
-        cells = [*_measured(m, m.expected or expected), *([plots.duration(m.graph_us)] if graph else [])]
-        body.append(cells + ([", ".join(filter(None, (m.op, m.run)))] if several else []))
-    return fit(table(head, body, "nk-numbers"))
+    head = [name.format(p99=tail) for name in (*HEAD, "In a CUDA graph", "Run")]
+    several = len({m.run for m in rows}) > 1
+    body = [
+        (m.op, *_measured(m, m.expected or expected), plots.duration(m.graph_us), m.run if several else "–")
+        for m in rows
+    ]
+    shown = [name not in OPTIONAL or any(row[place] != "–" for row in body) for place, name in enumerate(head)]
+    shown[0] = len({m.op for m in rows}) > 1
+    return fit(table([*compress(head, shown)], [[*compress(row, shown)] for row in body], "nk-numbers"))
 
 
 def case_view(case: Case) -> View:

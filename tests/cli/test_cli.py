@@ -187,6 +187,12 @@ def test_the_report_says_why_there_is_no_live_test(tmp_path: Path) -> None:
     assert (tmp_path / "case" / "facts.jsonl").stat().st_size > 1000
 
 
+def test_a_case_folder_named_as_a_parameter_is_where_the_report_goes(tmp_path: Path) -> None:
+    done = run("report", "--notebook", "03_logs", "-p", "case_dir=here", "-p", "logs=rank_late", cwd=tmp_path)
+    assert done.returncode == 0 and sorted(path.name for path in tmp_path.iterdir()) == ["here"]
+    assert (tmp_path / "here" / "report.html").exists() and (tmp_path / "here" / "findings.json").exists()
+
+
 def test_inspect_and_probe(tmp_path: Path) -> None:
     case = str(tmp_path / "case")
     folders = ("--data", str(tmp_path), "--checkpoints", str(tmp_path / "gone"))

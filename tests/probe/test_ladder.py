@@ -95,6 +95,27 @@ def test_a_rank_that_is_slow_alone_is_said_first() -> None:
     assert found.lame == (6,) and found.say == "Rank 6 copies slowly in its own memory"
 
 
+def test_a_rank_whose_own_memory_gives_other_bytes_is_a_finding_and_its_pairs_are_not() -> None:
+    case = told({}, (1, 4), None, {})
+    own = next(event for event in case.of("ladder.rank") if event.rank == 4)
+    own.data["wrong"] = 12
+    found = ladder(case)
+    assert found.corrupt == {4: 12} and found.say.startswith("Rank 4 copies its own memory wrongly (12 bytes); ")
+    (first,) = diagnose(case).findings
+    assert (first.cause, first.strength, first.culprits["ranks"]) == ("gpu_hardware_error", "likely", (4,))
+    assert first.evidence[0] == own and "wrong bytes" in str(pairs_view(case).static())
+
+
+def test_one_rank_has_a_first_rung_and_no_pairs() -> None:
+    case = Case()
+    case.events = [phase(0, "hello", host="h"), phase(0, "init", nccl="2.28.9"), phase(0, "plan", ranks=1)]
+    case.events.append(Event("ladder.rank", "rank 0", rank=0, data={"bytes": 1 << 26, "copy": 3900.0, "wrong": 0}))
+    page = str(pairs_view(case).static())
+    assert ladder(case).say.startswith("Rank 0 copies 3900.00 GB/s in its own memory, every byte was right")
+    assert "each rank alone" in page and "not reached" not in page and "all ranks" not in page
+    assert diagnose(case).findings == ()
+
+
 def test_a_slow_rank_is_a_finding_with_its_pairs_and_better_ones() -> None:
     slow = {pair: 20.0 for pair in combinations(range(RANKS), 2) if 3 in pair}
     first = diagnose(told(slow, None, None, {})).findings[0]

@@ -145,15 +145,15 @@ async def broken(name: str, folder: Path, where: dict[str, Any]) -> tuple[bool, 
         return fine, right, None, run.say
     first = found[0] if found else None
     cause = first is not None and first.cause == chosen.cause
-    rank = _named(first, chosen, culprit) if chosen.one_rank or chosen.hosts else None
+    guilty = {*faults.culprits(chosen, culprit, where["ranks"], where["split"])}
+    rank = _named(first, guilty, {*chosen.hosts}) if guilty or chosen.hosts else None
     return run.reason in ("failed", "deadline"), cause, rank, first.say if first else run.say
 
 
-def _named(first: Finding | None, chosen: Fault, culprit: int) -> bool:
-    """Whether the first finding blames somebody, and nobody but whom the fault changed: a rank, or hosts."""
-    kind, guilty = ("ranks", {culprit, *chosen.partners}) if chosen.one_rank else ("hosts", {*chosen.hosts})
-    blamed = set(first.culprits[kind]) if first else set()
-    return bool(blamed) and blamed <= guilty
+def _named(first: Finding | None, ranks: set[int], hosts: set[str]) -> bool:
+    """Whether the first finding blames somebody, and nobody but whom the fault changed: ranks, or hosts."""
+    blamed = set(first.culprits["ranks" if ranks else "hosts"]) if first else set()
+    return bool(blamed) and blamed <= (ranks or hosts)
 
 
 async def row(name: str, where: dict[str, Any], keep: Path | None) -> Row:

@@ -78,6 +78,16 @@ def test_latency_has_median_and_p99_in_microseconds():
     assert "µs" in figure.layout.yaxis.title.text and "16 B takes 60.0 µs" in title(figure)
 
 
+def test_of_several_collectives_on_one_rank_there_is_one_line_each_and_the_legend_has_room():
+    rows = [replace(m, op=op, busbw=None, ranks=1, time_us=t) for m in CURVE for op, t in (("a", 9.0), ("b", 11.0))]
+    figure, alone = plots.latency(rows), plots.latency(rows[::2])
+    assert [trace.name for trace in figure.data] == ["a", "b"] and len(alone.data) == 2
+    assert title(figure) == "A call of 16 B takes 9.00 µs (a) to 11.0 µs (b)"
+    assert alone.layout.showlegend and alone.layout.margin.t - 20 * len(alone.layout.title.text.split("<br>")) > 40
+    page = Page(measurements_view(rows).static()).words
+    assert "2 collectives work on one rank" in page and "Collective" in page and "busbw GB/s" not in page
+
+
 @pytest.mark.parametrize("draw", [plots.bandwidth, plots.latency])
 def test_nothing_measured_is_a_figure_too(draw):
     assert title(draw([])) == "Nothing measured yet"
