@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,21 @@ from ncclkit.diagnose import Diagnosis, diagnose
 from ncclkit.model import Fact, cite
 from ncclkit.samples import HERE, names, sample
 
-BROKEN = [name for name in names() if name != "healthy"]
+TWO_HOSTS = Path(__file__).parents[1] / "two_hosts"
+"""The same faults on GPUs that NCCL took for those of two hosts."""
+KEPT = [*(HERE / name for name in names()), *sorted(TWO_HOSTS.iterdir())]
+BROKEN = [folder for folder in KEPT if folder.name != "healthy"]
+
+
+def of(folder: Path) -> str:
+    return folder.name if folder.parent == HERE else f"{folder.name} on two hosts"
+
+
+def judged(folder: Path) -> tuple[Diagnosis, dict[str, Any]]:
+    """The diagnosis of a recording, and its truth."""
+    reading, case = evidence.read([folder]), Case.open(folder, read_only=True)
+    case.events, case.inputs = list(reading.events), list(reading.inputs)
+    return diagnose(case), json.loads((folder / "case.json").read_text())["truth"]
 
 
 def test_what_the_issue_asks_for_is_there() -> None:
@@ -37,16 +52,16 @@ def test_each_says_where_it_was_recorded(name: str) -> None:
 
 
 def test_a_healthy_run_gives_nothing() -> None:
+    assert judged(TWO_HOSTS / "healthy")[0].findings == ()
     found = diagnose(sample("healthy"))
     assert found.findings == () and found.exit_code == 0
     assert found.job["ranks"] == 4 and found.job["nccl"] == "2.28.9" and found.job["transports"] == {"P2P": 4}
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_cause_and_culprit(name: str) -> None:
-    case = sample(name)
-    first = diagnose(case).findings[0]
-    truth = case.about["truth"]
+@pytest.mark.parametrize("folder", BROKEN, ids=of)
+def test_cause_and_culprit(folder: Path) -> None:
+    found, truth = judged(folder)
+    first = found.findings[0]
     assert first.cause == truth["cause"]
     if truth["ranks"]:
         assert list(first.culprits["ranks"]) == truth["ranks"]
@@ -56,25 +71,22 @@ def test_cause_and_culprit(name: str) -> None:
         assert cite(piece)["text"] and (isinstance(piece, Fact) or Path(cite(piece)["path"]).exists())
 
 
-def without(name: str, folder: Path, *patterns: str) -> Diagnosis:
-    """The diagnosis of a copy of the recording that lacks the files of these patterns."""
-    copy = folder / name
-    shutil.copytree(HERE / name, copy)
+def without(kept: Path, folder: Path, *patterns: str) -> tuple[Diagnosis, dict[str, Any]]:
+    """The diagnosis of a copy of the recording that lacks the files of these patterns, and its truth."""
+    copy = folder / kept.name
+    shutil.copytree(kept, copy)
     for pattern in patterns:
         for path in copy.rglob(pattern):
             path.unlink()
-    reading = evidence.read([copy])
-    case = Case()
-    case.events, case.inputs = list(reading.events), list(reading.inputs)
-    return diagnose(case)
+    return judged(copy)
 
 
 @pytest.mark.parametrize("gone", [("fr_rank_*",), ("stacks_*",), ("wire.jsonl*", "plan.json"), ("launcher.log*",)])
-@pytest.mark.parametrize("name", BROKEN)
-def test_no_wrong_proof_where_evidence_is_missing(name: str, gone: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", BROKEN, ids=of)
+def test_no_wrong_proof_where_evidence_is_missing(folder: Path, gone: tuple[str, ...], tmp_path: Path) -> None:
     """With less to look at the answer may be less certain, but never certain and wrong."""
-    truth = json.loads((HERE / name / "case.json").read_text())["truth"]
-    for finding in without(name, tmp_path, *gone).findings:
+    found, truth = without(folder, tmp_path, *gone)
+    for finding in found.findings:
         if finding.strength == "proven":
             assert finding.cause == truth["cause"]
             assert not truth["ranks"] or list(finding.culprits["ranks"]) == truth["ranks"]
@@ -82,5 +94,5 @@ def test_no_wrong_proof_where_evidence_is_missing(name: str, gone: tuple[str, ..
 
 @pytest.mark.parametrize("gone", [("fr_rank_*",), ("stacks_*",), ("wire.jsonl*", "plan.json"), ("launcher.log*",)])
 def test_the_late_rank_is_named_all_the_same(gone: tuple[str, ...], tmp_path: Path) -> None:
-    first = without("rank_late", tmp_path, *gone).findings[0]
+    first = without(HERE / "rank_late", tmp_path, *gone)[0].findings[0]
     assert (first.cause, first.culprits["ranks"]) == ("slow_rank", (2,))

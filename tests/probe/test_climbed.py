@@ -19,10 +19,16 @@ SAYS = {
     "well_hosts": ("Every pair of the 4 ranks works", "", ()),
     "nccl_well": ("Every pair of the 4 ranks works", "", ()),
     "nccl_hosts": ("Every pair of the 4 ranks works", "", ()),
-    "nccl_slow": (  # recorded before two hosts were taken apart, as slow_on_host is
-        "pretended-0 (ranks 0 and 1) and pretended-1 (ranks 2 and 3) are slow with each other",
+    "nccl_slow": (
+        "Rank 1 on pretended-0 is slow in company, already with pretended-1 (ranks 2 and 3), and is well alone; "
+        + ALONE,
         "network_loss",
-        (0, 1, 2, 3),
+        (1,),
+    ),
+    "nccl_stuck": (
+        "Rank 1 on pretended-0 fails in company, already with pretended-1 (ranks 2 and 3), and is well alone; " + ALONE,
+        "network_loss",
+        (1,),
     ),
     "stuck": ("Rank 1 fails in company, already with ranks 2 and 3, and is well alone; " + ALONE, "", (1,)),
     "slow": (
