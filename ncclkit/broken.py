@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ncclkit import networks
 
@@ -52,9 +53,9 @@ def _on_one(name: str, says: str, cause: str, *more: str, backends: tuple[str, .
     return Fault(name, says, cause, ("--fault", name, *more), backends=backends)
 
 
-def _on_hosts(name: str, says: str, cause: str, wrong: str, *hosts: str, env: dict[str, str] | None = None) -> Fault:
+def _on_hosts(name: str, says: str, cause: str, wrong: str, *hosts: str, **more: Any) -> Fault:
     """A fault of two pretended hosts or of the way between them; gloo, as a GPU cannot be shared out to namespaces."""
-    return Fault(name, says, cause, (), env or {}, False, ("gloo",), net=wrong, hosts=hosts)
+    return Fault(name, says, cause, one_rank=False, backends=("gloo",), net=wrong, hosts=hosts, **more)
 
 
 def _without(name: str, does: str, *ways: str) -> Fault:
@@ -270,18 +271,20 @@ FAULTS = {
         ),
         _on_hosts(
             "slow_link",
-            "two hosts: what the second sends is held back to 200 Mbit/s; the job trains, slowly",
-            "",
+            "two hosts: what the second sends is held back to 200 Mbit/s; the live test works, and crawls",
+            "network_loss",
             "slow",
+            "node-1",
+            "node-2",
+            job="collective",
+            argv=("--sizes", "8,262144,1048576,4194304"),
         ),
-        replace(
-            _on_hosts(
-                "mixed_versions",
-                "two hosts: the second has an older release of the package that the model is built with",
-                "version_mismatch",
-                "older",
-                "node-2",
-            ),
+        _on_hosts(
+            "mixed_versions",
+            "two hosts: the second has an older release of the package that the model is built with",
+            "version_mismatch",
+            "older",
+            "node-2",
             job="stories.finetune",
         ),
         _on_hosts(

@@ -18,7 +18,7 @@ from ncclkit.diagnose import Diagnosis, diagnose
 from ncclkit.looks import LOOKS, Asked
 from ncclkit.model import Advice, Finding, NcclkitError
 from ncclkit.outcomes import Arm
-from ncclkit.runs import Plan, changed, possible
+from ncclkit.runs import Plan, breakable, changed, possible
 from ncclkit.trials import FOLDER, NAME, Trial, keep, trials
 
 __all__ = ["check", "close", "fix", "trials"]
@@ -261,7 +261,7 @@ def _remedy(finding: Finding, plan: Plan) -> dict[str, Any]:
     if advice is not None:
         env = dict(advice.env) | dict(advice.change.get("env", {}))
         change = dict(advice.change) | ({"env": env} if env else {})
-    if "--fault" in plan.argv or plan.argv[0] != "collective":
+    if breakable(plan.argv, plan.net):
         change["mend"] = finding.cause
     if not change:
         raise _by_hand(finding)

@@ -127,6 +127,17 @@ def judge(measurements: Iterable[Measurement], bound: Expectation | None) -> Jud
     return Judgement(best, bound, tuple(known))
 
 
+def marginal(rows: Sequence[Measurement]) -> float | None:
+    """busbw in GB/s of the bytes by which the largest message exceeds the next: without what every call costs.
+
+    rows: one collective, by size.  None where there are no two of them, or the larger one was not slower.
+    """
+    if len(rows) < 2 or not rows[-1].busbw or rows[-1].time_us <= rows[-2].time_us:
+        return None
+    algbw = (rows[-1].bytes - rows[-2].bytes) / (rows[-1].time_us - rows[-2].time_us) / 1e3
+    return algbw * rows[-1].busbw / rows[-1].algbw
+
+
 def judgements(measurements: Sequence[Measurement], bounds: Mapping[str, Expectation]) -> list[Judgement]:
     """What `judge` says of each collective, in the order in which they were measured; `bounds` are by collective."""
     ops = dict.fromkeys(m.op for m in measurements)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
         plan, argv = _over(str(change["backend"]), plan, argv)
     if change.get("ladder") and argv[0] == "collective" and "--ladder" not in argv:
         argv.append("--ladder")
-    if "mend" in change and ("--fault" in argv or argv[0] != "collective"):
+    if "mend" in change and breakable(argv, plan.net):
         argv += ["--mend", str(change["mend"])]
     gone = frozenset(change.get("unset", ()))
     env = {name: value for name, value in plan.env.items() if name not in gone} | dict(change.get("env", {}))
@@ -91,6 +91,11 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
         restarts=int(change.get("restarts", plan.restarts)),
         net=dict(plan.net, hosts=int(change["hosts"])) if plan.net and "hosts" in change else plan.net,
     )
+
+
+def breakable(argv: Sequence[str], net: Mapping[str, Any]) -> bool:
+    """Whether a small job can have a bug of its own, or a network that is wrong: then there is a right way, too."""
+    return "--fault" in argv or argv[0] != "collective" or bool(net)
 
 
 def possible(plan: Plan, change: Mapping[str, Any]) -> bool:

@@ -3,7 +3,8 @@
 What you see
     On a job of several nodes that had started well: "Call to recv from ... failed : Connection timed out",
     "Connection reset by peer", "No route to host" in the middle, while no rank died; dmesg with a link going down;
-    small messages that pass and larger ones that hang; or bandwidth that collapses now and then.
+    small messages that pass and larger ones that hang; bandwidth that collapses now and then, or one direction that
+    carries a fraction of the other.
 
 Why it happens
     A flapping link, a full switch buffer, a firewall that forgets idle connections, or a path that drops large packets
@@ -26,7 +27,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ncclkit.case import Case
-from ncclkit.causes import _tested
+from ncclkit.causes import _slow_way, _tested
 from ncclkit.causes._arrived import how_far
 from ncclkit.causes._climbed import odd
 from ncclkit.causes._hosts import enterable, holders, plain
@@ -59,13 +60,14 @@ def diagnose(case: Case) -> Finding:
         return (
             _tested_paths(case)
             or _climbed(case)
+            or _slow(case)
             or clear(ID, "A process ended first; its connections broke because of that.", tuple(reasons[:2]))
         )
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     tested = _tested.sound(case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu))
     went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *done, *tested]
     return ask(
-        case, _climbed, _looked_up, _timed_out, _lost, _stalled, _tested_paths, _nothing_arrives, _anybody
+        case, _climbed, _looked_up, _timed_out, _lost, _stalled, _tested_paths, _slow, _nothing_arrives, _anybody
     ) or otherwise(ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes")
 
 
@@ -190,6 +192,18 @@ def _tested_paths(case: Case) -> Finding | None:
     return found(ID, _tested.risk(case), say, why, hosts=hosts, advice=advice, next=experiment(case))
 
 
+def _slow(case: Case) -> Finding | None:
+    """A way on which nothing gets lost and everything is late: by a connection test, or by the live test's numbers."""
+    if held := _slow_way.held_back(case):
+        say, hosts, links = held
+        why, sure = tuple(link.event for link in links[:6]), _tested.risk(case)
+        return found(ID, sure, say, why, hosts=hosts, advice=(_slow_way.ADVICE,), next=experiment(case))
+    if crawl := _slow_way.crawls(case):
+        say, hosts, rows = crawl
+        return found(ID, "possible", say, tuple(rows), hosts=hosts, advice=(_slow_way.ADVICE,), next=experiment(case))
+    return None
+
+
 def _fault(link: Link) -> str:
     stood = "timed out" in link.why.get("bandwidth", "")
     if link.shrinks:
@@ -246,7 +260,7 @@ def experiment(case: Case) -> Experiment:
             "What happens to packets of all sizes on the way between the hosts, without any rank?",
             {"look": "connect"},
             {
-                ID: "large ones get lost, or a stream stands still",
+                ID: "large ones get lost, a stream stands still, or one direction is far slower than the other",
                 "wrong_interface": "the address that a library announces cannot be reached",
                 "store_unreachable": "the rendezvous port cannot be reached",
             },

@@ -17,7 +17,7 @@ import pytest
 from ncclkit import connect, faults, networks, pretended
 from ncclkit.case import Case
 from ncclkit.diagnose import diagnose
-from ncclkit.experiment import fix
+from ncclkit.experiment import close, fix
 from ncclkit.launch import namespaces
 from ncclkit.model import NcclkitError
 from tests.namespaces import cannot_pretend
@@ -61,6 +61,7 @@ LOOKS = {
     "": ({}, ""),
     "blocked": ({}, "Port 29500 of node-1 at 192.168.77.1 does not answer when node-2 asks, while another port"),
     "bridge": ({}, "would use br-lab (172.20.0.1), which leads back to the asking host when node-1 asks"),
+    "slow": ({}, "What node-2 sends to node-1 passes at 0.02"),
     "own_name": ({}, "The name of node-2 leads to 127.0.1.1 on itself, so gloo there would use lo"),
     "other_name": ({"NCCL_SOCKET_IFNAME": "eth0"}, "NCCL_SOCKET_IFNAME=eth0 matches no network interface on node-2"),
 }
@@ -82,6 +83,17 @@ def test_what_mends_a_network_is_seen_by_the_same_look(tmp_path: Path) -> None:
     found = asyncio.run(pretended.connectivity(case, {"wrong": "narrow"}, mend="network_loss", seconds=0.02))
     assert {(link.mtu, link.mtu_own, link.trouble) for link in found.links} == {(1400, 1400, "")}
     assert not diagnose(case).findings
+
+
+@possible
+def test_a_way_that_is_merely_slow_is_suspected_by_its_numbers_found_by_a_look_and_mended(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    asyncio.run(faults.break_it(case, "slow_link", ranks=2))
+    first = diagnose(case).findings[0]
+    assert (first.cause, first.strength, first.culprits["hosts"]) == ("network_loss", "possible", ("node-1", "node-2"))
+    looked, mended = asyncio.run(close(case))
+    assert (looked.observed, mended.change, mended.worked) == ("found", {"mend": "network_loss"}, True)
+    assert "What node-2 sends to node-1 passes at 0.02" in looked.say or "node-2" in diagnose(case).findings[0].say
 
 
 @possible

@@ -139,10 +139,10 @@ async def broken(name: str, folder: Path, where: dict[str, Any]) -> tuple[bool, 
         faults.FAULTS[name] = replace(chosen, env={"PYTHONPATH": str(folder)})
     run = await faults.break_it(case, name, culprit=culprit, timeout=TIMEOUT, deadline=DEADLINE, live=True, **where)
     found = diagnose(case).findings
-    if not chosen.cause or name in ("p2p_off", "sockets_only"):
+    if not chosen.cause or name in ("p2p_off", "sockets_only", "slow_link"):
         fine = run.reason == "done" and all(m.wrong == 0 for m in run.measurements)
         right = [finding.cause for finding in found] == [chosen.cause] * bool(chosen.cause)
-        return fine, right, None, run.say
+        return fine, right, None, found[0].say if found else run.say
     first = found[0] if found else None
     cause = first is not None and first.cause == chosen.cause
     guilty = {*faults.culprits(chosen, culprit, where["ranks"], where["split"])}
@@ -209,7 +209,7 @@ async def main() -> int:
     where: dict[str, Any] = {"backend": backend, "ranks": ranks, "split": options.split}
     faults.FAULTS.update(OWN)
     root, jupyter = os.geteuid() == 0, all(map(find_spec, ("jupyter_client", "ipykernel")))
-    chosen = [f for f in faults.FAULTS.values() if backend in f.backends and f.job == "train"]
+    chosen = [f for f in faults.FAULTS.values() if backend in f.backends and f.job in ("train", "collective")]
     known = [f.name for f in chosen if root or not (f.net or f.root)]
     lacking = {*(() if root else FULL), *(() if jupyter else KERNEL)}  # a full disk is mounted
     outside = [name for name in OUTSIDE if name not in lacking]
