@@ -2,42 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-from ncclkit import networks
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One way to break the job, and the truth that a diagnosis has to find."""
-
-    name: str
-    says: str
-    """What it will do, said before it does it."""
-    cause: str
-    """Id of the cause, "" for the healthy job."""
-    argv: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
-    one_rank: bool = True
-    """True: the culprit is the chosen rank; False: every rank has the fault."""
-    backends: tuple[str, ...] = ("nccl", "gloo")
-    job: str = "train"
-    """The agent's verb for the job that is broken."""
-    partner: bool = False
-    """Of the chosen rank and the first one of its host nothing can tell which is wrong."""
-    net: str = ""
-    """What is wrong with the network of the two pretended hosts of the job (`networks.WRONG`); empty: one host."""
-    hosts: tuple[str, ...] = ()
-    """The culprits among them."""
-    culprit: int | None = None
-    """The rank that it changes where nobody names one; None: the last."""
-    root: bool = False
-    """Only root can do it."""
-    needs: str = ""
-    """An environment variable that has to name a file; empty: none."""
-    get: str = ""
-    """Where such a file comes from, one clause."""
+from ncclkit.broken_hosts import HOSTS
+from ncclkit.fault import Fault
 
 
 MISSING = "eth97"
@@ -51,11 +19,6 @@ _NCCL = ("nccl",)
 def _on_one(name: str, says: str, cause: str, *more: str, backends: tuple[str, ...] = ("nccl", "gloo")) -> Fault:
     """A fault of one rank, which the agent knows by the same name."""
     return Fault(name, says, cause, ("--fault", name, *more), backends=backends)
-
-
-def _on_hosts(name: str, says: str, cause: str, wrong: str, *hosts: str, **more: Any) -> Fault:
-    """A fault of two pretended hosts or of the way between them; gloo, as a GPU cannot be shared out to namespaces."""
-    return Fault(name, says, cause, one_rank=False, backends=("gloo",), net=wrong, hosts=hosts, **more)
 
 
 def _without(name: str, does: str, *ways: str) -> Fault:
@@ -222,78 +185,7 @@ FAULTS = {
             job="stories.speech",
         ),
         *EXCHANGE,
-        _on_hosts(
-            "ifname_missing_on_one",
-            "two hosts: the variables name eth0, and the second host's interface is called ens3",
-            "ifname_not_found",
-            "other_name",
-            "node-2",
-            env={"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"},
-        ),
-        _on_hosts(
-            "bridge_first",
-            "two hosts: both use a bridge of virtual machines, which has the same address on each",
-            "wrong_interface",
-            "bridge",
-            "node-1",
-            "node-2",
-            env={"NCCL_SOCKET_IFNAME": "br-lab", "GLOO_SOCKET_IFNAME": "br-lab"},
-        ),
-        _on_hosts(
-            "master_unreachable",
-            "two hosts: MASTER_ADDR is an address of the first that the second has no way to",
-            "store_unreachable",
-            "astray",
-            "node-1",
-            env={"MASTER_ADDR": networks.ASTRAY},
-        ),
-        _on_hosts(
-            "port_blocked",
-            "two hosts: a firewall on the first swallows what arrives at the rendezvous port",
-            "store_unreachable",
-            "blocked",
-            "node-1",
-        ),
-        _on_hosts(
-            "world_disagree",
-            "two hosts: the launcher of the first is told that there are three",
-            "world_size_mismatch",
-            "count",
-            "node-1",
-        ),
-        _on_hosts(
-            "lossy_link",
-            "two hosts: the switch between them drops packets above 1400 bytes, and tells nobody",
-            "network_loss",
-            "narrow",
-            "node-1",
-            "node-2",
-        ),
-        _on_hosts(
-            "slow_link",
-            "two hosts: what the second sends is held back to 200 Mbit/s; the live test works, and crawls",
-            "network_loss",
-            "slow",
-            "node-1",
-            "node-2",
-            job="collective",
-            argv=("--sizes", "8,262144,1048576,4194304"),
-        ),
-        _on_hosts(
-            "mixed_versions",
-            "two hosts: the second has an older release of the package that the model is built with",
-            "version_mismatch",
-            "older",
-            "node-2",
-            job="stories.finetune",
-        ),
-        _on_hosts(
-            "own_name_loopback",
-            "two hosts: the name of the second leads to 127.0.1.1 on itself",
-            "hostname_resolution",
-            "own_name",
-            "node-2",
-        ),
+        *HOSTS,
     )
 }
 """Those of the training job first, then the stories', then those of two hosts."""

@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from ncclkit import probe, recording, samples, subject
-from ncclkit.broken import FAULTS, Fault
+from ncclkit.broken import FAULTS
+from ncclkit.fault import Fault
 from ncclkit.case import Case
 from ncclkit.launch.namespaces import Impossible
 from ncclkit.model import NcclkitError

@@ -126,6 +126,16 @@ def _slow(made: Hosts) -> None:
     _last(made)["setup"].append(["tc", "qdisc", "add", "dev", name, "root", "tbf", *rate])
 
 
+def _drops(made: Hosts) -> None:
+    """Of what reaches the first host one packet in twenty is dropped at random, as by a bad cable or a full buffer."""
+    chain, table = "{ type filter hook input priority 0 ; }", ["inet", "lab"]
+    _first(made)["setup"] += [
+        ["nft", "add", "table", *table],
+        ["nft", "add", "chain", *table, "in", chain],
+        ["nft", "add", "rule", *table, "in", "iifname", _first(made)["interface"], "numgen random mod 20 < 1 drop"],
+    ]
+
+
 def _cut(made: Hosts) -> None:
     """Of two hosts in the middle the one swallows what the other sends to it; both reach everybody else."""
     one, two = _middle(made)
@@ -172,9 +182,9 @@ def _updated(made: Hosts) -> None:
 
 
 def _open(made: Hosts) -> None:
-    """The hosts send no packets that the way does not take, and nothing holds back what they send."""
+    """The hosts send no packets that the way does not take, and nothing holds back or drops what they send."""
     for host in made.values():
-        host["setup"] = [command for command in host["setup"] if command[0] != "tc"]
+        host["setup"] = [command for command in host["setup"] if command[0] not in ("tc", "nft")]
         if "port" in host:
             host["setup"].append(["ip", "link", "set", host["interface"], "mtu", str(SIZE)])
 
@@ -192,6 +202,7 @@ WRONG: dict[str, Callable[[Hosts], None]] = {
     "count": _count,
     "narrow": _narrow,
     "slow": _slow,
+    "drops": _drops,
     "cut": _cut,
     "thin": _thin,
     "own_name": _own_name,

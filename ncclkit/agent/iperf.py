@@ -9,6 +9,8 @@ import time
 
 from . import processes
 
+MSS = 1448
+"""Bytes of data in a packet of Ethernet, where iperf3 does not say."""
 START, MARGIN = 3.0, 8.0
 """Seconds for the server to listen, and beyond the stream's own time for all the rest."""
 
@@ -54,7 +56,7 @@ def _listens(server):
 
 
 def ask(address, port, seconds):
-    """GB/s as the server received them; raises OSError or ValueError where it does not work."""
+    """GB/s as the server received them, and the share of packets sent again; OSError or ValueError if it fails."""
     words = ["iperf3", "-c", address, "-p", str(port), "-t", str(whole(seconds)), "-J"]
     done = subprocess.run(
         words,
@@ -66,7 +68,10 @@ def ask(address, port, seconds):
     said = json.loads(done.stdout)
     if "error" in said:
         raise OSError(said["error"])
-    return said["end"]["sum_received"]["bits_per_second"] / 8e9
+    sent = said["end"]["sum_sent"]
+    packets = sent["bytes"] / said["start"].get("tcp_mss_default", MSS)
+    told = {"bandwidth": said["end"]["sum_received"]["bits_per_second"] / 8e9}
+    return {**told, "resent": sent["retransmits"] / packets if packets and "retransmits" in sent else None}
 
 
 def whole(seconds):

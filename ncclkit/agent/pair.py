@@ -6,6 +6,7 @@ import select
 import shutil
 import socket
 import statistics
+import struct
 import subprocess
 import time
 from typing import Any
@@ -30,6 +31,9 @@ NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EINVAL,
 IPV4, IPV6 = (28, socket.IPPROTO_IP, 10, 14), (48, socket.IPPROTO_IPV6, 23, 24)
 PROBE = 3
 """IP_PMTUDISC_PROBE: never fragment, and send whatever the interface takes."""
+
+RETRANS, SEGMENTS = 100, 136
+"""Where struct tcp_info counts the packets sent again, and all that were sent (linux/tcp.h; since Linux 4.2)."""
 
 
 def reach(address, port, token, own, wanted):
@@ -126,7 +130,7 @@ def _by_iperf(address, port, token, seconds):
         listens = int(connection.makefile("rb").readline(16))
         if not listens:
             raise OSError("there is no iperf3")
-        return {"bandwidth": iperf.ask(address, listens, seconds), "tool": "iperf3"}
+        return iperf.ask(address, listens, seconds) | {"tool": "iperf3"}
 
 
 def stream(address, port, token, seconds):
@@ -137,7 +141,17 @@ def stream(address, port, token, seconds):
             connection.sendall(BLOCK)
         connection.shutdown(socket.SHUT_WR)
         told = json.loads(connection.makefile("rb").readline(1024))
-    return {"bandwidth": told["bytes"] / told["seconds"] / 1e9, "tool": "ncclkit"}
+        resent = _resent(connection)
+    return {"bandwidth": told["bytes"] / told["seconds"] / 1e9, "tool": "ncclkit", "resent": resent}
+
+
+def _resent(connection):
+    """Share of the packets of a connection that were sent again, by the kernel's own count; None where it has none."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    if len(info) < SEGMENTS + 4:
+        return None
+    again, sent = (struct.unpack_from("I", info, place)[0] for place in (RETRANS, SEGMENTS))
+    return again / sent if sent else None
 
 
 def path_mtu(address, port, token, seconds):

@@ -8,8 +8,12 @@ from . import wire
 
 BEGIN, ASK = 40.0, 30.0
 """Seconds for a host to start (ssh, srun), and to answer."""
+LONGER, FEW = 0.5, 8
+"""Seconds of a stream that is measured once more; and of how many paths at most."""
+UNEVEN, RESENT = 0.25, 0.01
+"""Share of the opposite direction below which, and of packets sent again above which, that is done."""
 HOST = ("name", "hostname", "own", "interface", "address", "gloo", "interfaces", "names", "port", "refused", "problem")
-MEASURED = ("mtu", "mtu_own", "bandwidth", "tool", "latency", "offset", "offset_error", "why")
+MEASURED = ("mtu", "mtu_own", "bandwidth", "resent", "tool", "latency", "offset", "offset_error", "why")
 PAIR = (
     *("src", "dst", "port", "address", "rendezvous", "ephemeral", "interface", "nccl_address", "nccl", "reached"),
     *("over", *MEASURED),
@@ -45,6 +49,16 @@ class Trial:
                 if time.monotonic() > until:
                     return self._late(seconds)
                 await asyncio.gather(*(self._measure(peers[src], src, dst) for src, dst in paths))
+        for src, dst in self._odd()[:FEW]:
+            if time.monotonic() < until:
+                _tell("measuring %s to %s once more, for longer" % (src, dst))
+                await self._measure(peers[src], src, dst, max(LONGER, self.plan["seconds"]))
+
+    def _odd(self):
+        """Directions far slower than their opposite, or that lost packets: a short stream may have been disturbed."""
+        speeds = {pair: row["bandwidth"] or 0.0 for pair, row in self.pairs.items()}
+        odd = [(a, b) for a, b in self.pairs if 0 < speeds[a, b] < UNEVEN * speeds[b, a]]
+        return odd + [pair for pair, row in self.pairs.items() if (row["resent"] or 0.0) > RESENT and pair not in odd]
 
     async def _begin(self, peers, seconds):
         begun = {"token": self.token, "env": self.plan["env"], "lifetime": seconds + 60}
@@ -125,14 +139,15 @@ class Trial:
 
         await asyncio.gather(*(one(src, fields) for src, fields in wanted.items()))
 
-    async def _measure(self, peer, src, dst):
-        """NCCL's own path where it is open, else any that is."""
+    async def _measure(self, peer, src, dst, seconds=None):
+        """NCCL's own path where it is open, else any that is; seconds: of the stream, where not as planned."""
+        seconds = seconds or self.plan["seconds"]
         row = self.pairs[src, dst]
         if not row["reached"]:
             return
         row["over"] = row["nccl_address"] if row["nccl"] == "open" else row["reached"][0]
-        asked = {"address": row["over"], "port": self.hosts[dst]["port"], "stream": self.plan["seconds"]}
-        said = await peer.ask(ASK + self.plan["seconds"], "measure", **asked)
+        asked = {"address": row["over"], "port": self.hosts[dst]["port"], "stream": seconds}
+        said = await peer.ask(ASK + seconds, "measure", **asked)
         row.update({key: said[key] for key in MEASURED if key in said})
 
     def _late(self, seconds):

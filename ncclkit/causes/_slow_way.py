@@ -16,12 +16,38 @@ from ncclkit.rungs import hosts_of
 
 HELD = 0.1
 """Share of what the other direction, or the link by its own word, carries: below it a direction is held back."""
+LOST = 0.02
+"""Share of packets sent again from which on they get lost; a busy network drops one in a thousand."""
+WAIT, AGAIN = 2e5, 3.0
+"""us that TCP waits for a lost packet at least; and so many times the median a call takes that waited so."""
 LARGE = 1 << 20
 """Bytes from which on it is not the latency that takes the time."""
 
 
-def held_back(case: Case) -> tuple[str, tuple[str, ...], list[Link]] | None:
-    """What a connection test says of a direction far slower than the opposite one: sentence, hosts, paths."""
+Paths = tuple[str, tuple[str, ...], list[Link]]
+"""A sentence, the hosts, and the paths that show it."""
+
+
+def tested(case: Case) -> Paths | None:
+    """What a connection test says of a direction on which packets get lost, or which is merely slow."""
+    return _lossy(case) or _held_back(case)
+
+
+def _lossy(case: Case) -> Paths | None:
+    """Of what a stream sent too much had to be sent again."""
+    lossy = sorted(_tested.paths(case, lambda link: (link.resent or 0.0) >= LOST), key=lambda link: -(link.resent or 0))
+    if not lossy:
+        return None
+    first = lossy[0]
+    say = (
+        f"Of what {first.src} sends to {first.dst}{_tested.more(lossy, 'path')} {first.resent:.0%} of the packets get "
+        f"lost and are sent again; it passes at {first.bandwidth:.3g} GB/s."
+    )
+    return say, _shared(lossy), lossy
+
+
+def _held_back(case: Case) -> Paths | None:
+    """A direction is far slower than the opposite one."""
     ways = {(link.src, link.dst): link for link in _tested.paths(case, lambda link: link.bandwidth is not None)}
     slow = [one for (src, dst), one in ways.items() if (back := ways.get((dst, src))) and _less(one, back)]
     if not slow:
@@ -32,9 +58,13 @@ def held_back(case: Case) -> tuple[str, tuple[str, ...], list[Link]] | None:
         f"What {first.src} sends to {first.dst}{_tested.more(slow, 'path')} passes at {first.bandwidth:.3g} GB/s, and "
         f"the other way at {back.bandwidth:.3g} GB/s: something holds it back."
     )
-    ends = Counter(end for link in slow for end in (link.src, link.dst))
-    shared = tuple(sorted(end for end, count in ends.items() if count == len(slow)))
-    return say, shared or tuple(sorted(ends)), [first, back, *(link for link in slow if link is not first)]
+    return say, _shared(slow), [first, back, *(link for link in slow if link is not first)]
+
+
+def _shared(links: list[Link]) -> tuple[str, ...]:
+    """The ends that all bad paths have in common; both of a single one, and all where they have none."""
+    ends = Counter(end for link in links for end in (link.src, link.dst))
+    return tuple(sorted(end for end, count in ends.items() if count == len(links))) or tuple(sorted(ends))
 
 
 def _less(link: Link, back: Link) -> bool:
@@ -44,7 +74,8 @@ def _less(link: Link, back: Link) -> bool:
 def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
     """What the last live test says of hosts that exchange far less than their interfaces send: sentence, hosts, rows.
 
-    By what each further byte costs, so that neither latency nor the number of hosts in a ring counts.
+    By what each further byte costs, so that neither latency nor the number of hosts in a ring counts; or by small calls
+    that take as long as TCP waits before it sends a packet again.
     """
     run = case.measurements[-1].run if case.measurements else ""
     rows = [m for m in case.measurements if m.run == run and m.hosts > 1 and m.expected and m.busbw]
@@ -52,15 +83,30 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
         mine = sorted((m for m in rows if m.op == op), key=lambda m: m.bytes)
         speed = marginal(mine)
         last, bound = mine[-1], mine[-1].expected or 0.0
+        hosts = tuple(sorted({*hosts_of(case.latest().of("worker.phase")).values()}))
+        named = hosts if len(hosts) == 2 else ()
+        if waits := _waits(mine):
+            return f"{op} between {last.hosts} hosts {waits}", named, mine
         if speed is None or last.bytes < LARGE or speed >= HELD * bound:
             continue
         say = (
             f"{op} between {last.hosts} hosts reaches {last.busbw:.3g} of at most {bound:.3g} GB/s busbw at "
             f"{size(last.bytes)}, and latency is no reason: further bytes pass at {speed:.3g} GB/s."
         )
-        hosts = tuple(sorted({*hosts_of(case.latest().of("worker.phase")).values()}))
-        return say, hosts if len(hosts) == 2 else (), mine[-2:]
+        return say, named, mine[-2:]
     return None
+
+
+def _waits(rows: list[Measurement]) -> str:
+    """Of calls that now and then take as long as TCP waits before it sends a lost packet again, at several sizes."""
+    stalls = [m for m in rows if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us)]
+    if len(stalls) < 2:
+        return ""
+    one = stalls[0]
+    return (
+        f"takes {one.time_us / 1e3:.3g} ms for {size(one.bytes)} and now and then {(one.p99_us or 0.0) / 1e3:.0f} ms, "
+        f"at {len(stalls)} of {len(rows)} sizes: TCP waits 200 ms and more before it sends a lost packet again."
+    )
 
 
 ADVICE = Advice(

@@ -194,8 +194,8 @@ def _tested_paths(case: Case) -> Finding | None:
 
 def _slow(case: Case) -> Finding | None:
     """A way on which nothing gets lost and everything is late: by a connection test, or by the live test's numbers."""
-    if held := _slow_way.held_back(case):
-        say, hosts, links = held
+    if tested := _slow_way.tested(case):
+        say, hosts, links = tested
         why, sure = tuple(link.event for link in links[:6]), _tested.risk(case)
         return found(ID, sure, say, why, hosts=hosts, advice=(_slow_way.ADVICE,), next=experiment(case))
     if crawl := _slow_way.crawls(case):
@@ -260,7 +260,7 @@ def experiment(case: Case) -> Experiment:
             "What happens to packets of all sizes on the way between the hosts, without any rank?",
             {"look": "connect"},
             {
-                ID: "large ones get lost, a stream stands still, or one direction is far slower than the other",
+                ID: "some get lost, a stream stands still, or one direction is far slower than the other",
                 "wrong_interface": "the address that a library announces cannot be reached",
                 "store_unreachable": "the rendezvous port cannot be reached",
             },

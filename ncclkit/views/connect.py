@@ -62,7 +62,7 @@ def _paths(links: Sequence[Link]) -> Html:
         (
             f"{link.src} → {link.dst}",
             f"{link.interface} ({link.over})",
-            "–" if link.bandwidth is None else f"{plots.number(link.bandwidth)} GB/s",
+            "–" if link.bandwidth is None else f"{plots.number(link.bandwidth)} GB/s{_again(link)}",
             plots.duration(link.latency),
             "–" if link.mtu is None else f"{link.mtu:,.0f} B",
         )
@@ -70,6 +70,10 @@ def _paths(links: Sequence[Link]) -> Html:
     ]
     head = ("Path", "To", "One TCP stream", "There and back", "Largest packet")
     return join(fit(table(head, rows)), _more(len(links)))
+
+
+def _again(link: Link) -> str:
+    return f", {link.resent:.0%} sent again" if (link.resent or 0.0) >= 0.01 else ""
 
 
 def _more(count: int) -> Html:

@@ -40,6 +40,25 @@ def test_two_hosts_that_exchange_a_fraction_of_what_their_interfaces_send() -> N
     assert "further bytes pass at 0.024 GB/s" in first.say and first.evidence == tuple(made.measurements[-2:])
 
 
+@pytest.mark.parametrize(("stalls", "suspected"), [((8, MIB), True), ((8,), False), ((), False)])
+def test_calls_that_wait_as_long_as_tcp_does_for_a_lost_packet(stalls: tuple[int, ...], suspected: bool) -> None:
+    made = case(0.9)
+    made.measurements = [replace(m, p99_us=2.1e5 if m.bytes in stalls else 3e3) for m in made.measurements]
+    assert found(made) == [("network_loss", "possible", ("n0", "n1"))] * suspected
+    if suspected:
+        assert "now and then 210 ms, at 2 of 3 sizes" in diagnose(made).findings[0].say
+
+
+def test_packets_that_are_sent_again_are_told_from_a_way_that_is_held_back() -> None:
+    made = Case()
+    for src, dst, resent in (("a", "b", 0.0), ("b", "a", 0.08)):
+        told = {"src": src, "dst": dst, "bandwidth": 1.0 - 10 * resent, "resent": resent, "rendezvous": "open"}
+        made.events.append(Event("connect.pair", "", "w", 1, data=dict.fromkeys(KINDS["connect.pair"]) | told))
+    first = diagnose(made).findings[0]
+    assert (first.cause, first.strength, first.culprits["hosts"]) == ("network_loss", "likely", ("a", "b"))
+    assert first.say.startswith("Of what b sends to a 8% of the packets get lost and are sent again")
+
+
 @pytest.mark.parametrize(
     "made",
     [case(0.9), case(0.5, hosts=64, latency=900.0), case(0.024, sizes=(8, 512)), case(0.024, hosts=1), case(0.2)],

@@ -61,6 +61,7 @@ LOOKS = {
     "": ({}, ""),
     "blocked": ({}, "Port 29500 of node-1 at 192.168.77.1 does not answer when node-2 asks, while another port"),
     "bridge": ({}, "would use br-lab (172.20.0.1), which leads back to the asking host when node-1 asks"),
+    "drops": ({}, "Of what node-2 sends to node-1"),
     "slow": ({}, "What node-2 sends to node-1 passes at 0.02"),
     "own_name": ({}, "The name of node-2 leads to 127.0.1.1 on itself, so gloo there would use lo"),
     "other_name": ({"NCCL_SOCKET_IFNAME": "eth0"}, "NCCL_SOCKET_IFNAME=eth0 matches no network interface on node-2"),
@@ -72,7 +73,8 @@ LOOKS = {
 @pytest.mark.parametrize("wrong", LOOKS)
 def test_a_look_at_the_way_between_the_hosts(tmp_path: Path, wrong: str) -> None:
     case, (env, words) = Case.open(tmp_path), LOOKS[wrong]
-    found = asyncio.run(pretended.connectivity(case, {"wrong": wrong}, env=env, seconds=0.02))
+    seconds = 0.2 if wrong == "drops" else 0.02  # enough packets to count
+    found = asyncio.run(pretended.connectivity(case, {"wrong": wrong}, env=env, seconds=seconds))
     assert list(found.hosts) == ["node-1", "node-2"]
     assert [words in finding.say for finding in diagnose(case).findings] == ([True] if words else [])
 

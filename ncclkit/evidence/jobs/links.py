@@ -104,6 +104,8 @@ class Link:
     """Bytes of the largest that `src` believes may be sent."""
     bandwidth: float | None = None
     """GB/s of one TCP stream."""
+    resent: float | None = None
+    """Share of the stream's packets that had to be sent again."""
     tool: str = ""
     """What measured it: ``iperf3`` or ``ncclkit``."""
     latency: float | None = None
@@ -159,6 +161,7 @@ class Link:
             if self.bandwidth is not None
             else []
         )
+        facts += [f"{self.resent:.1%} of its packets sent again"] if self.resent else []
         facts += [f"{self.latency:.3g} µs"] if self.latency is not None else []
         facts += [f"packets of {self.mtu:g} of {self.mtu_own:g} bytes"] if self.mtu and self.mtu_own else []
         if self.offset is not None and self.offset_error is not None:
@@ -193,7 +196,7 @@ def link(event: Event, names: Mapping[Any, Any] | None = None) -> Link:
     """One `connect.pair` event; `names`: what each host's resolver said of the others."""
     data = event.data
     texts = ("src", "dst", "rendezvous", "ephemeral", "interface", "nccl", "tool")
-    numbers = ("mtu", "mtu_own", "bandwidth", "latency", "offset", "offset_error")
+    numbers = ("mtu", "mtu_own", "bandwidth", "resent", "latency", "offset", "offset_error")
     plain: dict[str, Any] = {key: _text(data.get(key)) for key in texts}
     plain |= {key: _address(data.get(key)) for key in ("address", "nccl_address", "over")}
     plain |= {key: _number(data.get(key)) for key in numbers}
