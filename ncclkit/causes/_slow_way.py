@@ -1,6 +1,6 @@
-"""A way between hosts on which nothing gets lost and everything is late, for the cause that explains it.
+"""A way between hosts that works and is late: held back, or losing packets that TCP sends again, for `network_loss`.
 
-A live test shows that there is one, a connection test which direction it is.
+The live test's numbers show that there is one, a connection test which direction it is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ WAIT, AGAIN = 2e5, 3.0
 LARGE = 1 << 20
 """Bytes from which on it is not the latency that takes the time."""
 
-
 Paths = tuple[str, tuple[str, ...], list[Link]]
 """A sentence, the hosts, and the paths that show it."""
 
@@ -34,8 +33,9 @@ def tested(case: Case) -> Paths | None:
 
 
 def _lossy(case: Case) -> Paths | None:
-    """Of what a stream sent too much had to be sent again."""
-    lossy = sorted(_tested.paths(case, lambda link: (link.resent or 0.0) >= LOST), key=lambda link: -(link.resent or 0))
+    """A direction in which more of the stream's packets had to be sent again than a busy network loses."""
+    lossy = _tested.paths(case, lambda link: link.bandwidth is not None and (link.resent or 0.0) >= LOST)
+    lossy.sort(key=lambda link: -(link.resent or 0.0))
     if not lossy:
         return None
     first = lossy[0]

@@ -59,6 +59,13 @@ def test_packets_that_are_sent_again_are_told_from_a_way_that_is_held_back() -> 
     assert first.say.startswith("Of what b sends to a 8% of the packets get lost and are sent again")
 
 
+def test_a_share_without_a_speed_is_a_torn_record() -> None:
+    made = Case()
+    told = {"src": "a", "dst": "b", "resent": 0.5}
+    made.events.append(Event("connect.pair", "", "w", 1, data=dict.fromkeys(KINDS["connect.pair"]) | told))
+    assert not any("sent again" in one.say for one in diagnose(made).findings)
+
+
 @pytest.mark.parametrize(
     "made",
     [case(0.9), case(0.5, hosts=64, latency=900.0), case(0.024, sizes=(8, 512)), case(0.024, hosts=1), case(0.2)],
