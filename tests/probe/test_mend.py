@@ -196,9 +196,22 @@ def test_gloo_cannot_be_told_of_several_hosts() -> None:
         asyncio.run(faults.break_it(Case(), "healthy", backend="gloo", split=2))
 
 
+def test_a_job_reads_its_data_in_order_and_goes_on_where_a_checkpoint_left_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = argparse.ArgumentParser()
+    breaks.add_options(parser)
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    job, again = (breaks.Job(torch, parser.parse_args(["--folder", "", "--backend", "gloo"]), 6) for _ in range(2))
+    batches = [job.next_batch() for _ in range(11)]
+    assert torch.equal(torch.cat(batches[:8]), job.data) and torch.equal(batches[8], job.data[:32])
+    again.position = 5 * 32
+    assert all(torch.equal(again.next_batch(), batch) for batch in batches[5:]) and again.position == job.position
+
+
 @pytest.mark.parametrize("fault", broken.FAULTS.values(), ids=lambda fault: fault.name)
 def test_a_fault_says_what_it_does_and_is_known_to_its_job(fault: broken.Fault) -> None:
-    plan = Plan(fault.name, (fault.job, "--backend", "gloo"), 2, "gloo", sys.executable, 60)
+    net = {"hosts": 2, "wrong": fault.net} if fault.net else {}
+    plan = Plan(fault.name, (fault.job, "--backend", "gloo"), 2, "gloo", sys.executable, 60, net=net)
     assert runs.changed(plan, {"mend": fault.cause}).argv[-2:] == ("--mend", fault.cause)
     assert fault.says and not fault.says.endswith(".") and len(fault.says) < 120
     assert not fault.cause or (ROOT / "ncclkit" / "causes" / f"{fault.cause}.py").exists()

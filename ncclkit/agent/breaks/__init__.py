@@ -42,6 +42,7 @@ class Job:
         self.data = torch.randn(256, 64, generator=torch.Generator().manual_seed(self.rank))
         self.position, self.positions = 0, []
         """The next sample, and where it was after each step; a checkpoint has to keep them."""
+        self.batches = None
 
     def begin(self, **group):
         """Make the process group (of all ranks, or by `group`); a fault that comes before it is done first."""
@@ -70,9 +71,17 @@ class Job:
 
     def next_batch(self):
         """32 samples from where the data stands."""
-        first = self.position % 224
-        self.position += 32
-        return self.data[first:][:32].to(self.device)
+        self.batches = self.batches or self._read()
+        batch = next(self.batches)
+        self.position += len(batch)
+        return batch.to(self.device)
+
+    def _read(self):
+        """Batches of a loader, epoch after epoch; the first begins where a checkpoint has left off."""
+        utils = self.torch.utils.data
+        while True:
+            rest = utils.Subset(self.data, range(self.position % len(self.data), len(self.data)))
+            yield from utils.DataLoader(rest, batch_size=32)
 
     def end(self):
         """Leave the group, after the caller has let go of its model.
