@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ncclkit import probe, recording, samples, subject
+from ncclkit.agent.ladder import places
 from ncclkit.broken import FAULTS
 from ncclkit.fault import Fault
 from ncclkit.case import Case
@@ -99,7 +100,7 @@ def culprits(chosen: Fault, guilty: int, count: int, split: int) -> list[int]:
     """Ranks that a diagnosis of this fault may name, where rank `guilty` of `count` has it; none: all have it."""
     if not chosen.one_rank:
         return []
-    first = -(-(guilty * split // count) * count // split)  # of its host, pretended or not
+    first = next(host[0] for host in places(count, count, split) if guilty in host)
     return sorted({guilty, first} if chosen.partner else {guilty})
 
 

@@ -12,7 +12,7 @@ from ncclkit.causes import _tested
 from ncclkit.evidence.jobs.links import Link
 from ncclkit.model import Advice, Measurement
 from ncclkit.normal import marginal, size
-from ncclkit.rungs import hosts_of
+from ncclkit.rungs import LARGE, hosts_of
 
 HELD = 0.1
 """Share of what the other direction, or the link by its own word, carries: below it a direction is held back."""
@@ -20,8 +20,6 @@ LOST = 0.02
 """Share of packets sent again from which on they get lost; a busy network drops one in a thousand."""
 WAIT, AGAIN = 2e5, 3.0
 """us that TCP waits for a lost packet at least; and so many times the median a call takes that waited so."""
-LARGE = 1 << 20
-"""Bytes from which on it is not the latency that takes the time."""
 
 Paths = tuple[str, tuple[str, ...], list[Link]]
 """A sentence, the hosts, and the paths that show it."""

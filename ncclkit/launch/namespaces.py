@@ -73,7 +73,9 @@ def possible(records: Sequence[Record], folder: Path) -> None:
         why = next(
             (line.partition(PREFIX)[2] for line in said.splitlines() if line.startswith(PREFIX)), "no reason given"
         )
-        raise Impossible(f"Hosts cannot be pretended on this machine ({why}); try as root, with iproute2 installed.")
+        raise Impossible(
+            f"Hosts cannot be pretended on this machine ({why}); try as root, with iproute2 and nftables installed."
+        )
 
 
 def within(python: str, folder: Path, made: networks.Hosts, wait: float = 0.0) -> list[str]:
