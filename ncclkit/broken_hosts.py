@@ -13,8 +13,8 @@ CRAWL = ("--sizes", f"{SMALL},1048576,4194304")
 
 
 def _on_hosts(name: str, says: str, cause: str, wrong: str, *hosts: str, **more: Any) -> Fault:
-    """A fault of two pretended hosts or of the way between them; gloo, as a GPU cannot be shared out to namespaces."""
-    return Fault(name, says, cause, one_rank=False, backends=("gloo",), net=wrong, hosts=hosts, **more)
+    """A fault of two pretended hosts, which share the GPUs of this machine, or of the way between them."""
+    return Fault(name, says, cause, one_rank=False, net=wrong, hosts=hosts, **more)
 
 
 HOSTS = (
@@ -99,5 +99,6 @@ HOSTS = (
         "hostname_resolution",
         "own_name",
         "node-2",
+        backends=("gloo",),  # which asks for the host's own name; NCCL looks at its interfaces
     ),
 )

@@ -73,8 +73,9 @@ async def break_it(
     """
     chosen = _possible(fault(name))
     if backend == "auto" and "gloo" in chosen.backends:
-        backend = "gloo" if chosen.net else "any"
-    base = await probe.plan(case, python=python, ranks=ranks, backend=backend, deadline=deadline, split=split)
+        backend = "any" if "nccl" in chosen.backends else "gloo"
+    net = {"hosts": 2, "wrong": chosen.net} if chosen.net else None
+    base = await probe.plan(case, python=python, ranks=ranks, backend=backend, deadline=deadline, split=split, net=net)
     if base.backend not in chosen.backends:
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
@@ -83,9 +84,7 @@ async def break_it(
     job = ("collective", "--sizes", SMALL) if live else (chosen.job,)
     argv = (*job, "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
     argv += (*(("--rank", str(guilty)) if chosen.one_rank else ()), *(("--split", str(split)) if split > 1 else ()))
-    net: dict[str, Any] = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
-    count += count % 2 if net else 0
-    plan = replace(base, name=name, argv=argv, ranks=count, env=dict(chosen.env), sizes=(), ops=(), net=net)
+    plan = replace(base, name=name, argv=argv, ranks=count, env=dict(chosen.env), sizes=(), ops=())
     try:
         run = await probe.execute(case, plan, on_record)
     except Impossible as error:

@@ -6,7 +6,6 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,8 @@ async def minimal(case: Case, wrong: str = "") -> Run:
 
     wrong: a name of `networks.WRONG`.  Where no hosts can be pretended, the run says so and has measured nothing.
     """
-    plan = await probe.plan(case, ranks=2, backend="gloo", largest=probe.MIB, repeats=3, deadline=60)
-    plan = replace(plan, net={"hosts": 2, "wrong": wrong})
+    net = {"hosts": 2, "wrong": wrong}
+    plan = await probe.plan(case, ranks=2, backend="gloo", largest=probe.MIB, repeats=3, deadline=60, net=net)
     try:
         return await probe.execute(case, plan)
     except namespaces.Impossible as error:

@@ -98,14 +98,16 @@ async def plan(
     dtype: str = "float32",
     ladder: bool = False,
     split: int = 1,
+    net: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Decide what to run from what the hosts have: NCCL on all GPUs, gloo with two ranks (or one a node) without any.
 
     backend: ``any`` takes gloo where there are too few GPUs, too; op: a collective, several joined by commas, or
     ``all``; dtype: of its elements; ladder: first look at each rank alone, at pairs, at nodes; split: the ranks of a
     host pretend to be on so many (NCCL_HOSTID), so that NCCL uses the network between them, and lets each of these
-    hosts use every GPU: one GPU then carries as many ranks as there are hosts; largest: message size in bytes (default
-    256 MiB on GPUs, 16 MiB on CPU); deadline: seconds.
+    hosts use every GPU: one GPU then carries as many ranks as there are hosts; net: the network of pretended hosts on
+    which the ranks run instead (`networks`), which share the GPUs, too; largest: message size in bytes (default 256 MiB
+    on GPUs, 16 MiB on CPU); deadline: seconds.
     Raises NcclkitError, in one sentence, for values that cannot work.
     """
     python = _interpreter(python)
@@ -113,32 +115,36 @@ async def plan(
     ops = _operations(op, dtype)
     gpus = await _gpus(case, python)
     chosen = ("nccl" if gpus else "gloo") if backend in ("auto", "any") else backend
-    hosts = max(1, slurm.nodes())
-    chosen = "gloo" if backend == "any" and split == 1 and (ranks or 0) > gpus * hosts else chosen
+    hosts, sharing = (1, int(net["hosts"])) if net else (max(1, slurm.nodes()), split)
+    chosen = "gloo" if backend == "any" and split == 1 and (ranks or 0) > gpus * hosts * sharing else chosen
+    if split > 1 and net:
+        raise NcclkitError("Ranks that have pretended hosts of their own cannot be split once more; leave --split out.")
     if split > 1 and chosen != "nccl":
         raise NcclkitError(f"Ranks can be split into hosts for NCCL only; this run would use {chosen}.")
-    count = ranks or (max(gpus, split) * hosts if chosen == "nccl" else max(2, hosts))
-    if chosen == "nccl" and count > gpus * hosts * split:
-        raise _too_few(gpus, hosts, split, count)
+    count = ranks or (max(gpus, sharing) * hosts if chosen == "nccl" else max(2, hosts))
+    count += -count % sharing if net else 0  # as many on each
+    if chosen == "nccl" and count > gpus * hosts * sharing:
+        raise _too_few(gpus, hosts, sharing, count, more=not net)
     steps = sizes(largest or (256 * MIB if chosen == "nccl" else 16 * MIB))
     asked = {"backend": chosen, "ops": ",".join(ops), "dtype": dtype, "sizes": ",".join(map(str, steps))}
     asked |= {"repeats": str(repeats), "timeout": f"{max(5.0, deadline / (5 if ladder else 2)):.0f}"}
     argv = ("collective", *(word for name, value in asked.items() for word in (f"--{name}", value)))
     argv += (*(("--ladder",) if ladder else ()), *(("--split", str(split)) if split > 1 else ()))
     name = ops[0] if len(ops) == 1 else "collectives"
-    return Plan(name, argv, count, chosen, python, deadline, dict(env or {}), steps, ops, split)
+    given = dict(env or {})
+    return Plan(name, argv, count, chosen, python, deadline, given, steps, ops, split, net=dict(net or {}))
 
 
-def _too_few(gpus: int, hosts: int, split: int, count: int) -> NcclkitError:
-    """More ranks than GPUs, and the ways out of that."""
+def _too_few(gpus: int, hosts: int, split: int, count: int, more: bool) -> NcclkitError:
+    """More ranks than GPUs, and the ways out of that; more: the GPUs may be split among more hosts."""
     if not gpus:
         return NcclkitError(f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees none; use gloo.")
     where, places = f" on each of {hosts} nodes" if hosts > 1 else "", gpus * hosts
     shared = f", which {split} pretended hosts share" if split > 1 else ""
+    wider = f"let more pretended hosts share them (--split {-(-count // places)}), " if more else ""
     return NcclkitError(
         f"{count} NCCL ranks need {-(-count // split)} GPUs, but the training interpreter sees {gpus}{where}{shared}; "
-        f"ask for at most {places * split} ranks, let more pretended hosts share them (--split {-(-count // places)}), "
-        "or use gloo."
+        f"ask for at most {places * split} ranks, {wider}or use gloo."
     )
 
 
@@ -244,11 +250,12 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
-    hosts = int(plan.net.get("hosts", max(1, slurm.nodes()) * plan.split))
+    sharing = int(plan.net.get("hosts", plan.split))
+    hosts = sharing if plan.net else max(1, slurm.nodes()) * sharing
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     made = [_finish(record, plan) for record in records if record["kind"] == "measure"]
     ops = dict.fromkeys(row["op"] for row in made)
-    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts, plan.split) for op in ops}
+    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts, sharing) for op in ops}
     every = {"hosts": hosts, "run": folder.name, "env": redact.clean(dict(plan.env))}
     measured = tuple(from_dict(Measurement, row | every | {"expected": limits[row["op"]].value}) for row in made)
     reading = evidence.read([folder])

@@ -87,8 +87,10 @@ def hosts_of(phases: Sequence[Event]) -> dict[int, str]:
 def sharing(phases: Iterable[Event], hosts: Mapping[Any, str]) -> bool:
     """Whether ranks share GPUs, as they can on pretended hosts: they take turns there, and no two runs are alike."""
     most = max(Counter(hosts.values()).values(), default=0)
-    gpus = (e.data.get("gpus") for e in phases if e.data.get("phase") == "pretend")
-    return any(0 < count < most for count in gpus if isinstance(count, int))
+    said = (e.data for e in phases if e.data.get("phase") == "pretend")
+    # hosts of namespaces have names of their own, so that their ranks say how many use the GPUs
+    counts = ((row.get("gpus"), row.get("on_them", most)) for row in said)
+    return any(isinstance(gpus, int) and isinstance(ranks, int) and 0 < gpus < ranks for gpus, ranks in counts)
 
 
 def nodes_of(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]:

@@ -5,7 +5,6 @@ takes them away with their last process, whatever ended it.  Root is not needed 
 namespaces of his own.
 """
 
-import ctypes
 import json
 import os
 import signal
@@ -16,11 +15,13 @@ import time
 
 from . import peer, processes, wire
 
-NEWNS, NEWUTS, NEWUSER, NEWNET = 0x20000, 0x4000000, 0x10000000, 0x40000000
+NEWNS, NEWUTS, NEWUSER, NEWNET = 0x20000, 0x4000000, 0x10000000, processes.CLONE_NEWNET
 PRIVATE, BIND = 0x44000, 0x1000
 """Of mount(2): MS_REC | MS_PRIVATE, and MS_BIND."""
 PIDS = "NCCLKIT_HOSTS"
 """Variable of the command beside the hosts: JSON, host → pid of a process there."""
+NAME = "NCCLKIT_HOST"
+"""Variable of what runs on a host: its name.  All hosts have the machine's GPUs, as no namespace parts those."""
 KINDS = ("mnt", "net", "uts")
 LOG = "launcher-%s.log"
 
@@ -70,12 +71,12 @@ def _own_namespaces():
     """Network and mounts of our own; where we are not root, as a user's own root."""
     user, group = os.geteuid(), os.getegid()
     if user:
-        _call("unshare", NEWUSER)
+        processes.call("unshare", NEWUSER)
         for name, text in (("setgroups", "deny"), ("uid_map", "0 %d 1" % user), ("gid_map", "0 %d 1" % group)):
             with open("/proc/self/" + name, "w") as out:
                 out.write(text)
-    _call("unshare", NEWNET | NEWNS)
-    _call("mount", b"none", b"/", None, PRIVATE, None)
+    processes.call("unshare", NEWNET | NEWNS)
+    processes.call("mount", b"none", b"/", None, PRIVATE, None)
     processes.die_with_parent()  # the kernel forgets it with the change of rights
 
 
@@ -104,20 +105,20 @@ def _become(plan, name, line):
     """Everything that makes this process a host, in step with the one that holds the switch."""
     host = plan["hosts"][name]
     processes.die_with_parent()
-    _call("unshare", NEWNET | NEWUTS | NEWNS)
+    processes.call("unshare", NEWNET | NEWUTS | NEWNS)
     socket.sethostname(name)
     line.send(b"!")
     _hear(line, "the switch")
     _ip("link", "set", "lo", "up")
     _ip("addr", "add", host["address"], "dev", host["interface"])
     _ip("link", "set", host["interface"], "mtu", "1500", "addrgenmode", "none", "up")
-    _call("mount", b"none", b"/sys", b"sysfs", 0, None)  # that of the new network
+    processes.call("mount", b"none", b"/sys", b"sysfs", 0, None)  # that of the new network
     names = "".join("%s %s\n" % (address, other) for other, address in host["names"].items())
     for place, text in (("hosts", "127.0.0.1 localhost\n" + names), ("nsswitch.conf", "hosts: files\n")):
         _lay(os.path.join(plan["folder"], "%s.%s" % (name, place)), "/etc/" + place, text)
     for command in host.get("setup", ()):
         _run(command)
-    os.environ.update(host.get("env", {}))
+    os.environ.update({NAME: name, **host.get("env", {})})
     _install(os.path.join(plan["folder"], ".%s" % name), host.get("packages", {}))
     wire.send("launch", host=name, log=LOG % name)
     for fact in peer.facts():
@@ -131,7 +132,7 @@ def _lay(file, over, text):
     with open(file, "w", encoding="utf-8") as out:
         out.write(text)
     if os.path.exists(over):
-        _call("mount", os.fsencode(file), over.encode(), None, BIND, None)
+        processes.call("mount", os.fsencode(file), over.encode(), None, BIND, None)
 
 
 def _install(folder, packages):
@@ -182,16 +183,8 @@ def _enter(name, command):
     """Become a command on a host."""
     pid = json.loads(os.environ[PIDS])[name]
     for file in [os.open("/proc/%d/ns/%s" % (pid, kind), os.O_RDONLY) for kind in KINDS]:
-        _call("setns", file, 0)
+        processes.call("setns", file, 0)
     os.execvp(command[0], command)
-
-
-def _call(name, *words):
-    """A call of the C library; OSError with its name where it fails."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if getattr(libc, name)(*words) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, "%s: %s" % (name, os.strerror(number)))
 
 
 def _ip(*words):

@@ -11,6 +11,8 @@ import socket
 import threading
 import time
 
+from . import processes
+
 PORT = 28028
 LARGEST = 64 << 20
 """Bytes kept of one report."""
@@ -23,13 +25,16 @@ class Unanswered(Exception):
 
 
 class Polls:
-    """Two reports, fetched beside other work: ``ras.json`` or ``ras.txt``, then ``ras_2.json`` or ``ras_2.txt``."""
+    """Two reports, fetched beside other work: ``ras.json`` or ``ras.txt``, then ``ras_2.json`` or ``ras_2.txt``.
 
-    def __init__(self, folder, address, deadline):
+    Asked from the network of process `pid`, since the loopback of a container, or of a pretended host, is not ours.
+    """
+
+    def __init__(self, folder, address, deadline, pid):
         self.where, self.until, self.pause = "%s:%d" % address, time.monotonic() + deadline, deadline / 4
         self.problem = "NCCL's RAS on %s did not answer within %g s" % (self.where, deadline)
         # a daemon: a name service that does not answer must not keep the guard alive
-        self.thread = threading.Thread(target=self._run, args=(folder, address), daemon=True, name="ncclkit-ras")
+        self.thread = threading.Thread(target=self._run, args=(folder, address, pid), daemon=True, name="ncclkit-ras")
         self.thread.start()
 
     def wait(self):
@@ -37,12 +42,13 @@ class Polls:
         self.thread.join(max(0.0, self.until - time.monotonic()) + GRACE)
         return self.problem
 
-    def _run(self, folder, address):
-        why = ""
+    def _run(self, folder, address, pid):
+        why = stayed = ""
         try:
             if any(name.startswith("ras.") for name in os.listdir(folder)):
                 self.problem = ""  # the guard of another node asks already, and every process answers for the whole job
                 return
+            stayed = processes.enter_network(pid)
             for name in ("ras", "ras_2"):
                 if name == "ras_2":
                     time.sleep(min(self.pause, max(0.0, self.until - time.monotonic())))
@@ -52,6 +58,7 @@ class Polls:
                     break
         except ConnectionRefusedError:
             why = "nobody listens; no communicator is up, RAS is off (NCCL_RAS_ENABLE=0) or NCCL is older than 2.24"
+            why = "%s, or %s" % (why, stayed) if stayed else why
         except (OSError, Unanswered) as error:
             why = str(error)
         self.problem = "NCCL's RAS on %s: %s" % (self.where, why) if why else ""

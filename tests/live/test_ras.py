@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from ncclkit import evidence
 from ncclkit.agent import attach, ras
 from tests.live.ras_server import END, Reply, serve, speak
+from tests.namespaces import needs_namespaces
 
+ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parents[1] / "evidence" / "ras"
+SERVER = """
+import pathlib, subprocess, sys
+from tests.live.ras_server import serve, speak
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=30)
+with serve(speak([pathlib.Path(sys.argv[1]).read_bytes()] * 2)) as server:
+    print(server.address[1], flush=True)
+    sys.stdin.readline()
+"""
+"""RAS in the network of its process, until it is told that all is over."""
 JSON = [(DATA / name).read_bytes() for name in ("mismatch.json", "mismatch_2.json")]
 TEXT = [(DATA / "mismatch.txt").read_bytes()] * 2
 VALID = {"CLIENT PROTOCOL 2\n", "TIMEOUT 1\n", "SET FORMAT json\n", "STATUS\n"}
@@ -22,7 +36,7 @@ VALID = {"CLIENT PROTOCOL 2\n", "TIMEOUT 1\n", "SET FORMAT json\n", "STATUS\n"}
 def poll(folder: Path, reply: Reply, deadline: float = 3.0) -> tuple[str, list[str]]:
     """(why not, names of the files written), and only valid lines were sent."""
     with serve(reply) as server:
-        why = ras.Polls(str(folder), server.address, deadline).wait()
+        why = ras.Polls(str(folder), server.address, deadline, os.getpid()).wait()
     assert set(server.asked) <= VALID
     return why, sorted(os.listdir(folder))
 
@@ -79,8 +93,24 @@ def test_a_report_that_stops_in_the_middle_is_kept(tmp_path: Path) -> None:
 def test_nobody_listens(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = free.getsockname()
-    why = ras.Polls(str(tmp_path), address, 5.0).wait()
-    assert "nobody listens" in why and "2.24" in why
+    why = ras.Polls(str(tmp_path), address, 5.0, os.getpid()).wait()
+    assert "nobody listens" in why and why.endswith("2.24")
+    why = ras.Polls(str(tmp_path), address, 5.0, 1 << 30).wait()
+    assert "nobody listens" in why and why.endswith("cannot be entered (No such file or directory)")
+
+
+@needs_namespaces
+def test_the_loopback_of_a_container_is_asked_there(tmp_path: Path) -> None:
+    """A job in a network of its own; this process, and all its other threads, stay where they are."""
+    program = [sys.executable, "-c", SERVER, str(DATA / "mismatch.json")]
+    before = os.stat("/proc/self/ns/net").st_ino
+    with subprocess.Popen(["unshare", "--net", *program], cwd=ROOT, stdin=PIPE, stdout=PIPE, text=True) as inside:
+        assert inside.stdout is not None
+        address = ("127.0.0.1", int(inside.stdout.readline()))
+        assert ras.Polls(str(tmp_path), address, 5.0, inside.pid).wait() == ""
+        inside.communicate("over\n", timeout=30)
+    assert sorted(os.listdir(tmp_path)) == ["ras.json", "ras_2.json"]
+    assert {os.stat(f"/proc/self/task/{task}/ns/net").st_ino for task in os.listdir("/proc/self/task")} == {before}
 
 
 def test_an_endless_report_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +121,7 @@ def test_an_endless_report_is_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     with serve(speak(JSON)) as server:
-        assert "No such file" in ras.Polls(str(tmp_path / "gone"), server.address, 3.0).wait()
+        assert "No such file" in ras.Polls(str(tmp_path / "gone"), server.address, 3.0, os.getpid()).wait()
 
 
 def test_one_guard_asks_for_all_nodes(tmp_path: Path) -> None:

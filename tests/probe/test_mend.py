@@ -8,17 +8,19 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from ncclkit import broken, faults, probe, runs
-from ncclkit.agent import breaks
+from ncclkit.agent import breaks, wire
 from ncclkit.case import Case
 from ncclkit.causes import rank_killed
 from ncclkit.diagnose import diagnose
 from ncclkit.launch import local
-from ncclkit.model import NcclkitError
+from ncclkit.model import Event, NcclkitError
+from ncclkit.rungs import sharing
 from ncclkit.runs import Plan
 
 ROOT = Path(__file__).parents[2]
@@ -161,7 +163,10 @@ def test_every_pretended_host_has_a_rank(monkeypatch: pytest.MonkeyPatch, asked:
         ("rank_late", {"ranks": 4, "split": 2}, "nccl"),
         ("rank_late", {"ranks": 2}, "nccl"),
         ("rank_late", {}, "nccl"),
-        ("lossy_link", {}, "gloo"),
+        ("lossy_link", {}, "nccl"),
+        ("lossy_link", {"ranks": 4}, "nccl"),  # two hosts share the two GPUs
+        ("lossy_link", {"ranks": 6}, "gloo"),
+        ("own_name_loopback", {}, "gloo"),
     ],
 )
 def test_with_too_few_gpus_the_lab_breaks_the_job_over_gloo(
@@ -177,6 +182,44 @@ def test_with_too_few_gpus_the_lab_breaks_the_job_over_gloo(
     monkeypatch.setattr(probe, "execute", started)
     with pytest.raises(Stop, match=backend):
         asyncio.run(faults.break_it(Case(), fault, **asked))
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [(2, 2), (2, 4), (1, 2), (3, 2), (4, 4), (4, 8)])
+def test_hosts_with_networks_of_their_own_share_the_gpus(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, ranks: int
+) -> None:
+    """Each begins behind those of the host before it, so that nobody shares one where there are enough."""
+    parser, here, said = argparse.ArgumentParser(), ranks // 2, list[dict[str, Any]]()
+    breaks.add_options(parser)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(wire, "send", lambda kind, **record: said.append({"kind": kind, **record}))
+    monkeypatch.delenv("NCCL_HOSTID", raising=False)
+    places = set()
+    for rank in range(ranks):
+        told = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank % here, "LOCAL_WORLD_SIZE": here}
+        for name, value in {**told, "NCCLKIT_HOST": f"node-{rank // here + 1}"}.items():
+            monkeypatch.setenv(name, str(value))
+        options = parser.parse_args(["--folder", "", "--backend", "nccl"])
+        places.add((rank // here, breaks.Job(torch, options, 1).device.index))
+    assert len(places) == ranks and len({index for _, index in places}) == min(gpus, ranks)
+    assert "NCCL_HOSTID" not in os.environ  # they have host names of their own
+    phases = [Event("worker.phase", host=row["hostid"], rank=row["rank"], data=row) for row in said]
+    assert sharing(phases, {event.rank: event.host for event in phases}) == (gpus < ranks)
+
+
+@pytest.mark.parametrize(("asked", "ranks"), [({}, 2), ({"ranks": 3}, 4), ({"ranks": 4}, 4)])
+def test_as_many_ranks_on_each_host(monkeypatch: pytest.MonkeyPatch, asked: dict[str, int], ranks: int) -> None:
+    monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
+    plan = asyncio.run(probe.plan(Case(), backend="nccl", net={"hosts": 2}, **asked))
+    assert plan.ranks == ranks and plan.net == {"hosts": 2} and "--split" not in plan.argv
+    with pytest.raises(NcclkitError, match=r"6 NCCL ranks need 3 GPUs.*at most 4 ranks, or use gloo"):
+        asyncio.run(probe.plan(Case(), backend="nccl", net={"hosts": 2}, ranks=5))
+
+
+def test_hosts_of_their_own_are_not_split_once_more() -> None:
+    with pytest.raises(NcclkitError, match="leave --split out"):
+        asyncio.run(faults.break_it(Case(), "lossy_link", split=2))
 
 
 def test_a_fault_of_gpus_says_how_few_can_carry_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

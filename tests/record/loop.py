@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from ncclkit import broken, experiment, faults, recording  # noqa: E402
 from ncclkit.case import Case  # noqa: E402
 from ncclkit.diagnose import Diagnosis, diagnose  # noqa: E402
+from ncclkit.fault import Fault  # noqa: E402
 from ncclkit.launch import local  # noqa: E402
 from ncclkit.model import NcclkitError  # noqa: E402
 from ncclkit.trials import Trial  # noqa: E402
@@ -42,7 +43,7 @@ class Row:
     """What became of one fault from symptom to proof; None: the question does not arise."""
 
     backend: str
-    """With the number of pretended hosts, where there are several."""
+    """With the number of pretended hosts, where there are several, and what makes NCCL take them for hosts."""
     fault: str
     cause: str
     """The truth."""
@@ -92,7 +93,7 @@ async def row(name: str, where: dict[str, Any], keep: Path | None, about: dict[s
     well = chosen.cause == ""
     found = next(iter(last.findings), None)
     return Row(
-        _label(where),
+        _label(where, chosen),
         name,
         chosen.cause,
         named=found is None if well else found is not None and found.cause == chosen.cause,
@@ -109,7 +110,9 @@ async def row(name: str, where: dict[str, Any], keep: Path | None, about: dict[s
     )
 
 
-def _label(where: dict[str, Any]) -> str:
+def _label(where: dict[str, Any], chosen: Fault) -> str:
+    if chosen.net and where["backend"] == "nccl":
+        return "nccl, 2 hosts in network namespaces"
     return str(where["backend"]) + (f", {where['split']} pretended hosts" if where["split"] > 1 else "")
 
 
@@ -178,10 +181,10 @@ async def main() -> int:
     ranks = options.ranks or (answer["gpus"] if backend == "nccl" else 3)
     where: dict[str, Any] = {"backend": backend, "ranks": ranks, "split": options.split}
     kept, about = _kept(options.out.with_suffix(".json"))
-    about[_label(where)] = {"date": time.strftime("%Y-%m-%d"), "ranks": ranks, **about_machine(answer)}
     failed = 0
     for name in options.only or [name for name, fault in broken.FAULTS.items() if backend in fault.backends]:
         made = await row(name, where, options.keep, about_machine(answer))
+        about[made.backend] = {"date": time.strftime("%Y-%m-%d"), "ranks": ranks, **about_machine(answer)}
         failed += not made.passed
         kept = [one for one in kept if (one.backend, one.fault) != (made.backend, name)] + [made]
         value = {"about": about, "rows": [asdict(one) for one in kept]}

@@ -8,7 +8,7 @@ import gc
 import os
 from datetime import timedelta
 
-from .. import wire
+from .. import hosts, wire
 from . import calls, limits, program
 
 
@@ -25,16 +25,19 @@ class Job:
         self.guilty_here = self.rank == (1 if options.rank is None else options.rank)
         local, here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         mates = [mate for mate in range(here) if mate * options.split // here == local * options.split // here]
+        host = os.environ.get(hosts.NAME, "")
         if options.split > 1:
             host = os.environ["NCCL_HOSTID"] = "pretended-%d" % (self.rank * options.split // here)
-            # NCCL itself says so late, and not always
-            wire.send("phase", phase="pretend", rank=self.rank, hostid=host, gpus=torch.cuda.device_count())
         shared = options.one_gpu and options.rank in (None, self.rank) and not self.mended("duplicate_gpu")
         self.place, self.gpus = mates.index(local), mates
         """Of this rank among those of its host, pretended or not; the GPUs of those, in order."""
         if options.backend == "nccl":
-            if options.split > 1:  # pretended hosts share them
-                self.gpus = [mate % torch.cuda.device_count() for mate in mates]
+            if host:  # pretended, so it shares them with the others
+                count, first = torch.cuda.device_count(), self.rank - local
+                self.gpus = [(first + mate) % count for mate in mates]
+                on = here if options.split > 1 else self.ranks
+                # NCCL itself says so late, and not always
+                wire.send("phase", phase="pretend", rank=self.rank, hostid=host, gpus=count, on_them=on)
             self.device = torch.device("cuda", self.gpus[0 if shared else self.place])
             torch.cuda.set_device(self.device)  # before anything else touches CUDA
         else:
