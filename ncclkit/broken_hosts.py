@@ -36,6 +36,14 @@ HOSTS = (
         env={"NCCL_SOCKET_IFNAME": "br-lab", "GLOO_SOCKET_IFNAME": "br-lab"},
     ),
     _on_hosts(
+        "management_nic",
+        "two hosts: the first has a management network that the second is not part of, and NCCL uses that, too",
+        "wrong_interface",
+        "astray",
+        "node-1",
+        backends=("nccl",),  # which sends over all that it finds; gloo takes what the host's name leads to
+    ),
+    _on_hosts(
         "master_unreachable",
         "two hosts: MASTER_ADDR is an address of the first that the second has no way to",
         "store_unreachable",

@@ -107,8 +107,7 @@ async def plan(
     host pretend to be on so many (NCCL_HOSTID), so that NCCL uses the network between them, and lets each of these
     hosts use every GPU: one GPU then carries as many ranks as there are hosts; net: the network of pretended hosts on
     which the ranks run instead (`networks`), which share the GPUs, too; largest: message size in bytes (default 256 MiB
-    on GPUs, 16 MiB on CPU); deadline: seconds.
-    Raises NcclkitError, in one sentence, for values that cannot work.
+    on GPUs, 16 MiB on CPU); deadline: seconds.  Raises NcclkitError for values that cannot work.
     """
     python = _interpreter(python)
     _validate(ranks, backend, largest, repeats, split, deadline)
@@ -117,10 +116,9 @@ async def plan(
     chosen = ("nccl" if gpus else "gloo") if backend in ("auto", "any") else backend
     hosts, sharing = (1, int(net["hosts"])) if net else (max(1, slurm.nodes()), split)
     chosen = "gloo" if backend == "any" and split == 1 and (ranks or 0) > gpus * hosts * sharing else chosen
-    if split > 1 and net:
-        raise NcclkitError("Ranks that have pretended hosts of their own cannot be split once more; leave --split out.")
-    if split > 1 and chosen != "nccl":
-        raise NcclkitError(f"Ranks can be split into hosts for NCCL only; this run would use {chosen}.")
+    if split > 1 and (net or chosen != "nccl"):
+        why = "these have pretended hosts of their own; leave --split out" if net else f"this run would use {chosen}"
+        raise NcclkitError(f"Ranks can be split into hosts for NCCL only, and once; {why}.")
     count = ranks or (max(gpus, sharing) * hosts if chosen == "nccl" else max(2, hosts))
     count += -count % sharing if net else 0  # as many on each
     if chosen == "nccl" and count > gpus * hosts * sharing:
@@ -139,13 +137,12 @@ def _too_few(gpus: int, hosts: int, split: int, count: int, more: bool) -> Ncclk
     """More ranks than GPUs, and the ways out of that; more: the GPUs may be split among more hosts."""
     if not gpus:
         return NcclkitError(f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees none; use gloo.")
-    where, places = f" on each of {hosts} nodes" if hosts > 1 else "", gpus * hosts
-    shared = f", which {split} pretended hosts share" if split > 1 else ""
+    places, needed = gpus * hosts, -(-count // split)
+    where = f" on each of {hosts} nodes" if hosts > 1 else ""
+    where += f", which {split} pretended hosts share" if split > 1 else ""
     wider = f"let more pretended hosts share them (--split {-(-count // places)}), " if more else ""
-    return NcclkitError(
-        f"{count} NCCL ranks need {-(-count // split)} GPUs, but the training interpreter sees {gpus}{where}{shared}; "
-        f"ask for at most {places * split} ranks, {wider}or use gloo."
-    )
+    told = f"{count} NCCL ranks need {needed} GPUs, but the training interpreter sees {gpus}{where}"
+    return NcclkitError(f"{told}; ask for at most {places * split} ranks, {wider}or use gloo.")
 
 
 async def _gpus(case: Case, python: str) -> int:
@@ -250,13 +247,12 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
-    sharing = int(plan.net.get("hosts", plan.split))
-    hosts = sharing if plan.net else max(1, slurm.nodes()) * sharing
+    sharing, machines = int(plan.net.get("hosts", plan.split)), 1 if plan.net else max(1, slurm.nodes())
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     made = [_finish(record, plan) for record in records if record["kind"] == "measure"]
     ops = dict.fromkeys(row["op"] for row in made)
-    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts, sharing) for op in ops}
-    every = {"hosts": hosts, "run": folder.name, "env": redact.clean(dict(plan.env))}
+    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, machines * sharing, sharing) for op in ops}
+    every = {"hosts": machines * sharing, "run": folder.name, "env": redact.clean(dict(plan.env))}
     measured = tuple(from_dict(Measurement, row | every | {"expected": limits[row["op"]].value}) for row in made)
     reading = evidence.read([folder])
     case.add([*measured, *reading.events])

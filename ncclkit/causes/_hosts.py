@@ -75,6 +75,14 @@ def joining(case: Case) -> dict[str, tuple[str, str]]:
     return best if len(best) > 1 and len(best) == len(known) else {}
 
 
+def alone(case: Case, host: str, interface: str) -> bool:
+    """True where a network joins the job's hosts, and no other host has a part in those of this interface."""
+    known = networks(case)
+    own = {one.network for one in known.get(host, {}).get(interface, ())}
+    others = {one.network for name, rows in known.items() if name != host for held in rows.values() for one in held}
+    return bool(own and joining(case)) and not own & others
+
+
 def common(case: Case) -> str:
     """The name that the joining interface has on every host of the job; empty where it has several, or none joins."""
     names = {name for name, _ in joining(case).values()}

@@ -91,6 +91,7 @@ def look(case: Case) -> Scene:
     """Read the scene of one case."""
     world = _world(case)
     waiting = _together(_first_by_rank([*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_unanswered(case)]))
+    waiting = waiting or {rank: gap for gap in case.of("flight.missing") for rank in gap.data.get("waiting", ())}
     stopped = _stopped(case)
     raised = _first_by_rank([e for e in case.of("python.exception") if is_own(e) and not _after(e, stopped)])
     seen = {e.rank for e in case.events if e.rank is not None} | {rank for rank in waiting if rank >= 0}

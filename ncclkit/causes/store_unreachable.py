@@ -31,7 +31,7 @@ import re
 from ncclkit.case import Case
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import meeting
-from ncclkit.causes._hosts import holders, joining, networks, plain
+from ncclkit.causes._hosts import common, holders, joining, networks, plain
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import (
     matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in, seconds,
@@ -125,8 +125,11 @@ def _elsewhere(case: Case, host: str, port: object, astray: bool) -> tuple[Advic
     if there not in joined or not str(port).isdigit():
         return ()
     interface, address = joined[there]
-    env = {"MASTER_ADDR": address}
+    env, name = {"MASTER_ADDR": address}, common(case)
     do = f"Give all nodes the address of {there} that joins them, {interface}: {address}."
+    if astray and name:  # what joins nobody tempts NCCL next
+        env |= {"NCCL_SOCKET_IFNAME": name}
+        do = f"{do.rstrip('.')}; and keep NCCL to {name}, as the other leads nowhere for it, too."
     if not astray:
         env |= {"MASTER_PORT": str(int(str(port)) + 1)}
         do = f"Open port {port} on {there} ({address}), or use one that is open."

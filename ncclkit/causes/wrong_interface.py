@@ -28,7 +28,7 @@ import re
 
 from ncclkit.case import Case
 from ncclkit.causes import _tested
-from ncclkit.causes._hosts import VIRTUAL, common, holders, plain
+from ncclkit.causes._hosts import VIRTUAL, alone, common, holders, plain
 from ncclkit.causes._scene import look, spans_hosts, start_hangs
 from ncclkit.causes._words import (
     ask, env_of, failed, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
@@ -57,7 +57,8 @@ def diagnose(case: Case) -> Finding:
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     went_well = done or ([] if any(map(_virtual, used)) else used)
     went_well = went_well or _tested.sound(case, lambda link: link.nccl == "open")
-    return ask(case, _inside, _announced, _networks, _unreachable, _tested_paths, _facts, _symptom) or otherwise(
+    seen = ask(case, _taken, _inside, _announced, _networks, _unreachable, _tested_paths, _facts, _symptom)
+    return seen or otherwise(
         ID,
         went_well,
         "The interfaces in use connect the ranks.",
@@ -94,6 +95,37 @@ def _announced(case: Case) -> Finding | None:
     return None
 
 
+def _taken(case: Case) -> Finding | None:
+    """NCCL took an address that, by the facts of the hosts, several of them have, or whose network joins nobody."""
+    refused = _refused(case)
+    if look(case).ended or not (refused or failed(case)):
+        return None
+    for event in [*_used(case), *case.of("nccl.socket_devices")]:
+        for interface, address in _addresses(event):
+            held = holders(case, address)
+            if len(held) < 2 and not alone(case, event.host, interface):
+                continue
+            knocked = [e for e in refused if re.search(rf"(?<![\d.]){re.escape(address)}(?![\d.])", e.text)]
+            same = f"an address of {' and '.join(host for host, _ in held)} alike: each of them reaches only itself"
+            say = f"NCCL{on(event.host)} uses {interface} ({address}), "
+            say += f"{same}." if len(held) > 1 else "in a network that no other host of the job has a part in."
+            hosts, name = tuple(host for host, _ in held) or (event.host,), common(case)
+            advice = (_named(name, "It joins the hosts in one network.") if name else _advice(interface),)
+            why = pick(knocked or refused[:2], [event], case.facts_of("net.interfaces"), limit=5)
+            sure: Strength = "proven" if knocked and len(held) > 1 else "likely"
+            names = (interface,)
+            return found(ID, sure, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
+    return None
+
+
+def _addresses(event: Event) -> list[tuple[str, str]]:
+    """(interface, address) of what a line of NCCL says that it uses, but for loopback."""
+    rows = [(event.data.get("interface"), event.data.get("address"))]
+    rows += [str(device).partition(":")[::2] for device in event.data.get("devices") or ()]
+    plain_rows = [(str(name), re.sub(r"<.*|%.*", "", plain(address))) for name, address in rows if name and address]
+    return [(name, address) for name, address in plain_rows if not address.startswith(("127.", "::1"))]
+
+
 def _inside(case: Case) -> Finding | None:
     """An interface that exists only inside its machine, on a job of several."""
     bad, refused = [e for e in _used(case) if _virtual(e)], _refused(case)
@@ -116,7 +148,8 @@ def _networks(case: Case) -> Finding | None:
     if not apart or not (refused or waited):
         return None
     names = tuple(str(e.data.get("interface")) for e in apart[:2])
-    say = f"The nodes use interfaces of different networks: {_uses(apart)}."
+    told = ", ".join(f"{e.host} {e.data.get('interface')} ({e.data.get('address')})" for e in apart[:3])
+    say = f"The nodes use interfaces of different networks: {told}."
     return _tell(case, "likely" if refused else "possible", say, pick(apart, refused or waited[:2]), names)
 
 
@@ -218,13 +251,9 @@ def _network(address: str) -> str | None:
         return None
 
 
-def _uses(events: list[Event]) -> str:
-    return ", ".join(f"{e.host} {e.data.get('interface')} ({e.data.get('address')})" for e in events[:3])
-
-
 def _tell(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...], names: tuple[str, ...] = ()) -> Finding:
-    hosts = name_hosts(piece for piece in why if isinstance(piece, Event))
-    advice = (_advice(next(iter(names), "")),)
+    hosts, name = name_hosts(piece for piece in why if isinstance(piece, Event)), common(case)
+    advice = (_named(name, "It joins the hosts in one network.") if name else _advice(next(iter(names), "")),)
     return found(ID, strength, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
 
 

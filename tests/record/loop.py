@@ -74,6 +74,7 @@ class Row:
 async def row(name: str, where: dict[str, Any], keep: Path | None, about: dict[str, Any]) -> Row:
     """Break the job in this way, and close the loop; what the broken job left behind goes to `keep`."""
     chosen, begun = faults.fault(name), time.monotonic()
+    where = where | ({"split": 1} if chosen.net else {})  # it has hosts of its own
     with tempfile.TemporaryDirectory() as place:
         case = Case.open(Path(place) / "case")
         run = await faults.break_it(case, name, timeout=TIMEOUT, deadline=DEADLINE, live=name in LIVE, **where)

@@ -134,6 +134,7 @@ def settled(before: Traces) -> tuple[bool, bool, bool]:
 async def broken(name: str, folder: Path, where: dict[str, Any]) -> tuple[bool, bool | None, bool | None, str]:
     """(ended as it must, right cause first, right rank, sentence) of a fault inside a rank."""
     case, chosen, culprit = Case.open(folder), faults.fault(name), where["ranks"] // 2
+    where = where | ({"split": 1} if chosen.net else {})  # it has hosts of its own
     if name == "never_starts":
         folder.mkdir(exist_ok=True)
         (folder / "sitecustomize.py").write_text(NEVER.format(culprit=culprit))
