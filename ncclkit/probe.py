@@ -110,15 +110,14 @@ async def plan(
     on GPUs, 16 MiB on CPU); deadline: seconds.  Raises NcclkitError for values that cannot work.
     """
     python = _interpreter(python)
-    _validate(ranks, backend, largest, repeats, split, deadline)
+    _validate(ranks, backend, largest, repeats, split, deadline, net)
     ops = _operations(op, dtype)
     gpus = await _gpus(case, python)
     chosen = ("nccl" if gpus else "gloo") if backend in ("auto", "any") else backend
     hosts, sharing = (1, int(net["hosts"])) if net else (max(1, slurm.nodes()), split)
     chosen = "gloo" if backend == "any" and split == 1 and (ranks or 0) > gpus * hosts * sharing else chosen
-    if split > 1 and (net or chosen != "nccl"):
-        why = "these have pretended hosts of their own; leave --split out" if net else f"this run would use {chosen}"
-        raise NcclkitError(f"Ranks can be split into hosts for NCCL only, and once; {why}.")
+    if split > 1 and chosen != "nccl":
+        raise NcclkitError(f"Ranks can be split into hosts for NCCL only; this run would use {chosen}.")
     count = ranks or (max(gpus, sharing) * hosts if chosen == "nccl" else max(2, hosts))
     count += -count % sharing if net else 0  # as many on each
     if chosen == "nccl" and count > gpus * hosts * sharing:
@@ -129,8 +128,7 @@ async def plan(
     argv = ("collective", *(word for name, value in asked.items() for word in (f"--{name}", value)))
     argv += (*(("--ladder",) if ladder else ()), *(("--split", str(split)) if split > 1 else ()))
     name = ops[0] if len(ops) == 1 else "collectives"
-    given = dict(env or {})
-    return Plan(name, argv, count, chosen, python, deadline, given, steps, ops, split, net=dict(net or {}))
+    return Plan(name, argv, count, chosen, python, deadline, dict(env or {}), steps, ops, split, net=dict(net or {}))
 
 
 def _too_few(gpus: int, hosts: int, split: int, count: int, more: bool) -> NcclkitError:
@@ -165,7 +163,7 @@ def _operations(op: Any, dtype: Any) -> tuple[str, ...]:
     return named
 
 
-def _validate(ranks: Any, backend: Any, largest: Any, repeats: Any, split: Any, deadline: Any) -> None:
+def _validate(ranks: Any, backend: Any, largest: Any, repeats: Any, split: Any, deadline: Any, net: object) -> None:
     """Refuse what cannot work, before anything is started (0 for ranks and largest lets the host decide)."""
     if backend not in ("auto", "any", "nccl", "gloo"):
         raise NcclkitError(f"The backend must be auto, nccl or gloo, but it is {backend!r}.")
@@ -179,6 +177,8 @@ def _validate(ranks: Any, backend: Any, largest: Any, repeats: Any, split: Any, 
             raise NcclkitError(
                 f"The number of {name} must be a whole number of at least {max(least, 1)}, but it is {value!r}."
             )
+    if split > 1 and net:
+        raise NcclkitError("Ranks that have pretended hosts of their own cannot be split once more; leave --split out.")
     if not isinstance(deadline, (int, float)) or deadline <= 0:
         raise NcclkitError(f"The deadline must be a number of seconds above 0, but it is {deadline!r}.")
 

@@ -180,44 +180,6 @@ def spans_hosts(case: Case) -> bool:
     return len(hosts) > 1 or (not disabled and any(e.data.get("via") == "NET" for e in case.of("nccl.channel")))
 
 
-def start_hangs(case: Case) -> list[Event]:
-    """The last lines of a log in which NCCL begins its start, never ends it, and nothing else is said.
-
-    A library that only names its NCCL has begun it too, where a person says that the job stands still.
-    """
-    begun = [*case.of("nccl.network"), *(e for e in case.of("nccl.init") if e.data.get("phase") == "start")]
-    named, hang = case.of("nccl.version"), case.of("told.hang")
-    begun = begun or ([*named, *hang] if named and hang else [])
-    quiet = {
-        "nccl.version",
-        "nccl.init",
-        "nccl.env",
-        "nccl.bootstrap",
-        "nccl.network",
-        "nccl.ib_devices",
-        "nccl.info",
-        "nccl.channel",
-        "nccl.ring",
-        "nccl.tree",
-        "nccl.graph",
-        "nccl.channels",
-        "nccl.layout",
-        "nccl.timing",
-        "nccl.connected",
-        "nccl.affinity",
-        "nccl.nic",
-        "nccl.socket_devices",
-        "nccl.gdr",
-        "nccl.fabric",
-        "nccl.driver",
-        "told.hang",
-        "told.trial",
-    }
-    done = any(e.data.get("phase") == "done" for e in case.of("nccl.init"))
-    other = any(e.kind not in quiet and e.data.get("family") != "no_ib_library" for e in case.events)
-    return [] if done or other else begun[-3:]
-
-
 def all_in(case: Case, scene: Scene) -> list[Event]:
     """The waits, where every rank of the job is known to wait in one and the same collective: nobody is missing."""
     waits = list(scene.waiting.values())

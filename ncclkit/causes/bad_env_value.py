@@ -27,8 +27,8 @@ from collections.abc import Iterator
 
 from ncclkit.agent.facts.checks import check
 from ncclkit.case import Case
+from ncclkit.causes import _starting
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._scene import start_hangs
 from ncclkit.causes._words import ask, env_of, failed, family, matching, messages, on, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 
@@ -79,7 +79,7 @@ def _not_allowed(case: Case) -> Finding | None:
 
 def _stands(case: Case) -> bool:
     """True where a job hangs: NCCL goes on with its default, so that the value is odd and still not why."""
-    return bool(start_hangs(case) or case.of("told.hang"))
+    return bool(_starting.hangs(case) or case.of("told.hang"))
 
 
 def _named(case: Case) -> Finding | None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ncclkit.case import Case
-from ncclkit.causes import _slow_way, _tested
+from ncclkit.causes import _slow_way, _starting, _tested
 from ncclkit.causes._arrived import how_far
 from ncclkit.causes._climbed import odd
 from ncclkit.causes._hosts import enterable, holders, plain
@@ -41,7 +41,10 @@ from ncclkit.words import start
 
 ID = "network_loss"
 NODE = 8  # ranks that one machine mostly has at most
-explains = ("c10d.timeout", "c10d.error", "nccl.trace", "store.lost", "slow_rank", "rank_exception")
+explains = (
+    *("c10d.timeout", "c10d.error", "nccl.trace", "store.lost"),
+    *("slow_rank", "rank_exception", "timeout_too_short"),
+)
 
 
 def diagnose(case: Case) -> Finding:
@@ -67,7 +70,8 @@ def diagnose(case: Case) -> Finding:
     tested = _tested.sound(case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu))
     went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *done, *tested]
     return ask(
-        case, _climbed, _looked_up, _timed_out, _lost, _stalled, _tested_paths, _slow, _nothing_arrives, _anybody
+        case,
+        *(_climbed, _looked_up, _timed_out, _lost, _stalled, _tested_paths, _slow, _nothing_arrives, _start, _anybody),
     ) or otherwise(ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes")
 
 
@@ -150,6 +154,19 @@ def _nothing_arrives(case: Case) -> Finding | None:
     far, dumps = how_far(case, lines)
     strength: Strength = "likely" if far else "possible"
     return _tell(case, strength, f"{say}{far}.", pick(lines[:4], dumps[:2]))
+
+
+def _start(case: Case) -> Finding | None:
+    """NCCL's start stands still on several hosts after its ranks had found each other: what comes then is larger."""
+    hung = _starting.hangs(case) if spans_hosts(case) else []
+    met = {event.rank: event for event in _starting.went_around(case)}
+    if not hung or not met or set(look(case).members) - met.keys():
+        return None
+    say = "All ranks found each other on several hosts, and then NCCL's start stood still: short messages passed, what "
+    say += "comes after them, which is longer, does not arrive."
+    still = [change for change in case.of("ras.change") if change.data["still"] and not change.data["moved"]]
+    told = _tell(case, "likely" if still else "possible", say, pick(met.values(), hung, still, limit=6))
+    return replace(told, advice=(SIZES, *_advice()))
 
 
 def _anybody(case: Case) -> Finding | None:

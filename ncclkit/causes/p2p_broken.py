@@ -27,10 +27,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.case import Case
+from ncclkit.causes import _starting
 from ncclkit.causes._experiments import over_gloo, unasked
 from ncclkit.causes._climbed import odd
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._scene import all_in, look, spans_hosts, start_hangs
+from ncclkit.causes._scene import all_in, look, spans_hosts
 from ncclkit.causes._words import (
     ask, env_of, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in,
 )  # fmt: skip
@@ -171,7 +172,7 @@ def _slow(case: Case) -> Finding | None:
 
 def _symptom(case: Case) -> Finding | None:
     """A start or first collective on one machine that never ends."""
-    stuck, hung = _stuck(case), [] if spans_hosts(case) else start_hangs(case)
+    stuck, hung = _stuck(case), [] if spans_hosts(case) else _starting.hangs(case)
     if not stuck and not hung:
         return None
     what = "The ranks wait in one of the first collectives and none completes it"

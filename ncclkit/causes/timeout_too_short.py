@@ -66,7 +66,8 @@ def _own_deadline(case: Case) -> Finding | None:
     at = f" (last at {sizes.pop()})" if len(sizes) == 1 and None not in sizes else ""
     who = name_ranks(last)
     say = f"The run's own deadline came while {who} were still at work{at}; nothing shows that one of them hangs."
-    advice = (Advice("Give the run a longer deadline.", code="deadline = 600.0", check="The run ends by itself."),)
+    check, risk = "The run ends by itself.", "A hang is noticed that much later."
+    advice = (Advice("Give the run a longer deadline.", code="deadline = 600.0", check=check, risk=risk),)
     return found(ID, "possible", say, pick(ends, last.values()), advice=advice, next=experiment(case))
 
 

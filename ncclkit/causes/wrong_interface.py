@@ -27,9 +27,9 @@ import ipaddress
 import re
 
 from ncclkit.case import Case
-from ncclkit.causes import _tested
+from ncclkit.causes import _starting, _tested
 from ncclkit.causes._hosts import VIRTUAL, alone, common, holders, plain
-from ncclkit.causes._scene import look, spans_hosts, start_hangs
+from ncclkit.causes._scene import look, spans_hosts
 from ncclkit.causes._words import (
     ask, env_of, failed, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
 )  # fmt: skip
@@ -112,7 +112,7 @@ def _taken(case: Case) -> Finding | None:
             hosts, name = tuple(host for host, _ in held) or (event.host,), common(case)
             advice = (_named(name, "It joins the hosts in one network.") if name else _advice(interface),)
             why = pick(knocked or refused[:2], [event], case.facts_of("net.interfaces"), limit=5)
-            sure: Strength = "proven" if knocked and len(held) > 1 else "likely"
+            sure: Strength = "proven" if knocked and (len(held) > 1 or matching(knocked, "unreachable")) else "likely"
             names = (interface,)
             return found(ID, sure, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
     return None
@@ -212,7 +212,7 @@ def _symptom(case: Case) -> Finding | None:
     """A connection was not made, or a start over several nodes never ends."""
     vague = matching(messages(case), "failed (Connect)", "operation Connect", "unhandled system error")
     tried = _refused(case) or ([] if case.of("nccl.warn") and not matching(vague, "Connect") else vague)
-    hung = start_hangs(case) if spans_hosts(case) else []
+    hung = _starting.hangs(case) if spans_hosts(case) and not _starting.went_around(case) else []
     if not tried and not hung:
         return None
     say = "NCCL began its start on several nodes and none ended it: they may not reach each other's addresses."

@@ -1,0 +1,39 @@
+"""How far NCCL's start came, where it never ended."""
+
+from __future__ import annotations
+
+from ncclkit.case import Case
+from ncclkit.model import Event
+
+QUIET = frozenset(
+    """
+    nccl.version nccl.init nccl.env nccl.bootstrap nccl.network nccl.ib_devices nccl.info nccl.channel nccl.ring
+    nccl.tree nccl.graph nccl.channels nccl.layout nccl.timing nccl.connected nccl.affinity nccl.nic
+    nccl.socket_devices nccl.gdr nccl.fabric nccl.driver told.hang told.trial
+    """.split()
+)
+"""What is said in a start that goes on."""
+WATCHED = ("worker.", "watch.", "run.", "ras.", "stack", "elastic.signal")
+"""How events begin that come from who looks at a job, and not from the job: they tell nothing of how far it came."""
+
+
+def hangs(case: Case) -> list[Event]:
+    """The last lines of a log in which NCCL begins its start, never ends it, and nothing else is said.
+
+    A library that only names its NCCL has begun it too, where a person says that the job stands still.  Nothing where
+    the ranks are ours and not all of them have begun: the others wait for those, whatever the way between them is.
+    """
+    starts = [e for e in case.of("nccl.init") if e.data.get("phase") == "start"]
+    named, hang = case.of("nccl.version"), case.of("told.hang")
+    begun = [*case.of("nccl.network"), *starts] or ([*named, *hang] if named and hang else [])
+    done = any(e.data.get("phase") == "done" for e in case.of("nccl.init"))
+    words = [e for e in case.events if e.kind not in QUIET and not e.kind.startswith(WATCHED)]
+    other = any(e.data.get("family") != "no_ib_library" for e in words)
+    size = max((e.data.get("nranks") or 0 for e in starts), default=0)
+    absent = case.of("worker.phase") and len({e.data.get("rank") for e in starts}) < size
+    return [] if done or other or absent else begun[-3:]
+
+
+def went_around(case: Case) -> list[Event]:
+    """Lines of ranks whose bootstrap has gone once around the ring of all ranks: they reach each other's addresses."""
+    return [event for event in case.of("nccl.timing") if event.data.get("what") == "bootstrap"]
