@@ -41,8 +41,8 @@ def _width(part: str) -> int:
 
 
 def rate(speed: float) -> str:
-    """``160.00 GB/s``, with two digits that count where it is low: ``0.0032 GB/s``."""
-    return f"{speed:.2f} GB/s" if speed >= 0.1 else f"{speed:.2g} GB/s"
+    """``160.00 GB/s``; with two digits that count where it is low, ``0.0032``, and no fraction where it is high."""
+    return f"{speed:,.0f} GB/s" if speed >= 1000 else f"{speed:.2f} GB/s" if speed >= 0.1 else f"{speed:.2g} GB/s"
 
 
 def verb(numbers: Iterable[int], one: str, many: str) -> str:

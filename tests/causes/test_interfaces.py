@@ -1,0 +1,82 @@
+"""Which interface NCCL took, beside what the hosts say that they have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclkit import evidence
+from ncclkit.case import Case
+from ncclkit.causes import wrong_interface
+from ncclkit.model import Fact, Finding, Strength
+
+LOG = """{host}:11:11 [0] NCCL INFO Bootstrap: Using {taken}<0>
+{host}:11:11 [0] NCCL INFO NET/Socket : Using [0]{taken}<0>{more}
+"""
+FAILED = "node-2:11:11 [0] misc/socket.cc:596 NCCL WARN socketStartConnect: Connect to {to}<45545> failed : {why}\n"
+
+
+def judged(
+    folder: Path,
+    first: dict[str, str],
+    second: dict[str, str],
+    taken: str,
+    to: str,
+    why: str,
+    more: str = "",
+    ended: bool = False,
+) -> Finding:
+    """Of two hosts with these interfaces, of which the first took one and the second knocked at an address."""
+    case = Case()
+    lines = LOG.format(host="node-1", taken=taken, more=more) + (FAILED.format(to=to, why=why) if to else "")
+    lines += "node-1:11:11 [0] NCCL INFO comm 0x1 rank 0 nranks 2 - Destroy COMPLETE\n" if ended else ""
+    (folder / "job.log").write_text(lines)
+    case.add(evidence.read([folder / "job.log"]).events)
+    for host, own in (("node-1", first), ("node-2", second)):
+        rows = [{"name": name, "state": "up", "addresses": [address]} for name, address in own.items()]
+        case.add([Fact("net.interfaces", rows, host=host)])
+    return wrong_interface.diagnose(case)
+
+
+JOINED = {"eth0": "10.1.0.1/24"}, {"eth0": "10.1.0.2/24"}
+UNREACHABLE, REFUSED = "Network is unreachable", "Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "taken", "to", "why", "strength"),
+    [
+        ({"mgmt0": "10.9.0.1/24"}, {}, "mgmt0:10.9.0.1", "10.9.0.1", UNREACHABLE, "proven"),
+        ({"mgmt0": "10.9.0.1/24"}, {}, "mgmt0:10.9.0.1", "10.9.0.1", REFUSED, "likely"),
+        ({"mgmt0": "10.9.0.1/24"}, {}, "mgmt0:10.9.0.1", "10.9.0.11", REFUSED, "likely"),
+        ({"br-a": "10.9.0.1/24"}, {"br-a": "10.9.0.1/24"}, "br-a:10.9.0.1", "10.9.0.1", REFUSED, "proven"),
+        ({"br-a": "10.9.0.1/24"}, {"br-a": "10.9.0.1/24"}, "br-a:10.9.0.1", "10.9.0.11", REFUSED, "likely"),
+    ],
+)
+def test_what_nobody_else_reaches(
+    tmp_path: Path, own: dict[str, str], other: dict[str, str], taken: str, to: str, why: str, strength: Strength
+) -> None:
+    found = judged(tmp_path, JOINED[0] | own, JOINED[1] | other, taken, to, why)
+    assert found.strength == strength and taken.partition(":")[0] in found.say
+    assert found.culprits["hosts"] == (("node-1", "node-2") if other else ("node-1",))
+    assert found.advice[0].env["NCCL_SOCKET_IFNAME"] == "eth0"
+
+
+def test_the_second_of_two_cards_counts_too(tmp_path: Path) -> None:
+    own = {"mgmt0": "10.9.0.1/24"}
+    found = judged(
+        tmp_path, JOINED[0] | own, JOINED[1], "eth0:10.1.0.1", "10.9.0.1", UNREACHABLE, " [1]mgmt0:10.9.0.1<0>"
+    )
+    assert found.strength == "proven" and "mgmt0" in found.say
+
+
+def test_a_fabric_that_routes_between_networks_of_one_host_each_is_not_accused(tmp_path: Path) -> None:
+    found = judged(tmp_path, {"eth0": "10.1.0.1/31"}, {"eth0": "10.1.0.3/31"}, "eth0:10.1.0.1", "10.1.0.1", REFUSED)
+    assert "no other host of the job" not in found.say
+
+
+@pytest.mark.parametrize(("to", "ended"), [("", False), ("10.9.0.1", True)])
+def test_nothing_is_said_of_a_job_that_works(tmp_path: Path, to: str, ended: bool) -> None:
+    own = {"mgmt0": "10.9.0.1/24"}
+    found = judged(tmp_path, JOINED[0] | own, JOINED[1], "mgmt0:10.9.0.1", to, UNREACHABLE, ended=ended)
+    assert "no other host of the job" not in found.say
