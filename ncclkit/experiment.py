@@ -164,6 +164,8 @@ def _asked(case: Case, verdict: Diagnosis, cause: str) -> Finding:
     suspects = _open(case, verdict)
     if not suspects:
         raise NcclkitError("There is nothing to check: no finding is left whose experiment was not made.")
+    if suspects[0].next and "look" in suspects[0].next.plan:  # seconds, where a run may hang until its deadline
+        return suspects[0]
     return max(suspects, key=lambda finding: _splits(finding, verdict))  # of equals the first, the better root
 
 
@@ -249,9 +251,8 @@ async def _look(asked: Asked) -> Trial:
 
 def _cure(finding: Finding) -> Advice | None:
     """The first advice that a machine can follow and that mends; variables that only make a job say more do not."""
-    return next(
-        (a for a in finding.advice if a.change or any(not name.startswith(outcomes.TELLING) for name in a.env)), None
-    )
+    mends = (a for a in finding.advice if a.change or any(not name.startswith(outcomes.TELLING) for name in a.env))
+    return next(mends, None)
 
 
 def _remedy(finding: Finding, plan: Plan) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ncclkit.case import Case
+from ncclkit.causes._words import of_job
 from ncclkit.model import Event
 
 QUIET = frozenset(
@@ -27,7 +28,7 @@ def hangs(case: Case) -> list[Event]:
     named, hang = case.of("nccl.version"), case.of("told.hang")
     begun = [*case.of("nccl.network"), *starts] or ([*named, *hang] if named and hang else [])
     done = any(e.data.get("phase") == "done" for e in case.of("nccl.init"))
-    words = [e for e in case.events if e.kind not in QUIET and not e.kind.startswith(WATCHED)]
+    words = [e for e in of_job(case) if e.kind not in QUIET and not e.kind.startswith(WATCHED)]
     other = any(e.data.get("family") != "no_ib_library" for e in words)
     size = max((e.data.get("nranks") or 0 for e in starts), default=0)
     absent = case.of("worker.phase") and len({e.data.get("rank") for e in starts}) < size

@@ -114,6 +114,15 @@ def ask(case: Case, *witnesses: Callable[[Case], Finding | None]) -> Finding | N
     return next((finding for witness in witnesses if (finding := witness(case)) is not None), None)
 
 
+LOOKED = ("connect.", "experiment.", "limits.")
+"""How events begin that come from tests and experiments of ours: they are no word of a job."""
+
+
+def of_job(case: Case) -> list[Event]:
+    """What shows that a job has been running, whatever else was looked at."""
+    return [event for event in case.events if not event.kind.startswith(LOOKED)]
+
+
 def failed(case: Case) -> bool:
     """True when anything shows that the job did not end well."""
     return any(event.kind in FATAL for event in case.events)

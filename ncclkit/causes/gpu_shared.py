@@ -32,7 +32,8 @@ from typing import Any
 
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk, number
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, unknown
+from ncclkit.causes._words import of_job
+from ncclkit.model import Advice, Experiment, Finding, Strength, unknown
 
 ID = "gpu_shared"
 explains: tuple[str, ...] = ()
@@ -43,14 +44,9 @@ BUSY, MOST = 20, 80
 def diagnose(case: Case) -> Finding:
     """How busy the GPUs were before a job began; beside a job it may be its own ranks that keep them busy."""
     missing = "`nvidia-smi` on each host before the job starts (gpu.<i>.busy, gpu.<i>.memory.holders)"
-    if _job(case):
+    if of_job(case):
         return unknown(ID, missing)
     return CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
-
-
-def _job(case: Case) -> list[Event]:
-    """What shows that a job has been running, whatever else was looked at."""
-    return [event for event in case.events if not event.kind.startswith("connect.")]
 
 
 def _look(host: Host) -> Iterator[Risk]:

@@ -27,7 +27,9 @@ from ncclkit.case import Case
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, meeting, unasked
 from ncclkit.causes._hosts import common, enterable, plain
-from ncclkit.causes._words import ask, in_order, matching, messages, name_ranks, on, otherwise, ours, pick, ranks_in
+from ncclkit.causes._words import (
+    ask, in_order, matching, messages, name_ranks, of_job, on, otherwise, ours, pick, ranks_in,
+)  # fmt: skip
 from ncclkit.evidence.jobs.links import loopback
 from ncclkit.model import Advice, Evidence, Experiment, Fact, Finding, Strength, found
 from ncclkit.words import start
@@ -156,7 +158,7 @@ def _own_names(case: Case) -> Finding | None:
     own = [f for f in case.facts_of("net.hostname.addresses") if f.host in gloo]
     own = [f for f in own if not f.value or _to_itself(f) or f.host in astray]
     alone = len({f.host for f in case.facts if f.host}) < 2
-    if not own or (alone and case.events):  # a job that was on this host only does not mind
+    if not own or (alone and of_job(case)):  # a job that was on this host only does not mind
         return None
     first = own[0]
     where = f"leads to {first.value[0]}" if first.value else "does not resolve"

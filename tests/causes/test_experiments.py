@@ -11,11 +11,12 @@ import pytest
 from ncclkit.case import Case
 from ncclkit.causes import catalogue
 from ncclkit.causes._experiments import LIMITS
+from ncclkit.diagnose import diagnose
 from ncclkit.evidence.jobs.granted import THINGS
 from ncclkit.looks import LOOKS
 from ncclkit.model import OUTCOMES, Event, Experiment, Finding
 from ncclkit.runs import Plan, changed
-from tests.causes.specimens import FOLDERS, judged, name
+from tests.causes.specimens import FOLDERS, judged, load, name
 
 PLAN = Plan("small", ("train", "--backend", "nccl", "--timeout", "8"), 4, "nccl", "python", 60.0, {"NCCL_ALGO": "Ring"})
 PLAN = replace(PLAN, net={"hosts": 2, "wrong": ""})
@@ -83,3 +84,14 @@ def test_the_experiments_that_a_specimen_asks_for(folder: Path) -> None:
     for finding in asked:
         assert finding.next is not None
         sound(finding.cause, finding.next)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name)
+def test_the_answer_to_an_experiment_hides_nothing(folder: Path) -> None:
+    """What was found before is found with it, too: an answer moves a verdict, and is no word of the job."""
+    for finding in judged(folder)[0].findings:
+        if finding.next is not None and finding.next.expects:
+            case = load(folder)
+            told = {"cause": finding.cause, "subject": "", "question": finding.next.question, "observed": "found"}
+            case.add([Event("experiment.check", data=told | {"verdicts": {finding.cause: "supported"}})])
+            assert finding.cause in {again.cause for again in diagnose(case).findings}

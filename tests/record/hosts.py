@@ -37,5 +37,5 @@ async def main(out: Path, names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    two_hosts = [name for name, fault in faults.FAULTS.items() if fault.hosts]
+    two_hosts = [name for name, fault in faults.FAULTS.items() if fault.hosts and "gloo" in fault.backends]
     sys.exit(asyncio.run(main(Path(sys.argv[1]).absolute(), sys.argv[2:] or two_hosts)))
