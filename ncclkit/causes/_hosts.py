@@ -60,6 +60,14 @@ def holders(case: Case, address: str) -> list[tuple[str, str]]:
     ]
 
 
+def taken(event: Event) -> list[tuple[str, str]]:
+    """(interface, address) of what a line of NCCL says that it uses, but for loopback."""
+    rows = [(event.data.get("interface"), event.data.get("address"))]
+    rows += [str(device).partition(":")[::2] for device in event.data.get("devices") or ()]
+    known = [(str(name), re.sub(r"<.*|%.*", "", plain(address))) for name, address in rows if name and address]
+    return [(name, address) for name, address in known if not address.startswith(("127.", "::1"))]
+
+
 def joining(case: Case) -> dict[str, tuple[str, str]]:
     """Host → (interface, address) by which the job's hosts share a network; empty where less than two hosts do.
 

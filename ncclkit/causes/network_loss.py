@@ -163,9 +163,10 @@ def _start(case: Case) -> Finding | None:
     if not hung or not met or set(look(case).members) - met.keys():
         return None
     say = "All ranks found each other on several hosts, and then NCCL's start stood still: short messages passed, what "
-    say += "comes after them, which is longer, does not arrive."
+    say += "comes after them, which is longer, seems not to arrive."
     still = [change for change in case.of("ras.change") if change.data["still"] and not change.data["moved"]]
-    told = _tell(case, "likely" if still else "possible", say, pick(met.values(), hung, still, limit=6))
+    likely = still and not case.of("nccl.channel")  # before any other way than this is tried
+    told = _tell(case, "likely" if likely else "possible", say, pick(met.values(), hung, still, limit=6))
     return replace(told, advice=(SIZES, *_advice()))
 
 

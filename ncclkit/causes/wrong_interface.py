@@ -28,7 +28,7 @@ import re
 
 from ncclkit.case import Case
 from ncclkit.causes import _starting, _tested
-from ncclkit.causes._hosts import VIRTUAL, alone, common, holders, plain
+from ncclkit.causes._hosts import VIRTUAL, alone, common, holders, plain, taken
 from ncclkit.causes._scene import look, spans_hosts
 from ncclkit.causes._words import (
     ask, env_of, failed, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
@@ -97,15 +97,17 @@ def _announced(case: Case) -> Finding | None:
 
 def _taken(case: Case) -> Finding | None:
     """NCCL took an address that, by the facts of the hosts, several of them have, or whose network joins nobody."""
-    refused = _refused(case)
+    refused, done = _refused(case), any(e.data.get("phase") == "done" for e in case.of("nccl.init"))
     if look(case).ended or not (refused or failed(case)):
         return None
     for event in [*_used(case), *case.of("nccl.socket_devices")]:
-        for interface, address in _addresses(event):
+        for interface, address in taken(event):
             held = holders(case, address)
             if len(held) < 2 and not alone(case, event.host, interface):
                 continue
             knocked = [e for e in refused if re.search(rf"(?<![\d.]){re.escape(address)}(?![\d.])", e.text)]
+            if not knocked and (done or event.kind != "nccl.bootstrap"):  # it is there, and did no harm
+                continue
             same = f"an address of {' and '.join(host for host, _ in held)} alike: each of them reaches only itself"
             say = f"NCCL{on(event.host)} uses {interface} ({address}), "
             say += f"{same}." if len(held) > 1 else "in a network that no other host of the job has a part in."
@@ -116,14 +118,6 @@ def _taken(case: Case) -> Finding | None:
             names = (interface,)
             return found(ID, sure, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
     return None
-
-
-def _addresses(event: Event) -> list[tuple[str, str]]:
-    """(interface, address) of what a line of NCCL says that it uses, but for loopback."""
-    rows = [(event.data.get("interface"), event.data.get("address"))]
-    rows += [str(device).partition(":")[::2] for device in event.data.get("devices") or ()]
-    plain_rows = [(str(name), re.sub(r"<.*|%.*", "", plain(address))) for name, address in rows if name and address]
-    return [(name, address) for name, address in plain_rows if not address.startswith(("127.", "::1"))]
 
 
 def _inside(case: Case) -> Finding | None:
@@ -193,19 +187,19 @@ def _astray(link: Link) -> bool:
 
 
 def _facts(case: Case) -> Finding | None:
-    """By today's variables NCCL would take an interface of containers or virtual machines."""
-    taken = [f for f in case.facts_of("net.nccl.interface") if VIRTUAL.match(str(f.value)) and f.value != "lo"]
-    if not taken or _tested.hosts(case) or case.of("nccl.bootstrap"):
+    """By today's variables NCCL would take an interface of containers or inner machines."""
+    inner = [f for f in case.facts_of("net.nccl.interface") if VIRTUAL.match(str(f.value)) and f.value != "lo"]
+    if not inner or _tested.hosts(case) or case.of("nccl.bootstrap"):
         return None
-    first: Fact = taken[0]
-    also = _tested.more(taken, "host")
+    first: Fact = inner[0]
+    also = _tested.more(inner, "host")
     say = (
         f"NCCL would use {first.value}{on(first.host)}{also}, which usually exists only inside its machine: a job of "
         "several hosts would not connect."
     )
-    names, hosts = tuple(sorted({str(f.value) for f in taken})), tuple(sorted({f.host for f in taken if f.host}))
+    names, hosts = tuple(sorted({str(f.value) for f in inner})), tuple(sorted({f.host for f in inner if f.host}))
     advice = (_advice(names[0]),)
-    return found(ID, "possible", say, pick(taken), hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
+    return found(ID, "possible", say, pick(inner), hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
 
 
 def _symptom(case: Case) -> Finding | None:

@@ -80,3 +80,14 @@ def test_nothing_is_said_of_a_job_that_works(tmp_path: Path, to: str, ended: boo
     own = {"mgmt0": "10.9.0.1/24"}
     found = judged(tmp_path, JOINED[0] | own, JOINED[1], "mgmt0:10.9.0.1", to, UNREACHABLE, ended=ended)
     assert "no other host of the job" not in found.say
+
+
+@pytest.mark.parametrize("device", ["virbr0", "mgmt0"])
+def test_what_is_there_and_did_no_harm_is_not_accused(tmp_path: Path, device: str) -> None:
+    """A job that fails of something else, on hosts with a further interface that nobody knocked at."""
+    own = {device: "10.9.0.1/24"}
+    other = own if device == "virbr0" else {}
+    found = judged(
+        tmp_path, JOINED[0] | own, JOINED[1] | other, "eth0:10.1.0.1", "10.1.0.7", REFUSED, f" [1]{device}:10.9.0.1<0>"
+    )
+    assert device not in found.say
