@@ -187,7 +187,7 @@ def _astray(link: Link) -> bool:
 
 
 def _facts(case: Case) -> Finding | None:
-    """By today's variables NCCL would take an interface of containers or inner machines."""
+    """By today's variables NCCL would take an interface of containers or virtual machines."""
     inner = [f for f in case.facts_of("net.nccl.interface") if VIRTUAL.match(str(f.value)) and f.value != "lo"]
     if not inner or _tested.hosts(case) or case.of("nccl.bootstrap"):
         return None
