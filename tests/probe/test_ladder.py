@@ -111,7 +111,7 @@ def test_one_rank_has_a_first_rung_and_no_pairs() -> None:
     case.events = [phase(0, "hello", host="h"), phase(0, "init", nccl="2.28.9"), phase(0, "plan", ranks=1)]
     case.events.append(Event("ladder.rank", "rank 0", rank=0, data={"bytes": 1 << 26, "copy": 3900.0, "wrong": 0}))
     page = str(pairs_view(case).static())
-    assert ladder(case).say.startswith("Rank 0 copies 3900.00 GB/s in its own memory, every byte was right")
+    assert ladder(case).say.startswith("Rank 0 copies 3,900 GB/s in its own memory, every byte was right")
     assert "each rank alone" in page and "not reached" not in page and "all ranks" not in page
     assert diagnose(case).findings == ()
 
