@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ncclkit import evidence, outcomes, probe, subject
+from ncclkit import evidence, outcomes, probe, remedies, subject
 from ncclkit.case import Case
 from ncclkit.diagnose import Diagnosis, diagnose
 from ncclkit.looks import LOOKS, Asked
-from ncclkit.model import Advice, Finding, NcclkitError
+from ncclkit.model import Finding, NcclkitError
 from ncclkit.outcomes import Arm
-from ncclkit.runs import Plan, breakable, changed, possible
+from ncclkit.runs import Plan, changed, possible
 from ncclkit.trials import FOLDER, NAME, Trial, keep, trials
 
 __all__ = ["check", "close", "fix", "trials"]
@@ -91,11 +91,11 @@ async def fix(
     """
     verdict = diagnose(case)
     finding = _named(verdict, cause)
-    if subject.last(case) is None and _cure(finding) is None:  # before anything is started in vain
-        raise _by_hand(finding)
+    if subject.last(case) is None and remedies.cure(finding) is None:  # before anything is started in vain
+        raise remedies.by_hand(finding)
     started, room = time.monotonic(), _room(case, finding.cause)
     before, name = await _subject(case, verdict, room, python, deadline, on_record)
-    change = _remedy(finding, before.run.plan)
+    change = remedies.change_of(finding, before.run.plan)
     after = await _run(room, changed(before.run.plan, change), on_record)
     still, shown = (finding.cause in {f.cause for f in arm.diagnosis.findings} for arm in (after, before))
     well = after.well and not still
@@ -106,7 +106,7 @@ async def fix(
         Trial(
             "fix",
             finding.cause,
-            f"Does the same job work after this: {_remedy_words(finding)}",
+            f"Does the same job work after this: {remedies.words_of(finding)}",
             change,
             observed=outcomes.observed(before, after, None),
             verdicts={finding.cause: move} | (outcomes.shown(verdict, before, after) if name else {}),
@@ -247,37 +247,6 @@ async def _look(asked: Asked) -> Trial:
     what, question, none = finding.cause, experiment.question, None
     trial = Trial("check", what, question, change, none, none, seen.shown, seen.moves, say, took, _folder(room), about)
     return _kept(case, trial)
-
-
-def _cure(finding: Finding) -> Advice | None:
-    """The first advice that a machine can follow and that mends; variables that only make a job say more do not."""
-    mends = (a for a in finding.advice if a.change or any(not name.startswith(outcomes.TELLING) for name in a.env))
-    return next(mends, None)
-
-
-def _remedy(finding: Finding, plan: Plan) -> dict[str, Any]:
-    """The change that the advice asks for; of a job of the lab also the cause, whose bug it shall do right."""
-    advice = _cure(finding)
-    change: dict[str, Any] = {}
-    if advice is not None:
-        env = dict(advice.env) | dict(advice.change.get("env", {}))
-        change = dict(advice.change) | ({"env": env} if env else {})
-    if breakable(plan.argv, plan.net):
-        change["mend"] = finding.cause
-    if not change:
-        raise _by_hand(finding)
-    return change
-
-
-def _by_hand(finding: Finding) -> NcclkitError:
-    do = f": {finding.advice[0].do}" if finding.advice else "."
-    return NcclkitError(f"What helps against {finding.cause} needs a person{do}")
-
-
-def _remedy_words(finding: Finding) -> str:
-    """What was changed, in the words of the advice that asks for it."""
-    advice = _cure(finding) or next(iter(finding.advice), None)
-    return advice.do if advice else f"the job does right what {finding.cause} names"
 
 
 def _both(before: Arm, after: Arm | None) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ncclkit import bandwidth, climb, evidence
-from ncclkit.agent import attach, operations, wire
+from ncclkit import askable, bandwidth, climb, evidence
+from ncclkit.agent import attach, wire
 from ncclkit.agent.facts import redact
 from ncclkit.case import Case
 from ncclkit.launch import local, namespaces, slurm
@@ -110,8 +110,8 @@ async def plan(
     on GPUs, 16 MiB on CPU); deadline: seconds.  Raises NcclkitError for values that cannot work.
     """
     python = _interpreter(python)
-    _validate(ranks, backend, largest, repeats, split, deadline, net)
-    ops = _operations(op, dtype)
+    askable.validate(ranks, backend, largest, repeats, split, deadline, net)
+    ops = askable.operations(op, dtype)
     gpus = await _gpus(case, python)
     chosen = ("nccl" if gpus else "gloo") if backend in ("auto", "any") else backend
     hosts, sharing = (1, int(net["hosts"])) if net else (max(1, slurm.nodes()), split)
@@ -121,7 +121,7 @@ async def plan(
     count = ranks or (max(gpus, sharing) * hosts if chosen == "nccl" else max(2, hosts))
     count += -count % sharing if net else 0  # as many on each
     if chosen == "nccl" and count > gpus * hosts * sharing:
-        raise _too_few(gpus, hosts, sharing, count, more=not net)
+        raise askable.too_few(gpus, hosts, sharing, count, more=not net)
     steps = sizes(largest or (256 * MIB if chosen == "nccl" else 16 * MIB))
     asked = {"backend": chosen, "ops": ",".join(ops), "dtype": dtype, "sizes": ",".join(map(str, steps))}
     asked |= {"repeats": str(repeats), "timeout": f"{max(5.0, deadline / (5 if ladder else 2)):.0f}"}
@@ -131,18 +131,6 @@ async def plan(
     return Plan(name, argv, count, chosen, python, deadline, dict(env or {}), steps, ops, split, net=dict(net or {}))
 
 
-def _too_few(gpus: int, hosts: int, split: int, count: int, more: bool) -> NcclkitError:
-    """More ranks than GPUs, and the ways out of that; more: the GPUs may be split among more hosts."""
-    if not gpus:
-        return NcclkitError(f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees none; use gloo.")
-    places, needed = gpus * hosts, -(-count // split)
-    where = f" on each of {hosts} nodes" if hosts > 1 else ""
-    where += f", which {split} pretended hosts share" if split > 1 else ""
-    wider = f"let more pretended hosts share them (--split {-(-count // places)}), " if more else ""
-    told = f"{count} NCCL ranks need {needed} GPUs, but the training interpreter sees {gpus}{where}"
-    return NcclkitError(f"{told}; ask for at most {places * split} ranks, {wider}or use gloo.")
-
-
 async def _gpus(case: Case, python: str) -> int:
     """Usable GPUs: from the facts where they were read under this interpreter, else by asking the interpreter."""
     known = case.fact("software.torch.gpus") if case.fact("software.executable") == python else None
@@ -150,37 +138,6 @@ async def _gpus(case: Case, python: str) -> int:
         return int(known)
     answer = await local.check(python)
     return int(answer["gpus"]) if answer["nccl"] else 0
-
-
-def _operations(op: Any, dtype: Any) -> tuple[str, ...]:
-    """The collectives that `op` names; NcclkitError for one that the live test does not know."""
-    if dtype not in operations.DTYPES:
-        raise NcclkitError(f"The dtype must be one of {', '.join(operations.DTYPES)}, but it is {dtype!r}.")
-    named = operations.NAMES if op == "all" else tuple(dict.fromkeys(str(op).replace(" ", "").split(",")))
-    strange = next((name for name in named if name not in operations.NAMES), None)
-    if strange is not None:
-        raise NcclkitError(f"The live test knows {', '.join(operations.NAMES)}, and all, but not {strange!r}.")
-    return named
-
-
-def _validate(ranks: Any, backend: Any, largest: Any, repeats: Any, split: Any, deadline: Any, net: object) -> None:
-    """Refuse what cannot work, before anything is started (0 for ranks and largest lets the host decide)."""
-    if backend not in ("auto", "any", "nccl", "gloo"):
-        raise NcclkitError(f"The backend must be auto, nccl or gloo, but it is {backend!r}.")
-    for name, value, least in (
-        ("ranks", ranks, 0),
-        ("bytes of the largest message", largest, 0),
-        ("repeats", repeats, 1),
-        ("pretended hosts", split, 1),
-    ):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise NcclkitError(
-                f"The number of {name} must be a whole number of at least {max(least, 1)}, but it is {value!r}."
-            )
-    if split > 1 and net:
-        raise NcclkitError("Ranks that have pretended hosts of their own cannot be split once more; leave --split out.")
-    if not isinstance(deadline, (int, float)) or deadline <= 0:
-        raise NcclkitError(f"The deadline must be a number of seconds above 0, but it is {deadline!r}.")
 
 
 def recording_env(folder: Path, backend: str) -> dict[str, str]:
