@@ -80,6 +80,10 @@ class Host:
         for link in ("vm0", "vm1", name):
             self.ip("link", "set", link, "addrgenmode", "none", *(("master", name) if link == "vm0" else ()), "up")
         self.ip("addr", "add", address, "dev", name)
+        self.carries(name)
+
+    def carries(self, name: str) -> None:
+        """Wait for an interface to run, which the kernel notices later: until then NCCL passes over it."""
         until = time.monotonic() + 10
         while "LOWER_UP" not in (shown := run("ip", "-n", self.name, "link", "show", name)) or "NO-CARRIER" in shown:
             if time.monotonic() > until:
@@ -128,6 +132,7 @@ def _plug(host: Host, switch: str, number: int) -> None:
     host.ip("link", "set", "lo", "up")
     host.ip("addr", "add", f"{host.address}/24", "dev", "eth0")
     host.ip("link", "set", "eth0", "mtu", "1500", "addrgenmode", "none", "up")
+    host.carries("eth0")
 
 
 def _remove(name: str) -> None:

@@ -14,6 +14,7 @@ import sys
 import time
 
 from . import peer, processes, wire
+from .facts import choose, ifaddrs
 
 NEWNS, NEWUTS, NEWUSER, NEWNET = 0x20000, 0x4000000, 0x10000000, processes.CLONE_NEWNET
 PRIVATE, BIND = 0x44000, 0x1000
@@ -24,6 +25,8 @@ NAME = "NCCLKIT_HOST"
 """Variable of what runs on a host: its name.  All hosts have the machine's GPUs, as no namespace parts those."""
 KINDS = ("mnt", "net", "uts")
 LOG = "launcher-%s.log"
+CARRIER = 20.0
+"""Seconds that the links of a host may take until they carry."""
 
 
 def main(argv):
@@ -118,6 +121,7 @@ def _become(plan, name, line):
         _lay(os.path.join(plan["folder"], "%s.%s" % (name, place)), "/etc/" + place, text)
     for command in host.get("setup", ()):
         _run(command)
+    _carrying(time.monotonic() + CARRIER)
     os.environ.update({NAME: name, **host.get("env", {})})
     _install(os.path.join(plan["folder"], ".%s" % name), host.get("packages", {}))
     wire.send("launch", host=name, log=LOG % name)
@@ -125,6 +129,15 @@ def _become(plan, name, line):
         wire.send("fact", host=name, **fact)
     line.send(b"!")
     _hear(line, "the switch")
+
+
+def _carrying(until):
+    """Wait until every link of this host is running: the kernel notices that later, and NCCL passes over it so long."""
+    both = choose.UP | choose.RUNNING
+    while idle := {link["name"] for link in ifaddrs.entries() if link["flags"] & both == choose.UP}:
+        if time.monotonic() > until:
+            raise OSError("%s got no carrier within %g s" % (", ".join(sorted(idle)), CARRIER))
+        time.sleep(0.01)
 
 
 def _lay(file, over, text):

@@ -83,6 +83,22 @@ def test_a_look_at_the_way_between_the_hosts(tmp_path: Path, wrong: str) -> None
 
 
 @possible
+def test_a_host_is_looked_at_when_its_links_carry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells that some time after it was asked to set them up; NCCL would find no interface until then."""
+    late = "(sleep 0.5; ip link set vm1 up) >/dev/null 2>&1 &"
+    setup = [
+        ["ip", "link", "add", "vm0", "type", "veth", "peer", "name", "vm1"],
+        ["ip", "link", "set", "vm0", "up"],
+        ["sh", "-c", late],
+    ]
+    monkeypatch.setitem(networks.WRONG, "late", lambda made: made["node-1"]["setup"].extend(setup))
+    case = Case.open(tmp_path)
+    asyncio.run(pretended.minimal(case, "late"))
+    rows = next(fact.value for fact in case.facts_of("net.interfaces") if fact.host == "node-1")
+    assert {row["name"]: row["state"] for row in rows if row["name"] in ("eth0", "vm0")} == {"eth0": "up", "vm0": "up"}
+
+
+@possible
 def test_what_mends_a_network_is_seen_by_the_same_look(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     found = asyncio.run(pretended.connectivity(case, {"wrong": "narrow"}, mend="network_loss", seconds=0.02))

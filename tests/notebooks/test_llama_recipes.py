@@ -37,7 +37,7 @@ def test_the_host_without_that_card_is_named() -> None:
 def test_the_card_is_mended_and_lost_packets_are_proven_before_they_are() -> None:
     folder, _ = made(STORY)
     (fix,) = experiment.trials(Case.open(folder, read_only=True))
-    assert (fix.kind, fix.cause, fix.observed, fix.worked) == ("fix", "ifname_not_found", "works", True)
+    assert (fix.kind, fix.cause, fix.observed, fix.worked) == ("fix", "ifname_not_found", "works", True), fix.say
     assert first(folder / "silent") == ("network_loss", "proven", ("node-1", "node-2"))
     look, smaller = experiment.trials(Case.open(folder / "silent", read_only=True))
     assert look.kind == "check" and look.verdicts["network_loss"] == "proven"

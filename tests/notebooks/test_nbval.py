@@ -18,7 +18,7 @@ DEADLINE = 240
 
 
 def nbval(notebook: Path, folder: Path) -> dict[str, str]:
-    """Outcome of each code cell, ``Cell 0`` … → ``passed``, ``failed`` or ``skipped``."""
+    """``Cell 0`` … → ``passed``, ``failure``, ``error`` or ``skipped``; prints what nbval said."""
     shutil.copy(notebook, folder / notebook.name)
     command = [
         sys.executable,
@@ -39,6 +39,7 @@ def nbval(notebook: Path, folder: Path) -> dict[str, str]:
     ]
     run = subprocess.run(command, cwd=folder, env=ENV, capture_output=True, text=True, timeout=DEADLINE)
     assert (folder / "result.xml").exists(), run.stdout + run.stderr
+    print(run.stdout)
     cells = ElementTree.parse(folder / "result.xml").getroot().iter("testcase")
     return {cell.attrib["name"].rpartition("::")[2]: _outcome(cell) for cell in cells}
 
