@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 from ncclkit import evidence, samples, storage
 from ncclkit.case import Case
-from ncclkit.model import Fact, NcclkitError
+from ncclkit.model import Fact, Measurement, NcclkitError
 
 
 def read_logs(logs: str, case_dir: str | Path = "") -> Case:
@@ -22,14 +23,23 @@ def read_logs(logs: str, case_dir: str | Path = "") -> Case:
     pasted = isinstance(logs, str) and "\n" in logs.strip() and not _exists(logs)
     given = ["-"] if pasted else _given(logs)
     reading = evidence.read(given, stdin=io.BytesIO(logs.encode("utf-8", "replace")) if pasted else None, helped=True)
-    case = Case.open(case_dir) if case_dir else Case()
-    case.events, case.inputs = list(reading.events), list(reading.inputs)
-    case.findings = []
-    case.replace_facts(reading.facts).add(reading.measurements)
-    for path in map(Path, given):  # a case folder brings the facts of its host along
-        case.replace_facts(storage.read_records(Fact, path / "facts.jsonl") if path.is_dir() else [])
+    case = fill(Case.open(case_dir) if case_dir else Case(), reading, given)
     case.about |= {"logs": "lines that were pasted" if pasted else logs, "problems": list(reading.problems)}
     return case.save()
+
+
+def fill(case: Case, reading: evidence.Reading, given: Iterable[str | Path]) -> Case:
+    """Put what was read in the place of what an earlier reading left; facts and measurements are added.
+
+    given: what was read; a case folder among it brings the facts of its hosts along, and what was measured there.
+    """
+    case.events, case.findings = [], []
+    case.replace_facts(reading.facts).add(reading.measurements)
+    for folder in filter(Path.is_dir, map(Path, given)):
+        case.replace_facts(storage.read_records(Fact, folder / "facts.jsonl"))
+        case.add(storage.read_records(Measurement, folder / "measurements.jsonl"))
+    case.events, case.inputs = list(reading.events), list(reading.inputs)
+    return case
 
 
 def read_facts(case: Case, others: str) -> Case:

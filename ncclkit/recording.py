@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ncclkit.agent.alias import Aliases
 from ncclkit.agent.facts import redact
 from ncclkit.case import Case
 from ncclkit.evidence.flight import pickles
-from ncclkit.model import Fact, from_dict
+from ncclkit.model import Fact, Measurement, from_dict, to_json
 from ncclkit.runs import Run
 from ncclkit.storage import read_records, write, write_records
 
@@ -53,6 +54,9 @@ def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
     records = [record for line in wired if (record := wire.parse(line)) and record["kind"] == "fact"]
     if records:  # of pretended hosts, which nobody can ask again
         write_records(target / "facts.jsonl", [from_dict(Fact, record) for record in records])
+    if run.measurements:
+        rows = [to_json(replace(row, run=folder.name)) + "\n" for row in run.measurements]
+        write(target / "measurements.jsonl", cleaner(run.folder)("".join(rows)))
     return target
 
 
@@ -67,6 +71,7 @@ def replay(case: Case, source: Path) -> Path:
     write(folder / "plan.json", json.dumps(plan | {"python": sys.executable}, indent=1))  # the one there is not here
     reading = evidence.read([folder])
     case.replace_facts(read_records(Fact, source / "facts.jsonl"))
+    case.add(replace(row, run=folder.name) for row in read_records(Measurement, source / "measurements.jsonl"))
     case.add(reading.events)
     case.inputs += reading.inputs
     case.save()

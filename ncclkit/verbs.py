@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ncclkit.model import Fact, NcclkitError, to_json
+from ncclkit.model import NcclkitError, to_json
 
 if TYPE_CHECKING:
     from ncclkit.case import Case
@@ -40,18 +40,14 @@ def _case(options: argparse.Namespace) -> Case:
 
 def diagnose(options: argparse.Namespace) -> int:
     """Judge what a job left behind."""
-    from ncclkit import evidence, storage
+    from ncclkit import evidence, logs
     from ncclkit.case import Case
     from ncclkit.diagnose import diagnose
     from ncclkit.evidence.tally import tally
 
     stdin = sys.stdin.buffer if "-" in options.paths else None
     reading = evidence.read(options.paths, stdin=stdin, helped=True)
-    case = _checked(options) if options.check else Case()
-    case.events, case.inputs = list(reading.events), list(reading.inputs)
-    case.facts, case.measurements = list(reading.facts), list(reading.measurements)
-    for path in map(Path, options.paths):  # a case folder brings the facts of its host along
-        case.facts += storage.read_records(Fact, path / "facts.jsonl") if path.is_dir() else []
+    case = logs.fill(_checked(options) if options.check else Case(), reading, options.paths)
     found = diagnose(case)
     for problem in reading.problems:
         say(f"ncclkit: {problem}", sys.stderr)

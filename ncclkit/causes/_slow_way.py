@@ -83,8 +83,9 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
         last, bound = mine[-1], mine[-1].expected or 0.0
         hosts = tuple(sorted({*hosts_of(case.latest().of("worker.phase")).values()}))
         named = hosts if len(hosts) == 2 else ()
-        if waits := _waits(mine):
-            return f"{op} between {last.hosts} hosts {waits}", named, mine
+        stalls = [m for m in mine if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us)]
+        if len(stalls) > 1:
+            return f"{op} between {last.hosts} hosts {_waits(stalls[0], len(stalls), len(mine))}", named, stalls
         if speed is None or last.bytes < LARGE or speed >= HELD * bound:
             continue
         say = (
@@ -95,15 +96,11 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
     return None
 
 
-def _waits(rows: list[Measurement]) -> str:
-    """Of calls that now and then take as long as TCP waits before it sends a lost packet again, at several sizes."""
-    stalls = [m for m in rows if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us)]
-    if len(stalls) < 2:
-        return ""
-    one = stalls[0]
+def _waits(one: Measurement, stalls: int, sizes: int) -> str:
+    """Calls now and then take as long as TCP waits before it sends a lost packet again, at several sizes."""
     return (
         f"takes {one.time_us / 1e3:.3g} ms for {size(one.bytes)} and now and then {(one.p99_us or 0.0) / 1e3:.0f} ms, "
-        f"at {len(stalls)} of {len(rows)} sizes: TCP waits 200 ms and more before it sends a lost packet again."
+        f"at {stalls} of {sizes} sizes: TCP waits 200 ms and more before it sends a lost packet again."
     )
 
 

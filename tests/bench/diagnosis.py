@@ -23,6 +23,7 @@ from pathlib import Path
 from ncclkit import evidence
 from ncclkit.case import Case
 from ncclkit.diagnose import Diagnosis, diagnose
+from ncclkit.logs import fill
 from ncclkit.model import NcclkitError
 
 NCCL = re.compile(rb"NCCL (?:INFO|WARN|TRACE|CALL|version)\b")
@@ -164,13 +165,11 @@ def score(sample: Sample, files: Files) -> Score:
 
 def judge(folder: Path) -> Diagnosis:
     """The diagnosis of a folder; of one in which nothing is left to read, an empty one."""
-    case = Case()
     try:
         reading = evidence.read([folder])
     except NcclkitError:
         return Diagnosis()
-    case.events, case.facts, case.inputs = list(reading.events), list(reading.facts), list(reading.inputs)
-    return diagnose(case)
+    return diagnose(fill(Case(), reading, [folder]))
 
 
 def table(scores: Mapping[str, list[Score]]) -> str:

@@ -12,7 +12,7 @@ import pytest
 from ncclkit import evidence
 from ncclkit.case import Case
 from ncclkit.diagnose import Diagnosis, diagnose
-from ncclkit.model import Fact, cite
+from ncclkit.model import Fact, Measurement, cite
 from ncclkit.samples import HERE, names, sample
 
 TWO_HOSTS = Path(__file__).parents[1] / "two_hosts"
@@ -68,7 +68,8 @@ def test_cause_and_culprit(folder: Path) -> None:
     if truth.get("hosts"):
         assert list(first.culprits["hosts"]) == truth["hosts"]
     for piece in first.evidence:
-        assert cite(piece)["text"] and (isinstance(piece, Fact) or Path(cite(piece)["path"]).exists())
+        place = folder / "runs" if isinstance(piece, Measurement) else Path()
+        assert cite(piece)["text"] and (isinstance(piece, Fact) or (place / cite(piece)["path"]).exists())
 
 
 def without(kept: Path, folder: Path, *patterns: str) -> tuple[Diagnosis, dict[str, Any]]:

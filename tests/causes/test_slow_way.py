@@ -46,7 +46,8 @@ def test_calls_that_wait_as_long_as_tcp_does_for_a_lost_packet(stalls: tuple[int
     made.measurements = [replace(m, p99_us=2.1e5 if m.bytes in stalls else 3e3) for m in made.measurements]
     assert found(made) == [("network_loss", "possible", ("n0", "n1"))] * suspected
     if suspected:
-        assert "now and then 210 ms, at 2 of 3 sizes" in diagnose(made).findings[0].say
+        first = diagnose(made).findings[0]
+        assert "now and then 210 ms, at 2 of 3 sizes" in first.say and first.evidence == tuple(made.measurements[:2])
 
 
 def test_packets_that_are_sent_again_are_told_from_a_way_that_is_held_back() -> None:

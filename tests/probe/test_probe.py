@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ncclkit.agent.operations import NAMES
 from ncclkit.broken import FAULTS
 from ncclkit.case import Case
 from ncclkit.diagnose import diagnose
-from ncclkit.model import NcclkitError
+from ncclkit.model import Measurement, NcclkitError
 from ncclkit.runs import Run
 from ncclkit.views import watch_view
 from tests.processes import leftovers
@@ -118,7 +119,11 @@ def test_the_lab_is_diagnosed(tmp_path: Path, name: str) -> None:
 def test_a_recording_is_clean_and_tells_its_truth(tmp_path: Path) -> None:
     case = Case.open(tmp_path / "case")
     run = asyncio.run(faults.break_it(case, "rank_raises", backend="gloo", ranks=2, timeout=8, deadline=90))
-    kept = recording.bundle(run, tmp_path / "kept", {"hardware": "test"})
+    row = Measurement("all_reduce", 8, "float32", 2, 1, "gloo", 9.0, None, None, 0.1, 0.1, 0, run=run.folder.name)
+    row = replace(row, env={"NCCL_DEBUG_FILE": str(run.folder / "log")})
+    kept = recording.bundle(replace(run, measurements=(row,)), tmp_path / "kept", {"hardware": "test"})
+    (told,) = Case.open(kept, read_only=True).measurements
+    assert (told.run, told.env) == ("1-rank_raises", {"NCCL_DEBUG_FILE": "/case/run/log"})
     text = "".join(p.read_bytes().decode("latin-1") for p in kept.rglob("*") if p.suffix != ".gz" and p.is_file())
     assert str(tmp_path) not in text
     assert '"cause": "rank_exception"' in (kept / "case.json").read_text()
