@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ LEAST, MOST = 8.0, 120.0
 """Seconds without which no question is worth asking, as ranks have to start and import torch; and for one at most."""
 Group = tuple[int, ...]
 OnRecord = Callable[[dict[str, Any]], None]
-Launch = Callable[..., Any]
+Launch = Callable[[Plan, Path, OnRecord], Awaitable[list[dict[str, Any]]]]
 
 
 async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord = lambda record: None) -> Ladder:
@@ -85,9 +86,8 @@ async def _tried(
             on_record(record)
 
     limit = LIMIT.get(plan.backend, LIMIT["nccl"]) + 0.02 * plan.ranks
-    asked = [*plan.argv, "--timeout", f"{limit:g}", "--groups", "/".join(spans(group) for group in groups)]
-    argv = [asked[0], "--folder", str(folder), *asked[1:]]
-    records = await launch(argv, plan.ranks, dict(plan.env), deadline, folder, plan.python, keep, plan.unset)
+    asked = (*plan.argv, "--timeout", f"{limit:g}", "--groups", "/".join(spans(group) for group in groups))
+    records = await launch(replace(plan, argv=asked, deadline=deadline, restarts=0), folder, keep)
     began = any(record.get("phase") == "hello" for record in records)  # else srun, or a host, did not start it
     return heard, began and all(record.get("reason") != "deadline" for record in records if record["kind"] == "end")
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +164,6 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     with _writing(folder):
         write(folder / "plan.json", json.dumps(asdict(plan) | {"env": shown}, indent=1))
     on_record({"kind": "plan", "sizes": list(plan.sizes), "ops": list(plan.ops), "ranks": plan.ranks, "env": shown})
-    argv = [plan.argv[0], "--folder", str(folder), *plan.argv[1:]]
     started = time.monotonic()
     records: list[dict[str, Any]] = []
 
@@ -175,17 +173,16 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
 
     try:
         with _writing(folder):
-            launch = launcher(plan)
-            await launch(argv, plan.ranks, env, plan.deadline, folder, plan.python, keep, plan.unset, plan.restarts)
+            await launcher(plan)(replace(plan, env=env), folder, keep)
     finally:
         run = _outcome(case, plan, folder, records, time.monotonic() - started)
     return run
 
 
-def launcher(plan: Plan) -> Callable[..., Any]:
-    """What starts the ranks of a plan, with the arguments of `local.run`: on pretended hosts, on nodes, or here."""
+def launcher(plan: Plan) -> climb.Launch:
+    """What starts the ranks of a plan, as `local.run` does: on pretended hosts, on nodes, or here."""
     if plan.net:
-        return partial(namespaces.run, net=plan.net)
+        return namespaces.run
     return slurm.run if slurm.nodes() > 1 else local.run
 
 

@@ -36,6 +36,10 @@ class Plan:
     net: Mapping[str, Any] = field(default_factory=dict)
     """The network of pretended hosts on which the ranks run (`networks`); empty: this host."""
 
+    def words(self, folder: Path) -> list[str]:
+        """What the agent is told on each rank: its verb, the run folder, its options."""
+        return [self.argv[0], "--folder", str(folder), *self.argv[1:]]
+
 
 SMALL = "8,64,512,4096,32768,262144"
 """Message sizes in bytes of a live test that only asks whether it works."""

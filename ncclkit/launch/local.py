@@ -14,6 +14,7 @@ from ncclkit.agent import wire
 from ncclkit.agent.facts import redact
 from ncclkit.launch.pack import pack
 from ncclkit.model import NcclkitError
+from ncclkit.runs import Plan
 
 TAG = "NCCLKIT_RUN"
 """Variable of every process of a run: the run folder.  By it what is left behind is found."""
@@ -22,31 +23,20 @@ Record = dict[str, Any]
 OnRecord = Callable[[Record], None]
 
 
-async def run(
-    argv: Sequence[str],
-    ranks: int,
-    env: Mapping[str, str],
-    deadline: float,
-    folder: Path,
-    python: str,
-    on_record: OnRecord = lambda record: None,
-    unset: Sequence[str] = (),
-    restarts: int = 0,
-) -> list[Record]:
-    """Start ``agent.pyz <argv>`` on `ranks` ranks; returns every wire record, the last one of kind ``end``.
+async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
+    """Start the ranks of a plan in a run folder; returns every wire record, the last one of kind ``end``.
 
-    argv: agent verb and its options; env: variables set on top of this process's own, less those of `unset`; deadline:
-    seconds until the guard collects evidence and ends the run; folder: the run folder; python: the training
-    interpreter; restarts: how often torchrun may start all ranks again.  When this returns, is cancelled or raises,
-    everything it started is dead.
+    The variables of the plan come on top of this process's own.  When this returns, is cancelled or raises, everything
+    it started is dead.
     """
     agent = await asyncio.to_thread(pack, folder)
     torchrun = [
-        python,
-        *f"-m torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node {ranks}".split(),
+        plan.python,
+        *f"-m torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node {plan.ranks}".split(),
     ]
-    torchrun += ["--max-restarts", str(restarts)] if restarts else []
-    return await guarded([*torchrun, str(agent), *argv], env, deadline, folder, python, on_record, unset)
+    torchrun += ["--max-restarts", str(plan.restarts)] if plan.restarts else []
+    command = [*torchrun, str(agent), *plan.words(folder)]
+    return await guarded(command, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
 
 
 async def facts(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ncclkit import networks
 from ncclkit.launch.local import OnRecord, Record, guarded
 from ncclkit.launch.pack import pack
 from ncclkit.model import NcclkitError
+from ncclkit.runs import Plan
 from ncclkit.storage import write
 
 
@@ -25,42 +25,33 @@ LAST_WORDS = 5.0
 """Seconds that hosts get beyond the time limit of collectives, once one host has failed."""
 
 
-async def run(
-    argv: Sequence[str],
-    ranks: int,
-    env: Mapping[str, str],
-    deadline: float,
-    folder: Path,
-    python: str,
-    on_record: OnRecord = lambda record: None,
-    unset: Sequence[str] = (),
-    restarts: int = 0,
-    *,
-    net: Mapping[str, Any],
-) -> list[Record]:
-    """As `local.run`, on the hosts of a network (see `networks`); each sends the facts of its network first.
+async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
+    """As `local.run`, on the hosts of the plan's network (see `networks`); each sends the facts of its network first.
 
-    ranks: over all hosts, a multiple of their number.  MASTER_ADDR and MASTER_PORT of `env` are what the launchers are
-    told; without them it is the first host's name.  Raises NcclkitError where hosts cannot be pretended.
+    Its ranks are those of all hosts, a multiple of their number.  MASTER_ADDR and MASTER_PORT of its variables are what
+    the launchers are told; without them it is the first host's name.  Raises NcclkitError where hosts cannot be
+    pretended.
     """
+    argv, env = plan.argv, plan.env
     mend = argv[argv.index("--mend") + 1] if "--mend" in argv else ""
-    made = networks.hosts(net, mend)
-    if ranks % len(made):
-        raise NcclkitError(f"{ranks} ranks do not divide over {len(made)} hosts; ask for a multiple of {len(made)}.")
+    made = networks.hosts(plan.net, mend)
+    if plan.ranks % len(made):
+        raise NcclkitError(
+            f"{plan.ranks} ranks do not divide over {len(made)} hosts; ask for a multiple of {len(made)}."
+        )
     agent = await asyncio.to_thread(pack, folder)
     limit = float(argv[argv.index("--timeout") + 1]) if "--timeout" in argv else 30.0
     for number, host in enumerate(made.values()):
         host["command"] = [
-            *(python, "-m", "torch.distributed.run"),
+            *(plan.python, "-m", "torch.distributed.run"),
             *("--nnodes", str(host.get("nnodes", len(made))), "--node-rank", str(number)),
-            *("--nproc-per-node", str(ranks // len(made)), "--max-restarts", str(restarts)),
+            *("--nproc-per-node", str(plan.ranks // len(made)), "--max-restarts", str(plan.restarts)),
             *("--master-addr", env.get("MASTER_ADDR") or next(iter(made))),
             *("--master-port", env.get("MASTER_PORT") or str(networks.PORT)),
-            *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={limit:.0f}", str(agent), *argv),
+            *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={limit:.0f}", str(agent), *plan.words(folder)),
         ]
-    records = await guarded(
-        within(python, folder, made, limit + LAST_WORDS), env, deadline, folder, python, on_record, unset
-    )
+    hosts = within(plan.python, folder, made, limit + LAST_WORDS)
+    records = await guarded(hosts, env, plan.deadline, folder, plan.python, on_record, plan.unset)
     possible(records, folder)
     return records
 

@@ -20,6 +20,7 @@ from ncclkit.agent import wire
 from ncclkit.launch.local import OnRecord, Record, guarded, torn
 from ncclkit.launch.pack import pack
 from ncclkit.model import NcclkitError
+from ncclkit.runs import Plan
 
 
 def nodes() -> int:
@@ -52,34 +53,24 @@ def _gpus() -> list[str]:
     return [f"--gpus-per-node={len(here.split(',')) if here else int(share) * tasks}"] if share.isdigit() else []
 
 
-async def run(
-    argv: Sequence[str],
-    ranks: int,
-    env: Mapping[str, str],
-    deadline: float,
-    folder: Path,
-    python: str,
-    on_record: OnRecord = lambda record: None,
-    unset: Sequence[str] = (),
-    restarts: int = 0,
-) -> list[Record]:
+async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
     """As `local.run`, on every node of the allocation; `folder` must lie on storage that all nodes share.
 
-    ranks: over all nodes, a multiple of the number of nodes.
+    Its ranks are those of all nodes, a multiple of their number.
     """
     count = nodes()
-    if restarts:
+    if plan.restarts:
         raise NcclkitError("Under Slurm the live test does not restart a job; use one node, or sbatch --requeue.")
     if count == 0 or shutil.which("srun") is None:
         raise NcclkitError("There is no Slurm allocation here; get one with salloc, or start this inside sbatch.")
-    if ranks % count:
-        raise NcclkitError(f"{ranks} ranks do not divide over {count} nodes; ask for a multiple of {count}.")
+    if plan.ranks % count:
+        raise NcclkitError(f"{plan.ranks} ranks do not divide over {count} nodes; ask for a multiple of {count}.")
     agent = await asyncio.to_thread(pack, folder)
     head, port = await _head(), 20000 + int(os.environ["SLURM_JOB_ID"]) % 20000
-    own = deadline - min(10, deadline / 3)  # each node looks at its own ranks before all is ended
-    node = [python, str(agent), "node", str(folder), str(own), str(count), str(ranks // count), head, str(port)]
-    srun = [*each("--unbuffered", wait=15), *node, *argv]
-    records = await guarded(srun, env, deadline, folder, python, on_record, unset)
+    own = plan.deadline - min(10, plan.deadline / 3)  # each node looks at its own ranks before all is ended
+    shared = (str(folder), str(own), str(count), str(plan.ranks // count), head, str(port))
+    srun = [*each("--unbuffered", wait=15), plan.python, str(agent), "node", *shared, *plan.words(folder)]
+    records = await guarded(srun, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
     await asyncio.to_thread(_absent, folder, records, await names())
     return records
 

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from ncclkit.agent import processes  # noqa: E402
 from ncclkit.case import Case  # noqa: E402
 from ncclkit.launch import local  # noqa: E402
+from ncclkit.runs import Plan  # noqa: E402
 from ncclkit.tune import LEAST_PAIRS, interval  # noqa: E402
 from ncclkit.views.live import LiveTest  # noqa: E402
 
@@ -138,10 +139,10 @@ async def measure(
 
     (folder / "run").mkdir()
     every = ",".join(map(str, sizes * (2 * options.pairs + 1)))
-    argv = ["collective", "--folder", str(folder / "run"), "--backend", options.backend, "--sizes", every]
-    argv += ["--repeats", str(options.repeats), "--timeout", "60"]
+    argv = ("collective", "--backend", options.backend, "--sizes", every, "--repeats", str(options.repeats))
+    plan = Plan("watched", (*argv, "--timeout", "60"), ranks, options.backend, sys.executable, 580)
     try:
-        records = await local.run(argv, ranks, {}, 580, folder / "run", sys.executable, on_record)
+        records = await local.run(plan, folder / "run", on_record)
     finally:
         cost = watching.close()
     if records[-1].get("reason") != "done":

@@ -272,9 +272,10 @@ def test_lab_breaks_and_finds(tmp_path: Path) -> None:
 def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
     """A job of ours hangs; another process attaches to it, names the rank and leaves it running."""
     code = (
-        "import asyncio,sys; from pathlib import Path; from ncclkit.launch import local;"
-        "argv=['train','--folder',sys.argv[1],*'--backend gloo --timeout 300 --fault rank_late --seconds 300'.split()];"
-        "asyncio.run(local.run(argv,3,{'TORCH_FR_BUFFER_SIZE':'100'},100,Path(sys.argv[1]),sys.executable,"
+        "import asyncio,sys; from pathlib import Path; from ncclkit.launch import local; from ncclkit.runs import Plan;"
+        "argv='train --backend gloo --timeout 300 --fault rank_late --seconds 300'.split();"
+        "plan=Plan('late',tuple(argv),3,'gloo',sys.executable,100,{'TORCH_FR_BUFFER_SIZE':'100'});"
+        "asyncio.run(local.run(plan,Path(sys.argv[1]),"
         "lambda r: print(r.get('phase'),r.get('rank'),r.get('step',r.get('pid')),flush=True)))"
     )
     (tmp_path / "run").mkdir()

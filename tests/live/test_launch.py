@@ -17,6 +17,7 @@ import pytest
 
 from ncclkit.launch import local
 from ncclkit.model import NcclkitError
+from ncclkit.runs import Plan
 from tests.processes import leftovers
 
 COLLECTIVE = ("collective", "--backend", "gloo", "--sizes", "8,65536", "--repeats", "3", "--timeout", "30")
@@ -26,8 +27,8 @@ ENDLESS = ("collective", "--backend", "gloo", "--sizes", ",".join(["16777216"] *
 def start(
     folder: Path, argv: tuple[str, ...], deadline: float = 90, on_record: Callable[[dict[str, Any]], None] = print
 ) -> Any:
-    argv = (argv[0], "--folder", str(folder), *argv[1:])
-    return local.run(argv, 2, {"TORCH_FR_BUFFER_SIZE": "100"}, deadline, folder, sys.executable, on_record)
+    plan = Plan("job", argv, 2, "gloo", sys.executable, deadline, {"TORCH_FR_BUFFER_SIZE": "100"})
+    return local.run(plan, folder, on_record)
 
 
 def status(folder: Path) -> dict[str, Any]:

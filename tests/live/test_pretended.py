@@ -21,6 +21,7 @@ from ncclkit.diagnose import diagnose
 from ncclkit.experiment import close, fix
 from ncclkit.launch import namespaces
 from ncclkit.model import NcclkitError
+from ncclkit.runs import Plan
 from tests.namespaces import cannot_pretend
 
 ROOT = Path(__file__).parents[2]
@@ -174,6 +175,6 @@ def test_a_network_that_does_not_exist_is_one_sentence() -> None:
 
 
 def test_ranks_must_divide_over_the_hosts(tmp_path: Path) -> None:
-    run = namespaces.run(["train"], 3, {}, 5, tmp_path, sys.executable, net={"hosts": 2})
+    run = namespaces.run(Plan("job", ("train",), 3, "gloo", sys.executable, 5, net={"hosts": 2}), tmp_path)
     with pytest.raises(NcclkitError, match="3 ranks do not divide over 2 hosts"):
         asyncio.run(run)

@@ -22,10 +22,10 @@ SCRIPT = """
 import asyncio, sys
 from pathlib import Path
 from ncclkit.launch import slurm
-folder, deadline, verb, *rest = sys.argv[1:]
-argv = [verb, "--folder", folder, *rest]
-env = {"GLOO_SOCKET_IFNAME": "lo"}
-asyncio.run(slurm.run(argv, 2, env, float(deadline), Path(folder), sys.executable))
+from ncclkit.runs import Plan
+folder, deadline, *argv = sys.argv[1:]
+plan = Plan("job", tuple(argv), 2, "gloo", sys.executable, float(deadline), {"GLOO_SOCKET_IFNAME": "lo"})
+asyncio.run(slurm.run(plan, Path(folder)))
 """
 
 

@@ -185,11 +185,10 @@ class Ranks:
         self.fails, self.dies, self.ends, self.starts = fails, dies, ends, list[list[list[int]]]()
         self.hellos = [{"kind": "phase", "phase": "hello", "rank": 0}] if begins else []
 
-    async def __call__(self, argv: list[str], ranks: int, *rest: Any) -> list[dict[str, Any]]:
-        keep, folder = rest[4], Path(rest[2])
-        groups = [ranks_of(text) for text in argv[argv.index("--groups") + 1].split("/")]
+    async def __call__(self, plan: Plan, folder: Path, keep: climb.OnRecord) -> list[dict[str, Any]]:
+        groups = [ranks_of(text) for text in plan.argv[plan.argv.index("--groups") + 1].split("/")]
         self.starts.append(groups)
-        assert folder.is_dir() and ranks == 4
+        assert folder.is_dir() and plan.ranks == 4
         end = {"kind": "end", "reason": self.ends}
         if any(self.dies(set(group)) for group in groups):
             return [*self.hellos, end]
