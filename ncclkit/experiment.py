@@ -55,7 +55,7 @@ async def check(
     usable = bool(name) or outcomes.comparable(before, finding)
     moves, seen, after = dict.fromkeys(experiment.expects, "open"), "nothing", None
     if usable:  # a stand-in that does not fail as the job did is not worth another run
-        after = await _run(room, changed(before.run.plan, experiment.plan), on_record)
+        after = await _again(room, before.run.plan, experiment.plan, name, on_record)
         seen = outcomes.observed(before, after, experiment)
         moves = outcomes.verdicts(experiment, before, after) | outcomes.shown(verdict, before, after)
     return _kept(
@@ -96,7 +96,7 @@ async def fix(
     started, room = time.monotonic(), _room(case, finding.cause)
     before, name = await _subject(case, verdict, room, python, deadline, on_record)
     change = remedies.change_of(finding, before.run.plan)
-    after = await _run(room, changed(before.run.plan, change), on_record)
+    after = await _again(room, before.run.plan, change, name, on_record)
     still, shown = (finding.cause in {f.cause for f in arm.diagnosis.findings} for arm in (after, before))
     well = after.well and not still
     # that a second attempt works tells only that the first was unlucky, whatever the reason
@@ -226,6 +226,14 @@ async def _subject(
     variables = subject.variables(case)
     plan = await probe.plan(case, python=python, deadline=deadline, largest=STAND_IN, env=variables)
     return await _run(room, plan, on_record), ""
+
+
+async def _again(room: Case, plan: Plan, change: Mapping[str, Any], name: str, on_record: OnRecord) -> Arm:
+    """Run a plan with one thing changed; name: of the run of the case that is run again, "" where it was made here."""
+    plan = changed(plan, change)
+    if name:
+        await probe.again(room, plan)
+    return await _run(room, plan, on_record)
 
 
 async def _run(room: Case, plan: Plan, on_record: OnRecord) -> Arm:

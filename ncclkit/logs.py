@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 
-from ncclkit import evidence, samples, storage
+from ncclkit import evidence, samples
 from ncclkit.case import Case
-from ncclkit.model import Fact, Measurement, NcclkitError
+from ncclkit.model import NcclkitError
 
 
 def read_logs(logs: str, case_dir: str | Path = "") -> Case:
@@ -23,21 +22,15 @@ def read_logs(logs: str, case_dir: str | Path = "") -> Case:
     pasted = isinstance(logs, str) and "\n" in logs.strip() and not _exists(logs)
     given = ["-"] if pasted else _given(logs)
     reading = evidence.read(given, stdin=io.BytesIO(logs.encode("utf-8", "replace")) if pasted else None, helped=True)
-    case = fill(Case.open(case_dir) if case_dir else Case(), reading, given)
+    case = fill(Case.open(case_dir) if case_dir else Case(), reading)
     case.about |= {"logs": "lines that were pasted" if pasted else logs, "problems": list(reading.problems)}
     return case.save()
 
 
-def fill(case: Case, reading: evidence.Reading, given: Iterable[str | Path]) -> Case:
-    """Put what was read in the place of what an earlier reading left; facts and measurements are added.
-
-    given: what was read; a case folder among it brings the facts of its hosts along, and what was measured there.
-    """
+def fill(case: Case, reading: evidence.Reading) -> Case:
+    """Put what was read in the place of what an earlier reading left; facts and measurements are added."""
     case.events, case.findings = [], []
     case.replace_facts(reading.facts).add(reading.measurements)
-    for folder in filter(Path.is_dir, map(Path, given)):
-        case.replace_facts(storage.read_records(Fact, folder / "facts.jsonl"))
-        case.add(storage.read_records(Measurement, folder / "measurements.jsonl"))
     case.events, case.inputs = list(reading.events), list(reading.inputs)
     return case
 
@@ -50,9 +43,7 @@ def read_facts(case: Case, others: str) -> Case:
     """
     if not others.strip():
         return case
-    given = _given(others)
-    facts = evidence.read(given).facts
-    facts += [fact for path in map(Path, given) for fact in storage.read_records(Fact, path / "facts.jsonl")]
+    facts = evidence.read(_given(others)).facts
     if not facts:
         raise NcclkitError(
             f"There are no facts in {others}; write them with `ncclkit inspect --json > FILE` on each host."

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -66,7 +64,7 @@ async def limits(asked: Asked) -> Seen:
     case, cause, run = asked.case, asked.finding.cause, subject.last(asked.case, asked.python)
     needs = subject.needs(case, run, asked.verdict.job, asked.experiment.expects)
     folder = asked.room.new_run("limits")
-    python = asked.python or (run.plan.python if run else os.environ.get(probe.TRAIN_PYTHON) or sys.executable)
+    python = run.plan.python if run else probe.interpreter(asked.python)
     env, unset = (run.plan.env, run.plan.unset) if run else ({}, ())
     within = slurm.each() if slurm.nodes() > 1 else []
     command = [*within, python, str(pack(folder)), "limits", json.dumps(needs)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,13 +48,13 @@ async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str
     folder = case.new_run("facts")
     with _writing(folder):
         read = slurm.facts if slurm.nodes() > 1 else local.facts
-        records = await read(_interpreter(python), folder, paths)
+        records = await read(interpreter(python), folder, paths)
     host = next((r["value"] for r in records if r.get("name") == "host.name"), "")
     facts = [from_dict(Fact, {"host": host, **record}) for record in records if record["kind"] == "fact"]
     if all(fact.name == "facts.host" for fact in facts):
         log = (folder / "launcher.log").read_text(errors="replace").strip().splitlines() or ["no output"]
         raise NcclkitError(
-            f"The agent gave no facts under {_interpreter(python)}: {log[-1][:200]}; see {folder}/launcher.log."
+            f"The agent gave no facts under {interpreter(python)}: {log[-1][:200]}; see {folder}/launcher.log."
         )
     return renew(case, facts).save()
 
@@ -65,7 +66,8 @@ def renew(case: Case, facts: Sequence[Fact]) -> Case:
     return case.replace_facts(facts)
 
 
-def _interpreter(python: str | None) -> str:
+def interpreter(python: str | None = None) -> str:
+    """The training interpreter: the one that is named, else that of the environment, else this one."""
     if python is not None and not isinstance(python, str):
         raise NcclkitError(
             f"The training interpreter must be a path in quotes, but it is {python!r} ({type(python).__name__})."
@@ -108,12 +110,12 @@ async def plan(
     which the ranks run instead (`networks`), which share the GPUs, too; largest: message size in bytes (default 256 MiB
     on GPUs, 16 MiB on CPU); deadline: seconds.  Raises NcclkitError for values that cannot work.
     """
-    python = _interpreter(python)
+    python = interpreter(python)
     askable.validate(ranks, backend, largest, repeats, split, deadline, net)
     ops = askable.operations(op, dtype)
     gpus = await _gpus(case, python)
     chosen = ("nccl" if gpus else "gloo") if backend in ("auto", "any") else backend
-    hosts, sharing = (1, int(net["hosts"])) if net else (max(1, slurm.nodes()), split)
+    hosts, sharing = _places(net, split)
     chosen = "gloo" if backend == "any" and split == 1 and (ranks or 0) > gpus * hosts * sharing else chosen
     if split > 1 and chosen != "nccl":
         raise NcclkitError(f"Ranks can be split into hosts for NCCL only; this run would use {chosen}.")
@@ -130,9 +132,29 @@ async def plan(
     return Plan(name, argv, count, chosen, python, deadline, dict(env or {}), steps, ops, split, net=dict(net or {}))
 
 
+async def again(case: Case, plan: Plan) -> None:
+    """Raises NcclkitError where the GPUs of this machine do not carry a plan that may have been made on another."""
+    if plan.backend != "nccl":
+        return
+    gpus, (hosts, sharing) = await _gpus(case, plan.python), _places(plan.net, plan.split)
+    if plan.ranks > gpus * hosts * sharing:
+        need = -(-plan.ranks // (hosts * sharing))
+        told = f"its {plan.ranks} NCCL ranks need {need} GPU{'s' * (need > 1)}"
+        raise NcclkitError(
+            f"{plan.name} cannot be run again here: {told}, but the training interpreter sees {gpus or 'none'}; "
+            "try this on the machine that it ran on."
+        )
+
+
+def _places(net: Mapping[str, Any] | None, split: int) -> tuple[int, int]:
+    """Hosts that have GPUs of their own, and pretended hosts that share those of each."""
+    return (1, int(net["hosts"])) if net else (max(1, slurm.nodes()), split)
+
+
 async def _gpus(case: Case, python: str) -> int:
-    """Usable GPUs: from the facts where they were read under this interpreter, else by asking the interpreter."""
-    known = case.fact("software.torch.gpus") if case.fact("software.executable") == python else None
+    """Usable GPUs: from the facts where they were read here, under this interpreter, else by asking the interpreter."""
+    here = {fact.name: fact.value for fact in case.facts if fact.host in ("", socket.gethostname())}
+    known = here.get("software.torch.gpus") if here.get("software.executable") == python else None
     if known is not None:
         return int(known)
     answer = await local.check(python)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Container, Mapping
 from dataclasses import replace
@@ -89,4 +90,5 @@ def _replanned(value: Mapping[str, Any], python: str | None) -> Plan:
     own = probe.recording_env(Path(), "nccl").keys()
     env = {name: text for name, text in value["env"].items() if name not in own and redact.REDACTED not in text}
     plan = from_dict(Plan, dict(value) | lists | {"env": env})
-    return replace(plan, python=python) if python else plan
+    gone = shutil.which(plan.python) is None  # another machine made the case
+    return replace(plan, python=probe.interpreter(python)) if python or gone else plan

@@ -47,7 +47,7 @@ def diagnose(options: argparse.Namespace) -> int:
 
     stdin = sys.stdin.buffer if "-" in options.paths else None
     reading = evidence.read(options.paths, stdin=stdin, helped=True)
-    case = logs.fill(_checked(options) if options.check else Case(), reading, options.paths)
+    case = logs.fill(_checked(options) if options.check else Case(), reading)
     found = diagnose(case)
     for problem in reading.problems:
         say(f"ncclkit: {problem}", sys.stderr)

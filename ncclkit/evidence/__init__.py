@@ -37,7 +37,7 @@ class Reading:
     facts: list[Fact] = field(default_factory=list)
     """Of hosts, from what other tools printed (nvidia-smi, collect_env, ulimit, ibstat …)."""
     measurements: list[Measurement] = field(default_factory=list)
-    """From tables of nccl-tests."""
+    """From tables of nccl-tests, and of a case."""
 
 
 def read(

@@ -8,7 +8,7 @@ import re
 from typing import Any, BinaryIO
 
 from ncclkit.agent import wire
-from ncclkit.evidence import hostfacts, records, strips
+from ncclkit.evidence import hostfacts, measured, records, strips
 from ncclkit.evidence.flight import dumps, pickles
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
@@ -51,11 +51,23 @@ def read(part: Part, head: bytes, text: Text) -> bytes | None:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        value = fromjson.mended(data) or hostfacts.from_lines(data)
+        value = fromjson.mended(data) or _lines(data)
         if value is None:
             return data
     part.lines = data.count(b"\n")
     return None if _value(part, value) else data
+
+
+def _lines(data: bytes) -> list[Any] | None:
+    """The values of a file in which every line is a fact, or a measurement; None for any other file."""
+    first, _, rest = data.lstrip().partition(b"\n")
+    try:
+        row = json.loads(first)
+        if not (hostfacts.is_fact(row) or measured.is_row(row)):  # a log of JSON lines can be large
+            return None
+        return [row, *(json.loads(line) for line in rest.splitlines() if line.strip())]
+    except (ValueError, RecursionError):
+        return None
 
 
 def _dump(part: Part, data: bytes) -> None:
@@ -83,6 +95,8 @@ def _value(part: Part, value: Any) -> bool:
         part.kind, part.events = "status", list(records.from_status(value, part.path))
     elif isinstance(value, dict) and "trial" in value and "verdicts" in value:
         part.kind, part.events = "trial", list(records.from_trial(value, part.path))
+    elif rows := measured.from_value(value):
+        part.kind, part.measurements = "measurements", rows
     elif isinstance(value, dict) and isinstance(value.get("ranks"), int):
         part.kind, part.events = "plan", list(records.from_plan(value, part.path))
     elif isinstance(value, list) and value and isinstance(value[0], dict) and "frames" in value[0]:

@@ -13,24 +13,13 @@ NAME = re.compile(r"[a-z]+(?:\.[\w-]+)+")
 TEXTS = ("name", "unit", "source", "host", "why")
 
 
-def from_lines(data: bytes) -> list[Any] | None:
-    """The values of a file in which every line is a fact; None for any other file."""
-    first, _, rest = data.lstrip().partition(b"\n")
-    try:
-        if not _is_fact(row := json.loads(first)):  # a log of JSON lines can be large
-            return None
-        return [row, *(json.loads(line) for line in rest.splitlines() if line.strip())]
-    except (ValueError, RecursionError):
-        return None
-
-
 def from_value(value: Any) -> list[Fact]:
     """The facts in a list, in ``{"facts": [...]}``, or one alone; none for any other document.
 
     Facts that do not say their host are of the one that ``host.name`` names.
     """
     rows = value.get("facts", [value]) if isinstance(value, dict) else value
-    if not isinstance(rows, list) or not all(map(_is_fact, rows)):
+    if not isinstance(rows, list) or not all(map(is_fact, rows)):
         return []
     try:  # NaN and infinities, which Python reads but JSON does not know, become None
         finite = json.loads(json.dumps(rows), parse_constant=lambda name: None)
@@ -41,7 +30,7 @@ def from_value(value: Any) -> list[Fact]:
     return [fact if fact.host else replace(fact, host=own) for fact in facts]
 
 
-def _is_fact(row: Any) -> bool:
+def is_fact(row: Any) -> bool:
     """Whether it has what every fact has, each of the type that it should be."""
     return (
         isinstance(row, dict)

@@ -30,7 +30,10 @@ FILES = {
 HEAD = ("Collective", "Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "Time, median", "{p99}", "algbw GB/s")
 OPTIONAL = {"busbw GB/s", "At most GB/s", "Ratio", "In a CUDA graph", "Run"}
 """Columns that are left out where no row has a value."""
-MAIL = "A colleague opens it with ncclkit.Case.open(folder), or reads report.html in any browser."
+MAIL = (
+    "A colleague has it judged as it is (ncclkit diagnose FILE.tar.gz), unpacks and opens it (ncclkit.Case.open), or "
+    "reads report.html in any browser."
+)
 
 
 def measurement_table(rows: Iterable[Measurement], expected: float | None = None) -> Html:

@@ -169,7 +169,7 @@ def judge(folder: Path) -> Diagnosis:
         reading = evidence.read([folder])
     except NcclkitError:
         return Diagnosis()
-    return diagnose(fill(Case(), reading, [folder]))
+    return diagnose(fill(Case(), reading))
 
 
 def table(scores: Mapping[str, list[Score]]) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ncclkit import cli, evidence
 from ncclkit.case import Case
+from ncclkit.diagnose import diagnose
 from ncclkit.logs import fill, read_logs
 from ncclkit.recording import replay
 from ncclkit.samples import HERE
@@ -35,7 +39,7 @@ def test_a_folder_that_is_read_twice_measured_once(tmp_path: Path) -> None:
 def test_what_a_case_measured_before_is_not_lost(tmp_path: Path) -> None:
     """An experiment on the logs of a case saves it: what a live test measured there must still be in it."""
     shutil.copytree(CRAWLS, kept := tmp_path / "case")
-    case = fill(Case.open(kept), evidence.read([HERE / "rank_late"]), [HERE / "rank_late"]).save()
+    case = fill(Case.open(kept), evidence.read([HERE / "rank_late"])).save()
     assert told(case) == (8, 2) and told(Case.open(kept)) == (8, 2)
     assert {Path(event.path).parent.name for event in case.events} == {"1-rank_late"}
 
@@ -45,3 +49,38 @@ def test_a_replayed_recording_measured_in_its_new_place(tmp_path: Path) -> None:
     case.new_run("earlier")
     folder = replay(case, CRAWLS)
     assert {row.run for row in case.measurements} == {folder.name} == {"2-slow_link"}
+
+
+@pytest.mark.parametrize("inside", ["", "slow_link/"])
+def test_a_case_that_was_packed_says_what_its_folder_says(tmp_path: Path, inside: str) -> None:
+    """As it is attached to a ticket: by its folder, or by what is in it."""
+    with tarfile.open(packed := tmp_path / "case.tar.gz", "w:gz") as archive:
+        archive.add(CRAWLS, inside or ".")
+    case = read_logs(str(packed))
+    assert told(case) == (8, 2) and diagnose(case).findings[0].say == diagnose(read_logs(str(CRAWLS))).findings[0].say
+    assert {row["kind"] for row in case.inputs} >= {"facts", "measurements"}
+
+
+def test_a_case_among_logs_may_be_of_another_job(tmp_path: Path) -> None:
+    shutil.copytree(CRAWLS, tmp_path / "logs" / "case")
+    (tmp_path / "logs" / "rank0.log").write_text("RuntimeError: x\n")
+    assert told(read_logs(str(tmp_path / "logs"))) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"bytes": "8"}, {"busbw": "fast"}, {"env": {"A": 1}}, {"time_us": None}, {"time_us": float("nan")}, {"op": []}],
+    ids=str,
+)
+def test_what_only_looks_like_measurements_is_not_taken(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    rows = [json.loads(line) for line in (CRAWLS / "measurements.jsonl").read_text().splitlines()]
+    folder = tmp_path / "case"
+    folder.mkdir()
+    (folder / "rank0.log").write_text("RuntimeError: x\n")
+    for place in (0, -1):
+        spoiled = list(rows)
+        spoiled[place] = rows[place] | wrong
+        (folder / "measurements.jsonl").write_text("".join(json.dumps(row) + "\n" for row in spoiled))
+        assert read_logs(str(folder)).measurements == []
+    (folder / "measurements.jsonl").write_text(json.dumps(rows[0]))
+    assert [m.bytes for m in read_logs(str(folder)).measurements] == [8]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from ncclkit.agent.__main__ import STORIES
 from ncclkit.case import Case
 from ncclkit.causes import nccl_bug
 from ncclkit.diagnose import Diagnosis, diagnose
-from ncclkit.model import Event, NcclkitError, found
+from ncclkit.model import Event, Fact, NcclkitError, found
 from ncclkit.outcomes import Arm
 from ncclkit.runs import LARGEST, ON_GPUS, Plan, Run, changed
 
@@ -102,6 +103,50 @@ def over_nccl(folder: Path, fault: str) -> Case:
     for name, text in (told | {"rank0.log": f"NCCL version 2.23.4+cuda12.6\n{GID} argument\n"}).items():
         (run / name).write_text(text)
     return case.add(evidence.read([run]).events).save()
+
+
+def test_a_case_of_another_machine_is_run_again_only_where_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, gpus = over_nccl(tmp_path / "case", "rank_raises"), [1]
+
+    async def seen(_case: Case, _python: str) -> int:
+        return gpus[0]
+
+    monkeypatch.setattr(probe, "_gpus", seen)
+    with pytest.raises(NcclkitError) as error:
+        asyncio.run(experiment.fix(case, "nccl_bug"))
+    assert str(error.value) == (
+        "train cannot be run again here: its 2 NCCL ranks need 2 GPUs, but the training interpreter sees 1; "
+        "try this on the machine that it ran on."
+    )
+    assert experiment.trials(case) == ()
+    shared = replace(NCCL, net={"hosts": 2})
+    asyncio.run(probe.again(case, shared))
+    asyncio.run(probe.again(case, replace(NCCL, split=2)))
+    gpus[0] = 0
+    with pytest.raises(NcclkitError, match="2 NCCL ranks need 1 GPU, but the training interpreter sees none"):
+        asyncio.run(probe.again(case, shared))
+
+
+def test_facts_of_another_machine_do_not_count_its_gpus(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    told = {"software.executable": sys.executable, "software.torch.gpus": 64}
+    case.facts = [Fact(name, value, host="elsewhere") for name, value in told.items()]
+    assert asyncio.run(probe._gpus(case, sys.executable)) < 64
+    case.facts = [Fact(name, value, host=socket.gethostname()) for name, value in told.items()]
+    assert asyncio.run(probe._gpus(case, sys.executable)) == 64
+
+
+def test_an_interpreter_that_is_not_here_gives_way_to_ours(raised: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = raised.runs()
+    plan = json.loads((run / "plan.json").read_text())
+    (run / "plan.json").write_text(json.dumps(plan | {"python": "/gone/bin/python"}))
+    monkeypatch.setenv(probe.TRAIN_PYTHON, "/ours/python")
+    assert subject.last(raised).plan.python == "/ours/python"
+    assert subject.last(raised, "/named/python").plan.python == "/named/python"
+    (run / "plan.json").write_text(json.dumps(plan))
+    assert subject.last(raised).plan.python == plan["python"]
 
 
 def test_what_fails_over_gloo_too_is_not_the_fault_of_nccl(tmp_path: Path) -> None:

@@ -81,7 +81,9 @@ class Archive:
         name = name if len(name) <= NAME else f"{name[: NAME // 2]}…{name[-NAME // 2 :]}"
         if ".." in parts or raw[:1] in ("/", "\\") or raw[1:2] == ":":
             self.omit(OUTSIDE, name)
-        elif not parts or any(inputs.is_hidden(part) for part in parts) or inputs.is_ours(parts[-1]):
+        elif not parts or any(inputs.is_hidden(part) for part in parts):
+            return ""
+        elif inputs.is_ours(parts[-1], named=len(parts) < 3):  # a packed case, with its folder or without
             return ""
         elif not regular:
             self.omit(LINK, name)

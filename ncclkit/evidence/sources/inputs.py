@@ -25,6 +25,8 @@ OURS = frozenset(
     "case.json facts.jsonl events.parquet measurements.jsonl findings.json inputs.json processes.json truth.json "
     "report.html agent.pyz".split()
 )
+BROUGHT = frozenset(("facts.jsonl", "measurements.jsonl"))
+"""What of it is read of a case that was itself named, or packed: one within a folder of logs may be another job's."""
 RANK = re.compile(r"rank[_\-.]?(\d{1,7})(?=\D|$)|(?:trace|fr|flight|dump)\w*?_(\d{1,7})$", re.IGNORECASE)
 
 
@@ -112,7 +114,7 @@ def _walk(folder: str, problems: list[str]) -> Iterator[str]:
         folders[:] = sorted(name for name in folders if not is_hidden(name))
         for name in sorted(names, key=natural):
             path = os.path.join(root, name)
-            if is_hidden(name) or is_ours(name) or not os.path.isfile(path):
+            if is_hidden(name) or is_ours(name, named=root == folder) or not os.path.isfile(path):
                 continue
             if name.endswith(PROGRAMS):
                 programs += 1
@@ -135,8 +137,10 @@ def is_hidden(name: str) -> bool:
     return name.startswith((".", "__pycache__", "__MACOSX"))
 
 
-def is_ours(name: str) -> bool:
-    """What ncclkit writes into a case folder besides what a job left behind."""
+def is_ours(name: str, named: bool) -> bool:
+    """What ncclkit writes into a case folder besides what a job left behind; named: the case itself is to be read."""
+    if named and name in BROUGHT:
+        return False
     return re.sub(r"-node\d+\b", "", name) in OURS or name.endswith(".part")
 
 
