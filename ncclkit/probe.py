@@ -153,8 +153,10 @@ def _places(net: Mapping[str, Any] | None, split: int) -> tuple[int, int]:
 
 async def _gpus(case: Case, python: str) -> int:
     """Usable GPUs: from the facts where they were read here, under this interpreter, else by asking the interpreter."""
-    here = {fact.name: fact.value for fact in case.facts if fact.host in ("", socket.gethostname())}
-    known = here.get("software.torch.gpus") if here.get("software.executable") == python else None
+    own = ("", socket.gethostname())
+    here = [fact for fact in case.facts if fact.value is not None and (slurm.nodes() or fact.host in own)]
+    told = {fact.name: fact.value for fact in reversed(here)}  # the first host's, of the nodes of an allocation
+    known = told.get("software.torch.gpus") if told.get("software.executable") == python else None
     if known is not None:
         return int(known)
     answer = await local.check(python)

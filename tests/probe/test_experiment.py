@@ -16,6 +16,7 @@ from ncclkit.agent.__main__ import STORIES
 from ncclkit.case import Case
 from ncclkit.causes import nccl_bug
 from ncclkit.diagnose import Diagnosis, diagnose
+from ncclkit.launch import slurm
 from ncclkit.model import Event, Fact, NcclkitError, found
 from ncclkit.outcomes import Arm
 from ncclkit.runs import LARGEST, ON_GPUS, Plan, Run, changed
@@ -129,11 +130,14 @@ def test_a_case_of_another_machine_is_run_again_only_where_it_can_be(
         asyncio.run(probe.again(case, shared))
 
 
-def test_facts_of_another_machine_do_not_count_its_gpus(tmp_path: Path) -> None:
+def test_facts_of_another_machine_do_not_count_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case.open(tmp_path)
     told = {"software.executable": sys.executable, "software.torch.gpus": 64}
     case.facts = [Fact(name, value, host="elsewhere") for name, value in told.items()]
     assert asyncio.run(probe._gpus(case, sys.executable)) < 64
+    monkeypatch.setattr(slurm, "nodes", lambda: 2)  # a login node has none itself
+    assert asyncio.run(probe._gpus(case, sys.executable)) == 64
+    monkeypatch.undo()
     case.facts = [Fact(name, value, host=socket.gethostname()) for name, value in told.items()]
     assert asyncio.run(probe._gpus(case, sys.executable)) == 64
 
