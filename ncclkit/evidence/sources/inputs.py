@@ -23,7 +23,7 @@ PROGRAMS = tuple(".py .pyc .pyi .ipynb .html .md .rst .toml .yaml .yml .c .h .cc
 """Names that a folder holds beside its logs; their texts of error messages are no errors."""
 OURS = frozenset(
     "case.json facts.jsonl events.parquet measurements.jsonl findings.json inputs.json processes.json truth.json "
-    "report.html agent.pyz".split()
+    "report.html report.ipynb agent.pyz".split()
 )
 BROUGHT = frozenset(("facts.jsonl", "measurements.jsonl"))
 """What of it is read of a case that was itself named, or packed: one within a folder of logs may be another job's."""
