@@ -19,6 +19,7 @@ from ncclkit import hostlist, narrow
 from ncclkit.bandwidth import chosen_gpus
 from ncclkit.case import Case
 from ncclkit.evidence.jobs.summary import MOST
+from ncclkit.model import Event
 from ncclkit.rungs import (
     FEW,
     HOST,
@@ -62,6 +63,8 @@ class Ladder:
     """How the run ended: ``done``, ``failed``, ``deadline``, ``cancelled``; empty where that is not known."""
     absent: tuple[str, ...] = ()
     """Nodes of the allocation on which nothing was ever started."""
+    turns: bool = False
+    """Whether ranks take turns on GPUs that they share: how fast a pair is then says nothing of its way."""
 
     def __repr__(self) -> str:
         return self.say
@@ -184,7 +187,7 @@ class Ladder:
             return "never answered"
         if pair.wrong:
             return f"gave {pair.wrong:,} wrong bytes"
-        return f"reaches {rate(pair.bandwidth)} where {pair.way} pairs reach {rate(pair.usual or 0)}"
+        return f"reaches {rate(pair.bandwidth)} where pairs over {pair.way} reach {rate(pair.usual or 0)}"
 
     def _ails(self) -> str:
         """What is bad about the pairs of the suspects, in a word."""
@@ -202,8 +205,9 @@ class Ladder:
     def _well(self) -> str:
         ways = {way: [p.bandwidth for p in self.pairs if p.way == way] for way in {p.way for p in self.pairs}}
         each = (f"{rate(statistics.median(speeds))} over {way}" for way, speeds in sorted(ways.items()))
-        like = "all are alike" if all(len(speeds) >= FEW for speeds in ways.values()) else "too few to compare"
-        return f"Every pair of the {self.ranks} ranks works: {', '.join(each)}, and {like}"
+        like = "and all are alike" if all(len(speeds) >= FEW for speeds in ways.values()) else "and too few to compare"
+        like = "by turns on GPUs that they share" if self.turns else like
+        return f"Every pair of the {self.ranks} ranks works: {', '.join(each)}, {like}"
 
 
 def ladder(case: Case) -> Ladder:
@@ -217,10 +221,12 @@ def ladder(case: Case) -> Ladder:
     planned = max((int(e.data["ranks"]) for e in phases if e.data.get("phase") == "plan"), default=0)
     ranks = max(len(alone), min(planned, MOST) or len(hosts))
     nccl = any(e.data.get("nccl") for e in phases)
-    steady = nccl and not sharing(phases, hosts)
+    turns = nccl and sharing(phases, hosts)
+    steady = nccl and not turns
     if nccl:  # which alone believes in pretended hosts
         hosts = nodes
-    ways = (_way(case, hosts, nccl, ranks, event.rank or 0, event.data["peer"]) for event in told)
+    gpus = _gpus(case, phases, ranks) if nccl else {}
+    ways = (_way(case, hosts, gpus, event.rank or 0, event.data["peer"]) for event in told)
     pairs = [pair_of(event, way, steady) for event, way in zip(told, ways, strict=True)]
     known = {(pair.a, pair.b) for pair in pairs}
     met = {e.rank: e.data.get("peer") for e in phases if e.data.get("phase") == "pairs"}
@@ -231,22 +237,31 @@ def ladder(case: Case) -> Ladder:
         ranks,
         alone,
         corrupt,
-        compared(pairs),
+        tuple(sorted(pairs, key=lambda pair: (pair.a, pair.b))) if turns else compared(pairs),
         tuple(sorted(due - known)),
         nodes_of(nodes, ranks),
         groups,
         tuple(sorted(begun - heard)),
         next((str(e.data["reason"]) for e in reversed(case.of("run.end"))), ""),
         tuple(str(e.data.get("name")) for e in phases if e.data.get("phase") == "absent"),
+        turns,
     )
 
 
-def _way(case: Case, hosts: Mapping[Any, str], nccl: bool, ranks: int, a: int, b: int) -> str:
+def _gpus(case: Case, phases: Iterable[Event], ranks: int) -> dict[int, int]:
+    """rank → its GPU as nvidia-smi counts them: the one it names itself on pretended hosts, else its own number."""
+    told = {e.rank: e.data.get("gpu") for e in phases if e.data.get("phase") == "pretend"}
+    own = {rank: gpu for rank, gpu in told.items() if isinstance(gpu, int) and 0 <= gpu < MOST}
+    places = {rank: own.get(rank, rank) for rank in range(ranks)}
+    known = chosen_gpus({fact.name: fact.value for fact in case.facts}, max(places.values(), default=0) + 1)
+    return {rank: known[place] for rank, place in places.items()}
+
+
+def _way(case: Case, hosts: Mapping[Any, str], gpus: Mapping[int, int], a: int, b: int) -> str:
     if hosts.get(a) != hosts.get(b):
         return "network"
-    if not nccl:
+    if not gpus:
         return HOST
-    gpus = chosen_gpus({fact.name: fact.value for fact in case.facts}, ranks)
     matrix = case.fact("gpu.topology") or {}
-    cell = str(matrix.get(f"GPU{gpus[a]}", {}).get(f"GPU{gpus[b]}", "")) if max(a, b) < len(gpus) else ""
+    cell = str(matrix.get(f"GPU{gpus.get(a)}", {}).get(f"GPU{gpus.get(b)}", ""))
     return cell if re.fullmatch(r"[A-Z]{3,4}|NV\d+", cell) else "an unknown way"

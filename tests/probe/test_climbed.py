@@ -19,6 +19,7 @@ SAYS = {
     "well_hosts": ("Every pair of the 4 ranks works", "", ()),
     "nccl_well": ("Every pair of the 4 ranks works", "", ()),
     "nccl_hosts": ("Every pair of the 4 ranks works", "", ()),
+    "nccl_turns": ("Every pair of the 8 ranks works: ", "", ()),
     "nccl_slow": (
         "Rank 1 on pretended-0 is slow in company, already with pretended-1 (ranks 2 and 3), and is well alone; "
         + ALONE,

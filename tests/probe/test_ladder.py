@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,19 @@ def test_where_all_are_alike_nobody_is_blamed() -> None:
 def test_one_slow_pair_is_a_link() -> None:
     found = climbed({(2, 5): 20.0})
     assert found.bad == ((2, 5),) and found.suspects == ()
-    assert found.say == "The pair of ranks 2 and 5 reaches 20.00 GB/s where NV18 pairs reach 160.00 GB/s"
+    assert found.say == "The pair of ranks 2 and 5 reaches 20.00 GB/s where pairs over NV18 reach 160.00 GB/s"
+
+
+@pytest.mark.parametrize(("on_them", "bad"), [(8, ((2, 3),)), (16, ())], ids=("own", "by turns"))
+def test_pretended_hosts_are_compared_where_each_rank_has_a_gpu_of_its_own(on_them: int, bad: tuple[Any, ...]) -> None:
+    """Ranks 0-3 and 4-7 are two pretended hosts, each on GPUs 0-3 or on four of its own."""
+    case = told({(2, 3): 20.0}, None, None, {})
+    own = {"gpus": 8, "on_them": on_them}
+    for rank in range(RANKS):
+        case.events.append(phase(rank, "pretend", hostid=f"pretended-{rank // 4}", gpu=rank % (64 // on_them), **own))
+    found = ladder(case)
+    assert found.bad == bad and {pair.way for pair in found.pairs if pair.b < 4 or pair.a > 3} == {"NV18"}
+    assert ("by turns on GPUs that they share" in found.say) == (not bad) and bool(diagnose(case).findings) == bool(bad)
 
 
 def test_a_rank_that_is_slow_with_all_others_is_the_suspect() -> None:

@@ -42,6 +42,7 @@ JOBS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "nccl_hosts": ("nccl", {"split": 2, "env": SOCKETS}, ()),
     "nccl_stuck": ("nccl", {}, STUCK),
     "nccl_slow": ("nccl", {}, SLOW),
+    "nccl_turns": ("nccl", {"ranks": 8, "split": 2, "env": SOCKETS}, ()),
 }
 """Backend, what is asked of the live test beyond its defaults, and what is broken in its ranks."""
 RANKS = 4
@@ -56,8 +57,9 @@ async def record(name: str, out: Path, deadline: float = 500.0) -> None:
         choices: dict[str, Any] = {"ranks": RANKS, "backend": backend, "largest": 1 << 20, "ladder": True}
         choices |= {word: asked[word] for word in asked if word != "net"}
         gpus = (await local.check(sys.executable))["gpus"]
-        if backend == "nccl" and 0 < gpus < RANKS:
-            choices["split"] = max(choices.get("split", 1), -(-RANKS // gpus))
+        ranks = choices["ranks"]
+        if backend == "nccl" and 0 < gpus < ranks:
+            choices["split"] = max(choices.get("split", 1), -(-ranks // gpus))
         plan = await probe.plan(case, deadline=deadline, **choices)
         plan = replace(plan, argv=(*plan.argv, *fault), net=asked.get("net", {}))
         run = await probe.execute(case, plan)
@@ -69,7 +71,7 @@ async def record(name: str, out: Path, deadline: float = 500.0) -> None:
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
             (kept / file).write_bytes(b"".join(line for line in lines if (wire.parse(line) or {}).get("kind") in KINDS))
         (kept / "status.json").write_text((run.folder / "status.json").read_text())
-        (kept / "plan.json").write_text(json.dumps({"ranks": RANKS, "backend": backend}) + "\n")
+        (kept / "plan.json").write_text(json.dumps({"ranks": ranks, "backend": backend}) + "\n")
     print(f"{name}: {run.say}\n  {found.say}", flush=True)
 
 

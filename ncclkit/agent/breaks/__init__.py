@@ -32,13 +32,15 @@ class Job:
         self.place, self.gpus = mates.index(local), mates
         """Of this rank among those of its host, pretended or not; the GPUs of those, in order."""
         if options.backend == "nccl":
+            own = 0 if shared else self.place
             if host:  # pretended, so it shares them with the others
                 count, first = torch.cuda.device_count(), self.rank - local
                 self.gpus = [(first + mate) % count for mate in mates]
                 on = here if options.split > 1 else self.ranks
                 # NCCL itself says so late, and not always
-                wire.send("phase", phase="pretend", rank=self.rank, hostid=host, gpus=count, on_them=on)
-            self.device = torch.device("cuda", self.gpus[0 if shared else self.place])
+                told = {"hostid": host, "gpu": self.gpus[own], "gpus": count, "on_them": on}
+                wire.send("phase", phase="pretend", rank=self.rank, **told)
+            self.device = torch.device("cuda", self.gpus[own])
             torch.cuda.set_device(self.device)  # before anything else touches CUDA
         else:
             self.device = torch.device("cpu")
