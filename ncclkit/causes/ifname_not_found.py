@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from ncclkit.case import Case
 from ncclkit.causes._hosts import joining
@@ -117,11 +116,22 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
     both = {variable, *(f.name[4:] for f in case.facts if f.name[4:] in FILTERS.values() and f.value == wanted)}
     env = {name: ",".join(names) for name in both if name.startswith("NCCL")}
     gone = sorted(both - env.keys())
-    do = f"Name on each host what joins it to the others: {told}"
-    do += f"; or unset {gone[0]}, so that each host finds its own." if gone else "."
-    change: dict[str, Any] = ({"env": env} if env else {}) | ({"unset": gone} if gone else {})
+    change = {"unset": gone} if gone else {}
+    if variable in env:
+        return Advice(
+            f"Let {variable} list what joins the hosts to each other: {told}"
+            + (f"; and unset {gone[0]}, which can name only one for all." if gone else "."),
+            env,
+            command="ip -brief address",
+            why="Machines of another make name their interfaces otherwise; of a list NCCL takes what a host has.",
+            check="The log shows 'Bootstrap: Using <interface>' on every host, with addresses of one network.",
+            risk="Each name is a prefix: a host with several interfaces that pass takes the first of its own list."
+            + (" Without the other variable gloo uses the address of the own host name." if gone else ""),
+            change=change,
+        )
     return Advice(
-        do,
+        f"Name on each host what joins it to the others: {told}; or unset {variable}, so that each host finds its own.",
+        env,
         command="ip -brief address",
         why="Machines of another make name their interfaces otherwise; gloo takes one exact name, NCCL also a list.",
         check="All ranks pass init_process_group.",

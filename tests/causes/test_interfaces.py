@@ -10,6 +10,9 @@ from ncclkit import evidence
 from ncclkit.case import Case
 from ncclkit.causes import wrong_interface
 from ncclkit.model import Fact, Finding, Strength
+from ncclkit.samples import HERE
+from tests.causes.test_samples import TWO_HOSTS
+from tests.causes.test_samples import judged as of_recording
 
 LOG = """{host}:11:11 [0] NCCL INFO Bootstrap: Using {taken}<0>
 {host}:11:11 [0] NCCL INFO NET/Socket : Using [0]{taken}<0>{more}
@@ -91,3 +94,18 @@ def test_what_is_there_and_did_no_harm_is_not_accused(tmp_path: Path, device: st
         tmp_path, JOINED[0] | own, JOINED[1] | other, "eth0:10.1.0.1", "10.1.0.7", REFUSED, f" [1]{device}:10.9.0.1<0>"
     )
     assert device not in found.say
+
+
+@pytest.mark.parametrize(
+    ("folder", "says", "list_"),
+    [
+        (TWO_HOSTS, "Let NCCL_SOCKET_IFNAME list what joins the hosts to each other: eth0 on node-1", "eth0,ens3"),
+        (HERE, "Name on each host what joins it to the others: ens3 on node-2", "ens3,eth0"),
+    ],
+    ids=("nccl", "gloo"),
+)
+def test_the_advice_is_of_the_library_that_found_none(folder: Path, says: str, list_: str) -> None:
+    """The variables of both are set: NCCL takes a list for all hosts, gloo one name of each or none."""
+    (advice,) = of_recording(folder / "ifname_missing_on_one")[0].findings[0].advice
+    assert advice.do.startswith(says) and "unset GLOO_SOCKET_IFNAME" in advice.do
+    assert advice.env == {"NCCL_SOCKET_IFNAME": list_} and advice.change == {"unset": ["GLOO_SOCKET_IFNAME"]}
