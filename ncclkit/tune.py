@@ -1,9 +1,7 @@
 """Tuning advice drawn from what was measured, and paired comparison of settings.
 
-A size curve of a collective is, to good approximation, a straight line: every
-call costs a fixed time (alpha) plus a time per byte (beta).  From the two
-follow the message size above which bandwidth is used well, and so the bucket
-size that a training job should send.
+In a size curve of a collective every call costs a fixed time, and a time per byte once the links are full.  From the
+curve follows the message size above which bandwidth is used well, and so the bucket size that a job should send.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from ncclkit import probe
@@ -22,38 +21,35 @@ from ncclkit.model import Advice, Measurement, NcclkitError
 from ncclkit.normal import Judgement, judge, size as _bytes
 
 MIB = 1 << 20
+TINY = 4096
+"""Bytes up to which a message is all overhead."""
+MOSTLY_DATA = 4
+"""Times the cost of an empty call from which on a call's own time is that of its data, not of whoever launched it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """time(S) = alpha + S * beta, fitted to a size curve."""
+def size_for(measurements: Sequence[Measurement], share: float) -> float | None:
+    """Bytes from which on messages reach this share (0..1) of the largest one's bandwidth.
 
-    alpha_us: float
-    """Fixed cost of one call in microseconds."""
-    beta_us: float
-    """Cost of one byte in microseconds."""
-
-    @property
-    def algbw(self) -> float:
-        """Bandwidth in GB/s that very large messages approach."""
-        return 1e-3 / self.beta_us
-
-    def size_for(self, share: float) -> float:
-        """Message size in bytes that reaches this share (0..1) of the large-message bandwidth."""
-        return share / (1 - share) * self.alpha_us / self.beta_us
-
-
-def fit(measurements: Sequence[Measurement]) -> Line | None:
-    """Fit alpha and beta: alpha is the median of the messages that are all overhead, beta comes from the largest one.
-
-    Needs a message of at most 4 KiB and one of at least 1 MiB; None otherwise.
+    Between two sizes the time is taken to grow evenly.  Needs a message of at most 4 KiB and one of at least 1 MiB;
+    None otherwise.
     """
-    small = [m.time_us for m in measurements if m.bytes <= 4096]
-    large = max((m for m in measurements if m.bytes >= MIB), key=lambda m: m.bytes, default=None)
-    if not small or large is None:
+    rows = sorted({m.bytes: _cost(m) for m in measurements}.items())
+    if not rows or rows[0][0] > TINY or rows[-1][0] < MIB:
         return None
-    alpha = statistics.median(small)
-    return Line(alpha, max(large.time_us - alpha, 0.05 * large.time_us) / large.bytes)
+    wanted = share * rows[-1][0] / rows[-1][1]
+    for (small, quick), (large, slow) in reversed([*pairwise(rows)]):
+        if small / quick < wanted:  # and the larger one reaches it
+            each = (slow - quick) / (large - small)
+            return wanted * (quick - small * each) / (1 - wanted * each)
+    return rows[0][0]
+
+
+def _cost(m: Measurement) -> float:
+    """Microseconds of a call without what Python takes to launch it, where a graph shows that.
+
+    A training job launches ahead of its GPU.
+    """
+    return m.time_us if m.graph_us is None else m.graph_us
 
 
 def advise(measurements: Sequence[Measurement], expectation: Expectation | None = None) -> list[Advice]:
@@ -63,26 +59,33 @@ def advise(measurements: Sequence[Measurement], expectation: Expectation | None 
     """
     if all(m.ranks == 1 for m in measurements):
         return []  # nothing travels, so nothing can be advised
-    line = fit(measurements)
-    advice = [] if line is None else [_bucket(line)]
+    advice = _bucket(measurements)
     if judgement := judge(measurements, expectation):
         advice.append(_ratio(judgement))
     advice += [_jitter(m) for m in _jittery(measurements)[:1]]
     return advice
 
 
-def _bucket(line: Line) -> Advice:
-    size = line.size_for(0.8)
+def _bucket(measurements: Sequence[Measurement]) -> list[Advice]:
+    size = size_for(measurements, 0.8)
+    if size is None:
+        return []
     cap = max(1, min(512, round(size / MIB)))
-    return Advice(
+    empty = [m for m in measurements if m.bytes <= TINY]
+    cost, launched = statistics.median(map(_cost, empty)), _launch(measurements)
+    largest = max(measurements, key=lambda m: m.bytes)
+    speed, slow = largest.bytes / _cost(largest) / 1e3, launched > 1.5 * cost
+    advice = Advice(
         do=f"Send gradients in buckets of at least {cap} MiB; DDP's default is 25 MiB"
         + (", which is enough here." if cap <= 25 else "."),
         code="" if cap <= 25 else f"DistributedDataParallel(model, bucket_cap_mb={cap})",
-        why=f"One all_reduce costs {line.alpha_us:.0f} us before the first byte moves; "
-        f"{_bytes(size)} reach 80 % of the {line.algbw:.2f} GB/s that large messages get.",
+        why=f"One all_reduce costs {cost:.0f} us before the first byte moves"
+        + (f" (and Python {launched:.0f} us to launch it, which a job does ahead of its GPU)" if slow else "")
+        + f"; {_bytes(size)} reach 80 % of the {speed:.2f} GB/s of {_bytes(largest.bytes)}.",
         check="Step time with the new bucket size, measured in pairs against the old one.",
         risk="Larger buckets overlap less with the backward pass and hold more memory.",
     )
+    return [advice]
 
 
 def _ratio(judgement: Judgement) -> Advice:
@@ -101,9 +104,19 @@ def _ratio(judgement: Judgement) -> Advice:
     )
 
 
+def _launch(measurements: Sequence[Measurement]) -> float:
+    """Microseconds of a call that carries next to nothing, launched one by one; 0 where none was measured."""
+    return statistics.median([m.time_us for m in measurements if m.bytes <= TINY] or [0.0])
+
+
 def _jittery(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """Messages of 1 MiB and more whose p99 is over twice the median, worst first."""
-    bad = [m for m in measurements if m.bytes >= MIB and (m.p99_us or 0.0) > 2 * m.time_us]
+    """Messages of 1 MiB and more whose p99 is over twice the median, worst first.
+
+    Where launching takes much of the time a single call is no measure of the way: it waits for Python.
+    """
+    least = MOSTLY_DATA * _launch(measurements)
+    long = [m for m in measurements if m.bytes >= MIB and m.time_us >= least]
+    bad = [m for m in long if (m.p99_us or 0.0) > 2 * m.time_us]
     return sorted(bad, key=lambda m: -(m.p99_us or 0.0) / m.time_us)
 
 

@@ -38,6 +38,9 @@ def is_row(row: Any) -> bool:
                 return False
         elif not isinstance(row[field.name], FORMS[str(field.type)]):
             return False
+    graph = row.get("graph_us")
+    if row["bytes"] < 0 or row["time_us"] <= 0 or (graph is not None and graph <= 0):
+        return False  # a call takes time, and everything else is divided by it
     try:
         json.dumps(row, allow_nan=False)
     except (ValueError, RecursionError):

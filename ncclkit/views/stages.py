@@ -23,7 +23,8 @@ def stages_view(stages: Sequence[Stage]) -> View:
         return View("No stage was run yet", Html(""))
     apart = apart_by(stages)
     equal = apart is not None and apart < ROUNDING
-    told = "" if apart is None else f"Largest difference between losses that should be equal: {apart:.1e} of the loss."
+    most = f"{apart:.1e} of the loss" if apart else "none"
+    told = "" if apart is None else f"Largest difference between losses that should be equal: {most}."
     body = join(fit(table(HEAD, [_row(stage) for stage in stages], "nk-numbers")), el("p", told, cls="nk-dim"))
     last = stages[-1].run
     if last.reason != "done":

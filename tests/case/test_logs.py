@@ -69,7 +69,17 @@ def test_a_case_among_logs_may_be_of_another_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"bytes": "8"}, {"busbw": "fast"}, {"env": {"A": 1}}, {"time_us": None}, {"time_us": float("nan")}, {"op": []}],
+    [
+        {"bytes": "8"},
+        {"bytes": -8},
+        {"busbw": "fast"},
+        {"env": {"A": 1}},
+        {"time_us": None},
+        {"time_us": float("nan")},
+        {"time_us": 0},
+        {"graph_us": 0.0},
+        {"op": []},
+    ],
     ids=str,
 )
 def test_what_only_looks_like_measurements_is_not_taken(tmp_path: Path, wrong: dict[str, Any]) -> None:
