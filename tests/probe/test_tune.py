@@ -70,6 +70,16 @@ def test_what_python_takes_to_launch_a_call_is_no_reason_for_large_buckets() -> 
     assert not [a for a in others if "what else runs" in a.do]
 
 
+def test_a_machine_on_which_launching_is_slow_is_told_the_same() -> None:
+    """The report of 4 H200 on 2026-11-22: bytes, us one by one, us in a graph, p99 of single calls."""
+    told = [(8, 84.3, 7.8, 277), (4 * KIB, 85.3, 9.2, 273), (256 * KIB, 89.0, 11.0, 384), (2 * MIB, 85.8, None, 250)]
+    told += [(16 * MIB, 95.1, None, 598), (256 * MIB, 1184.9, None, 1202)]
+    like = curve(20, 240)[0]
+    rows = [replace(like, bytes=size, time_us=us, graph_us=graph, p99_us=p99) for size, us, graph, p99 in told]
+    (bucket,) = tune.advise(rows)
+    assert "at least 18 MiB" in bucket.do and "enough here" in bucket.do and "8 us before" in bucket.why
+
+
 def test_low_ratio_sends_to_the_reason_and_a_good_one_leaves_things_alone() -> None:
     """What is low depends on what such a bound usually gives."""
     link, loopback = Expectation(370, "nvlink", "18 links."), Expectation(370, "loopback", "TCP.", usual=0.4)
