@@ -249,8 +249,7 @@ async def _look(asked: Asked) -> Trial:
     case, finding, experiment, room = asked.case, asked.finding, asked.experiment, asked.room
     started, room.facts = time.monotonic(), []
     seen = await LOOKS[experiment.plan["look"]](asked)
-    say = outcomes.answer(finding, experiment, seen.shown, seen.moves, seen.usable)
-    say = f"{say} {seen.told}".rstrip() if seen.usable else say
+    say = outcomes.answer(finding, experiment, seen.shown, seen.moves, seen.usable, seen.told)
     took, change, about = round(time.monotonic() - started, 1), dict(experiment.plan), _about(case)
     what, question, none = finding.cause, experiment.question, None
     trial = Trial("check", what, question, change, none, none, seen.shown, seen.moves, say, took, _folder(room), about)

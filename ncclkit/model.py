@@ -159,8 +159,8 @@ OUTCOMES = {
     "fails": "it fails too, in the same way or in that of another suspect",
     "faster": "it ends well and its bus bandwidth is at least half as much again",
     "named": "the diagnosis of the changed run proves this cause",
-    "found": "what is read again shows it",
-    "clear": "what is read again does not show it",
+    "found": "the look shows it",
+    "clear": "the look does not show it",
 }
 """What an experiment may show of a cause.  The last two are of experiments that only look."""
 MOVES = {

@@ -138,8 +138,10 @@ def alone(moves: Mapping[str, str]) -> dict[str, str]:
     return dict(moves) | ({fit[0]: "proven"} if single else {})
 
 
-def answer(finding: Finding, experiment: Experiment, seen: str, moves: Mapping[str, str], usable: bool) -> str:
-    """The experiment, what was seen and what follows, in two sentences."""
+def answer(
+    finding: Finding, experiment: Experiment, seen: str, moves: Mapping[str, str], usable: bool, told: str = ""
+) -> str:
+    """What follows from an experiment, and what was seen; `told`: a look's own words for the latter."""
     if not usable and "look" in experiment.plan:
         hosts = ", ".join(map(str, finding.culprits.get("hosts", ()))) or "other hosts"
         return (
@@ -152,11 +154,11 @@ def answer(finding: Finding, experiment: Experiment, seen: str, moves: Mapping[s
             f"{finding.cause}; make it more like yours (ranks, hosts, variables), or try it on your own job."
         )
     by = {word: [cause for cause, move in moves.items() if move == word] for word in MOVES}
-    follows = [f"this proves {by['proven'][0]}"] if by["proven"] else []
-    follows += [f"this fits {' and '.join(by['supported'])}"] if by["supported"] else []
-    follows += [f"it speaks against {', '.join(by['refuted'])}"] if by["refuted"] else []
-    told = " and ".join(follows) or "this could not tell the suspects apart"
-    return f"{experiment.question} Seen: {OUTCOMES.get(seen, 'no answer came')}; {told}."
+    follows = [f"proves {by['proven'][0]}"] if by["proven"] else []
+    follows += [f"fits {' and '.join(by['supported'])}"] if by["supported"] else []
+    follows += [f"speaks against {', '.join(by['refuted'])}"] if by["refuted"] else []
+    follow = f"This {' and '.join(follows) or 'could not tell the suspects apart'}"
+    return f"{follow}. {told}" if told else f"{follow}: {OUTCOMES.get(seen, 'no answer came')}."
 
 
 def mended(finding: Finding, arm: Arm, well: bool, failed: bool) -> str:

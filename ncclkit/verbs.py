@@ -75,7 +75,8 @@ def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
     from ncclkit.diagnose import diagnose
 
     def told(trial: Trial) -> None:
-        say(f"{'Checked' if trial.kind == 'check' else 'Fix tried'}: {trial.say}", sys.stderr)
+        done = f"Checked: {trial.question}" if trial.kind == "check" else "Fix tried:"
+        say(f"{done} {trial.say}", sys.stderr)
 
     say(f"ncclkit: small jobs run now, in {case.path}; Ctrl-C ends them.", sys.stderr)
     try:

@@ -131,7 +131,9 @@ def from_trial(value: Mapping[str, Any], path: str) -> Iterator[Event]:
         return
     told = {str(cause): move for cause, move in verdicts.items() if isinstance(move, str) and move in MOVES}
     words = {name: str(value.get(name) or "")[:500] for name in ("cause", "subject", "question", "observed")}
-    yield Event(kind, clip(str(value.get("say") or "")), path, 0, data=words | {"verdicts": told})
+    say, asked = str(value.get("say") or ""), words["question"]
+    text = f"{asked} {say}" if kind == "experiment.check" and asked not in say else say
+    yield Event(kind, clip(text), path, 0, data=words | {"verdicts": told})
 
 
 def from_plan(value: Mapping[str, Any], path: str) -> Iterator[Event]:

@@ -70,7 +70,7 @@ def test_from_symptom_to_verified_fix(loop: Visit, lab: Lab, fault: str) -> None
     run_cell(page, 3)
     wait_cells_done(page, 30)
     press(page, "Check this")
-    waits(page, "Check this", "Seen:")
+    waits(page, "Check this", "What it says of each suspect")
     press(page, "Try the fix")
     told = waits(page, "Try the fix", "it works")
     assert "Before" in told and "After" in told and FAULTS[fault] in told and "Nothing found" in told

@@ -207,4 +207,8 @@ def test_a_proven_trial_makes_the_verdict_on_the_folder_proven(case: Case) -> No
     made = trials.keep(trial(case.path / "experiments" / "1-shm_too_small"))
     case.events = list(evidence.read([made.folder]).events)
     (finding,) = diagnose(case).findings
-    assert finding.strength == "proven" and finding.evidence[-1].text == made.say and finding.next is None
+    assert (
+        finding.strength == "proven"
+        and finding.evidence[-1].text == f"{made.question} {made.say}"
+        and finding.next is None
+    )

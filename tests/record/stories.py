@@ -106,7 +106,7 @@ def _act(page: Any, place: int, source: str) -> None:
         _press(cell, "Break it", r"(failed|ended well|did not end).* after \d+ s")
     if source.rstrip().endswith("\nloop"):
         if "proven" not in cell.inner_text():
-            _press(cell, "Check this", "Seen: ")
+            _press(cell, "Check this", "What it says of each suspect")
         _press(cell, "Try the fix", "ends well after")
         assert "Before" in cell.inner_text() and "After" in cell.inner_text()
 
