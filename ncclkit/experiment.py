@@ -106,7 +106,7 @@ async def fix(
         Trial(
             "fix",
             finding.cause,
-            f"Does the same job work after this: {remedies.words_of(finding)}",
+            f"Does the same job work after this: {remedies.words_of(finding, before.run.plan)}",
             change,
             observed=outcomes.observed(before, after, None),
             verdicts={finding.cause: move} | (outcomes.shown(verdict, before, after) if name else {}),

@@ -13,7 +13,10 @@ from ncclkit.runs import Run
 
 FASTER = 1.5
 """Bus bandwidth after / before, from which a change counts as faster."""
-TELLING = ("TORCH_DISTRIBUTED_DEBUG", "TORCH_SHOW_CPP", "TORCH_FR_", "TORCH_NCCL_TRACE", "NCCL_DEBUG", "CUDA_LAUNCH_B")
+TELLING = (
+    *("TORCH_DISTRIBUTED_DEBUG", "TORCH_SHOW_CPP", "TORCH_FR_", "TORCH_NCCL_TRACE", "NCCL_DEBUG", "CUDA_LAUNCH_B"),
+    "PYTHONFAULTHANDLER",
+)
 """How variables begin that make a job say more and are meant to change nothing else."""
 
 

@@ -9,15 +9,25 @@ from ncclkit.model import Advice, Finding, NcclkitError
 from ncclkit.runs import Plan, breakable
 
 
-def cure(finding: Finding) -> Advice | None:
-    """The first advice that a machine can follow and that mends; variables that only make a job say more do not."""
-    mends = (a for a in finding.advice if a.change or any(not name.startswith(outcomes.TELLING) for name in a.env))
-    return next(mends, None)
+def cure(finding: Finding, plan: Plan | None = None) -> Advice | None:
+    """The first advice that a machine can follow and that mends; variables that only make a job say more do not.
+
+    A job of the lab (`plan`) does by itself what its finding's first advice asks of a person, so it needs no variables
+    that are a later one's way around it.
+    """
+    first = next((advice for advice in finding.advice if advice.change or (advice.env and not _tells(advice))), None)
+    around = first is not None and first is not finding.advice[0] and not first.change
+    return None if around and plan is not None and breakable(plan.argv, plan.net) else first
+
+
+def _tells(advice: Advice) -> bool:
+    """Whether all that it sets makes a job say more and changes nothing else."""
+    return bool(advice.env) and not advice.change and all(name.startswith(outcomes.TELLING) for name in advice.env)
 
 
 def change_of(finding: Finding, plan: Plan) -> dict[str, Any]:
     """The change that the advice asks for; of a job of the lab also the cause, whose bug it shall do right."""
-    advice = cure(finding)
+    advice = cure(finding, plan)
     change: dict[str, Any] = {}
     if advice is not None:
         env = dict(advice.env) | dict(advice.change.get("env", {}))
@@ -35,7 +45,8 @@ def by_hand(finding: Finding) -> NcclkitError:
     return NcclkitError(f"What helps against {finding.cause} needs a person{do}")
 
 
-def words_of(finding: Finding) -> str:
+def words_of(finding: Finding, plan: Plan) -> str:
     """What was changed, in the words of the advice that asks for it."""
-    advice = cure(finding) or next(iter(finding.advice), None)
+    mends = (advice for advice in finding.advice if not _tells(advice))
+    advice = cure(finding, plan) or next(mends, None)
     return advice.do if advice else f"the job does right what {finding.cause} names"

@@ -8,16 +8,17 @@ import socket
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ncclkit import evidence, experiment, faults, outcomes, probe, subject
+from ncclkit import evidence, experiment, faults, outcomes, probe, remedies, subject
 from ncclkit.agent.__main__ import STORIES
 from ncclkit.case import Case
 from ncclkit.causes import nccl_bug
 from ncclkit.diagnose import Diagnosis, diagnose
 from ncclkit.launch import slurm
-from ncclkit.model import Event, Fact, NcclkitError, found
+from ncclkit.model import Advice, Event, Fact, NcclkitError, found
 from ncclkit.outcomes import Arm
 from ncclkit.runs import LARGEST, ON_GPUS, Plan, Run, changed
 
@@ -204,3 +205,36 @@ def test_over_gloo_large_messages_are_left_out_and_the_rest_stays() -> None:
     for plan, backend in ((new, "gloo"), (live, "mpi")):
         with pytest.raises(NcclkitError, match=f"over gloo, but not one over {plan.backend} over {backend}"):
             changed(plan, {"backend": backend})
+
+
+FEWER = Advice("Let NCCL open fewer sockets.", env={"NCCL_MAX_NCHANNELS": "2"})
+LAB, OWN = ("train", "--fault", "few_files"), ("collective",)
+
+
+@pytest.mark.parametrize(
+    ("advice", "argv", "change", "words"),
+    [
+        ((Advice("Raise the limit."), FEWER), LAB, {"mend": "fd_limit"}, "Raise the limit."),
+        ((Advice("Raise the limit."), FEWER), OWN, {"env": FEWER.env}, FEWER.do),
+        ((FEWER,), LAB, {"env": FEWER.env, "mend": "fd_limit"}, FEWER.do),
+        (
+            (Advice("Ask who it was."), Advice("Start again.", change={"restarts": 1})),
+            LAB,
+            {"restarts": 1, "mend": "fd_limit"},
+            "Start again.",
+        ),
+        (
+            (Advice("See the line.", env={"PYTHONFAULTHANDLER": "1"}),),
+            LAB,
+            {"mend": "fd_limit"},
+            "the job does right what fd_limit names",
+        ),
+    ],
+    ids=("a lab's own", "the way around", "variables", "a change", "only told"),
+)
+def test_a_fix_is_told_as_what_was_changed(
+    advice: tuple[Advice, ...], argv: tuple[str, ...], change: dict[str, Any], words: str
+) -> None:
+    """Variables that a later advice offers as a way around are not set where the job does what the first one asks."""
+    finding, plan = found("fd_limit", "likely", "It is.", (Event("run.end"),), advice=advice), replace(NCCL, argv=argv)
+    assert remedies.change_of(finding, plan) == change and remedies.words_of(finding, plan) == words
