@@ -237,7 +237,7 @@ def ladder(case: Case) -> Ladder:
         ranks,
         alone,
         corrupt,
-        tuple(sorted(pairs, key=lambda pair: (pair.a, pair.b))) if turns else compared(pairs),
+        compared(pairs, turns),
         tuple(sorted(due - known)),
         nodes_of(nodes, ranks),
         groups,

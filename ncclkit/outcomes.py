@@ -20,6 +20,11 @@ TELLING = (
 """How variables begin that make a job say more and are meant to change nothing else."""
 
 
+def only_tell(names: Iterable[str]) -> bool:
+    """Whether all of these variables make a job say more and change nothing else."""
+    return all(name.startswith(TELLING) for name in names)
+
+
 @dataclass(frozen=True, slots=True)
 class Arm:
     """A run, and what the diagnosis says of it."""
@@ -117,7 +122,7 @@ def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
         return "supported" if seen.get(word) else "refuted"
 
     asked = experiment.plan.get("env", {})
-    if seen["other"] and not suspects and asked and all(name.startswith(TELLING) for name in asked):
+    if seen["other"] and not suspects and asked and only_tell(asked):
         return dict.fromkeys(experiment.expects, "open")  # asking broke the job itself: DETAIL crashes torch 2.13's DDP
     if "backend" in experiment.plan and not after.well and after.cause not in known:
         return dict.fromkeys(experiment.expects, "open")  # the other backend has a trouble of its own

@@ -22,7 +22,7 @@ def cure(finding: Finding, plan: Plan | None = None) -> Advice | None:
 
 def _tells(advice: Advice) -> bool:
     """Whether all that it sets makes a job say more and changes nothing else."""
-    return bool(advice.env) and not advice.change and all(name.startswith(outcomes.TELLING) for name in advice.env)
+    return bool(advice.env) and not advice.change and outcomes.only_tell(advice.env)
 
 
 def change_of(finding: Finding, plan: Plan) -> dict[str, Any]:

@@ -136,11 +136,11 @@ def pair_of(event: Event, way: str, steady: bool) -> Pair:
     return Pair(event.rank or 0, data["peer"], way, *speeds, share, event=event)
 
 
-def compared(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    """The same, each with what is usual for its kind."""
+def compared(pairs: Sequence[Pair], turns: bool) -> tuple[Pair, ...]:
+    """The same in order, each with what is usual for its kind; nothing is where ranks take turns on a GPU."""
     kinds: dict[str, list[float]] = {}
     for pair in pairs:
         kinds.setdefault(pair.way, []).append(pair.bandwidth)
-    usual = {way: statistics.median(speeds) for way, speeds in kinds.items() if len(speeds) >= FEW}
+    usual = {way: statistics.median(speeds) for way, speeds in kinds.items() if len(speeds) >= FEW and not turns}
     ordered = sorted(pairs, key=lambda pair: (pair.a, pair.b))
     return tuple(replace(pair, usual=usual.get(pair.way)) for pair in ordered)
