@@ -19,10 +19,15 @@ from ncclkit.model import NcclkitError
 ROOT = Path(__file__).parents[2]
 LAUNCHER = """
 import os, subprocess, sys
-ranks = [subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={**os.environ, "RANK": str(rank)}) for rank in range(3)]
+pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+ranks = [subprocess.Popen(["cat"], env={**os.environ, "RANK": str(rank)}, **pipes) for rank in range(3)]
+for rank in ranks:
+    rank.stdin.write(b"up\\n")
+    rank.stdout.readline()
 print(*(rank.pid for rank in ranks), flush=True)
 sys.stdin.read()
 """
+"""Its ranks answer before they are told of: Popen may return before Linux has given a new program its environment."""
 
 
 @pytest.fixture
