@@ -8,8 +8,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 CONF = """ClusterName=ncclkit
 SlurmctldHost={host}(127.0.0.1)
@@ -54,7 +56,7 @@ def available() -> bool:
 @contextmanager
 def cluster(folder: Path, nodes: int) -> Iterator[dict[str, str]]:
     """Start Slurm with `nodes` nodes; yields the environment that its clients need, and stops it afterwards."""
-    _munge()
+    munge = _munge()
     host = socket.gethostname().split(".")[0]
     lines = [NODE.format(i=i, host=host, port=17000 + i) for i in range(1, nodes + 1)]
     for name in ("state", *(f"spool/n{i}" for i in range(1, nodes + 1))):
@@ -69,11 +71,22 @@ def cluster(folder: Path, nodes: int) -> Iterator[dict[str, str]]:
         _wait_idle(env, nodes)
         yield env
     finally:
-        for pid in folder.glob("*.pid"):
-            subprocess.run(["kill", pid.read_text().strip()], check=False)
+        _end([*folder.glob("*.pid"), *munge])
 
 
-def _munge() -> None:
+def _end(kept: list[Path]) -> None:
+    """Daemons, by the files in which they keep their pids; when this returns their ports are free for the next."""
+    ended = []
+    for file in kept:
+        with suppress(psutil.NoSuchProcess):
+            ended.append(psutil.Process(int(file.read_text())))
+            ended[-1].terminate()
+    for daemon in psutil.wait_procs(ended, timeout=20)[1]:
+        daemon.kill()
+
+
+def _munge() -> list[Path]:
+    """See to it that munged runs, with the rights it insists on; returns where it keeps its pid if it was started."""
     key = Path("/etc/munge/munge.key")
     if not key.exists():
         key.write_bytes(os.urandom(1024))
@@ -83,8 +96,10 @@ def _munge() -> None:
     shutil.chown(key, "munge", "munge")
     key.chmod(0o400)
     Path("/run/munge").chmod(0o755)
-    if subprocess.run(["pgrep", "-x", "munged"], capture_output=True).returncode:
-        subprocess.run(["runuser", "-u", "munge", "--", shutil.which("munged") or "munged"], check=True, timeout=30)
+    if subprocess.run(["pgrep", "-x", "munged"], capture_output=True).returncode == 0:
+        return []
+    subprocess.run(["runuser", "-u", "munge", "--", shutil.which("munged") or "munged"], check=True, timeout=30)
+    return [Path("/run/munge/munged.pid")]
 
 
 def _wait_idle(env: dict[str, str], nodes: int) -> None:

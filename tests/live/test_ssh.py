@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,8 +88,9 @@ class Machine:
     def end(self, word: bytes = b"") -> None:
         """Kill what runs there with this word in its command line."""
         for pid in self.pids():
-            if word in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+            with suppress(FileNotFoundError, ProcessLookupError):  # it ended with one before it
+                if word in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
 
 
 def keygen(path: Path) -> str:
