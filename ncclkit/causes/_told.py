@@ -53,3 +53,13 @@ def switched(case: Case, package: Iterable[str]) -> tuple[str, Toggle] | None:
 def sentence(name: str, toggle: Toggle) -> str:
     """``it comes with nccl 2.18.1 and is gone with 2.19.4``."""
     return f"it comes with {name} {toggle.fails[0]} and is gone with {toggle.remedy}".replace("  ", " ")
+
+
+def relieved(case: Case, **variables: str) -> list[Event]:
+    """Lines that tell that the failure is gone with one of these variables; ``""`` stands for any value.
+
+    None where one of them failed as well.
+    """
+    rows = [(trial, event) for event in case.of("told.trial") for trial in event.data["trials"]]
+    told = [(t, event) for t, event in rows if t["name"] in variables and variables[t["name"]] in ("", t["value"])]
+    return [event for _, event in told] if all(trial["works"] for trial, _ in told) else []

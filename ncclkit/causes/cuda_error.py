@@ -122,12 +122,13 @@ def diagnose(case: Case) -> Finding:
         :100
     ]
     xids = [e for e in case.of("kernel.xid") if e.data.get("xid") in (13, 31, 43)]
-    say = (
-        f"A CUDA kernel on {name_ranks(ranks)}{on(first.host)} failed ({error}); NCCL and the watchdog only report it."
-    )
+    where, itself = f"{name_ranks(ranks)}{on(first.host)}", first.kind == "nccl.warn" and error == "invalid argument"
+    say = f"A CUDA kernel on {where} failed ({error}); NCCL and the watchdog only report it."
+    if itself:  # no kernel fails of that: NCCL asked CUDA for something that this machine or the program does not allow
+        say = f"A CUDA call that NCCL itself made on {where} was refused ({error})."
     return found(
         ID,
-        "proven" if xids or _named(ordered) else "likely",
+        "proven" if xids or _named(ordered) else "possible" if itself else "likely",
         start(say),
         pick(ordered[:4], xids),
         ranks=ranks,

@@ -28,6 +28,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.case import Case
+from ncclkit.causes._told import relieved
 from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.words import start
@@ -47,6 +48,7 @@ CALLS = (
     "Cuda failure 801",
 )
 """How a refused allocation, or one that cannot be passed on, is told."""
+WITHOUT = {"NCCL_CUMEM_ENABLE": "0", "NCCL_CUMEM_HOST_ENABLE": "0"}
 HOST_BUFFERS = (2, 24)
 """The first NCCL whose shared buffers on the host come from cuMem."""
 
@@ -54,31 +56,24 @@ HOST_BUFFERS = (2, 24)
 def diagnose(case: Case) -> Finding:
     """Descriptors could not be passed, or the host buffers of the ranks do not fit together."""
     uds = family(case, "uds")
-    attach = [
-        e
-        for e in family(case, "shm")
-        if matching([e], "attaching to shared memory") and not matching([e], "No space left")
-    ]
-    empty = matching(attach, "size 0", "No such file")
+    attach = matching(family(case, "shm"), "attaching to shared memory")
+    empty = [e for e in matching(attach, "size 0", "No such file") if not matching([e], "No space left")]
     memory = matching(messages(case), *CALLS)
     hint = [e for e in case.of("nccl.info") if e.data.get("family") == "cumem"]
     buffers = _host_buffers(case)
+    gone = relieved(case, **WITHOUT)
     lines = uds + empty + memory or buffers
     if not lines:
-        went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
-        return otherwise(
-            ID, went_well, "NCCL's allocations worked.", "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"
-        )
-    what = (
-        "could not pass memory handles to another rank of the machine"
-        if uds
-        else "could not attach to the shared buffer of another rank"
-        if empty
-        else "was refused a cuMem call"
-        if memory
-        else "could not allocate its shared buffers on the host, which this NCCL takes from cuMem"
-    )
-    certain = uds or hint or matching(empty, "size 0") or (buffers and family(case, "cuda"))
+        return _silent(case, gone)
+    seen = {
+        "could not pass memory handles to another rank of the machine": uds,
+        "could not attach to the shared buffer of another rank": empty,
+        "was refused a cuMem call": memory,
+        "could not allocate its shared buffers on the host, which this NCCL takes from cuMem": buffers,
+    }
+    what = next(text for text, events in seen.items() if events)
+    certain = uds or hint or gone or matching(memory, "cudawrap") or matching(empty, "size 0")
+    certain = certain or (buffers and family(case, "cuda"))
     strength: Strength = "likely" if certain else "possible"
     say = (
         f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} {what}; in containers this is a matter "
@@ -88,12 +83,22 @@ def diagnose(case: Case) -> Finding:
         ID,
         strength,
         say,
-        pick(lines, hint, case.of("system.denied")[:2]),
+        pick(lines, gone, hint, case.of("system.denied")[:2]),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
         advice=_advice(),
         next=experiment(case),
     )
+
+
+def _silent(case: Case, gone: list[Event]) -> Finding:
+    """What follows where no line of the job itself is about cuMem."""
+    if gone:
+        say = "Without NCCL's cuMem allocations it works, as is told; in containers this is a matter of permissions."
+        return found(ID, "likely", say, pick(gone, family(case, "cuda")), advice=_advice())
+    went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
+    missing = "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"
+    return otherwise(ID, went_well, "NCCL's allocations worked.", missing)
 
 
 def _host_buffers(case: Case) -> list[Event]:
@@ -129,7 +134,7 @@ def _advice() -> tuple[Advice, ...]:
         ),
         Advice(
             "Or switch the new allocations off, on all ranks alike.",
-            env={"NCCL_CUMEM_HOST_ENABLE": "0", "NCCL_CUMEM_ENABLE": "0"},
+            env=WITHOUT,
             why="Ranks that differ here misread each other's buffers.",
             check="The first collective completes.",
             risk="Some features (NVLS, user buffers) need cuMem.",
@@ -141,7 +146,7 @@ def experiment(case: Case) -> Experiment:
     """The same start without cuMem."""
     return Experiment(
         "Does the job start without cuMem allocations?",
-        {"env": {"NCCL_CUMEM_ENABLE": "0", "NCCL_CUMEM_HOST_ENABLE": "0"}},
+        {"env": WITHOUT},
         {
             ID: "it starts",
             "shm_too_small": "it fails unless NCCL_SHM_DISABLE=1",

@@ -30,6 +30,7 @@ from typing import Any
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._scene import EARLY
+from ncclkit.causes._told import relieved
 from ncclkit.causes._words import ask, env_of, family, matching, name_hosts, name_ranks, on, ours, pick, ranks_in
 from ncclkit.model import Advice, Experiment, Finding, Strength, found
 from ncclkit.words import start
@@ -54,7 +55,7 @@ def diagnose(case: Case) -> Finding:
         *[e for e in case.of("nccl.channel") if "NET/IB" in str(e.data.get("transport"))],
         *case.of("c10d.timeout"),
     ]
-    return ask(case, _setup, _memory, _first_packets, CHECK.risk) or CHECK.otherwise(
+    return ask(case, _setup, _memory, _first_packets, _relieved, CHECK.risk) or CHECK.otherwise(
         case,
         went_well,
         "InfiniBand connections were made, or none was used.",
@@ -95,7 +96,7 @@ def _memory(case: Case) -> Finding | None:
 
 def _first_packets(case: Case) -> Finding | None:
     """The first packets got no answer, before the job had done anything."""
-    early = [e for e in family(case, "ib_completion") if e.data.get("status") in (12, 4)]
+    early = [e for e in family(case, "ib_completion") if e.data.get("status") in (12, 4) and not e.data.get("routed")]
     later = [*case.of("progress"), *case.of("c10d.status"), *case.of("kernel.link"), *family(case, "ib_async")]
     later += [e for e in case.of("c10d.timeout") if (e.data.get("seq") or 0) > EARLY]
     if not early or later:
@@ -107,6 +108,14 @@ def _first_packets(case: Case) -> Finding | None:
     ranks, hosts, advice = ranks_in(early), name_hosts(early), _advice(bool(gid), memory, _ports(case))
     say = f"{start(name_ranks(ranks))}{on(early[0].host)}: {what}."
     return found(ID, "likely", say, pick(early, gid), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
+
+
+def _relieved(case: Case) -> Finding | None:
+    """Somebody has chosen another address or another card, and it works."""
+    lines = relieved(case, NCCL_IB_GID_INDEX="", NCCL_IB_HCA="")
+    say = "With another entry of the GID table, or another card, it works, as is told: NCCL's own choice does not."
+    why = pick(lines, family(case, "ib_completion", "ib_setup"))
+    return found(ID, "likely", say, why, advice=_advice(False, False, _ports(case))) if lines else None
 
 
 def _setup(case: Case) -> Finding | None:

@@ -138,7 +138,8 @@ def _completion(case: Case, first: Event, lines: list[Event], others: list[Event
     )
     say += f"status {status}, {STATUS.get(status or 0, 'a completion error')}."
     mid_run = bool(case.of("progress") or case.of("c10d.status") or others)
-    strength: Strength = "likely" if mid_run or status != 12 else "possible"
+    fits = mid_run or first.data.get("routed")  # it had worked before, or the addresses of both ends are right
+    strength: Strength = "likely" if fits or status != 12 else "possible"
     return found(
         ID,
         "proven" if status == 12 and others and not _gone(case) else strength,

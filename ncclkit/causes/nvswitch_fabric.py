@@ -28,6 +28,7 @@ from collections.abc import Iterator
 
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus
+from ncclkit.causes._told import relieved
 from ncclkit.causes._words import (
     family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in,
 )  # fmt: skip
@@ -62,6 +63,9 @@ def diagnose(case: Case) -> Finding:
     xids = [e for e in case.of("kernel.xid") if e.data.get("xid") in XIDS]
     xids += [e for e in case.of("kernel.sxid") if e.data.get("fatal")]
     lines = in_order(waiting) or in_order(fabric) or in_order(multicast) or in_order(xids) or in_order(imex)
+    if not lines and (gone := relieved(case, NCCL_NVLS_ENABLE="0")):
+        say = "Without NVLink multicast (NVLS) it works, as is told: the fabric manager hands that out."
+        return found(ID, "likely", say, pick(gone), advice=_advice())
     if not lines:
         went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
         missing = "`nvidia-smi -q | grep -A2 Fabric` and dmesg of the node"

@@ -28,10 +28,12 @@ from collections.abc import Iterator
 
 from ncclkit.case import Case
 from ncclkit.causes import _starting
+from ncclkit.causes._calls import op_of
 from ncclkit.causes._experiments import over_gloo, unasked
 from ncclkit.causes._climbed import odd
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._scene import all_in, look, spans_hosts
+from ncclkit.causes._told import relieved
 from ncclkit.causes._words import (
     ask, env_of, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in,
 )  # fmt: skip
@@ -69,7 +71,7 @@ def diagnose(case: Case) -> Finding:
     other = [e for e in case.of("nccl.channel") if e.data.get("via") in ("SHM", "NET")]
     measured = [enabled for enabled, _ in _measured(case)]
     went_well = measured or [*case.of("nccl.destroy"), *look(case).ended.values()] or other
-    witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _symptom]
+    witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _relieved, _symptom]
     return ask(case, _climbed, *witnesses, CHECK.risk) or CHECK.otherwise(
         case, went_well, "Peer-to-peer copies worked or were not used.", "dmesg of the node, and NCCL's Channel lines"
     )
@@ -170,6 +172,16 @@ def _slow(case: Case) -> Finding | None:
     return found(ID, "likely", say, pick(*tables), gpus=names, advice=_advice(True), next=experiment(case))
 
 
+def _relieved(case: Case) -> Finding | None:
+    """Somebody has made the experiment."""
+    lines = relieved(case, NCCL_P2P_DISABLE="1")
+    if not lines:
+        return None
+    say = "Without peer-to-peer it works, as is told: direct copies between GPUs of the machine do not arrive."
+    direct = [e for e in case.of("nccl.channel") if e.data.get("via") == "P2P"]
+    return found(ID, "likely", say, pick(lines, direct[:2]), advice=_advice(False))
+
+
 def _symptom(case: Case) -> Finding | None:
     """A start or first collective on one machine that never ends."""
     stuck, hung = _stuck(case), [] if spans_hosts(case) else _starting.hangs(case)
@@ -194,7 +206,9 @@ def _stuck(case: Case) -> list[Event]:
         e for e in waits if isinstance(e.data.get("seq"), int) and e.data["seq"] <= 3 and e.data.get("api") != "gloo"
     ]
     direct = [e for e in case.of("nccl.channel") if e.data.get("via") == "P2P"]
-    return [*first[:2], *direct[:2]] if first and len(first) == len(waits) and not case.of("flight.missing") else []
+    sent = {op_of(e).upper() for e in first} != {"RECV"}  # where all receive, nothing is on its way
+    whole = sent and len(first) == len(waits) and not case.of("flight.missing")
+    return [*first[:2], *direct[:2]] if first and whole else []
 
 
 def _advice(iommu: bool) -> tuple[Advice, ...]:

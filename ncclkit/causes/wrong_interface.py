@@ -30,6 +30,7 @@ from ncclkit.case import Case
 from ncclkit.causes import _starting, _tested
 from ncclkit.causes._hosts import VIRTUAL, alone, common, holders, plain, taken
 from ncclkit.causes._scene import look, spans_hosts
+from ncclkit.causes._told import relieved
 from ncclkit.causes._words import (
     ask, env_of, failed, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
 )  # fmt: skip
@@ -53,21 +54,17 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """A virtual or isolated interface was taken by a job that spans nodes, or that could not connect."""
-    used = _used(case)
+    used = case.of("nccl.bootstrap")
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     went_well = done or ([] if any(map(_virtual, used)) else used)
     went_well = went_well or _tested.sound(case, lambda link: link.nccl == "open")
-    seen = ask(case, _taken, _inside, _announced, _networks, _unreachable, _tested_paths, _facts, _symptom)
+    seen = ask(case, _taken, _inside, _announced, _networks, _unreachable, _tested_paths, _facts, _relieved, _symptom)
     return seen or otherwise(
         ID,
         went_well,
         "The interfaces in use connect the ranks.",
         "NCCL_DEBUG=INFO lines 'Bootstrap: Using …' of each node",
     )
-
-
-def _used(case: Case) -> list[Event]:
-    return case.of("nccl.bootstrap")
 
 
 def _refused(case: Case) -> list[Event]:
@@ -100,7 +97,7 @@ def _taken(case: Case) -> Finding | None:
     refused, done = _refused(case), any(e.data.get("phase") == "done" for e in case.of("nccl.init"))
     if look(case).ended or not (refused or failed(case)):
         return None
-    for event in [*_used(case), *case.of("nccl.socket_devices")]:
+    for event in [*case.of("nccl.bootstrap"), *case.of("nccl.socket_devices")]:
         for interface, address in taken(event):
             held = holders(case, address)
             if len(held) < 2 and not alone(case, event.host, interface):
@@ -122,7 +119,7 @@ def _taken(case: Case) -> Finding | None:
 
 def _inside(case: Case) -> Finding | None:
     """An interface that exists only inside its machine, on a job of several."""
-    bad, refused = [e for e in _used(case) if _virtual(e)], _refused(case)
+    bad, refused = [e for e in case.of("nccl.bootstrap") if _virtual(e)], _refused(case)
     if not bad or not (spans_hosts(case) or refused) or look(case).ended:
         return None
     name = next(name for e in bad for name in _names(e) if VIRTUAL.match(name))
@@ -137,7 +134,7 @@ def _inside(case: Case) -> Finding | None:
 
 def _networks(case: Case) -> Finding | None:
     """The nodes announce addresses of different networks, and something waited or was refused."""
-    apart, refused = _apart(_used(case)), _refused(case)
+    apart, refused = _apart(case.of("nccl.bootstrap")), _refused(case)
     waited = [*case.of("c10d.timeout"), *case.of("gloo.timeout"), *case.of("store.wait")]
     if not apart or not (refused or waited):
         return None
@@ -156,7 +153,7 @@ def _unreachable(case: Case) -> Finding | None:
         f"An address that a peer announced cannot be reached{on(lines[0].host)}: the peer probably took "
         "the wrong interface."
     )
-    return _tell(case, "likely", say, pick(lines, _used(case)))
+    return _tell(case, "likely", say, pick(lines, case.of("nccl.bootstrap")))
 
 
 def _tested_paths(case: Case) -> Finding | None:
@@ -168,8 +165,7 @@ def _tested_paths(case: Case) -> Finding | None:
     works = next((hosts[first.dst].holder(a) for a in first.reached if first.dst in hosts), "")
     say = f"NCCL on {first.dst} would use {_place(first)}{_tested.more(bad, 'path')}"
     say += f"; {works} ({first.reached[0]}) can be reached." if works else "."
-    why = tuple(link.event for link in bad[:6])
-    names = tuple(dict.fromkeys(link.interface for link in bad))
+    why, names = tuple(link.event for link in bad[:6]), tuple(dict.fromkeys(link.interface for link in bad))
     advice = (_named(works) if works else _advice(first.interface) if first.nccl_address else _addressed(first.dst),)
     to = _tested.ends_of(bad)
     return found(ID, _tested.risk(case), say, why, hosts=to, interfaces=names, advice=advice, next=experiment(case))
@@ -202,6 +198,15 @@ def _facts(case: Case) -> Finding | None:
     return found(ID, "possible", say, pick(inner), hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
 
 
+def _relieved(case: Case) -> Finding | None:
+    """Somebody has named an interface, and it works."""
+    lines = relieved(case, NCCL_SOCKET_IFNAME="", GLOO_SOCKET_IFNAME="")
+    say = "With another interface it works, as is told: the one that is taken by itself does not reach the other ranks."
+    return (
+        _tell(case, "likely", say, pick(lines, _refused(case), case.of("nccl.bootstrap"), limit=4)) if lines else None
+    )
+
+
 def _symptom(case: Case) -> Finding | None:
     """A connection was not made, or a start over several nodes never ends."""
     vague = matching(messages(case), "failed (Connect)", "operation Connect", "unhandled system error")
@@ -216,7 +221,7 @@ def _symptom(case: Case) -> Finding | None:
             f"A connection to another rank{where} was not made; an interface that the others cannot reach "
             "is one reason."
         )
-    return _tell(case, "possible", say, pick(tried, hung, _used(case), limit=4))
+    return _tell(case, "possible", say, pick(tried, hung, case.of("nccl.bootstrap"), limit=4))
 
 
 def _names(event: Event) -> list[str]:

@@ -318,6 +318,17 @@ WARN = [  # text after "NCCL WARN ", source file, what classify must find
         {"family": "uds"},
     ),
     ("Failed to initialize any NET plugin", "plugin/net.cc", {"family": "plugin"}),
+    (
+        "NET/GPUDirectTCPX : unable to find RX rule manager: /run/tcpx/service.sock: Connection refused",
+        "net.cc",
+        {"family": "plugin"},
+    ),
+    (
+        "NET/IB: Got completion from peer 10.0.0.2<4791> with status=12 opcode=0 len=0 vendor err 129 (Recv) "
+        "localGid ::ffff:10.0.0.1 remoteGids::ffff:10.0.0.2 hca mlx5_4",
+        "transport/net_ib.cc",
+        {"family": "ib_completion", "status": 12, "vendor": 129, "routed": True, "device": "mlx5_4"},
+    ),
     ("something new in 2.40", "new.cc", {"family": "other"}),
 ]
 

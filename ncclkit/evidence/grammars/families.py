@@ -45,6 +45,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("nvls", r"NVLink SHARP|NVLS|[Mm]ulticast|nvls\.cc|MNNVL"),
     ("shm", r"shared memory|/dev/shm|failed to extend|posix_fallocate|Could not map|shm_open|shmutils\.cc|ftruncate"),
     ("p2p", r"P2P is disabled|failed to peer with device|peer access"),
+    ("plugin", r"^NET/(?!IB\b|Socket\b)\w"),  # an external network says what its own calls came to
     ("uds", r"UDS|ncclProxyClientGetFd|Binding to socket|IpcSocket"),
     ("socket_connect", r"[Cc]onnect to \S+ failed"),
     (
@@ -82,6 +83,8 @@ _FAMILIES = tuple((name, re.compile(pattern)) for name, pattern in FAMILIES)
 COMPLETION = re.compile(
     r"(?:status=(?:IBV_WC_\w+\()?|with error |error )(?P<status>\d+).*?vendor[ _]err[ =]*(?P<vendor>\d+)"
 )
+# localGid ::ffff:10.0.0.1 remoteGids::ffff:10.0.0.2 hca mlx5_4: both ends use RoCE v2 entries with IPv4 addresses
+ROUTED = re.compile(r"localGid ::ffff:[\d.]+ remoteGids?[ :]*ffff:[\d.]+")
 # Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1 …      Call to ibv_reg_mr failed with
 # error Cannot allocate memory
 CALL = re.compile(
@@ -111,6 +114,7 @@ def classify(message: str, file: str = "") -> dict[str, Any]:
     data: dict[str, Any] = {"family": _family(_NUMBERS.sub("#", f"{message} ({file})"))}
     if data["family"] == "ib_completion" and (match := COMPLETION.search(message)):
         data |= {"status": whole(match["status"]), "vendor": whole(match["vendor"])}
+        data |= {"routed": True} if ROUTED.search(message) else {}
     if data["family"] == "ib_setup" and (match := CALL.search(message)):
         number = match["errno"] or match["errno2"]
         data |= {"call": match["call"], "errno": whole(number), "error": match["error"] or ""}

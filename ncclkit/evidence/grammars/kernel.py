@@ -104,6 +104,17 @@ RULES: tuple[Rule, ...] = (
     rule(
         "kernel.link", "NIC Link is ", r"(?P<device>[\w.]{1,64}): (?:\S{1,64} )?NIC Link is (?P<state>\w+)", make=_state
     ),
+    # tg3 0000:01:00.0 eno1: Link is down       r8169 0000:03:00.0 enp3s0: Link is Up - 1Gbps/Full
+    rule("kernel.link", ": Link is ", r" (?P<device>[\w.]{1,64}): Link is (?P<state>[Dd]own|[Uu]p)\b", make=_state),
+    # bond0: (slave ens1f0): link status definitely down, disabling slave
+    # bond0: link status definitely down for interface ens1f0, disabling it
+    *(
+        rule("kernel.link", "link status definitely ", pattern, make=_state)
+        for pattern in (
+            r"\(slave (?P<device>[\w.]{1,64})\): link status definitely (?P<state>\w+)",
+            r"link status definitely (?P<state>\w+) for interface (?P<device>[\w.]{1,64})",
+        )
+    ),
     # mlx5_core 0000:17:00.0: Port module event: module 0, Cable unplugged
     rule(
         "kernel.link",

@@ -57,7 +57,13 @@ RULES: tuple[Rule, ...] = (
         what="start_method",
     ),
     # [n1:01873] [ 1] /usr/lib/x86_64-linux-gnu/libnccl.so.2(+0x5a1c3)[0x7f6c5d3a81c3]
-    rule("system.error", "libnccl.so", r"(?P<message>\] \[ ?[0-5]\] \S*libnccl\.so\S*\(.*)", what="nccl_frame"),
+    #  1  /usr/lib/x86_64-linux-gnu/libnccl.so.2(ncclGroupEnd+0x1a2) [0x7f23]      (UCX, behind "==== backtrace (tid")
+    rule(
+        "system.error",
+        "libnccl.so",
+        r"(?P<message>(?:\] \[ ?[0-5]\]|^ {0,4}[0-5]) {1,4}\S*libnccl\.so\S*\(.*)",
+        what="nccl_frame",
+    ),
     # MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD
     # with errorcode 1.
     rule("elastic.exit", "MPI_ABORT was invoked", r"MPI_ABORT was invoked on rank (?P<_rank>\d+)", exitcode=1),

@@ -9,21 +9,25 @@ from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule
 
 FAILS = re.compile(
     r"(?:\b(?:does|did|do|is|was)(?: not|n't)|\bnot?) (?:help|work|change|fix|solve|ok\b|difference|effect)"
+    r"|\b(?:do(?:es)?|did)(?: not|n't)(?=[.,;]|\s*$)"
     r"|\bstill (?:hang|fail|crash|stuck|the same)|\bsame (?:error|result|hang|problem|failure)"
     r"|(?<!no )(?<!not )(?<!n't )(?<!never )(?<!without a )(?<!without )"
+    r"(?<!solved the )(?<!solves the )(?<!fixed the )(?<!fixes the )"
     r"\b(?:hangs?\b|fails?\b|crash(?:es)?\b|deadlocks?\b|stuck\b)"
     r"(?! (?:is gone|are gone|go(?:es)? away|went away|disappear|vanish))",
     re.IGNORECASE,
 )
 WORKS = re.compile(
-    r"\b(?:works?|worked|solve[sd]|fixe[sd]|help(?:s|ed)|workaround|no (?:more )?hangs?|without (?:a |any )?hangs?"
+    r"\b(?:works?|worked|(?:re)?solve[sd]|fixe[sd]|help(?:s|ed)|workaround"
+    r"|no (?:more )?hangs?|without (?:a |any )?hangs?"
     r"|go(?:es)? away|went away|(?:disappear|vanish)(?:s|es|ed)?"
     r"|(?:not|\w{2,6}n't|never) (?:hangs?|fails?|crash(?:es)?|deadlocks?)"
-    r"|(?:is|are|runs?|goes|ran|passes|trains|was|captures and replays) (?:ok|fine|well|through|gone)|ok)\b",
+    r"|(?:is|are|runs?|goes|gets|ran|passes|trains|was|captures and replays) "
+    r"(?:ok|fine|well|through|gone|normally)|ok)\b",
     re.IGNORECASE,
 )
 VARIABLE = re.compile(
-    r"\b((?:NCCL|TORCH|CUDA|GLOO|VLLM|OMP|UCX|FI)_[A-Z0-9_]{2,50}|num_workers)=([\w^,:./-]{1,60}?)[.,;:]?(?=\s|$)"
+    r"\b((?:NCCL|TORCH|CUDA|GLOO|VLLM|OMP|UCX|FI)_[A-Z0-9_]{2,50}|num_workers)=([\w^,:./-]{1,60}?)[.,;:]?(?=[\s`'\")]|$)"
 )
 VERSION = re.compile(
     r"(?:\b(?P<name>[A-Za-z][\w-]{2,30}?)(?:\.so\.|==?|@|:? | version | v)|(?<![\d.\w-]))v?"
@@ -32,7 +36,9 @@ VERSION = re.compile(
 )
 NAMES = {"libnccl": "nccl", "pytorch": "torch", "pytorch-lightning": "lightning"}
 FILLERS = frozenset("with and nor not version versions release nightly from the use using try tried also under".split())
-DENIED = re.compile(r"[,;]? ?\b(?:but )?not (?:with|in|on|under|using|for|from)\b(?!.*\beither\b)", re.IGNORECASE)
+DENIED = re.compile(
+    r"[,;]? ?\b(?:(?:but )?not (?:with|in|on|under|using|for|from)|unless)\b(?!.*\beither\b)", re.IGNORECASE
+)
 """What follows came out the other way than what stands before: ``hangs with 2.20.3, not with 2.19.4``."""
 NEVER = re.compile(r"(?<!\d)0(?:/\d+)? (?:hang|fail|crash|deadlock)\w*", re.IGNORECASE)
 CELL = {False: re.compile(r"\b(?:time[sd]? ?out|broken|bad|nok|error)\b|[✗✘❌]", re.IGNORECASE)}
@@ -105,7 +111,8 @@ def _cells(cells: list[str]) -> bool | None:
 TRIED = (
     *(" works", "orkaround", "not help", "n't help", "not work", " hang", " helps", " solved", " solves", "no effect"),
     *("not OK", "without a hang", "no difference", " fixed it", " fixes ", "angs with", "orks with"),
-    *(" away", ": ok", ": OK"),
+    *(" away", ": ok", ": OK", " disappear", " helped", " resolves ", "resolved the", "solved it", " fixed the"),
+    *("runs normally", "gets through"),
 )
 """Words of people; no library prints them often."""
 
@@ -178,6 +185,9 @@ RULES: tuple[Rule, ...] = (
     # NCCL_ALGO=Ring helps      NCCL_ALGO=Ring solved it      NCCL_ALGO=Ring solves it      NCCL_ALGO=Ring has no effect
     # libnccl.so.2.19.4: an hour without a hang      NCCL_ALGO=Ring makes no difference      NCCL_ALGO=Ring fixed it
     # with nccl 2.19.4 the hang goes away      nccl 2.20.5: ok      nccl 2.20.5: OK
+    # with NCCL_SHM_DISABLE=1 the error disappears      what helped was NCCL_ALGO=Ring      NCCL_ALGO=Ring resolves it
+    # NCCL_ALGO=Ring resolved the hang      NCCL_ALGO=Ring fixed the hang      it runs normally with NCCL_ALGO=Ring
+    # it gets through with NCCL_ALGO=Ring
     # NCCL_ALGO=Ring fixes it      num_workers=0 works      hangs with 2.20.3, not with 2.19.4      Works with 2.19.4
     *(rule("told.trial", word, r"[A-Z]{2,5}_[A-Z0-9_]+=|num_workers=|\d\.\d", make=_trials) for word in TRIED),
 )
