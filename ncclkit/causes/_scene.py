@@ -26,12 +26,16 @@ MESSAGES = re.compile(
     r"worker(?! process)|Too many open files"
     r"|Address already in use|No space left|Broken pipe|Connection (?:reset|refused|closed)|connect\(\) timed out"
     r"|Engine ?[cC]ore|Cannot allocate memory"
-    r"|Expected to have finished reduction|verifies (?:model )?param|inconsistent .{0,12}params|undefined symbol"
+    r"|Expected to have finished reduction|Forward order differs across ranks"
+    r"|verifies (?:model )?param|inconsistent .{0,12}params|undefined symbol"
     r"|sizes of the same param in process|Split sizes|cuDNN error|CUDNN_STATUS|cuFFT error|CUSPARSE_STATUS"
 )
 """Message fragments that belong to another cause of the catalogue."""
+DEVICES = re.compile(r"cuda:\d+|torch\.cuda\.\w+|device type cuda")
+"""How torch names where a tensor lies, in errors that CUDA has no part in."""
 LAST_WORDS = re.compile(
     r"Detected mismatch between|prior iteration|verifies|inconsistent|monitoredBarrier|the same param"
+    r"|Forward order differs"
 )
 """Checks that raise on a rank because the ranks disagree: nobody is dead yet when they speak."""
 UNANSWERED = re.compile(r"[Tt]imeout|[Tt]imed out")
@@ -53,6 +57,7 @@ def is_own(event: Event) -> bool:
     if event.kind != "python.exception" or event.data.get("victim"):
         return False
     kind, message = str(event.data.get("type", "")), str(event.data.get("message", ""))
+    message = DEVICES.sub("", message)
     return not MESSENGERS.search(kind.rpartition(".")[2]) and not MESSAGES.search(message)
 
 
@@ -244,6 +249,9 @@ def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
         last = by == 15 and any(e.data.get("exitcode") not in (None, -15) for e in ends)
         if by in KILLED and not launcher and not last and rank_of(end) not in raised:
             dead.setdefault(rank_of(end), end)
+    tasks = in_order(e for e in case.of("slurm.event") if e.data.get("what") == "task_exit")
+    if tasks and tasks[0].data.get("signal") == 9 and not ends and not raised:
+        dead[-1] = tasks[0]  # a task of Slurm may be a launcher of many ranks
     return dead
 
 

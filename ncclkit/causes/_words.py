@@ -97,6 +97,11 @@ def messages(case: Case) -> list[Event]:
     return [*case.of("nccl.warn"), *case.of("c10d.error"), *case.of("python.exception"), *case.of("system.error")]
 
 
+def not_ours(case: Case) -> list[Event]:
+    """What the store says where it is to listen at an address that its host does not have."""
+    return matching(case.of("store.bind"), "errno: 99", "Cannot assign requested address")
+
+
 def unlike(case: Case) -> list[Event]:
     """What DDP says where it compares the ranks' models at its start, and they differ."""
     return matching(

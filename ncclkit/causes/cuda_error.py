@@ -69,6 +69,7 @@ OTHERS = (
     "initialization error",
     "is capturing",
     "driver shutting down",
+    "custom_all_reduce.cuh",
     "during capture",
     "StreamCapture",
 )

@@ -58,7 +58,7 @@ def diagnose(case: Case) -> Finding:
     uds = family(case, "uds")
     attach = matching(family(case, "shm"), "attaching to shared memory")
     empty = [e for e in matching(attach, "size 0", "No such file") if not matching([e], "No space left")]
-    memory = matching(messages(case), *CALLS)
+    memory = [e for e in matching(messages(case), *CALLS) if not matching([e], "stream is capturing")]
     hint = [e for e in case.of("nccl.info") if e.data.get("family") == "cumem"]
     buffers = _host_buffers(case)
     gone = relieved(case, **WITHOUT)

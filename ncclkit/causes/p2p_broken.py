@@ -59,8 +59,14 @@ DENIED = (
     "P2P is disabled between NVLINK",
     "faster communication broadband via P2P",
     "Verification error @",
+    "custom_all_reduce.cuh",
 )
-SURVIVED = ("P2P is disabled between NVLINK", "faster communication broadband via P2P", "cudaIpcOpenMemHandle")
+SURVIVED = (
+    "P2P is disabled between NVLINK",
+    "faster communication broadband via P2P",
+    "cudaIpcOpenMemHandle",
+    "custom_all_reduce",
+)
 """What NCCL and accelerate warn of and go on without, and what fails as well once the peer's CUDA has failed."""
 SLOWER = 2
 """Direct copies that are this many times slower than those through the host are not healthy on any machine."""
@@ -127,7 +133,8 @@ def _denied(case: Case) -> Finding | None:
         f"{start(name_ranks(ranks))}{on(lines[0].host)}: peer-to-peer access between two GPUs of the "
         "machine was refused."
     )
-    advice = _advice(False)
+    own = matching(lines, "custom_all_reduce.cuh")
+    advice = (*([OWN] if own else []), *_advice(False))
     hard = [e for e in lines if not matching([e], *SURVIVED) or "Please set `NCCL_P2P_DISABLE" in e.text]
     strength: Strength = "proven" if hard else "likely"
     return found(ID, strength, say, pick(lines), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
@@ -184,7 +191,7 @@ def _relieved(case: Case) -> Finding | None:
 
 def _symptom(case: Case) -> Finding | None:
     """A start or first collective on one machine that never ends."""
-    stuck, hung = _stuck(case), [] if spans_hosts(case) else _starting.hangs(case)
+    stuck, hung = _stuck(case), [] if spans_hosts(case) else _starting.hangs(case) or _started(case)
     if not stuck and not hung:
         return None
     what = "The ranks wait in one of the first collectives and none completes it"
@@ -193,6 +200,16 @@ def _symptom(case: Case) -> Finding | None:
     ) + "; blocked copies between GPUs are a usual reason."
     hosts, advice = name_hosts(stuck + hung), _advice(False)
     return found(ID, "possible", say, pick(stuck, hung), hosts=hosts, advice=advice, next=experiment(case))
+
+
+def _started(case: Case) -> list[Event]:
+    """NCCL has made its start over peer-to-peer, and what follows, as somebody says, hangs without a word."""
+    direct = [e for e in case.of("nccl.channel") if e.data.get("via") == "P2P"]
+    done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
+    silent = all(e.kind in _starting.QUIET for e in case.events)
+    return (
+        [*case.of("told.hang"), *direct[:2], *done[:1]] if direct and done and case.of("told.hang") and silent else []
+    )
 
 
 def _stuck(case: Case) -> list[Event]:
@@ -209,6 +226,15 @@ def _stuck(case: Case) -> list[Event]:
     sent = {op_of(e).upper() for e in first} != {"RECV"}  # where all receive, nothing is on its way
     whole = sent and len(first) == len(waits) and not case.of("flight.missing")
     return [*first[:2], *direct[:2]] if first and whole else []
+
+
+OWN = Advice(
+    "Switch off the serving program's own all_reduce, which needs peer-to-peer.",
+    command="vllm serve … --disable-custom-all-reduce",
+    why="It writes into the other GPUs' memory itself, whatever NCCL is told.",
+    check="The program starts, and NCCL's Channel lines say what it uses instead.",
+    risk="Small all_reduce calls take longer.",
+)
 
 
 def _advice(iommu: bool) -> tuple[Advice, ...]:

@@ -28,7 +28,7 @@ from ncclkit.case import Case
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, minimal, unasked
 from ncclkit.causes._settings import script
-from ncclkit.causes._words import matching, messages, name_hosts, on, otherwise, pick, ranks_in
+from ncclkit.causes._words import matching, messages, name_hosts, not_ours, on, otherwise, pick, ranks_in
 from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, found
 
 ID = "port_in_use"
@@ -54,6 +54,7 @@ def diagnose(case: Case) -> Finding:
         "failed to listen on any local network address",
     )
     lines = [e for e in lines if e.kind != "nccl.warn" or "Bootstrap" in e.text]
+    lines = [] if not_ours(case) and not matching(lines, "EADDRINUSE", "already in use", "errno: 98") else lines
     if not lines:
         went_well: list[Evidence] = [
             *case.of("nccl.init"),

@@ -191,6 +191,9 @@ def _ddp(case: Case) -> Finding | None:
         ranks = tuple(sorted({r for e in other for r in e.data.get("ranks") or () if r})) or ranks_in(other)
         say = f"The model of {name_ranks(ranks)} has other parameters than that of rank 0, as DDP found at its start."
         return _tell("likely", say, other, ranks)
+    order = matching(messages(case), "Forward order differs across ranks")
+    if order and not lines:
+        return _tell("likely", "FSDP's ranks came to their layers in different order, as it says itself.", order, ())
     if not lines:
         return None
     ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if isinstance(r, int)})) or ranks_in(

@@ -34,7 +34,7 @@ from ncclkit.causes._experiments import meeting
 from ncclkit.causes._hosts import common, holders, joining, networks, plain
 from ncclkit.causes._scene import look
 from ncclkit.causes._words import (
-    matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in, seconds,
+    ask, matching, messages, name_hosts, name_ranks, not_ours, on, otherwise, pick, ranks_in, seconds,
 )  # fmt: skip
 from ncclkit.evidence.jobs.links import ends
 from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
@@ -60,7 +60,7 @@ def diagnose(case: Case) -> Finding:
             *case.of("store.clients"),
             *_tested.sound(case, lambda link: link.rendezvous == "open"),
         ]
-        return _closed(case) or otherwise(
+        return ask(case, _not_ours, _closed) or otherwise(
             ID, went_well, "The ranks met at the store.", "the output of a rank that failed to connect"
         )
     first = next((e for e in lines if e.data.get("host")), lines[0])
@@ -141,6 +141,19 @@ def _elsewhere(case: Case, host: str, port: object, astray: bool) -> tuple[Advic
         risk="None, as long as all nodes are given the same.",
     )
     return (advice,)
+
+
+def _not_ours(case: Case) -> Finding | None:
+    """The store is to listen where its host has no address: no rank will find it."""
+    lines = not_ours(case)
+    if not lines:
+        return None
+    where = next((m for e in lines if (m := re.search(r"bind to \[?([\w.:-]+?)\]?:(\d+)", e.text))), None)
+    host, port = where.groups() if where else ("MASTER_ADDR", "MASTER_PORT")
+    say = f"The store was to listen at {host}:{port}{on(lines[0].host)}, which is no address of that host: it is the "
+    say += "address of another one, or of a network that is not there."
+    advice = _advice(host, port)[::-1]
+    return found(ID, "likely", say, pick(lines), hosts=name_hosts(lines), advice=advice, next=experiment(case))
 
 
 def _closed(case: Case) -> Finding | None:

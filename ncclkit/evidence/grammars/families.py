@@ -86,10 +86,10 @@ COMPLETION = re.compile(
 # localGid ::ffff:10.0.0.1 remoteGids::ffff:10.0.0.2 hca mlx5_4: both ends use RoCE v2 entries with IPv4 addresses
 ROUTED = re.compile(r"localGid ::ffff:[\d.]+ remoteGids?[ :]*ffff:[\d.]+")
 # Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1 …      Call to ibv_reg_mr failed with
-# error Cannot allocate memory
+# error Cannot allocate memory       Call to ibv_reg_mr failed : Bad address
 CALL = re.compile(
     r"(?:Call to )?(?P<call>ibv_\w+)(?:\(\))? (?:failed|returned(?: -?\d+)?)"
-    r"(?: with (?:error )?(?:(?P<errno>\d+) )?(?P<error>[^,]+?))?"
+    r"(?:(?: with (?:error )?| : )(?:(?P<errno>\d+) )?(?P<error>[^,]+?))?"
     r"(?: errno (?P<errno2>\d+))?(?:,|$)"
 )
 # Call to ibv_poll_cq() returned -1

@@ -97,6 +97,8 @@ RULES: tuple[Rule, ...] = (
     ),
     # node-1: Test CUDA failure common.cu:941 'system not yet initialized'
     rule("cuda.error", "Test CUDA failure", r"(?P<message>Test CUDA failure \S+ '(?P<error>[^']*)')"),
+    # Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:364 'invalid argument'  (vLLM, sglang)
+    rule("cuda.error", "Cuda error ", r"(?P<message>Cuda error \S{1,300}\.cuh?:\d+ '(?P<error>[^']*)')"),
     # RuntimeError: No CUDA GPUs are available     invalid device ordinal     Cannot re-initialize CUDA in forked
     # subprocess
     *(

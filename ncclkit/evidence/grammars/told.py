@@ -157,9 +157,14 @@ RULES: tuple[Rule, ...] = (
         rule("told.trial", anchor, r"^\W{0,4}(?P<name>[A-Za-z][\w-]{2,30})(?: [Vv]ersion)? {0,9}\|", make=_table)
         for anchor in ("NCCL |", "ersion |")
     ),
-    # [stuck here, 20 min]      it hangs in the first all_reduce      stuck at startup, no error
+    # [stuck here, 20 min]      it hangs in the first all_reduce      and hangs forever      stuck at startup, no error
     *(
-        rule("told.hang", word, rf"^(?P<message>.*\b{word.strip()} (?:here|{PLACE})\b.*)", make=_hang)
+        rule(
+            "told.hang",
+            word,
+            rf"^(?P<message>.*\b{word.strip()} (?:here|for ?ever|indefinitely|{PLACE})\b.*)",
+            make=_hang,
+        )
         for word in ("stuck ", " hangs ")
     ),
     # the rank that fails first is never the same      another rank times out each time
