@@ -92,6 +92,8 @@ FAULTS = (
     "illegal address",
     "internal error",
 )
+XIDS = {13: "an exception in a kernel", 31: "an address that is not its", 43: "a kernel that was stopped"}
+"""What the kernel writes for errors of programs, by NVIDIA's list of Xids."""
 
 
 def diagnose(case: Case) -> Finding:
@@ -102,27 +104,15 @@ def diagnose(case: Case) -> Finding:
         for e in matching(messages(case), *FAULTS)
         if matching([e], "cuda", "cudnn", "cufft") and not matching([e], *OTHERS) and "nvls" not in e.text
     ]
+    xids = [e for e in case.of("kernel.xid") if e.data.get("xid") in XIDS]
     if not lines:
-        vague = matching(messages(case), "unhandled cuda error")
-        if vague and not case.of("nccl.warn") and not case.of("cuda."):
-            return found(
-                ID,
-                "possible",
-                "A CUDA call inside NCCL failed; this log does not say which or why.",
-                pick(vague, limit=3),
-                ranks=ranks_in(vague),
-                advice=_advice(),
-                next=experiment(case),
-            )
-        went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *case.of("progress")]
-        return otherwise(ID, went_well, "No CUDA call failed.", "the standard error of every rank")
+        return _without(case, xids)
     ordered = in_order(lines)
     first = ordered[0]
     ranks = ranks_in([first]) or ranks_in(ordered)
     error = str(first.data.get("error") or next((f for f in FAULTS if f.lower() in first.text.lower()), "an error"))[
         :100
     ]
-    xids = [e for e in case.of("kernel.xid") if e.data.get("xid") in (13, 31, 43)]
     where, itself = f"{name_ranks(ranks)}{on(first.host)}", first.kind == "nccl.warn" and error == "invalid argument"
     say = f"A CUDA kernel on {where} failed ({error}); NCCL and the watchdog only report it."
     if itself:  # no kernel fails of that: NCCL asked CUDA for something that this machine or the program does not allow
@@ -137,6 +127,22 @@ def diagnose(case: Case) -> Finding:
         advice=_advice(),
         next=experiment(case),
     )
+
+
+def _without(case: Case, xids: list[Event]) -> Finding:
+    """What is left where no rank tells of an error of its own: the kernel's word, or NCCL's that says no more."""
+    advice, asked = _advice(), experiment(case)
+    if xids and len(xids) == len(case.of("kernel.xid")):
+        number, gpus = xids[0].data["xid"], sorted({str(e.data["bus"]) for e in xids if e.data.get("bus")})
+        say = f"The kernel saw a program's own error on a GPU{on(xids[0].host)} (Xid {number}: {XIDS[number]})."
+        hosts = name_hosts(xids)
+        return found(ID, "likely", say, pick(xids), hosts=hosts, gpus=tuple(gpus), advice=advice, next=asked)
+    vague = matching(messages(case), "unhandled cuda error")
+    if vague and not case.of("nccl.warn") and not case.of("cuda."):
+        say, ranks = "A CUDA call inside NCCL failed; this log does not say which or why.", ranks_in(vague)
+        return found(ID, "possible", say, pick(vague, limit=3), ranks=ranks, advice=advice, next=asked)
+    went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *case.of("progress")]
+    return otherwise(ID, went_well, "No CUDA call failed.", "the standard error of every rank")
 
 
 def _named(lines: list[Event]) -> bool:

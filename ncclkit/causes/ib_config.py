@@ -39,6 +39,8 @@ ID = "ib_config"
 explains = ("ib_link_error", "c10d.error", "nccl.trace", "c10d.timeout", "slow_rank", "rank_exception", "network_loss")
 MAPPED = "0000:ffff:"
 """In a GID: an IPv4 address follows."""
+STARTS = ("nccl.version", "nccl.env", "nccl.bootstrap", "nccl.network", "nccl.init", "nccl.channel")
+"""What NCCL says at its start."""
 MEANS = {
     110: "the addresses (GIDs) of the two ports cannot reach each other",
     22: "the GID index in use is empty or of the wrong kind",
@@ -95,11 +97,13 @@ def _memory(case: Case) -> Finding | None:
 
 
 def _first_packets(case: Case) -> Finding | None:
-    """The first packets got no answer, before the job had done anything."""
+    """The first packets got no answer, before the job had done anything; a warning alone does not say when it was."""
     early = [e for e in family(case, "ib_completion") if e.data.get("status") in (12, 4) and not e.data.get("routed")]
     later = [*case.of("progress"), *case.of("c10d.status"), *case.of("kernel.link"), *family(case, "ib_async")]
     later += [e for e in case.of("c10d.timeout") if (e.data.get("seq") or 0) > EARLY]
-    if not early or later:
+    later += relieved(case, NCCL_IB_TIMEOUT="", NCCL_IB_RETRY_CNT="")
+    begun = [e for kind in STARTS for e in case.of(kind)] + matching(early, "localGid fe80")
+    if not early or later or not (begun or early[0].data["status"] == 4):
         return None
     memory, gid = early[0].data["status"] == 4, env_of(case, "NCCL_IB_GID_INDEX")
     what = "the first packets over InfiniBand or RoCE were never answered: the ports cannot reach each other"

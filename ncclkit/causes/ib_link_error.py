@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._scene import look
+from ncclkit.causes._told import relieved
 from ncclkit.causes._words import family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 
@@ -138,13 +139,15 @@ def _completion(case: Case, first: Event, lines: list[Event], others: list[Event
     )
     say += f"status {status}, {STATUS.get(status or 0, 'a completion error')}."
     mid_run = bool(case.of("progress") or case.of("c10d.status") or others)
-    fits = mid_run or first.data.get("routed")  # it had worked before, or the addresses of both ends are right
+    patient = relieved(case, NCCL_IB_TIMEOUT="", NCCL_IB_RETRY_CNT="")
+    # it had worked before, the addresses of both ends are right, or it takes only more patience
+    fits = mid_run or first.data.get("routed") or patient
     strength: Strength = "likely" if fits or status != 12 else "possible"
     return found(
         ID,
         "proven" if status == 12 and others and not _gone(case) else strength,
         say,
-        pick([first], others, lines),
+        pick([first], patient, others, lines),
         ranks=ranks_in([first]),
         hosts=name_hosts([first]),
         interfaces=(device,) if device else (),

@@ -102,6 +102,7 @@ def _said(case: Case) -> list[Event]:
         "No space left",
         "failed to extend",
         "posix_fallocate",
+        "shm_open",
     )
     lines += matching(
         messages(case),

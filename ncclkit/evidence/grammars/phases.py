@@ -58,6 +58,9 @@ SHARES = (
     ("num_batches", r"num_batches[ :=]{1,4}(?P<count>\d+)"),
     ("number of batches", r"number of batches[ :=]{1,4}(?P<count>\d+)"),
     (" batches in", r"(?P<count>\d+) batches in "),
+    # rank 0: 1251 batches per epoch      [rank3] got 97 batches
+    (" batches per epoch", r"(?P<count>\d+) batches per epoch"),
+    (" batches", r"\b(?:has|got|gets|sees|finished|processed) (?P<count>\d+) batches\b"),
 )
 
 RULES: tuple[Rule, ...] = (

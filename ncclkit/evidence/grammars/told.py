@@ -112,7 +112,7 @@ TRIED = (
     *(" works", "orkaround", "not help", "n't help", "not work", " hang", " helps", " solved", " solves", "no effect"),
     *("not OK", "without a hang", "no difference", " fixed it", " fixes ", "angs with", "orks with"),
     *(" away", ": ok", ": OK", " disappear", " helped", " resolves ", "resolved the", "solved it", " fixed the"),
-    *("runs normally", "gets through"),
+    *("runs normally", "runs fine", "gets through"),
 )
 """Words of people; no library prints them often."""
 
@@ -192,7 +192,7 @@ RULES: tuple[Rule, ...] = (
     # with nccl 2.19.4 the hang goes away      nccl 2.20.5: ok      nccl 2.20.5: OK
     # with NCCL_SHM_DISABLE=1 the error disappears      what helped was NCCL_ALGO=Ring      NCCL_ALGO=Ring resolves it
     # NCCL_ALGO=Ring resolved the hang      NCCL_ALGO=Ring fixed the hang      it runs normally with NCCL_ALGO=Ring
-    # it gets through with NCCL_ALGO=Ring
+    # it gets through with NCCL_ALGO=Ring      it runs fine with NCCL_ALGO=Ring
     # NCCL_ALGO=Ring fixes it      num_workers=0 works      hangs with 2.20.3, not with 2.19.4      Works with 2.19.4
     *(rule("told.trial", word, r"[A-Z]{2,5}_[A-Z0-9_]+=|num_workers=|\d\.\d", make=_trials) for word in TRIED),
 )
