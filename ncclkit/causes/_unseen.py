@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ncclkit.case import Case
 from ncclkit.causes import _lateness
 from ncclkit.causes._calls import exchanging
@@ -62,7 +64,21 @@ def _progress(case: Case, scene: Scene) -> Suspicion | None:
     running = [e for e in case.of("progress") if rank_of(e) not in scene.waiting]
     if not scene.waiting or not running or scene.ended or _differ(scene):
         return None
-    return "possible", (), in_order(running)[-2:]
+    limit = max(e.data.get("timeout_ms") or 0 for e in scene.waiting.values()) / 1000
+    lone = [e for e in running if LONE.search(e.text) and 0.8 * limit < _took(e) < 2 * limit]
+    return "likely" if lone else "possible", (), in_order(lone or running)[-2:]
+
+
+LONE = re.compile(r"\b(?:evaluat|validat|generat|predict|tokeniz|filter|preprocess|merg|upload|download)", re.I)
+"""What one rank often does while the others wait for it."""
+TOOK = re.compile(r"\[(?:(\d+):)?(\d+):(\d\d)<")
+"""How long a loop with tqdm's counter has run."""
+
+
+def _took(event: Event) -> float:
+    """Seconds of the loop, as its counter says; it moved as long, where the others stood still."""
+    took = TOOK.search(event.text)
+    return (int(took[1] or 0) * 60 + int(took[2])) * 60 + int(took[3]) if took else 0.0
 
 
 def _symptom(case: Case, scene: Scene) -> Suspicion | None:

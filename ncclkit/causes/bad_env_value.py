@@ -133,7 +133,8 @@ def _ignored(case: Case) -> Finding | None:
     lines = infos + [e for e in case.of("nccl.warn") if NAMED.search(e.text)]
     if not lines:
         return None
-    name = next((m[1] for e in lines if (m := re.search(r"\b(NCCL_[A-Z][A-Z0-9_]+)\b", e.text))), "NCCL_NET")
+    name = next((m[1] for e in lines if (m := re.search(r"\b(NCCL_[A-Z][A-Z0-9_]+)\b", e.text))), "")
+    name = name or ("NCCL_TOPO_FILE" if matching(lines, "XML topology") else "NCCL_NET")
     say = f"NCCL does not take the value of {name}{on(lines[0].host)}."
     strength: Strength = "possible" if infos and failed(case) else "likely"
     return found(ID, strength, say, pick(lines, env_of(case, name)), advice=_advice(name), next=experiment(case))
@@ -141,7 +142,7 @@ def _ignored(case: Case) -> Finding | None:
 
 NAMED = re.compile(
     r"[Ii]nvalid (?:value\b.{0,200}for )?NCCL_[A-Z_]+|NCCL_\w+=\S+ is larger than|exceeds the maximum.{0,40}NCCL_"
-    r"|Error: network \S+ not found"
+    r"|Error: network \S+ not found|Could not open XML topology file"
 )
 
 

@@ -23,6 +23,7 @@ Read more
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclkit.case import Case
@@ -57,6 +58,7 @@ CALLS = {"open", "read", "write", "fsync", "readinto", "_save", "save_file", "lo
 LOCAL = ("ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
 SCARCE = 1 << 30
 """Bytes free below which the next checkpoint hardly fits."""
+LOGGER = re.compile(r"\s*(?:wandb|mlflow|comet|tensorboard|clearml|neptune)\b", re.IGNORECASE)
 SLOW = 200.0
 """Milliseconds of a write of 4 KiB with fsync: local disks need below ten, network file systems tens."""
 
@@ -91,7 +93,9 @@ def diagnose(case: Case) -> Finding:
             f"{'the disk quota is used up' if quota else 'the file system is full or failed'}."
         )
         gone = [e for e in matching(full, "Transport endpoint is not connected") if ": '/" not in e.text]
-        strength: Strength = "possible" if len(gone) == len(full) else "proven"  # of a socket, where no file is named
+        beside = look(case).raised and all(LOGGER.match(e.text) for e in full)  # who logs, gives up and goes on
+        doubt = len(gone) == len(full) or beside  # of a socket, where no file is named
+        strength: Strength = "possible" if doubt else "proven"
         return found(
             ID, strength, say, pick(full), ranks=ranks_in(full), hosts=name_hosts(full), advice=_advice(_local(case))
         )

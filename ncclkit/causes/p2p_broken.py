@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.case import Case
-from ncclkit.causes import _starting
+from ncclkit.causes import _copies, _starting
 from ncclkit.causes._calls import op_of
 from ncclkit.causes._experiments import over_gloo, unasked
 from ncclkit.causes._climbed import odd
@@ -68,17 +68,15 @@ SURVIVED = (
     "custom_all_reduce",
 )
 """What NCCL and accelerate warn of and go on without, and what fails as well once the peer's CUDA has failed."""
-SLOWER = 2
-"""Direct copies that are this many times slower than those through the host are not healthy on any machine."""
 
 
 def diagnose(case: Case) -> Finding:
     """The kernel or CUDA says so, or everybody has launched a collective over P2P and nobody completes it."""
     other = [e for e in case.of("nccl.channel") if e.data.get("via") in ("SHM", "NET")]
-    measured = [enabled for enabled, _ in _measured(case)]
+    measured = [enabled for enabled, _ in _copies.measured(case)]
     went_well = measured or [*case.of("nccl.destroy"), *look(case).ended.values()] or other
     witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _relieved, _symptom]
-    return ask(case, _climbed, *witnesses, CHECK.risk) or CHECK.otherwise(
+    return ask(case, _climbed, _spoilt, *witnesses, CHECK.risk) or CHECK.otherwise(
         case, went_well, "Peer-to-peer copies worked or were not used.", "dmesg of the node, and NCCL's Channel lines"
     )
 
@@ -113,6 +111,17 @@ def _climbed(case: Case) -> Finding | None:
     return found(ID, strength, f"{climbed.say}.", why, ranks=ranks, advice=_advice(True), next=experiment(case))
 
 
+def _spoilt(case: Case) -> Finding | None:
+    """nccl-tests counted wrong values: the data did not arrive as it was sent."""
+    lines = [e for e in case.of("nccltests.table") if e.data.get("wrong")]
+    if not lines:
+        return None
+    wrong, op = lines[0].data["wrong"], lines[0].data.get("op") or "a collective"
+    say = f"nccl-tests counted {wrong:,} wrong values in {op}: copies between GPUs do not arrive as they were sent."
+    strength: Strength = "possible" if spans_hosts(case) else "likely"
+    return found(ID, strength, say, pick(lines), advice=_advice(True), next=experiment(case))
+
+
 def _blocked(case: Case) -> Finding | None:
     """The IOMMU reports a device's access as a fault."""
     lines = case.of("kernel.iommu")
@@ -140,33 +149,9 @@ def _denied(case: Case) -> Finding | None:
     return found(ID, strength, say, pick(lines), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
 
 
-def _measured(case: Case) -> list[tuple[Event, Event]]:
-    """p2pBandwidthLatencyTest's matrices with and without peer-to-peer, in pairs."""
-    tables = case.of("p2p.matrix")
-    return [
-        (on, off)
-        for on in tables
-        for off in tables
-        if on.data["enabled"]
-        and not off.data["enabled"]
-        and all(on.data[key] == off.data[key] for key in ("direction", "gpus"))
-        and (on.path, on.host) == (off.path, off.host)
-    ]
-
-
 def _slow(case: Case) -> Finding | None:
-    """Direct copies are far slower than those through the host, which they should beat or equal.
-
-    Equal ones are no sign: without peer access, and on PCIe, both go the same way.
-    """
-    tables = _measured(case)
-    slow = [
-        (fast / max(direct, 0.01), a, b, direct, fast)
-        for on, off in tables
-        for a, direct_row, fast_row in zip(on.data["gpus"], on.data["values"], off.data["values"], strict=False)
-        for b, direct, fast in zip(on.data["gpus"], direct_row, fast_row, strict=True)
-        if a != b and direct * SLOWER < fast
-    ]
+    """Direct copies are far slower than those through the host, which they should beat or equal."""
+    tables, slow = _copies.measured(case), _copies.slow(case)
     if not slow:
         return None
     _, a, b, direct, fast = max(slow)
@@ -206,10 +191,8 @@ def _started(case: Case) -> list[Event]:
     """NCCL has made its start over peer-to-peer, and what follows, as somebody says, hangs without a word."""
     direct = [e for e in case.of("nccl.channel") if e.data.get("via") == "P2P"]
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
-    silent = all(e.kind in _starting.QUIET for e in case.events)
-    return (
-        [*case.of("told.hang"), *direct[:2], *done[:1]] if direct and done and case.of("told.hang") and silent else []
-    )
+    hang = [] if _starting.beyond(case) else case.of("told.hang")
+    return [*hang, *direct[:2], *done[:1]] if direct and done and hang else []
 
 
 def _stuck(case: Case) -> list[Event]:

@@ -167,7 +167,6 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
 
 def _explained(case: Case) -> bool:
     kinds = (
-        "python.exception",
         "c10d.error",
         "cuda.oom",
         "cuda.error",
@@ -182,7 +181,8 @@ def _explained(case: Case) -> bool:
         "cuda.driver",
         "nccl.warn",
     )
-    return any(case.of(kind) for kind in kinds)
+    raised = [e for e in case.of("python.exception") if not str(e.data.get("type")).endswith("ChildFailedError")]
+    return bool(raised) or any(case.of(kind) for kind in kinds)
 
 
 def _at(event: Event) -> str:
