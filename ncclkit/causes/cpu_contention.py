@@ -28,7 +28,8 @@ from ncclkit import planner
 from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.causes._scene import look, starving
-from ncclkit.causes._words import name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.causes._told import Toggle, toggles
+from ncclkit.causes._words import ask, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "cpu_contention"
@@ -52,7 +53,19 @@ EXPERIMENT = Experiment(
 
 def diagnose(case: Case) -> Finding:
     """What was measured of the ranks' processes, else PyTorch's own warning, or more ranks than usable cores."""
-    return _measured(case) or _told(case)
+    return ask(case, _measured, _tried) or _told(case)
+
+
+def _tried(case: Case) -> Finding | None:
+    """Somebody has counted the loader's workers down until it worked."""
+    toggle = toggles(case).get("num_workers", Toggle())
+    works, fails = ([int(value) for value in values if value.isdigit()] for values in (toggle.works, toggle.fails))
+    if not works or not fails or max(works) >= min(fails):
+        return None
+    say = f"With num_workers={max(works)} it works and with {min(fails)} it does not, as is told: the loader's workers "
+    say += "take the cores, or the memory, that the ranks need."
+    why, advice = pick(toggle.lines, look(case).waiting.values(), limit=5), _advice((min(fails), max(works)))
+    return found(ID, "likely", say, why, advice=advice, next=experiment(case))
 
 
 def _measured(case: Case) -> Finding | None:

@@ -94,7 +94,7 @@ def _broken(case: Case) -> list[Event]:
 def _timed_out(case: Case) -> Finding | None:
     """A link went down, or a connection that had been made timed out."""
     broken = _broken(case)
-    timed_out = matching([*family(case, "socket_closed"), *case.of("gloo.closed")], "timed out")
+    timed_out = matching([*family(case, "socket_closed"), *case.of("gloo.closed")], "timed out", "No route to host")
     small = [e for e in case.of("system.error") if e.data.get("what") == "packet_size"]
     if small and (waits := [*case.of("c10d.timeout"), *broken, *case.of("gloo.timeout")]):
         say = "Large packets do not pass between the hosts, as the ping shows, and ranks waited in vain for data."
@@ -104,7 +104,8 @@ def _timed_out(case: Case) -> Finding | None:
         return None
     first = (links or timed_out)[0]
     device = first.data.get("device", "")
-    what = f"The link {device} went down" if links else "A connection to another node timed out"
+    end = "timed out" if matching(timed_out[:1], "timed out") else "lost its route"
+    what = f"The link {device} went down" if links else f"A connection to another node {end}"
     say = f"{what}{on(first.host)} while the ranks were alive."
     return _tell(case, "likely", say, pick(links, timed_out, broken))
 

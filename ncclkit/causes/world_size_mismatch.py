@@ -162,8 +162,8 @@ def _program(case: Case) -> Finding | None:
 
 UNTOLD = re.compile(r"KeyError: '((?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))'")
 UNFIT = re.compile(
-    r"[Ww]orld[_ ]size.{0,80}(?:not (?:equal|divisible)|should be|must be|does not match)"
-    r"|within the (?:the )?world_size|(?:not (?:equal|divisible)|must be).{0,60}[Ww]orld[_ ]size"
+    r"(?<!equal to )[Ww]orld[_ ]size.{0,80}(?:not (?:equal|divisible)|should be|must be|does not match)"
+    r"|within the (?:the )?world_size|(?:not (?:equal|divisible)|must be).{0,60}[Ww]orld[_ ]size(?! times)"
 )
 
 

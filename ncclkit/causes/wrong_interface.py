@@ -70,6 +70,7 @@ def diagnose(case: Case) -> Finding:
 def _refused(case: Case) -> list[Event]:
     gloo = [event for event in case.of("gloo.connect") if not plain(event.data.get("address")).startswith("127.")]
     lines = matching(messages(case), "No route to host", "Network is unreachable")
+    lines = [e for e in lines if e.data.get("family") != "socket_closed"]  # that connection had been made
     return family(case, "socket_connect") + gloo + lines
 
 
