@@ -28,7 +28,8 @@ MESSAGES = re.compile(
     r"|Engine ?[cC]ore|Cannot allocate memory"
     r"|Expected to have finished reduction|Forward order differs across ranks"
     r"|verifies (?:model )?param|inconsistent .{0,12}params|undefined symbol"
-    r"|sizes of the same param in process|Split sizes|cuDNN error|CUDNN_STATUS|cuFFT error|CUSPARSE_STATUS"
+    r"|sizes of the same param in process|Split sizes|without a matching (?:send|recv)"
+    r"|cuDNN error|CUDNN_STATUS|cuFFT error|CUSPARSE_STATUS"
 )
 """Message fragments that belong to another cause of the catalogue."""
 DEVICES = re.compile(r"cuda:\d+|torch\.cuda\.\w+|device type cuda")

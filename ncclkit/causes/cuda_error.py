@@ -92,7 +92,7 @@ FAULTS = (
     "illegal address",
     "internal error",
 )
-XIDS = {13: "an exception in a kernel", 31: "an address that is not its", 43: "a kernel that was stopped"}
+XIDS = {13: "an exception in a kernel", 31: "an access to memory that is not its own", 43: "a kernel that was stopped"}
 """What the kernel writes for errors of programs, by NVIDIA's list of Xids."""
 
 

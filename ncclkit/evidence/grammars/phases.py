@@ -45,6 +45,9 @@ ALONE = (
     # [rank1] early stopping triggered after epoch 7       [rank2]: data loader exhausted
     ("arly stop", r"[Ee]arly stop(?:ping)?\b(?! (?:monitor|callback|patience))"),
     ("exhausted", r"(?:data|loader|iterator|dataset|shard|stream)\w* (?:is |was )?exhausted"),
+    # Rank 0 ran out of data after 812 steps      Rank 0 exiting training loop
+    ("ran out of", r"\bran out of (?:data|batches|samples)"),
+    ("training loop", r"(?:exit(?:ing|ed)|left|leaving) (?:the )?training loop"),
     # [rank4]: no positive samples in this batch
     ("no positive", r"no positive (?:samples|boxes|anchors|targets|labels)"),
     ("non-finite", r"non-finite (?:loss|grad)"),
