@@ -36,8 +36,6 @@ ID = "timeout_too_short"
 explains = ("c10d.timeout", "gloo.timeout")
 DEFAULT_MS = 600_000
 SHORT_MS = 300_000
-HASTY_MS = 30_000
-"""Less than a large collective on a slow network, or the start of one rank beside another, may take."""
 PROOF = ("flight.missing", "flight.mismatch", "c10d.mismatch", "gloo.barrier")
 """Evidence that says better why the collective did not end."""
 
@@ -103,12 +101,8 @@ def _short(case: Case) -> Finding | None:
     say = f"{who} gave up after {limit}, far below the default of 600 s; a rank may only have been late."
     advice = (raise_timeout(case, "The limit must exceed the longest phase of any rank."),)
     moving = [e for e in case.of("progress") if any(e.path == line.path and e.line > line.line for line in lines)]
-    calls = {(e.data.get("seq"), e.data.get("op"), e.data.get("numel_in")) for e in waits}
-    hasty = len(waits) > 1 and len(calls) == 1 and not look(case).silent and lines[0].data["timeout_ms"] <= HASTY_MS
-    hasty = hasty and not case.of("worker.phase")  # runs of ours have short limits, so that nobody waits for long
-    strength: Strength = "likely" if moving or hasty else "possible"
-    more = "and the work went on after that" if moving else "and all that are known were in that very call"
-    say = f"{say[:-1]}, {more}." if moving or hasty else say
+    strength: Strength = "likely" if moving else "possible"
+    say = f"{say[:-1]}, and the work went on after that." if moving else say
     return found(ID, strength, say, pick(lines, moving or case.of("progress")), advice=advice, next=experiment(case))
 
 
