@@ -19,20 +19,20 @@ _VIEWS = (
     "pairs_view watch_view loading_view resumed_view checkpoints_view catalogue_view live_test"
 )
 _DOORS = dict.fromkeys(_VIEWS.split(), "views") | {
-    "Case": "case",
-    "NcclkitError": "model",
-    "sample": "samples",
-    "sample_names": "samples:names",
-    "inspect": "probe",
-    "intend": "intended",
-    "read_logs": "logs",
-    "read_facts": "logs",
-    "diagnosis": "diagnose:diagnose",
-    "sweep": "tune",
-    "break_it": "faults",
-    "rehearse": "rehearsal",
-    "staged": "stages",
-    "loading_sweep": "loading:sweep",
+    "Case": "core.case",
+    "NcclkitError": "core.model",
+    "sample": "evidence.samples",
+    "sample_names": "evidence.samples:names",
+    "inspect": "live.probe",
+    "intend": "core.jobspec",
+    "read_logs": "evidence.logs",
+    "read_facts": "evidence.logs",
+    "diagnosis": "causes.engine:diagnose",
+    "sweep": "live.tune",
+    "break_it": "lab.faults.injection",
+    "rehearse": "lab.course.scaling_run",
+    "staged": "lab.course.staged_run",
+    "loading_sweep": "lab.course.loader_sweep:sweep",
 }
 """Public name → module, or module:name.  No name may equal a module's: importing that module would take its place."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit.agent import facts
-from ncclkit.model import Fact
+from ncclkit.core.model import Fact
 
 MACHINE = Path(__file__).parent / "machines" / "h200-x8-slurm"
 MEASURED = ("cpu.pressure", "memory.available", "temperature", "power", "bandwidth", "cost", "latency", ".free")

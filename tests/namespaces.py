@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
-from ncclkit import networks
-from ncclkit.launch import namespaces
-from ncclkit.launch.pack import pack
+from ncclkit.live import simulated_networks
+from ncclkit.live.launch import simulated
+from ncclkit.live.launch.pack import pack
 
 NAMES = Path("/run/ncclkit-uts")
 """Where the host names live: UTS namespaces, bound to files."""
@@ -160,10 +160,10 @@ def why_not() -> str:
 
 
 def cannot_pretend() -> str:
-    """Why `ncclkit.launch.namespaces` cannot pretend hosts here; empty where it can."""
+    """Why `ncclkit.live.launch.simulated` cannot pretend hosts here; empty where it can."""
     with tempfile.TemporaryDirectory() as place:
         pack(folder := Path(place))
-        command = [*namespaces.within(sys.executable, folder, networks.sound()), "true"]
+        command = [*simulated.within(sys.executable, folder, simulated_networks.sound()), "true"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return done.stderr if done.returncode else ""
 
@@ -172,5 +172,5 @@ needs_namespaces = pytest.mark.skipif(bool(why_not()), reason=why_not() or "they
 
 
 def via(made: Sequence[Host]) -> dict[str, Any]:
-    """The options of `ncclkit.connect.connectivity` for these hosts."""
+    """The options of `ncclkit.live.connect.connectivity` for these hosts."""
     return {"hosts": [host.name for host in made], "via": " ".join(PREFIX)}

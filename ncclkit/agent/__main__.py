@@ -1,28 +1,35 @@
 """``python -m ncclkit.agent VERB …`` or ``python agent.pyz VERB …``."""
 
 import importlib
-import pkgutil
 import sys
 
-from . import stories, wire
+from . import wire
 
-VERBS = ("facts", "record", "collective", "train", "guard", "node", "attach", "connect", "hosts", "limits")
-STORIES = tuple("stories." + module.name for module in pkgutil.iter_modules(stories.__path__))
+VERBS = {
+    "collective": "run.collective",
+    "connect": "connect.lead",
+    "guard": "run.guard",
+    "hosts": "run.simulated_hosts",
+    "limits": "run.resource_checks",
+    "node": "run.node",
+}
+"""Verb → the module whose ``main`` runs it; beside these there are ``facts``, ``record`` and ``attach``."""
 
 
 def main(argv=None):
     """Run one verb; exit status 2 for a verb that does not exist."""
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] not in VERBS + STORIES:
-        sys.stderr.write("agent: say one of: %s\n" % ", ".join(VERBS + STORIES))
-        return 2
-    if argv[0] == "facts":
+    verb = argv[0] if argv else ""
+    if verb == "facts":
         return _facts(argv[1:])
-    if argv[0] == "record":
+    if verb == "record":
         return importlib.import_module(".facts", __package__).record(argv[1]) or 0
-    if argv[0] == "attach":
+    if verb == "attach":
         return _attach(argv[1], [int(pid) for pid in argv[2:]])
-    return importlib.import_module("." + argv[0], __package__).main(argv[1:])
+    if verb not in VERBS:
+        sys.stderr.write("agent: say one of: %s\n" % ", ".join(sorted([*VERBS, "attach", "facts", "record"])))
+        return 2
+    return importlib.import_module("." + VERBS[verb], __package__).main(argv[1:])
 
 
 def _facts(argv):
@@ -37,7 +44,8 @@ def _facts(argv):
 
 def _attach(folder, pids):
     """``attach FOLDER [PID …]``: evidence of these processes, or of every process of this user that has a RANK."""
-    from . import attach, processes
+    from .monitor import attach
+    from .run import processes
 
     ranks = processes.ranks(pids or list(processes.parents()))
     wire.send("ranks", ranks={str(rank): attach.look(pid) for rank, pid in ranks.items()})

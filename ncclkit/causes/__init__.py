@@ -14,8 +14,8 @@ from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
-from ncclkit.case import Case
-from ncclkit.model import Experiment, Finding, NcclkitError
+from ncclkit.core.case import Case
+from ncclkit.core.model import Experiment, Finding, NcclkitError
 
 HEADINGS = ("What you see", "Why it happens", "How to be sure", "What to do", "Read more")
 """The headings of every page, in this order."""
@@ -37,7 +37,9 @@ class Cause(Protocol):
 @cache
 def catalogue() -> Mapping[str, Cause]:
     """Every cause by id, sorted by id."""
-    names = sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
+    names = sorted(
+        info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_") and info.name != "engine"
+    )
     return {name: cast(Cause, import_module(f"{__name__}.{name}")) for name in names}
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ncclkit.case import Case
-from ncclkit.causes._words import in_order
-from ncclkit.model import Event
+from ncclkit.analysis.picks import in_order
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
 
 
 def how_far(case: Case, lines: list[Event]) -> tuple[str, list[Event]]:

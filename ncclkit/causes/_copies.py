@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ncclkit.case import Case
-from ncclkit.model import Event
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
 
 SLOWER = 2
 """Direct copies that are this many times slower than those through the host are not healthy on any machine."""

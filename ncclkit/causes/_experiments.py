@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ncclkit.case import Case
-from ncclkit.causes._hosts import enterable
-from ncclkit.model import Experiment
+from ncclkit.analysis.hosts import enterable
+from ncclkit.core.case import Case
+from ncclkit.core.model import Experiment
 
 RECORDED = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
 """Variables with which every rank keeps its last calls and writes them down when one of them times out."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ncclkit import words
-from ncclkit.case import Case
-from ncclkit.causes._frames import own_frame, place, stacks
-from ncclkit.causes._scene import stopped
-from ncclkit.causes._words import in_order
-from ncclkit.model import Event
+from ncclkit.analysis.frames import own_frame, place, stacks
+from ncclkit.analysis.picks import in_order
+from ncclkit.analysis.rank_states import stopped
+from ncclkit.core import text
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
 
 
 def last_words(case: Case, rank: int) -> list[Event]:
@@ -55,7 +55,7 @@ def load(why: list[Event], ranks: tuple[int, ...]) -> str:
     others = {rank: share for rank, share in told.items() if rank not in ranks and rank is not None}
     low, high = min(others.values(), default=0.0), max(others.values(), default=0.0)
     share = f"{low:.0f} to {high:.0f} %" if round(high) > round(low) else f"{high:.0f} %"
-    beside = f", while {words.ranks(others)} {'was' if len(others) == 1 else 'were'} {share}"
+    beside = f", while {text.ranks(others)} {'was' if len(others) == 1 else 'were'} {share}"
     return f"with its main thread at work {mine[0]:.0f} % of the time{beside if others else ''}"
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ncclkit.case import Case
-from ncclkit.causes._words import failed, pick
-from ncclkit.model import Advice, Evidence, Experiment, Fact, Finding, Strength, clear, found, unknown
-from ncclkit.words import ranks, start
+from ncclkit.analysis.picks import failed, pick
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Evidence, Experiment, Fact, Finding, Strength, clear, found, unknown
+from ncclkit.core.text import ranks, start
 
 SENTENCES = 2
 """Risks that a finding says in words before it counts the others."""

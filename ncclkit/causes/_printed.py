@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ncclkit.case import Case
-from ncclkit.model import Event
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
 
 
 def queues(case: Case) -> list[list[Event]]:

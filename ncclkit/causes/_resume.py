@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.case import Case
-from ncclkit.causes._frames import Frame, framework, place, stacks
-from ncclkit.causes._words import name_ranks
-from ncclkit.model import Advice
-from ncclkit.words import start
+from ncclkit.analysis.frames import Frame, framework, place, stacks
+from ncclkit.analysis.picks import name_ranks
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice
+from ncclkit.core.text import start
 
 REPLAYS = re.compile(r"skip_?(?:first_)?(?:batch|sample|step|data|iter)|replay|fast_?forward|^_*resume", re.IGNORECASE)
 """Names that programs give to reading data only to throw it away."""

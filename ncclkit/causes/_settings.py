@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ncclkit.case import Case
-from ncclkit.causes._frames import Frame, framework, is_own, place
-from ncclkit.model import Advice
+from ncclkit.analysis.frames import Frame, framework, is_own, place
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice
 
 TIMEOUTS = {
     "recbole": "# in recbole/config/configurator.py (_init_device), as RecBole passes none\n"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ncclkit.case import Case
-from ncclkit.causes._words import of_job
-from ncclkit.model import Event
+from ncclkit.analysis.picks import of_job
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
 
 QUIET = frozenset(
     """

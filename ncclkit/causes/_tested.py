@@ -8,26 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ncclkit.case import Case
-from ncclkit.causes._words import failed
-from ncclkit.evidence.jobs import links
-from ncclkit.evidence.jobs.links import Host, Link
-from ncclkit.model import Event, Strength
+from ncclkit.analysis.picks import failed
+from ncclkit.core import connections
+from ncclkit.core.case import Case
+from ncclkit.core.connections import Host, Link
+from ncclkit.core.model import Event, Strength
 
 
 def paths(case: Case, bad: Callable[[Link], bool]) -> list[Link]:
     """The tested paths between hosts that are bad in this respect."""
-    return [link for link in links.links(case.events) if bad(link)]
+    return [link for link in connections.links(case.events) if bad(link)]
 
 
 def hosts(case: Case) -> dict[str, Host]:
     """The tested hosts by name."""
-    return links.hosts(case.events)
+    return connections.hosts(case.events)
 
 
 def sound(case: Case, good: Callable[[Link], bool]) -> list[Event]:
     """The tested paths, where every host could be asked and every path is good in this respect; else nothing."""
-    tested = links.links(case.events)
+    tested = connections.links(case.events)
     whole = tested and not any(host.problem for host in hosts(case).values())
     return [link.event for link in tested] if whole and all(map(good, tested)) else []
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.case import Case
+from ncclkit.analysis.calls import exchanging
+from ncclkit.analysis.frames import stacks
+from ncclkit.analysis.picks import in_order, matching
+from ncclkit.analysis.rank_states import Scene, all_in, odd_load, opening, rank_of
 from ncclkit.causes import _lateness
-from ncclkit.causes._calls import exchanging
-from ncclkit.causes._frames import stacks
-from ncclkit.causes._scene import Scene, all_in, odd_load, opening, rank_of
-from ncclkit.causes._words import in_order, matching
-from ncclkit.model import Event, Strength
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Strength
 
 Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
 """How sure, which ranks, and what says so."""

@@ -26,11 +26,11 @@ import re
 from collections.abc import Iterator
 
 from ncclkit.agent.facts.checks import check
-from ncclkit.case import Case
+from ncclkit.analysis.picks import ask, env_of, failed, family, matching, messages, on, pick, ranks_in
 from ncclkit.causes import _starting
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._words import ask, env_of, failed, family, matching, messages, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 
 ID = "bad_env_value"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "slow_rank", "c10d.timeout", "ib_not_used")

@@ -29,14 +29,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.case import Case
+from ncclkit.analysis.hosts import enterable
+from ncclkit.analysis.picks import ask, pick
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._hosts import enterable
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._words import ask, pick
-from ncclkit.evidence.jobs.links import Link
-from ncclkit.model import Advice, Experiment, Finding, Strength, found, unknown
+from ncclkit.core.case import Case
+from ncclkit.core.connections import Link
+from ncclkit.core.model import Advice, Experiment, Finding, Strength, found, unknown
 
 ID = "clock_skew"
 explains = ("rendezvous.error", "world_size_mismatch")

@@ -23,13 +23,13 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.case import Case
+from ncclkit.analysis.calls import far_apart, groups_of, op_of
+from ncclkit.analysis.picks import ask, name_ranks, otherwise, pick, ranks_in
+from ncclkit.analysis.rank_states import look
 from ncclkit.causes import _printed
-from ncclkit.causes._calls import far_apart, groups_of, op_of
-from ncclkit.causes._scene import look
-from ncclkit.causes._words import ask, name_ranks, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, found
+from ncclkit.core.text import start
 
 ID = "concurrent_comms"
 explains = ("c10d.timeout", "send_recv_mismatch", "slow_rank", "timeout_too_short", "rank_divergence")

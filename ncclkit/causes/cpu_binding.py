@@ -34,10 +34,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ncclkit.case import Case
+from ncclkit.analysis.picks import failed, name_hosts, on, pick, ranks_in
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus
-from ncclkit.causes._words import failed, name_hosts, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "cpu_binding"
 explains = ("cpu_contention",)

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit import planner
-from ncclkit.case import Case
+from ncclkit.analysis.picks import ask, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.analysis.rank_states import look, starving
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._scene import look, starving
-from ncclkit.causes._told import Toggle, toggles
-from ncclkit.causes._words import ask, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.causes._user_notes import Toggle, toggles
+from ncclkit.core import budgets
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "cpu_contention"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "gil_hold")
@@ -147,7 +147,7 @@ def _look(host: Host) -> Iterator[Risk]:
     if cores is None or not gpus or cores >= ROOM * gpus or host.value("job.workers") is not None:
         return
     say = f"{cores:g} CPU cores are usable for {gpus} GPU{'s' if gpus > 1 else ''}; "
-    spare = planner.workers(int(cores), gpus)
+    spare = budgets.workers(int(cores), gpus)
     say += f"ranks with more than {spare.value:g} data-loader worker{'' if spare.value == 1 else 's'} each would wait"
     scheduled = host.fact("env.SLURM_JOB_ID")  # what the job's ranks get may be more than this step got
     strength: Strength = "likely" if cores < LEAST * gpus and not scheduled else "possible"
@@ -159,7 +159,7 @@ def _crowd(host: Host) -> Iterator[Risk]:
     cores, ranks, workers = host.number("cpu.usable"), host.ranks, host.number("job.workers")
     if cores is None or workers is None or not ranks or (workers + 1) * ranks <= cores:
         return
-    fit = planner.workers(int(cores), ranks)
+    fit = budgets.workers(int(cores), ranks)
     say = (
         f"{ranks} ranks with {workers:g} data-loader workers each are {(workers + 1) * ranks:g} processes, and "
         f"{cores:g} CPU cores are usable; they would wait for each other ({fit.words.rstrip('.')} fit)"

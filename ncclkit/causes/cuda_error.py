@@ -23,11 +23,11 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.case import Case
+from ncclkit.analysis.picks import in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.causes._experiments import over_gloo, unasked
-from ncclkit.causes._words import in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, found
+from ncclkit.core.text import start
 
 ID = "cuda_error"
 explains = (

@@ -27,11 +27,11 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.case import Case
-from ncclkit.causes._told import relieved
-from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.analysis.picks import family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.causes._user_notes import relieved
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "cumem_container"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "c10d.timeout", "cuda_error", "slow_rank")

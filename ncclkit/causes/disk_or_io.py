@@ -26,14 +26,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ncclkit.case import Case
+from ncclkit.analysis.frames import own_frame, place, stacks
+from ncclkit.analysis.picks import amount, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.analysis.rank_states import look
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._frames import own_frame, place, stacks
 from ncclkit.causes._preflight import Check, Host, Risk, number
-from ncclkit.causes._scene import look
-from ncclkit.causes._words import amount, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "disk_or_io"
 explains = (

@@ -26,12 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.case import Case
+from ncclkit.analysis.picks import family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, found
+from ncclkit.core.text import start
 
 ID = "driver_too_old"
 explains = ("cuda.error", "c10d.error", "nccl.trace", "rank_exception", "cuda_error", "c10d.timeout", "slow_rank")

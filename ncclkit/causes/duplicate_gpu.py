@@ -29,13 +29,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ncclkit.case import Case
+from ncclkit.analysis.hosts import as_nccl_sees
+from ncclkit.analysis.picks import ask, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._hosts import as_nccl_sees
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus
-from ncclkit.causes._words import ask, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "duplicate_gpu"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "gpu_oom", "slow_rank", "store.lost", "c10d.timeout")

@@ -26,14 +26,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit import planner
-from ncclkit.case import Case
+from ncclkit.analysis.picks import family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in
+from ncclkit.analysis.rank_states import look
 from ncclkit.causes._experiments import machine, unasked
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._scene import look
-from ncclkit.causes._words import family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in
-from ncclkit.model import Advice, Evidence, Experiment, Finding, found
-from ncclkit.words import start
+from ncclkit.core import budgets
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Evidence, Experiment, Finding, found
+from ncclkit.core.text import start
 
 ID = "fd_limit"
 explains = (
@@ -105,7 +105,7 @@ def _files(host: Host) -> Iterator[Risk]:
     limit, ranks = host.number("limits.nofile.soft"), _ranks(host)
     if limit is None or limit < 0:  # unlimited
         return
-    need = planner.descriptors(ranks)
+    need = budgets.descriptors(ranks)
     say = f"a process may open {limit:g} files; "
     facts, advice = [host.fact("limits.nofile.soft")], _advice(ranks)[0]
     if limit < need.value:
@@ -121,7 +121,7 @@ def _look(host: Host) -> Iterator[Risk]:
     yield from _files(host)
     for name in ("limits.cgroup.pids", "limits.nproc"):
         limit = host.number(name)
-        if limit is not None and 0 <= limit < planner.threads(host.gpu_count).value:
+        if limit is not None and 0 <= limit < budgets.threads(host.gpu_count).value:
             say = (
                 f"at most {limit:g} processes and threads may run ({name}); {host.gpu_count} ranks with their threads "
             )
@@ -129,7 +129,7 @@ def _look(host: Host) -> Iterator[Risk]:
 
 
 def _advice(ranks: int) -> tuple[Advice, ...]:
-    need = planner.descriptors(max(2, ranks))
+    need = budgets.descriptors(max(2, ranks))
     limit = 1 << max(16, int(need.value).bit_length())  # a power of two, with room for data-loader workers
     return (
         Advice(

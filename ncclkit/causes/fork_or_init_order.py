@@ -26,13 +26,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ncclkit.case import Case
+from ncclkit.analysis.frames import inside
+from ncclkit.analysis.picks import ask, family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
+from ncclkit.analysis.rank_states import look
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._frames import inside
-from ncclkit.causes._scene import look
-from ncclkit.causes._words import ask, family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "fork_or_init_order"
 explains = ("rank_exception", "c10d.error", "c10d.timeout", "slow_rank", "cuda_error", "nccl.peer_closed")

@@ -26,14 +26,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ncclkit.case import Case
+from ncclkit.analysis.frames import is_own, place
+from ncclkit.analysis.picks import ask, in_order, name_ranks, otherwise, pick, ranks_in
+from ncclkit.analysis.rank_states import is_own as own_error
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._frames import is_own, place
-from ncclkit.causes._scene import is_own as own_error
-from ncclkit.causes._told import sentence, switched
-from ncclkit.causes._words import ask, in_order, name_ranks, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, found
-from ncclkit.words import start
+from ncclkit.causes._user_notes import sentence, switched
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, found
+from ncclkit.core.text import start
 
 ID = "framework_bug"
 explains = ("c10d.timeout", "slow_rank", "rank_exception")

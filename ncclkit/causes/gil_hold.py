@@ -22,12 +22,12 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.case import Case
-from ncclkit.causes._frames import own_frame, place, stacks
-from ncclkit.causes._scene import look, stopped
-from ncclkit.causes._words import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Experiment, Finding, found
-from ncclkit.words import start
+from ncclkit.analysis.frames import own_frame, place, stacks
+from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.analysis.rank_states import look, stopped
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Experiment, Finding, found
+from ncclkit.core.text import start
 
 ID = "gil_hold"
 explains = ("c10d.monitor", "c10d.timeout", "slow_rank")

@@ -33,9 +33,9 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from ncclkit.case import Case
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
-from ncclkit.model import Advice, Experiment, Fact, Finding
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Experiment, Fact, Finding
 
 ID = "gpu_clock_limit"
 explains: tuple[str, ...] = ()

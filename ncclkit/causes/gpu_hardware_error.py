@@ -27,12 +27,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ncclkit.case import Case
-from ncclkit.causes._climbed import odd
+from ncclkit.analysis.picks import in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.analysis.stages import ladder
+from ncclkit.causes._bisected import odd
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
-from ncclkit.causes._words import in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.ladder import ladder
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "gpu_hardware_error"
 explains = (

@@ -29,15 +29,23 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ncclkit.case import Case
+from ncclkit.analysis.picks import (  # fmt: skip
+    amount,
+    family,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    pick,
+    ranks_in,
+)
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import Check, Host, Risk, number
 from ncclkit.causes._settings import BATCHES, smaller_batch
-from ncclkit.causes._words import (
-    amount, family, in_order, matching, messages, name_hosts, name_ranks, pick, ranks_in,
-)  # fmt: skip
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "gpu_oom"
 explains = (

@@ -30,10 +30,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ncclkit.case import Case
+from ncclkit.analysis.picks import of_job
 from ncclkit.causes._preflight import Check, Host, Risk, number
-from ncclkit.causes._words import of_job
-from ncclkit.model import Advice, Experiment, Finding, Strength, unknown
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Experiment, Finding, Strength, unknown
 
 ID = "gpu_shared"
 explains: tuple[str, ...] = ()

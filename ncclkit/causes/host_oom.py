@@ -28,16 +28,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ncclkit import planner
-from ncclkit.case import Case
+from ncclkit.analysis.picks import (
+    amount,
+    ask,
+    failed,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    ours,
+    pick,
+    ranks_in,
+)
+from ncclkit.analysis.rank_states import look
 from ncclkit.causes._experiments import limits
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._scene import look
-from ncclkit.causes._words import amount, ask, failed, matching, messages, name_hosts, name_ranks
-from ncclkit.causes._words import on, ours, pick, ranks_in
-from ncclkit.intended import UNITS
-from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.core import budgets
+from ncclkit.core.case import Case
+from ncclkit.core.jobspec import UNITS
+from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "host_oom"
 explains = (
@@ -222,7 +233,7 @@ def _data(host: Host, room: float, fact: Fact | None) -> Iterator[Risk]:
     dataset, batch = (host.number(f"job.{name}") or 0 for name in ("dataset", "batch"))
     workers, prefetch = int(host.number("job.workers") or 0), int(host.number("job.prefetch") or 2)
     ranks = host.ranks or 2
-    need = planner.host_memory(dataset, ranks, workers, prefetch, batch)
+    need = budgets.host_memory(dataset, ranks, workers, prefetch, batch)
     pinned = ranks * prefetch * batch
     if not room or need.value + pinned <= TIGHT * room:
         return

@@ -23,16 +23,26 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.case import Case
+from ncclkit.analysis.hosts import common, enterable, plain
+from ncclkit.analysis.picks import (  # fmt: skip
+    ask,
+    in_order,
+    matching,
+    messages,
+    name_ranks,
+    of_job,
+    on,
+    otherwise,
+    ours,
+    pick,
+    ranks_in,
+)
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, meeting, unasked
-from ncclkit.causes._hosts import common, enterable, plain
-from ncclkit.causes._words import (
-    ask, in_order, matching, messages, name_ranks, of_job, on, otherwise, ours, pick, ranks_in,
-)  # fmt: skip
-from ncclkit.evidence.jobs.links import loopback
-from ncclkit.model import Advice, Evidence, Experiment, Fact, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.connections import loopback
+from ncclkit.core.model import Advice, Evidence, Experiment, Fact, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "hostname_resolution"
 explains = (

@@ -27,13 +27,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ncclkit.case import Case
+from ncclkit.analysis.picks import ask, env_of, family, matching, name_hosts, name_ranks, on, ours, pick, ranks_in
+from ncclkit.analysis.rank_states import EARLY
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._scene import EARLY
-from ncclkit.causes._told import relieved
-from ncclkit.causes._words import ask, env_of, family, matching, name_hosts, name_ranks, on, ours, pick, ranks_in
-from ncclkit.model import Advice, Experiment, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.causes._user_notes import relieved
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Experiment, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "ib_config"
 explains = ("ib_link_error", "c10d.error", "nccl.trace", "c10d.timeout", "slow_rank", "rank_exception", "network_loss")

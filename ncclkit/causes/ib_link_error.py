@@ -29,12 +29,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ncclkit.case import Case
+from ncclkit.analysis.picks import family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.analysis.rank_states import look
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._scene import look
-from ncclkit.causes._told import relieved
-from ncclkit.causes._words import family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.causes._user_notes import relieved
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "ib_link_error"
 explains = ("c10d.timeout", "c10d.error", "nccl.trace", "network_loss", "slow_rank", "store.lost", "rank_exception")

@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.case import Case
+from ncclkit.analysis.picks import env_of, matching, messages, name_hosts, on, pick
+from ncclkit.analysis.rank_states import spans_hosts
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._scene import spans_hosts
-from ncclkit.causes._words import env_of, matching, messages, name_hosts, on, pick
-from ncclkit.model import Advice, Evidence, Experiment, Finding, Strength, found
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Evidence, Experiment, Finding, Strength, found
 
 ID = "ib_not_used"
 explains = ("c10d.error", "nccl.trace", "c10d.timeout", "network_loss", "slow_rank", "bad_env_value", "rank_exception")

@@ -28,11 +28,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ncclkit.case import Case
-from ncclkit.causes._hosts import joining
+from ncclkit.analysis.hosts import joining
+from ncclkit.analysis.picks import env_of, family, matching, messages, on, pick, ranks_in
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._words import env_of, family, matching, messages, on, pick, ranks_in
-from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "ifname_not_found"
 explains = (

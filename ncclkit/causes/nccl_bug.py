@@ -25,14 +25,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ncclkit.case import Case
+from ncclkit.analysis.frames import inside
+from ncclkit.analysis.picks import ask, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.analysis.rank_states import all_in, crashes, look
 from ncclkit.causes._experiments import minimal, over_gloo, unasked
-from ncclkit.causes._frames import inside
-from ncclkit.causes._scene import all_in, crashes, look
-from ncclkit.causes._told import sentence, switched
-from ncclkit.causes._words import ask, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.causes._user_notes import sentence, switched
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "nccl_bug"
 explains = ("ib_config", "c10d.timeout", "c10d.error", "nccl.trace", "rank_exception", "slow_rank")

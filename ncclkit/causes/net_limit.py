@@ -31,10 +31,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.case import Case
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.model import Advice, Experiment, Finding, Strength
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Experiment, Finding, Strength
 
 ID = "net_limit"
 explains: tuple[str, ...] = ()

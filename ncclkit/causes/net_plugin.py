@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.case import Case
-from ncclkit.causes._frames import inside
-from ncclkit.causes._scene import crashes
-from ncclkit.causes._words import env_of, family, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, found
-from ncclkit.words import start
+from ncclkit.analysis.frames import inside
+from ncclkit.analysis.picks import env_of, family, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.analysis.rank_states import crashes
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
+from ncclkit.core.text import start
 
 ID = "net_plugin"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "c10d.timeout", "elastic.exit", "slow_rank")

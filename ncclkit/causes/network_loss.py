@@ -26,18 +26,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ncclkit.case import Case
-from ncclkit.causes import _slow_way, _starting, _tested
+from ncclkit.analysis.hosts import enterable, holders, plain
+from ncclkit.analysis.picks import (  # fmt: skip
+    ask,
+    family,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+)
+from ncclkit.analysis.rank_states import all_in, crashes, look, spans_hosts
+from ncclkit.causes import _slow_path, _starting, _tested
 from ncclkit.causes._arrived import how_far
-from ncclkit.causes._climbed import odd
-from ncclkit.causes._hosts import enterable, holders, plain
-from ncclkit.causes._scene import all_in, crashes, look, spans_hosts
-from ncclkit.causes._words import (
-    ask, family, in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
-)  # fmt: skip
-from ncclkit.evidence.jobs.links import Link, ends
-from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, Strength, clear, found
-from ncclkit.words import start
+from ncclkit.causes._bisected import odd
+from ncclkit.core.case import Case
+from ncclkit.core.connections import Link, ends
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Strength, clear, found
+from ncclkit.core.text import start
 
 ID = "network_loss"
 NODE = 8  # ranks that one machine mostly has at most
@@ -213,13 +223,13 @@ def _tested_paths(case: Case) -> Finding | None:
 
 def _slow(case: Case) -> Finding | None:
     """A way on which nothing gets lost and everything is late: by a connection test, or by the live test's numbers."""
-    if tested := _slow_way.tested(case):
+    if tested := _slow_path.tested(case):
         say, hosts, links = tested
         why, sure = tuple(link.event for link in links[:6]), _tested.risk(case)
-        return found(ID, sure, say, why, hosts=hosts, advice=(_slow_way.ADVICE,), next=experiment(case))
-    if crawl := _slow_way.crawls(case):
+        return found(ID, sure, say, why, hosts=hosts, advice=(_slow_path.ADVICE,), next=experiment(case))
+    if crawl := _slow_path.crawls(case):
         say, hosts, rows = crawl
-        return found(ID, "possible", say, tuple(rows), hosts=hosts, advice=(_slow_way.ADVICE,), next=experiment(case))
+        return found(ID, "possible", say, tuple(rows), hosts=hosts, advice=(_slow_path.ADVICE,), next=experiment(case))
     return None
 
 

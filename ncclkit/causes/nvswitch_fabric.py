@@ -26,14 +26,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.case import Case
+from ncclkit.analysis.picks import (  # fmt: skip
+    family,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    pick,
+    ranks_in,
+)
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus
-from ncclkit.causes._told import relieved
-from ncclkit.causes._words import (
-    family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in,
-)  # fmt: skip
-from ncclkit.model import Advice, Event, Experiment, Finding, found
-from ncclkit.words import start
+from ncclkit.causes._user_notes import relieved
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, found
+from ncclkit.core.text import start
 
 ID = "nvswitch_fabric"
 explains = (

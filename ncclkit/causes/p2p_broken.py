@@ -26,20 +26,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.case import Case
+from ncclkit.analysis.calls import op_of
+from ncclkit.analysis.picks import (  # fmt: skip
+    ask,
+    env_of,
+    family,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    pick,
+    ranks_in,
+)
+from ncclkit.analysis.rank_states import all_in, look, spans_hosts
+from ncclkit.analysis.stages import ladder
 from ncclkit.causes import _copies, _starting
-from ncclkit.causes._calls import op_of
+from ncclkit.causes._bisected import odd
 from ncclkit.causes._experiments import over_gloo, unasked
-from ncclkit.causes._climbed import odd
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._scene import all_in, look, spans_hosts
-from ncclkit.causes._told import relieved
-from ncclkit.causes._words import (
-    ask, env_of, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in,
-)  # fmt: skip
-from ncclkit.ladder import ladder
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.causes._user_notes import relieved
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "p2p_broken"
 explains = (

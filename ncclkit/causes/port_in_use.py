@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.case import Case
+from ncclkit.analysis.picks import matching, messages, name_hosts, not_ours, on, otherwise, pick, ranks_in
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, minimal, unasked
 from ncclkit.causes._settings import script
-from ncclkit.causes._words import matching, messages, name_hosts, not_ours, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, found
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
 
 ID = "port_in_use"
 explains = (

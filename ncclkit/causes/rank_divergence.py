@@ -25,16 +25,29 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.case import Case
-from ncclkit.causes._calls import POINT_TO_POINT, SAME_SIZE, UNDECIDED, by_call, differ, odd_ones, op_of, ranks_of
-from ncclkit.causes._calls import exchanging, far_apart, sides, size_of, unlike_calls
+from ncclkit.analysis.calls import (
+    POINT_TO_POINT,
+    SAME_SIZE,
+    UNDECIDED,
+    by_call,
+    differ,
+    exchanging,
+    far_apart,
+    odd_ones,
+    op_of,
+    ranks_of,
+    sides,
+    size_of,
+    unlike_calls,
+)
+from ncclkit.analysis.frames import in_collective, own_frame, place, stacks
+from ncclkit.analysis.picks import ask, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike
+from ncclkit.analysis.rank_states import all_in, look, rank_of
 from ncclkit.causes._experiments import recorded
-from ncclkit.causes._frames import in_collective, own_frame, place, stacks
 from ncclkit.causes._printed import unlike as unlike_entries
-from ncclkit.causes._scene import all_in, look, rank_of
-from ncclkit.causes._words import ask, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "rank_divergence"
 explains = (

@@ -26,13 +26,14 @@ Read more
 from __future__ import annotations
 
 import re
-from ncclkit.case import Case
+
+from ncclkit.analysis.frames import own_frame, place, stacks
+from ncclkit.analysis.picks import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
+from ncclkit.analysis.rank_states import Scene, crashes, look, signal_of
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._frames import own_frame, place, stacks
-from ncclkit.causes._scene import Scene, crashes, look, signal_of
-from ncclkit.causes._words import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "rank_exception"
 explains = (

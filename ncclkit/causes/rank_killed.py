@@ -22,11 +22,11 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.case import Case
-from ncclkit.causes._scene import look
-from ncclkit.causes._words import family, in_order, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, clear, found
-from ncclkit.words import start
+from ncclkit.analysis.picks import family, in_order, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.analysis.rank_states import look
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
+from ncclkit.core.text import start
 
 ID = "rank_killed"
 explains = (

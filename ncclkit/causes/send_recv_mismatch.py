@@ -28,15 +28,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ncclkit.case import Case
-from ncclkit.causes._calls import op_of
+from ncclkit.analysis.calls import op_of
+from ncclkit.analysis.frames import exchanges, own_frame, place
+from ncclkit.analysis.picks import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
+from ncclkit.analysis.rank_states import look
 from ncclkit.causes._experiments import minimal, recorded
-from ncclkit.causes._frames import exchanges, own_frame, place
 from ncclkit.causes._printed import facing
-from ncclkit.causes._scene import look
-from ncclkit.causes._words import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Finding, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, found
+from ncclkit.core.text import start
 
 ID = "send_recv_mismatch"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "rank_divergence", "p2p_broken", "network_loss")

@@ -28,15 +28,25 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ncclkit.case import Case
-from ncclkit.causes._calls import UNDECIDED, SAME_SIZE, by_call, differ, odd_ones, op_of, ranks_of, sides, size_of
-from ncclkit.causes._calls import unlike_calls
+from ncclkit.analysis.calls import (
+    SAME_SIZE,
+    UNDECIDED,
+    by_call,
+    differ,
+    odd_ones,
+    op_of,
+    ranks_of,
+    sides,
+    size_of,
+    unlike_calls,
+)
+from ncclkit.analysis.frames import exchanges
+from ncclkit.analysis.picks import family, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike
+from ncclkit.analysis.rank_states import look
 from ncclkit.causes._experiments import recorded
-from ncclkit.causes._frames import exchanges
 from ncclkit.causes._printed import unlike as unlike_entries
-from ncclkit.causes._scene import look
-from ncclkit.causes._words import family, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "shape_mismatch"
 explains = (

@@ -26,14 +26,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.case import Case
+from ncclkit.analysis.picks import (  # fmt: skip
+    amount,
+    failed,
+    family,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    ours,
+    pick,
+    ranks_in,
+)
 from ncclkit.causes._experiments import machine, unasked
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._words import (
-    amount, failed, family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in,
-)  # fmt: skip
-from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "shm_too_small"
 explains = (

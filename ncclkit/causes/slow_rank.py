@@ -29,17 +29,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ncclkit.case import Case
+from ncclkit.analysis.frames import for_workers, in_collective, stacks
+from ncclkit.analysis.picks import in_order, name_ranks, otherwise, pick, seconds
+from ncclkit.analysis.rank_states import Scene, look, rank_of
 from ncclkit.causes import _lateness, _unseen
 from ncclkit.causes._experiments import recorded
-from ncclkit.causes._frames import for_workers, in_collective, stacks
 from ncclkit.causes._resume import keep_position
-from ncclkit.causes._scene import Scene, look, rank_of
 from ncclkit.causes._settings import raise_timeout
 from ncclkit.causes._unseen import Suspicion
-from ncclkit.causes._words import in_order, name_ranks, otherwise, pick, seconds
-from ncclkit.model import Advice, Event, Experiment, Finding, clear, found, unknown
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, clear, found, unknown
+from ncclkit.core.text import start
 
 ID = "slow_rank"
 explains = (

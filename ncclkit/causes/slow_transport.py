@@ -25,14 +25,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.bandwidth import expect
-from ncclkit.case import Case
-from ncclkit.causes._climbed import odd
-from ncclkit.causes._hosts import as_nccl_sees
+from ncclkit.analysis.hosts import as_nccl_sees
+from ncclkit.analysis.picks import env_of, failed, name_hosts, pick, ranks_in
+from ncclkit.causes._bisected import odd
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
-from ncclkit.causes._words import env_of, failed, name_hosts, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, found
-from ncclkit.normal import judge
+from ncclkit.core.bandwidth import expect
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
+from ncclkit.core.reference import judge
 
 ID = "slow_transport"
 explains: tuple[str, ...] = ()

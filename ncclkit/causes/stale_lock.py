@@ -32,13 +32,13 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 
-from ncclkit.case import Case
-from ncclkit.causes._frames import is_own, own_frame, place, stacks
+from ncclkit.analysis.frames import is_own, own_frame, place, stacks
+from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, ours, pick, ranks_in
+from ncclkit.analysis.rank_states import look
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._scene import look
-from ncclkit.causes._words import in_order, name_hosts, name_ranks, on, ours, pick, ranks_in
-from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Strength, clear, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, clear, found
+from ncclkit.core.text import start
 
 ID = "stale_lock"
 explains = ("slow_rank", "timeout_too_short", "c10d.timeout", "gloo.timeout", "store.wait")

@@ -28,17 +28,27 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.case import Case
+from ncclkit.analysis.hosts import common, holders, joining, networks, plain
+from ncclkit.analysis.picks import (  # fmt: skip
+    ask,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    not_ours,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+    seconds,
+)
+from ncclkit.analysis.rank_states import look
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import meeting
-from ncclkit.causes._hosts import common, holders, joining, networks, plain
-from ncclkit.causes._scene import look
-from ncclkit.causes._words import (
-    ask, matching, messages, name_hosts, name_ranks, not_ours, on, otherwise, pick, ranks_in, seconds,
-)  # fmt: skip
-from ncclkit.evidence.jobs.links import ends
-from ncclkit.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.connections import ends
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "store_unreachable"
 explains = ("rank_exception", "rendezvous.error", "store.wait", "store.clients", "world_size_mismatch")

@@ -24,13 +24,13 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.case import Case
-from ncclkit.causes._calls import exchanging
-from ncclkit.causes._scene import all_in, look, opening
+from ncclkit.analysis.calls import exchanging
+from ncclkit.analysis.picks import ask, in_order, name_ranks, otherwise, pick, ranks_in, seconds
+from ncclkit.analysis.rank_states import all_in, look, opening
 from ncclkit.causes._settings import raise_timeout
-from ncclkit.causes._words import ask, in_order, name_ranks, otherwise, pick, ranks_in, seconds
-from ncclkit.model import Advice, Experiment, Finding, Strength, clear, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Experiment, Finding, Strength, clear, found
+from ncclkit.core.text import start
 
 ID = "timeout_too_short"
 explains = ("c10d.timeout", "gloo.timeout")

@@ -27,12 +27,22 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from ncclkit.case import Case
-from ncclkit.causes._hosts import enterable
+from ncclkit.analysis.hosts import enterable
+from ncclkit.analysis.picks import (
+    ask,
+    failed,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    pick,
+    ranks_in,
+    unlike,
+)
 from ncclkit.causes._preflight import Check, Host, Risk
-from ncclkit.causes._words import ask, failed, in_order, matching, messages, name_hosts, name_ranks
-from ncclkit.causes._words import pick, ranks_in, unlike
-from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "version_mismatch"
 explains = (

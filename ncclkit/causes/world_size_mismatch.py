@@ -28,15 +28,24 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from ncclkit.case import Case
+from ncclkit.analysis.hosts import enterable
+from ncclkit.analysis.picks import (  # fmt: skip
+    family,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+)
+from ncclkit.analysis.rank_states import LARGEST, look
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._hosts import enterable
-from ncclkit.causes._scene import LARGEST, look
-from ncclkit.causes._words import (
-    family, in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
-)  # fmt: skip
-from ncclkit.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "world_size_mismatch"
 explains = (

@@ -26,17 +26,28 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from ncclkit.case import Case
+from ncclkit.analysis.hosts import VIRTUAL, alone, common, holders, plain, taken
+from ncclkit.analysis.picks import (  # fmt: skip
+    ask,
+    env_of,
+    failed,
+    family,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+)
+from ncclkit.analysis.rank_states import look, spans_hosts
 from ncclkit.causes import _starting, _tested
-from ncclkit.causes._hosts import VIRTUAL, alone, common, holders, plain, taken
-from ncclkit.causes._scene import look, spans_hosts
-from ncclkit.causes._told import relieved
-from ncclkit.causes._words import (
-    ask, env_of, failed, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
-)  # fmt: skip
-from ncclkit.evidence.jobs.links import Link, ends
-from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
-from ncclkit.words import start
+from ncclkit.causes._user_notes import relieved
+from ncclkit.core.case import Case
+from ncclkit.core.connections import Link, ends
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
+from ncclkit.core.text import start
 
 ID = "wrong_interface"
 explains = (

@@ -11,18 +11,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
+from ncclkit.core.summary import job
 from ncclkit.evidence import files, workers
 from ncclkit.evidence.flight import verdict
-from ncclkit.evidence.grammars import alarm
+from ncclkit.evidence.grammars import unknown_errors
+from ncclkit.evidence.host_attribution import placed
+from ncclkit.evidence.kinds import KINDS
+from ncclkit.evidence.merge import Merger, finish
+from ncclkit.evidence.part import Part
 from ncclkit.evidence.ras import report
 from ncclkit.evidence.scanner import pieces
 from ncclkit.evidence.sources import inputs
-from ncclkit.evidence.part import Part
-from ncclkit.evidence.jobs.summary import job
-from ncclkit.evidence.kinds import KINDS
-from ncclkit.evidence.merge import Merger, finish
-from ncclkit.evidence.whereabouts import placed
-from ncclkit.model import Event, Fact, Measurement, NcclkitError
 
 __all__ = ["KINDS", "Reading", "job", "read"]
 
@@ -65,10 +65,10 @@ def read(
     named = set(map(str, given))
     problems += [f"{part.path} is empty." for part in parts if part.kind == "empty" and part.path in named]
     events = _merged(parts)
-    known = Counter(event.path for event in events if event.kind != alarm.KIND)
+    known = Counter(event.path for event in events if event.kind != unknown_errors.KIND)
     unknown = Counter[str]()
     for event in events:
-        unknown[event.path] += event.count if event.kind == alarm.KIND else 0
+        unknown[event.path] += event.count if event.kind == unknown_errors.KIND else 0
     rows = [part.row(known[part.path], unknown[part.path]) for part in parts]
     facts = [fact for part in parts for fact in part.facts]
     return Reading(events, rows, problems, facts, [m for part in parts for m in part.measurements])

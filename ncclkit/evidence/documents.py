@@ -8,7 +8,7 @@ import re
 from typing import Any, BinaryIO
 
 from ncclkit.agent import wire
-from ncclkit.evidence import hostfacts, measured, records, strips
+from ncclkit.evidence import hostfacts, measured, records, telemetry
 from ncclkit.evidence.flight import dumps, pickles
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
@@ -18,9 +18,8 @@ from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import Joined, Text
 from ncclkit.evidence.tools import kineto, results
 
-
 STRIP = b'{"watch": 1, '
-"""How the samples of `ncclkit.agent.watch` begin."""
+"""How the samples of `ncclkit.agent.monitor.telemetry` begin."""
 
 
 def read(part: Part, head: bytes, text: Text) -> bytes | None:
@@ -35,7 +34,7 @@ def read(part: Part, head: bytes, text: Text) -> bytes | None:
         return None
     if head.startswith(STRIP):
         part.kind = "watch"
-        part.events, part.lines = strips.read(io.BufferedReader(Joined(head, text)), part.path)
+        part.events, part.lines = telemetry.read(io.BufferedReader(Joined(head, text)), part.path)
         return None
     if kineto.is_trace(head):
         part.kind, part.events = "kineto", kineto.read(head, text.read, part.path)

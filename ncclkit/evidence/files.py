@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import BinaryIO
 
+from ncclkit.core.model import NcclkitError
 from ncclkit.evidence import documents, tools
 from ncclkit.evidence.flight import pickles
+from ncclkit.evidence.merge import Merger
+from ncclkit.evidence.part import Part, Spread
 from ncclkit.evidence.ras import fromtext
-from ncclkit.evidence.scanner import pieces, scan, voices
+from ncclkit.evidence.scanner import pieces, scan, speakers
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
 from ncclkit.evidence.sources.ends import Ends
-from ncclkit.evidence.merge import Merger
-from ncclkit.evidence.part import Part, Spread
 from ncclkit.evidence.sources.streams import DAMAGE, Budget, Hashed, Joined, Readable, Text, is_tar, unpack
-from ncclkit.model import NcclkitError
 
 TASKS = re.compile(rb"(?m)^ {0,4}\d{1,5}: ")
 KERNEL = re.compile(
@@ -136,7 +136,7 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         return
     lines = sample.splitlines()
     tasks = len(TASKS.findall(sample)) > 0.5 * max(4, len([line for line in lines if line.strip()]))
-    labelled = len(voices.SPEAKER.findall(sample)) > 0.3 * len(lines)
+    labelled = len(speakers.SPEAKER.findall(sample)) > 0.3 * len(lines)
     context = scan.Context(part.path, part.rank, tasks, changed)
     told = {"labelled": labelled, "stacks": part.kind == "stacks"}
     if part.spread and not wide:

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ncclkit.model import Fact, from_dict
+from ncclkit.core.model import Fact, from_dict
 
 NAME = re.compile(r"[a-z]+(?:\.[\w-]+)+")
 TEXTS = ("name", "unit", "source", "host", "why")

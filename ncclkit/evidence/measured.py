@@ -6,7 +6,7 @@ import json
 from dataclasses import MISSING, fields
 from typing import Any
 
-from ncclkit.model import Measurement, from_dict
+from ncclkit.core.model import Measurement, from_dict
 
 FORMS: dict[str, tuple[type, ...]] = {
     "str": (str,),

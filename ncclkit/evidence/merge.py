@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ncclkit.model import Event
+from ncclkit.core.model import Event
 
 FREE = frozenset({"message", "frames", "until", "last_error", "ran_ms", "channels", "last", "first", "_local", "error"})
 """Fields of `data` in which equal events may differ."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ncclkit.core.model import Event, Fact, Measurement
 from ncclkit.evidence import tools
 from ncclkit.evidence.flight import dumps
 from ncclkit.evidence.ras import report
 from ncclkit.evidence.scanner import pieces
 from ncclkit.evidence.sources.streams import Hashed
 from ncclkit.evidence.tools import Document
-from ncclkit.model import Event, Fact, Measurement
 
 Spread = Callable[[Callable[[pieces.Piece], pieces.Found], Sequence[pieces.Piece]], Iterator[pieces.Found]]
 """`map`, or that of an executor."""

@@ -7,15 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ncclkit.agent import wire
-from ncclkit.agent.facts import redact
-from ncclkit.agent.together import ranks_of
+from ncclkit.agent import redact, wire
+from ncclkit.agent.run.subgroup import ranks_of
+from ncclkit.core import connections, resources
+from ncclkit.core.model import MOVES, Event
+from ncclkit.core.text import ranks as named
+from ncclkit.core.text import rate
 from ncclkit.evidence.grammars.grammar import clip
-from ncclkit.evidence.jobs import granted, links
 from ncclkit.evidence.kinds import KINDS
-from ncclkit.model import MOVES, Event
-from ncclkit.words import ranks as named
-from ncclkit.words import rate
 
 SKIPPED = frozenset({"fact", "measure"})
 """Records that are facts and measurements, not events."""
@@ -55,8 +54,8 @@ def _looked(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     host = str(record.get("hostname") or record.get("host") or "")
     event = Event(kind, "", path, number, _moment(record.get("t")), host, data=data)
     if kind == "limits.tried":
-        return replace(event, text=clip(granted.grant(data).say))
-    told = links.host(event).say if kind == "connect.host" else links.link(event).say
+        return replace(event, text=clip(resources.grant(data).say))
+    told = connections.host(event).say if kind == "connect.host" else connections.link(event).say
     return replace(event, text=clip(told))
 
 
@@ -125,7 +124,7 @@ def from_status(value: Mapping[str, Any], path: str) -> Iterator[Event]:
 
 
 def from_trial(value: Mapping[str, Any], path: str) -> Iterator[Event]:
-    """What an experiment or a fix showed (`ncclkit.trials`): nothing of it is taken on trust but known words."""
+    """What an experiment or a fix showed (`core.experiment_records`): only known words of it are taken."""
     kind, verdicts = f"experiment.{value.get('trial')}", value.get("verdicts")
     if kind not in KINDS or not isinstance(verdicts, dict):
         return

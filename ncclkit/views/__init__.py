@@ -1,6 +1,6 @@
 """Views: each function returns one object with two faces, a widget for a person and static HTML for a report.
 
-Only this package and `ncclkit.plots` import plotly and ipywidgets.
+Only this package and `ncclkit.views.plots` import plotly and ipywidgets.
 """
 
 from ncclkit.views._base import Chart, Drawn, View, style
@@ -9,8 +9,10 @@ from ncclkit.views.catalogue import catalogue_view
 from ncclkit.views.check import check_form
 from ncclkit.views.checkpoints import checkpoints_view
 from ncclkit.views.connect import connect_view
+from ncclkit.views.connect_form import Reach, connect_form
 from ncclkit.views.consistency import consistency_view
 from ncclkit.views.evidence import events_view
+from ncclkit.views.experiments import trials_view
 from ncclkit.views.facts import facts_view
 from ncclkit.views.findings import findings_view
 from ncclkit.views.groups import disagreement_view, progress_view
@@ -18,18 +20,16 @@ from ncclkit.views.inputs import inputs_view
 from ncclkit.views.job import job_view
 from ncclkit.views.lab import lab_form
 from ncclkit.views.live import LiveTest
-from ncclkit.views.loading import loading_view
+from ncclkit.views.loader_sweep import loading_view
 from ncclkit.views.network import network_view
 from ncclkit.views.pairs import pairs_view
 from ncclkit.views.quiz import guess
 from ncclkit.views.ranks import ranks_view
-from ncclkit.views.reach import Reach, connect_form
-from ncclkit.views.rehearsal import rehearsal_view
-from ncclkit.views.resumed import resumed_view
+from ncclkit.views.resume_analysis import resumed_view
 from ncclkit.views.runs import curve_view, live_test, measurements_view, tuning_view
-from ncclkit.views.stages import stages_view
+from ncclkit.views.scaling_run import rehearsal_view
+from ncclkit.views.staged_run import stages_view
 from ncclkit.views.tables import case_view
+from ncclkit.views.telemetry import watch_view
 from ncclkit.views.topology import topology_view
 from ncclkit.views.transports import rings_view, transports_view
-from ncclkit.views.trials import trials_view
-from ncclkit.views.watch import watch_view

@@ -13,10 +13,9 @@ from typing import Any
 
 import ipywidgets as W
 
-from ncclkit.model import NcclkitError
+from ncclkit.core.model import NcclkitError
 from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page, style
 from ncclkit.views._html import Html, el
-
 
 Prepare = Callable[[], Coroutine[Any, Any, View]]
 

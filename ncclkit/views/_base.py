@@ -20,13 +20,15 @@ from ncclkit.views._html import Html, el, join
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PLACE = Html('<div class="nk-figure"></div>')
-"""Where a report puts the figure of a view that also has words (`ncclkit.page` knows it)."""
+"""Where a report puts the figure of a view that also has words (`ncclkit.report.page` knows it)."""
 
 
 @cache
 def style() -> str:
     """The stylesheet as one `<style>` element; equal in every view, so that a report can keep the first only."""
-    return f'<style class="nk-style">\n{files("ncclkit").joinpath("style.css").read_text(encoding="utf-8")}</style>'
+    return (
+        f'<style class="nk-style">\n{files("ncclkit.views").joinpath("style.css").read_text(encoding="utf-8")}</style>'
+    )
 
 
 class View:

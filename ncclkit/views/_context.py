@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from ncclkit.agent.facts import redact
+from ncclkit.agent import redact
+from ncclkit.core.model import Event
 from ncclkit.evidence.sources.streams import DAMAGE, Hashed, Readable, unpack
-from ncclkit.model import Event
 
 AROUND = 5
 REACH = 4 << 30

@@ -12,8 +12,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from ncclkit.model import safe
-from ncclkit.plots import GRID, INK, LEGEND, LINES, VERMILLION, template
+from ncclkit.core.model import safe
+from ncclkit.views.plots import GRID, INK, LEGEND, LINES, VERMILLION, template
 
 BLUE, GREEN, PURPLE, SKY, ORANGE = LINES
 COLOURS, SHAPES = (BLUE, ORANGE, PURPLE, GREEN, VERMILLION, SKY), "square diamond cross circle x triangle-up".split()

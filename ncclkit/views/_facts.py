@@ -6,10 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ncclkit import hostlist
-from ncclkit.model import Fact
+from ncclkit.core import hostlist
+from ncclkit.core.model import Fact
+from ncclkit.views._how_to_read import by_hand
 from ncclkit.views._html import Html, code, el, join, table, value
-from ncclkit.views._ways import by_hand
 from ncclkit.views._words import quantity, some
 
 EACH, MOST = 8, 40

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from ncclkit import plots
-from ncclkit.agent import operations
-from ncclkit.model import NcclkitError
+from ncclkit.agent.run import operations
+from ncclkit.core.model import NcclkitError
+from ncclkit.views import plots
 
 DEFAULTS: dict[str, Any] = {
     "python": "",

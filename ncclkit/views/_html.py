@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ncclkit.model import safe
+from ncclkit.core.model import safe
 
 # Control characters are shown as their pictures: a raw NUL or ESC in a page is invalid or invisible.
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import plotly.graph_objects as go
 
-from ncclkit.model import safe
-from ncclkit.plots import INK, VERMILLION
+from ncclkit.core.model import safe
 from ncclkit.views._draw import BLUE, GREEN, ORANGE, PURPLE, SKY, blank
 from ncclkit.views._machine import Machine, Nic, closeness, kind
+from ncclkit.views.plots import INK, VERMILLION
 
 LOOKS = {
     "NV": (BLUE, "solid", 4.0),

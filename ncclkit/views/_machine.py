@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ncclkit.model import Fact
+from ncclkit.core.model import Fact
 
 MEANS = {
     "NV": "NVLinks, bonded",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ncclkit.evidence.jobs.story import abnormal
-from ncclkit.model import Event
+from ncclkit.analysis.timeline import abnormal
+from ncclkit.core.model import Event
 
 ALL, ODD = "all", "abnormal"
 RANKS = re.compile(r"\s*\d{1,7}(\s*[-–]\s*\d{1,7})?(\s*,\s*\d{1,7}(\s*[-–]\s*\d{1,7})?)*\s*")

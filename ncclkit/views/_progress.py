@@ -6,11 +6,11 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
-from ncclkit import plots
-from ncclkit.model import Measurement, from_dict
+from ncclkit.core.model import Measurement, from_dict
+from ncclkit.core.text import ranks, rate
+from ncclkit.views import plots
 from ncclkit.views._html import Html, badge, el
 from ncclkit.views._words import plural, ranges, the
-from ncclkit.words import ranks, rate
 
 STAGES = {"waiting": "·", "hello": "○", "pretend": "○", "import": "◔", "init": "◑"}
 STAGES |= {"alone": "◑", "pairs": "◒", "groups": "◒", "step": "◕", "size": "◕", "done": "✓", "error": "✕"}

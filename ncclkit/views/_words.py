@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-from ncclkit import plots
+from ncclkit.views import plots
 
 MANY = 12
 """Names listed before the rest is only counted."""

@@ -16,13 +16,13 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit import evidence
-from ncclkit.case import Case
-from ncclkit.model import NcclkitError
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
 from ncclkit.views._action import Action
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import el, join
 from ncclkit.views.stacks import stacks_view
-from ncclkit.views.watch import strip_view
+from ncclkit.views.telemetry import strip_view
 
 DEADLINE = 120.0
 """Seconds after which the looking itself is ended; its parts have shorter ones."""

@@ -8,15 +8,15 @@ from typing import Any
 
 import ipywidgets as W
 
-from ncclkit import experiment
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.model import Finding, NcclkitError
-from ncclkit.trials import Trial
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.experiment_records import Trial
+from ncclkit.core.model import Finding, NcclkitError
+from ncclkit.experiments import loop
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, el, join
 from ncclkit.views._launching import Launching
-from ncclkit.views.trials import cards
+from ncclkit.views.experiments import cards
 
 ANY = "what tells the suspects apart best"
 """The choice that leaves the experiment to the kit, and the fix to the first finding."""
@@ -25,7 +25,7 @@ ANY = "what tells the suspects apart best"
 def check_form(case: Case, cause: str = "", python: str = "", deadline: float = 120.0) -> Check:
     """The form that tells the suspects apart by experiments, and then tries the fix; nothing runs until it is asked to.
 
-    ``await form.run()`` does all of it, as `ncclkit.experiment.close` does: experiments until the first cause is
+    ``await form.run()`` does all of it, as `ncclkit.experiments.loop.close` does: experiments until the first cause is
     proven or nothing is left to ask, then its fix.  cause: whose experiment the buttons make (empty: the one that
     tells most); python: the training interpreter; deadline: seconds for each run.
     """
@@ -93,20 +93,20 @@ class Check(Launching):
 
     async def _close(self) -> View:
         """All of it; what a machine cannot do is said, and is no failure of the notebook."""
-        before = len(experiment.trials(self._case))
+        before = len(loop.trials(self._case))
         try:
-            await experiment.close(self._case, **self._how)
+            await loop.close(self._case, **self._how)
         except NcclkitError as error:
             if self._asked:
                 raise
-            return self._told(experiment.trials(self._case)[before:], str(error))
-        return self._told(experiment.trials(self._case)[before:])
+            return self._told(loop.trials(self._case)[before:], str(error))
+        return self._told(loop.trials(self._case)[before:])
 
     async def _check(self) -> View:
-        return self._told([await experiment.check(self._case, self.suspect.value, **self._how)])
+        return self._told([await loop.check(self._case, self.suspect.value, **self._how)])
 
     async def _fix(self) -> View:
-        return self._told([await experiment.fix(self._case, self.suspect.value, **self._how)])
+        return self._told([await loop.fix(self._case, self.suspect.value, **self._how)])
 
     def _told(self, made: Sequence[Trial], problem: str = "") -> Closed:
         self.suspect.options = self._suspects()

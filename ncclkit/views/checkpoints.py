@@ -6,8 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncclkit import checkpoints, plots
-from ncclkit.checkpoints import Checkpoint
+from ncclkit.lab.course import checkpoints
+from ncclkit.lab.course.checkpoints import Checkpoint
+from ncclkit.views import plots
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, badge, code, el, fit, join, table
 from ncclkit.views._words import plural

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean, median
 
-from ncclkit import plots
-from ncclkit.case import Case
-from ncclkit.connect import Connectivity, results
-from ncclkit.evidence.jobs.links import FAULTS, Link
-from ncclkit.views import _draw
+from ncclkit.core.case import Case
+from ncclkit.core.connections import FAULTS, Link
+from ncclkit.live.connect import Connectivity, results
+from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Html, el, fit, fold, join, table
 from ncclkit.views._words import plural, some

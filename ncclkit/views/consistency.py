@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ncclkit.case import Case
-from ncclkit.consistency import MEANS, Comparison, Difference, Group, Unread, compare
-from ncclkit.hostlist import SHOWN, hosts
-from ncclkit.hostlist import fold as fold_names
+from ncclkit.analysis.consistency import MEANS, Comparison, Difference, Group, Unread, compare
+from ncclkit.core.case import Case
+from ncclkit.core.hostlist import SHOWN, hosts
+from ncclkit.core.hostlist import fold as fold_names
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, badge, code, el, fit, fold, join, table
 from ncclkit.views._words import plural

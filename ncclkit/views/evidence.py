@@ -10,9 +10,9 @@ from typing import Any
 
 import ipywidgets as W
 
-from ncclkit.case import Case
-from ncclkit.evidence.jobs.story import abnormal
-from ncclkit.model import Event
+from ncclkit.analysis.timeline import abnormal
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
 from ncclkit.views._base import View, style
 from ncclkit.views._context import AROUND, context
 from ncclkit.views._html import Html, code, el, fit, fold, join, pre, table, value

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from ncclkit import hostlist, shapes
-from ncclkit.case import Case
 from ncclkit.causes import catalogue
-from ncclkit.diagnose import judge
-from ncclkit.model import Fact, Finding
+from ncclkit.causes.engine import judge
+from ncclkit.core import hostlist, shapes
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, Finding
 from ncclkit.views._base import View
 from ncclkit.views._facts import blind_table, known_table
 from ncclkit.views._html import Html, badge, code, el, fit, fold, join, table

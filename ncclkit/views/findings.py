@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from ncclkit.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, badge, code, el, fold, join, pre, table, text, value
 from ncclkit.views._words import plural, some

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ncclkit.case import Case
-from ncclkit.evidence.jobs import align, story
-from ncclkit.evidence.jobs.align import Clock, Disagreement
-from ncclkit.evidence.jobs.story import Reached
+from ncclkit.analysis import alignment, timeline
+from ncclkit.analysis.alignment import Clock, Disagreement
+from ncclkit.analysis.timeline import Reached
+from ncclkit.core.case import Case
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, code, el, fit, fold, join, table
 from ncclkit.views._words import plural, some, the
@@ -24,7 +24,7 @@ Ranks = Mapping[int, Reached]
 
 def progress_view(case: Case) -> View:
     """Per process group: the last collective that each rank enqueued, started and completed; who is behind first."""
-    known = story.stories(case.events, case.inputs)
+    known = timeline.stories(case.events, case.inputs)
     groups: dict[tuple[str, str], dict[int, Reached]] = {}
     for one in known:
         for reached in one.reached:
@@ -43,7 +43,7 @@ def progress_view(case: Case) -> View:
 
 def disagreement_view(case: Case) -> View:
     """The first collective of each group on which ranks disagree, and how far the clocks of the hosts are apart."""
-    found, known = align.align(case.events), align.clocks(case.events)
+    found, known = alignment.align(case.events), alignment.clocks(case.events)
     say = found[0].say.rstrip(".") if found else "The ranks agree on every collective that the evidence shows"
     more = f" (and {plural(len(found) - 1, 'further disagreement')})" if len(found) > 1 else ""
     cards = [_card(one) for one in found]

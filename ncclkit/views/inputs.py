@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ncclkit import plots
-from ncclkit.case import Case
+from ncclkit.core.case import Case
+from ncclkit.views import plots
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, badge, code, el, fit, fold, join, table
 from ncclkit.views._words import plural, some

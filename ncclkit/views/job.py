@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ncclkit.case import Case
-from ncclkit.diagnose import describe
-from ncclkit.evidence.jobs import communicators
-from ncclkit.evidence.jobs.communicators import Communicator
+from ncclkit.analysis import communicators
+from ncclkit.analysis.communicators import Communicator
+from ncclkit.causes.engine import describe
+from ncclkit.core.case import Case
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, badge, code, el, fit, fold, join, table
 from ncclkit.views._words import plural, some, the

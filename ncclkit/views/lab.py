@@ -8,24 +8,26 @@ from typing import Any
 
 import ipywidgets as W
 
-from ncclkit import faults
-from ncclkit.case import Case
-from ncclkit.model import NcclkitError
-from ncclkit.runs import Run
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.runs import Run
+from ncclkit.lab.faults import injection
 from ncclkit.views._base import View, page
 from ncclkit.views._html import code, el, fold, join, value
 from ncclkit.views._launching import Launching, trail
 from ncclkit.views._progress import Progress
 
 TAKEN = {"case", "name", "ranks", "on_record"}
-"""What the form itself tells `ncclkit.faults.break_it`."""
+"""What the form itself tells `ncclkit.lab.faults.injection.break_it`."""
 
 
 def lab_form(case: Case, fault: str, ranks: int = 0, **choices: Any) -> Lab:
     """The form that breaks a small honest job on purpose; ``await form.run()`` does what its Break it button does.
 
     fault: a name of ``ncclkit lab --list``; ranks: how many (0: by what the host has); choices: the others of
-    `ncclkit.faults.break_it`, such as ``culprit=1``.  Raises NcclkitError for a fault or a choice that does not exist.
+    `lab.faults.injection.break_it`, such as ``culprit=1``.
+
+    Raises NcclkitError for a fault or a choice that does not exist.
     """
     return Lab(case, fault, ranks, choices)
 
@@ -48,13 +50,13 @@ class Lab(Launching):
     CANCELLED = "Cancelled; what the job left until then stays in the case folder"
 
     def __init__(self, case: Case, fault: str, ranks: int, choices: dict[str, Any]) -> None:
-        known = inspect.signature(faults.break_it).parameters.keys() - TAKEN
+        known = inspect.signature(injection.break_it).parameters.keys() - TAKEN
         if strange := sorted(choices.keys() - known):
             raise NcclkitError(f"The lab has no choice {strange[0]!r}; it takes {', '.join(sorted(known))}.")
         self._case, self._choices = case, choices
-        names = [(f"{name}: {each.says}", name) for name, each in faults.FAULTS.items()]
+        names = [(f"{name}: {each.says}", name) for name, each in injection.FAULTS.items()]
         wide = W.Layout(width="auto", flex="1 1 24em", min_width="0", max_width="46em")
-        self.fault = W.Dropdown(options=names, value=faults.fault(fault).name, description="Fault", layout=wide)
+        self.fault = W.Dropdown(options=names, value=injection.fault(fault).name, description="Fault", layout=wide)
         self.ranks = W.BoundedIntText(value=ranks, min=0, max=64, description="Ranks", layout=W.Layout(width="10em"))
         self.start = W.Button(description="Break it", icon="bolt", button_style="warning")
         super().__init__("", [self.fault, self.ranks], self.start)
@@ -63,7 +65,7 @@ class Lab(Launching):
     @property
     def say(self) -> str:
         """What the button will do, said before it does it."""
-        chosen = faults.fault(self.fault.value)
+        chosen = injection.fault(self.fault.value)
         return f"This run: {chosen.says}; it touches only its own processes and its own folder"
 
     def asks(self) -> bool:
@@ -75,5 +77,5 @@ class Lab(Launching):
         return self._break(self.fault.value, self.ranks.value)
 
     async def _break(self, fault: str, ranks: int) -> Broken:
-        run = await faults.break_it(self._case, fault, ranks=ranks, on_record=self.observe, **self._choices)
+        run = await injection.break_it(self._case, fault, ranks=ranks, on_record=self.observe, **self._choices)
         return Broken(run, self.progress)

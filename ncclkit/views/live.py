@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import ipywidgets as W
 
-from ncclkit import plots
-from ncclkit.case import Case
-from ncclkit.model import Measurement, NcclkitError
+from ncclkit.core.case import Case
+from ncclkit.core.model import Measurement, NcclkitError
+from ncclkit.views import plots
 from ncclkit.views._base import View, main_loop, page
 from ncclkit.views._face import Face
 from ncclkit.views._form import LABELS, check, lines
@@ -39,7 +39,7 @@ OUTCOMES = {
 
 
 class Run(Protocol):
-    """What a finished live test is, as far as this view needs it; `ncclkit.probe` makes it."""
+    """What a finished live test is, as far as this view needs it; `ncclkit.live.probe` makes it."""
 
     name: str
     folder: Path
@@ -81,7 +81,7 @@ class LiveTest(View):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The form, checked, named as `ncclkit.probe.plan` names them; NcclkitError where something is wrong."""
+        """The form, checked, named as `ncclkit.live.probe.plan` names them; NcclkitError where something is wrong."""
         return check(self.face.raw())
 
     @property

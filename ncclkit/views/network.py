@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from ncclkit import hostlist
-from ncclkit.case import Case
-from ncclkit.model import Fact
+from ncclkit.core import hostlist
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, badge, code, el, fit, fold, join, table
 from ncclkit.views._words import plural, some

@@ -7,12 +7,11 @@ import statistics
 
 import plotly.graph_objects as go
 
-from ncclkit import plots
-from ncclkit.case import Case
-from ncclkit.ladder import Ladder, ladder
-from ncclkit.model import safe
-from ncclkit.rungs import Group, Pair
-from ncclkit.views import _draw
+from ncclkit.analysis.stage_results import Group, Pair
+from ncclkit.analysis.stages import Ladder, ladder
+from ncclkit.core.case import Case
+from ncclkit.core.model import safe
+from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Html, badge, el, fit, fold, join, table
 from ncclkit.views._words import plural

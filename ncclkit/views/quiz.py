@@ -7,7 +7,7 @@ from typing import Any
 
 import ipywidgets as W
 
-from ncclkit.model import NcclkitError
+from ncclkit.core.model import NcclkitError
 from ncclkit.views._base import View, style
 from ncclkit.views._html import Html, badge, el, fold, join, text
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from signal import SIGTERM
 
-from ncclkit.case import Case
-from ncclkit.evidence.jobs.story import Story, abnormal, hearsay, stories
-from ncclkit.model import Event
+from ncclkit.analysis.timeline import Story, abnormal, hearsay, stories
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Html, el, fit, join, table

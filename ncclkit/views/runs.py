@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ncclkit import bandwidth, plots, probe, tune
-from ncclkit.case import Case
 from ncclkit.causes import catalogue, page
-from ncclkit.launch import slurm
-from ncclkit.model import Advice, Measurement
-from ncclkit.normal import Judgement, judge
-from ncclkit.runs import Run
+from ncclkit.core import bandwidth
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Measurement
+from ncclkit.core.reference import Judgement, judge
+from ncclkit.core.runs import Run
+from ncclkit.live import probe, tune
+from ncclkit.live.launch import slurm
+from ncclkit.views import plots
 from ncclkit.views._base import Chart, View
 from ncclkit.views._form import variables as pairs
 from ncclkit.views._html import Html, code, el, fit, join, table

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ncclkit import plots
-from ncclkit.causes._frames import places
-from ncclkit.model import Event
+from ncclkit.analysis.frames import places
+from ncclkit.core.model import Event
+from ncclkit.views import plots
 from ncclkit.views._base import View
 from ncclkit.views._html import code, el, fit, fold, join, pre, table
 from ncclkit.views._words import plural, some
-
 
 LOAD = ("Rank", "CPU", "Main thread at work", "State", "Sent by TCP", "Received", "Its GPU")
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from itertools import compress
 from pathlib import Path
 
-from ncclkit import plots
-from ncclkit.case import Case
-from ncclkit.model import Measurement
-from ncclkit.trials import FOLDER, trials
+from ncclkit.core.case import Case
+from ncclkit.core.experiment_records import FOLDER, trials
+from ncclkit.core.model import Measurement
+from ncclkit.views import plots
 from ncclkit.views._base import View
 from ncclkit.views._html import Html, code, el, fit, fold, join, pre, table
 from ncclkit.views._words import plural

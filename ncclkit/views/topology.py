@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ncclkit import hostlist
-from ncclkit.case import Case
-from ncclkit.plots import number
+from ncclkit.core import hostlist
+from ncclkit.core.case import Case
 from ncclkit.views._base import Drawn, View
+from ncclkit.views._how_to_read import by_hand
 from ncclkit.views._html import Html, code, el, fit, fold, join, table
 from ncclkit.views._joined import draw
 from ncclkit.views._machine import MEANS, Machine, closeness, kind, machines
-from ncclkit.views._ways import by_hand
 from ncclkit.views._words import plural, some, the
+from ncclkit.views.plots import number
 
 SHOWN = 3
 """Kinds of machines that are drawn and described; of further ones only the hosts are named."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
-from ncclkit.case import Case
-from ncclkit.evidence.jobs import communicators
+from ncclkit.analysis import communicators
+from ncclkit.core.case import Case
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Html, el, fit, join, table

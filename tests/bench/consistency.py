@@ -14,8 +14,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit.case import Case  # noqa: E402
-from ncclkit.consistency import compare  # noqa: E402
+from ncclkit.analysis.consistency import compare  # noqa: E402
+from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.views.consistency import consistency_view  # noqa: E402
 from tests.fleet import fleet  # noqa: E402
 

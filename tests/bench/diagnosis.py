@@ -3,7 +3,8 @@
     python tests/bench/diagnosis.py PATH [PATH …] [--list] [--confusion] [--whole]
 
 A PATH holds cases as JSON files (``log``, ``cause``, ``also_accept``, ``log_sufficient``), of which the log text alone
-is judged, or case folders of recorded runs (``ncclkit/samples``), of which all that the job left behind is judged.
+is judged, or case folders of recorded runs (``ncclkit/evidence/samples``), of which all that the job
+left behind is judged.
 "right" counts the cause or one of ``also_accept``; a healthy run is right when nothing is found.
 """
 
@@ -21,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclkit import evidence
-from ncclkit.case import Case
-from ncclkit.diagnose import Diagnosis, diagnose
-from ncclkit.logs import fill
-from ncclkit.model import NcclkitError
+from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.evidence.logs import fill
 
 NCCL = re.compile(rb"NCCL (?:INFO|WARN|TRACE|CALL|version)\b")
 SPEAKER = re.compile(rb"^\s*(?:\[(?:rank|default)(\d{1,6})\]|(\d{1,5}): )")

@@ -17,8 +17,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit import ladder, probe  # noqa: E402
-from ncclkit.case import Case  # noqa: E402
+from ncclkit.analysis import stages
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.live import probe  # noqa: E402
 
 STARTS = ("hello", "import", "init", "alone", "pairs", "groups", "size", "done")
 """Phases in order; a rung ends where the next one begins on the slowest rank."""
@@ -43,7 +44,7 @@ def climbed(ranks: int, backend: str, largest: int | None) -> tuple[dict[str, fl
         case = Case.open(place)
         choices: dict[str, Any] = {"ranks": ranks, "backend": backend, "largest": largest, "ladder": True}
         run = asyncio.run(probe.probe(case, hear, repeats=5, **choices))
-        verdict = ladder.ladder(case).say if run.reason == "done" else run.say
+        verdict = stages.ladder(case).say if run.reason == "done" else run.say
     return ends, numbers[0] if numbers else float("nan"), time.time() - begun, verdict
 
 

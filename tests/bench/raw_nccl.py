@@ -20,10 +20,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit import probe  # noqa: E402
-from ncclkit.case import Case  # noqa: E402
-from ncclkit.launch import local  # noqa: E402
-from ncclkit.model import Measurement  # noqa: E402
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.core.model import Measurement  # noqa: E402
+from ncclkit.live import probe  # noqa: E402
+from ncclkit.live.launch import local  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
 
 OPS = ("all_reduce", "all_to_all", "send_recv")

@@ -17,9 +17,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ncclkit import views  # noqa: E402
-from ncclkit.case import Case  # noqa: E402
-from ncclkit.diagnose import diagnose  # noqa: E402
-from ncclkit.logs import read_logs  # noqa: E402
+from ncclkit.causes.engine import diagnose  # noqa: E402
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.evidence.logs import read_logs  # noqa: E402
 from tests.record import thousand  # noqa: E402
 from tests.views.machines import copies  # noqa: E402
 

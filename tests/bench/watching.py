@@ -30,11 +30,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit.agent import processes  # noqa: E402
-from ncclkit.case import Case  # noqa: E402
-from ncclkit.launch import local  # noqa: E402
-from ncclkit.runs import Plan  # noqa: E402
-from ncclkit.tune import LEAST_PAIRS, interval  # noqa: E402
+from ncclkit.agent.run import processes  # noqa: E402
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.core.runs import Plan  # noqa: E402
+from ncclkit.live.launch import local  # noqa: E402
+from ncclkit.live.tune import LEAST_PAIRS, interval  # noqa: E402
 from ncclkit.views.live import LiveTest  # noqa: E402
 
 SIZES = {"gloo": (8, 256 << 10, 4 << 20), "nccl": (8, 1 << 20, 256 << 20)}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.case import Case
-from ncclkit.model import Advice, Event, Experiment, Fact, Measurement, NcclkitError, clear, found, unknown
-from ncclkit.storage import write
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Fact, Measurement, NcclkitError, clear, found, unknown
+from ncclkit.core.storage import write
 
 EVENT = Event("c10d.timeout", "Watchdog caught …", "rank0.log", 7, 1.5, "n1", 42, 0, {"seq": 3, "op": "ALLREDUCE"})
 FACT = Fact("net.interfaces", [{"name": "eth0"}], source="/sys/class/net", host="n1")

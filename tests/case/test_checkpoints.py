@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ncclkit import checkpoints
-from ncclkit.model import NcclkitError
+from ncclkit.core.model import NcclkitError
+from ncclkit.lab.course import checkpoints
 from ncclkit.views import checkpoints_view
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ncclkit import cli, evidence
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.logs import fill, read_logs
-from ncclkit.recording import replay
-from ncclkit.samples import HERE
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.evidence.logs import fill, read_logs
+from ncclkit.evidence.samples import HERE
+from ncclkit.lab.faults.recording import replay
 
 CRAWLS = Path(__file__).parents[1] / "two_hosts" / "slow_link"
 """A live test that ended well, so that what it measured alone tells."""

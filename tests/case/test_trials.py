@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import evidence, outcomes, trials
-from ncclkit.case import Case
-from ncclkit.diagnose import Diagnosis, diagnose
-from ncclkit.model import Event, Experiment, Fact, Finding, Measurement, NcclkitError, clear, found
-from ncclkit.outcomes import Arm
-from ncclkit.runs import Plan, Run, changed
+from ncclkit import evidence
+from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.core import experiment_records
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Experiment, Fact, Finding, Measurement, NcclkitError, clear, found
+from ncclkit.core.runs import Plan, Run, changed
+from ncclkit.experiments import comparison
+from ncclkit.experiments.comparison import Arm
 
 LINE = Event("nccl.warn", "Call to connect failed", "rank0.log", 7)
 TRAIN = Plan(
@@ -33,12 +35,12 @@ def arm(*causes: str, reason: str = "failed", busbw: float = 0.0, strength: str 
     return Arm(run, Diagnosis(tuple(risk(cause, strength) for cause in causes)))
 
 
-def trial(folder: Path, **values) -> trials.Trial:
+def trial(folder: Path, **values) -> experiment_records.Trial:
     before, after = arm("shm_too_small").run, arm(reason="done", busbw=2.0).run
     runs = {"before": replace(before, folder=folder.parent.parent / "runs" / "1-x")}
     runs["after"] = replace(after, folder=folder / ".case" / "runs" / "1-x")
     usual = {"observed": "works", "verdicts": {"shm_too_small": "proven"}, "say": "It works.", "seconds": 4.0}
-    return trials.Trial(
+    return experiment_records.Trial(
         "check", "shm_too_small", "Does it?", {"env": {"A": "1"}}, folder=folder, **runs | usual | values
     )
 
@@ -51,26 +53,26 @@ def case(tmp_path: Path) -> Case:
 
 
 def test_a_trial_is_read_back_as_it_was_kept(case: Case) -> None:
-    made = trials.keep(trial(case.path / "experiments" / "1-shm_too_small"))
-    assert trials.trials(case) == (made,)
+    made = experiment_records.keep(trial(case.path / "experiments" / "1-shm_too_small"))
+    assert experiment_records.trials(case) == (made,)
 
 
 def test_no_secret_of_a_plan_is_kept(case: Case) -> None:
     folder = case.path / "experiments" / "1-shm_too_small"
     plan = replace(TRAIN, env={"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwx"})
-    trials.keep(trial(folder, after=replace(arm().run, plan=plan, folder=folder)))
+    experiment_records.keep(trial(folder, after=replace(arm().run, plan=plan, folder=folder)))
     assert "hf_abc" not in (folder / "trial.json").read_text()
 
 
 def test_a_case_may_be_moved(case: Case, tmp_path: Path) -> None:
-    trials.keep(trial(case.path / "experiments" / "1-shm_too_small"))
+    experiment_records.keep(trial(case.path / "experiments" / "1-shm_too_small"))
     shutil.move(case.path, tmp_path / "moved")
-    (moved,) = trials.trials(Case.open(tmp_path / "moved"))
+    (moved,) = experiment_records.trials(Case.open(tmp_path / "moved"))
     assert moved.before.folder == tmp_path / "moved" / "runs" / "1-x" and moved.after.folder.is_dir()
 
 
 def test_the_runs_of_a_trial_do_not_speak_when_the_case_is_read(case: Case) -> None:
-    made = trials.keep(trial(case.path / "experiments" / "1-shm_too_small"))
+    made = experiment_records.keep(trial(case.path / "experiments" / "1-shm_too_small"))
     (made.after.folder / "rank0.log").write_text("RuntimeError: unable to write to file </torch_1>: No space left\n")
     assert [event.kind for event in evidence.read([case.path]).events] == ["experiment.check"]
 
@@ -107,13 +109,13 @@ def test_of_a_strange_trial_only_known_words_count(case: Case) -> None:
 )
 def test_what_a_trial_moves(move: str, strength: str, verdict: str, then: str | None) -> None:
     event = Event("experiment.check", "seen", data={"verdicts": {"fd_limit": move}})
-    (moved,) = trials.weigh([risk("fd_limit", strength)], [event])
+    (moved,) = experiment_records.weigh([risk("fd_limit", strength)], [event])
     assert (moved.verdict, moved.strength) == (verdict, then)
 
 
 def test_a_trial_makes_no_suspects() -> None:
     event = Event("experiment.check", "seen", data={"verdicts": {"fd_limit": "proven"}})
-    assert trials.weigh([clear("fd_limit")], [event]) == [clear("fd_limit")]
+    assert experiment_records.weigh([clear("fd_limit")], [event]) == [clear("fd_limit")]
 
 
 def test_a_trial_about_an_earlier_run_is_not_weighed(case: Case) -> None:
@@ -157,20 +159,20 @@ SPEED = Experiment("Faster?", {"unset": ["NCCL_P2P_DISABLE"]}, {}, {"slow_transp
     ],
 )
 def test_what_follows_from_two_runs(experiment: Experiment, before: Arm, after: Arm, seen: str, moves: dict) -> None:
-    assert outcomes.observed(before, after, experiment) == seen
-    assert outcomes.verdicts(experiment, before, after) == moves
+    assert comparison.observed(before, after, experiment) == seen
+    assert comparison.verdicts(experiment, before, after) == moves
 
 
 def test_a_run_with_wrong_values_did_not_work() -> None:
     timed = Measurement("all_reduce", 8, "float32", 2, 1, "gloo", 1.0, 1.0, 0.0, 1.0, 1.0, 3)
     after = Arm(Run(TRAIN, Path("x"), "done", 1.0, (timed,)), Diagnosis())
-    assert outcomes.observed(arm("p2p_broken"), after, P2P) == "other"
+    assert comparison.observed(arm("p2p_broken"), after, P2P) == "other"
 
 
 def test_a_suspect_that_the_recorded_repetition_proves_is_shown() -> None:
     suspects = Diagnosis((risk("slow_rank", "possible"), risk("rank_divergence", "possible")))
     before = Arm(arm().run, suspects)
-    assert outcomes.shown(suspects, before, arm("rank_divergence", "fd_limit")) == {"rank_divergence": "proven"}
+    assert comparison.shown(suspects, before, arm("rank_divergence", "fd_limit")) == {"rank_divergence": "proven"}
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_a_change_nobody_knows_is_refused() -> None:
 def test_a_proven_trial_makes_the_verdict_on_the_folder_proven(case: Case) -> None:
     case.facts = [Fact("limits.shm.size", 4 << 20, "B", "/dev/shm", "node-1"), Fact("gpu.count", 8, host="node-1")]
     assert [(f.cause, f.strength) for f in diagnose(case).findings] == [("shm_too_small", "likely")]
-    made = trials.keep(trial(case.path / "experiments" / "1-shm_too_small"))
+    made = experiment_records.keep(trial(case.path / "experiments" / "1-shm_too_small"))
     case.events = list(evidence.read([made.folder]).events)
     (finding,) = diagnose(case).findings
     assert (

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit import evidence
-from ncclkit.case import Case
-from ncclkit.diagnose import Diagnosis, diagnose
-from ncclkit.model import Fact, Finding, from_dict
+from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, Finding, from_dict
 
 ROOT = Path(__file__).parents[1] / "specimens"
 FOLDERS = sorted(path for path in ROOT.glob("*/*") if path.is_dir())

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from ncclkit.case import Case
 from ncclkit.causes import HEADINGS, catalogue, page
-from ncclkit.diagnose import USUAL, diagnose
+from ncclkit.causes.engine import USUAL, diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
 from ncclkit.evidence import KINDS
-from ncclkit.model import NcclkitError
 from tests.causes.specimens import FOLDERS, ROOT
 
 EACH = pytest.mark.parametrize("cause", catalogue())

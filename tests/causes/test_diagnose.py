@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ncclkit import causes
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose, judge, rank
-from ncclkit.model import Event, Finding, Strength, found
+from ncclkit.causes.engine import diagnose, judge, rank
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Finding, Strength, found
 from tests.causes.specimens import ROOT, judged, load
 
 
@@ -47,7 +47,7 @@ def test_a_cause_that_fails_is_unknown_and_hides_nothing(monkeypatch: pytest.Mon
         def diagnose(self, case: Case) -> Finding:
             raise KeyError("seq")
 
-    monkeypatch.setattr("ncclkit.diagnose.catalogue", lambda: {**causes.catalogue(), "slow_rank": Broken()})
+    monkeypatch.setattr("ncclkit.causes.engine.catalogue", lambda: {**causes.catalogue(), "slow_rank": Broken()})
     result = diagnose(load(ROOT / "gpu_oom" / "found-torch"))
     assert result.findings[0].cause == "gpu_oom"
     assert "KeyError" in next(f for f in result.unknown if f.cause == "slow_rank").missing[0]

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.case import Case
 from ncclkit.causes import catalogue
 from ncclkit.causes._experiments import LIMITS
-from ncclkit.diagnose import diagnose
-from ncclkit.evidence.jobs.granted import THINGS
-from ncclkit.looks import LOOKS
-from ncclkit.model import OUTCOMES, Event, Experiment, Finding
-from ncclkit.runs import Plan, changed
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import OUTCOMES, Event, Experiment, Finding
+from ncclkit.core.resources import THINGS
+from ncclkit.core.runs import Plan, changed
+from ncclkit.experiments.resource_checks import LOOKS
 from tests.causes.specimens import FOLDERS, judged, load, name
 
 PLAN = Plan("small", ("train", "--backend", "nccl", "--timeout", "8"), 4, "nccl", "python", 60.0, {"NCCL_ALGO": "Ring"})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.case import Case
-from ncclkit.causes._frames import framework, in_collective, standing
-from ncclkit.model import Event
+from ncclkit.analysis.frames import framework, in_collective, standing
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
 
 TORCH = "/opt/env/lib/python3.11/site-packages/torch"
 MINE = {"func": "main", "file": "/srv/app/fit.py", "line": 3}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ncclkit import evidence
-from ncclkit.case import Case
 from ncclkit.causes import wrong_interface
-from ncclkit.model import Fact, Finding, Strength
-from ncclkit.samples import HERE
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, Finding, Strength
+from ncclkit.evidence.samples import HERE
 from tests.causes.test_samples import TWO_HOSTS
 from tests.causes.test_samples import judged as of_recording
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ncclkit.agent import facts as agent
-from ncclkit.case import Case
 from ncclkit.causes import _lateness, gil_hold, network_loss, slow_rank, slow_transport
-from ncclkit.model import Event, Fact, Finding, Measurement
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Fact, Finding, Measurement
 
 GIB = 1 << 30
 H200 = Path(__file__).parents[1] / "machines" / "h200-x4"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from ncclkit.agent import facts as agent
-from ncclkit.case import Case
+from ncclkit.analysis.picks import failed
 from ncclkit.causes import catalogue
-from ncclkit.causes._words import failed
-from ncclkit.diagnose import diagnose, rank
-from ncclkit.intended import UNITS, intend
-from ncclkit.model import Event, Fact, Finding, NcclkitError, found
-from ncclkit.samples import names, sample
+from ncclkit.causes.engine import diagnose, rank
+from ncclkit.core.case import Case
+from ncclkit.core.jobspec import UNITS, intend
+from ncclkit.core.model import Event, Fact, Finding, NcclkitError, found
+from ncclkit.evidence.samples import names, sample
 from tests.causes.hosts import BAD, CLEAR, GOOD
 from tests.causes.test_experiments import sound
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.diagnose import rank
-from ncclkit.model import Event, Finding, Strength, found
+from ncclkit.causes.engine import rank
+from ncclkit.core.model import Event, Finding, Strength, found
 
 
 def finding(cause: str, strength: Strength, *ranks: int) -> Finding:

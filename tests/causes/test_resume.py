@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ncclkit.case import Case
+from ncclkit.analysis.rank_states import look
 from ncclkit.causes._resume import keep_position
-from ncclkit.causes._scene import look
-from ncclkit.diagnose import diagnose
-from ncclkit.model import Event
-from ncclkit.samples import sample
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
+from ncclkit.evidence.samples import sample
 
 
 def stack(*frames: tuple[str, str]) -> Case:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ncclkit import evidence
-from ncclkit.case import Case
-from ncclkit.diagnose import Diagnosis, diagnose
-from ncclkit.model import Fact, Measurement, cite
-from ncclkit.samples import HERE, names, sample
+from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, Measurement, cite
+from ncclkit.evidence.samples import HERE, names, sample
 
 TWO_HOSTS = Path(__file__).parents[1] / "two_hosts"
 """The same faults on GPUs that NCCL took for those of two hosts."""

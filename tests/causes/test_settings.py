@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ncclkit.case import Case
+from ncclkit.analysis.frames import FRAMEWORKS
 from ncclkit.causes import catalogue
-from ncclkit.causes._frames import FRAMEWORKS
 from ncclkit.causes._settings import BATCHES, TIMEOUTS, raise_timeout, script, smaller_batch
-from ncclkit.model import Event, Fact
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Fact
 from tests.causes.hosts import GIB, PORT
 from tests.causes.specimens import ROOT, judged
 

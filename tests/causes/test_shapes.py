@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ncclkit.agent import facts as agent
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.model import Event, Fact
-from ncclkit.shapes import sound
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Fact
+from ncclkit.core.shapes import sound
 from tests.causes.hosts import GIB, GOOD, MISSPELT, PORT
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ncclkit import evidence
-from ncclkit.case import Case
-from ncclkit.diagnose import Diagnosis, diagnose
+from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.core.case import Case
 from tests.record import thousand
 
 

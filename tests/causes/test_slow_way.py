@@ -7,10 +7,10 @@ from itertools import permutations
 
 import pytest
 
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Measurement
 from ncclkit.evidence.kinds import KINDS
-from ncclkit.model import Event, Measurement
 
 MIB = 1 << 20
 LATENCY = 400.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.model import cite
+from ncclkit.core.model import cite
 from tests.causes.specimens import FOLDERS, expected, judged, name
 
 EACH = pytest.mark.parametrize("folder", FOLDERS, ids=name)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.model import Event, Finding
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Finding
 
 
 def judged(field: str, one: Any, two: Any, *more: Event) -> Finding:

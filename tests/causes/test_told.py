@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.causes._told import Toggle
-from ncclkit.model import Event, Experiment, Finding, found
-from ncclkit.trials import told
+from ncclkit.causes._user_notes import Toggle
+from ncclkit.core.experiment_records import told
+from ncclkit.core.model import Event, Experiment, Finding, found
 
 PLAN = Experiment("?", {"env": {"NCCL_P2P_DISABLE": "1"}}, {}, {"p2p_broken": "works", "slow_rank": "same"})
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ncclkit.broken import FAULTS
 from ncclkit.causes import catalogue
-from ncclkit.samples import HERE
+from ncclkit.evidence.samples import HERE
+from ncclkit.lab.faults.table import FAULTS
 from tests.processes import leftovers
 
 ROOT = Path(__file__).parents[2]
@@ -272,7 +272,8 @@ def test_lab_breaks_and_finds(tmp_path: Path) -> None:
 def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
     """A job of ours hangs; another process attaches to it, names the rank and leaves it running."""
     code = (
-        "import asyncio,sys; from pathlib import Path; from ncclkit.launch import local; from ncclkit.runs import Plan;"
+        "import asyncio,sys; from pathlib import Path; from ncclkit.live.launch import local;"
+        "from ncclkit.core.runs import Plan;"
         "argv='train --backend gloo --timeout 300 --fault rank_late --seconds 300'.split();"
         "plan=Plan('late',tuple(argv),3,'gloo',sys.executable,100,{'TORCH_FR_BUFFER_SIZE':'100'});"
         "asyncio.run(local.run(plan,Path(sys.argv[1]),"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.case import Case
 from ncclkit.cli import main
+from ncclkit.core.case import Case
 
 
 def test_a_job_that_does_not_fit_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

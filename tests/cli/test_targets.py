@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import targets
-from ncclkit.agent import processes
-from ncclkit.model import NcclkitError
+from ncclkit.agent.run import processes
+from ncclkit.core.model import NcclkitError
+from ncclkit.live import targets
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit import evidence
-from ncclkit.evidence.tally import tally
+from ncclkit.evidence.counts import tally
 
 UNKNOWN = {
     "2026-11-21 00:28:00,123 ERROR trainer: shard 17 is unreadable": "shard 17",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.evidence.jobs.align import align, clocks
-from ncclkit.evidence.jobs.communicators import communicators, rings, transports
-from ncclkit.evidence.jobs.story import stories
-from ncclkit.model import Event
-from ncclkit.samples import sample
+from ncclkit.analysis.alignment import align, clocks
+from ncclkit.analysis.communicators import communicators, rings, transports
+from ncclkit.analysis.timeline import stories
+from ncclkit.core.model import Event
+from ncclkit.evidence.samples import sample
 from tests.evidence.jobs import COMM_ID, call, line, started, status, timeout
 
 GROUPS = pytest.mark.parametrize("pg", [None, "0(default_pg)"], ids=["torch 2.4", "torch 2.14"])

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ncclkit import evidence
+from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.sources import archives, streams
-from ncclkit.model import NcclkitError
 from tests.evidence.test_flight import dump, entry, waiting
 
 GOOD = b"step 1\nRuntimeError: CUDA error: boom\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.evidence.jobs.communicators import communicators, rings, transports, variables
-from ncclkit.samples import names, sample
+from ncclkit.analysis.communicators import communicators, rings, transports, variables
+from ncclkit.evidence.samples import names, sample
 from tests.evidence.jobs import COMM_ID, child, init, line, pointer, started
 
 VERSIONS = ["2.10.3", "2.16.2", "2.18.5", "2.21.5", "2.23.4", "2.28.9", "2.30.7"]
@@ -178,7 +178,7 @@ def test_variables(look):
 
 def test_a_pointer_that_came_back_names_no_communicator(look):
     """After a destroy the allocator may hand out the same address; then calls on it cannot be told apart."""
-    from ncclkit.evidence.jobs.members import Index
+    from ncclkit.analysis.members import Index
     from tests.evidence.jobs import call
 
     text = line(0, init("2.28.9", 0, 4)) + line(0, init("2.28.9", 0, 2, comm_id="0xbeef")) + line(0, call(0))

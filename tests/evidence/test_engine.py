@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclkit import evidence, samples
-from ncclkit.evidence import merge
-from ncclkit.evidence.scanner import engine, lanes, scan
+from ncclkit import evidence
+from ncclkit.evidence import merge, samples
+from ncclkit.evidence.scanner import deduplication, engine, scan
 from tests.bench import logs
 from tests.evidence import cliffs, meanings, specimens
 from tests.evidence.test_python import TRACE
@@ -44,7 +44,7 @@ def block(text):
 def read(text):
     """The events of a text as the scanner merges them."""
     merger = merge.Merger()
-    block(text).feed(lanes.Lanes(merger))
+    block(text).feed(deduplication.Lanes(merger))
     return merger.floods()
 
 

@@ -24,9 +24,9 @@ from ncclkit.evidence.grammars import (
     schedulers,
     store,
     system,
-    told,
     topology,
     torchrun,
+    user_notes,
 )
 from ncclkit.evidence.scanner import engine
 from tests.evidence import specimens
@@ -154,14 +154,16 @@ def test_the_frames_of_the_failed_collective_are_kept(only):
 
 def test_docs_list_exactly_the_kinds_and_their_fields():
     rows = re.findall(r"^\| `([a-z0-9_.]+)` \| (.*?) \| .* \|$", DOCS.read_text(), re.MULTILINE)
-    told = {kind: set(re.findall(r"`(\w+)`", fields)) for kind, fields in rows}
-    assert told.keys() == KINDS.keys()
-    assert {kind: set(fields) - told[kind] for kind, fields in KINDS.items() if set(fields) - told[kind]} == {}
+    documented = {kind: set(re.findall(r"`(\w+)`", fields)) for kind, fields in rows}
+    assert documented.keys() == KINDS.keys()
+    assert {
+        kind: set(fields) - documented[kind] for kind, fields in KINDS.items() if set(fields) - documented[kind]
+    } == {}
 
 
 RULED = (
     *(c10d, cpp, families, gloo, kernel, launchers, monitor, nccl, p2p, phases, printed, schedulers, store, system),
-    *(network, told, topology, torchrun),
+    *(network, user_notes, topology, torchrun),
 )
 
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 READ = """
 import json, resource, sys
 from ncclkit import evidence
-from ncclkit.model import to_json
+from ncclkit.core.model import to_json
 from tests.fuzz.watch import watched
 evidence.read([sys.argv[2]])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -16,8 +16,8 @@ import zipfile
 import pytest
 
 from ncclkit import evidence
+from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.sources import inputs, streams
-from ncclkit.model import NcclkitError
 
 GOOD = "step 1\nRuntimeError: CUDA error: boom\n"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8

@@ -12,8 +12,8 @@ import tarfile
 import pytest
 
 from ncclkit import evidence
+from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.sources import packers, streams
-from ncclkit.model import NcclkitError
 
 GOOD = b"step 1\nRuntimeError: CUDA error: boom\n"
 NOISE = b"".join(b"line %d loss=%08x\n" % (n, random.Random(n).getrandbits(32)) for n in range(40_000))

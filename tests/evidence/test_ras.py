@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit import evidence
-from ncclkit.samples import sample
+from ncclkit.evidence.samples import sample
 
 DATA = Path(__file__).parent / "ras"
 WORLD, OTHER = "0xc79f4d8d6eae7162", "0x81d564e230a45639"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ncclkit import evidence
-from ncclkit.evidence.jobs.align import align
-from ncclkit.evidence.jobs.communicators import communicators, rings, transports
-from ncclkit.evidence.jobs.story import stories
+from ncclkit.analysis.alignment import align
+from ncclkit.analysis.communicators import communicators, rings, transports
+from ncclkit.analysis.timeline import stories
 from tests.evidence.jobs import COMM_ID, large
 
 SIZE, LATE, SILENT = 1024, 600, 17

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from ncclkit import evidence
+from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.sources import slurmjob
-from ncclkit.model import NcclkitError
 
 GOOD = "RuntimeError: CUDA error: boom\n"
 SHOWN = (

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from ncclkit import evidence
-from ncclkit.evidence.jobs.story import KEPT, Reached, abnormal, hearsay, in_order, stories
-from ncclkit.model import Event
-from ncclkit.samples import names, sample
+from ncclkit.analysis.timeline import KEPT, Reached, abnormal, hearsay, in_order, stories
+from ncclkit.core.model import Event
+from ncclkit.evidence.samples import names, sample
 from tests.evidence.jobs import COMM_ID, call, init, line, started, status, timeout
 
 SUMMARY = "  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {pid})\n"

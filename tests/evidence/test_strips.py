@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ncclkit import evidence
-from ncclkit.model import Event
+from ncclkit.core.model import Event
 
 
 def sample(second: float, **more: Any) -> str:

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from ncclkit import recording
-from ncclkit.agent.alias import Aliases
+from ncclkit.agent.anonymize import Aliases
+from ncclkit.lab.faults import recording
 
 HOSTS = ["node-7.hpc.example.org", "node-10", "gpu1", "login.cluster", "10.0.0.1", "localhost"]
 CASES = {

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclkit import evidence
-from ncclkit.agent.alias import Aliases
-from ncclkit.case import Case
-from ncclkit.consistency import compare
-from ncclkit.consistency.rules import ANY
-from ncclkit.consistency.table import APART, RULES
-from ncclkit.hostlist import fold, hosts
-from ncclkit.launch import slurm
-from ncclkit.model import Fact, to_json
-from ncclkit.probe import renew
+from ncclkit.agent.anonymize import Aliases
+from ncclkit.analysis.consistency import compare
+from ncclkit.analysis.consistency.rules import ANY
+from ncclkit.analysis.consistency.table import APART, RULES
+from ncclkit.core.case import Case
+from ncclkit.core.hostlist import fold, hosts
+from ncclkit.core.model import Fact, to_json
+from ncclkit.live.launch import slurm
+from ncclkit.live.probe import renew
 from tests.facts.test_docs import PAGE, ROW
 from tests.fleet import captured, fleet
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.case import Case
 from ncclkit.causes import catalogue
-from ncclkit.model import Fact, Finding
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, Finding
 
 ROOT = Path(__file__).parents[2]
 READ = """import json, sys

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.agent import facts
-from ncclkit.model import Fact
+from ncclkit.core.model import Fact
 
 MACHINES = sorted(path.parent for path in (Path(__file__).parents[1] / "machines").glob("*/machine.json"))
 KEYS = {"name", "value", "unit", "source", "why"}

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from ncclkit import connect
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.model import Finding
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Finding
+from ncclkit.live import connect
 from tests.namespaces import Host, hosts, needs_namespaces, via
 
 pytestmark = needs_namespaces

@@ -12,7 +12,7 @@ import pytest
 
 from ncclkit.agent.facts import cpu, limits, network, rdma, storage, variables
 from ncclkit.agent.facts.machine import Hung, Machine, Unread
-from ncclkit.launch import local
+from ncclkit.live.launch import local
 
 ROOT = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 CPU = "31 21 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpuacct,cpu\n"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ncclkit.agent.facts import redact
+from ncclkit.agent import redact
 from tests.planted import MARK, PLANTED
 
 SECRET = "s3cr3tPl4nt3d"

@@ -13,10 +13,10 @@ import pytest
 
 from ncclkit.agent.facts import tables
 from ncclkit.agent.facts.machine import Machine, machine_at
-from ncclkit.case import Case
 from ncclkit.causes import catalogue
 from ncclkit.causes.cpu_binding import cpus
-from ncclkit.model import Fact, Finding
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, Finding
 
 ROOT = Path(__file__).parents[2]
 READ = """import json, socket, sys, time

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclkit import evidence
+from ncclkit.analysis import alignment, communicators, timeline
+from ncclkit.core.model import NcclkitError, to_json
 from ncclkit.evidence import KINDS
-from ncclkit.evidence.jobs import align, communicators, story
-from ncclkit.model import NcclkitError, to_json
 from tests.fuzz.watch import Broken, watched
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -97,8 +97,8 @@ def check(target: Target, data: bytes) -> float:
 def _told(reading: evidence.Reading) -> None:
     """What is made of events: job, stories, disagreements, clocks, communicators."""
     evidence.job(reading.events)
-    story.stories(reading.events, reading.inputs)
-    for tell in (align.align, align.clocks, *COMMUNICATORS):
+    timeline.stories(reading.events, reading.inputs)
+    for tell in (alignment.align, alignment.clocks, *COMMUNICATORS):
         tell(reading.events)
 
 

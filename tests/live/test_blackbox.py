@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.agent import attach
+from ncclkit.agent.monitor import attach
 
 ROOT = Path(__file__).parents[2]
 RANK = """import os, sys, time, types

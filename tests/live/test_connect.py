@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from ncclkit import connect
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.live import connect
 from tests.live import slurm_cluster
 from tests.namespaces import PREFIX, Host, hosts, needs_namespaces, run, via
 from tests.processes import leftovers
@@ -129,7 +129,7 @@ def test_the_command(made: list[Host], tmp_path: Path) -> None:
 def test_nothing_runs_on_when_the_user_ends_it(made: list[Host], tmp_path: Path, how: str) -> None:
     """In the middle of a stream of ten minutes; what was known is kept where the workbook lives on."""
     code = (
-        "import asyncio, sys\nfrom ncclkit import connect\nfrom ncclkit.case import Case\n"
+        "import asyncio, sys\nfrom ncclkit.live import connect\nfrom ncclkit.core.case import Case\n"
         "case = Case.open(sys.argv[1])\ntask = connect.connectivity(case, sys.argv[4:], via=sys.argv[2], "
         "python=sys.argv[3], seconds=600, deadline=900)\nasyncio.run(task)\n"
     )
@@ -161,7 +161,7 @@ def _received(made: list[Host]) -> int:
 def test_the_nodes_of_an_allocation(tmp_path: Path) -> None:
     """Two slurmd on one machine: both peers answer through srun; the second cannot open the first one's port."""
     code = (
-        "import asyncio, sys\nfrom ncclkit import connect\nfrom ncclkit.case import Case\n"
+        "import asyncio, sys\nfrom ncclkit.live import connect\nfrom ncclkit.core.case import Case\n"
         "choices = dict(python=sys.executable, seconds=0.02, port=int(sys.argv[2]))\n"
         "asyncio.run(connect.connectivity(Case.open(sys.argv[1]), **choices))\n"
     )

@@ -8,9 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-
-from ncclkit.agent import processes, shm
-from ncclkit.agent.crowd import Crowd
+from ncclkit.agent.monitor.scheduling import Crowd
+from ncclkit.agent.run import processes, shm
 
 BUSY = """
 import os, sys

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ncclkit import climb, probe
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.ladder import ladder
+from ncclkit.analysis.stages import ladder
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.live import bisect, probe
 from tests.namespaces import cannot_pretend
 from tests.processes import leftovers
 
@@ -26,7 +26,7 @@ def climbed(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) -> 
         choices: dict[str, Any] = {"ranks": ranks, "backend": "gloo", "largest": 1 << 16, "repeats": 1, "ladder": True}
         plan = await probe.plan(case, deadline=300.0, **choices)
         plan = replace(plan, argv=(*plan.argv, *fault), net=net)
-        await climb.to_the_end(case, await probe.execute(case, plan), probe.launcher(plan))
+        await bisect.to_the_end(case, await probe.execute(case, plan), probe.launcher(plan))
 
     asyncio.run(go())
 

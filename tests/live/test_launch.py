@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from ncclkit.launch import local
-from ncclkit.model import NcclkitError
-from ncclkit.runs import Plan
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.runs import Plan
+from ncclkit.live.launch import local
 from tests.processes import leftovers
 
 COLLECTIVE = ("collective", "--backend", "gloo", "--sizes", "8,65536", "--repeats", "3", "--timeout", "30")

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import connect, faults, networks, pretended
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.experiment import close, fix
-from ncclkit.launch import namespaces
-from ncclkit.model import NcclkitError
-from ncclkit.runs import Plan
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.runs import Plan
+from ncclkit.experiments.loop import close, fix
+from ncclkit.lab.faults import injection
+from ncclkit.live import connect, simulated_hosts, simulated_networks
+from ncclkit.live.launch import simulated
 from tests.namespaces import cannot_pretend
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +79,7 @@ def test_a_look_at_the_way_between_the_hosts(tmp_path: Path, wrong: str) -> None
     if wrong == "drops" and not shutil.which("nft"):
         pytest.skip("nftables is not installed")
     seconds = 0.2 if wrong == "drops" else 0.02  # enough packets to count
-    found = asyncio.run(pretended.connectivity(case, {"wrong": wrong}, env=env, seconds=seconds))
+    found = asyncio.run(simulated_hosts.connectivity(case, {"wrong": wrong}, env=env, seconds=seconds))
     assert list(found.hosts) == ["node-1", "node-2"]
     assert [words in finding.say for finding in diagnose(case).findings] == ([True] if words else [])
 
@@ -92,9 +93,9 @@ def test_a_host_is_looked_at_when_its_links_carry(tmp_path: Path, monkeypatch: p
         ["ip", "link", "set", "vm0", "up"],
         ["sh", "-c", late],
     ]
-    monkeypatch.setitem(networks.WRONG, "late", lambda made: made["node-1"]["setup"].extend(setup))
+    monkeypatch.setitem(simulated_networks.WRONG, "late", lambda made: made["node-1"]["setup"].extend(setup))
     case = Case.open(tmp_path)
-    asyncio.run(pretended.minimal(case, "late"))
+    asyncio.run(simulated_hosts.minimal(case, "late"))
     rows = next(fact.value for fact in case.facts_of("net.interfaces") if fact.host == "node-1")
     assert {row["name"]: row["state"] for row in rows if row["name"] in ("eth0", "vm0")} == {"eth0": "up", "vm0": "up"}
 
@@ -102,7 +103,7 @@ def test_a_host_is_looked_at_when_its_links_carry(tmp_path: Path, monkeypatch: p
 @possible
 def test_what_mends_a_network_is_seen_by_the_same_look(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    found = asyncio.run(pretended.connectivity(case, {"wrong": "narrow"}, mend="network_loss", seconds=0.02))
+    found = asyncio.run(simulated_hosts.connectivity(case, {"wrong": "narrow"}, mend="network_loss", seconds=0.02))
     assert {(link.mtu, link.mtu_own, link.trouble) for link in found.links} == {(1400, 1400, "")}
     assert not diagnose(case).findings
 
@@ -110,7 +111,7 @@ def test_what_mends_a_network_is_seen_by_the_same_look(tmp_path: Path) -> None:
 @possible
 def test_a_way_that_is_merely_slow_is_suspected_by_its_numbers_found_by_a_look_and_mended(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    asyncio.run(faults.break_it(case, "slow_link", ranks=2))
+    asyncio.run(injection.break_it(case, "slow_link", ranks=2))
     first = diagnose(case).findings[0]
     assert (first.cause, first.strength, first.culprits["hosts"]) == ("network_loss", "possible", ("node-1", "node-2"))
     looked, mended = asyncio.run(close(case))
@@ -120,7 +121,7 @@ def test_a_way_that_is_merely_slow_is_suspected_by_its_numbers_found_by_a_look_a
 
 @possible
 def test_a_minimal_all_reduce_is_right_and_no_faster_than_the_way_between_the_hosts(tmp_path: Path) -> None:
-    run = asyncio.run(pretended.minimal(Case.open(tmp_path), "slow"))
+    run = asyncio.run(simulated_hosts.minimal(Case.open(tmp_path), "slow"))
     assert run.reason == "done" and {(m.wrong, m.hosts, m.ranks) for m in run.measurements} == {(0, 2, 2)}
     assert 0 < (run.measurements[-1].busbw or 0) < 0.05  # 200 Mbit/s are 0.025 GB/s; the bucket lets a little more by
 
@@ -129,7 +130,7 @@ def test_a_minimal_all_reduce_is_right_and_no_faster_than_the_way_between_the_ho
 def test_a_broken_job_of_two_hosts_is_found_and_mended(tmp_path: Path) -> None:
     """The store of the first host listens at an address that the second has no way to."""
     case = Case.open(tmp_path)
-    asyncio.run(faults.break_it(case, "master_unreachable", ranks=2, timeout=6))
+    asyncio.run(injection.break_it(case, "master_unreachable", ranks=2, timeout=6))
     first = diagnose(case).findings[0]
     assert (first.cause, first.strength, first.culprits["hosts"]) == ("store_unreachable", "proven", ("node-1",))
     assert "that is mgmt0 of node-1, in a network that node-2 has no part in" in first.say
@@ -142,13 +143,13 @@ def test_where_hosts_cannot_be_pretended_the_recording_stands_in_and_says_so(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # there is no `ip` there
     case = Case.open(tmp_path / "case")
-    run = asyncio.run(faults.break_it(case, fault, python=sys.executable))
+    run = asyncio.run(injection.break_it(case, fault, python=sys.executable))
     assert "this is the bundled recording of it" in run.say and "No such file or directory: 'ip'" in run.say
     first = diagnose(case).findings[0]
-    assert (first.cause, first.culprits["hosts"]) == (faults.fault(fault).cause, faults.fault(fault).hosts)
+    assert (first.cause, first.culprits["hosts"]) == (injection.fault(fault).cause, injection.fault(fault).hosts)
     with pytest.raises(NcclkitError, match="cannot be pretended on this machine"):
-        asyncio.run(pretended.again(case, Case.open(tmp_path / "room")))
-    small = asyncio.run(pretended.minimal(Case.open(tmp_path / "small")))
+        asyncio.run(simulated_hosts.again(case, Case.open(tmp_path / "room")))
+    small = asyncio.run(simulated_hosts.minimal(Case.open(tmp_path / "small")))
     assert not small.measurements and "cannot be pretended on this machine" in small.say
     with pytest.raises(NcclkitError, match="cannot be pretended on this machine"):
         asyncio.run(fix(case))
@@ -158,8 +159,8 @@ def test_where_hosts_cannot_be_pretended_the_recording_stands_in_and_says_so(
 def test_hosts_end_with_the_workbook_that_is_killed(tmp_path: Path, mark: str) -> None:
     """In the middle of a stream of ten minutes; that no process and no interface is left, the fixture looks."""
     code = (
-        "import asyncio, sys\nfrom ncclkit import pretended\nfrom ncclkit.case import Case\n"
-        "asyncio.run(pretended.connectivity(Case.open(sys.argv[1]), {}, print, seconds=600))\n"
+        "import asyncio, sys\nfrom ncclkit.live import simulated_hosts\nfrom ncclkit.core.case import Case\n"
+        "asyncio.run(simulated_hosts.connectivity(Case.open(sys.argv[1]), {}, print, seconds=600))\n"
     )
     words = [sys.executable, "-u", "-c", code, str(tmp_path)]
     env = os.environ | {"TMPDIR": str(tmp_path)}
@@ -171,10 +172,10 @@ def test_hosts_end_with_the_workbook_that_is_killed(tmp_path: Path, mark: str) -
 
 def test_a_network_that_does_not_exist_is_one_sentence() -> None:
     with pytest.raises(NcclkitError, match="no network with 'rain' wrong; there are other_name, "):
-        networks.hosts({"wrong": "rain"})
+        simulated_networks.hosts({"wrong": "rain"})
 
 
 def test_ranks_must_divide_over_the_hosts(tmp_path: Path) -> None:
-    run = namespaces.run(Plan("job", ("train",), 3, "gloo", sys.executable, 5, net={"hosts": 2}), tmp_path)
+    run = simulated.run(Plan("job", ("train",), 3, "gloo", sys.executable, 5, net={"hosts": 2}), tmp_path)
     with pytest.raises(NcclkitError, match="3 ranks do not divide over 2 hosts"):
         asyncio.run(run)

@@ -13,7 +13,7 @@ from subprocess import PIPE
 import pytest
 
 from ncclkit import evidence
-from ncclkit.agent import attach, ras
+from ncclkit.agent.monitor import attach, ras
 from tests.live.ras_server import END, Reply, serve, speak
 from tests.namespaces import needs_namespaces
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.case import Case
-from ncclkit.consistency import compare
-from ncclkit.ladder import ladder
+from ncclkit.analysis.consistency import compare
+from ncclkit.analysis.stages import ladder
+from ncclkit.core.case import Case
 from tests.live.slurm_cluster import available, cluster
 from tests.processes import leftovers
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(not available(), reason="Slurm and munge are not
 SCRIPT = """
 import asyncio, sys
 from pathlib import Path
-from ncclkit.launch import slurm
-from ncclkit.runs import Plan
+from ncclkit.live.launch import slurm
+from ncclkit.core.runs import Plan
 folder, deadline, *argv = sys.argv[1:]
 plan = Plan("job", tuple(argv), 2, "gloo", sys.executable, float(deadline), {"GLOO_SOCKET_IFNAME": "lo"})
 asyncio.run(slurm.run(plan, Path(folder)))
@@ -32,10 +32,11 @@ asyncio.run(slurm.run(plan, Path(folder)))
 LADDER = """
 import asyncio, sys
 from dataclasses import replace
-from ncclkit import climb, evidence, probe
-from ncclkit.case import Case
-from ncclkit.ladder import ladder
-from ncclkit.runs import Plan, Run
+from ncclkit import evidence
+from ncclkit.live import bisect, probe
+from ncclkit.core.case import Case
+from ncclkit.analysis.stages import ladder
+from ncclkit.core.runs import Plan, Run
 case, fault = Case.open(sys.argv[1]), sys.argv[2:]
 argv = "collective --backend gloo --sizes 8,65536 --repeats 2 --timeout 30 --ladder".split()
 plan = Plan("all_reduce", tuple(argv), 2, "gloo", sys.executable, 100.0, {"GLOO_SOCKET_IFNAME": "lo"})
@@ -47,8 +48,8 @@ hellos = [line for line in (run.folder / "wire.jsonl").read_text().splitlines(Tr
 (broken.folder / "plan.json").write_text('{"ranks": 2}')
 (broken.folder / "status.json").write_text('{"reason": "failed", "exitcode": 1, "say": "", "started": 1}')
 case.add(evidence.read([broken.folder]).events)
-climb._keep(case, broken.folder, [climb._silence((0, 1))])
-asyncio.run(climb.to_the_end(case, broken, probe.launcher(plan)))
+bisect._keep(case, broken.folder, [bisect._silence((0, 1))])
+asyncio.run(bisect.to_the_end(case, broken, probe.launcher(plan)))
 """
 
 

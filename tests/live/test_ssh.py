@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import connect
-from ncclkit.case import Case
+from ncclkit.core.case import Case
+from ncclkit.live import connect
 from tests.namespaces import ETC, Host, hosts, run, why_not
 
 ROOT = Path(__file__).parents[2]
@@ -36,8 +36,8 @@ exec {sys.executable} -I -c 'import sys; sys.version_info = (3, 6, 8); exec(sys.
 """
 NOISE = 'echo "Welcome to $HOSTNAME"; module load cuda; printf "\\033]0;title\\007"'
 TEST = """import asyncio, sys
-from ncclkit import connect
-from ncclkit.case import Case
+from ncclkit.live import connect
+from ncclkit.core.case import Case
 folder, python, seconds, deadline, *hosts = sys.argv[1:]
 choices = {"python": python, "seconds": float(seconds), "deadline": float(deadline)}
 asyncio.run(connect.connectivity(Case.open(folder), hosts, **choices))

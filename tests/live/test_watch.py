@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from ncclkit.agent import processes, sockets
-from ncclkit.agent.load import Load
-from ncclkit.agent.watch import LEAST, QUERY, Watch, beside, gpus_of
+from ncclkit.agent.monitor import sockets
+from ncclkit.agent.monitor.telemetry import LEAST, QUERY, Watch, beside, gpus_of
+from ncclkit.agent.monitor.utilization import Load
+from ncclkit.agent.run import processes
 
 SMI = """#!/bin/sh
 echo '1, 2048, 50, 300.5, 1980, 40'

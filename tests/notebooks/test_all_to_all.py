@@ -7,8 +7,8 @@ import json
 import pytest
 from bs4 import BeautifulSoup
 
-from ncclkit import experiment
-from ncclkit.case import Case
+from ncclkit.core.case import Case
+from ncclkit.experiments import loop
 from tests.reports import NOTEBOOKS, made
 
 
@@ -18,7 +18,7 @@ def test_the_unpaired_rank_is_found_and_mended_and_the_missing_one_named() -> No
     assert run.returncode == 0, run.stderr
     first = json.loads((folder / "findings.json").read_text(encoding="utf-8"))[0]
     assert (first["cause"], first["culprits"]["ranks"]) == ("send_recv_mismatch", [1])
-    *_, fix = experiment.trials(Case.open(folder, read_only=True))
+    *_, fix = loop.trials(Case.open(folder, read_only=True))
     assert (fix.kind, fix.observed, fix.verdicts["send_recv_mismatch"]) == ("fix", "works", "proven")
     main = BeautifulSoup((folder / "report.html").read_text(encoding="utf-8"), "html.parser").main
     assert main is not None

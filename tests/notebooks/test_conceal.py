@@ -11,11 +11,12 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from ncclkit import page, report
-from ncclkit.agent.alias import Aliases
-from ncclkit.case import Case
-from ncclkit.model import Event, Fact
-from ncclkit.page import conceal
+from ncclkit import report
+from ncclkit.agent.anonymize import Aliases
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Fact
+from ncclkit.report import page
+from ncclkit.report.page import anonymized
 from tests.reports import ENV, ROOT
 
 RUN = ROOT / "tests" / "specimens" / "wrong_interface"
@@ -77,7 +78,7 @@ def test_every_case_tells_its_hosts_and_users() -> None:
         Fact("env.MASTER_ADDR", "10.0.0.9"),
     ]
     one.events = [Event("connect.pair", data={"src": "storage-a", "dst": "cn003"}), Event("nccl.env", host="viz7")]
-    hidden = conceal.names(one)("login cn001 cn002.hpc cn004 fat-1 fat-2 storage-a viz7 marie cn[001-004]")
+    hidden = anonymized.names(one)("login cn001 cn002.hpc cn004 fat-1 fat-2 storage-a viz7 marie cn[001-004]")
     assert not any(name in hidden for name in ("login", "cn", "fat", "storage", "viz", "marie", "hpc")), hidden
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from ncclkit.jupyter import open_lab
-from ncclkit.model import NcclkitError
+from ncclkit.core.model import NcclkitError
+from ncclkit.report.jupyter import open_lab
 from tests.reports import DATA, ENV
 
-OPEN = "import sys, pathlib, ncclkit.jupyter as j; j.open_lab(pathlib.Path(sys.argv[1]), int(sys.argv[2]))"
+OPEN = "import sys, pathlib, ncclkit.report.jupyter as j; j.open_lab(pathlib.Path(sys.argv[1]), int(sys.argv[2]))"
 PLACES = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
 SETTINGS = "/lab/api/settings/@jupyterlab/apputils-extension:notification"
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from ncclkit import experiment
-from ncclkit.case import Case
-from ncclkit.resumed import resumed
+from ncclkit.core.case import Case
+from ncclkit.experiments import loop
+from ncclkit.lab.course.resume_analysis import resumed
 from tests.reports import ROOT, made
 
 STORY = ROOT / "notebooks" / "cases" / "2_lightning.ipynb"
@@ -20,7 +20,7 @@ def test_the_rank_that_replays_is_found_and_its_loader_restored() -> None:
     assert run.returncode == 0, run.stderr
     first = json.loads((folder / "findings.json").read_text(encoding="utf-8"))[0]
     assert (first["cause"], first["strength"], first["culprits"]["ranks"]) == ("slow_rank", "proven", [1])
-    (fix,) = experiment.trials(Case.open(folder, read_only=True))
+    (fix,) = loop.trials(Case.open(folder, read_only=True))
     assert (fix.kind, fix.observed, fix.verdicts) == ("fix", "works", {"slow_rank": "proven"})
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import experiment
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.experiments import loop
 from tests.namespaces import cannot_pretend
 from tests.reports import ROOT, made
 
@@ -36,9 +36,9 @@ def test_the_host_without_that_card_is_named() -> None:
 @pytest.mark.timeout(300)
 def test_the_card_is_mended_and_lost_packets_are_proven_before_they_are() -> None:
     folder, _ = made(STORY)
-    (fix,) = experiment.trials(Case.open(folder, read_only=True))
+    (fix,) = loop.trials(Case.open(folder, read_only=True))
     assert (fix.kind, fix.cause, fix.observed, fix.worked) == ("fix", "ifname_not_found", "works", True), fix.say
     assert first(folder / "silent") == ("network_loss", "proven", ("node-1", "node-2"))
-    look, smaller = experiment.trials(Case.open(folder / "silent", read_only=True))
+    look, smaller = loop.trials(Case.open(folder / "silent", read_only=True))
     assert look.kind == "check" and look.verdicts["network_loss"] == "proven"
     assert "wrong_interface" in look.verdicts and smaller.cause == "network_loss" and smaller.worked

@@ -8,7 +8,7 @@ from typing import Any
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from ncclkit import page
+from ncclkit.report import page
 from tests.reports import HOSTILE
 
 

@@ -8,9 +8,9 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
-from ncclkit.diagnose import diagnose
-from ncclkit.model import cite
-from ncclkit.samples import sample
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.model import cite
+from ncclkit.evidence.samples import sample
 from tests.reports import NOTEBOOKS, made
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.trials import trials
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.experiment_records import trials
 from tests.reports import ROOT, made
 
 STORY = ROOT / "notebooks" / "cases" / "1_recbole.ipynb"

@@ -17,7 +17,7 @@ import nbformat
 import pytest
 
 from ncclkit import report
-from ncclkit.model import NcclkitError
+from ncclkit.core.model import NcclkitError
 from tests.processes import leftovers
 from tests.reports import DATA, ENV
 

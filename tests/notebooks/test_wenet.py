@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from ncclkit import experiment, loading
-from ncclkit.case import Case
+from ncclkit.core.case import Case
+from ncclkit.experiments import loop
+from ncclkit.lab.course import loader_sweep
 from tests.reports import NOTEBOOKS, made
 
 
@@ -17,7 +18,7 @@ def test_the_starved_rank_is_found_mended_and_planned() -> None:
     assert run.returncode == 0, run.stderr
     first = json.loads((folder / "findings.json").read_text(encoding="utf-8"))[0]
     assert (first["cause"], first["strength"], first["culprits"]["ranks"]) == ("cpu_contention", "proven", [1])
-    (fix,) = experiment.trials(Case.open(folder, read_only=True))
+    (fix,) = loop.trials(Case.open(folder, read_only=True))
     assert (fix.kind, fix.observed, fix.verdicts) == ("fix", "works", {"cpu_contention": "proven"})
-    sweep = loading.measured(Case.open(folder / "loading", read_only=True))
-    assert sweep is not None and len(sweep.rows) == len(loading.CHOICES)
+    sweep = loader_sweep.measured(Case.open(folder / "loading", read_only=True))
+    assert sweep is not None and len(sweep.rows) == len(loader_sweep.CHOICES)

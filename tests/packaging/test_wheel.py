@@ -46,7 +46,7 @@ def test_wheel_holds_the_package_its_data_and_the_notebooks(wheel):
         assert needed in inside
     for suffix in (".css", ".j2"):
         assert any(path.endswith(suffix) for path in inside), f"no {suffix} in the wheel"
-    assert any(path.startswith("ncclkit/samples/") for path in inside)
+    assert any(path.startswith("ncclkit/evidence/samples/") for path in inside)
 
 
 def test_wheel_says_who_it_is(wheel):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ncclkit import evidence
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.ladder import ladder
+from ncclkit.analysis.stages import ladder
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
 from ncclkit.views.pairs import pairs_view
 
 RECORDED = Path(__file__).parent / "climbed"

@@ -12,33 +12,33 @@ from typing import Any
 
 import pytest
 
-from ncclkit import connect
-from ncclkit.agent import pair, trial
-from ncclkit.agent.answer import Listener
-from ncclkit.case import Case
+from ncclkit.agent.connect import client, session
+from ncclkit.agent.connect.server import Listener
+from ncclkit.core import connections
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, NcclkitError
 from ncclkit.evidence import KINDS
-from ncclkit.evidence.jobs import links
-from ncclkit.launch import hosts
-from ncclkit.model import Event, NcclkitError
+from ncclkit.live import connect
+from ncclkit.live.launch import hosts
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 9, 64])
 def test_everybody_meets_everybody_once_and_nobody_twice_at_a_time(count: int) -> None:
     names = [f"node-{i}" for i in range(count)]
-    rounds = list(trial.rounds(names))
-    met = [frozenset(pair) for pairs in rounds for pair in pairs]
+    rounds = list(session.rounds(names))
+    met = [frozenset(two) for pairs in rounds for two in pairs]
     assert len(met) == len(set(met)) == count * (count - 1) // 2
-    assert all(len({name for pair in pairs for name in pair}) == 2 * len(pairs) for pairs in rounds)
+    assert all(len({name for two in pairs for name in two}) == 2 * len(pairs) for pairs in rounds)
     assert len(rounds) == count - 1 + count % 2
 
 
 def test_the_kinds_and_the_agent_agree_on_the_fields() -> None:
-    assert KINDS["connect.host"] == trial.HOST and KINDS["connect.pair"] == trial.PAIR
+    assert KINDS["connect.host"] == session.HOST and KINDS["connect.pair"] == session.PAIR
 
 
 @pytest.mark.parametrize("addresses", [["127.0.0.1/8"], ["::1/128", "fe80::1%eth0/64", "169.254.0.3/16"], [], None])
 def test_addresses_that_no_other_host_reaches(addresses: Any) -> None:
-    assert trial.routable(addresses) == []
+    assert session.routable(addresses) == []
 
 
 def test_ssh_gets_words_that_its_shell_reads_as_they_were() -> None:
@@ -98,14 +98,14 @@ def listener() -> Iterator[Listener]:
 def test_how_a_connection_may_end(listener: Listener) -> None:
     """Whoever answers is told apart by its name; whoever does not know the token is a stranger on both sides."""
     here = ("127.0.0.1", listener.port)
-    assert pair.reach(*here, TOKEN, "a", "b") == "open"
-    assert pair.reach(*here, TOKEN, "b", "c") == "itself"
-    assert pair.reach(*here, TOKEN, "a", "c") == "other host"
-    assert pair.reach(*here, "another token", "a", "b") == "foreign"
+    assert client.reach(*here, TOKEN, "a", "b") == "open"
+    assert client.reach(*here, TOKEN, "b", "c") == "itself"
+    assert client.reach(*here, TOKEN, "a", "c") == "other host"
+    assert client.reach(*here, "another token", "a", "b") == "foreign"
     with socket.create_server(("127.0.0.1", 0)) as free:
         closed = free.getsockname()[1]
-    assert pair.reach("127.0.0.1", closed, TOKEN, "a", "b") == "refused"
-    assert pair.reach("255.255.255.255", closed, TOKEN, "a", "b") == "no route"
+    assert client.reach("127.0.0.1", closed, TOKEN, "a", "b") == "refused"
+    assert client.reach("255.255.255.255", closed, TOKEN, "a", "b") == "no route"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_strangers_get_no_answer_and_do_no_harm(listener: Listener, line: bytes)
         stranger.sendall(line)
         stranger.shutdown(socket.SHUT_WR)
         assert _read(stranger) == b""
-    assert pair.reach("127.0.0.1", listener.port, TOKEN, "a", "b") == "open"
+    assert client.reach("127.0.0.1", listener.port, TOKEN, "a", "b") == "open"
 
 
 def _read(connection: socket.socket) -> bytes:
@@ -130,7 +130,7 @@ def _read(connection: socket.socket) -> bytes:
 def test_a_path_is_measured(listener: Listener, address: str) -> None:
     if address == "::1" and not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
-    found = pair.measure(address, listener.port, TOKEN, 0.01)
+    found = client.measure(address, listener.port, TOKEN, 0.01)
     assert found["why"] == {} and found["mtu"] == found["mtu_own"] > 1000
     assert found["bandwidth"] > 0 and found["latency"] > 0
     assert abs(found["offset"]) <= 2 * found["offset_error"]  # it is one and the same clock
@@ -140,7 +140,7 @@ def test_a_path_that_breaks_gives_reasons_instead_of_numbers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         closed = free.getsockname()[1]
     reasons = dict.fromkeys(("latency", "mtu", "bandwidth"), "Connection refused")
-    assert pair.measure("127.0.0.1", closed, TOKEN, 0.01) == {"why": reasons}
+    assert client.measure("127.0.0.1", closed, TOKEN, 0.01) == {"why": reasons}
 
 
 def event(kind: str, **data: Any) -> Event:
@@ -181,7 +181,7 @@ TROUBLES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("words", TROUBLES)
 def test_what_is_wrong_with_a_path_in_words(words: str) -> None:
-    assert links.link(event("connect.pair", **SOUND | TROUBLES[words])).trouble.endswith(words)
+    assert connections.link(event("connect.pair", **SOUND | TROUBLES[words])).trouble.endswith(words)
 
 
 GARBAGE: tuple[Any, ...] = (None, 0, -1.5, True, "$(reboot)", [None, {}, 3], {"a": []}, {"b": {"c": 1}}, [[["x"]]])
@@ -189,8 +189,8 @@ GARBAGE: tuple[Any, ...] = (None, 0, -1.5, True, "$(reboot)", [None, {}, 3], {"a
 
 @pytest.mark.parametrize("value", GARBAGE, ids=repr)
 def test_records_of_other_hosts_may_hold_anything(value: Any) -> None:
-    host = links.host(event("connect.host", **dict.fromkeys(KINDS["connect.host"], value)))
-    link = links.link(event("connect.pair", **dict.fromkeys(KINDS["connect.pair"], value)), {"$(reboot)": value})
+    host = connections.host(event("connect.host", **dict.fromkeys(KINDS["connect.host"], value)))
+    link = connections.link(event("connect.pair", **dict.fromkeys(KINDS["connect.pair"], value)), {"$(reboot)": value})
     assert isinstance(host.say, str) and isinstance(link.say, str) and link.trouble
     assert "$" not in link.address + link.over + link.nccl_address + "".join(link.reached)
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from ncclkit import broken, faults, planner, rehearsal
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.model import Measurement, NcclkitError
-from ncclkit.rehearsal import BY_HAND, LIBRARY, Step
-from ncclkit.runs import Plan, Run
+from ncclkit.causes.engine import diagnose
+from ncclkit.core import budgets
+from ncclkit.core.case import Case
+from ncclkit.core.model import Measurement, NcclkitError
+from ncclkit.core.runs import Plan, Run
+from ncclkit.lab.course import scaling_run
+from ncclkit.lab.course.scaling_run import BY_HAND, LIBRARY, Step
+from ncclkit.lab.faults import injection, table
 from ncclkit.views import rehearsal_view
 
 
@@ -34,14 +36,14 @@ def step(ranks: int, one: int | None = 15, pairs: int | None = 20, limit: int | 
 def test_the_lab_is_diagnosed(tmp_path: Path, name: str) -> None:
     """The other two of this story are broken, found and mended in its notebook, `a2a_device` needs GPUs."""
     case = Case.open(tmp_path)
-    asyncio.run(faults.break_it(case, name, backend="gloo", ranks=3, culprit=1, timeout=5, deadline=90))
+    asyncio.run(injection.break_it(case, name, backend="gloo", ranks=3, culprit=1, timeout=5, deadline=90))
     first = diagnose(case).findings[0]
-    assert first.cause == broken.FAULTS[name].cause, first
-    assert first.culprits["ranks"] == ((1,) if broken.FAULTS[name].one_rank else (0, 1, 2)), first
+    assert first.cause == table.FAULTS[name].cause, first
+    assert first.culprits["ranks"] == ((1,) if table.FAULTS[name].one_rank else (0, 1, 2)), first
 
 
 def test_both_ways_are_checked_timed_and_counted(tmp_path: Path) -> None:
-    (done,) = asyncio.run(rehearsal.rehearse(Case.open(tmp_path), "3", backend="gloo"))
+    (done,) = asyncio.run(scaling_run.rehearse(Case.open(tmp_path), "3", backend="gloo"))
     assert done.run.reason == "done", done.run.say
     assert {m.op: m.wrong for m in done.run.measurements} == {LIBRARY: 0, BY_HAND: 0}
     assert done.one is not None and done.pairs is not None and done.limit
@@ -51,7 +53,7 @@ def test_both_ways_are_checked_timed_and_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("typed", ["", "two", "1", "2,4", "65", "-2"])
 def test_bad_counts_are_one_sentence(typed: str) -> None:
     with pytest.raises(NcclkitError, match="whole numbers from 2 to 64"):
-        asyncio.run(rehearsal.rehearse(Case(), typed, backend="gloo"))
+        asyncio.run(scaling_run.rehearse(Case(), typed, backend="gloo"))
 
 
 @pytest.mark.parametrize(("gpus", "counts", "backend"), [(1, "2 4", "gloo"), (2, "2 4", "nccl"), (0, "2 4", "gloo")])
@@ -64,17 +66,17 @@ def test_gpus_that_are_too_few_for_any_count_are_left_alone(
     async def started(case: Case, plan: Plan, on_record: object) -> None:
         raise Stop(f"{plan.ranks} {plan.backend}")
 
-    monkeypatch.setattr(rehearsal.probe, "_gpus", lambda case, python: asyncio.sleep(0, gpus))
-    monkeypatch.setattr(rehearsal.probe, "execute", started)
+    monkeypatch.setattr(scaling_run.probe, "_gpus", lambda case, python: asyncio.sleep(0, gpus))
+    monkeypatch.setattr(scaling_run.probe, "execute", started)
     with pytest.raises(Stop, match=f"2 {backend}"):
-        asyncio.run(rehearsal.rehearse(Case(), counts))
+        asyncio.run(scaling_run.rehearse(Case(), counts))
 
 
 def test_files_go_on_in_a_straight_line() -> None:
-    plan = planner.open_files({2: 20, 4: 32, 8: 56}, 32)
+    plan = budgets.open_files({2: 20, 4: 32, 8: 56}, 32)
     assert plan.value == 200 and "+ 6 for each of 24 more" in plan.words
     with pytest.raises(ValueError, match="two counts"):
-        planner.open_files({4: 32}, 32)
+        budgets.open_files({4: 32}, 32)
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,18 @@ from typing import Any
 
 import pytest
 
-from ncclkit import evidence, experiment, faults, outcomes, probe, remedies, subject
+from ncclkit import evidence
 from ncclkit.agent.__main__ import STORIES
-from ncclkit.case import Case
 from ncclkit.causes import nccl_bug
-from ncclkit.diagnose import Diagnosis, diagnose
-from ncclkit.launch import slurm
-from ncclkit.model import Advice, Event, Fact, NcclkitError, found
-from ncclkit.outcomes import Arm
-from ncclkit.runs import LARGEST, ON_GPUS, Plan, Run, changed
+from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Fact, NcclkitError, found
+from ncclkit.core.runs import LARGEST, ON_GPUS, Plan, Run, changed
+from ncclkit.experiments import baseline, comparison, fixes, loop
+from ncclkit.experiments.comparison import Arm
+from ncclkit.lab.faults import injection
+from ncclkit.live import probe
+from ncclkit.live.launch import slurm
 
 FOREIGN = (
     "node-1:10:20 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth97\n"
@@ -31,7 +34,7 @@ FOREIGN = (
 
 def broken(folder: Path, fault: str) -> Case:
     case = Case.open(folder)
-    asyncio.run(faults.break_it(case, fault, backend="gloo", ranks=2, culprit=1, timeout=8, deadline=60))
+    asyncio.run(injection.break_it(case, fault, backend="gloo", ranks=2, culprit=1, timeout=8, deadline=60))
     return case
 
 
@@ -41,16 +44,16 @@ def raised(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 def test_a_fix_is_shown_to_work(raised: Case) -> None:
-    (trial,) = asyncio.run(experiment.close(raised))
+    (trial,) = asyncio.run(loop.close(raised))
     assert trial.kind == "fix" and trial.worked and trial.change == {"mend": "rank_exception"}
     assert (trial.before.reason, trial.after.reason) == ("failed", "done")
     assert (trial.cause_before, trial.cause_after) == ("rank_exception", "")
-    assert experiment.trials(Case.open(raised.path))[0].say == trial.say
+    assert loop.trials(Case.open(raised.path))[0].say == trial.say
     assert [f.cause for f in diagnose(raised).findings] == ["rank_exception"]  # its runs do not speak into the case
 
 
 def test_the_fix_of_another_cause_mends_nothing(raised: Case, tmp_path: Path) -> None:
-    plan = changed(subject.last(raised).plan, {"mend": "slow_rank"})
+    plan = changed(baseline.last(raised).plan, {"mend": "slow_rank"})
     assert asyncio.run(probe.execute(Case.open(tmp_path / "wrong"), plan)).reason == "failed"
 
 
@@ -61,7 +64,7 @@ def test_what_the_evidence_leaves_open_is_asked_and_then_fixed(tmp_path: Path) -
         lost.unlink()  # as if somebody had kept the logs alone
     case.events = list(evidence.read([case.path]).events)
     assert "proven" not in {f.strength for f in diagnose(case).findings}
-    made = asyncio.run(experiment.close(case))
+    made = asyncio.run(loop.close(case))
     assert made[-1].worked and made[-1].cause == "rank_divergence"
     assert diagnose(case).findings[0].cause == "rank_divergence" and diagnose(case).findings[0].strength == "proven"
 
@@ -71,7 +74,7 @@ def test_a_stand_in_that_does_not_fail_proves_nothing(tmp_path: Path) -> None:
     case = Case.open(tmp_path / "case")
     case.events = list(evidence.read([tmp_path / "rank0.log"]).events)
     first = diagnose(case).findings[0]
-    trial = asyncio.run(experiment.fix(case, first.cause))  # gloo heeds none of NCCL's variables
+    trial = asyncio.run(loop.fix(case, first.cause))  # gloo heeds none of NCCL's variables
     assert not trial.worked and trial.verdicts == {first.cause: "open"} and trial.subject == ""
     assert trial.before.plan.env == {"NCCL_SOCKET_IFNAME": "eth97", "NCCL_BUFFSIZE": "4194304"}  # the job's own
     assert trial.after.plan.env == {"NCCL_BUFFSIZE": "4194304"}
@@ -79,17 +82,17 @@ def test_a_stand_in_that_does_not_fail_proves_nothing(tmp_path: Path) -> None:
 
 def test_what_cannot_be_asked_is_one_sentence(raised: Case, tmp_path: Path) -> None:
     with pytest.raises(NcclkitError, match="nothing to check: fd_limit "):
-        asyncio.run(experiment.check(raised, "fd_limit"))
+        asyncio.run(loop.check(raised, "fd_limit"))
     with pytest.raises(NcclkitError, match="nothing to fix: fd_limit was found here"):
-        asyncio.run(experiment.fix(raised, "fd_limit"))
+        asyncio.run(loop.fix(raised, "fd_limit"))
     (tmp_path / "rank0.log").write_text(FOREIGN)
     loose = Case()
     loose.events = list(evidence.read([tmp_path / "rank0.log"]).events)
     with pytest.raises(NcclkitError, match="needs a case folder"):
-        asyncio.run(experiment.fix(loose))
+        asyncio.run(loop.fix(loose))
     loose.events = [Event("python.exception", "ValueError: x", "rank0.log", 3, rank=0, data={"type": "ValueError"})]
     with pytest.raises(NcclkitError, match="needs a person: Fix the error"):
-        asyncio.run(experiment.fix(loose))
+        asyncio.run(loop.fix(loose))
 
 
 NCCL = Plan("train", ("train", "--backend", "nccl", "--timeout", "8"), 2, "nccl", sys.executable, 60.0)
@@ -117,12 +120,12 @@ def test_a_case_of_another_machine_is_run_again_only_where_it_can_be(
 
     monkeypatch.setattr(probe, "_gpus", seen)
     with pytest.raises(NcclkitError) as error:
-        asyncio.run(experiment.fix(case, "nccl_bug"))
+        asyncio.run(loop.fix(case, "nccl_bug"))
     assert str(error.value) == (
         "train cannot be run again here: its 2 NCCL ranks need 2 GPUs, but the training interpreter sees 1; "
         "try this on the machine that it ran on."
     )
-    assert experiment.trials(case) == ()
+    assert loop.trials(case) == ()
     shared = replace(NCCL, net={"hosts": 2})
     asyncio.run(probe.again(case, shared))
     asyncio.run(probe.again(case, replace(NCCL, split=2)))
@@ -148,15 +151,15 @@ def test_an_interpreter_that_is_not_here_gives_way_to_ours(raised: Case, monkeyp
     plan = json.loads((run / "plan.json").read_text())
     (run / "plan.json").write_text(json.dumps(plan | {"python": "/gone/bin/python"}))
     monkeypatch.setenv(probe.TRAIN_PYTHON, "/ours/python")
-    assert subject.last(raised).plan.python == "/ours/python"
-    assert subject.last(raised, "/named/python").plan.python == "/named/python"
+    assert baseline.last(raised).plan.python == "/ours/python"
+    assert baseline.last(raised, "/named/python").plan.python == "/named/python"
     (run / "plan.json").write_text(json.dumps(plan))
-    assert subject.last(raised).plan.python == plan["python"]
+    assert baseline.last(raised).plan.python == plan["python"]
 
 
 def test_what_fails_over_gloo_too_is_not_the_fault_of_nccl(tmp_path: Path) -> None:
     case = over_nccl(tmp_path / "case", "rank_raises")
-    trial = asyncio.run(experiment.check(case, "nccl_bug"))
+    trial = asyncio.run(loop.check(case, "nccl_bug"))
     assert trial.change == {"backend": "gloo"} and trial.after is not None
     assert trial.after.plan.backend == "gloo" and trial.cause_after == "rank_exception"
     assert trial.verdicts["nccl_bug"] == trial.verdicts["p2p_broken"] == "refuted"
@@ -182,7 +185,7 @@ def arm(cause: str, reason: str = "failed") -> Arm:
 )
 def test_what_a_run_over_gloo_says(after: Arm, moves: tuple[str, ...]) -> None:
     asked = nccl_bug.experiment(Case())
-    assert tuple(outcomes.verdicts(asked, arm("nccl_bug"), after).values()) == moves
+    assert tuple(comparison.verdicts(asked, arm("nccl_bug"), after).values()) == moves
 
 
 @pytest.mark.parametrize("job", ["train", "collective", *STORIES])
@@ -237,4 +240,4 @@ def test_a_fix_is_told_as_what_was_changed(
 ) -> None:
     """Variables that a later advice offers as a way around are not set where the job does what the first one asks."""
     finding, plan = found("fd_limit", "likely", "It is.", (Event("run.end"),), advice=advice), replace(NCCL, argv=argv)
-    assert remedies.change_of(finding, plan) == change and remedies.words_of(finding, plan) == words
+    assert fixes.change_of(finding, plan) == change and fixes.words_of(finding, plan) == words

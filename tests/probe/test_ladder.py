@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ncclkit.agent.ladder import rounds
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
+from ncclkit.agent.run.stages import rounds
+from ncclkit.analysis.stages import Ladder, ladder
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Fact
 from ncclkit.evidence.records import from_wire
-from ncclkit.ladder import Ladder, ladder
-from ncclkit.model import Event, Fact
 from ncclkit.views.pairs import pairs_view
 
 RANKS = 8

@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from ncclkit import outcomes, planner, subject
-from ncclkit.agent import limits
-from ncclkit.case import Case
+from ncclkit.agent.run import resource_checks
 from ncclkit.causes._experiments import LIMITS, machine
-from ncclkit.diagnose import Diagnosis
+from ncclkit.causes.engine import Diagnosis
+from ncclkit.core import budgets
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Fact, Finding, found
+from ncclkit.core.resources import grant
+from ncclkit.core.runs import Plan, Run
 from ncclkit.evidence import KINDS
-from ncclkit.evidence.jobs.granted import grant
-from ncclkit.model import Event, Fact, Finding, found
-from ncclkit.runs import Plan, Run
+from ncclkit.experiments import baseline, comparison
 
 ROOT = Path(__file__).parents[2]
 HERE = socket.gethostname()
@@ -43,11 +44,13 @@ def tried(needs: dict[str, Any], *limit: str) -> list[dict[str, Any]]:
 
 
 def test_the_kind_and_the_agent_agree_on_the_fields_and_the_things() -> None:
-    assert KINDS["limits.tried"] == limits.TRIED and limits.THINGS.keys() - {"hosts"} == set(every_need())
+    assert KINDS["limits.tried"] == resource_checks.TRIED and resource_checks.THINGS.keys() - {"hosts"} == set(
+        every_need()
+    )
 
 
 def every_need() -> dict[str, Any]:
-    return {what: need for what, need in subject.needs(Case(), None, {}, LIMITS).items() if what != "hosts"}
+    return {what: need for what, need in baseline.needs(Case(), None, {}, LIMITS).items() if what != "hosts"}
 
 
 @pytest.mark.parametrize(("files", "got"), [(128, 128), (4096, 288)])
@@ -105,10 +108,10 @@ def test_threads_are_not_taken_to_the_last(few_processes: Path) -> None:
 
 
 LOOP = """import asyncio, json, pathlib, socket, sys
-from ncclkit import experiment
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.model import Event, Fact
+from ncclkit.experiments import loop
+from ncclkit.core.case import Case
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.model import Event, Fact
 folder, name, broken = sys.argv[1], socket.gethostname(), sys.argv[2] == "4m"
 holder = socket.create_server(("", 0))
 port = holder.getsockname()[1]
@@ -126,7 +129,7 @@ for cause, told in known.items():
     case = Case.open(pathlib.Path(folder, cause))
     case.facts, case.events = ([one for one in told if isinstance(one, kind)] for kind in (Fact, Event))
     before = {row.cause: row.strength for row in diagnose(case).findings}
-    trial = asyncio.run(experiment.check(case, cause))
+    trial = asyncio.run(loop.check(case, cause))
     after = next((row.strength for row in case.findings if row.cause == cause and row.verdict == "found"), "clear")
     print(json.dumps([cause, before[cause], trial.observed, after, trial.say]))
 """
@@ -158,7 +161,7 @@ def test_what_is_refused_is_proven_and_what_is_granted_is_clear(tmp_path: Path, 
 
 def test_files_that_a_cgroup_would_give_up_are_free(tmp_path: Path) -> None:
     (tmp_path / "memory.stat").write_text("cache 9\ninactive_file 5\ntotal_inactive_file 7\n")
-    assert limits._given_up(str(tmp_path)) == 7 and limits._given_up(str(tmp_path / "gone")) == 0
+    assert resource_checks._given_up(str(tmp_path)) == 7 and resource_checks._given_up(str(tmp_path / "gone")) == 0
     (row,) = tried({"memory": 1 << 60})
     assert 0 < row["got"] < 1 << 60 and row["error"] == "no more is free"
 
@@ -179,7 +182,7 @@ def event(what: str, need: float, got: float | None, host: str = "a") -> Event:
     ],
 )
 def test_what_hosts_grant_together(events: list[Event], hosts: int, seen: dict[str, str]) -> None:
-    assert outcomes.granted(events, hosts) == seen
+    assert comparison.granted(events, hosts) == seen
 
 
 LINE, FACT = Event("system.error", "Too many open files", host=HERE), Fact("limits.nofile.soft", 128, host=HERE)
@@ -205,25 +208,25 @@ def suspect(strength: Any, piece: Any) -> Finding:
 )
 def test_what_a_look_at_limits_moves(finding: Finding, seen: str, here: bool | None, failed: bool, move: str) -> None:
     known = {"fd_limit": seen, "shm_too_small": "clear"} if seen != "nothing" else {}
-    moves = outcomes.limited(outcomes.read(machine(), known), Diagnosis((finding,)), here, failed)
+    moves = comparison.limited(comparison.read(machine(), known), Diagnosis((finding,)), here, failed)
     assert moves["fd_limit"] == move
 
 
 def test_two_refusals_beside_a_job_that_failed_prove_neither() -> None:
-    read = outcomes.read(machine(), {"fd_limit": "found", "shm_too_small": "found"})
-    moves = outcomes.limited(read, Diagnosis((suspect("likely", LINE),)), True, failed=True)
+    read = comparison.read(machine(), {"fd_limit": "found", "shm_too_small": "found"})
+    moves = comparison.limited(read, Diagnosis((suspect("likely", LINE),)), True, failed=True)
     assert moves == {"fd_limit": "supported", "shm_too_small": "supported"}
 
 
 def test_the_needs_are_planned_for_the_ranks_of_the_case() -> None:
     plan = Plan("all_reduce", ("collective",), 8, "gloo", "python", 60.0, {"MASTER_ADDR": "node-7", "MASTER_PORT": "7"})
     run = Run(plan, Path("1-all_reduce"), "failed", 1.0)
-    needs = subject.needs(Case(), run, {}, LIMITS)
-    assert needs["descriptors"] == planner.descriptors(8).value and needs["shm"] == planner.shared_memory(8).value
+    needs = baseline.needs(Case(), run, {}, LIMITS)
+    assert needs["descriptors"] == budgets.descriptors(8).value and needs["shm"] == budgets.shared_memory(8).value
     assert (needs["port"], needs["names"], needs["hosts"]) == (7, ["", "node-7"], 1)
-    two = subject.needs(Case(), None, {"ranks": 16, "hosts": ["a", "b"]}, {"shm_too_small"})
-    assert two == {"shm": planner.shared_memory(8).value, "hosts": 2}
-    assert planner.SEGMENT == 9637888  # as NCCL says it of its segments in /dev/shm
+    two = baseline.needs(Case(), None, {"ranks": 16, "hosts": ["a", "b"]}, {"shm_too_small"})
+    assert two == {"shm": budgets.shared_memory(8).value, "hosts": 2}
+    assert budgets.SEGMENT == 9637888  # as NCCL says it of its segments in /dev/shm
 
 
 @pytest.mark.parametrize("value", [None, True, "9", float("nan"), [], {}])
@@ -234,6 +237,6 @@ def test_a_torn_record_is_nothing_that_is_known(value: Any) -> None:
 
 def test_where_it_happened() -> None:
     there = found("fd_limit", "likely", "so", [LINE], hosts=("node-1",))
-    assert subject.here(Case(), None, suspect("likely", FACT)) is True
-    assert subject.here(Case(), None, found("fd_limit", "likely", "so", [Event("x", "y")])) is None
-    assert subject.here(Case(), None, Finding("fd_limit", "found", "likely", "", there.culprits)) is False
+    assert baseline.here(Case(), None, suspect("likely", FACT)) is True
+    assert baseline.here(Case(), None, found("fd_limit", "likely", "so", [Event("x", "y")])) is None
+    assert baseline.here(Case(), None, Finding("fd_limit", "found", "likely", "", there.culprits)) is False

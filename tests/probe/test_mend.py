@@ -13,20 +13,23 @@ from typing import Any
 import pytest
 import torch
 
-from ncclkit import broken, faults, probe, runs
-from ncclkit.agent import breaks, wire
-from ncclkit.case import Case
+from ncclkit.agent import wire
+from ncclkit.analysis.stage_results import sharing
 from ncclkit.causes import rank_killed
-from ncclkit.diagnose import diagnose
-from ncclkit.launch import local
-from ncclkit.model import Event, NcclkitError
-from ncclkit.rungs import sharing
-from ncclkit.runs import Plan
+from ncclkit.causes.engine import diagnose
+from ncclkit.core import runs
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, NcclkitError
+from ncclkit.core.runs import Plan
+from ncclkit.lab.faults import injection, table
+from ncclkit.lab.programs import inject
+from ncclkit.live import probe
+from ncclkit.live.launch import local
 
 ROOT = Path(__file__).parents[2]
 MENDED = [
     (fault.name, fault.cause)
-    for fault in broken.FAULTS.values()
+    for fault in table.FAULTS.values()
     if fault.job == "train" and "--fault" in fault.argv and fault.cause and "gloo" in fault.backends
     if fault.cause != "rank_killed" and (not fault.root or os.geteuid() == 0)
 ]
@@ -80,7 +83,7 @@ def test_every_bug_has_a_right_way_and_a_wrong_diagnosis_mends_nothing(tmp_path:
 
 def test_a_killed_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """Changed as the cause advises; of what the two attempts left, the last one counts."""
-    case, argv = Case.open(tmp_path / "case"), ("train", "--backend", "gloo", *broken.FAULTS["rank_killed"].argv)
+    case, argv = Case.open(tmp_path / "case"), ("train", "--backend", "gloo", *table.FAULTS["rank_killed"].argv)
     plan = Plan("rank_killed", argv, 2, "gloo", sys.executable, 90)
     again = asyncio.run(probe.execute(case, runs.changed(plan, {**rank_killed.RESTART.change, "mend": rank_killed.ID})))
     records = [json.loads(line) for line in (again.folder / "wire.jsonl").read_text().splitlines()]
@@ -92,14 +95,14 @@ def test_a_killed_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
 def test_ranks_of_one_host_are_split_into_several(monkeypatch: pytest.MonkeyPatch) -> None:
     parser = argparse.ArgumentParser()
-    breaks.add_options(parser)
+    inject.add_options(parser)
     options = parser.parse_args(["--folder", "", "--backend", "gloo", "--split", "2"])
     hosts = []
     for rank in range(4):
         told = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4, "NCCL_HOSTID": ""}
         for name, value in told.items():
             monkeypatch.setenv(name, str(value))
-        breaks.Job(torch, options, 1)
+        inject.Job(torch, options, 1)
         hosts.append(os.environ["NCCL_HOSTID"])
     assert hosts == ["pretended-0", "pretended-0", "pretended-1", "pretended-1"]
     plan = Plan("rank_late", ("train", "--backend", "nccl", "--split", "2"), 4, "nccl", sys.executable, 60, split=2)
@@ -113,7 +116,7 @@ def test_pretended_hosts_share_the_gpus_and_no_two_ranks_of_one_do(
     monkeypatch: pytest.MonkeyPatch, split: int, here: int
 ) -> None:
     parser = argparse.ArgumentParser()
-    breaks.add_options(parser)
+    inject.add_options(parser)
     options = parser.parse_args(["--folder", "", "--backend", "nccl", "--split", str(split)])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
@@ -123,7 +126,7 @@ def test_pretended_hosts_share_the_gpus_and_no_two_ranks_of_one_do(
         for name, value in told.items():
             monkeypatch.setenv(name, str(value))
         monkeypatch.delenv("NCCL_HOSTID", raising=False)
-        index = breaks.Job(torch, options, 1).device.index
+        index = inject.Job(torch, options, 1).device.index
         places.append((rank // here, os.environ["NCCL_HOSTID"], index))
     assert len(set(places)) == 2 * here and {index for *_, index in places} <= {0, 1}
     assert len({host for _, host, _ in places}) == 2 * min(split, here)
@@ -133,8 +136,8 @@ def test_pretended_hosts_share_the_gpus_and_no_two_ranks_of_one_do(
 def test_the_wrong_device_is_that_of_the_first_rank_of_its_host(
     monkeypatch: pytest.MonkeyPatch, gpus: int, split: int, ranks: int
 ) -> None:
-    parser, fault = argparse.ArgumentParser(), faults.fault("wrong_device")
-    breaks.add_options(parser)
+    parser, fault = argparse.ArgumentParser(), injection.fault("wrong_device")
+    inject.add_options(parser)
     words = ["--folder", "", "--backend", "nccl", "--split", str(split), "--rank", str(ranks - 1)]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
@@ -143,9 +146,11 @@ def test_the_wrong_device_is_that_of_the_first_rank_of_its_host(
         told = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks, "NCCL_HOSTID": ""}
         for name, value in told.items():
             monkeypatch.setenv(name, str(value))
-        index = breaks.Job(torch, parser.parse_args([*words, *fault.argv]), 1).device.index
+        index = inject.Job(torch, parser.parse_args([*words, *fault.argv]), 1).device.index
         places.setdefault((os.environ["NCCL_HOSTID"], index), []).append(rank)
-    assert [found for found in places.values() if len(found) > 1] == [faults.culprits(fault, ranks - 1, ranks, split)]
+    assert [found for found in places.values() if len(found) > 1] == [
+        injection.culprits(fault, ranks - 1, ranks, split)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +186,7 @@ def test_with_too_few_gpus_the_lab_breaks_the_job_over_gloo(
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
     monkeypatch.setattr(probe, "execute", started)
     with pytest.raises(Stop, match=backend):
-        asyncio.run(faults.break_it(Case(), fault, **asked))
+        asyncio.run(injection.break_it(Case(), fault, **asked))
 
 
 @pytest.mark.parametrize(("gpus", "ranks"), [(2, 2), (2, 4), (1, 2), (3, 2), (4, 4), (4, 8)])
@@ -190,7 +195,7 @@ def test_hosts_with_networks_of_their_own_share_the_gpus(
 ) -> None:
     """Each begins behind those of the host before it, so that nobody shares one where there are enough."""
     parser, here, said = argparse.ArgumentParser(), ranks // 2, list[dict[str, Any]]()
-    breaks.add_options(parser)
+    inject.add_options(parser)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(wire, "send", lambda kind, **record: said.append({"kind": kind, **record}))
@@ -201,7 +206,7 @@ def test_hosts_with_networks_of_their_own_share_the_gpus(
         for name, value in {**told, "NCCLKIT_HOST": f"node-{rank // here + 1}"}.items():
             monkeypatch.setenv(name, str(value))
         options = parser.parse_args(["--folder", "", "--backend", "nccl"])
-        places.add((rank // here, breaks.Job(torch, options, 1).device.index))
+        places.add((rank // here, inject.Job(torch, options, 1).device.index))
     assert len(places) == ranks and len({index for _, index in places}) == min(gpus, ranks)
     assert "NCCL_HOSTID" not in os.environ  # they have host names of their own
     phases = [Event("worker.phase", host=row["hostid"], rank=row["rank"], data=row) for row in said]
@@ -219,13 +224,13 @@ def test_as_many_ranks_on_each_host(monkeypatch: pytest.MonkeyPatch, asked: dict
 
 def test_hosts_of_their_own_are_not_split_once_more() -> None:
     with pytest.raises(NcclkitError, match="leave --split out"):
-        asyncio.run(faults.break_it(Case(), "lossy_link", split=2))
+        asyncio.run(injection.break_it(Case(), "lossy_link", split=2))
 
 
 def test_a_fault_of_gpus_says_how_few_can_carry_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 1))
     with pytest.raises(NcclkitError, match="--split 4"):
-        asyncio.run(faults.break_it(Case(), "gpu_memory_full", ranks=4))
+        asyncio.run(injection.break_it(Case(), "gpu_memory_full", ranks=4))
 
 
 def test_more_ranks_than_gpus_are_told_of_pretended_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,23 +241,23 @@ def test_more_ranks_than_gpus_are_told_of_pretended_hosts(monkeypatch: pytest.Mo
 
 def test_gloo_cannot_be_told_of_several_hosts() -> None:
     with pytest.raises(NcclkitError, match="for NCCL only"):
-        asyncio.run(faults.break_it(Case(), "healthy", backend="gloo", split=2))
+        asyncio.run(injection.break_it(Case(), "healthy", backend="gloo", split=2))
 
 
 def test_a_job_reads_its_data_in_order_and_goes_on_where_a_checkpoint_left_off(monkeypatch: pytest.MonkeyPatch) -> None:
     parser = argparse.ArgumentParser()
-    breaks.add_options(parser)
+    inject.add_options(parser)
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}.items():
         monkeypatch.setenv(name, str(value))
-    job, again = (breaks.Job(torch, parser.parse_args(["--folder", "", "--backend", "gloo"]), 6) for _ in range(2))
+    job, again = (inject.Job(torch, parser.parse_args(["--folder", "", "--backend", "gloo"]), 6) for _ in range(2))
     batches = [job.next_batch() for _ in range(11)]
     assert torch.equal(torch.cat(batches[:8]), job.data) and torch.equal(batches[8], job.data[:32])
     again.position = 5 * 32
     assert all(torch.equal(again.next_batch(), batch) for batch in batches[5:]) and again.position == job.position
 
 
-@pytest.mark.parametrize("fault", broken.FAULTS.values(), ids=lambda fault: fault.name)
-def test_a_fault_says_what_it_does_and_is_known_to_its_job(fault: broken.Fault) -> None:
+@pytest.mark.parametrize("fault", table.FAULTS.values(), ids=lambda fault: fault.name)
+def test_a_fault_says_what_it_does_and_is_known_to_its_job(fault: table.Fault) -> None:
     net = {"hosts": 2, "wrong": fault.net} if fault.net else {}
     plan = Plan(fault.name, (fault.job, "--backend", "gloo"), 2, "gloo", sys.executable, 60, net=net)
     assert runs.changed(plan, {"mend": fault.cause}).argv[-2:] == ("--mend", fault.cause)

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ncclkit.agent.operations import DTYPES, NAMES, Operation  # noqa: E402
+from ncclkit.agent.run.operations import DTYPES, NAMES, Operation  # noqa: E402
 
 RANKS = (1, 2, 3, 8, 72, 300)
 

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from ncclkit import faults, ladder, probe, recording
-from ncclkit.agent.operations import NAMES
-from ncclkit.broken import FAULTS
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.model import Measurement, NcclkitError
-from ncclkit.runs import Run
+from ncclkit.agent.run.operations import NAMES
+from ncclkit.analysis import stages
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Measurement, NcclkitError
+from ncclkit.core.runs import Run
+from ncclkit.lab.faults import injection, recording
+from ncclkit.lab.faults.table import FAULTS
+from ncclkit.live import probe
 from ncclkit.views import watch_view
 from tests.processes import leftovers
 
@@ -85,7 +87,7 @@ def test_every_collective_is_measured_and_checked(tmp_path: Path) -> None:
     case, choices = Case.open(tmp_path), {"op": "all", "ladder": True, "ranks": 3, "largest": 4096, "repeats": 2}
     run = asyncio.run(probe.probe(case, backend="gloo", **choices))
     assert run.reason == "done" and run.name == "1-collectives", run.problem
-    climbed = ladder.ladder(case)
+    climbed = stages.ladder(case)
     assert [(pair.a, pair.b, pair.wrong) for pair in climbed.pairs] == [(0, 1, 0), (0, 2, 0), (1, 2, 0)]
     assert len(climbed.alone) == 3 and climbed.silent == ()
     assert {m.op for m in run.measurements} == set(NAMES) and {m.wrong for m in run.measurements} == {0}
@@ -107,18 +109,18 @@ BROKEN = [
 def test_the_lab_is_diagnosed(tmp_path: Path, name: str) -> None:
     """Break a real job, read what it left, name the cause and the rank: three ranks, rank 1 is guilty."""
     case = Case.open(tmp_path)
-    asyncio.run(faults.break_it(case, name, backend="gloo", ranks=3, culprit=1, timeout=8, deadline=90))
+    asyncio.run(injection.break_it(case, name, backend="gloo", ranks=3, culprit=1, timeout=8, deadline=90))
     first = diagnose(case).findings[0]
-    assert first.cause == faults.fault(name).cause, first
+    assert first.cause == injection.fault(name).cause, first
     assert first.evidence and first.advice
-    if faults.fault(name).one_rank:
+    if injection.fault(name).one_rank:
         assert first.culprits["ranks"] == (1,), first
     assert leftovers() == []
 
 
 def test_a_recording_is_clean_and_tells_its_truth(tmp_path: Path) -> None:
     case = Case.open(tmp_path / "case")
-    run = asyncio.run(faults.break_it(case, "rank_raises", backend="gloo", ranks=2, timeout=8, deadline=90))
+    run = asyncio.run(injection.break_it(case, "rank_raises", backend="gloo", ranks=2, timeout=8, deadline=90))
     row = Measurement("all_reduce", 8, "float32", 2, 1, "gloo", 9.0, None, None, 0.1, 0.1, 0, run=run.folder.name)
     row = replace(row, env={"NCCL_DEBUG_FILE": str(run.folder / "log")})
     kept = recording.bundle(replace(run, measurements=(row,)), tmp_path / "kept", {"hardware": "test"})
@@ -156,7 +158,7 @@ def test_bad_choices_are_one_sentence(tmp_path: Path, choices: dict[str, Any], s
 
 def test_unknown_fault() -> None:
     with pytest.raises(NcclkitError, match="the lab knows healthy, rank_late"):
-        faults.fault("nonsense")
+        injection.fault("nonsense")
 
 
 def test_the_variable_names_the_training_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

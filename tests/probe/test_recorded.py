@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import bandwidth, evidence
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
+from ncclkit import evidence
+from ncclkit.causes.engine import diagnose
+from ncclkit.core import bandwidth
+from ncclkit.core.case import Case
 
 FOLDER = Path(__file__).parents[2] / "docs" / "gpu" / "4xh200"
 

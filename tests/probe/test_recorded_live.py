@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import bandwidth, evidence
-from ncclkit.agent.operations import NAMES
-from ncclkit.case import Case
-from ncclkit.diagnose import diagnose
-from ncclkit.ladder import ladder
+from ncclkit import evidence
+from ncclkit.agent.run.operations import NAMES
+from ncclkit.analysis.stages import ladder
+from ncclkit.causes.engine import diagnose
+from ncclkit.core import bandwidth
+from ncclkit.core.case import Case
 from ncclkit.views import pairs_view, watch_view
 
 RECORDED = Path(__file__).parent / "recorded"

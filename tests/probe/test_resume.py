@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
-from ncclkit import checkpoints, evidence, planner, probe
+from ncclkit import evidence
 from ncclkit.agent import wire
-from ncclkit.agent.stories import resume
-from ncclkit.case import Case
-from ncclkit.resumed import Resumed, resumed
-from ncclkit.runs import Plan
+from ncclkit.core import budgets
+from ncclkit.core.case import Case
+from ncclkit.core.runs import Plan
+from ncclkit.lab.course import checkpoints
+from ncclkit.lab.course.resume_analysis import Resumed, resumed
+from ncclkit.lab.programs.stories import resume
+from ncclkit.live import probe
 from ncclkit.views import checkpoints_view, resumed_view
 
 BROKEN = "raise ImportError('not here, for this test')\n"
@@ -71,10 +74,10 @@ def test_a_damaged_checkpoint_is_refused_before_anything_is_made_of_it(tmp_path:
 
 
 def test_a_phase_is_planned_by_its_pace() -> None:
-    replay = planner.phase(96, 240, 8.1)
+    replay = budgets.phase(96, 240, 8.1)
     assert replay.value == pytest.approx(20.25) and replay.words == "96 of 240 in 8.1 s: all of it takes 20.2 s."
     with pytest.raises(ValueError, match="no pace"):
-        planner.phase(0, 240, 8.1)
+        budgets.phase(0, 240, 8.1)
 
 
 def test_records_of_others_are_no_resume(tmp_path: Path) -> None:

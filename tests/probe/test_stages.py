@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from ncclkit import planner
-from ncclkit.agent.stories import interactions
-from ncclkit.case import Case
-from ncclkit.runs import Plan, Run
-from ncclkit.stages import Stage, staged
-from ncclkit.views.stages import apart_by, stages_view
+from ncclkit.core import budgets
+from ncclkit.core.case import Case
+from ncclkit.core.runs import Plan, Run
+from ncclkit.lab.course.staged_run import Stage, staged
+from ncclkit.lab.programs.stories import interactions
+from ncclkit.views.staged_run import apart_by, stages_view
 
 torch = pytest.importorskip("torch")
 OPTIONS = SimpleNamespace(rows=500, users=16, items=64, batch=96)
@@ -80,9 +80,9 @@ def test_equal_batches_must_give_equal_losses(stages: list[Stage], apart: float 
 
 
 def test_micro_batches() -> None:
-    assert planner.micro_batches(2048, 12e6, 16e9).value == 2
-    assert planner.micro_batches(10, 0, 1).value == planner.micro_batches(10, 1, 10).value == 1
-    assert planner.micro_batches(10, 3, 9).words == "10 samples of 3 B in 9 B: 4 micro-batches of 3."
+    assert budgets.micro_batches(2048, 12e6, 16e9).value == 2
+    assert budgets.micro_batches(10, 0, 1).value == budgets.micro_batches(10, 1, 10).value == 1
+    assert budgets.micro_batches(10, 3, 9).words == "10 samples of 3 B in 9 B: 4 micro-batches of 3."
     with pytest.raises(ValueError, match="not even one"):
-        planner.micro_batches(10, 3, 2)
-    assert repr(planner.host_memory(200 << 30, 8, 4, 2, 0)).endswith("= 1.56 TiB.")
+        budgets.micro_batches(10, 3, 2)
+    assert repr(budgets.host_memory(200 << 30, 8, 4, 2, 0)).endswith("= 1.56 TiB.")

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import planner, tune
-from ncclkit.bandwidth import Expectation
-from ncclkit.case import Case
-from ncclkit.model import Measurement, NcclkitError
+from ncclkit.core import budgets
+from ncclkit.core.bandwidth import Expectation
+from ncclkit.core.case import Case
+from ncclkit.core.model import Measurement, NcclkitError
+from ncclkit.live import tune
 
 KIB, MIB = 1 << 10, 1 << 20
 RECORDED = Path(__file__).parent / "recorded"
@@ -121,9 +122,9 @@ def test_too_few_pairs_are_refused(tmp_path: Path) -> None:
 
 
 def test_planners() -> None:
-    assert planner.timeout(900, 5).value == 1810
-    assert planner.workers(64, 8).value == 7
-    assert planner.workers(2, 4).value == 0
-    assert planner.descriptors(32).value == 31 * 32 + 256
-    assert planner.host_memory(100, 8, 4, 2, 1.0).value == 864
-    assert "31 peers" in planner.descriptors(32).words
+    assert budgets.timeout(900, 5).value == 1810
+    assert budgets.workers(64, 8).value == 7
+    assert budgets.workers(2, 4).value == 0
+    assert budgets.descriptors(32).value == 31 * 32 + 256
+    assert budgets.host_memory(100, 8, 4, 2, 1.0).value == 864
+    assert "31 peers" in budgets.descriptors(32).words

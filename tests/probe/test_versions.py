@@ -11,26 +11,26 @@ from typing import Any
 import pytest
 import torch
 
-from ncclkit import networks, probe
-from ncclkit.agent import loaded
-from ncclkit.broken import FAULTS
-from ncclkit.case import Case
+from ncclkit.agent.run import loaded
 from ncclkit.causes import version_mismatch
-from ncclkit.diagnose import diagnose
-from ncclkit.faults import break_it
-from ncclkit.model import Event, NcclkitError
-from ncclkit.runs import Plan
-from ncclkit.samples import sample
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, NcclkitError
+from ncclkit.core.runs import Plan
+from ncclkit.evidence.samples import sample
+from ncclkit.lab.faults.injection import break_it
+from ncclkit.lab.faults.table import FAULTS
+from ncclkit.live import probe, simulated_networks
 
 CHECKED = Event("python.exception", "[1]: params[0] … appears not to match sizes of the same param in process 0")
 
 
 def releases(mend: str = "", hosts: int = 2) -> list[dict[str, str]]:
-    made = networks.hosts({"hosts": hosts, "wrong": "older"}, mend)
+    made = simulated_networks.hosts({"hosts": hosts, "wrong": "older"}, mend)
     return [host["packages"] for host in made.values()]
 
 
-@pytest.mark.parametrize(("version", "size"), [(networks.OLD, 8), (networks.NEW, 16)])
+@pytest.mark.parametrize(("version", "size"), [(simulated_networks.OLD, 8), (simulated_networks.NEW, 16)])
 def test_the_two_releases_build_other_models(version: str, size: int) -> None:
     module: dict[str, Any] = {}
     files = next(files for files in releases() if f"lowrank-{version}.dist-info/METADATA" in files)

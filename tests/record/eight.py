@@ -3,7 +3,7 @@
     python tests/record/eight.py OUT
 
 Eight ranks on eight GPUs, or on gloo where there are fewer; the recording is OUT/eight_ranks_late.  Copy it into
-ncclkit/samples/ after a look at its size (below 300 kB).
+ncclkit/evidence/samples/ after a look at its size (below 300 kB).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit import faults, recording  # noqa: E402
-from ncclkit.case import Case  # noqa: E402
-from ncclkit.launch import local  # noqa: E402
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.lab.faults import injection, recording  # noqa: E402
+from ncclkit.live.launch import local  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
 
 NAME, RANKS, CULPRIT = "eight_ranks_late", 8, 5
@@ -27,10 +27,10 @@ async def main(out: Path) -> int:
     about = about_machine(answer := await local.check(sys.executable))
     backend = "nccl" if answer["gpus"] >= RANKS else "gloo"
     case = Case.open(out / "work")
-    run = await faults.break_it(
+    run = await injection.break_it(
         case, "rank_late", ranks=RANKS, culprit=CULPRIT, backend=backend, timeout=20, deadline=150
     )
-    recording.bundle(run, out / NAME, about | {"fault": faults.fault("rank_late").says})
+    recording.bundle(run, out / NAME, about | {"fault": injection.fault("rank_late").says})
     print(f"{NAME}: {run.say} ({run.reason})")
     return 0 if run.reason == "failed" else 1
 

@@ -7,7 +7,7 @@ ranks where there is none, for a dry run), checks that each run ended as its
 fault must, and writes one recording per fault to OUT/samples/; with --split,
 NCCL takes the ranks for those of so many hosts, which share the GPUs.  Where no fault is named, the
 live test's case folder goes to OUT/probe and this machine's facts to
-OUT/machine.  Copy what you want to keep into ncclkit/samples/ and tests/machines/.
+OUT/machine.  Copy what you want to keep into ncclkit/evidence/samples/ and tests/machines/.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit import faults, probe, recording  # noqa: E402
-from ncclkit.case import Case  # noqa: E402
-from ncclkit.launch import local  # noqa: E402
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.lab.faults import injection, recording
+from ncclkit.live import probe  # noqa: E402
+from ncclkit.live.launch import local  # noqa: E402
 
 HANG = "hang"
 """The late rank once more, but looked at while it hangs: the deadline comes before the collective's own timeout."""
@@ -42,7 +43,7 @@ async def main(out: Path, names: list[str], ranks: int, split: int) -> int:
     backend, ranks = ("nccl", ranks or answer["gpus"]) if answer["gpus"] else ("gloo", ranks or 4)
     wrong = 0
     for name in names:
-        chosen = faults.fault("rank_late" if name == HANG else name)
+        chosen = injection.fault("rank_late" if name == HANG else name)
         if backend not in chosen.backends:
             continue
         started = time.time()
@@ -50,7 +51,7 @@ async def main(out: Path, names: list[str], ranks: int, split: int) -> int:
         timeout, deadline = (600, 40) if name == HANG else (12, 100)
         culprit = ranks // 2 if chosen.culprit is None else chosen.culprit
         asked: dict[str, Any] = {"ranks": ranks, "backend": backend, "culprit": culprit, "split": split}
-        run = await faults.break_it(case, chosen.name, timeout=timeout, deadline=deadline, **asked)
+        run = await injection.break_it(case, chosen.name, timeout=timeout, deadline=deadline, **asked)
         if run.reason != ENDS.get(name, "failed"):
             wrong += 1
             print(f"WRONG END: {name}: {run.reason}", flush=True)
@@ -90,7 +91,7 @@ if __name__ == "__main__":
     parser.add_argument("--split", type=int, default=1)
     options = parser.parse_args()
     target = options.out.absolute()
-    failures = asyncio.run(main(target, options.faults or [*faults.FAULTS, HANG], options.ranks, options.split))
+    failures = asyncio.run(main(target, options.faults or [*injection.FAULTS, HANG], options.ranks, options.split))
     if not options.faults:
         asyncio.run(live(target))
         record = [sys.executable, "-m", "ncclkit.agent", "record", str(target / "machine")]

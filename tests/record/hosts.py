@@ -2,7 +2,7 @@
 
     python tests/record/hosts.py OUT [FAULT …]
 
-One recording a fault, OUT/<fault>.  Copy them into ncclkit/samples/ after a look at their size (below 100 kB each);
+One recording a fault, OUT/<fault>.  Copy them into ncclkit/evidence/samples/ after a look at their size;
 the notebook of story 3 shows them where hosts cannot be pretended.
 """
 
@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit import faults, recording  # noqa: E402
-from ncclkit.case import Case  # noqa: E402
-from ncclkit.launch import local  # noqa: E402
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.lab.faults import injection, recording  # noqa: E402
+from ncclkit.live.launch import local  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
 
 RANKS = 4
@@ -27,9 +27,9 @@ async def main(out: Path, names: list[str]) -> int:
     about = about_machine(await local.check(sys.executable))
     wrong = 0
     for name in names:
-        chosen = faults.fault(name)
+        chosen = injection.fault(name)
         case = Case.open(out / "work" / name)
-        run = await faults.break_it(case, name, ranks=RANKS, backend="gloo", timeout=8)
+        run = await injection.break_it(case, name, ranks=RANKS, backend="gloo", timeout=8)
         recording.bundle(run, out / name, about | {"fault": chosen.says})
         wrong += run.reason != ("failed" if chosen.cause else "done")
         print(f"{name}: {run.say} ({run.reason})", flush=True)
@@ -37,5 +37,5 @@ async def main(out: Path, names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    two_hosts = [name for name, fault in faults.FAULTS.items() if fault.hosts and "gloo" in fault.backends]
+    two_hosts = [name for name, fault in injection.FAULTS.items() if fault.hosts and "gloo" in fault.backends]
     sys.exit(asyncio.run(main(Path(sys.argv[1]).absolute(), sys.argv[2:] or two_hosts)))

@@ -20,10 +20,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit import climb, probe  # noqa: E402
 from ncclkit.agent import wire  # noqa: E402
-from ncclkit.case import Case  # noqa: E402
-from ncclkit.launch import local  # noqa: E402
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.live import bisect, probe  # noqa: E402
+from ncclkit.live.launch import local  # noqa: E402
 
 HERE = Path(__file__).parents[1] / "probe" / "climbed"
 SOCKETS = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
@@ -63,10 +63,10 @@ async def record(name: str, out: Path, deadline: float = 500.0) -> None:
         plan = await probe.plan(case, deadline=deadline, **choices)
         plan = replace(plan, argv=(*plan.argv, *fault), net=asked.get("net", {}))
         run = await probe.execute(case, plan)
-        found = await climb.to_the_end(case, run, probe.launcher(plan), lambda r: print(" ", r.get("say", "")))
+        found = await bisect.to_the_end(case, run, probe.launcher(plan), lambda r: print(" ", r.get("say", "")))
         kept = out / name / "runs" / run.name
         kept.mkdir(parents=True, exist_ok=True)
-        for file in ("wire.jsonl", climb.KEPT):
+        for file in ("wire.jsonl", bisect.KEPT):
             path = run.folder / file
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
             (kept / file).write_bytes(b"".join(line for line in lines if (wire.parse(line) or {}).get("kind") in KINDS))

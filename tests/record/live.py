@@ -19,9 +19,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit import ladder, probe, recording, storage  # noqa: E402
-from ncclkit.case import Case  # noqa: E402
-from ncclkit.launch import local  # noqa: E402
+from ncclkit.analysis import stages
+from ncclkit.core import storage  # noqa: E402
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.lab.faults import recording
+from ncclkit.live import probe
+from ncclkit.live.launch import local  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
 
 SOCKETS = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
@@ -47,7 +50,7 @@ async def main(out: Path) -> int:
             case, **(where | asked | ({} if gpus else {"largest": 1 << 20, "split": 1})), deadline=170
         )
         bad += run.reason != "done" or any(m.wrong for m in run.measurements)
-        print(f"{name}: {run.say}\n  {ladder.ladder(case).say}", flush=True)
+        print(f"{name}: {run.say}\n  {stages.ladder(case).say}", flush=True)
         keep(case, out / "recorded" / name, about)
     with tarfile.open(out / "recorded.tar.gz", "w:gz") as kept:
         kept.add(out / "recorded", "recorded")

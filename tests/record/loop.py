@@ -22,13 +22,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit import broken, experiment, faults, recording  # noqa: E402
-from ncclkit.case import Case  # noqa: E402
-from ncclkit.diagnose import Diagnosis, diagnose  # noqa: E402
-from ncclkit.fault import Fault  # noqa: E402
-from ncclkit.launch import local  # noqa: E402
-from ncclkit.model import NcclkitError  # noqa: E402
-from ncclkit.trials import Trial  # noqa: E402
+from ncclkit.causes.engine import Diagnosis, diagnose  # noqa: E402
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.core.experiment_records import Trial  # noqa: E402
+from ncclkit.core.model import NcclkitError  # noqa: E402
+from ncclkit.experiments.loop import close  # noqa: E402
+from ncclkit.lab.faults import injection, recording, table  # noqa: E402
+from ncclkit.lab.faults.fault import Fault  # noqa: E402
+from ncclkit.live.launch import local  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
 
 TIMEOUT, DEADLINE = 10.0, 150.0
@@ -73,18 +74,18 @@ class Row:
 
 async def row(name: str, where: dict[str, Any], keep: Path | None, about: dict[str, Any]) -> Row:
     """Break the job in this way, and close the loop; what the broken job left behind goes to `keep`."""
-    chosen, begun = faults.fault(name), time.monotonic()
+    chosen, begun = injection.fault(name), time.monotonic()
     where = where | ({"split": 1} if chosen.net else {})  # it has hosts of its own
     with tempfile.TemporaryDirectory() as place:
         case = Case.open(Path(place) / "case")
-        run = await faults.break_it(case, name, timeout=TIMEOUT, deadline=DEADLINE, live=name in LIVE, **where)
+        run = await injection.break_it(case, name, timeout=TIMEOUT, deadline=DEADLINE, live=name in LIVE, **where)
         truth = json.loads((run.folder / "truth.json").read_text())
         if keep:
             recording.bundle(run, keep / name, about | {"fault": chosen.says})
         first, problem = diagnose(case), ""
         made: tuple[Trial, ...] = ()
         try:
-            made = await experiment.close(case)
+            made = await close(case)
         except NcclkitError as error:
             problem = str(error)
         last = diagnose(case)
@@ -183,7 +184,7 @@ async def main() -> int:
     where: dict[str, Any] = {"backend": backend, "ranks": ranks, "split": options.split}
     kept, about = _kept(options.out.with_suffix(".json"))
     failed = 0
-    for name in options.only or [name for name, fault in broken.FAULTS.items() if backend in fault.backends]:
+    for name in options.only or [name for name, fault in table.FAULTS.items() if backend in fault.backends]:
         made = await row(name, where, options.keep, about_machine(answer))
         about[made.backend] = {"date": time.strftime("%Y-%m-%d"), "ranks": ranks, **about_machine(answer)}
         failed += not made.passed

@@ -30,13 +30,13 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ncclkit import faults  # noqa: E402
-from ncclkit.broken import LONG  # noqa: E402
-from ncclkit.case import Case  # noqa: E402
-from ncclkit.diagnose import diagnose  # noqa: E402
-from ncclkit.fault import Fault  # noqa: E402
-from ncclkit.launch import local  # noqa: E402
-from ncclkit.model import Finding  # noqa: E402
+from ncclkit.causes.engine import diagnose  # noqa: E402
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.core.model import Finding  # noqa: E402
+from ncclkit.lab.faults import injection  # noqa: E402
+from ncclkit.lab.faults.fault import Fault  # noqa: E402
+from ncclkit.lab.faults.table import LONG  # noqa: E402
+from ncclkit.live.launch import local  # noqa: E402
 from tests.processes import leftovers  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
 from tests.record.outside import DEADLINE, FULL, KERNEL, STRUCK, cancelled, full, kernel, struck  # noqa: E402
@@ -133,13 +133,13 @@ def settled(before: Traces) -> tuple[bool, bool, bool]:
 
 async def broken(name: str, folder: Path, where: dict[str, Any]) -> tuple[bool, bool | None, bool | None, str]:
     """(ended as it must, right cause first, right rank, sentence) of a fault inside a rank."""
-    case, chosen, culprit = Case.open(folder), faults.fault(name), where["ranks"] // 2
+    case, chosen, culprit = Case.open(folder), injection.fault(name), where["ranks"] // 2
     where = where | ({"split": 1} if chosen.net else {})  # it has hosts of its own
     if name == "never_starts":
         folder.mkdir(exist_ok=True)
         (folder / "sitecustomize.py").write_text(NEVER.format(culprit=culprit))
-        faults.FAULTS[name] = replace(chosen, env={"PYTHONPATH": str(folder)})
-    run = await faults.break_it(case, name, culprit=culprit, timeout=TIMEOUT, deadline=DEADLINE, live=True, **where)
+        injection.FAULTS[name] = replace(chosen, env={"PYTHONPATH": str(folder)})
+    run = await injection.break_it(case, name, culprit=culprit, timeout=TIMEOUT, deadline=DEADLINE, live=True, **where)
     found = diagnose(case).findings
     if not chosen.cause or name in ("p2p_off", "sockets_only") or chosen.job == "collective":
         fine = run.reason == "done" and all(m.wrong == 0 for m in run.measurements)
@@ -147,7 +147,7 @@ async def broken(name: str, folder: Path, where: dict[str, Any]) -> tuple[bool, 
         return fine, right, None, found[0].say if found else run.say
     first = found[0] if found else None
     cause = first is not None and first.cause == chosen.cause
-    guilty = {*faults.culprits(chosen, culprit, where["ranks"], where["split"])}
+    guilty = {*injection.culprits(chosen, culprit, where["ranks"], where["split"])}
     rank = _named(first, guilty, {*chosen.hosts}) if guilty or chosen.hosts else None
     return run.reason in ("failed", "deadline"), cause, rank, first.say if first else run.say
 
@@ -209,9 +209,9 @@ async def main() -> int:
     answer = await local.check(sys.executable)
     backend, ranks = ("nccl", options.ranks or answer["gpus"]) if answer["gpus"] else ("gloo", options.ranks or 3)
     where: dict[str, Any] = {"backend": backend, "ranks": ranks, "split": options.split}
-    faults.FAULTS.update(OWN)
+    injection.FAULTS.update(OWN)
     root, jupyter = os.geteuid() == 0, all(map(find_spec, ("jupyter_client", "ipykernel")))
-    chosen = [f for f in faults.FAULTS.values() if backend in f.backends and f.job in ("train", "collective")]
+    chosen = [f for f in injection.FAULTS.values() if backend in f.backends and f.job in ("train", "collective")]
     known = [f.name for f in chosen if root or not (f.net or f.root)]
     lacking = {*(() if root else FULL), *(() if jupyter else KERNEL)}  # a full disk is mounted
     outside = [name for name in OUTSIDE if name not in lacking]

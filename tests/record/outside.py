@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ncclkit import probe
-from ncclkit.case import Case
-from ncclkit.model import NcclkitError
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.live import probe
 
 DEADLINE = 75.0
 """Seconds until a run is ended, and for which it is waited."""
@@ -29,8 +29,8 @@ KERNEL = {"kernel interrupted": "its cell was interrupted", "server killed": "th
 """The same of a notebook's kernel."""
 FULL = {"disk full": "at once", "disk fills up": "measure"}
 """When the disk gets full: before anything is started, or with the first message that is measured."""
-CELL = """from ncclkit import probe
-from ncclkit.case import Case
+CELL = """from ncclkit.live import probe
+from ncclkit.core.case import Case
 await probe.probe(Case.open({folder!r}), lambda record: print(record.get("phase", "")), **{asked!r})
 """
 SERVER = """import sys, threading

@@ -23,7 +23,7 @@ from papermill.parameterize import parameterize_notebook
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ncclkit.parameters import check, literals, notebook  # noqa: E402
+from ncclkit.report.parameters import check, literals, notebook  # noqa: E402
 
 FORM, PRESSED = "\nlive", "run = await live.run()\nrun"
 """The end of the cell that shows the form; and the cell that does what the button has done already."""

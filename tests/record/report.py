@@ -14,10 +14,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import nbformat  # noqa: E402
 
-from ncclkit import cli, page, recording  # noqa: E402
-from ncclkit.agent.facts import redact  # noqa: E402
-from ncclkit.case import Case  # noqa: E402
-from ncclkit.storage import write  # noqa: E402
+from ncclkit import cli
+from ncclkit.agent import redact  # noqa: E402
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.core.storage import write  # noqa: E402
+from ncclkit.lab.faults import recording  # noqa: E402
+from ncclkit.report import page
 
 TEXT = {".json", ".jsonl", ".log", ".txt", ".ipynb", ""}
 """What is cleaned as text; the page is made anew from the cleaned notebook, since its plotly.js must stay as it is."""

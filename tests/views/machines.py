@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from ncclkit.agent import facts
-from ncclkit.case import Case
-from ncclkit.model import Fact, from_dict
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, from_dict
 
 FOLDER = Path(__file__).parents[1] / "machines"
 

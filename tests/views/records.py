@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from ncclkit.case import Case
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Measurement, clear, found, unknown
 from ncclkit.evidence import KINDS
-from ncclkit.model import Advice, Event, Experiment, Fact, Finding, Measurement, clear, found, unknown
 
 HOSTILE = """<script>alert(1)</script>"><img src=x onerror='alert(2)'>\x1b[31m\x00\udcff"""
 

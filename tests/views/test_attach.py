@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.agent import processes
-from ncclkit.case import Case
-from ncclkit.model import Event, NcclkitError
+from ncclkit.agent.run import processes
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, NcclkitError
 from ncclkit.views.attach import attach_form
 from ncclkit.views.stacks import stacks_view
 from tests.views.test_faces import Page

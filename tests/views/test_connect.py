@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ncclkit import views
-from ncclkit.case import Case
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
 from ncclkit.evidence import KINDS
-from ncclkit.model import Event
 from ncclkit.views._base import PLOTLY
 from tests.views.records import HOSTILE
 from tests.views.test_faces import Page

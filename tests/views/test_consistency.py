@@ -5,8 +5,8 @@ from html import unescape
 
 import pytest
 
-from ncclkit.case import Case
-from ncclkit.model import Fact
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact
 from ncclkit.views.consistency import ALONE, consistency_view
 from tests.fleet import fleet
 from tests.views.records import HOSTILE

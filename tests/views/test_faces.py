@@ -6,11 +6,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ncclkit import plots, views
-from ncclkit.case import Case
+from ncclkit import views
 from ncclkit.causes import catalogue, page
-from ncclkit.model import Advice
-from ncclkit.page import ROOM
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice
+from ncclkit.report.page import ROOM
+from ncclkit.views import plots
 from ncclkit.views._base import PLACE, PLOTLY, WIDGET
 from ncclkit.views.stacks import stacks_view
 from tests.views.records import CURVE, HOSTILE, case, findings, hostile_job, hostile_machine

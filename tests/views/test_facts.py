@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.case import Case
 from ncclkit.causes import catalogue
-from ncclkit.logs import read_facts
-from ncclkit.model import Fact, NcclkitError
-from ncclkit.views._ways import WAYS, by_hand
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, NcclkitError
+from ncclkit.evidence.logs import read_facts
+from ncclkit.views._how_to_read import WAYS, by_hand
 from ncclkit.views.facts import FIRST, THEMES, facts_view
 from tests.views.machines import captured, copies, given
 from tests.views.records import hostile_machine

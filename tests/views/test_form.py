@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclkit.model import NcclkitError
+from ncclkit.core.model import NcclkitError
 from ncclkit.views import _form
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import diagnose, views
-from ncclkit.case import Case
-from ncclkit.logs import read_logs
-from ncclkit.model import NcclkitError
+from ncclkit import views
+from ncclkit.causes import engine
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.evidence.logs import read_logs
 from tests.record import thousand
 from tests.views.test_faces import Page
 
@@ -45,7 +46,7 @@ def test_a_thousand_ranks_give_one_conclusion_and_a_short_page(big: Case, name: 
 
 
 def test_a_thousand_ranks_are_judged(big: Case) -> None:
-    first = diagnose.diagnose(big).findings[0]
+    first = engine.diagnose(big).findings[0]
     assert (first.cause, first.strength, first.culprits["ranks"]) == ("slow_rank", "proven", (517,))
 
 

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from ncclkit.case import Case
-from ncclkit.model import NcclkitError
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
 from ncclkit.views import LiveTest
 from ncclkit.views._base import PLOTLY
 from ncclkit.views._progress import LOG_LINES, Progress

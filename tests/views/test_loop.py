@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import ncclkit as nk
-from ncclkit.case import Case
-from ncclkit.model import NcclkitError
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
 from ncclkit.views.check import Check, Closed
 from ncclkit.views.lab import Broken, Lab
 from tests.views.records import findings

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import plots
-from ncclkit.bandwidth import Expectation
-from ncclkit.runs import Plan, Run
+from ncclkit.core.bandwidth import Expectation
+from ncclkit.core.runs import Plan, Run
+from ncclkit.views import plots
 from ncclkit.views.runs import curve_view, measurements_view
 from tests.views.records import CURVE, HOSTILE, measurement
 from tests.views.test_faces import Page

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ncclkit as nk
-from ncclkit.model import NcclkitError
+from ncclkit.core.model import NcclkitError
 from ncclkit.views._base import WIDGET
 from tests.views.records import HOSTILE
 from tests.views.test_faces import Page

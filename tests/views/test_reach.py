@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.agent import processes
-from ncclkit.case import Case
-from ncclkit.model import NcclkitError
-from ncclkit.views.reach import connect_form
+from ncclkit.agent.run import processes
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.views.connect_form import connect_form
 
 HERE = "env PEER={host}"
 """A prefix that starts the peers of all hosts here."""

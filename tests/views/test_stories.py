@@ -6,9 +6,9 @@ import tracemalloc
 
 import pytest
 
-from ncclkit.case import Case
-from ncclkit.model import Event
-from ncclkit.samples import sample
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
+from ncclkit.evidence.samples import sample
 from ncclkit.views import evidence, ranks_view
 from ncclkit.views._context import context
 from ncclkit.views._words import quantity, ranges, some

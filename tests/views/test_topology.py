@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ncclkit import views
-from ncclkit.case import Case
-from ncclkit.model import Fact
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact
 from ncclkit.views._base import PLOTLY
 from ncclkit.views._machine import MEANS, closeness, kind, machines
 from ncclkit.views.topology import topology_view

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from ncclkit import trials, views
-from ncclkit.case import Case
-from ncclkit.runs import Plan, Run
-from ncclkit.trials import Trial
-from ncclkit.views._pace import Pace, pace
+from ncclkit import views
+from ncclkit.core import experiment_records
+from ncclkit.core.case import Case
+from ncclkit.core.experiment_records import Trial
+from ncclkit.core.runs import Plan, Run
+from ncclkit.views._progress_of_runs import Pace, pace
 from tests.views.records import HOSTILE, measurement
 from tests.views.test_faces import Page
 
@@ -137,7 +138,7 @@ def test_kept_trials_come_back_the_last_one_first_and_run_nothing_of_what_they_h
         folder.mkdir(parents=True)
         hostile = dict.fromkeys(("question", "cause", "cause_before"), HOSTILE) | {"said": (HOSTILE, HOSTILE)}
         hostile |= {"change": {"env": {HOSTILE: HOSTILE}}, "verdicts": {HOSTILE: "proven"}, "say": say}
-        trials.keep(trial(folder, **hostile))
+        experiment_records.keep(trial(folder, **hostile))
     view = views.trials_view(Case.open(case.path))
     page = Page(view.static())
     assert view.say.startswith("second") and page.words.index("second") < page.words.index("first")

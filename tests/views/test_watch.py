@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ncclkit.case import Case
-from ncclkit.model import Event
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
 from ncclkit.views import watch_view
 
 GIB = 1 << 30

@@ -5,7 +5,7 @@ tests/facts/test_variables.py holds what NCCL 2.30.7 itself made of such a file.
 
 from __future__ import annotations
 
-from . import redact
+from .. import redact
 from .checks import Problem, problem
 from .machine import Absent, Machine, Unread
 from .names import SCOPE

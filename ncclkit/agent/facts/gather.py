@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable
 
-from . import cpu, gpu, host, limits, network, redact, software, storage, tables, variables
+from .. import redact
+from . import cpu, gpu, host, limits, network, software, storage, tables, variables
 from .fact import Fact, unread
 from .machine import Machine, machine_at
 

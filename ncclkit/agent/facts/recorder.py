@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from . import redact
+from .. import redact
 from .gather import facts_of
 from .host import CONTAINER_VARIABLES, IMAGE_VARIABLES
 from .machine import Answer, Hung, Machine, Missing, Unread

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from . import checks, conf, conflicts, devices, network, rdma, redact
+from .. import redact
+from . import checks, conf, conflicts, devices, network, rdma
 from .checks import Problem
 from .fact import Fact, attempt, known
 from .machine import Machine, Unread

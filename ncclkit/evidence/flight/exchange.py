@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ncclkit.evidence.grammars.grammar import Data
 from ncclkit.evidence.flight.groups import SHOWN, Group
+from ncclkit.evidence.grammars.grammar import Data
 
 
 def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ncclkit.evidence.grammars.grammar import Data
 from ncclkit.evidence.flight.groups import SHOWN, Group, listed
+from ncclkit.evidence.grammars.grammar import Data
 
 ALONE = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "scatter", "gather"})
 """Operations that a rank can have behind it although another one never came."""

@@ -11,8 +11,8 @@ from bisect import bisect_left, bisect_right
 from typing import Any
 
 from ncclkit.evidence.flight.calls import Calls, Kind
-from ncclkit.evidence.grammars.grammar import Data
 from ncclkit.evidence.flight.groups import SHOWN, Group, listed
+from ncclkit.evidence.grammars.grammar import Data
 
 EQUAL_BOTH = frozenset(
     "_all_gather_base _allgather_base _broadcast_oop _reduce_oop _reduce_scatter_base all_gather "

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from ncclkit.core.model import Event
 from ncclkit.evidence.flight.calls import Calls
 from ncclkit.evidence.flight.dumps import Dump
 from ncclkit.evidence.flight.exchange import splits
-from ncclkit.evidence.grammars.grammar import Data, clip
 from ncclkit.evidence.flight.groups import SHOWN, Group, groups
 from ncclkit.evidence.flight.hang import Stop, roots, stops
 from ncclkit.evidence.flight.late import late
 from ncclkit.evidence.flight.mismatch import mismatch
 from ncclkit.evidence.flight.pairs import unpaired
-from ncclkit.model import Event
+from ncclkit.evidence.grammars.grammar import Data, clip
 
 OPEN = 64
 """Calls in flight that a summary lists."""

@@ -8,7 +8,6 @@ from ncclkit.evidence.grammars import monitor
 from ncclkit.evidence.grammars.families import classify
 from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, rule, whole
 
-
 # [PG ID 2 PG GUID 7(tp_group) Rank 1]      [PG 0 (default_pg) Rank 3]      [Rank 2]      [PG GUID 0(default_pg) Rank 3]
 PG = r"^(?:.*?\[(?:PG (?P<pg>[^\]]*?) )?Rank (?P<pg_rank>\d{1,7})\])?.*?"
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ncclkit.agent.facts import redact
+from ncclkit.agent import redact
+from ncclkit.core.model import Event
 from ncclkit.evidence.kinds import KINDS
-from ncclkit.model import Event
 
 TEXT = 2000
 """Longest text of an event in characters."""

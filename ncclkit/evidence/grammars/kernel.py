@@ -6,7 +6,6 @@ import re
 
 from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule
 
-
 BUS = r"(?:\w{4}:)?\w{2}:\w{2}\.\w"
 
 

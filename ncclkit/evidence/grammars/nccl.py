@@ -8,7 +8,6 @@ from ncclkit.evidence.grammars import topology
 from ncclkit.evidence.grammars.families import INFO_FAMILIES, classify
 from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, whole
 
-
 # [2026-11-21 00:28:00] node-1:7186:7190 [3] misc/socket.cc:49 (func) NCCL WARN text      node-1:7186:7190 [3] NCCL
 # INFO text
 ENVELOPE = re.compile(

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ncclkit.core.model import Event
 from ncclkit.evidence.grammars.grammar import Line
-from ncclkit.model import Event
 
 ANCHORS = (b"%|", b"it/s", b"s/it", b"step", b"Step", b"iter", b"finish", b"layer ", b"shard ", b"chunk ", b"file ")
 LOOK = 8 << 10

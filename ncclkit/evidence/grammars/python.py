@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ncclkit.core.model import Event
 from ncclkit.evidence.grammars.grammar import Data, Line, frame
 from ncclkit.evidence.grammars.victims import is_victim
-from ncclkit.model import Event
 
 GATE = (b"(most recent call", b"rror", b"xception", b"Interrupt")
 LIMIT = 400

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from ncclkit.core.model import Event
 from ncclkit.evidence.grammars.grammar import Data, Line, clip, frame
-from ncclkit.model import Event
 
 LIMIT = 200
 WIDEST = 20_000

@@ -6,7 +6,6 @@ import re
 
 from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, whole
 
-
 SIZE = r"(\d{1,9}(?:\.\d{1,9})? ?[KMGT]i?B)"
 
 

@@ -6,7 +6,6 @@ import re
 
 from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, whole
 
-
 NAMES = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM"
 SIGNALS = {name: number for number, name in enumerate(NAMES.split(), 1)}
 """Of Linux, whatever reads the log."""

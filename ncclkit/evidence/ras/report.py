@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ncclkit.core.model import Event
 from ncclkit.evidence.grammars.grammar import Data, clip
-from ncclkit.model import Event
 
 Counts = dict[str, dict[int, int]]
 """op → {rank: collectives launched}."""

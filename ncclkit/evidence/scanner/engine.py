@@ -14,7 +14,6 @@ from threading import local
 from typing import Any
 
 from ncclkit.evidence.grammars import (
-    alarm,
     c10d,
     cpp,
     gloo,
@@ -29,8 +28,9 @@ from ncclkit.evidence.grammars import (
     schedulers,
     store,
     system,
-    told,
     torchrun,
+    unknown_errors,
+    user_notes,
 )
 from ncclkit.evidence.grammars.grammar import Rule
 
@@ -45,11 +45,11 @@ FEW = 256 << 10
 
 GRAMMARS = (
     *(c10d, cpp, gloo, store, torchrun, launchers, system, kernel, network, p2p, phases, printed, schedulers),
-    told,
+    user_notes,
 )
 """Everything that is no line of NCCL's own log, Python's or a stack."""
 RULES: tuple[Rule, ...] = (*nccl.OTHER, *(rule for grammar in GRAMMARS for rule in grammar.RULES))
-CODE = (*python.GATE, b"Thread ", *alarm.GATE)
+CODE = (*python.GATE, b"Thread ", *unknown_errors.GATE)
 """What a line of Python's, of a stack's or of an unknown error holds, besides gdb's ``#0`` at its start."""
 ANCHORS = tuple(sorted({rule.anchor for rule in (*nccl.INFO, *RULES)} | set(CODE)))
 GDB = b"#0 "

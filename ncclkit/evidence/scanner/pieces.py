@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
+from ncclkit.core.model import Event, NcclkitError
 from ncclkit.evidence.grammars import stacks
-from ncclkit.evidence.scanner import scan
-from ncclkit.evidence.sources import inputs
-from ncclkit.evidence.scanner.lanes import Lanes
 from ncclkit.evidence.merge import TRACE_GAP, Merger
-from ncclkit.evidence.scanner.pace import Pace
+from ncclkit.evidence.scanner import scan
+from ncclkit.evidence.scanner.deduplication import Lanes
+from ncclkit.evidence.scanner.progress import Pace
 from ncclkit.evidence.scanner.scan import Block, Context
+from ncclkit.evidence.scanner.speakers import Voices
+from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import PACKED, is_tar
-from ncclkit.evidence.scanner.voices import Voices
-from ncclkit.model import Event, NcclkitError
 
 PIECE = 64 << 20
 """Bytes of a plain file that are one piece; it ends with the line that holds its last byte."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from ncclkit.agent.facts import redact
-from ncclkit.evidence.scanner import clock
+from ncclkit.agent import redact
 from ncclkit.evidence.grammars.grammar import Line
+from ncclkit.evidence.scanner import clock
 
 ANSI = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|(?<![\w\])])\[\d{1,2}(?:;\d{1,2})*m"

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ncclkit.evidence.grammars import alarm, nccl, python, stacks
-from ncclkit.evidence.scanner import engine
-from ncclkit.evidence.scanner.engine import FOLD, KNOWN, LONG, Choice
+from ncclkit.core.model import Event
+from ncclkit.evidence.grammars import nccl, python, stacks, unknown_errors
 from ncclkit.evidence.grammars.grammar import Line
-from ncclkit.evidence.scanner.lanes import Lanes
+from ncclkit.evidence.scanner import engine
+from ncclkit.evidence.scanner.deduplication import Lanes
+from ncclkit.evidence.scanner.engine import FOLD, KNOWN, LONG, Choice
 from ncclkit.evidence.scanner.prefix import parse
 from ncclkit.evidence.sources.streams import Readable
-from ncclkit.model import Event
 
 BLOCK = 4 << 20
 AHEAD = 256 << 10
@@ -156,7 +156,7 @@ class Block:
                 yield event
         if choice.code:
             others = [*python.read(line), *stacks.read(line)]
-            yield from others or ([] if seen else alarm.read(line))
+            yield from others or ([] if seen else unknown_errors.read(line))
 
 
 def _parted(line: bytes, at: int, number: int) -> Iterator[Shown]:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.sources import slurmjob
-from ncclkit.model import NcclkitError
 
 HEAD = 64 << 10
 """Bytes that the kind of a file is told from."""

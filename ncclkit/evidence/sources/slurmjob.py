@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
-from ncclkit.model import NcclkitError
+from ncclkit.core.model import NcclkitError
 
 JOB = re.compile(r"(?:slurm:)?(\d{1,10}(?:[_+]\d{1,7})?)", re.ASCII)
 """``12345``, an array's ``12345_7``, a heterogeneous job's ``12345+1``, each with or without ``slurm:``."""

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from ncclkit.core.model import Fact
+from ncclkit.evidence.scanner.prefix import parse
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.ends import Ends
-from ncclkit.evidence.scanner.prefix import parse
 from ncclkit.evidence.tools import collected, kernel, nccltests, rdma, smi
 from ncclkit.evidence.tools.document import Document, Tool
-from ncclkit.model import Fact
 
 __all__ = ["SMALL", "WINDOW", "Document", "at_ends", "facts", "search"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from ncclkit.agent.facts import redact
+from ncclkit.agent import redact
 from ncclkit.agent.facts.names import SCOPE
 from ncclkit.agent.facts.software import FRAMEWORKS
 from ncclkit.evidence.tools.document import Document, Tool, number, told

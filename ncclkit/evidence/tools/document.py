@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ncclkit.model import Event, Fact, Measurement
+from ncclkit.core.model import Event, Fact, Measurement
 
 UNLIMITED = -1
 

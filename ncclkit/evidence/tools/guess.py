@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ncclkit import bandwidth
+from ncclkit.core import bandwidth
 from ncclkit.evidence.tools.document import number
 
 MOST = 1024

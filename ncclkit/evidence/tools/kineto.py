@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ncclkit.core.model import Event
 from ncclkit.evidence.grammars.grammar import clip
-from ncclkit.model import Event
 
 LONGEST = 16 << 20
 """Bytes before the events; a job with thousands of process groups writes a few MiB."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ncclkit.core.model import Event, Fact, Measurement
 from ncclkit.evidence.tools.document import Document, Tool, number
 from ncclkit.evidence.tools.guess import guess
-from ncclkit.model import Event, Fact, Measurement
 
 LONGEST = 50_000
 """Lines of one table, or between it and what is told of it: NCCL's own lines stand in between."""

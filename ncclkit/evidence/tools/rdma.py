@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ncclkit.core.model import Fact
 from ncclkit.evidence.tools.document import Document, Tool, number, told
-from ncclkit.model import Fact
 
 FIELD = re.compile(r"^\s*([A-Za-z_][\w ]{0,40}?(?:\[ {0,3}\d{1,3}\])?)\s{0,40}:(?:\s(.*))?$")
 PLACES = {

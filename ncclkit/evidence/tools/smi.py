@@ -10,8 +10,8 @@ from typing import Any
 
 from ncclkit.agent.facts import gpu, gpu_links, gpu_state
 from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
+from ncclkit.core.model import Fact, from_dict
 from ncclkit.evidence.tools.document import Document, Tool, told
-from ncclkit.model import Fact, from_dict
 
 LONGEST = 50_000
 """Lines of one document; a host with 8 GPUs writes some 1,200, accounting adds thousands."""

@@ -1,0 +1,189 @@
+"""The course of a connection test: who resolves, reaches and measures whom, and when."""
+
+import asyncio
+import time
+from typing import Any
+
+from .. import wire
+
+BEGIN, ASK = 40.0, 30.0
+"""Seconds for a host to start (ssh, srun), and to answer."""
+LONGER, FEW = 0.5, 8
+"""Seconds of a stream that is measured once more; and of how many paths at most."""
+UNEVEN, RESENT = 0.25, 0.01
+"""Share of the opposite direction below which, and of packets sent again above which, that is done."""
+HOST = ("name", "hostname", "own", "interface", "address", "gloo", "interfaces", "names", "port", "refused", "problem")
+MEASURED = ("mtu", "mtu_own", "bandwidth", "resent", "tool", "latency", "offset", "offset_error", "why")
+PAIR = (
+    *("src", "dst", "port", "address", "rendezvous", "ephemeral", "interface", "nccl_address", "nccl", "reached"),
+    *("over", *MEASURED),
+)
+
+
+class Trial:
+    """What is known of the hosts and of each ordered pair of them."""
+
+    def __init__(self, plan, token):
+        self.plan, self.token = plan, token
+        names = plan["hosts"]
+        self.hosts: dict[str, dict[str, Any]] = {name: dict.fromkeys(HOST) for name in names}
+        pairs = [(a, b) for a in names for b in names if a != b]
+        self.pairs: dict[tuple[str, str], dict[str, Any]] = {pair: dict.fromkeys(PAIR) for pair in pairs}
+        for (src, dst), row in self.pairs.items():
+            row.update(src=src, dst=dst, port=plan["port"], reached=[], why={})
+
+    async def run(self, peers, seconds):
+        """All stages; pairs for which `seconds` are too few stay unmeasured, and say so."""
+        until = time.monotonic() + seconds
+        _tell("starting %d hosts" % len(peers))
+        await self._begin(peers, seconds)
+        _tell("asking for names and ports")
+        await self._resolve(peers)
+        await self._reach(peers, self._first_targets())
+        await asyncio.gather(*(peer.ask(ASK, "end_rendezvous") for peer in peers.values()))
+        await self._reach(peers, self._further_targets())
+        every = list(rounds(self.plan["hosts"]))
+        for number, pairs in enumerate(every, 1):
+            _tell("measuring, round %d of %d" % (number, len(every)))
+            for paths in (pairs, [(dst, src) for src, dst in pairs]):
+                if time.monotonic() > until:
+                    return self._late(seconds)
+                await asyncio.gather(*(self._measure(peers[src], src, dst) for src, dst in paths))
+        for src, dst in self._odd()[:FEW]:
+            if time.monotonic() < until:
+                _tell("measuring %s to %s once more, for longer" % (src, dst))
+                await self._measure(peers[src], src, dst, max(LONGER, self.plan["seconds"]))
+
+    def _odd(self):
+        """Directions far slower than their opposite, or that lost packets: a short stream may have been disturbed."""
+        speeds = {pair: row["bandwidth"] or 0.0 for pair, row in self.pairs.items()}
+        odd = [(a, b) for a, b in self.pairs if 0 < speeds[a, b] < UNEVEN * speeds[b, a]]
+        return odd + [pair for pair, row in self.pairs.items() if (row["resent"] or 0.0) > RESENT and pair not in odd]
+
+    async def _begin(self, peers, seconds):
+        begun = {"token": self.token, "env": self.plan["env"], "lifetime": seconds + 60}
+
+        async def one(name, peer):
+            said = await peer.ask(min(BEGIN, seconds), "begin", name=name, rendezvous=self.plan["port"], **begun)
+            if said:
+                self._introduced(name, said)
+
+        await asyncio.gather(*(one(name, peer) for name, peer in peers.items()))
+
+    def _introduced(self, name, said):
+        """What a host says of itself: the interfaces, and what NCCL and gloo would use."""
+        interface = said["nccl.interface"]["value"]
+        rows = [
+            {key: row.get(key) for key in ("name", "state", "kind", "mtu", "addresses")}
+            for row in said["interfaces"]["value"] or ()
+        ]
+        self.hosts[name].update(
+            hostname=said["hostname"],
+            own=said["hostname.addresses"]["value"],
+            interface=interface,
+            address=next((a for row in rows if row["name"] == interface for a in routable(row["addresses"])), None),
+            gloo=said["gloo.interface"]["value"],
+            interfaces=rows,
+            refused=said["refused"],
+            port=said["port"],
+        )
+
+    async def _resolve(self, peers):
+        names = self.plan["hosts"]
+
+        async def one(name, peer):
+            said = await peer.ask(ASK, "resolve", names=[other for other in names if other != name])
+            self.hosts[name]["names"] = said.get("names")
+
+        await asyncio.gather(*(one(name, peer) for name, peer in peers.items()))
+        for (src, dst), row in self.pairs.items():
+            found = (self.hosts[src]["names"] or {}).get(dst)
+            row["address"] = found[0] if isinstance(found, list) and found else None
+            row["interface"], row["nccl_address"] = self.hosts[dst]["interface"], self.hosts[dst]["address"]
+
+    def _first_targets(self):
+        """(source, target, field for the outcome): the rendezvous and a free port by name, and NCCL's address."""
+        for (src, dst), row in self.pairs.items():
+            data = self.hosts[dst]["port"]
+            if row["address"] and data:
+                if self.hosts[dst]["refused"] == "":
+                    yield src, (dst, row["address"], self.plan["port"]), "rendezvous"
+                yield src, (dst, row["address"], data), "ephemeral"
+            if row["nccl_address"] and data:
+                yield src, (dst, row["nccl_address"], data), "nccl"
+
+    def _further_targets(self):
+        """Where nothing is open yet: every other address that the target has."""
+        for (src, dst), row in self.pairs.items():
+            if not row["reached"] and self.hosts[dst]["port"]:
+                tried = {row["address"], row["nccl_address"]}
+                every = [a for i in self.hosts[dst]["interfaces"] for a in routable(i["addresses"]) if a not in tried]
+                for address in every:
+                    yield src, (dst, address, self.hosts[dst]["port"]), None
+
+    async def _reach(self, peers, targets):
+        """Each source tries all its targets side by side; equal ones once."""
+        wanted: dict[str, dict[Any, list[str]]] = {}
+        for src, target, field in targets:
+            wanted.setdefault(src, {}).setdefault(target, []).append(field)
+
+        async def one(src, fields):
+            said = await peers[src].ask(ASK, "reach", targets=list(fields))
+            own = {a for i in self.hosts[src]["interfaces"] or () for a in routable(i["addresses"])}
+            for (target, names), end in zip(fields.items(), said.get("ends") or ()):
+                row = self.pairs[src, target[0]]
+                end = "itself" if target[1] in own and end != "open" else end
+                row.update({name: end for name in names if name})
+                if end == "open" and target[2] != self.plan["port"]:
+                    row["reached"].append(target[1])
+
+        await asyncio.gather(*(one(src, fields) for src, fields in wanted.items()))
+
+    async def _measure(self, peer, src, dst, seconds=None):
+        """NCCL's own path where it is open, else any that is; seconds: of the stream, where not as planned."""
+        seconds = seconds or self.plan["seconds"]
+        row = self.pairs[src, dst]
+        if not row["reached"]:
+            return
+        row["over"] = row["nccl_address"] if row["nccl"] == "open" else row["reached"][0]
+        asked = {"address": row["over"], "port": self.hosts[dst]["port"], "stream": seconds}
+        said = await peer.ask(ASK + seconds, "measure", **asked)
+        row.update({key: said[key] for key in MEASURED if key in said})
+
+    def _late(self, seconds):
+        for row in self.pairs.values():
+            if row["reached"] and not row["over"]:
+                row["why"]["bandwidth"] = "not measured: the %g s of this test were over" % seconds
+
+    def records(self, peers):
+        """Everything as records of the wire."""
+        lost = {name: peer.problem for name, peer in peers.items()}
+        for name, host in self.hosts.items():
+            lost[name] = lost[name] or ("" if host["port"] else "the test ended before it answered")
+            yield dict(host, kind="connect.host", name=name, problem=lost[name])
+        for row in self.pairs.values():
+            away = [name for name in (row["dst"], row["src"]) if lost[name]]
+            if away and (row["address"] or lost[row["src"]]) and row["bandwidth"] is None and not row["why"]:
+                row["why"] = {"host": "%s could not be asked" % " and ".join(away)}
+            yield dict(row, kind="connect.pair", host=self.hosts[row["src"]]["hostname"] or row["src"])
+
+
+def _tell(say):
+    """A word for who waits; it is no evidence."""
+    wire.send("connect.step", say=say)
+
+
+def routable(addresses):
+    """Addresses without their prefix length; those that mean something on one link only are left out."""
+    plain = [address.split("/")[0].split("%")[0] for address in addresses or ()]
+    return [address for address in plain if not address.startswith(("127.", "169.254.", "fe80:")) and address != "::1"]
+
+
+def rounds(names):
+    """Rounds of disjoint pairs in which everybody meets everybody once: the circle method of tournaments."""
+    circle = [*names, None] if len(names) % 2 else list(names)
+    half = len(circle) // 2
+    for _ in range(len(circle) - 1):
+        pairs = zip(circle[:half], reversed(circle[half:]))
+        yield [pair for pair in pairs if None not in pair]
+        circle = [circle[0], circle[-1], *circle[1:-1]]

@@ -1,0 +1,166 @@
+"""NCCL's RAS: the report of the running job, asked for twice, a short while apart.
+
+RAS counts launches.  Ranks of a healthy job drift apart for moments, so one look accuses the innocent; ranks that
+are apart and stay so are evidence.  Only valid lines of the protocol are sent, as other bytes have crashed RAS
+threads (NVIDIA/nccl issue 1996), and only to a server that introduced itself.  The report is never asked for in its
+verbose form: with a rank missing, NCCL 2.28.9 then prints thousands of words of foreign memory; JSON has it all anyway.
+"""
+
+import os
+import socket
+import threading
+import time
+
+from ..run import processes
+
+PORT = 28028
+LARGEST = 64 << 20
+"""Bytes kept of one report."""
+GRACE = 1.0
+"""Seconds beyond its deadline in which the thread may say why it has no report."""
+
+
+class Unanswered(Exception):
+    """No report, and why."""
+
+
+class Polls:
+    """Two reports, fetched beside other work: ``ras.json`` or ``ras.txt``, then ``ras_2.json`` or ``ras_2.txt``.
+
+    Asked from the network of process `pid`, since the loopback of a container, or of a pretended host, is not ours.
+    """
+
+    def __init__(self, folder, address, deadline, pid):
+        self.where, self.until, self.pause = "%s:%d" % address, time.monotonic() + deadline, deadline / 4
+        self.problem = "NCCL's RAS on %s did not answer within %g s" % (self.where, deadline)
+        # a daemon: a name service that does not answer must not keep the guard alive
+        self.thread = threading.Thread(target=self._run, args=(folder, address, pid), daemon=True, name="ncclkit-ras")
+        self.thread.start()
+
+    def wait(self):
+        """Why there are not two whole reports, in one sentence; "" when there are."""
+        self.thread.join(max(0.0, self.until - time.monotonic()) + GRACE)
+        return self.problem
+
+    def _run(self, folder, address, pid):
+        why = stayed = ""
+        try:
+            if any(name.startswith("ras.") for name in os.listdir(folder)):
+                self.problem = ""  # the guard of another node asks already, and every process answers for the whole job
+                return
+            stayed = processes.enter_network(pid)
+            for name in ("ras", "ras_2"):
+                if name == "ras_2":
+                    time.sleep(min(self.pause, max(0.0, self.until - time.monotonic())))
+                report, form, why = ask(address, self.until)
+                _write(os.path.join(folder, "%s.%s" % (name, form)), report)
+                if why:
+                    break
+        except ConnectionRefusedError:
+            why = "nobody listens; no communicator is up, RAS is off (NCCL_RAS_ENABLE=0) or NCCL is older than 2.24"
+            why = "%s, or %s" % (why, stayed) if stayed else why
+        except (OSError, Unanswered) as error:
+            why = str(error)
+        self.problem = "NCCL's RAS on %s: %s" % (self.where, why) if why else ""
+
+
+def address(environ):
+    """(host, port) of a process with this environment: NCCL_RAS_ADDR is ``host:port`` or ``[address]:port``."""
+    host, _, port = environ.get("NCCL_RAS_ADDR", "").strip().rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        return "localhost", PORT
+    return host.strip("[]"), int(port)
+
+
+def ask(address, until):
+    """One report: (bytes, "json" or "txt", why it breaks off or "").
+
+    until: moment of `time.monotonic` at which waiting ends.  JSON is for NCCL 2.28.7 and later; earlier ones give
+    text.  Raises Unanswered or OSError.
+    """
+    link = _Link(address, until)
+    try:
+        form = link.agree()
+        if form is None:  # closed for a line it does not know: the question once more without that line
+            link.close()
+            link = _Link(address, until)
+            link.greet()
+        link.say("STATUS")
+        report, why = link.rest()
+    finally:
+        link.close()
+    if not report:
+        raise Unanswered(why or "it closed the connection without a report")
+    return report, form or "txt", why
+
+
+class _Link:
+    """One connection; every wait ends at the deadline."""
+
+    def __init__(self, address, until):
+        self.until, self.kept = until, b""
+        self.socket = socket.create_connection(address, timeout=self._left())
+
+    def _left(self):
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise Unanswered("no answer in time")
+        return left
+
+    def greet(self):
+        """Make sure that RAS is at the other end."""
+        self.say("CLIENT PROTOCOL 2")
+        answer = self.line()
+        if not answer.startswith(b"SERVER PROTOCOL"):
+            raise Unanswered("what answers there is not RAS, or closed the connection")
+
+    def agree(self):
+        """The form of the report, "json" or "txt"; None when the server hung up on the question."""
+        self.greet()
+        # RAS waits this long for processes that do not answer it: less than we wait for the report
+        self.say("TIMEOUT %d" % max(1, self._left() / 3))
+        self.line()
+        self.say("SET FORMAT json")
+        answer = self.line()
+        return None if not answer else "json" if answer.strip() == b"OK" else "txt"
+
+    def say(self, line):
+        self.socket.settimeout(self._left())
+        self.socket.sendall(line.encode() + b"\n")
+
+    def line(self):
+        """The next line; b"" when the connection was closed."""
+        while b"\n" not in self.kept:
+            part = self._part()
+            if not part or len(self.kept) > 4096:
+                return b""
+            self.kept += part
+        line, _, self.kept = self.kept.partition(b"\n")
+        return line
+
+    def rest(self):
+        """(what comes until the server closes, why it is not all of it or "")."""
+        parts, size = [self.kept], len(self.kept)
+        try:
+            while size < LARGEST:
+                part = self._part()
+                if not part:
+                    return b"".join(parts), ""
+                parts.append(part)
+                size += len(part)
+        except (OSError, Unanswered) as error:
+            return b"".join(parts), "its report breaks off (%s)" % error
+        return b"".join(parts), "its report is longer than %d MiB" % (LARGEST >> 20)
+
+    def _part(self):
+        self.socket.settimeout(self._left())
+        return self.socket.recv(65536)
+
+    def close(self):
+        self.socket.close()
+
+
+def _write(path, report):
+    with open(path + ".part", "wb") as out:
+        out.write(report)
+    os.replace(path + ".part", path)

@@ -1,0 +1,226 @@
+"""The guard: runs one command, and leaves nothing of it behind.
+
+It is the adoptive parent of everything the command starts, so sessions of their
+own and double forks do not escape.  It ends the run at the deadline, when told
+to (a line ``cancel`` on standard input) and when standard input closes, which
+happens when the program that asked for the run dies, whatever killed it.
+Before it ends a run that hangs it collects the evidence.
+"""
+
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from .. import redact, wire
+from ..monitor import attach
+from ..monitor.telemetry import Watch
+from . import processes, shm
+
+STATUS = {"done": 0, "failed": 1, "deadline": 3}
+"""Exit status by reason; 2 cannot start, 4 cancelled or orphaned."""
+LOOK = 1.0
+"""Seconds between two looks at the run folder."""
+DYING = 3.0
+"""Seconds that ranks get to leave their own last words and to end."""
+WRITTEN = (".log", ".txt", ".json", ".xml")
+"""How files end that ranks and evidence are written to; ``launcher.log`` belongs to who reads this program's output."""
+LARGEST = 512 << 20
+"""Bytes of them that are searched for secrets: some seconds for each 100 MiB."""
+SIGNS = ("fr_rank_", "stacks_rank")
+"""How files begin that a rank writes last."""
+
+
+def main(argv):
+    """``guard RUN_FOLDER DEADLINE_SECONDS COMMAND…``."""
+    return watch(argv[0], float(argv[1]), argv[2:])
+
+
+def watch(folder, deadline, command, node=""):
+    """Run a command to its end or to its deadline in seconds.
+
+    node: number of this node where every node has a guard of its own; it is then part of the record and of the file
+    name, and nobody listens on standard input.
+    """
+    processes.adopt_orphans()
+    end, memory = End(folder, node), Memory()
+    wakeup = _watch_children()
+    try:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=processes.die_with_parent
+        )
+    except OSError as error:
+        return end.say("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
+    collect = functools.partial(_evidence, folder, node, memory)
+    trouble, looks = Trouble(folder, collect), []
+    if os.path.exists(os.path.join(folder, "plan.json")):  # reading facts is no run that anybody watches
+        looks.append(Watch(os.path.join(folder, "watch%s.jsonl" % ("-node" + node if node else ""))).take)
+    looks.append(trouble.look)
+    reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, looks)
+    if reason == "deadline":
+        wire.send("ending", reason=reason)  # what ranks say from now on is said of the end that they are given
+    problems = trouble.problems if reason == "done" else collect()
+    left = processes.end(os.getpid())
+    memory.clear()
+    child.returncode = code if code is not None else -signal.SIGKILL  # reaped by us, not by Popen
+    if reason == "done" and code != 0:
+        reason = "deadline" if _hung(folder) else "failed"
+    if left:
+        problems.append("processes %s could not be ended" % left)
+    problems += [] if node else _redact(folder)
+    return end.say(reason, code, problems, STATUS.get(reason, 4))
+
+
+def _watch_children():
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt in a terminal reaches the launcher, which cancels us
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader
+
+
+def _wait(pid, wakeup, listen, until, looks):
+    """("done", exit code) when the command ended, else ("deadline" | "cancelled" | "orphaned", None).
+
+    looks: called every second.
+    """
+    while True:
+        ready, _, _ = select.select([wakeup, *listen], [], [], max(0.0, min(LOOK, until - time.monotonic())))
+        if wakeup in ready:
+            os.read(wakeup, 4096)
+            code = _exit_code(pid)
+            if code is not None:
+                return "done", code
+        if 0 in ready:
+            said = os.read(0, 4096)
+            if not said:
+                return "orphaned", None
+            if b"cancel" in said:
+                return "cancelled", None
+        if time.monotonic() >= until:
+            return "deadline", None
+        for look in looks:
+            look()
+
+
+class Trouble:
+    """Looks at the ranks that still live some seconds after one has left its last words: the launcher will end them.
+
+    What stands still in native code answers no signal, but py-spy can read it as long as it is there.  Not at once,
+    as ranks that fail together are then busy with dying, and must not be asked for their stacks.
+    """
+
+    def __init__(self, folder, collect):
+        self.folder, self.collect = folder, collect
+        self.since = None
+        """When the first sign was seen; infinity once everything was collected."""
+        self.problems = []
+        """One sentence per thing that could not be had."""
+
+    def look(self):
+        """Collect once, after the first sign."""
+        if self.since == float("inf"):
+            return
+        try:
+            signs = any(name.startswith(SIGNS) for name in os.listdir(self.folder))
+        except OSError:
+            self.since = float("inf")  # the folder is gone, and with it the place for evidence
+            return
+        now = time.monotonic()
+        if not signs:
+            self.since = None  # also where ranks that were started again have put aside what they left before
+        elif self.since is None:
+            self.since = now
+        elif now - self.since >= DYING:
+            self.since = float("inf")
+            self.problems = self.collect()
+
+
+class Memory:
+    """Shared memory of the run: what its processes held when they were looked at, and what is left of that."""
+
+    def __init__(self):
+        self.before, self.seen = shm.names(), set()  # type: tuple[set[str], set[str]]
+
+    def look(self, pids):
+        """Remember what these processes hold."""
+        self.seen |= shm.held(pids) - self.before
+
+    def clear(self):
+        """Remove what was seen and is held by nobody any more."""
+        shm.remove(self.seen)
+
+
+def _evidence(folder, node, memory):
+    """Collect what the hanging ranks can tell; a full disk must not keep them alive."""
+    pids = processes.descendants(os.getpid())
+    memory.look(pids)
+    try:
+        return attach.collect(folder, processes.ranks(pids), ours=True, node=node)
+    except OSError as error:
+        return ["evidence could not be written: %s" % error]
+
+
+def _redact(folder):
+    """Take the secrets out of what the ranks wrote, now that nobody writes there any more."""
+    problems = []  # type: list[str]
+    left = LARGEST
+    for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
+        path = os.path.join(folder, name)
+        if name.endswith(WRITTEN) and name != "launcher.log" and not os.path.islink(path):
+            try:
+                left -= os.path.getsize(path)
+                if left < 0:
+                    return [*problems, "what begins with %s is too large to be searched for secrets" % path]
+                redact.file(path)
+            except OSError as error:
+                problems.append("%s may hold secrets: %s" % (path, error))
+    return problems
+
+
+def _hung(folder):
+    """True when the guard of a single node says that its deadline came: the whole run then failed for that reason."""
+    said = [name for name in os.listdir(folder) if name.startswith("status-node") and name.endswith(".json")]
+    return any('"reason": "deadline"' in processes.read(os.path.join(folder, name)) for name in said)
+
+
+def _exit_code(pid):
+    """Exit code of `pid` if it has ended (negative: killed by that signal); other ended children are collected too."""
+    code = None
+    try:
+        while True:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+            if ended == 0:
+                return code
+            if ended == pid:
+                code = os.waitstatus_to_exitcode(status)
+    except ChildProcessError:
+        return code
+
+
+class End:
+    """How the run ended: ``status.json`` for those who come later, a record for those who listen."""
+
+    def __init__(self, folder, node):
+        self.started = time.time()
+        self.kind = "node_end" if node else "end"
+        self.path = os.path.join(folder, "status-node%s.json" % node if node else "status.json")
+
+    def say(self, reason, code, problems, status):
+        """Write it down, send it, and return the exit status."""
+        said = {"reason": reason, "exitcode": code, "say": "; ".join(problems)}
+        try:
+            with open(self.path + ".part", "w") as out:
+                json.dump(dict(said, started=self.started, ended=time.time()), out)
+            os.replace(self.path + ".part", self.path)
+        except OSError as error:
+            sys.stderr.write("ncclkit: cannot write %s: %s\n" % (self.path, error))
+        os.write(1, b"\n")  # the command may have ended in the middle of a line
+        wire.send(self.kind, **said)
+        return status

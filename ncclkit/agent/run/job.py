@@ -1,0 +1,60 @@
+"""The job of one rank: its process group, its device, its steps, and the hooks by which the lab breaks it."""
+
+import os
+from datetime import timedelta
+
+from .. import wire
+from . import simulated_hosts
+
+
+class Job:
+    """The process group, the device and the number of steps of one rank."""
+
+    def __init__(self, torch, options, steps):
+        import torch.distributed as dist
+
+        self.torch, self.dist, self.steps, self.options = torch, dist, steps, options
+        self.timeout = timedelta(seconds=options.timeout)
+        self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        local, here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        mates = [mate for mate in range(here) if mate * options.split // here == local * options.split // here]
+        host = os.environ.get(simulated_hosts.NAME, "")
+        if options.split > 1:
+            host = os.environ["NCCL_HOSTID"] = "pretended-%d" % (self.rank * options.split // here)
+        self.place, self.gpus = mates.index(local), mates
+        """Of this rank among those of its host, simulated or not; the GPUs of those, in order."""
+        if options.backend == "nccl":
+            if host:  # simulated, so it shares them with the others
+                count, first = torch.cuda.device_count(), self.rank - local
+                self.gpus = [(first + mate) % count for mate in mates]
+                on = here if options.split > 1 else self.ranks
+                # NCCL itself says so late, and not always
+                told = {"hostid": host, "gpu": self.gpus[self.own_gpu()], "gpus": count, "on_them": on}
+                wire.send("phase", phase="pretend", rank=self.rank, **told)
+            self.device = torch.device("cuda", self.gpus[self.own_gpu()])
+            torch.cuda.set_device(self.device)  # before anything else touches CUDA
+        else:
+            self.device = torch.device("cpu")
+
+    def own_gpu(self):
+        """Which of the GPUs of its host this rank takes."""
+        return self.place
+
+    def begin(self, **group):
+        """Make the process group, of all ranks or by `group`."""
+        bound = {"device_id": self.device} if self.options.backend == "nccl" else {}
+        self.dist.init_process_group(self.options.backend, **{"timeout": self.timeout, **bound, **group})
+
+    def at(self, step):
+        """Called before each step: jobs of the lab do here what is wrong with them."""
+
+    def among(self, ranks):
+        """Called where only some ranks work together: jobs of the lab do here what is wrong with them."""
+
+
+def add_options(parser):
+    """The options of every job."""
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("--backend", choices=("nccl", "gloo"), required=True)
+    parser.add_argument("--timeout", type=float, default=30.0)
+    parser.add_argument("--split", type=int, default=1, help="the ranks of this host are those of so many hosts")

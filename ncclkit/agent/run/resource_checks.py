@@ -1,0 +1,291 @@
+"""What a machine really grants: all that a job needs of it is taken, counted, and given back at once.
+
+Each thing is taken in a process of its own (`attempt`), up to the need and never to the brim: where taking it could
+starve other programs (memory, a full /dev/shm, the cgroup's processes), what is free is told instead, or why nobody
+knows.  Records: ``limits.tried``, one for each thing (docs/events.md has the fields).
+"""
+
+import _thread
+import ctypes
+import errno
+import json
+import mmap
+import os
+import re
+import secrets
+import signal
+import socket
+
+from .. import wire
+from ..connect import client, worker
+from ..connect.server import Listener
+from ..facts.limits import cgroup_folders, shm
+from ..facts.machine import Machine, Unread
+from .attempt import Attempt, tried
+
+SECONDS = 20.0
+"""Longest time for one thing."""
+PIECE, PAGE = 16 << 20, mmap.PAGESIZE
+TRIED = ("what", "name", "need", "got", "unit", "error", "why")
+"""Fields of a record; got None: nobody knows, for the reason `why`; error: what the system said to more than that."""
+MLOCK_ONFAULT = 1
+"""Of mlock2(2): the limit counts what may be locked, and the memory is taken when it is used."""
+REFUSED = (errno.ENOMEM, errno.EPERM, errno.EAGAIN)
+"""What mlock2 answers to more than the limit; EPERM where nothing may be locked at all."""
+PATIENCE = 3
+"""How often a connection is tried that gets no answer, or none in time."""
+UNLIMITED = 1 << 60
+SHARE = 2
+"""Of memory, and of what the whole system may open, at most one part in this many is taken."""
+
+
+def main(argv):
+    """``limits NEEDS``: JSON, thing (a key of `THINGS`) → what is needed of it; a record for each."""
+    needs = json.loads(argv[0])
+    for what, need in needs.items():
+        for row in THINGS[what](need, needs):
+            told = {name: row.get(name) for name in TRIED}
+            wire.send("limits.tried", **dict(told, host=socket.gethostname(), what=what))
+    return 0
+
+
+def _counted(work, unit):
+    """A thing that is counted: ``work(need, tell)`` tells ``got``, then maybe ``error`` or ``why``."""
+
+    def rows(need, needs):
+        said = {"got": 0, "error": "", "why": "", **tried(lambda tell: work(need, tell), SECONDS)}
+        if said["why"] and said["got"] < need:
+            said["got"] = None
+        yield {"need": need, "unit": unit, **said}
+
+    return rows
+
+
+def descriptors(need, tell):
+    """Open sockets until that many descriptors are open in one process."""
+    used, _, most = (int(word) for word in _read("/proc/sys/fs/file-nr", "0 0 %d" % UNLIMITED).split())
+    if need > (most - used) // SHARE:
+        return tell(why="only %d more files may be opened on this machine by all programs" % (most - used))
+    held, open_ = [], 0
+    try:
+        while open_ < need:
+            held.append(socket.socket())
+            open_ = held[-1].fileno() + 1  # the lowest free number is taken, and the limit is one of numbers
+    except OSError as error:
+        tell(error=_words(error))
+    tell(got=open_)
+
+
+def threads(need, tell):
+    """Start threads until that many run."""
+    left = _processes_left()
+    if need > left:
+        return tell(got=left, error="pids.max of the cgroup allows no more beside those that run")
+    gate, count = _thread.allocate_lock(), 0
+    gate.acquire()
+    _thread.stack_size(256 << 10)
+    try:
+        while count < need:
+            _thread.start_new_thread(gate.acquire, ())
+            count += 1
+    except RuntimeError as error:
+        tell(error=str(error))
+    tell(got=count)
+
+
+def _processes_left():
+    """How many more processes and threads the cgroups above this process allow."""
+    left = [limit - used for limit, used in _cgroups("pids", ("pids.max",), ("pids.current",))]
+    return min(left, default=UNLIMITED)
+
+
+def _read(path, missing):
+    """A file of the system, or what stands for one that cannot be read."""
+    try:
+        return Machine().read(path)
+    except Unread:
+        return missing
+
+
+def _cgroups(controller, limits, used):
+    """(limit, used) of each cgroup above this process that has a limit; names of version 2 and 1."""
+
+    def number(folder, names):
+        texts = [_read(folder + "/" + name, "").strip() for name in names]
+        return next((int(text) for text in texts if text.isdigit()), None)  # not "max", nor the other version
+
+    try:
+        folders = cgroup_folders(Machine(), controller)
+    except Unread:
+        folders = []  # no cgroups, or none that can be seen from here: what is tried shows them
+    rows = [(number(folder, limits), number(folder, used), folder) for folder in folders]
+    return [(limit, count - _given_up(at)) for limit, count, at in rows if limit is not None and count is not None]
+
+
+def _memory_free():
+    """Bytes of memory that a program here could get."""
+    text = _read("/proc/meminfo", "MemAvailable: 0")
+    free = next(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("MemAvailable:"))
+    limits, used = ("memory.max", "memory.limit_in_bytes"), ("memory.current", "memory.usage_in_bytes")
+    return max(0, min([free, *(limit - count for limit, count in _cgroups("memory", limits, used))]))
+
+
+def _given_up(folder):
+    """Bytes of files that a cgroup counts as used, and gives up when memory is asked for; version 1 tells two sums."""
+    told = re.findall(r"^(?:total_)?inactive_file (\d+)", _read(folder + "/memory.stat", ""), re.M)
+    return int(told[-1]) if told else 0
+
+
+def _memory_left():
+    """Bytes of memory that may be taken here without harm to others."""
+    return _memory_free() // SHARE
+
+
+def memory(need, needs):
+    """Never taken, as the OOM killer would choose among the programs of others: what is free is told."""
+    free = _memory_free()
+    yield {"need": need, "got": min(need, free), "unit": "bytes", "error": "no more is free" * (free < need), "why": ""}
+
+
+def shared(need, tell):
+    """Allocate, map and write that many bytes of /dev/shm, in a file that has no name any more."""
+    path = "/dev/shm/ncclkit-%s" % secrets.token_hex(8)
+    try:
+        size, free = shm(Machine())
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except (Unread, OSError) as error:
+        return tell(got=0, error=_words(error) if isinstance(error, OSError) else str(error))
+    os.unlink(path)
+    if size and need > free:
+        return tell(got=free, error=_refusal(file, need) if need > size else "the rest of it is in use")
+    if need > _memory_left():
+        return tell(why="this machine has too little free memory to write so much of it without harm")
+    try:
+        os.posix_fallocate(file, 0, need)
+        place = mmap.mmap(file, need)
+    except OSError as error:
+        return tell(got=0, error=_words(error))
+    block = bytes(1 << 20)
+    for start in range(0, need, len(block)):
+        place[start : start + len(block)] = block[: need - start]
+    tell(got=need)
+
+
+def _refusal(file, need):
+    """What the kernel says to more than the whole of /dev/shm, at once and without taking any."""
+    try:
+        os.posix_fallocate(file, 0, need)
+    except OSError as error:
+        return _words(error)
+    return "it is smaller"
+
+
+def locked(need, tell):
+    """Lock the addresses of that many bytes, in smaller pieces towards the limit; no page is touched for that."""
+    library, place = ctypes.CDLL(None, use_errno=True), mmap.mmap(-1, need)
+    start, got, piece = ctypes.addressof(ctypes.c_char.from_buffer(place)), 0, PIECE
+    while got < need and piece >= PAGE:
+        size = min(piece, need - got)
+        if library.mlock2(ctypes.c_void_p(start + got), ctypes.c_size_t(size), MLOCK_ONFAULT) == 0:
+            got += size
+            continue
+        refused, piece = ctypes.get_errno(), piece // 2
+        tell(**{"error" if refused in REFUSED else "why": os.strerror(refused)})
+    tell(got=got)
+
+
+def port(need, needs):
+    """Open the rendezvous port, and connect to it from another process."""
+    listener, said = _listening(need)
+    row = {"error": "", "why": "", **said}
+    if "port" in said:
+        end = _reached([["127.0.0.1", need]])[0]
+        row.update(got=int(end == "open"), error="" if end == "open" else "a connection to it ends so: %s" % end)
+    elif row["error"]:
+        row["got"] = 0
+    listener.end()
+    yield dict(row, name=str(need), need=1, unit="connections")
+
+
+def names(need, needs):
+    """Look up every name ("": the own one), and connect to this machine through what it leads to."""
+    listener, said = _listening(0)
+    for name in need:
+        asked = name or socket.gethostname()
+        row = _name(asked, said["port"]) if "port" in said else {"why": "no port was free"}
+        if row.get("loopback") and needs.get("hosts", 1) > 1:  # of its own name only gloo makes use
+            row = {"got": 0, "error": "it leads to each host itself"} if name else {"why": "it leads to loopback"}
+        yield {"error": "", "why": "", **row, "name": asked, "need": 1, "unit": "addresses"}
+    listener.end()
+
+
+def _name(name, listens):
+    """Through how many of the addresses of a name this machine answers."""
+    found = tried(lambda tell: tell(found=worker.resolve([name])[name]), SECONDS).get("found", "the resolver hangs")
+    if not isinstance(found, list):
+        return {"got": 0, "error": found}
+    own = [address for address in found if _own(address)]
+    if not own:
+        return {"why": "it leads to %s, which is no address of this machine" % ", ".join(found)}
+    ends = _reached([[address, listens] for address in own])
+    bad = next(("%s: %s" % both for both in zip(own, ends) if both[1] != "open"), "")
+    return {"got": ends.count("open"), "error": bad, "loopback": found[0].startswith("127.") or found[0] == "::1"}
+
+
+def _own(address):
+    """True for an address that this machine has: nothing else can be bound."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _listening(number):
+    """A process that listens on a port (0: any), and what it said of that: ``port``, or ``error``."""
+
+    def work(tell):
+        try:
+            tell(port=Listener("listener", TOKEN, number).port)
+        except OSError as error:
+            return tell(error=_words(error))
+        signal.pause()  # until it is ended
+
+    attempt = Attempt(work, SECONDS)
+    return attempt, attempt.await_("port", "error")
+
+
+def _reached(targets):
+    """How a connection to each [address, port] ends, asked by another process."""
+
+    def end(address, number):
+        for _ in range(PATIENCE):
+            how = client.reach(address, number, TOKEN, "asker", "listener")
+            if how not in ("silent", "foreign"):  # what a busy machine makes of our own listener, too
+                break
+        return how
+
+    def work(tell):
+        tell(ends=[end(*target) for target in targets])
+
+    return tried(work, SECONDS).get("ends", ["silent"] * len(targets))
+
+
+def _words(error):
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+TOKEN = secrets.token_hex(16)
+"""What our own listener is known by; every process of this run inherits it."""
+THINGS = {
+    "descriptors": _counted(descriptors, "open files"),
+    "threads": _counted(threads, "threads"),
+    "shm": _counted(shared, "bytes"),
+    "memlock": _counted(locked, "bytes"),
+    "memory": memory,
+    "port": port,
+    "names": names,
+    "hosts": lambda need, needs: (),  # how many the job spans: no thing by itself
+}

@@ -1,0 +1,212 @@
+"""Pretended hosts: namespaces of this machine, each with its own name, network, /etc/hosts and /sys, on one bridge.
+
+Nothing touches the machine's own network, and nothing has to be removed: the namespaces have no names, so the kernel
+takes them away with their last process, whatever ended it.  Root is not needed where the kernel lets a user have
+namespaces of his own.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from .. import wire
+from ..connect import worker
+from ..facts import choose, ifaddrs
+from . import processes
+
+NEWNS, NEWUTS, NEWUSER, NEWNET = 0x20000, 0x4000000, 0x10000000, processes.CLONE_NEWNET
+PRIVATE, BIND = 0x44000, 0x1000
+"""Of mount(2): MS_REC | MS_PRIVATE, and MS_BIND."""
+PIDS = "NCCLKIT_HOSTS"
+"""Variable of the command beside the hosts: JSON, host → pid of a process there."""
+NAME = "NCCLKIT_HOST"
+"""Variable of what runs on a host: its name.  All hosts have the machine's GPUs, as no namespace parts those."""
+KINDS = ("mnt", "net", "uts")
+LOG = "launcher-%s.log"
+CARRIER = 20.0
+"""Seconds that the links of a host may take until they carry."""
+
+
+def main(argv):
+    """``hosts PLAN [COMMAND…]``, or ``hosts --enter HOST COMMAND…`` for what such a COMMAND starts on a host.
+
+    The file holds ``folder``, ``wait`` and ``hosts``: name → ``address`` (with prefix length), ``interface``, ``names``
+    (its /etc/hosts), ``port`` (words of ``ip link set`` for its end at the switch), ``setup`` (commands), ``packages``
+    (path → text, Python packages that only it has), ``env`` and ``command``.  Without a COMMAND every host runs its
+    own; where one fails, the others get ``wait`` seconds more.
+    """
+    if argv[0] == "--enter":
+        return _enter(argv[1], argv[2:])
+    with open(argv[0], encoding="utf-8") as file:
+        plan = json.load(file)
+    try:
+        return _beside(_hosts(plan, hold=True), argv[1:]) if argv[1:] else _together(_hosts(plan), plan["wait"])
+    except OSError as error:
+        sys.stderr.write("ncclkit: hosts cannot be pretended here: %s\n" % error)
+        return 2
+
+
+def _hosts(plan, hold=False):
+    """Make the switch and all hosts; {name: pid}.  With `hold` they wait, otherwise they run their commands."""
+    _own_namespaces()
+    _ip("link", "set", "lo", "up")
+    _ip("link", "add", "br0", "type", "bridge")
+    _ip("link", "set", "br0", "mtu", "9000", "addrgenmode", "none", "up")
+    made = {name: _fork(plan, name, hold) for name in plan["hosts"]}
+    for number, (name, (pid, line)) in enumerate(made.items(), 1):
+        _hear(line, name)
+        own, port = plan["hosts"][name], "p%d" % number
+        # its index leaves room for interfaces that shall come before it
+        words = ("index", "50", "mtu", "9000", "netns", str(pid), "type", "veth", "peer", "name", port, "mtu", "9000")
+        _ip("link", "add", own["interface"], *words)
+        _ip("link", "set", port, "master", "br0", "addrgenmode", "none", *own.get("port", ()), "up")
+        line.send(b"!")
+    for name, (_, line) in made.items():
+        _hear(line, name)
+    for _, line in made.values():
+        line.send(b"!")
+    return {name: pid for name, (pid, _) in made.items()}
+
+
+def _own_namespaces():
+    """Network and mounts of our own; where we are not root, as a user's own root."""
+    user, group = os.geteuid(), os.getegid()
+    if user:
+        processes.call("unshare", NEWUSER)
+        for name, text in (("setgroups", "deny"), ("uid_map", "0 %d 1" % user), ("gid_map", "0 %d 1" % group)):
+            with open("/proc/self/" + name, "w") as out:
+                out.write(text)
+    processes.call("unshare", NEWNET | NEWNS)
+    processes.call("mount", b"none", b"/", None, PRIVATE, None)
+    processes.die_with_parent()  # the kernel forgets it with the change of rights
+
+
+def _fork(plan, name, hold):
+    """(pid, our end of the line) of a process that becomes the host."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return pid, ours
+    ours.close()
+    try:
+        _become(plan, name, theirs)
+        if hold:
+            signal.pause()
+        host = plan["hosts"][name]
+        log = os.open(os.path.join(plan["folder"], LOG % name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 2)  # each host's launcher has its own log; the ranks' records keep the common output
+        os.execvpe(host["command"][0], host["command"], os.environ)
+    except Exception as error:  # whatever it is, this process must never go on as the one that it was forked from
+        theirs.send(str(error).encode())
+    os._exit(2)
+
+
+def _become(plan, name, line):
+    """Everything that makes this process a host, in step with the one that holds the switch."""
+    host = plan["hosts"][name]
+    processes.die_with_parent()
+    processes.call("unshare", NEWNET | NEWUTS | NEWNS)
+    socket.sethostname(name)
+    line.send(b"!")
+    _hear(line, "the switch")
+    _ip("link", "set", "lo", "up")
+    _ip("addr", "add", host["address"], "dev", host["interface"])
+    _ip("link", "set", host["interface"], "mtu", "1500", "addrgenmode", "none", "up")
+    processes.call("mount", b"none", b"/sys", b"sysfs", 0, None)  # that of the new network
+    names = "".join("%s %s\n" % (address, other) for other, address in host["names"].items())
+    for place, text in (("hosts", "127.0.0.1 localhost\n" + names), ("nsswitch.conf", "hosts: files\n")):
+        _lay(os.path.join(plan["folder"], "%s.%s" % (name, place)), "/etc/" + place, text)
+    for command in host.get("setup", ()):
+        _run(command)
+    _carrying(time.monotonic() + CARRIER)
+    os.environ.update({NAME: name, **host.get("env", {})})
+    _install(os.path.join(plan["folder"], ".%s" % name), host.get("packages", {}))
+    wire.send("launch", host=name, log=LOG % name)
+    for fact in worker.facts():
+        wire.send("fact", host=name, **fact)
+    line.send(b"!")
+    _hear(line, "the switch")
+
+
+def _carrying(until):
+    """Wait until every link of this host is running: the kernel notices that later, and NCCL passes over it so long."""
+    both = choose.UP | choose.RUNNING
+    while idle := {link["name"] for link in ifaddrs.entries() if link["flags"] & both == choose.UP}:
+        if time.monotonic() > until:
+            raise OSError("%s got no carrier within %g s" % (", ".join(sorted(idle)), CARRIER))
+        time.sleep(0.01)
+
+
+def _lay(file, over, text):
+    """A file of this host in the place of the machine's, where it has one."""
+    with open(file, "w", encoding="utf-8") as out:
+        out.write(text)
+    if os.path.exists(over):
+        processes.call("mount", os.fsencode(file), over.encode(), None, BIND, None)
+
+
+def _install(folder, packages):
+    """Packages of this host alone: in a hidden folder, as they are no evidence, that its Python looks into first."""
+    for path, text in packages.items():
+        file = os.path.join(folder, path)
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(text)
+    if packages:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+
+
+def _hear(line, who):
+    said = line.recv(4096)
+    if said != b"!":
+        raise OSError("%s: %s" % (who, said.decode("utf-8", "replace") or "it ended"))
+
+
+def _together(pids, wait):
+    """The first exit status that is not 0, after all have ended; once one has failed, the others get `wait` seconds."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    left, status, until = set(pids.values()), 0, float("inf")
+    while left:
+        pid, code = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            signal.sigtimedwait({signal.SIGCHLD}, 1.0)
+        elif pid in left:
+            left.discard(pid)
+            status = status or abs(os.waitstatus_to_exitcode(code))
+            until = min(until, time.monotonic() + wait) if status else until
+        if time.monotonic() > until:
+            status, until = status or 1, time.monotonic() + 5
+            for other in left:
+                processes.signal_one(other, signal.SIGTERM)
+    return status
+
+
+def _beside(pids, command):
+    """Run a command that may enter the hosts; they end with it."""
+    done = subprocess.run(command, env=dict(os.environ, **{PIDS: json.dumps(pids)}))
+    for pid in pids.values():
+        processes.signal_one(pid, signal.SIGKILL)
+    return done.returncode
+
+
+def _enter(name, command):
+    """Become a command on a host."""
+    pid = json.loads(os.environ[PIDS])[name]
+    for file in [os.open("/proc/%d/ns/%s" % (pid, kind), os.O_RDONLY) for kind in KINDS]:
+        processes.call("setns", file, 0)
+    os.execvp(command[0], command)
+
+
+def _ip(*words):
+    _run(["ip", *words])
+
+
+def _run(command):
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=30)
+    if done.returncode:
+        raise OSError("%s: %s" % (" ".join(command), done.stderr.decode("utf-8", "replace").strip()))

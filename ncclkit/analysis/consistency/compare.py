@@ -1,0 +1,188 @@
+"""Readings of many hosts, fact by fact, become groups of hosts that agree."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from ncclkit.analysis.consistency.normalizers import Host
+from ncclkit.analysis.consistency.outcome import Comparison, Difference, Group, Unread
+from ncclkit.analysis.consistency.rules import ANY, Rule, general
+from ncclkit.analysis.consistency.table import RULES
+from ncclkit.analysis.consistency.variables import variable
+from ncclkit.analysis.consistency.words import value_words
+from ncclkit.core.hostlist import natural
+from ncclkit.core.model import Fact
+
+EFFECTS = ("breaks", "slows", "differs")
+ORDER = ("software.nccl", ANY, *RULES)
+NOT_SET = "not set"
+MUTE = "facts.host"
+"""The fact, never read, of a host that gave no facts at all."""
+
+Place = str
+"""The number of a GPU; empty where a host has one such fact."""
+Cells = dict[str, dict[Place, Fact]]
+"""host → place → reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one host has to compare."""
+
+    places: Mapping[Place, Any]
+    """Place → normal form, numbers that are about equal as (least, largest)."""
+    fact: Fact
+
+    @property
+    def key(self) -> frozenset[tuple[str, int]]:
+        """Equal on hosts that agree, whichever GPU it is; how many are alike only counts where not all are."""
+        known = Counter(map(repr, self.places.values()))
+        return frozenset(known.items() if len(known) > 1 else ((value, 0) for value in known))
+
+
+def compare(facts: Iterable[Fact]) -> Comparison:
+    """The facts of N hosts side by side: what differs and matters, the worst first, and what could not be read.
+
+    Facts without a host are left out; of two readings of the same fact the later one counts.
+    """
+    hosts: dict[str, dict[str, Fact]] = defaultdict(dict)
+    for fact in facts:
+        if fact.host:
+            hosts[fact.host][fact.name] = fact
+    names = tuple(sorted(hosts, key=natural))
+    table = _table(hosts)
+    unread = list(_unread(table, hosts))
+    differences, agreed = [], 0
+    for name, cells in table.items():
+        for rule in _rules(name):
+            held = _held(rule, cells, hosts, unread)
+            difference = _difference(name, rule, held)
+            differences += [difference] if difference else []
+            agreed += difference is None and len(held) > 1
+    differences.sort(key=lambda found: (EFFECTS.index(found.effect), found.fewest, ORDER.index(general(found.name))))
+    return Comparison(names, agreed, tuple(differences), tuple(_joined(unread)))
+
+
+@cache
+def _rules(name: str) -> tuple[Rule, ...]:
+    """How the facts of one row of the table are compared."""
+    if general(name) == ANY:
+        rule = variable(name.removeprefix("env."))
+        return (rule,) if rule else ()
+    label = name.split(".")[1] if name.startswith("storage.") else ""
+    return tuple(
+        replace(rule, title=f"{rule.title} ({label})") if label else rule for rule in RULES.get(general(name), ())
+    )
+
+
+@cache
+def _row(name: str) -> tuple[str, Place]:
+    """The row of the table that a fact belongs to, and its place there: GPUs of a host share a row."""
+    wide = general(name)
+    return (wide, name.split(".")[1]) if "<i>" in wide else (name, "")
+
+
+def _table(hosts: Mapping[str, Host]) -> dict[str, Cells]:
+    """Row → host → place → reading, of what is compared; a variable that a host lacks is one that is not set there."""
+    table: dict[str, Cells] = {}
+    for host, facts in hosts.items():
+        for name, fact in facts.items():
+            row, place = _row(name)
+            if _rules(row):
+                table.setdefault(row, {}).setdefault(host, {})[place] = fact
+    looked = [host for host, facts in hosts.items() if "env.problems" in facts]
+    for row, cells in table.items():
+        if row.startswith("env."):
+            for host in looked:
+                cells.setdefault(host, {"": Fact(row, NOT_SET, source="environment", host=host)})
+    return table
+
+
+def _held(rule: Rule, cells: Cells, hosts: Mapping[str, Host], unread: list[Unread]) -> dict[str, Held]:
+    """Host → normal forms of one rule; what has no value, or nothing to compare, is left out."""
+    column: dict[str, dict[Place, Any]] = {}
+    for host, places in cells.items():
+        try:
+            formed = {at: _formed(rule, f.value, hosts[host]) for at, f in places.items() if f.value is not None}
+        except (LookupError, TypeError, ValueError, AttributeError, StopIteration):
+            unread.append(
+                Unread(rule.title, "its value, or one that it depends on, is not in the form it should have", (host,))
+            )
+            continue
+        column[host] = {at: value for at, value in formed.items() if value is not None}
+    if rule.among:
+        single = rule.among({host: formed[""] for host, formed in column.items() if "" in formed})
+        column = {host: {"": value} for host, value in single.items() if value is not None}
+    if rule.apart:
+        column = _rounded(column, *rule.apart)
+    return {host: Held(formed, cells[host][min(formed)]) for host, formed in column.items() if formed}
+
+
+def _formed(rule: Rule, value: Any, host: Host) -> Any:
+    return value if value is NOT_SET else rule.form(value, host)
+
+
+def _rounded(column: Mapping[str, Mapping[Place, Any]], times: float, by: float) -> dict[str, dict[Place, Any]]:
+    """Numbers that are about equal become one pair (least, largest); -1, unlimited, stays apart from all."""
+    numbers = {value for formed in column.values() for value in formed.values() if isinstance(value, (int, float))}
+    clusters: list[list[float]] = []
+    for number in sorted(numbers):
+        last = clusters[-1][-1] if clusters else -1.0
+        if last < 0 or (number > last * times and number - last > by):
+            clusters.append([])
+        clusters[-1].append(number)
+    pairs = {number: (cluster[0], cluster[-1]) for cluster in clusters for number in cluster}
+    return {
+        host: {at: pairs[value] if isinstance(value, (int, float)) else value for at, value in formed.items()}
+        for host, formed in column.items()
+    }
+
+
+def _difference(name: str, rule: Rule, held: Mapping[str, Held]) -> Difference | None:
+    """The groups of hosts, the smallest first; None where all agree."""
+    alike: dict[frozenset[tuple[str, int]], list[str]] = {}
+    for host, what in held.items():
+        alike.setdefault(what.key, []).append(host)
+    if len(alike) < 2:
+        return None
+    members = sorted(alike.values(), key=len)
+    values = value_words([[held[host].places for host in group] for group in members], held[members[0][0]].fact.unit)
+    groups = (
+        Group(value, tuple(sorted(group, key=natural)), held[group[0]].fact)
+        for group, value in zip(members, values, strict=True)
+    )
+    return Difference(name, rule.title, rule.effect, rule.why, tuple(groups))
+
+
+def _unread(table: Mapping[str, Cells], hosts: Mapping[str, Host]) -> Iterator[Unread]:
+    """What a host looked for in vain, and what it does not even mention although others do."""
+    mute = {host: facts[MUTE].why for host, facts in hosts.items() if MUTE in facts}
+    for host, why in mute.items():
+        yield Unread("everything", why, (host,))
+    for name, cells in table.items():
+        title = _rules(name)[0].title
+        known = {host for host, places in cells.items() if any(fact.value is not None for fact in places.values())}
+        for host in hosts.keys() - known - mute.keys():
+            if host in cells:
+                why = next(iter(cells[host].values())).why or "the reader gave no reason"
+                yield Unread(title, why, (host,), nowhere=not known)
+            elif not _without_gpu(name, hosts[host]):
+                yield Unread(title, "not among the facts of this host", (host,), nowhere=not known)
+
+
+def _without_gpu(name: str, host: Host) -> bool:
+    """A host that has no GPU has nothing to say of them; that it has none is a difference already."""
+    return name.startswith("gpu.<i>.") and "gpu.count" in host and not host["gpu.count"].value
+
+
+def _joined(unread: Iterable[Unread]) -> Iterator[Unread]:
+    """Hosts with the same reason together; what only few could not read first."""
+    same: dict[tuple[str, str, bool], list[str]] = {}
+    for each in unread:
+        same.setdefault((each.title, each.why, each.nowhere), []).extend(each.hosts)
+    for (title, why, nowhere), names in sorted(same.items(), key=lambda item: (len(item[1]), item[0])):
+        yield Unread(title, why, tuple(sorted(set(names), key=natural)), nowhere)

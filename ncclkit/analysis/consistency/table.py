@@ -1,0 +1,217 @@
+"""Which facts must agree between the hosts of a job, and what follows where they do not.
+
+A fact that stands neither in `RULES` nor in `APART` would be compared by nobody, so a test holds both against
+docs/facts.md; variables have rules of their own.
+"""
+
+from __future__ import annotations
+
+from ncclkit.analysis.consistency import normalizers
+from ncclkit.analysis.consistency.rules import breaks, differs, slows
+
+LIBRARY = "The ranks exchange structs whose layout changes between releases: they fail at the start, or hang."
+SLOWEST = "A collective goes at the pace of its slowest rank, so this host sets the speed of the whole job."
+PROGRAM = "Ranks may build different models or call other collectives, and then wait for each other forever."
+START = "Ranks on this host fail when the job starts, and all others then wait for them."
+MEASURED = "Measured while the facts were read: look again when the host is idle."
+
+TABLE = (
+    breaks("software.nccl", "NCCL", LIBRARY),
+    breaks("software.torch", "torch", PROGRAM),
+    breaks("software.torch.gpus", "GPUs that torch sees", START),
+    breaks("software.torch.cuda", "CUDA of torch", LIBRARY),
+    breaks("software.torch.backends", "backends of torch", START),
+    breaks("software.frameworks", "frameworks", PROGRAM, normalizers.versions),
+    breaks(
+        "software.nccl.plugins",
+        "NCCL plug-ins",
+        "A plug-in replaces the transport, and both ends must speak the same.",
+        normalizers.file_names,
+    ),
+    breaks("gpu.nvidia_smi", "nvidia-smi", "Where the driver does not answer, CUDA does not start either."),
+    breaks("gpu.count", "number of GPUs", "A rank without a GPU fails, and the job with it."),
+    differs("gpu.driver", "GPU driver", "It mostly works; NVLink SHARP and fabric features need one release."),
+    differs(
+        "gpu.library", "library of the driver", "Where it is of another version than the driver, CUDA does not start."
+    ),
+    differs("gpu.cuda", "CUDA of the driver", "A program for a newer CUDA starts on some of the hosts only."),
+    slows("gpu.topology", "way between GPUs", SLOWEST, normalizers.between_gpus),
+    slows("gpu.topology", "way from GPU to NIC", SLOWEST, normalizers.to_nics),
+    slows("gpu.p2p.read", "reading from a peer GPU", SLOWEST, normalizers.between_gpus),
+    slows("gpu.p2p.write", "writing to a peer GPU", SLOWEST, normalizers.between_gpus),
+    slows("gpu.p2p.nvlink", "P2P over NVLink", SLOWEST, normalizers.between_gpus),
+    slows("gpu.p2p.pcie", "P2P over PCIe", SLOWEST, normalizers.between_gpus),
+    differs(
+        "gpu.p2p.atomics", "atomics on a peer GPU", "Symmetric-memory kernels need them.", normalizers.between_gpus
+    ),
+    slows("gpu.peermem", "nvidia_peermem", "Without it, GPUDirect RDMA needs DMA-BUF, or goes through memory."),
+    slows("gpu.gdrcopy", "GDRCopy", "Small messages take longer where it is missing."),
+    slows("gpu.<i>.model", "GPU model", SLOWEST),
+    breaks(
+        "gpu.<i>.memory.total",
+        "GPU memory",
+        "What fits on the larger GPUs runs out of memory on the smaller.",
+        apart=(1.02, 256),
+    ),
+    breaks("gpu.<i>.compute_mode", "compute mode", "In an exclusive mode a second process gets no context."),
+    differs("gpu.<i>.persistence", "persistence mode", "Without it the first CUDA call takes seconds longer."),
+    breaks("gpu.<i>.mig", "MIG", "NCCL ranks on MIG slices have neither NVLink nor P2P, nor the whole memory."),
+    breaks(
+        "gpu.<i>.ecc.uncorrected",
+        "uncorrectable ECC errors",
+        "The process that meets such an error is ended.",
+        normalizers.some,
+    ),
+    breaks(
+        "gpu.<i>.remapped_rows",
+        "row remapping",
+        "Memory waits for a GPU reset, or cannot be repaired any more.",
+        normalizers.remapped,
+    ),
+    breaks("gpu.<i>.recovery", "recovery that the driver asks for", "Until then, programs on that GPU fail."),
+    differs("gpu.<i>.ecc.mode", "ECC", "Without it, errors in memory become wrong values in silence."),
+    slows("gpu.<i>.power.limit", "power limit", SLOWEST, apart=(1.02, 5)),
+    slows("gpu.<i>.clock.sm.max", "highest GPU clock", SLOWEST),
+    slows("gpu.<i>.clock.memory.max", "highest memory clock", SLOWEST),
+    slows("gpu.<i>.throttle", "lowered clocks", SLOWEST, normalizers.worrying),
+    breaks("gpu.<i>.fabric.state", "NVLink fabric", "Until its registration is completed, CUDA does not start."),
+    breaks("gpu.<i>.fabric.status", "NVLink fabric status", "GPUs that failed to register cannot use NVLink."),
+    slows("gpu.<i>.pcie.gen.max", "PCIe generation", SLOWEST),
+    slows("gpu.<i>.pcie.width", "PCIe lanes", SLOWEST),
+    slows("gpu.<i>.pcie.width.max", "PCIe lanes at most", SLOWEST),
+    slows("gpu.<i>.numa", "NUMA nodes of the GPUs", "Pinning by number binds ranks to the wrong socket."),
+    slows("gpu.<i>.nvlink.links", "active NVLinks", SLOWEST),
+    slows("gpu.<i>.nvlink.speed", "NVLink speed", SLOWEST, apart=(1.02, 0)),
+    slows(
+        "net.interfaces",
+        "network cards that are up",
+        "A card that is down takes its share of the bandwidth.",
+        normalizers.cards,
+    ),
+    differs(
+        "net.interfaces",
+        "virtual interfaces",
+        "NCCL or gloo may pick one of them, which leads nowhere.",
+        normalizers.virtual,
+    ),
+    breaks(
+        "net.nccl.interface",
+        "kind of NCCL's interface",
+        "A loopback, docker or bridge interface mostly reaches no other host.",
+        normalizers.kind,
+    ),
+    breaks(
+        "net.nccl.interface",
+        "network of NCCL's interface",
+        "The hosts answer each other over different networks: the start hangs unless they are routed.",
+        normalizers.reach,
+        among=normalizers.networks,
+    ),
+    breaks(
+        "net.nccl.interface",
+        "MTU of NCCL's interface",
+        "Where something between them carries the smaller size only, small messages pass and large ones hang.",
+        normalizers.mtu,
+    ),
+    breaks(
+        "net.nccl.interface",
+        "address family of NCCL's interface",
+        "One side cannot connect to the other's kind.",
+        normalizers.family,
+    ),
+    slows("net.nccl.interface", "speed of NCCL's interface", SLOWEST, normalizers.speed),
+    differs(
+        "net.nccl.interface", "name of NCCL's interface", "One NCCL_SOCKET_IFNAME must then match all of the names."
+    ),
+    slows("net.nccl.interfaces", "interfaces that NCCL uses", SLOWEST, normalizers.count),
+    breaks(
+        "net.gloo.interface",
+        "kind of gloo's interface",
+        "A loopback, docker or bridge interface mostly reaches no other host.",
+        normalizers.kind,
+    ),
+    differs("net.gloo.interface", "name of gloo's interface", "One GLOO_SOCKET_IFNAME must then name all of them."),
+    breaks(
+        "net.hostname.addresses",
+        "own host name",
+        "gloo and the rendezvous announce an address that only leads home.",
+        normalizers.resolved,
+    ),
+    breaks(
+        "net.rdma", "RDMA", "One side falls back to sockets while the other waits on InfiniBand.", normalizers.has_rdma
+    ),
+    slows("net.rdma", "active RDMA ports", SLOWEST, normalizers.ports),
+    breaks("net.rdma", "RoCE v2 GID index", "One NCCL_IB_GID_INDEX then means different addresses.", normalizers.gids),
+    differs(
+        "net.rdma", "active RDMA devices", "One NCCL_IB_HCA must then match all of the names.", normalizers.devices
+    ),
+    slows("net.nccl.hcas", "RDMA ports that NCCL takes", SLOWEST, normalizers.count),
+    slows("net.backlog", "connections that may wait", "Where few may, ranks that start together come late."),
+    breaks("net.neighbours.max", "remembered neighbours", "Where the table is smaller, hosts lose each other."),
+    breaks("net.conntrack.max", "followed connections", "The firewall drops what is above its limit."),
+    slows("net.loopback.bandwidth", "loopback speed", MEASURED, apart=(2, 1)),
+    breaks("limits.nofile.soft", "open files", "Ranks run out of sockets on the host with the lower limit."),
+    differs("limits.nofile.hard", "open files, hard limit", "A program can raise its limit up to here only."),
+    breaks("limits.memlock", "locked memory", "RDMA cannot register its buffers where the limit is low."),
+    differs("limits.nproc", "processes", "Data loaders and threads count against it.", apart=(1.25, 1000)),
+    differs("limits.stack", "stack size", "Unlimited stacks make NCCL's threads take too much memory."),
+    breaks("limits.shm.size", "size of /dev/shm", "NCCL and data loaders keep their buffers there.", apart=(1.1, 0)),
+    breaks("limits.cgroup.memory", "memory limit", "Ranks are killed where the limit is lower.", apart=(1.02, 0)),
+    slows("limits.cgroup.cpus", "CPU limit", SLOWEST),
+    breaks("limits.cgroup.pids", "limit of threads", "NCCL and data loaders cannot start their threads above it."),
+    differs("limits.ptrace_scope", "ptrace", "Stacks of a hang can be read on some of the hosts only."),
+    differs(
+        "limits.ports", "ephemeral ports", "A firewall that opens one range shuts the other out.", normalizers.span
+    ),
+    slows("cpu.total", "CPUs", SLOWEST),
+    slows("cpu.usable", "usable CPUs", SLOWEST),
+    slows("cpu.affinity", "CPUs of a process", SLOWEST),
+    slows("cpu.model", "CPU model", SLOWEST),
+    slows("cpu.numa", "NUMA nodes", "Pinning by number binds ranks to the wrong socket.", normalizers.count),
+    breaks("memory.total", "memory", "What fits into the larger memory is killed in the smaller.", apart=(1.05, 0)),
+    slows("memory.swap", "storage of the swap", "A rank whose memory is swapped holds up all.", normalizers.swap),
+    differs(
+        "storage.<label>.type",
+        "file system",
+        "Where only some hosts mount the shared storage, the others see other files.",
+    ),
+    slows("storage.<label>.latency", "small writes", MEASURED, apart=(5, 10)),
+    differs("software.python", "Python", "Objects that ranks send each other are pickled by version."),
+    differs("software.executable", "interpreter", "Another environment can hold other packages."),
+    differs("software.cudnn", "cuDNN", "Ranks may compute slightly different values."),
+    differs(
+        "software.nccl.libraries",
+        "every NCCL",
+        "A second library wins as soon as the order of loading changes.",
+        normalizers.libraries,
+    ),
+    differs("software.nccl.built", "NCCL that torch was built with", "torch uses what it was built with."),
+    differs("host.os", "operating system", "Other defaults for limits, network and drivers come with it."),
+    differs("host.kernel", "kernel", "Drivers and network behave differently from kernel to kernel."),
+    differs("host.clock.synced", "time service", "Where none keeps the clock, lines cannot be put in order."),
+    differs("host.glibc", "C library", "A program built on the newer one does not start on the older one."),
+    differs("host.container", "container", "A container has limits and a network of its own."),
+    differs("host.image", "container image", "Another image brings other versions along."),
+    slows("host.acs", "PCI bridges with ACS", "ACS sends traffic between GPUs through the CPU.", normalizers.count),
+    slows("host.iommu", "IOMMU", "With an IOMMU, PCIe traffic between GPUs can go through the CPU."),
+)
+"""What decides most often stands first."""
+
+RULES = {rule.fact: tuple(other for other in TABLE if other.fact == rule.fact) for rule in TABLE}
+"""General name of docs/facts.md → how it is compared."""
+
+APART = frozenset(
+    {
+        *("host.name", "gpu.<i>.uuid", "gpu.<i>.bus", "storage.<label>.path", "gpu.topology.nics"),  # its own
+        *("gpu.<i>.memory.free", "gpu.<i>.memory.holders", "gpu.<i>.temperature", "gpu.<i>.power"),  # of the moment
+        *("gpu.<i>.pcie.gen", "limits.shm.free", "cpu.load", "cpu.pressure", "memory.available", "memory.pressure"),
+        *("gpu.<i>.clock.sm", "gpu.<i>.clock.memory", "gpu.<i>.busy", "net.conntrack", "software.torch.locks"),
+        *("net.backlog.overflows", "net.neighbours.overflows"),
+        *("memory.oom_kills", "storage.<label>.free", "net.loopback.cost"),
+        "net.default",  # what matters are the interfaces that NCCL and gloo pick
+        *("gpu.<i>.cpus", "gpu.<i>.nvlink.speeds"),  # said by the NUMA nodes, and by number and slowest of the links
+        "gpu.<i>.fabric.clique",  # hosts of other racks are in other cliques
+        *("env.problems", "env.notes"),  # judged by the causes; the variables themselves are compared
+    }
+)
+"""Facts that differ between good hosts, or say nothing beside another one."""

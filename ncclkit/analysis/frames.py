@@ -1,0 +1,146 @@
+"""Which line of whose code: frames of stacks, tracebacks and Flight Recorder entries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from ncclkit.analysis.rank_states import starving
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
+from ncclkit.core.text import ranks as named
+from ncclkit.core.text import verb as agreed
+
+Frame = Mapping[str, Any]
+
+LIBRARY = re.compile(
+    r"site-packages|dist-packages|/lib/python\d|<frozen|<string>|^\?*$|(?:^|/)torch/|\.so\b|importlib|\bgloo/|\bnccl/"
+)
+WAITS = re.compile(
+    r"torch/distributed|distributed_c10d|/torch/cuda/__init__|ncclComm|libnccl|ProcessGroup|"
+    r"torch/nn/parallel/distributed|torch/utils/data/_utils/pin_memory"
+)
+COMPUTES = re.compile(r"torch/(?:nn/(?:modules|functional)|_dynamo|_inductor|optim|utils/data)")
+"""Code of torch that works for the caller; a rank whose stack ends in it does not wait for anybody."""
+WAITING_CALLS = {
+    "synchronize",
+    "all_reduce",
+    "all_gather",
+    "barrier",
+    "broadcast",
+    "wait",
+    "monitored_barrier",
+    "_engine_run_backward",
+}
+BETWEEN = re.compile(r"/multiprocessing/|/concurrent/|/(?:threading|subprocess|selectors|queue)\.py")
+"""Python's own library, whose ``wait`` is for a process or a thread: what called it tells what for."""
+WORKERS = {"_try_get_data", "_get_data"}
+"""Functions of torch's DataLoader in which a rank waits for its workers."""
+
+FRAMEWORKS = ("recbole", "wenet", "lightning", "accelerate", "transformers", "llamafactory", "deepspeed", "megatron")
+"""Packages that take the settings of a job in their own words; one that uses another stands before it."""
+
+
+def is_own(frame: Frame) -> bool:
+    """True when a frame is the user's code, not a library's."""
+    return not LIBRARY.search(str(frame.get("file") or ""))
+
+
+def own_frame(frames: Sequence[Frame], *, innermost_first: bool) -> Frame | None:
+    """The innermost frame of the user's own code, or the innermost one at all."""
+    ordered = list(frames) if innermost_first else list(reversed(frames))
+    return next((frame for frame in ordered if is_own(frame)), ordered[0] if ordered else None)
+
+
+def place(frame: Frame | None) -> str:
+    """``train.py:33 (skip_batches)``; empty where no frame is known."""
+    if not frame or not frame.get("file"):
+        return ""
+    return f"{PurePosixPath(str(frame['file'])).name}:{frame.get('line', '?')} ({frame.get('func', '?')})"
+
+
+def in_collective(frames: Iterable[Frame]) -> bool:
+    """True when a stack (innermost frame first) stands inside a collective or waits for the GPU to finish one.
+
+    What a model computes below DDP's ``forward`` is no collective, though DDP stands further out in the stack; nor is
+    a ``wait`` written in Python for a lock file or a process.
+    """
+    for frame in list(frames)[:12]:
+        if BETWEEN.search(str(frame.get("file", ""))):
+            continue
+        file, func = str(frame.get("file", "")), frame.get("func")
+        if WAITS.search(file) or (func in WAITING_CALLS and not (func == "wait" and file.endswith(".py"))):
+            return True
+        if is_own(frame) or COMPUTES.search(file):
+            return False
+    return False
+
+
+def stacks(case: Case) -> dict[int, Event]:
+    """rank → the stack of its main thread."""
+    return {event.rank: event for event in case.of("stack") if event.rank is not None and event.data.get("frames")}
+
+
+def places(events: Iterable[Event]) -> list[tuple[list[Event], bool, str]]:
+    """Equal stacks together, the rarest first: the stacks, whether they wait in a collective, and where they stand."""
+    groups: dict[tuple[bool, str], list[Event]] = {}
+    for event in events:
+        if event.kind == "stack":
+            groups.setdefault(_where(event), []).append(event)
+    return [(held, waits, where) for (waits, where), held in sorted(groups.items(), key=lambda item: len(item[1]))]
+
+
+def standing(events: Iterable[Event]) -> list[str]:
+    """``rank 3 is in save at ckpt.py:88``, ``ranks 0-2 wait in all_reduce at train.py:212``; the rarest first."""
+    said = []
+    for held, waits, where in places(events):
+        ranks = {event.rank for event in held if event.rank is not None}
+        verb = ("waits in", "wait in") if waits else ("is in", "are in")
+        said.append(f"{named(ranks)} {agreed(ranks, *verb)} {where}")
+    return said
+
+
+def _where(event: Event) -> tuple[bool, str]:
+    """Whether it waits in a collective, and ``all_reduce at train.py:212``: the call and the user's line."""
+    frames: Sequence[Frame] = event.data.get("frames") or ()
+    own = own_frame(frames, innermost_first=True)
+    if own is None:
+        return False, "frames that nobody can read"
+    at = f"{PurePosixPath(str(own.get('file'))).name}:{own.get('line', '?')}"
+    inner = list(frames)[: list(frames).index(own)]
+    call = (inner[-1] if inner else own).get("func")
+    return in_collective(frames), f"{call} at {at}"
+
+
+def for_workers(case: Case, ranks: Iterable[int]) -> bool:
+    """True when each of these ranks, at least one, waits for its DataLoader's workers, by its stack or as measured."""
+    seen, starved = stacks(case), {event.rank for event in starving(case)}
+    return all([rank in starved or (rank in seen and _loads(seen[rank])) for rank in ranks] or [False])
+
+
+def _loads(stack: Event) -> bool:
+    return any(f.get("func") in WORKERS and "torch/utils/data" in str(f.get("file")) for f in stack.data["frames"])
+
+
+def inside(event: Event, *names: str) -> bool:
+    """True when one of the names stands in a frame of the event, or in its raw lines."""
+    frames = [frame for frame in event.data.get("frames") or () if isinstance(frame, Mapping)]
+    text = event.text + " ".join(f"{frame.get('func')} {frame.get('file')}" for frame in frames)
+    return any(name in text for name in names)
+
+
+def exchanges(case: Case) -> list[Event]:
+    """Stacks and tracebacks of ranks that stood in an all_to_all, whose sizes may differ between ranks by design."""
+    lines = [*case.of("stack"), *case.of("python.exception")]
+    return [e for e in lines if any("all_to_all" in str(f.get("func")) for f in e.data.get("frames") or ())]
+
+
+def framework(case: Case) -> str:
+    """The framework whose files stand in this case's frames; empty for plain PyTorch."""
+    frames = [f for e in case.events for f in e.data.get("frames") or () if isinstance(f, Mapping)]
+    files = "\n".join(str(frame.get("file", "")) for frame in frames).lower()
+    # a folder of the package, not one that a user has named after it
+    found = (name for name in FRAMEWORKS if re.search(rf"(?:^|/)(?:pytorch_)?{name}(?:_fabric)?/", files, re.M))
+    return next(found, "")

@@ -1,0 +1,102 @@
+"""What the facts of a job's hosts say together: who holds an address, which interface joins them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator
+
+from ncclkit.analysis.picks import ours
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Fact
+
+VIRTUAL = re.compile(r"(?:docker|virbr|veth|br-|cni|flannel|cali|tun|tap|lxc|podman|usb|kube|vmnet)\w*|lo\b")
+"""Interfaces that usually exist only inside their machine."""
+
+Network = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+
+
+def plain(address: object) -> str:
+    """``[::ffff:10.0.0.1]:29500`` and ``::ffff:10.0.0.1`` as ``10.0.0.1``; names as they are."""
+    text = str(address or "")
+    inside = re.match(r"\[([^\]]*)\]", text)
+    return (inside[1] if inside else text).removeprefix("::ffff:")
+
+
+def as_nccl_sees(case: Case) -> Callable[[Event], str]:
+    """The host for which NCCL takes the rank of an INIT line: another one than it is on where NCCL_HOSTID says so."""
+    told = {(e.host, e.pid): str(e.data["value"]) for e in case.of("nccl.env") if e.data["name"] == "NCCL_HOSTID"}
+    said = {e.rank: str(e.data["hostid"]) for e in case.of("worker.phase") if e.data.get("hostid")}
+    return lambda start: f"{start.host} {told.get((start.host, start.pid), said.get(start.data.get('rank'), ''))}"
+
+
+def networks(case: Case) -> dict[str, dict[str, list[Network]]]:
+    """Host → interface → its addresses with their networks, of the interfaces of the job's hosts that are up."""
+    return {fact.host: dict(_rows(fact)) for fact in ours(case, case.facts_of("net.interfaces")) if fact.host}
+
+
+def _rows(fact: Fact) -> Iterator[tuple[str, list[Network]]]:
+    for row in fact.value if isinstance(fact.value, list) else ():
+        if isinstance(row, dict) and row.get("state") in ("up", "UP", "unknown"):
+            texts = row.get("addresses")
+            found = [_network(text) for text in texts] if isinstance(texts, list) else []
+            yield str(row.get("name")), [one for one in found if one is not None and not one.is_link_local]
+
+
+def _network(text: object) -> Network | None:
+    try:
+        return ipaddress.ip_interface(str(text))
+    except ValueError:
+        return None
+
+
+def holders(case: Case, address: str) -> list[tuple[str, str]]:
+    """(host, interface) of every host of the job that has this address; one on loopback has it in a way of its own."""
+    return [
+        (host, name)
+        for host, rows in sorted(networks(case).items())
+        for name, held in rows.items()
+        if any(str(one.ip) == address for one in held)
+    ]
+
+
+def taken(event: Event) -> list[tuple[str, str]]:
+    """(interface, address) of what a line of NCCL says that it uses, but for loopback."""
+    rows = [(event.data.get("interface"), event.data.get("address"))]
+    rows += [str(device).partition(":")[::2] for device in event.data.get("devices") or ()]
+    known = [(str(name), re.sub(r"<.*|%.*", "", plain(address))) for name, address in rows if name and address]
+    return [(name, address) for name, address in known if not address.startswith(("127.", "::1"))]
+
+
+def joining(case: Case) -> dict[str, tuple[str, str]]:
+    """Host → (interface, address) by which the job's hosts share a network; empty where less than two hosts do.
+
+    An address that several hosts have joins nobody, and real interfaces come before virtual ones.
+    """
+    known = networks(case)
+    rows = [(one, host, name) for host, own in known.items() for name, held in own.items() for one in held]
+    shared: dict[Network, dict[str, tuple[str, str]]] = {}
+    for one, host, name in sorted(rows, key=lambda row: bool(VIRTUAL.match(row[2]))):
+        if name != "lo" and sum(str(one.ip) == str(other.ip) for other, _, _ in rows) == 1:
+            shared.setdefault(one.network, {}).setdefault(host, (name, str(one.ip)))  # type: ignore[arg-type]
+    best = max(shared.values(), key=len, default={})
+    return best if len(best) > 1 and len(best) == len(known) else {}
+
+
+def alone(case: Case, host: str, interface: str) -> bool:
+    """True where a network joins the job's hosts, and no other host has a part in those of this interface."""
+    known = networks(case)
+    own = {one.network for one in known.get(host, {}).get(interface, ())}
+    others = {one.network for name, rows in known.items() if name != host for held in rows.values() for one in held}
+    return bool(own and joining(case)) and not own & others
+
+
+def common(case: Case) -> str:
+    """The name that the joining interface has on every host of the job; empty where it has several, or none joins."""
+    names = {name for name, _ in joining(case).values()}
+    return names.pop() if len(names) == 1 else ""
+
+
+def enterable(case: Case) -> bool:
+    """True where the hosts were pretended by a run of ours, which can make them again and look."""
+    return any(event.data.get("phase") == "launch" for event in case.of("worker.phase"))

@@ -1,0 +1,138 @@
+"""Small words and picks that many causes share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+
+from ncclkit.core import text
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Evidence, Fact, Finding, clear, unknown
+
+FATAL = (
+    "c10d.timeout",
+    "c10d.error",
+    "gloo.timeout",
+    "gloo.closed",
+    "elastic.exit",
+    "python.exception",
+    "cuda.error",
+    "cuda.oom",
+)
+"""Kinds that show that the job did not end well."""
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """Those that are known, as in `words.ranks`; ``a rank`` where none is."""
+    known = [rank for rank in ranks if rank >= 0]
+    return text.ranks(known) if known else "a rank"
+
+
+def name_hosts(events: Iterable[Event]) -> tuple[str, ...]:
+    """The hosts that these events come from, sorted."""
+    return tuple(sorted({event.host for event in events if event.host}))
+
+
+def ranks_in(events: Iterable[Event]) -> tuple[int, ...]:
+    """The ranks that these events come from, sorted."""
+    return tuple(sorted({event.rank for event in events if event.rank is not None}))
+
+
+def on(host: str) -> str:
+    """`` on node-1``, or nothing where the host is not known."""
+    return f" on {host}" if host else ""
+
+
+def ours(case: Case, facts: Iterable[Fact]) -> list[Fact]:
+    """Facts of the hosts on which the job ran; of all hosts where its lines name none."""
+    hosts = {event.host.partition(".")[0] for event in case.events if event.host}
+    return [fact for fact in facts if not hosts or not fact.host or fact.host.partition(".")[0] in hosts]
+
+
+def seconds(milliseconds: float | None) -> str:
+    """``600000`` → ``600 s``; what is not known stays out of the sentence as ``its time limit``."""
+    return f"{milliseconds / 1000:g} s" if milliseconds else "its time limit"
+
+
+def amount(size: float | None) -> str:
+    """Bytes for people: ``64 MiB``."""
+    if size is None:
+        return "an unknown size"
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} TiB"
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """By time where it is known (those first), then by place in the files."""
+    return sorted(events, key=lambda e: (e.time is None, e.time or 0.0, e.path, e.line))
+
+
+def pick(*groups: Iterable[Evidence], limit: int = 8) -> tuple[Evidence, ...]:
+    """The first few different pieces of evidence of each group, the first group first."""
+    chosen: list[Evidence] = []
+    for piece in chain.from_iterable(groups):
+        if len(chosen) == limit:
+            break
+        if piece not in chosen:
+            chosen.append(piece)
+    return tuple(chosen)
+
+
+def matching(events: Iterable[Event], *fragments: str) -> list[Event]:
+    """Events whose raw text holds one of the fragments, whatever the case of the letters."""
+    lowered = [fragment.lower() for fragment in fragments]
+    return [event for event in events if any(fragment in event.text.lower() for fragment in lowered)]
+
+
+def family(case: Case, *families: str) -> list[Event]:
+    """NCCL WARN events of these families."""
+    return [event for event in case.of("nccl.warn") if event.data.get("family") in families]
+
+
+def messages(case: Case) -> list[Event]:
+    """Events that carry a library's own error text: NCCL warnings, torch's quotation of them, exceptions."""
+    return [*case.of("nccl.warn"), *case.of("c10d.error"), *case.of("python.exception"), *case.of("system.error")]
+
+
+def not_ours(case: Case) -> list[Event]:
+    """What the store says where it is to listen at an address that its host does not have."""
+    return matching(case.of("store.bind"), "errno: 99", "Cannot assign requested address")
+
+
+def unlike(case: Case) -> list[Event]:
+    """What DDP says where it compares the ranks' models at its start, and they differ."""
+    return matching(
+        [*case.of("ddp.params"), *case.of("python.exception")], "sizes of the same param", "inconsistent", "verifies"
+    )
+
+
+def env_of(case: Case, name: str) -> list[Event]:
+    """Every line in which NCCL says that it read this variable."""
+    return [event for event in case.of("nccl.env") if event.data.get("name") == name]
+
+
+def ask(case: Case, *witnesses: Callable[[Case], Finding | None]) -> Finding | None:
+    """The finding of the first witness that has one."""
+    return next((finding for witness in witnesses if (finding := witness(case)) is not None), None)
+
+
+LOOKED = ("connect.", "experiment.", "limits.")
+"""How events begin that come from tests and experiments of ours: they are no word of a job."""
+
+
+def of_job(case: Case) -> list[Event]:
+    """What shows that a job has been running, whatever else was looked at."""
+    return [event for event in case.events if not event.kind.startswith(LOOKED)]
+
+
+def failed(case: Case) -> bool:
+    """True when anything shows that the job did not end well."""
+    return any(event.kind in FATAL for event in case.events)
+
+
+def otherwise(cause: str, went_well: Sequence[Evidence], say: str, missing: str) -> Finding:
+    """``clear`` where something shows that it went well, else ``unknown`` with what would settle it."""
+    return clear(cause, say, tuple(went_well[:3])) if went_well else unknown(cause, missing)

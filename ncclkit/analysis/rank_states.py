@@ -1,0 +1,270 @@
+"""Who waited, who died, who was killed, who fell silent: the ranks of one case.
+
+The first question of every hang is which rank is the culprit and which are its
+victims.  A victim says "timed out" or "connection closed"; a culprit says
+something of its own, or nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from ncclkit.analysis.picks import in_order
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
+
+MESSENGERS = re.compile(
+    r"DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|SignalException|KeyboardInterrupt|SystemExit"
+    r"|ProcessRaisedException|ProcessExitedException|Rendezvous\w*|OutOfMemoryError|AcceleratorError|WorkerCrashedError"
+    r"|nccl[A-Z]\w*Error"
+)
+"""Exception types that report the work of a library or a signal, not the program's own error."""
+MESSAGES = re.compile(
+    r"\bNCCL\b|\bnccl[A-Z]|c10d|gloo/|Gloo|CUDA|cuda|TCPStore|store->get|[Ss]ocket|monitoredBarrier|ProcessGroup|[Ww]atchdog"
+    r"|Detected mismatch between collectives|Timed out waiting|env:// rendezvous|shared memory|DataLoader "
+    r"worker(?! process)|Too many open files"
+    r"|Address already in use|No space left|Broken pipe|Connection (?:reset|refused|closed)|connect\(\) timed out"
+    r"|Engine ?[cC]ore|Cannot allocate memory"
+    r"|Expected to have finished reduction|Forward order differs across ranks"
+    r"|verifies (?:model )?param|inconsistent .{0,12}params|undefined symbol"
+    r"|sizes of the same param in process|Split sizes|without a matching (?:send|recv)"
+    r"|cuDNN error|CUDNN_STATUS|cuFFT error|CUSPARSE_STATUS"
+)
+"""Message fragments that belong to another cause of the catalogue."""
+DEVICES = re.compile(r"cuda:\d+|torch\.cuda\.\w+|device type cuda")
+"""How torch names where a tensor lies, in errors that CUDA has no part in."""
+LAST_WORDS = re.compile(
+    r"Detected mismatch between|prior iteration|verifies|inconsistent|monitoredBarrier|the same param"
+    r"|Forward order differs"
+)
+"""Checks that raise on a rank because the ranks disagree: nobody is dead yet when they speak."""
+UNANSWERED = re.compile(r"[Tt]imeout|[Tt]imed out")
+"""What the store says to a rank whose key nobody has set; all else speaks of the connection."""
+LARGEST = 1 << 20
+"""Ranks that a job can have: a torn number must not fill the memory."""
+CROWD, SHORTEST = 3, 3.0
+"""Processes for each core, and seconds in the queue, from which a rank counts as starved."""
+IDLE, BUSY = (0.0, 15.0), (60.0, 100.0)
+"""Shares of time, in %, in which a main thread that waits, and one that computes or spins, has something to do."""
+EARLY = 100
+"""Collectives of a group that a job's start needs at most."""
+KILLED = (9, 15)
+CRASHED = (4, 7, 8, 11)
+
+
+def is_own(event: Event) -> bool:
+    """True when a traceback is the program's own error: not a victim's report, not a library's."""
+    if event.kind != "python.exception" or event.data.get("victim"):
+        return False
+    kind, message = str(event.data.get("type", "")), str(event.data.get("message", ""))
+    message = DEVICES.sub("", message)
+    return not MESSENGERS.search(kind.rpartition(".")[2]) and not MESSAGES.search(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What each rank of the job did last, as far as the evidence says."""
+
+    world: int | None = None
+    """Ranks of the job where something says so."""
+    members: tuple[int, ...] = ()
+    """Every rank that must exist: 0 … world-1, or 0 … highest one seen."""
+    waiting: dict[int, Event] = field(default_factory=dict)
+    """rank → the line in which it says that it waited in vain for a collective."""
+    raised: dict[int, Event] = field(default_factory=dict)
+    """rank → the traceback of its own error (-1: nobody knows which rank)."""
+    killed: dict[int, Event] = field(default_factory=dict)
+    """rank → its death by a signal that the launcher did not send (-1: rank not known)."""
+    broken: dict[int, Event] = field(default_factory=dict)
+    """rank → its error that another cause explains: CUDA, a library, a crash (-1: rank not known)."""
+    ended: dict[int, Event] = field(default_factory=dict)
+    """rank → the record or line that says that it finished normally."""
+
+    @property
+    def dead(self) -> dict[int, Event]:
+        """rank → why it is gone, whatever the reason."""
+        return self.broken | self.killed | self.raised
+
+    @property
+    def silent(self) -> tuple[int, ...]:
+        """Ranks that neither waited nor died nor ended, while others waited."""
+        known = self.waiting.keys() | self.dead.keys() | self.ended.keys()
+        return tuple(rank for rank in self.members if rank not in known) if self.waiting else ()
+
+
+def look(case: Case) -> Scene:
+    """Read the scene of one case."""
+    world = _world(case)
+    waiting = _together(_first_by_rank([*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_unanswered(case)]))
+    waiting = waiting or {rank: gap for gap in case.of("flight.missing") for rank in gap.data.get("waiting", ())}
+    stopped = _stopped(case)
+    raised = _first_by_rank([e for e in case.of("python.exception") if is_own(e) and not _after(e, stopped)])
+    seen = {e.rank for e in case.events if e.rank is not None} | {rank for rank in waiting if rank >= 0}
+    raised = {rank: error for rank, error in raised.items() if not _given_up(waiting.get(rank), error)}
+    members = tuple(range(world if world else max((rank for rank in seen if rank < LARGEST), default=-1) + 1))
+    ended = _ended(case, raised, waiting)
+    return Scene(world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended)
+
+
+def _together(waiting: dict[int, Event]) -> dict[int, Event]:
+    """The waits without those of a few ranks that began when others had given up already: these came late.
+
+    After its timeout a rank of NCCL lives for another minute, in which its kernels still answer a rank that comes.
+    """
+    ends = [event.time for event in waiting.values() if event.time is not None]
+    known = [(rank, e.time, e.data.get("ran_ms")) for rank, e in waiting.items()]
+    late = {rank for rank, time, ran in known if time is not None and ran and time - ran / 1000 > min(ends)}
+    return {rank: event for rank, event in waiting.items() if rank not in late or len(late) * 2 >= len(waiting)}
+
+
+def _unanswered(case: Case) -> list[Event]:
+    """Ranks that waited in vain for the id of a communicator; not those whose connection to the store broke."""
+    return [event for event in case.of("c10d.unique_id") if UNANSWERED.search(str(event.data.get("error")))]
+
+
+def rank_of(event: Event) -> int:
+    """The global rank; before torch 2.2 only the rank in the group stands in the line; -1 where nothing says."""
+    if event.rank is not None:
+        return event.rank
+    inside = event.data.get("pg_rank")
+    return inside if isinstance(inside, int) else -1
+
+
+def crashes(case: Case) -> list[Event]:
+    """Deaths in native code; not of a rank that had already reported what ended it: dying, it tripped over itself."""
+    victims = [event for event in case.of("python.exception") if event.data.get("victim")]
+    dying = {rank_of(event) for event in [*victims, *case.of("c10d.timeout"), *case.of("gloo.timeout")]} - {-1}
+    ends = [e for e in case.of("elastic.exit") if signal_of(e) in CRASHED]
+    ends += [e for e in case.of("system.error") if e.data.get("what") == "segfault"]
+    return [event for event in ends if rank_of(event) not in dying]
+
+
+def starving(case: Case) -> list[Event]:
+    """What was measured of ranks with several processes for each core, which spent most of their time in the queue.
+
+    Both together: a long queue alone may be the work of other programs on the machine.
+    """
+    rows = case.of("watch.cpu")
+    crowds = [e for e in rows if e.data["processes"] >= CROWD * e.data["cores"] > 0]
+    return [e for e in crowds if e.data["waited"] >= max(SHORTEST, (CROWD - 1) * e.data["ran"])]
+
+
+def stopped(case: Case) -> dict[int, Event]:
+    """Ranks whose process a signal or a debugger holds (state T), as the strip saw it to the end."""
+    rows = [event for event in case.of("watch.load") if event.rank is not None and len(event.data["states"]) > 1]
+    return {event.rank: event for event in rows if not event.data["states"][-2:].strip("Tt") and event.rank is not None}
+
+
+def odd_load(case: Case) -> dict[int, Event]:
+    """The few ranks, fewer than half, that compute while all others idle, or idle while all others compute.
+
+    By their main threads; none where there are fewer than three ranks, or where one of them is neither.
+    """
+    rows = {event.rank: event for event in case.of("watch.load") if event.rank is not None}
+    shares = {rank: event.data.get("main") for rank, event in rows.items()}
+    sides = [
+        {rank for rank, share in shares.items() if share is not None and bounds[0] <= share <= bounds[1]}
+        for bounds in (IDLE, BUSY)
+    ]
+    few = min(sides, key=len)
+    whole = len(rows) >= 3 and len(sides[0]) + len(sides[1]) == len(rows)
+    return {rank: rows[rank] for rank in sorted(few)} if whole and 2 * len(few) < len(rows) else {}
+
+
+def signal_of(event: Event) -> int:
+    """The signal that ended a process; 0 where it was none."""
+    code = event.data.get("exitcode") or 0
+    return int(event.data.get("signal") or (-code if code < 0 else 0))
+
+
+def spans_hosts(case: Case) -> bool:
+    """True when something shows that the ranks run on more than one machine."""
+    ours = {event.host for event in case.of("worker.phase") if event.data.get("phase") == "hello"}
+    hosts = ours | {event.host for event in case.events if event.host and event.kind.startswith("nccl.")}
+    disabled = any(e.data.get("name") == "NCCL_SHM_DISABLE" and e.data.get("value") == "1" for e in case.of("nccl.env"))
+    return len(hosts) > 1 or (not disabled and any(e.data.get("via") == "NET" for e in case.of("nccl.channel")))
+
+
+def all_in(case: Case, scene: Scene) -> list[Event]:
+    """The waits, where every rank of the job is known to wait in one and the same collective: nobody is missing."""
+    waits = list(scene.waiting.values())
+    calls = {(e.data.get("seq"), e.data.get("op"), e.data.get("numel_in")) for e in waits}
+    size = scene.world or (_group_size(waits[0]) if waits else None)
+    complete = size is not None and len(waits) >= size and len(calls) == 1 and waits[0].data.get("seq") is not None
+    return case.of("flight.stuck") or (waits if complete else [])
+
+
+def _group_size(wait: Event) -> int | None:
+    """Ranks of a group, as the sizes of a gather or scatter tell; None for other collectives."""
+    small, large = sorted((wait.data.get("numel_in") or 0, wait.data.get("numel_out") or 0))
+    shares = str(wait.data.get("op")).strip("_").startswith(("ALLGATHER", "REDUCE_SCATTER"))
+    return large // small if shares and small and large % small == 0 and large // small > 1 else None
+
+
+def opening(case: Case, *kinds: str) -> Event | None:
+    """The phase of the job's start in which ranks began to wait in vain, where it is of one of these kinds."""
+    waits = list(look(case).waiting.values())
+    begun = [e for e in case.of("job.phase") if any(e.path == wait.path and e.line < wait.line for wait in waits)]
+    early = any(isinstance(wait.data.get("seq"), int) and wait.data["seq"] <= EARLY for wait in waits)
+    return begun[-1] if early and begun and begun[-1].data["what"] in kinds else None
+
+
+def _first_by_rank(events: list[Event]) -> dict[int, Event]:
+    first: dict[int, Event] = {}
+    for event in in_order(events):
+        first.setdefault(rank_of(event), event)
+    return first
+
+
+def _world(case: Case) -> int | None:
+    sizes = [e.data.get("nranks") for e in case.of("nccl.init") if not e.data.get("parent")]
+    sizes += [e.data.get("ranks") for e in case.of("worker.phase") if e.data.get("phase") == "plan"]
+    first = [e for e in case.of("store.clients") if str(e.data.get("key")).endswith("barrier_key:1")]
+    sizes += [e.data.get("expected") for e in first]
+    known = [size for size in sizes if isinstance(size, int) and 0 < size <= LARGEST]
+    return max(known, default=None)
+
+
+def _stopped(case: Case) -> float | None:
+    """When the launcher began to stop the ranks that were left; what they say after that is no cause."""
+    return min((e.time for e in case.of("elastic.stop") if e.time is not None), default=None)
+
+
+def _after(event: Event, moment: float | None) -> bool:
+    return moment is not None and event.time is not None and event.time > moment
+
+
+def _given_up(wait: Event | None, error: Event) -> bool:
+    """True where a rank had given up in a collective before it raised the error: cleaning up, it tripped."""
+    return wait is not None and wait.rank is not None and wait.path == error.path and wait.line < error.line
+
+
+def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
+    told_to_stop = {e.pid or e.data.get("pid") for e in case.of("elastic.stop")} - {None}
+    ends = case.of("elastic.exit")
+    dead: dict[int, Event] = {}
+    for end in in_order(ends):
+        by = signal_of(end)
+        launcher = end.data.get("pid") in told_to_stop
+        last = by == 15 and any(e.data.get("exitcode") not in (None, -15) for e in ends)
+        if by in KILLED and not launcher and not last and rank_of(end) not in raised:
+            dead.setdefault(rank_of(end), end)
+    tasks = in_order(e for e in case.of("slurm.event") if e.data.get("what") == "task_exit")
+    if tasks and tasks[0].data.get("signal") == 9 and not ends and not raised:
+        dead[-1] = tasks[0]  # a task of Slurm may be a launcher of many ranks
+    return dead
+
+
+def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
+    errors = [
+        e for e in case.of("python.exception") if not e.data.get("victim") and not is_own(e) and not _after(e, stopped)
+    ]
+    errors = [e for e in errors if not LAST_WORDS.search(str(e.data.get("message", "")))]
+    return _first_by_rank([*case.of("cuda.oom"), *case.of("cuda.error"), *errors, *crashes(case)])
+
+
+def _ended(case: Case, raised: dict[int, Event], waiting: dict[int, Event]) -> dict[int, Event]:
+    done = [e for e in case.of("worker.phase") if e.data.get("phase") == "done"]
+    done += [e for e in case.of("nccl.destroy") if e.data.get("how") == "destroy"]
+    return {rank: event for rank, event in _first_by_rank(done).items() if rank not in raised and rank not in waiting}

@@ -1,0 +1,268 @@
+"""What the ladder of the live test says: which rank is slow alone, which pair is slow, wrong or never answered, and who
+is to blame where all of them together fail.
+
+A pair is measured against the other pairs that are joined the same way (NV18, PIX, SYS, another host …), so that no
+table of speeds is needed to say that one of them is not like the rest.  Of ranks that fail together smaller groups
+have been tried (`narrow`).
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ncclkit.analysis import bisection
+from ncclkit.analysis.stage_results import (
+    FEW,
+    HOST,
+    NOWHERE,
+    SLOW,
+    SLOW_HERE,
+    Group,
+    Pair,
+    compared,
+    groups_of,
+    hosts_of,
+    nodes_of,
+    pair_of,
+    sharing,
+    started,
+)
+from ncclkit.core import hostlist
+from ncclkit.core.bandwidth import chosen_gpus
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
+from ncclkit.core.summary import MOST
+from ncclkit.core.text import ranks as named
+from ncclkit.core.text import rate, start, verb
+
+ENDS = {"failed", "deadline"}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Ladder:
+    """The rungs of the last live test that climbed them."""
+
+    ranks: int
+    alone: Mapping[int, float] = field(default_factory=dict)
+    """rank → GB/s of copies inside its own memory."""
+    corrupt: Mapping[int, int] = field(default_factory=dict)
+    """rank → bytes that came out wrong when it copied them inside its own memory."""
+    pairs: tuple[Pair, ...] = ()
+    silent: tuple[tuple[int, int], ...] = ()
+    """Pairs whose round began, and that never told a result."""
+    nodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """host, real or pretended → its ranks."""
+    groups: tuple[Group, ...] = ()
+    unheard: tuple[tuple[int, ...], ...] = ()
+    """Groups that began, and never told a result."""
+    ended: str = ""
+    """How the run ended: ``done``, ``failed``, ``deadline``, ``cancelled``; empty where that is not known."""
+    absent: tuple[str, ...] = ()
+    """Nodes of the allocation on which nothing was ever started."""
+    turns: bool = False
+    """Whether ranks take turns on GPUs that they share: how fast a pair is then says nothing of its way."""
+
+    def __repr__(self) -> str:
+        return self.say
+
+    @property
+    def lame(self) -> tuple[int, ...]:
+        """Ranks that are slow alone, compared with the others."""
+        usual = statistics.median(self.alone.values()) if len(self.alone) >= FEW else 0.0
+        share = SLOW_HERE if all(pair.share != SLOW for pair in self.pairs) else SLOW
+        return tuple(sorted(rank for rank, speed in self.alone.items() if speed < share * usual))
+
+    @property
+    def bad(self) -> tuple[tuple[int, int], ...]:
+        """Pairs that were slow, gave wrong values or none."""
+        return (*((pair.a, pair.b) for pair in self.pairs if pair.slow or pair.wrong), *self.silent)
+
+    @property
+    def suspects(self) -> tuple[int, ...]:
+        """The ranks that bad pairs have in common: one at fault makes most of its pairs bad, a link only one."""
+        left, found = list(self.bad), []
+        while left:
+            rank, count = Counter(rank for pair in left for rank in pair).most_common(1)[0]
+            met = sum(rank in (pair.a, pair.b) for pair in self.pairs) + sum(rank in pair for pair in self.silent)
+            if count < max(2, met / 2):
+                break
+            found.append(rank)
+            left = [pair for pair in left if rank not in pair]
+        return tuple(sorted(found))
+
+    @property
+    def failing(self) -> bool:
+        """Whether ranks together failed, were slow or gave wrong values, and their pairs do not say why.
+
+        Ranks that did not even start are no matter of groups: they would not start then either.
+        """
+        if NOWHERE in self.nodes:
+            return False
+        together = any(group.bad for group in self.groups if group.rung != "narrow")
+        blamed = self.bad or self.lame or self.corrupt
+        return self.ended in ENDS or (self.ended == "done" and together and not blamed)
+
+    @property
+    def narrowed(self) -> bisection.Narrowed:
+        """How far the search for whom it takes to fail has come (only where `failing`)."""
+        every = frozenset(range(self.ranks))
+        works: set[bisection.Group] = {frozenset((rank,)) for rank in self.alone}
+        works |= {frozenset((pair.a, pair.b)) for pair in self.pairs if not pair.wrong}
+        odd = [group.ranks for group in self.groups if group.rung != "narrow" and self._counts(group)]
+        works |= {frozenset(group.ranks) for group in self.groups if group.rung != "narrow"} - {*map(frozenset, odd)}
+        known = dict.fromkeys(works - {every}, False)  # what failed may be passing: it is tried anew
+        known |= {frozenset(group.ranks): self._counts(group) for group in self.tried}
+        hints = [*self.silent, *((pair.a, pair.b) for pair in self.pairs if pair.wrong), *self.unheard, *odd]
+        nodes = [*self.nodes.values()] or [tuple(every)]
+        return bisection.narrow(nodes, known, [hint for hint in hints if len(hint) < self.ranks])
+
+    def _counts(self, group: Group) -> bool:
+        """Whether a group is bad in the way that is looked for: where ranks fail, one that is merely slow is not."""
+        return bool(group.problem or group.wrong) or (group.slow and self.ended not in ENDS)
+
+    @property
+    def tried(self) -> tuple[Group, ...]:
+        """Groups that were started anew to find who is at fault."""
+        return tuple(group for group in self.groups if group.rung == "narrow")
+
+    def near(self, a: int, b: int) -> bool:
+        """Whether two ranks are on one node."""
+        return any({a, b} <= set(node) for node in self.nodes.values()) or not self.nodes
+
+    def who(self, ranks: Iterable[int]) -> str:
+        """Ranks as a reader knows them: ``rank 3``, ``rank 3 on node-2``, ``node-2 (ranks 4-7)``."""
+        told, left = [], set(ranks)
+        if len(self.nodes) < 2:
+            return named(left)
+        for host, mine in self.nodes.items():
+            if here := left & set(mine):
+                told.append(f"{host} ({named(here)})" if here == set(mine) else f"{named(here)} on {host}")
+        return f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else (told or ["no rank"])[0]
+
+    @property
+    def ail(self) -> tuple[str, str]:
+        """What is wrong with the groups, of one and of several."""
+        bad = [group for group in self.groups if group.bad]
+        if self.ended in ENDS or any(group.problem for group in bad):
+            return "fails", "fail"
+        return ("gives wrong values", "give wrong values") if any(g.wrong for g in bad) else ("is slow", "are slow")
+
+    @property
+    def say(self) -> str:
+        """The conclusion in one sentence."""
+        if self.failing and self.tried:
+            return self._start(bisection.tell(self.narrowed, self.who, self.ail, self.ranks))
+        if self.absent and self.ended in ENDS:
+            return f"{hostlist.hosts(self.absent)} never began, and the ranks of the other nodes waited in vain"
+        if not (self.pairs or self.silent or self.corrupt):
+            return self._one() if self.ranks == 1 and self.alone else "No live test has climbed the ladder yet"
+        links = [pair for pair in self.bad if not set(pair) & set(self.suspects)]
+        alone = verb(self.lame, "copies slowly in its", "copy slowly in their")
+        wrong = f"{verb(self.corrupt, 'copies its', 'copy their')} own memory wrongly"
+        parts = [f"{self.who(self.corrupt)} {wrong} ({sum(self.corrupt.values()):,} bytes)"] if self.corrupt else []
+        parts += [f"{self.who(self.lame)} {alone} own memory"] if self.lame else []
+        parts += [f"{self.who(self.suspects)} {self._ails()} with most others"] if self.suspects else []
+        parts += [f"the pair of {self.who((a, b))} {self._ail(a, b)}" for a, b in links[:3]]
+        if len(links) > 3:
+            parts.append(f"{len(links) - 3} more pairs are bad")
+        parts += [] if parts else [self._grouped(group) for group in self.groups if group.bad][:3]
+        return self._start("; ".join(parts)) if parts else self._well()
+
+    def _start(self, sentence: str) -> str:
+        """With a capital letter, unless it begins with the name of a host."""
+        return sentence if sentence.partition(" ")[0] in self.nodes else start(sentence)
+
+    def _grouped(self, group: Group) -> str:
+        if group.problem or group.wrong:
+            return f"{self.who(group.ranks)} together: {group.problem or f'{group.wrong} values were wrong'}"
+        return f"{self.who(group.ranks)} together reach only {rate(group.busbw or 0)} busbw"
+
+    def _ail(self, a: int, b: int) -> str:
+        pair = next((p for p in self.pairs if (p.a, p.b) == (a, b)), None)
+        if pair is None:
+            return "never answered"
+        if pair.wrong:
+            return f"gave {pair.wrong:,} wrong bytes"
+        return f"reaches {rate(pair.bandwidth)} where pairs over {pair.way} reach {rate(pair.usual or 0)}"
+
+    def _ails(self) -> str:
+        """What is bad about the pairs of the suspects, in a word."""
+        mine = {pair for pair in self.bad if set(pair) & set(self.suspects)}
+        if mine & set(self.silent):
+            return "never answered"
+        if any(pair.wrong for pair in self.pairs if (pair.a, pair.b) in mine):
+            return verb(self.suspects, "gives", "give") + " wrong values"
+        return verb(self.suspects, "is", "are") + " slow"
+
+    def _one(self) -> str:
+        ((rank, speed),) = self.alone.items()
+        return f"Rank {rank} copies {rate(speed)} in its own memory, every byte was right; one rank alone has no pairs"
+
+    def _well(self) -> str:
+        ways = {way: [p.bandwidth for p in self.pairs if p.way == way] for way in {p.way for p in self.pairs}}
+        each = (f"{rate(statistics.median(speeds))} over {way}" for way, speeds in sorted(ways.items()))
+        like = "and all are alike" if all(len(speeds) >= FEW for speeds in ways.values()) else "and too few to compare"
+        like = "by turns on GPUs that they share" if self.turns else like
+        return f"Every pair of the {self.ranks} ranks works: {', '.join(each)}, {like}"
+
+
+def ladder(case: Case) -> Ladder:
+    """The rungs of the last run of a case; without any where it climbed none."""
+    case = case.latest()
+    told, phases = case.of("ladder.pair"), case.of("worker.phase")
+    hosts = hosts_of(phases)
+    nodes = hosts | {e.rank: str(e.data["hostid"]) for e in phases if e.data.get("hostid") and e.rank is not None}
+    alone = {e.rank: float(e.data["copy"]) for e in case.of("ladder.rank") if e.rank is not None}
+    corrupt = {e.rank: e.data["wrong"] for e in case.of("ladder.rank") if e.rank is not None and e.data["wrong"]}
+    planned = max((int(e.data["ranks"]) for e in phases if e.data.get("phase") == "plan"), default=0)
+    ranks = max(len(alone), min(planned, MOST) or len(hosts))
+    nccl = any(e.data.get("nccl") for e in phases)
+    turns = nccl and sharing(phases, hosts)
+    steady = nccl and not turns
+    if nccl:  # which alone believes in pretended hosts
+        hosts = nodes
+    gpus = _gpus(case, phases, ranks) if nccl else {}
+    ways = (_way(case, hosts, gpus, event.rank or 0, event.data["peer"]) for event in told)
+    pairs = [pair_of(event, way, steady) for event, way in zip(told, ways, strict=True)]
+    known = {(pair.a, pair.b) for pair in pairs}
+    met = {e.rank: e.data.get("peer") for e in phases if e.data.get("phase") == "pairs"}
+    due = {(min(a, b), max(a, b)) for a, b in met.items() if isinstance(a, int) and isinstance(b, int)}
+    groups, begun = groups_of(case, pairs, steady), started(phases)
+    heard = {group.ranks for group in groups}
+    return Ladder(
+        ranks,
+        alone,
+        corrupt,
+        compared(pairs, turns),
+        tuple(sorted(due - known)),
+        nodes_of(nodes, ranks),
+        groups,
+        tuple(sorted(begun - heard)),
+        next((str(e.data["reason"]) for e in reversed(case.of("run.end"))), ""),
+        tuple(str(e.data.get("name")) for e in phases if e.data.get("phase") == "absent"),
+        turns,
+    )
+
+
+def _gpus(case: Case, phases: Iterable[Event], ranks: int) -> dict[int, int]:
+    """rank → its GPU as nvidia-smi counts them: the one it names itself on pretended hosts, else its own number."""
+    told = {e.rank: e.data.get("gpu") for e in phases if e.data.get("phase") == "pretend"}
+    own = {rank: gpu for rank, gpu in told.items() if isinstance(gpu, int) and 0 <= gpu < MOST}
+    places = {rank: own.get(rank, rank) for rank in range(ranks)}
+    known = chosen_gpus({fact.name: fact.value for fact in case.facts}, max(places.values(), default=0) + 1)
+    return {rank: known[place] for rank, place in places.items()}
+
+
+def _way(case: Case, hosts: Mapping[Any, str], gpus: Mapping[int, int], a: int, b: int) -> str:
+    if hosts.get(a) != hosts.get(b):
+        return "network"
+    if not gpus:
+        return HOST
+    matrix = case.fact("gpu.topology") or {}
+    cell = str(matrix.get(f"GPU{gpus.get(a)}", {}).get(f"GPU{gpus.get(b)}", ""))
+    return cell if re.fullmatch(r"[A-Z]{3,4}|NV\d+", cell) else "an unknown way"

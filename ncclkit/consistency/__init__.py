@@ -1,8 +1,0 @@
-"""Whether the hosts of a job agree: facts side by side, only the differences that matter, the odd one out first."""
-
-from __future__ import annotations
-
-from ncclkit.consistency.compare import compare
-from ncclkit.consistency.outcome import MEANS, Comparison, Difference, Group, Unread
-
-__all__ = ["MEANS", "Comparison", "Difference", "Group", "Unread", "compare"]

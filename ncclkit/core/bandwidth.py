@@ -1,0 +1,249 @@
+"""What a collective should reach here: the factors of nccl-tests, and an upper bound with its derivation.
+
+An expectation is an upper bound derived from facts of the host, never a
+guess: where a fact is missing, the value is None and the words say which one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ncclkit.core.model import Fact, NcclkitError
+
+FACTORS: Mapping[str, str] = {
+    "all_reduce": "2(n-1)/n",
+    "reduce_scatter": "(n-1)/n",
+    "all_gather": "(n-1)/n",
+    "all_to_all": "(n-1)/n",
+    "all_to_all_by_hand": "(n-1)/n",
+    "gather": "(n-1)/n",
+    "scatter": "(n-1)/n",
+    "broadcast": "1",
+    "reduce": "1",
+    "send_recv": "1",
+    "barrier": "0",
+}
+"""op → busbw / algbw as nccl-tests defines it (``src/*.cu``, ``…GetBw``); a barrier moves no bytes."""
+
+NVLINK = {
+    "V100": (6, 20.0),
+    "A100": (12, 20.0),
+    "A800": (8, 20.0),
+    "H100": (18, 20.6),
+    "H800": (8, 20.6),
+    "H200": (18, 20.6),
+    "GH200": (18, 20.6),
+    "B200": (18, 40.1),
+    "GB200": (18, 40.1),
+}
+"""Model → most links of one GPU; GB/s per link and direction with which NCCL calculates (``src/graph/topo.h``)."""
+
+PCIE_LANE = {1: 1.5 / 8, 2: 3.0 / 8, 3: 6.0 / 8, 4: 12.0 / 8, 5: 24.0 / 8, 6: 48.0 / 8}
+"""GB/s per lane and direction that NCCL calculates with (``src/graph/topo.cc``): 12 GB/s for generation 3 x16."""
+
+STAR = ("all_to_all", "all_to_all_by_hand", "gather", "scatter")
+"""Operations in which a rank talks to many others at once; the rest pass data on from neighbour to neighbour."""
+
+USUAL = "80 to 98 % of such a bound is usual for large messages."
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """An upper bound of busbw in GB/s, what sets it, and how it was derived."""
+
+    value: float | None
+    limit: str
+    """nvlink, pcie, network, loopback, or none where nothing could be derived."""
+    words: str
+    usual: float = 0.8
+    """Share of the bound that large messages usually reach at least."""
+    gpu: str = ""
+    """Model of the GPUs in use, where they are of one and on one host."""
+    nvls: bool = True
+    """Whether the switch between them may add up; False where the environment forbids it."""
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def factor(op: str, ranks: int) -> float:
+    """busbw / algbw of nccl-tests; raises NcclkitError for an unknown op or ranks < 1."""
+    if ranks < 1:
+        raise NcclkitError(f"A collective needs at least 1 rank, not {ranks}.")
+    if op not in FACTORS:
+        raise NcclkitError(f"No bandwidth formula for the collective {op!r}; known are {', '.join(FACTORS)}.")
+    return {"0": 0.0, "1": 1.0, "(n-1)/n": (ranks - 1) / ranks, "2(n-1)/n": 2 * (ranks - 1) / ranks}[FACTORS[op]]
+
+
+def algbw(size: int, time_us: float) -> float:
+    """GB/s (1e9 bytes) of a call that moved a message of `size` bytes in `time_us` microseconds."""
+    if time_us <= 0:
+        raise NcclkitError(f"A time of {time_us} us gives no bandwidth; measure more repeats.")
+    return size / time_us / 1e3
+
+
+def busbw(op: str, ranks: int, algbw: float) -> float | None:
+    """algbw times `factor`, comparable to the speed of a link; None where nothing crosses one (1 rank, a barrier)."""
+    share = factor(op, ranks)
+    return algbw * share if ranks > 1 and share else None
+
+
+TURNS = "Ranks share GPUs here, which take turns of milliseconds: this run shows whether it works, not how fast."
+
+
+def expect(op: str, backend: str, ranks: int, facts: Iterable[Fact], hosts: int = 1, split: int = 1) -> Expectation:
+    """The upper bound of busbw for large messages of `op` on `ranks` ranks over `hosts` like hosts.
+
+    `facts` are those of one host; `split` of the hosts are pretended by each real one, and share its GPUs.  Raises
+    NcclkitError for an unknown op or backend.
+    """
+    if not factor(op, ranks) or ranks == 1:
+        return _none("With one rank no data crosses a link." if ranks == 1 else f"A {op} moves no data.")
+    if backend not in ("nccl", "gloo"):
+        raise NcclkitError(f"No expectation for the backend {backend!r}; known are nccl and gloo.")
+    known = {fact.name: fact.value for fact in facts if fact.value is not None}
+    here = -(-ranks // hosts)
+    gpus = known.get("gpu.count")
+    if backend == "nccl" and split > 1 and isinstance(gpus, int) and here * split > gpus:
+        return _none(TURNS)
+    if hosts > 1:
+        inside = _gpus(known, here) if backend == "nccl" and here > 1 else _none("")
+        return _least(inside, _network(op, backend, ranks, hosts, known))
+    return _named(_gpus(known, ranks), known, ranks) if backend == "nccl" else _loopback(op, known, ranks)
+
+
+def _named(bound: Expectation, known: Mapping[str, Any], ranks: int) -> Expectation:
+    """The bound with the model of the GPUs that it is for."""
+    models = {str(known.get(f"gpu.{gpu}.model", "")) for gpu in chosen_gpus(known, ranks)}
+    nvls = str(known.get("env.NCCL_NVLS_ENABLE", "")) != "0"
+    return replace(bound, gpu=models.pop() if len(models) == 1 else "", nvls=nvls)
+
+
+def _none(words: str) -> Expectation:
+    return Expectation(None, "none", words)
+
+
+def _least(inside: Expectation, network: Expectation) -> Expectation:
+    """The tighter of two bounds; an unknown network leaves no bound, since it is usually the tighter one."""
+    if inside.value is not None and network.value is not None and inside.value < network.value:
+        return inside
+    return network
+
+
+def _gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
+    """One host: NVLink if it joins all the GPUs in use, else PCIe."""
+    gpus = chosen_gpus(known, ranks)
+    count = known.get("gpu.count")
+    if count is not None and count < ranks:
+        return _none(f"No bound for NCCL: {ranks} ranks on {count} GPUs cannot each have their own.")
+    matrix = known.get("gpu.topology")
+    if count is None or not matrix:
+        return _none("No bound for NCCL: how the GPUs are joined could not be read (nvidia-smi topo -m).")
+    pairs = {a: [_links(matrix, a, b) for b in gpus if b != a] for a in gpus}
+    if all(links for row in pairs.values() for links in row):
+        return _nvlink(known, {gpu: sum(row) for gpu, row in pairs.items()})
+    return _pcie(known, gpus)
+
+
+def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
+    """The GPUs of ranks 0, 1, …: by CUDA_VISIBLE_DEVICES where it lists numbers, else 0, 1, …."""
+    visible = str(known.get("env.CUDA_VISIBLE_DEVICES", "")).split(",")
+    numbers = [int(part) for part in visible if part.strip().isdigit()]
+    return numbers[:ranks] if len(numbers) >= ranks else list(range(ranks))
+
+
+def _links(matrix: Mapping[str, Mapping[str, str]], a: int, b: int) -> int:
+    """18 for NV18 between two GPUs, 0 for any other way."""
+    match = re.fullmatch(r"NV(\d+)", matrix.get(f"GPU{a}", {}).get(f"GPU{b}", ""))
+    return int(match.group(1)) if match else 0
+
+
+def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
+    """`paths`: links of each GPU towards the others; through a switch the same links count once for every peer."""
+    model = str(known.get(f"gpu.{min(paths)}.model", ""))
+    kind = next((name for name in NVLINK if re.search(rf"\b{name}\b", model)), "")
+    most, speed = NVLINK.get(kind, (None, known.get(f"gpu.{min(paths)}.nvlink.speed")))
+    if not speed:
+        return _none(f"No bound for NCCL: the speed of the NVLinks of {model or 'these GPUs'} is unknown.")
+    links = {gpu: min(count, known.get(f"gpu.{gpu}.nvlink.links") or most or count) for gpu, count in paths.items()}
+    fewest = min(links.values())
+    behind = [gpu for gpu, count in links.items() if count == fewest and count < max(links.values())]
+    who = f"GPU {', '.join(map(str, behind))} has the fewest links and" if behind else "Every GPU"
+    whose = f"NCCL's own figure for {kind}" if kind else "as nvidia-smi nvlink -s says"
+    value = fewest * speed
+    words = (
+        f"{who} sends through {fewest} NVLinks of {speed:g} GB/s each way ({whose}), so a ring carries at most "
+        f"{fewest} x {speed:g} = {value:.1f} GB/s. {USUAL} NVLink SHARP (NVLS) may exceed it, since the switch adds."
+    )
+    return Expectation(value, "nvlink", words)
+
+
+def _pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
+    speeds = {}
+    for gpu in gpus:
+        # an idle GPU lowers the generation of its link, but not the width
+        generation, width = known.get(f"gpu.{gpu}.pcie.gen.max"), known.get(f"gpu.{gpu}.pcie.width")
+        if generation not in PCIE_LANE or not width:
+            return _none(f"No bound for NCCL: the PCIe link of GPU {gpu} could not be read.")
+        speeds[gpu] = PCIE_LANE[generation] * width, int(generation), int(width)
+    slowest = min(speeds, key=lambda gpu: speeds[gpu])
+    value, generation, width = speeds[slowest]
+    return Expectation(
+        value,
+        "pcie",
+        (
+            f"NVLink does not join all GPUs in use; their slowest PCIe link is that of GPU {slowest}, generation "
+            f"{generation} x{width}, for which NCCL reckons {value:.1f} GB/s each way; a ring carries no more. {USUAL}"
+        ),
+    )
+
+
+def _network(op: str, backend: str, ranks: int, hosts: int, known: Mapping[str, Any]) -> Expectation:
+    """Several hosts: all that a host can send, shared by the rings that pass through it once."""
+    ports = [port for port in known.get("net.rdma", []) if port.get("state") == "ACTIVE" and port.get("rate")]
+    if ports and backend == "nccl" and str(known.get("env.NCCL_IB_DISABLE", "0")) == "0":
+        total = sum(port["rate"] for port in ports) / 8
+        words = f"{len(ports)} active RDMA ports send {total:.1f} GB/s together"
+    else:
+        name = known.get(f"net.{backend}.interface")
+        rows = [row for row in known.get("net.interfaces", []) if row["name"] == name]
+        if not rows or not rows[0].get("speed"):
+            return _none(f"No bound over {hosts} hosts: the speed of the interface {name or 'in use'} is unknown.")
+        total = rows[0]["speed"] / 8e3
+        words = f"the interface {name} sends {total:.2f} GB/s ({rows[0]['speed']} Mbit/s)"
+    value, why = total, "every ring enters and leaves a host once"
+    if op in STAR:
+        # 1 - 1/h of the data crosses between hosts, busbw counts (n-1)/n of it; every rank sends, or one alone does
+        value = total / (ranks / hosts if op == "all_to_all" else 1) * ((ranks - 1) / ranks) / (1 - 1 / hosts)
+        why = "its ranks share that for the part of their data that leaves the host"
+    return Expectation(value, "network", f"On each host {words}; {why}, so busbw is at most {value:.2f} GB/s. {USUAL}")
+
+
+def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
+    """gloo on one host: every byte costs CPU time to send and to receive, and all ranks share the cores."""
+    stream, cores = known.get("net.loopback.bandwidth"), known.get("cpu.usable")
+    if not stream or not cores:
+        return _none("No bound for gloo: the speed of the loopback interface or the usable cores could not be read.")
+    cost = known.get("net.loopback.cost") or 2 / stream
+    senders = {"gather": 1, "scatter": 1, "broadcast": ranks - 1, "reduce": ranks - 1}.get(op, ranks)
+    shared = cores / cost / senders
+    value = shared if op in STAR else min(stream, shared)
+    what = (
+        f"{cores:g} usable cores carry {cores / cost:.2f} GB/s in all, shared by all that is sent at once "
+        f"({senders} x busbw)"
+        if value == shared
+        else "a rank sends no faster than one stream"
+    )
+    return Expectation(
+        value,
+        "loopback",
+        (
+            f"gloo moves data through 127.0.0.1: measured here, one TCP stream runs at {stream:.2f} GB/s and costs "
+            f"{cost:.2f} CPU seconds per GB; {what}, so busbw is at most {value:.2f} GB/s. "
+            "gloo's own adding and copying come on top: about half of this bound is usual."
+        ),
+        usual=0.4,
+    )

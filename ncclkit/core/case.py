@@ -1,0 +1,223 @@
+"""The case folder: the contract between notebooks, command line and colleagues.
+
+    <case>/
+      case.json         what was asked, when, where, versions, schema number
+      facts.jsonl  events.parquet  measurements.jsonl  findings.json
+      runs/<n>-<name>/  plan.json status.json wire.jsonl rank*.log launcher.log
+                        fr_rank_* ras*.* stacks_rank*.txt
+      experiments/<n>-<cause>/  trial.json, and in .case/ the runs of that experiment or fix
+      inputs.json       which files were read, their size and digest
+      report.html
+
+Files are replaced whole and atomically, so a full disk or a killed kernel
+leaves the previous contents; nothing that was collected is ever lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import socket
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ncclkit import __version__
+from ncclkit.core import storage
+from ncclkit.core.model import SCHEMA, Event, Fact, Finding, Measurement, NcclkitError, to_json
+
+RUN = re.compile(r"(?P<runs>^|.*/)runs/(?P<n>\d+)-(?P<name>[^/]*)/")
+"""Path of a file in a run folder."""
+TEST = "connect"
+"""Name of the runs that test connections: they stand beside the runs of jobs and take no place of theirs."""
+
+Record = Fact | Event | Measurement | Finding
+
+
+class Case:
+    """The records of one investigation, in memory, with or without a folder behind them."""
+
+    def __init__(self, path: Path | None = None, *, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self.about: dict[str, Any] = {
+            "schema": SCHEMA,
+            "created": _now(),
+            "ncclkit": __version__,
+            "python": platform.python_version(),
+            "host": socket.gethostname(),
+            "asked": [],
+        }
+        self.facts: list[Fact] = []
+        self.events: list[Event] = []
+        self.measurements: list[Measurement] = []
+        self.findings: list[Finding] = []
+        self.inputs: list[dict[str, Any]] = []
+
+    @classmethod
+    def open(cls, path: str | Path, *, read_only: bool = False) -> Case:
+        """Open the case folder `path`, or make it; raises NcclkitError in one sentence."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise NcclkitError(f"The case folder must be a path in quotes, but it is {path!r} ({type(path).__name__}).")
+        folder = Path(path).expanduser().absolute()
+        case = cls(folder, read_only=read_only)
+        try:
+            if not read_only:
+                folder.mkdir(parents=True, exist_ok=True)
+            case._load(folder)
+        except OSError as error:
+            raise NcclkitError(
+                f"Cannot open the case folder {folder}: {error.strerror or error}; name a folder you may write to."
+            ) from error
+        if not read_only and not os.access(folder, os.W_OK):
+            raise NcclkitError(f"The case folder {folder} is not writable; name another with --case or case_dir.")
+        return case
+
+    def _load(self, folder: Path) -> None:
+        about = storage.read_json(folder / "case.json", {})
+        if about.get("schema", SCHEMA) > SCHEMA:
+            raise NcclkitError(
+                f"{folder} was written by a newer ncclkit (schema {about['schema']}, this one reads {SCHEMA}); upgrade."
+            )
+        self.about.update(about)
+        self.facts = list(storage.read_records(Fact, folder / "facts.jsonl"))
+        self.measurements = list(storage.read_records(Measurement, folder / "measurements.jsonl"))
+        self.events = storage.read_events(folder / "events.parquet")
+        self.findings = storage.read_findings(folder / "findings.json")
+        self.inputs = storage.read_json(folder / "inputs.json", [])
+
+    def add(self, records: Iterable[Record]) -> Case:
+        """Add records, each once; an equal record that is already here is left out."""
+        stores: dict[type, list[Any]] = {
+            Fact: self.facts,
+            Event: self.events,
+            Measurement: self.measurements,
+            Finding: self.findings,
+        }
+        seen = {to_json(record) for store in stores.values() for record in store}
+        for record in records:
+            key = to_json(record)
+            if key not in seen:
+                seen.add(key)
+                stores[type(record)].append(record)
+        return self
+
+    def replace_facts(self, facts: Iterable[Fact]) -> Case:
+        """Newer readings take the place of older ones of the same name, host and rank."""
+        fresh = {(fact.name, fact.host, fact.rank): fact for fact in facts}
+        kept = [fact for fact in self.facts if (fact.name, fact.host, fact.rank) not in fresh]
+        self.facts = kept + list(fresh.values())
+        return self
+
+    def of(self, kind: str) -> list[Event]:
+        """Events of one kind, or of a family: ``of("c10d.")`` gives every c10d event."""
+        if kind.endswith("."):
+            return [event for event in self.events if event.kind.startswith(kind)]
+        return [event for event in self.events if event.kind == kind]
+
+    def on(self, rank: int) -> list[Event]:
+        """Events of one rank."""
+        return [event for event in self.events if event.rank == rank]
+
+    def facts_of(self, name: str) -> list[Fact]:
+        """Facts of one name (``limits.shm.free``) or family (``gpu.``), over all hosts."""
+        if name.endswith("."):
+            return [fact for fact in self.facts if fact.name.startswith(name)]
+        return [fact for fact in self.facts if fact.name == name]
+
+    def fact(self, name: str, default: Any = None) -> Any:
+        """The value of the first fact of that name that could be read."""
+        return next((fact.value for fact in self.facts_of(name) if fact.value is not None), default)
+
+    def new_run(self, name: str) -> Path:
+        """Make the next run folder, ``runs/<n>-<name>``."""
+        if self.path is None:
+            raise NcclkitError("This case has no folder; open one with Case.open(path) before running anything.")
+        slug = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "run"
+        runs = self.path / "runs"
+        try:
+            runs.mkdir(exist_ok=True)
+            last = max((int(p.name.split("-")[0]) for p in runs.iterdir() if p.name.split("-")[0].isdigit()), default=0)
+            folder = runs / f"{last + 1}-{slug}"
+            folder.mkdir()
+        except OSError as error:
+            raise NcclkitError(
+                f"Cannot make a run folder in {runs}: {error.strerror}; free space or name another case."
+            ) from error
+        self.about.setdefault("asked", []).append({"run": folder.name, "time": _now()})
+        return folder
+
+    def runs(self) -> list[Path]:
+        """Run folders, oldest first."""
+        if self.path is None or not (self.path / "runs").is_dir():
+            return []
+        folders = [p for p in (self.path / "runs").iterdir() if p.is_dir() and p.name.split("-")[0].isdigit()]
+        return sorted(folders, key=lambda p: int(p.name.split("-")[0]))
+
+    def latest(self) -> Case:
+        """This case as its last run left it, in memory: every fact, and of our own runs' events those of the last one.
+
+        An earlier run that was broken must not speak into the judgement of the one that shows it mended; a test of
+        connections and a run of a job say different things, so the last one of each counts.
+        """
+        places = [(event, RUN.search(event.path)) for event in self.events]
+        marks = ("run.end", "worker.phase", "connect.host")
+        ours = {m["runs"] for event, m in places if m and event.kind in marks}
+        last = {True: 0, False: 0}
+        for _, m in places:
+            if m and m["runs"] in ours:
+                last[m["name"] == TEST] = max(last[m["name"] == TEST], int(m["n"]))
+
+        def tried(event: Event) -> bool:
+            """Whether a trial is about the last run, or about no run of ours."""
+            subject = str(event.data.get("subject") or "")
+            return not subject or subject.split("-")[0] == str(last[False])
+
+        def current(event: Event, run: re.Match[str]) -> bool:
+            test = run["name"] == TEST
+            return int(run["n"]) == last[test] and event.kind.startswith("connect.") == test
+
+        scope = Case()
+        scope.facts, scope.measurements, scope.inputs = self.facts, self.measurements, self.inputs
+        events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
+        scope.events = _last_attempt([e for e in events if not e.kind.startswith("experiment.") or tried(e)])
+        return scope
+
+    def save(self) -> Case:
+        """Write the folder; each file is replaced atomically, a failure keeps the old one."""
+        if self.path is None or self.read_only:
+            return self
+        try:
+            storage.write(self.path / "case.json", json.dumps(self.about, indent=1, default=str))
+            storage.write_records(self.path / "facts.jsonl", self.facts)
+            storage.write_records(self.path / "measurements.jsonl", self.measurements)
+            storage.write_findings(self.path / "findings.json", self.findings)
+            storage.write(self.path / "inputs.json", json.dumps(self.inputs, indent=1, default=str))
+            storage.write_events(self.path / "events.parquet", self.events)
+        except OSError as error:
+            raise NcclkitError(
+                f"Cannot write the case folder {self.path}: {error.strerror or error}; "
+                "what it held before is untouched. Free space or name another folder."
+            ) from error
+        return self
+
+    def __repr__(self) -> str:
+        return (
+            f"Case({str(self.path) if self.path else 'in memory'}: {len(self.facts)} facts, {len(self.events)} events, "
+            f"{len(self.measurements)} measurements, {len(self.findings)} findings, {len(self.runs())} runs)"
+        )
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def _last_attempt(events: list[Event]) -> list[Event]:
+    """Without what ranks of our own runs said before torchrun started them again: the job is as its last attempt is."""
+    phases = [e for e in events if e.kind == "worker.phase" and isinstance(e.data.get("attempt"), int)]
+    last = max((e.data["attempt"] for e in phases), default=0)
+    begun = [e.time for e in phases if e.time is not None and e.data["attempt"] == last]
+    return [e for e in events if not begun or e.time is None or e.time >= min(begun)]

@@ -1,0 +1,243 @@
+"""Which host reaches which, and how well: what a connection test found, as `connect.host` and `connect.pair` events.
+
+The records come from other hosts, so every value is looked at before it is believed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ncclkit.core.model import Event
+
+ENDS = {
+    "open": "is open",
+    "refused": "is refused",
+    "silent": "does not answer",
+    "no route": "has no route",
+    "itself": "leads back to the asking host",
+    "other host": "leads to another host",
+    "foreign": "is answered by another program",
+}
+"""How a connection may end → in words."""
+
+
+FAULTS = {
+    "host": "a host could not be asked",
+    "name": "the name leads astray",
+    "port": "rendezvous port closed",
+    "interface": "NCCL's interface not reached",
+    "size": "large packets get lost",
+    "measure": "not measured",
+}
+"""What may be wrong with a path, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host, as it sees itself."""
+
+    event: Event
+    name: str
+    """As the user, or the allocation, names it."""
+    own: tuple[str, ...] = ()
+    """The addresses that its own name leads to there."""
+    interface: str = ""
+    """NCCL would use this one, with today's variables."""
+    address: str = ""
+    """Of that interface; empty where other hosts can never reach it (loopback, link-local)."""
+    gloo: str = ""
+    interfaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """name → addresses without prefix length."""
+    refused: str = ""
+    """Why the rendezvous port could not be opened there."""
+    problem: str = ""
+    """Why the host could not be asked (further)."""
+
+    @property
+    def say(self) -> str:
+        """The host in one line."""
+        if self.problem:
+            return f"{self.name} could not be asked: {self.problem}"
+        own = ", ".join(self.own) or "nowhere"
+        refused = f"; its rendezvous port cannot be opened: {self.refused}" if self.refused else ""
+        nccl = f"{self.interface or 'no interface'}{f' ({self.address})' if self.address else ''}"
+        return f"{self.name}: NCCL would use {nccl}, gloo {self.gloo or 'none'}; its own name leads to {own}{refused}"
+
+    def holder(self, address: str) -> str:
+        """The interface with this address."""
+        return next((name for name, held in self.interfaces.items() if address in held), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The path from one host to another.
+
+    Outcomes are the words of `ENDS`, or ``failed: …``; empty: not tried.
+    """
+
+    event: Event
+    src: str
+    dst: str
+    port: int = 0
+    """The rendezvous port."""
+    address: str = ""
+    """Where the name of `dst` leads on `src`; empty where it does not resolve."""
+    unresolved: str = ""
+    """The resolver's error."""
+    rendezvous: str = ""
+    ephemeral: str = ""
+    """Another port at the same address."""
+    interface: str = ""
+    nccl_address: str = ""
+    """Of the interface that NCCL would use on `dst`."""
+    nccl: str = ""
+    reached: tuple[str, ...] = ()
+    """Addresses of `dst` that answered."""
+    over: str = ""
+    """The one that was measured."""
+    mtu: float | None = None
+    """Bytes of the largest IP packet that arrives whole."""
+    mtu_own: float | None = None
+    """Bytes of the largest that `src` believes may be sent."""
+    bandwidth: float | None = None
+    """GB/s of one TCP stream."""
+    resent: float | None = None
+    """Share of the stream's packets that had to be sent again."""
+    tool: str = ""
+    """What measured it: ``iperf3`` or ``ncclkit``."""
+    latency: float | None = None
+    """Median round trip in µs."""
+    offset: float | None = None
+    """Seconds that the clock of `dst` is ahead, and how uncertain that is."""
+    offset_error: float | None = None
+    why: Mapping[str, str] = field(default_factory=dict)
+    """Number → why it could not be had."""
+
+    @property
+    def shrinks(self) -> bool:
+        """True where packets get lost because they are larger than some hop takes, and nobody tells the sender."""
+        return self.mtu is not None and self.mtu_own is not None and self.mtu < self.mtu_own
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with it, the gravest first: a word of `FAULTS`; empty where nothing is."""
+        lost = "host" in self.why
+        if loopback(self.address) or not (self.address or lost):
+            return "name"
+        if self.rendezvous not in ("open", ""):
+            return "port"
+        if self.nccl != "open" and (self.nccl or not lost):
+            return "interface"
+        if self.shrinks:
+            return "size"
+        return "host" if lost else "measure" if self.why or self.bandwidth is None else ""
+
+    @property
+    def trouble(self) -> str:
+        """The same in a few words with the numbers."""
+        place = f"{self.interface} ({self.nccl_address})" if self.nccl_address else self.interface or "none"
+        nowhere = "does not resolve" + (f" ({self.unresolved})" if self.unresolved else "")
+        return {
+            "": "",
+            "host": self.why.get("host", ""),
+            "name": f"the name {self.dst} "
+            + (f"leads to {self.address}, the asking host itself" if self.address else nowhere),
+            "port": f"port {self.port} at {self.address} {ends(self.rendezvous)}",
+            "interface": f"NCCL's interface {place} {ends(self.nccl) if self.nccl else 'is of no use to other hosts'}",
+            "size": f"packets of {self.mtu_own or 0:g} bytes get lost, {self.mtu or 0:g} pass",
+            "measure": next((f"no {name}: {why}" for name, why in self.why.items()), "it was not measured"),
+        }[self.fault]
+
+    @property
+    def say(self) -> str:
+        """The path in one line."""
+        facts = [f"port {self.port} {ends(self.rendezvous)}"] if self.rendezvous else []
+        facts += [f"{self.interface} ({self.nccl_address}) {ends(self.nccl)}"] if self.nccl else []
+        facts += (
+            [f"{self.bandwidth:.3g} GB/s{' by iperf3' if self.tool == 'iperf3' else ''}"]
+            if self.bandwidth is not None
+            else []
+        )
+        facts += [f"{self.resent:.1%} of its packets sent again"] if self.resent else []
+        facts += [f"{self.latency:.3g} µs"] if self.latency is not None else []
+        facts += [f"packets of {self.mtu:g} of {self.mtu_own:g} bytes"] if self.mtu and self.mtu_own else []
+        if self.offset is not None and self.offset_error is not None:
+            times, unit = (1, "s") if abs(self.offset) >= 1 else (1e3, "ms")
+            facts += [f"clock {times * self.offset:+.3g} ± {times * self.offset_error:.2g} {unit}"]
+        wrong = f": {self.trouble}" if self.trouble else ""
+        return f"{self.src} → {self.dst}{wrong} [{', '.join(facts)}]"
+
+
+def hosts(events: Iterable[Event]) -> dict[str, Host]:
+    """The hosts of the connection test by name."""
+    return {row.name: row for event in events if event.kind == "connect.host" for row in [host(event)]}
+
+
+def links(events: Iterable[Event]) -> list[Link]:
+    """The paths between them, in their order; what the resolver said stands with its host."""
+    known = [event for event in events if event.kind.startswith("connect.")]
+    names = {e.data.get("name"): e.data.get("names") for e in known if e.kind == "connect.host"}
+    return [link(event, names) for event in known if event.kind == "connect.pair"]
+
+
+def host(event: Event) -> Host:
+    """One `connect.host` event; values of another type than expected are left out."""
+    data = event.data
+    rows = [row for row in _list(data.get("interfaces")) if isinstance(row, dict)]
+    held = {_text(row.get("name")): tuple(a.split("/")[0] for a in _texts(row.get("addresses"))) for row in rows}
+    plain = {key: _text(data.get(key)) for key in ("name", "interface", "address", "gloo", "refused", "problem")}
+    return Host(event, own=_texts(data.get("own")), interfaces=held, **plain)
+
+
+def link(event: Event, names: Mapping[Any, Any] | None = None) -> Link:
+    """One `connect.pair` event; `names`: what each host's resolver said of the others."""
+    data = event.data
+    texts = ("src", "dst", "rendezvous", "ephemeral", "interface", "nccl", "tool")
+    numbers = ("mtu", "mtu_own", "bandwidth", "resent", "latency", "offset", "offset_error")
+    plain: dict[str, Any] = {key: _text(data.get(key)) for key in texts}
+    plain |= {key: _address(data.get(key)) for key in ("address", "nccl_address", "over")}
+    plain |= {key: _number(data.get(key)) for key in numbers}
+    said = (names or {}).get(plain["src"])
+    error = said.get(plain["dst"]) if isinstance(said, dict) else None
+    why = data.get("why")
+    reasons = {_text(key): _text(value) for key, value in why.items()} if isinstance(why, dict) else {}
+    port = int(_number(data.get("port")) or 0)
+    reached = tuple(filter(None, map(_address, _list(data.get("reached")))))
+    return Link(event, port=port, unresolved=_text(error), reached=reached, why=reasons, **plain)
+
+
+def ends(outcome: str) -> str:
+    """How a connection ended, in words."""
+    return ENDS.get(outcome, outcome)
+
+
+def loopback(address: str) -> bool:
+    """True for 127.x and ::1."""
+    return bool(_address(address)) and ipaddress.ip_address(address).is_loopback
+
+
+def _address(value: Any) -> str:
+    """An IP address; empty for anything else: it may stand in a command that somebody copies."""
+    try:
+        return str(ipaddress.ip_address(value)) if isinstance(value, str) else ""
+    except ValueError:
+        return ""
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(item for item in _list(value) if isinstance(item, str))
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

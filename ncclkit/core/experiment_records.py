@@ -1,0 +1,150 @@
+"""Trials: what an experiment or a fix showed, as it is kept in the case folder, and what follows for the verdicts.
+
+A trial lies in ``<case>/experiments/<n>-<cause>/``: ``trial.json`` says what was asked and what came out, the hidden
+folder ``.case`` holds the runs, so that they never speak into the verdict on the case itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ncclkit.agent import redact
+from ncclkit.core import storage
+from ncclkit.core.bandwidth import Expectation
+from ncclkit.core.case import Case
+from ncclkit.core.model import OUTCOMES, Event, Finding, Measurement, clear, from_dict
+from ncclkit.core.runs import Plan, Run
+
+FOLDER, NAME = "experiments", "trial.json"
+KINDS = ("experiment.check", "experiment.fix")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Trial:
+    """One experiment or fix on the same small job, before and after."""
+
+    kind: Literal["check", "fix"]
+    cause: str
+    question: str
+    change: Mapping[str, Any]
+    """What was changed, in the words of `runs.changed`."""
+    before: Run | None
+    """None where the trial only looked."""
+    after: Run | None
+    observed: str
+    """One of `OUTCOMES`, or ``nothing`` where no answer came."""
+    verdicts: Mapping[str, str]
+    """cause id → one of `MOVES`."""
+    say: str
+    seconds: float
+    folder: Path
+    subject: str = ""
+    """Name of the run of the case that was run again, "" where a small live test stood in for the job."""
+    cause_before: str = ""
+    """The first cause that was found of the run before, "" where none was."""
+    cause_after: str = ""
+    said: tuple[str, str] = ("", "")
+    """The diagnosis' sentence on the run before and on the run after."""
+
+    @property
+    def worked(self) -> bool:
+        """True for a fix after which the job ends well and its cause is gone."""
+        return self.kind == "fix" and self.verdicts.get(self.cause) in ("proven", "supported")
+
+    def __repr__(self) -> str:
+        return self.say
+
+
+def keep(trial: Trial) -> Trial:
+    """Write ``trial.json``, without secrets; paths in it are relative to the folder, so that a case may be moved."""
+    record = {name: getattr(trial, name) for name in Trial.__dataclass_fields__ if name not in ("folder", "kind")}
+    for name in ("before", "after"):
+        run = record[name]
+        record[name] = asdict(run) | {"folder": _relative(run.folder, trial.folder)} if run else None
+    told = json.loads(json.dumps({"trial": trial.kind} | record, default=str))
+    storage.write(trial.folder / NAME, json.dumps(redact.clean(told), indent=1))
+    return trial
+
+
+def trials(case: Case) -> tuple[Trial, ...]:
+    """The trials of a case, the oldest first; none where it has no folder."""
+    if case.path is None or not (case.path / FOLDER).is_dir():
+        return ()
+    found = [path for path in (case.path / FOLDER).glob(f"*/{NAME}") if path.parent.name.split("-")[0].isdigit()]
+    return tuple(_read(path) for path in sorted(found, key=lambda path: int(path.parent.name.split("-")[0])))
+
+
+def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]:
+    """Move what was found by what the trials among `events` show: the cause that alone fits is proven, others cleared.
+
+    What a line of the job itself has proven is not cleared by a run that only stands in for it.
+    """
+    moved = {finding.cause: finding for finding in verdicts}
+    for event in events:
+        if event.kind not in KINDS:
+            continue
+        for cause, move in event.data["verdicts"].items():
+            finding = moved.get(cause)
+            if finding is None or finding.verdict != "found":
+                continue  # a trial judges suspects; it makes none
+            if move == "proven":
+                moved[cause] = replace(finding, strength="proven", evidence=(*finding.evidence, event), next=None)
+            elif move == "refuted" and finding.strength != "proven":
+                moved[cause] = clear(cause, event.text, (event,))
+    return list(moved.values())
+
+
+def told(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]:
+    """Move what is not proven by what people say that they tried: one variable that is just that cause's experiment."""
+    moved = {finding.cause: finding for finding in verdicts}
+    tried = [(row, event) for event in events if event.kind == "told.trial" for row in event.data["trials"]]
+    for finding in list(moved.values()):
+        change = dict(finding.next.plan) if finding.next else {}
+        if finding.verdict != "found" or finding.strength == "proven" or list(change) != ["env"]:
+            continue
+        for row, event in tried:
+            if change["env"] != {row["name"]: row["value"]} or finding.next is None:
+                continue
+            if finding.next.expects.get(finding.cause) == ("same" if row["works"] else "works"):
+                moved[finding.cause] = clear(finding.cause, event.text, (event,))
+            elif finding.strength == "possible" and finding.next.expects.get(finding.cause) == "works":
+                moved[finding.cause] = replace(finding, strength="likely", evidence=(*finding.evidence, event))
+    return list(moved.values())
+
+
+def _relative(folder: Path, base: Path) -> str:
+    """From the trial's folder to a run, which lies in the same case."""
+    case = base.parent.parent
+    return str(Path("..", "..", folder.relative_to(case))) if folder.is_relative_to(case) else str(folder)
+
+
+def _read(path: Path) -> Trial:
+    value = storage.read_json(path, {})
+    runs = {name: _run(value.get(name), path.parent) for name in ("before", "after")}
+    observed = value["observed"] if value.get("observed") in OUTCOMES else "nothing"
+    more = {
+        "kind": value["trial"],
+        "folder": path.parent,
+        "observed": observed,
+        "said": tuple(value.get("said", ("", ""))),
+    }
+    return from_dict(Trial, value | runs | more)
+
+
+def _run(value: Mapping[str, Any] | None, base: Path) -> Run | None:
+    if value is None:
+        return None
+    plan = value["plan"]
+    lists = {name: tuple(plan[name]) for name in ("argv", "sizes", "ops", "unset")}
+    expected = value.get("expectation")
+    nested = {
+        "plan": from_dict(Plan, plan | lists),
+        "folder": (base / value["folder"]).resolve(),
+        "measurements": tuple(from_dict(Measurement, row) for row in value["measurements"]),
+        "expectation": from_dict(Expectation, expected) if expected else None,
+    }
+    return from_dict(Run, dict(value) | nested)

@@ -1,0 +1,221 @@
+"""One run of the live test or the lab: what it was asked to do, how it ended, what it measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ncclkit.core.bandwidth import Expectation
+from ncclkit.core.model import Measurement, NcclkitError
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one run was asked to do; ``plan.json`` of the run folder."""
+
+    name: str
+    argv: tuple[str, ...]
+    ranks: int
+    backend: str
+    python: str
+    deadline: float
+    """Seconds until evidence is collected and everything is ended."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Every variable that ncclkit set for the ranks."""
+    sizes: tuple[int, ...] = ()
+    """Message sizes in bytes, each of which is measured for each of `ops`."""
+    ops: tuple[str, ...] = ()
+    split: int = 1
+    """Hosts that the ranks of one host pretend to be on."""
+    unset: tuple[str, ...] = ()
+    """Variables of this process that the ranks do not inherit."""
+    restarts: int = 0
+    """How often torchrun may start all ranks again after one has failed."""
+    net: Mapping[str, Any] = field(default_factory=dict)
+    """The network of pretended hosts on which the ranks run (`networks`); empty: this host."""
+
+    @property
+    def lab(self) -> bool:
+        """Whether a program of the lab runs: a job of its own, or the live test with a fault."""
+        return self.argv[0] != "collective" or bool(LAB_OPTIONS.intersection(self.argv))
+
+    def words(self, folder: Path) -> list[str]:
+        """What the agent is told on each rank: its verb, the run folder, its options."""
+        return [self.argv[0], "--folder", str(folder), *self.argv[1:]]
+
+
+LAB_OPTIONS = frozenset({"--fault", "--mend", "--one-gpu"})
+"""Options that only the lab's programs take."""
+SMALL = "8,64,512,4096,32768,262144"
+"""Message sizes in bytes of a live test that only asks whether it works."""
+WORDS = frozenset({"env", "unset", "ranks", "timeout", "restarts", "ladder", "minimal", "mend", "hosts", "backend"})
+"""In which a change is said; see `changed`."""
+LARGEST = 16 << 20
+"""Bytes of the largest message that the live test sends over gloo in a run that was made for NCCL."""
+ON_GPUS = {
+    "stories.recbole": "RecBole starts its process group with NCCL, by name",
+    "gpu_memory_full": "it fills a GPU",
+    "tables_on_gpu_0": "it fills a GPU",
+    "long_first_step": "it is about work that waits on a GPU",
+}
+"""Jobs and faults of the lab of which nothing is left without GPUs, and why."""
+
+
+def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
+    """The same small job with one thing changed; the words that experiments and advice use.
+
+    ``env``: variables to set; ``unset``: variables to take away; ``ranks``: how many; ``timeout``: the factor by which
+    collectives may take longer; ``restarts``: how often torchrun starts the job again; ``ladder``: first each rank
+    alone and every pair; ``minimal``: the live test in place of the job, with the same ranks and variables; ``mend``:
+    the cause whose bug the job of the lab does in the right way; ``hosts``: on how many pretended hosts, where it had
+    several; ``backend``: ``gloo``, the same ranks, variables and order of calls in the hosts' memory, without NCCL and
+    GPUs.  Raises NcclkitError for any other word, and for a job that has no such run.
+    """
+    strange = sorted(change.keys() - WORDS)
+    if strange:
+        raise NcclkitError(
+            f"A small job cannot be changed by {strange[0]!r}; see `ncclkit.core.runs.changed` for the words."
+        )
+    argv, factor = list(plan.argv), float(change.get("timeout", 1))
+    limit = float(_option(argv, "--timeout", "30")) * factor
+    if change.get("minimal") and (argv[0] != "collective" or "--fault" in argv):
+        argv = ["collective", "--backend", plan.backend, "--sizes", SMALL]
+        argv += ["--split", str(plan.split)] if plan.split > 1 else []
+    argv = [*_without(argv, "--timeout"), "--timeout", f"{limit:g}"]
+    if "backend" in change:
+        plan, argv = _over(str(change["backend"]), plan, argv)
+    if change.get("ladder") and argv[0] == "collective" and "--ladder" not in argv:
+        argv.append("--ladder")
+    if "mend" in change and breakable(argv, plan.net):
+        argv += ["--mend", str(change["mend"])]
+    gone = frozenset(change.get("unset", ()))
+    env = {name: value for name, value in plan.env.items() if name not in gone} | dict(change.get("env", {}))
+    return replace(
+        plan,
+        argv=tuple(argv),
+        ranks=int(change.get("ranks", plan.ranks)),
+        deadline=plan.deadline + limit - limit / factor,
+        env=env,
+        unset=tuple(sorted({*plan.unset, *gone} - env.keys())),
+        restarts=int(change.get("restarts", plan.restarts)),
+        net=dict(plan.net, hosts=int(change["hosts"])) if plan.net and "hosts" in change else plan.net,
+    )
+
+
+def breakable(argv: Sequence[str], net: Mapping[str, Any]) -> bool:
+    """Whether a small job can have a bug of its own, or a network that is wrong: then there is a right way, too."""
+    return "--fault" in argv or argv[0] != "collective" or bool(net)
+
+
+def possible(plan: Plan, change: Mapping[str, Any]) -> bool:
+    """Whether the small job has such a run."""
+    try:
+        changed(plan, change)
+    except NcclkitError:
+        return False
+    return True
+
+
+def _over(backend: str, plan: Plan, argv: list[str]) -> tuple[Plan, list[str]]:
+    """The plan and its words for this backend, with no message that would take it too long."""
+    if backend != "gloo" or plan.backend != "nccl":
+        other = f"one over {plan.backend} over {backend}"
+        raise NcclkitError(f"A small job over NCCL can be repeated over gloo, but not {other}.")
+    why = next((why for what, why in ON_GPUS.items() if what in (argv[0], _option(argv, "--fault", ""))), "")
+    if why:
+        raise NcclkitError(f"{plan.name} cannot be repeated over gloo: {why}.")
+    argv = [*_without(_without(argv, "--split"), "--backend"), "--backend", backend]
+    if "--sizes" in argv:
+        few = {min(int(size), LARGEST): None for size in _option(argv, "--sizes", "").split(",")}
+        argv = [*_without(argv, "--sizes"), "--sizes", ",".join(map(str, few))]
+    sizes = tuple(dict.fromkeys(min(size, LARGEST) for size in plan.sizes))
+    return replace(plan, backend=backend, sizes=sizes, split=1), argv
+
+
+def _option(argv: list[str], name: str, default: str) -> str:
+    return argv[argv.index(name) + 1] if name in argv else default
+
+
+def _without(argv: list[str], name: str) -> list[str]:
+    at = argv.index(name) if name in argv else len(argv)
+    return argv[:at] + argv[at + 2 :]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Run:
+    """How one run ended, and what it measured."""
+
+    plan: Plan
+    folder: Path
+    reason: str
+    """``done``, ``failed``, ``deadline`` or ``cancelled``."""
+    seconds: float
+    measurements: tuple[Measurement, ...] = ()
+    expectations: Mapping[str, Expectation] = field(default_factory=dict)
+    """Collective → the bound of its busbw."""
+    problem: str = ""
+
+    def __repr__(self) -> str:
+        return self.say
+
+    @property
+    def name(self) -> str:
+        """Name of the run folder, e.g. ``1-all_reduce``."""
+        return self.folder.name
+
+    @property
+    def say(self) -> str:
+        """The outcome in one sentence."""
+        hosts = f" on {self.plan.split} pretended hosts" if self.plan.split > 1 else ""
+        ranks = "one rank" if self.plan.ranks == 1 else f"{self.plan.ranks} ranks"
+        what = f"{ranks} over {self.plan.backend}{hosts}"
+        if self.reason == "done" and self.measurements and self.plan.ranks == 1:
+            share = "; with --split 2 two ranks share the GPU, over the network" if self.plan.backend == "nccl" else ""
+            return f"{self._named} on one rank over {self.plan.backend}; nothing travels there, so no bandwidth{share}."
+        if self.reason == "done" and self.measurements:
+            wrong = sum(m.wrong or 0 for m in self.measurements)
+            correct = "every value was right" if not wrong else f"{wrong} values were WRONG"
+            return f"{self._reached(what)} at best, {correct} ({self.seconds:.0f} s)."
+        if self.reason == "done":
+            return f"{self.plan.name} on {what} ended well after {self.seconds:.0f} s."
+        ends = {
+            "deadline": f"did not end within its {self.plan.deadline:.0f} s",
+            "failed": "failed",
+            "cancelled": "was cancelled",
+        }
+        problem = f" ({self.problem})" if self.problem else ""
+        return f"{self.plan.name} on {what} {ends.get(self.reason, self.reason)} after {self.seconds:.0f} s{problem}."
+
+    @property
+    def expectation(self) -> Expectation | None:
+        """The bound of the first collective; None where nothing was measured, or no bound is known."""
+        return self.expectations.get(self.measurements[0].op) if self.measurements else None
+
+    @property
+    def curve(self) -> tuple[Measurement, ...]:
+        """What was measured of the first collective, the one that `expectation` speaks of."""
+        return tuple(m for m in self.measurements if m.op == self.measurements[0].op)
+
+    @property
+    def _named(self) -> str:
+        ops = list(dict.fromkeys(m.op for m in self.measurements))
+        return f"{', '.join(ops)} work{'s' if len(ops) == 1 else ''}"
+
+    def _reached(self, what: str) -> str:
+        """``all_reduce on 2 ranks over gloo: 1.20 GB/s busbw``, or the best of each where there are several."""
+        best: dict[str, Measurement] = {}
+        for m in self.measurements:
+            if m.op not in best or _speed(m) > _speed(best[m.op]):
+                best[m.op] = m
+        kind = "busbw" if all(m.busbw is not None for m in best.values()) else "algbw"
+        if len(best) == 1:
+            ((op, m),) = best.items()
+            return f"{op} on {what}: {_speed(m):.2f} GB/s {kind}"
+        each = ", ".join(f"{op} {_speed(m):.2f}" for op, m in best.items())
+        return f"{len(best)} collectives on {what}: {each} GB/s {kind}"
+
+
+def _speed(m: Measurement) -> float:
+    return m.busbw or m.algbw

@@ -1,0 +1,92 @@
+"""The job that all evidence together shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ncclkit.core.model import Event
+
+MOST = 1 << 16
+"""Ranks that a line can claim without being doubted; a torn number must not fill the memory."""
+
+
+def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """What ran: ``ranks`` (int or None), ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports``, ``network``,
+    ``silent``.
+
+    ``transports`` counts (src, dst) pairs by P2P, SHM, NET; ``silent`` names ranks of which no file holds a line.
+    Versions are None where nothing tells them, and joined by `` / `` where ranks differ.
+    """
+    size = _size(events)
+    spoke = {event.rank for event in events if event.rank is not None} | {
+        rank for row in inputs for rank in row.get("ranks", ())
+    }
+    silent = sorted(set(range(size)) - spoke) if size and spoke else []
+    pairs = {
+        (event.data["src"], event.data["dst"], event.data["via"]) for event in events if event.kind == "nccl.channel"
+    }
+    return {
+        "ranks": size,
+        "hosts": _hosts(events),
+        "nccl": _joined(
+            [
+                _values(events, "nccl.version", "version"),
+                _values(events, "c10d.error", "nccl_version"),
+                _values(events, "worker.phase", "nccl"),
+                _values(events, "kineto.info", "nccl"),
+            ]
+        ),
+        "torch": _joined([_values(events, "worker.phase", "torch")]),
+        "cuda": _joined([_values(events, "nccl.version", "cuda")]),
+        "transports": dict(sorted(Counter(via for _, _, via in pairs).items())),
+        "network": _joined([_values(events, "nccl.network", "name")]),
+        "silent": silent,
+    }
+
+
+def _size(events: Sequence[Event]) -> int | None:
+    """Ranks of the job: the largest communicator, group, plan or rendezvous that is named."""
+    sizes = [event.data["nranks"] for event in events if event.kind == "nccl.init"]
+    for event in events:
+        if event.kind == "worker.phase":
+            sizes += [event.data.get("ranks") if event.data["phase"] == "plan" else event.data.get("world")]
+        if event.kind == "flight.dump":
+            sizes += [len(group["ranks"]) for group in event.data["groups"].values()]
+        if event.kind == "store.clients":
+            sizes += [event.data["expected"]]
+        if event.kind == "kineto.info":
+            sizes += [event.data["world"]]
+        if event.kind == "ras.communicator":
+            sizes += [event.data["size"]]
+    known = [size for size in sizes if isinstance(size, int) and 0 < size < 1 << 20]
+    return max(known, default=None)
+
+
+def ranks(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+    """Every rank that must exist: as many as the evidence says, and all below the highest that it names.
+
+    Numbers that no job can have (a torn line) fill nothing: only ranks that are named stand beyond `MOST`.
+    """
+    named = {event.rank for event in events if event.rank is not None and event.rank >= 0}
+    named |= {rank for row in inputs for rank in row.get("ranks") or ()}
+    size = max([min(_size(events) or 0, MOST), *(rank + 1 for rank in named if rank < MOST)])
+    return sorted(named | set(range(size)))
+
+
+def _hosts(events: Sequence[Event]) -> list[str]:
+    """Every host once: NCCL cuts names at the first dot, others may not."""
+    names = sorted({event.host for event in events if event.host})
+    whole = {name.partition(".")[0] for name in names if "." in name}
+    return [name for name in names if name not in whole]
+
+
+def _values(events: Sequence[Event], kind: str, name: str) -> list[str]:
+    return [str(event.data[name]) for event in events if event.kind == kind and event.data.get(name)]
+
+
+def _joined(sources: list[list[str]]) -> str | None:
+    """The first source that knows something; different values side by side."""
+    known = next((values for values in sources if values), [])
+    return " / ".join(dict.fromkeys(known)) or None

@@ -1,0 +1,21 @@
+"""Lines that say that they are errors, and that no other grammar knows: counted and shown, never dropped in silence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ncclkit.core.model import Event
+from ncclkit.evidence.grammars.grammar import Line
+
+KIND = "log.error"
+GATE = (b"ERROR", b"FATAL", b"CRITICAL", b"rror:")
+# 2026-11-21 00:28:00,123 ERROR trainer: shard 17 is unreadable      [ERROR] cannot open x      fatal error: no disk
+LEVEL = re.compile(r"(?<![\w.])(?:ERROR|FATAL|CRITICAL)(?![\w(])|(?<![\w.])(?:[Ff]atal )?[Ee]rror: (?!Aborted$)\S")
+"""Not ``Fatal Python error: Aborted``: faulthandler's echo of an abort that its maker has explained above."""
+
+
+def read(line: Line) -> Iterator[Event]:
+    """An event for such a line; code that a traceback quotes is indented, and no line of its own."""
+    if not line.body[:1].isspace() and LEVEL.search(line.body):
+        yield line.event(KIND, {"message": line.body.strip()})

@@ -1,1 +1,0 @@
-"""The job behind the events: its communicators, its ranks, where they disagree."""

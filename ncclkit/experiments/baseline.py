@@ -1,0 +1,95 @@
+"""What a trial is made on: the last run of a case that was ours, or the variables of a job that was not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ncclkit.agent import redact
+from ncclkit.causes import host_oom
+from ncclkit.core import budgets, storage
+from ncclkit.core.case import Case
+from ncclkit.core.jobspec import UNITS
+from ncclkit.core.model import Finding, from_dict
+from ncclkit.core.resources import THINGS
+from ncclkit.core.runs import Plan, Run
+from ncclkit.live import connect, probe
+from ncclkit.live.launch import slurm
+
+
+def last(case: Case, python: str | None = None) -> Run | None:
+    """The last run of the lab or the live test in this case, ready to be run again; None where there is none.
+
+    python: another training interpreter than it had.
+    """
+    for folder in reversed(case.runs()):
+        plan = storage.read_json(folder / "plan.json", {})
+        if plan.get("argv"):
+            return probe.reread(case, folder, _replanned(plan, python))
+    return None
+
+
+def variables(case: Case) -> dict[str, str]:
+    """What the logs of a job say that was set for NCCL, but for files and where to write."""
+    told = {str(e.data.get("name")): str(e.data.get("value")) for e in case.of("nccl.env")}
+    return {name: value for name, value in told.items() if "FILE" not in name and not name.startswith("NCCL_DEBUG")}
+
+
+def here(case: Case, run: Run | None, finding: Finding) -> bool | None:
+    """Whether what a finding speaks of happened on this machine, or this allocation; None where nobody says.
+
+    run: the last run of the case that was ours.
+    """
+    if run and (run.plan.net or slurm.nodes() > 1):
+        return True
+    hosts = {*finding.culprits.get("hosts", ()), *(getattr(piece, "host", "") for piece in finding.evidence)} - {""}
+    named = {str(host).partition(".")[0] for host in hosts}
+    return socket.gethostname().partition(".")[0] in named if named else True if run else None
+
+
+def needs(case: Case, run: Run | None, job: Mapping[str, Any], causes: Container[str]) -> dict[str, Any]:
+    """What a job needs of each machine, for these causes: what the agent can try → how much of it, and ``hosts``.
+
+    run: the last run of the case that was ours; job: what the evidence says of any other (`evidence.job`).
+    """
+    gpus = case.fact("gpu.count")
+    ranks = max(2, run.plan.ranks if run else job.get("ranks") or (gpus if isinstance(gpus, int) else 2))
+    hosts = max(1, slurm.nodes(), int(run.plan.net.get("hosts", 1)) if run else len(job.get("hosts") or ()))
+    local = -(-ranks // hosts)
+    told = {**os.environ, **(run.plan.env if run else {})}
+    port, name = told.get("MASTER_PORT", ""), told.get("MASTER_ADDR", "")
+    bound = [event.data.get("port") for event in case.latest().of("store.bind")]
+    lost = [str(event.data.get("host") or "") for event in case.latest().of("store.resolve")]
+    every = {
+        "descriptors": int(budgets.descriptors(ranks).value),
+        "threads": int(budgets.threads(local).value),
+        "shm": int(budgets.shared_memory(local).value),
+        "memlock": int(budgets.locked_memory().value),
+        "memory": _memory(case, local),
+        "port": next((one for one in bound if isinstance(one, int)), int(port) if port.isdigit() else connect.PORT),
+        "names": list(dict.fromkeys(["", *filter(None, [name, *lost[:1]])])),
+    }
+    return {what: need for what, need in every.items() if THINGS[what][0] in causes} | {"hosts": hosts}
+
+
+def _memory(case: Case, ranks: int) -> int:
+    """Bytes that this many ranks of one host take to start, and their data by what the user named of it."""
+    workers, prefetch, dataset, batch = (case.fact(f"job.{name}") or 0 for name in UNITS if name != "ranks")
+    ahead = prefetch or 2
+    data = budgets.host_memory(dataset, ranks, workers, ahead, batch).value + ranks * ahead * batch
+    return int(max(ranks * (host_oom.PER_RANK if case.fact("gpu.count") else host_oom.PER_CPU_RANK), data))
+
+
+def _replanned(value: Mapping[str, Any], python: str | None) -> Plan:
+    """The plan of a run folder, without what belongs to that folder and what was redacted in it."""
+    lists = {name: tuple(value.get(name, ())) for name in ("argv", "sizes", "ops", "unset")}
+    own = probe.recording_env(Path(), "nccl").keys()
+    env = {name: text for name, text in value["env"].items() if name not in own and redact.REDACTED not in text}
+    plan = from_dict(Plan, dict(value) | lists | {"env": env})
+    gone = shutil.which(plan.python) is None  # another machine made the case
+    return replace(plan, python=probe.interpreter(python)) if python or gone else plan

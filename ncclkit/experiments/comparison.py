@@ -1,0 +1,179 @@
+"""What two runs of the same small job say of the causes that were asked about; nothing is started here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ncclkit.causes.engine import Diagnosis
+from ncclkit.core.model import MOVES, OUTCOMES, Event, Experiment, Finding
+from ncclkit.core.resources import grant
+from ncclkit.core.runs import Run
+
+FASTER = 1.5
+"""Bus bandwidth after / before, from which a change counts as faster."""
+TELLING = (
+    *("TORCH_DISTRIBUTED_DEBUG", "TORCH_SHOW_CPP", "TORCH_FR_", "TORCH_NCCL_TRACE", "NCCL_DEBUG", "CUDA_LAUNCH_B"),
+    "PYTHONFAULTHANDLER",
+)
+"""How variables begin that make a job say more and are meant to change nothing else."""
+
+
+def only_tell(names: Iterable[str]) -> bool:
+    """Whether all of these variables make a job say more and change nothing else."""
+    return all(name.startswith(TELLING) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A run, and what the diagnosis says of it."""
+
+    run: Run
+    diagnosis: Diagnosis
+
+    @property
+    def cause(self) -> str:
+        """The first cause that was found, "" where none was."""
+        return self.diagnosis.findings[0].cause if self.diagnosis.findings else ""
+
+    @property
+    def well(self) -> bool:
+        """The run ended well, and what was measured is right."""
+        return self.run.reason == "done" and not any(m.wrong for m in self.run.measurements)
+
+
+def comparable(subject: Arm, finding: Finding) -> bool:
+    """A live test stands in for a job only where it fails as the job did."""
+    return finding.cause in {f.cause for f in subject.diagnosis.findings if not f.strength == "possible"}
+
+
+def read(experiment: Experiment, seen: Mapping[str, str]) -> dict[str, str]:
+    """One of `MOVES` for each cause of an experiment that only looks; `seen`: cause → ``found`` or ``clear``."""
+    fits = {True: "supported", False: "refuted"}
+    asked = experiment.expects.items()
+    return {cause: fits[seen[cause] == word] if cause in seen else "open" for cause, word in asked}
+
+
+def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
+    """cause → ``found`` where a host refused what the job needs, ``clear`` where all hosts granted all of it.
+
+    hosts: how many were asked; what was not settled somewhere is not in the answer, unless it was refused elsewhere.
+    """
+    tried = [grant(event.data) for event in events]
+    seen = {}
+    for cause in {one.cause for one in tried}:
+        short = [one.short for one in tried if one.cause == cause]
+        answers = Counter(one.what for one in tried if one.cause == cause)
+        if True in short:
+            seen[cause] = "found"
+        elif None not in short and min(answers.values()) >= hosts:
+            seen[cause] = "clear"
+    return seen
+
+
+def limited(read: Mapping[str, str], verdict: Diagnosis, here: bool | None, failed: bool) -> dict[str, str]:
+    """What a look at limits says of each suspect; here: whether the job ran where it was made, None: nobody knows.
+
+    Many limits that are too low are never hit.  So where a job failed, a refusal proves a limit only if it is the only
+    one and the job itself speaks of it; and what is granted now takes nothing back of what the job met then.
+    """
+    lines = {f.cause for f in verdict.findings if any(isinstance(piece, Event) for piece in f.evidence)}
+    firm = {f.cause for f in verdict.findings if f.cause in lines and f.strength != "possible"}
+    alone = [*read.values()].count("supported") == 1
+
+    def move(cause: str) -> str:
+        if read[cause] == "supported" and here is not False:
+            return "proven" if here and (not failed or (alone and cause in lines)) else "supported"
+        return "refuted" if read[cause] == "refuted" and here and cause not in firm else "open"
+
+    return {cause: move(cause) for cause in read}
+
+
+def observed(before: Arm, after: Arm, experiment: Experiment | None) -> str:
+    """What came out, as one of `OUTCOMES`."""
+    if after.well:
+        return "faster" if _gain(before.run, after.run) >= FASTER else "works"
+    named = proven(after)
+    if experiment and any(word == "named" and cause in named for cause, word in experiment.expects.items()):
+        return "named"
+    return "same" if after.cause == before.cause else "other"
+
+
+def _gain(before: Run, after: Run) -> float:
+    """Best bus bandwidth after / before, of what both measured; 1 where nothing was."""
+    best = [max((m.busbw or 0.0 for m in run.measurements), default=0.0) for run in (before, after)]
+    return best[1] / best[0] if best[0] else 1.0
+
+
+def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
+    """What the outcome says of every cause that the experiment asks about."""
+    named = proven(after)
+    same = not after.well and after.cause == before.cause
+    faster = after.well and _gain(before.run, after.run) >= FASTER
+    other = not after.well and not same
+    known = {finding.cause for finding in before.diagnosis.findings} | experiment.expects.keys()
+    seen = {"works": after.well, "faster": faster, "same": same, "other": other, "fails": not after.well}
+    suspects = named & experiment.expects.keys()
+
+    def judged(cause: str, word: str) -> str:
+        if word == "named":
+            return "supported" if cause in named else "refuted" if suspects else "open"
+        return "supported" if seen.get(word) else "refuted"
+
+    asked = experiment.plan.get("env", {})
+    if seen["other"] and not suspects and asked and only_tell(asked):
+        return dict.fromkeys(experiment.expects, "open")  # asking broke the job itself: DETAIL crashes torch 2.13's DDP
+    if "backend" in experiment.plan and not after.well and after.cause not in known:
+        return dict.fromkeys(experiment.expects, "open")  # the other backend has a trouble of its own
+    return alone({cause: judged(cause, word) for cause, word in experiment.expects.items()})
+
+
+def proven(arm: Arm) -> set[str]:
+    """What the evidence of a run proves."""
+    return {finding.cause for finding in arm.diagnosis.findings if finding.strength == "proven"}
+
+
+def shown(suspects: Diagnosis, before: Arm, after: Arm) -> dict[str, str]:
+    """Suspects that the run after proves by its own lines: the job is the same, but now all of it is recorded."""
+    return {f.cause: "proven" for f in suspects.findings if f.cause in proven(after) - proven(before)}
+
+
+def alone(moves: Mapping[str, str]) -> dict[str, str]:
+    """The only cause that fits is proven, where every other one was refuted."""
+    fit = [cause for cause, move in moves.items() if move == "supported"]
+    single = len(fit) == 1 and len(moves) > 1 and "open" not in moves.values()
+    return dict(moves) | ({fit[0]: "proven"} if single else {})
+
+
+def answer(
+    finding: Finding, experiment: Experiment, seen: str, moves: Mapping[str, str], usable: bool, told: str = ""
+) -> str:
+    """What follows from an experiment, and what was seen; `told`: a look's own words for the latter."""
+    if not usable and "look" in experiment.plan:
+        hosts = ", ".join(map(str, finding.culprits.get("hosts", ()))) or "other hosts"
+        return (
+            f"That job ran on {hosts}, so what this machine grants tells nothing of {finding.cause}; make this "
+            "experiment there."
+        )
+    if not usable:
+        return (
+            "The small job that stood in for yours did not fail as yours did, so this tells nothing of "
+            f"{finding.cause}; make it more like yours (ranks, hosts, variables), or try it on your own job."
+        )
+    by = {word: [cause for cause, move in moves.items() if move == word] for word in MOVES}
+    follows = [f"proves {by['proven'][0]}"] if by["proven"] else []
+    follows += [f"fits {' and '.join(by['supported'])}"] if by["supported"] else []
+    follows += [f"speaks against {', '.join(by['refuted'])}"] if by["refuted"] else []
+    follow = f"This {' and '.join(follows) or 'could not tell the suspects apart'}"
+    return f"{follow}. {told}" if told else f"{follow}: {OUTCOMES.get(seen, 'no answer came')}."
+
+
+def mended(finding: Finding, arm: Arm, well: bool, failed: bool) -> str:
+    """What a fix did, in one sentence; `failed`: the job showed the cause before."""
+    if well and failed:
+        return f"With this change the same job ends well after {arm.run.seconds:.0f} s, and {finding.cause} is gone."
+    if well:
+        return f"The small job works with this change, but it did not show {finding.cause} without it either."
+    why = f"{arm.cause}: {arm.diagnosis.headline}" if arm.cause else arm.run.say
+    return f"The change did not mend the job: {why}"

@@ -1,0 +1,116 @@
+"""The lab: break a small honest job on purpose, in one way at a time.
+
+The job trains a real model with DDP (`ncclkit.lab.programs.train`), or is the live test itself.  A fault changes
+one rank at one step, or one variable of all ranks; it never leaves the run's
+own processes and folder, and it ends with the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ncclkit.agent.run.stages import places
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.runs import SMALL, Run
+from ncclkit.core.storage import write
+from ncclkit.evidence import samples
+from ncclkit.experiments import baseline
+from ncclkit.lab.faults import recording
+from ncclkit.lab.faults.fault import Fault
+from ncclkit.lab.faults.table import FAULTS
+from ncclkit.live import probe
+from ncclkit.live.launch.simulated import Impossible
+
+__all__ = ["FAULTS", "Fault", "break_it", "fault"]
+
+
+def fault(name: str) -> Fault:
+    """The fault of that name; NcclkitError lists the names that exist."""
+    if name not in FAULTS:
+        raise NcclkitError(f"There is no fault {name!r}; the lab knows {', '.join(FAULTS)}.")
+    return FAULTS[name]
+
+
+def told(chosen: Fault) -> str:
+    """What it does, its cause, and what it takes, for a list of faults."""
+    takes = ("NCCL" if chosen.backends == ("nccl",) else "", "root" if chosen.root else "", chosen.needs)
+    needs = " and ".join(filter(None, takes))
+    return f"{chosen.says} (cause: {chosen.cause or 'none'}{needs and f'; needs {needs}'})"
+
+
+def _possible(chosen: Fault) -> Fault:
+    """The fault, where this process has what it takes; NcclkitError says what is missing."""
+    if chosen.root and os.geteuid() != 0:
+        raise NcclkitError(f"The fault {chosen.name} mounts a file system for one rank alone, which needs root.")
+    if chosen.needs and not os.path.isfile(os.environ.get(chosen.needs, "")):
+        raise NcclkitError(f"The fault {chosen.name} needs a file, named by {chosen.needs}; get one by {chosen.get}.")
+    return chosen
+
+
+async def break_it(
+    case: Case,
+    name: str,
+    *,
+    python: str | None = None,
+    ranks: int | None = None,
+    culprit: int | None = None,
+    backend: str = "auto",
+    timeout: float = 15.0,
+    deadline: float = 120.0,
+    live: bool = False,
+    split: int = 1,
+    on_record: Callable[[dict[str, Any]], None] = lambda record: None,
+) -> Run:
+    """Run the job with one fault.
+
+    backend: ``auto`` is gloo where there are fewer GPUs than `ranks`, as on a laptop, if the fault can be had there;
+    culprit: the rank that the fault changes (default: the fault's own, mostly the last); timeout: of the process
+    group, seconds; deadline: of the whole run, seconds; live: break the live test instead of the training job; split:
+    NCCL takes the ranks for those of so many hosts.  The truth is kept in the run folder as ``truth.json``, out of the
+    diagnosis' sight.
+    """
+    chosen = _possible(fault(name))
+    if backend == "auto" and "gloo" in chosen.backends:
+        backend = "any" if "nccl" in chosen.backends else "gloo"
+    net = {"hosts": 2, "wrong": chosen.net} if chosen.net else None
+    base = await probe.plan(case, python=python, ranks=ranks, backend=backend, deadline=deadline, split=split, net=net)
+    if base.backend not in chosen.backends:
+        raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
+    count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
+    usual = count - 1 if chosen.culprit is None else chosen.culprit
+    guilty = usual if culprit is None else culprit
+    job = ("collective", "--sizes", SMALL) if live else (chosen.job,)
+    argv = (*job, "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
+    argv += (*(("--rank", str(guilty)) if chosen.one_rank else ()), *(("--split", str(split)) if split > 1 else ()))
+    plan = replace(base, name=name, argv=argv, ranks=count, env=dict(chosen.env), sizes=(), ops=())
+    try:
+        run = await probe.execute(case, plan, on_record)
+    except Impossible as error:
+        run = _recorded(case, name, error)
+    blamed = culprits(chosen, guilty, count, split)
+    truth = {"fault": name, "cause": chosen.cause, "ranks": blamed, "hosts": list(chosen.hosts)}
+    write(run.folder / "truth.json", json.dumps(truth))
+    return run
+
+
+def culprits(chosen: Fault, guilty: int, count: int, split: int) -> list[int]:
+    """Ranks that a diagnosis of this fault may name, where rank `guilty` of `count` has it; none: all have it."""
+    if not chosen.one_rank:
+        return []
+    first = next(host[0] for host in places(count, count, split) if guilty in host)
+    return sorted({guilty, first} if chosen.partner else {guilty})
+
+
+def _recorded(case: Case, name: str, error: Impossible) -> Run:
+    """The bundled recording of a fault, where this machine cannot make it; the run says so."""
+    if name not in samples.names():
+        raise error
+    recording.replay(case, samples.HERE / name)
+    run = baseline.last(case)
+    assert run is not None
+    return replace(run, problem=f"{str(error).rstrip('.')}: this is the bundled recording of it")

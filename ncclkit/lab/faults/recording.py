@@ -1,0 +1,119 @@
+"""Recordings: a run kept as data, small, and without the names and paths of the machine that made it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ncclkit import evidence
+from ncclkit.agent import redact, wire
+from ncclkit.agent.anonymize import Aliases
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, Measurement, from_dict, to_json
+from ncclkit.core.runs import Run
+from ncclkit.core.storage import read_records, write, write_records
+from ncclkit.evidence.flight import pickles
+
+Clean = Callable[[str], str]
+
+KEEP = (
+    "rank*.log launcher*.log wire.jsonl status.json plan.json processes.json ras*.txt ras*.json stacks_rank*.txt "
+    "fr_rank_* watch*.jsonl truth.json"
+).split()
+
+
+def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
+    """Keep a run as a recording: a small case folder with machine paths and names replaced, text files gzipped.
+
+    about: hardware, versions, date, as said by the recording script; written to ``case.json`` with the ground truth.
+    """
+    folder = target / "runs" / f"1-{run.plan.name}"
+    files(run.folder, folder)
+    shutil.move(folder / "truth.json", target / "truth.json")
+    about = about | {
+        "schema": 1,
+        "sample": target.name,
+        "recorded": time.strftime("%Y-%m-%d"),
+        "ranks": run.plan.ranks,
+        "truth": json.loads((target / "truth.json").read_text()),
+        **({"pretended_hosts": run.plan.split} if run.plan.split > 1 else {}),
+    }
+    write(target / "case.json", json.dumps(about, indent=1))
+    wired = gzip.decompress((folder / "wire.jsonl.gz").read_bytes()).splitlines()
+    records = [record for line in wired if (record := wire.parse(line)) and record["kind"] == "fact"]
+    if records:  # of pretended hosts, which nobody can ask again
+        write_records(target / "facts.jsonl", [from_dict(Fact, record) for record in records])
+    if run.measurements:
+        rows = [to_json(replace(row, run=folder.name)) + "\n" for row in run.measurements]
+        write(target / "measurements.jsonl", cleaner(run.folder)("".join(rows)))
+    return target
+
+
+def replay(case: Case, source: Path) -> Path:
+    """Put the only run of a recording into a case, as if it had been run there; its folder in the case."""
+    (kept,) = (source / "runs").iterdir()
+    folder = case.new_run(kept.name.partition("-")[2])
+    for path in sorted(kept.iterdir()):
+        data = path.read_bytes()
+        write(folder / path.name.removesuffix(".gz"), gzip.decompress(data) if path.suffix == ".gz" else data)
+    plan = json.loads((folder / "plan.json").read_text())
+    write(folder / "plan.json", json.dumps(plan | {"python": sys.executable}, indent=1))  # the one there is not here
+    reading = evidence.read([folder])
+    case.replace_facts(read_records(Fact, source / "facts.jsonl"))
+    case.add(replace(row, run=folder.name) for row in read_records(Measurement, source / "measurements.jsonl"))
+    case.add(reading.events)
+    case.inputs += reading.inputs
+    case.save()
+    return folder
+
+
+def files(run: Path, folder: Path) -> None:
+    """Keep what is worth keeping of a run folder in a new one, cleaned and packed."""
+    folder.mkdir(parents=True)
+    clean = cleaner(run)
+    for pattern in KEEP:
+        for source in sorted(run.glob(pattern)):
+            _keep(source, folder, clean)
+
+
+def _keep(source: Path, folder: Path, clean: Clean) -> None:
+    if source.name.startswith("fr_rank_"):
+        try:
+            dump = redact.texts(pickles.loads(source.read_bytes()), clean)
+            write(folder / source.name, pickle.dumps(dump, protocol=2))
+        except pickles.Refused:  # a rank that was ended while it wrote; what cannot be cleaned is not kept
+            print(f"{source} is damaged and was left out.", file=sys.stderr)
+    elif source.suffix == ".json":
+        write(folder / source.name, clean(source.read_text()))
+    else:
+        text = clean(source.read_text(errors="replace"))
+        write(folder / f"{source.name}.gz", gzip.compress(text.encode(), mtime=0))
+
+
+def cleaner(folder: Path) -> Clean:
+    """A function that replaces this machine's paths, names, users, addresses and GPU serials in a text."""
+    aliases = Aliases([socket.gethostname()], [os.environ.get("USER", "")])
+    places = [
+        (str(folder), "/case/run"),
+        (sys.prefix, "/env"),
+        (sys.base_prefix, "/python"),
+        (str(Path.home()), "/home/user"),
+        (str(Path.cwd()), "/work"),
+    ]
+
+    def clean(text: str) -> str:
+        for old, new in places:
+            text = text.replace(old, new) if len(old) > 4 else text  # "/" stands in every path
+        return aliases(text)
+
+    return clean

@@ -1,0 +1,123 @@
+"""The ways in which the lab breaks a job: each changes one rank, before the process group or at one step.
+
+The job is the small training of `train`, or the live test itself.  Each way is a bug that programs have, and has its
+right way beside it: ``--mend CAUSE`` takes the right way in bugs of that cause.  None reaches beyond its own process.
+"""
+
+import gc
+import os
+
+from ncclkit.agent.run import job
+from ncclkit.lab.programs.inject import calls, limits, program
+
+
+class LabJob(job.Job):
+    """What a fault may touch: the process group, the data, the device, how many steps there are."""
+
+    def __init__(self, torch, options, steps):
+        self.seconds, self.attempt = options.seconds, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self.guilty_here = int(os.environ["RANK"]) == (1 if options.rank is None else options.rank)
+        super().__init__(torch, options, steps)
+        self.data = torch.randn(256, 64, generator=torch.Generator().manual_seed(self.rank))
+        self.position, self.positions = 0, []
+        """The next sample, and where it was after each step; a checkpoint has to keep them."""
+        self.batches = None
+
+    def own_gpu(self):
+        """The first GPU where the job was told to share it and is not fixed, else this rank's own."""
+        shared = self.options.one_gpu and self.options.rank in (None, self.rank) and not self.mended("duplicate_gpu")
+        return 0 if shared else self.place
+
+    def begin(self, **group):
+        """Make the process group (of all ranks, or by `group`); a fault that comes before it is done first."""
+        self._strike(BEFORE if self.guilty_here else {})
+        super().begin(**group)
+        self._strike(BEGUN)
+
+    def at(self, step):
+        """Do what is wrong at this step, if anything is."""
+        if step == self.options.at:
+            self._strike(TOGETHER)
+            self._strike(DURING if self.guilty_here else {})
+
+    def among(self, ranks):
+        """Do what is wrong where so many ranks work together, if anything is."""
+        self._strike(AMONG if self.guilty_here and len(ranks) >= CROWD else {})
+
+    def _strike(self, faults):
+        if self.options.fault in faults:
+            faults[self.options.fault](self)
+
+    def mended(self, cause):
+        """Whether the job shall do the right thing where its bug is of this cause; a wrong diagnosis mends nothing."""
+        return self.options.mend == cause
+
+    def next_batch(self):
+        """32 samples from where the data stands."""
+        self.batches = self.batches or self._read()
+        batch = next(self.batches)
+        self.position += len(batch)
+        return batch.to(self.device)
+
+    def _read(self):
+        """Batches of a loader, epoch after epoch; the first begins where a checkpoint has left off."""
+        utils = self.torch.utils.data
+        while True:
+            rest = utils.Subset(self.data, range(self.position % len(self.data), len(self.data)))
+            yield from utils.DataLoader(rest, batch_size=32)
+
+    def end(self):
+        """Leave the group, after the caller has let go of its model.
+
+        DDP that outlives its group joins gloo's threads while it holds Python's lock: a deadlock, seen with torch 2.13.
+        """
+        gc.collect()
+        self.dist.destroy_process_group()
+
+    def synchronize(self):
+        """Wait for the device, as reading the loss does in a real training loop."""
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize(self.device)
+
+
+def add_options(parser, faults=()):
+    """The options that say how a job is broken, and what every job needs; `faults`: names that only this job knows."""
+    job.add_options(parser)
+    parser.add_argument("--fault", choices=sorted({*BEFORE, *BEGUN, *DURING, *TOGETHER, *AMONG, *faults}))
+    parser.add_argument("--rank", type=int, help="the guilty one; 1 where a fault needs one and none is named")
+    parser.add_argument("--at", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--mend", metavar="CAUSE", help="do it right where the bug is of this cause (see causes.md)")
+    parser.add_argument("--one-gpu", action="store_true", help="the guilty rank, or every rank, uses the first GPU")
+
+
+def _by_name(*faults):
+    return {fault.__name__: fault for fault in faults}
+
+
+BEFORE = _by_name(
+    limits.uneven_data, limits.few_files, limits.little_memory, limits.world_larger, limits.other_card,
+    limits.port_busy, limits.mixed_nccl,
+) | {"starts_late": program.asleep}  # fmt: skip
+"""Faults of one rank before the process group is made."""
+
+BEGUN = {"uneven_data": limits.equal_steps}
+"""What all ranks do once the group is there."""
+
+DURING = _by_name(
+    program.rank_late, program.rank_raises, program.rank_killed, program.segfault, program.gil_held, program.slow_disk,
+    program.small_shm, program.forked_cuda, program.cuda_assert, program.gpu_memory_full, program.flood, program.mute,
+    program.asleep,
+)  # fmt: skip
+"""Faults of one rank at one step."""
+
+TOGETHER = _by_name(
+    calls.other_size, calls.other_dtype, calls.other_op, calls.unpaired_recv, calls.exchange_uneven,
+    calls.groups_swapped, calls.long_first_step,
+)  # fmt: skip
+"""Calls of all ranks at one step, in which the guilty one differs."""
+
+CROWD = 3
+"""Ranks of a group from which on the faults of `AMONG` strike."""
+AMONG = _by_name(program.stuck_among_many, program.slow_among_many)
+"""Faults of one rank in the groups of the ladder: it does well alone and in pairs."""

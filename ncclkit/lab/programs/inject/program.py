@@ -1,0 +1,174 @@
+"""Faults of one rank at one step, in its own program: they fail as user code does.
+
+Stacks and tracebacks of these functions are what the diagnosis has to find.  Each has its right way, taken where the
+job is started with ``--mend CAUSE`` for the cause of that bug.
+"""
+
+import ctypes
+import os
+import signal
+import threading
+import time
+
+from ncclkit.lab.programs.inject import checkpoint
+
+CLASSES = 10
+"""Rows of the table that `cuda_assert` looks its labels up in."""
+
+
+def rank_late(job):
+    """This rank resumes: it replays its data while the others wait; the right way restores the loader's position."""
+    if job.mended("slow_rank"):
+        job.position = checkpoint.position(job)
+    else:
+        skip_batches(job.data, job.seconds)
+
+
+def skip_batches(dataset, seconds):
+    """Replay a dataset without training on it, as a naive resume does, for this long."""
+    until, skipped = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        dataset[skipped % len(dataset)].sum()
+        skipped += 1
+    return skipped
+
+
+def rank_raises(job):
+    """This rank meets a sample that its preprocessing rejects; the right way leaves it out and counts it."""
+    samples = {1206: job.data[:8], 1207: job.data[:0], 1208: job.data[8:16]}
+    bad = 0
+    for number, frames in samples.items():
+        try:
+            preprocess(number, frames)
+        except ValueError as error:
+            if not job.mended("rank_exception"):
+                raise
+            bad += 1
+            print("left out: %s" % error)
+    print("%d of %d samples left out" % (bad, len(samples)))
+
+
+def preprocess(number, frames):
+    """Fails as user code does: on data that only one rank has."""
+    if frames.shape[0] == 0:
+        raise ValueError("sample %d has 0 frames after trimming; every sample needs at least one" % number)
+    return frames - frames.mean()
+
+
+def rank_killed(job):
+    """This rank is killed from outside, once; a job that is restarted goes on, from its checkpoint in the right way."""
+    if job.attempt == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def segfault(job):
+    """This rank reads what a C library returned, which is address 0; the right way looks before it reads."""
+    library = ctypes.CDLL(None)
+    library.getenv.restype = ctypes.c_void_p
+    address = library.getenv(b"NCCLKIT_NO_SUCH_INDEX")
+    if address is None and job.mended("rank_exception"):
+        print("the library returned no index; going on without it")
+    else:
+        ctypes.string_at(address or 0)
+
+
+def gil_held(job):
+    """This rank sits in native code that keeps Python's global lock; the right way lets go of it."""
+    if job.mended("gil_hold"):
+        threading.Thread(target=ctypes.CDLL(None).sleep, args=(int(job.seconds),), daemon=True).start()
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})  # as nothing may end it early
+    ctypes.PyDLL(None).sleep(int(job.seconds))
+
+
+def slow_disk(job):
+    """This rank's checkpoint goes to storage that stands still; the right way writes it beside the training."""
+    _, storage = os.pipe()  # takes 64 KiB and then nothing more, as a network file system whose server is gone
+    if job.mended("disk_or_io"):
+        threading.Thread(target=write_shard, args=(job, storage), daemon=True).start()
+    else:
+        write_shard(job, storage)
+
+
+def write_shard(job, storage):
+    """Write this rank's 1 MiB of a checkpoint to an open descriptor."""
+    with os.fdopen(storage, "wb") as file:
+        job.torch.save({"rows": job.torch.zeros(1 << 18)}, file)
+
+
+def small_shm(job):
+    """This rank's /dev/shm is a small one of its own, and a loader's worker hands batches over there; the right way
+    makes it larger, as `docker run --shm-size` does.
+    """
+    _own_shm("1g" if job.mended("shm_too_small") else "2m")
+    _load(job, [job.data.repeat(64, 1)] * 4)  # 4 MiB each
+
+
+def _own_shm(size):
+    """A /dev/shm that nobody but this process and its children sees, and that goes with them."""
+    library = ctypes.CDLL(None, use_errno=True)
+    private = ctypes.c_ulong(0x4000 | 0x40000)  # MS_REC | MS_PRIVATE: no mount of ours is seen outside
+    if library.unshare(0x20000) or library.mount(b"none", b"/", None, private, None):  # CLONE_NEWNS
+        raise PermissionError(ctypes.get_errno(), "a /dev/shm of its own needs root (CAP_SYS_ADMIN)")
+    if library.mount(b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(0), b"size=" + size.encode()):
+        raise OSError(ctypes.get_errno(), "cannot mount a tmpfs of %s on /dev/shm" % size)
+
+
+def forked_cuda(job):
+    """A loader's worker, forked from this rank, puts batches on the GPU; the right way leaves that to the rank."""
+    there = "cpu" if job.mended("fork_or_init_order") else job.device
+    _load(job, job.data, lambda rows: job.torch.stack(rows).to(there))
+
+
+def _load(job, rows, collate=None):
+    """Read all rows through a worker process of its own, and move each batch to the device."""
+    from torch.utils.data import DataLoader
+
+    for batch in DataLoader(rows, collate_fn=collate, num_workers=1, multiprocessing_context="fork"):
+        batch.to(job.device)
+
+
+def cuda_assert(job):
+    """This rank looks up a class that does not exist, in a kernel; the right way looks at the labels before."""
+    labels = job.torch.arange(90, 122, device=job.device) % 99
+    if job.mended("cuda_error"):
+        labels = labels[labels < CLASSES]
+    job.torch.nn.functional.cross_entropy(job.torch.zeros(len(labels), CLASSES, device=job.device), labels)
+    job.synchronize()
+
+
+def gpu_memory_full(job):
+    """This rank asks for twice the memory of its GPU at once; the right way takes its batch in pieces."""
+    total = job.torch.cuda.get_device_properties(job.device).total_memory
+    pieces = 128 if job.mended("gpu_oom") else 1
+    for _ in range(pieces):
+        job.torch.empty(2 * total // pieces, dtype=job.torch.uint8, device=job.device).fill_(1)
+    job.synchronize()
+
+
+def flood(job):
+    """This rank prints 100 MB."""
+    for _ in range(1000):
+        print(("a line that nobody reads " * 4096)[:100_000])
+
+
+def mute(job):
+    """This rank says nothing any more: its standard output and its standard error lead nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+
+
+def asleep(job):
+    """This rank does nothing for a while."""
+    time.sleep(job.seconds)
+
+
+def stuck_among_many(job):
+    """This rank stops for good as soon as several others want something of it at once."""
+    asleep(job)
+
+
+def slow_among_many(job):
+    """This rank takes its time for each call in which several others want something of it at once."""
+    time.sleep(0.5)

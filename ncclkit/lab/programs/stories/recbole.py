@@ -1,0 +1,91 @@
+"""Story 1 with RecBole itself (PyPI), on GPUs: its configuration, its dataset, its trainer, and a shortage before that.
+
+RecBole's configurator names NCCL and ``torch.cuda``, so there is no such run over gloo; `interactions` starts in the
+same order there.
+"""
+
+import argparse
+import functools
+import importlib
+import os
+import random
+
+from ncclkit.agent import wire
+from ncclkit.agent.run import crash_handler
+from ncclkit.lab.programs import inject
+from ncclkit.lab.programs.stories.interactions import SHORTAGES
+
+
+def main(argv):
+    """``stories.recbole --folder DIR --backend nccl [--steps EPOCHS --fault NAME --rank R --mend CAUSE]``."""
+    parser = argparse.ArgumentParser(prog="stories.recbole")
+    inject.add_options(parser, SHORTAGES)
+    parser.add_argument("--steps", type=int, default=2, help="epochs")
+    options = parser.parse_args(argv)
+    if options.backend != "nccl":
+        parser.error("RecBole starts its process group with NCCL, by name; stories.interactions runs over gloo")
+    return crash_handler.fly(options.folder, lambda rank: _train(options, rank))
+
+
+def _train(options, rank):
+    import torch
+
+    job = inject.LabJob(torch, options, options.steps)
+    wire.send("phase", phase="import", rank=rank, torch=torch.__version__)
+    recbole = _recbole()
+    # RecBole leaves the time limit at ten minutes and has no option for another
+    torch.distributed.init_process_group = functools.partial(job.dist.init_process_group, timeout=job.timeout)
+    config = recbole.Config("BPR", "lab", config_dict=_settings(job))
+    wire.send("phase", phase="init", rank=rank)
+    dataset = recbole.create_dataset(config)
+    SHORTAGES.get(options.fault, lambda job: None)(job)
+    train = recbole.data_preparation(config, dataset)[0]
+    model = recbole.get_model("BPR")(config, train._dataset).to(config["device"])
+    trainer = recbole.get_trainer(config["MODEL_TYPE"], "BPR")(config, model)  # DDP's constructor: the first collective
+    wire.send("phase", phase="step", rank=rank, step=0)
+    trainer.fit(train, saved=False, show_progress=False)
+    job.dist.destroy_process_group()
+
+
+def _recbole():
+    """What is used of RecBole, by name; one sentence where it cannot be imported."""
+    try:
+        numpy = importlib.import_module("numpy")
+        for gone, now in (("float_", "float64"), ("complex_", "complex128"), ("unicode_", "str_")):
+            setattr(numpy, gone, getattr(numpy, now))  # RecBole 1.2.1 still uses these names, which NumPy 2 has dropped
+        parts = [vars(importlib.import_module("recbole." + name)) for name in ("utils", "data", "config")]
+    except (ImportError, AttributeError) as error:
+        needs = "pip install --no-deps recbole colorlog texttable thop"
+        raise RuntimeError("RecBole cannot be used by this interpreter (%s); it needs: %s" % (error, needs)) from error
+    return argparse.Namespace(**{name: value for part in parts for name, value in part.items()})
+
+
+def _settings(job):
+    """RecBole's configuration, with the ranks as torchrun has started them."""
+    local, host = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    folder = os.path.join(job.options.folder, ".recbole", "rank%d" % job.rank)
+    _write(os.path.join(folder, "lab"))
+    return {
+        "data_path": folder,
+        "checkpoint_dir": folder,
+        "epochs": job.steps,
+        "show_progress": False,
+        "gpu_id": ",".join(map(str, range(host))),
+        "local_rank": local,
+        "offset": job.rank - local,
+        "nproc": host,
+        "world_size": job.ranks,
+        "ip": os.environ["MASTER_ADDR"],
+        "port": os.environ["MASTER_PORT"],
+    }
+
+
+def _write(folder):
+    """A small dataset in RecBole's atomic form, the same on every rank: 200 users, each with 20 of 300 items."""
+    os.makedirs(folder)
+    chance = random.Random(7)
+    with open(os.path.join(folder, "lab.inter"), "w") as out:
+        out.write("user_id:token\titem_id:token\n")
+        for user in range(200):
+            for item in chance.sample(range(300), 20):
+                out.write("%d\t%d\n" % (user, item))

@@ -1,0 +1,191 @@
+"""Connectivity without a GPU job: names, ports, packet sizes, bandwidth, latency and clocks between hosts.
+
+Only between hosts that the user named or that the allocation holds.  A guarded lead (``agent.pyz connect``) starts one
+peer per host through ssh, srun or any prefix; what they find are events and facts of the case, which causes judge.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ncclkit import evidence
+from ncclkit.core import connections
+from ncclkit.core.case import TEST, Case
+from ncclkit.core.model import Fact, NcclkitError, from_dict
+from ncclkit.core.storage import write
+from ncclkit.live.launch import hosts as launch
+from ncclkit.live.launch import local, simulated, slurm
+from ncclkit.live.launch.pack import pack
+from ncclkit.live.probe import TRAIN_PYTHON, OnRecord
+
+MOST = 64
+"""Hosts in one test: their pairs are 2,016, their time about two minutes."""
+PORT = 29500
+"""MASTER_PORT where nobody says otherwise."""
+HANDED = (
+    *("MASTER_ADDR", "MASTER_PORT", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID", "GLOO_SOCKET_IFNAME"),
+    "NCCL_OOB_NET_IFNAME",
+)
+"""Variables that decide which interface is used; ssh would not hand them on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one connection test was asked to do; ``plan.json`` of the run folder."""
+
+    hosts: tuple[str, ...]
+    commands: dict[str, list[str]]
+    """host → argv that starts its peer."""
+    port: int
+    seconds: float
+    """Of the stream in each direction of each pair."""
+    deadline: float
+    env: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Connectivity:
+    """What the last connection test of a case found."""
+
+    hosts: dict[str, connections.Host] = field(default_factory=dict)
+    links: tuple[connections.Link, ...] = ()
+
+    @property
+    def say(self) -> str:
+        """The outcome in one sentence."""
+        if not self.hosts:
+            return "No connection was tested: name hosts, or start this in an allocation of several nodes"
+        lost = [host for host in self.hosts.values() if host.problem]
+        if lost:
+            more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+            return f"{lost[0].name}{more} could not be asked: {lost[0].problem}"
+        bad = [link for link in self.links if link.trouble]
+        if bad:
+            return f"{len(bad)} of {len(self.links)} paths are not sound; {bad[0].src} → {bad[0].dst}: {bad[0].trouble}"
+        which = "Both" if len(self.links) == 2 else f"All {len(self.links)}"
+        return f"{which} paths between {len(self.hosts)} hosts are open{self._speeds()}"
+
+    def _speeds(self) -> str:
+        speeds = [link.bandwidth for link in self.links if link.bandwidth is not None]
+        times = [link.latency for link in self.links if link.latency is not None]
+        if not speeds or not times:
+            return ""
+        return f": at least {min(speeds):.3g} GB/s a TCP stream, at most {max(times):.3g} µs there and back"
+
+    def text(self) -> str:
+        """Every host and every path, a line each."""
+        return "\n".join([*(host.event.text for host in self.hosts.values()), *(link.say for link in self.links)])
+
+    def __repr__(self) -> str:
+        return self.say
+
+
+def results(case: Case) -> Connectivity:
+    """What the last connection test of `case` found; empty where there was none."""
+    events = case.latest().of("connect.")
+    return Connectivity(connections.hosts(events), tuple(connections.links(events)))
+
+
+async def plan(
+    hosts: Sequence[str] = (),
+    *,
+    via: str = "",
+    port: int | None = None,
+    seconds: float = 0.5,
+    deadline: float = 240.0,
+    python: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Plan:
+    """Decide whom to ask, and how; without `hosts` the nodes of the Slurm allocation.
+
+    via: ``ssh``, ``srun`` or the words before a command, with ``{host}`` (default: srun in an allocation, else ssh);
+    port: the rendezvous port (default: MASTER_PORT, else 29500); seconds: of each stream; deadline: seconds in all;
+    python: the interpreter on the hosts, 3.9 or newer (default: NCCLKIT_TRAIN_PYTHON, else python3); env: variables of
+    the job, on top of this process's own.
+    Raises NcclkitError, in one sentence, for what cannot work.
+    """
+    if isinstance(hosts, str):
+        raise NcclkitError(f"The hosts must be a list of names, but they are the text {hosts!r}; write [{hosts!r}, …].")
+    allocated = slurm.nodes() > 0
+    known = hosts or (await slurm.names() if allocated else [])
+    python = python or os.environ.get(TRAIN_PYTHON) or "python3"
+    commands = launch.commands(known, via or ("srun" if allocated else "ssh"), python)
+    if not 2 <= len(commands) <= MOST:
+        raise NcclkitError(
+            f"A connection test takes 2 to {MOST} hosts, but {len(commands)} are given; name them, or start this in a "
+            "Slurm allocation of several nodes."
+        )
+    given = os.environ | dict(env or {})
+    handed = {name: given[name] for name in HANDED if name in given}
+    return Plan(tuple(commands), commands, _port(port), _seconds(seconds), _seconds(deadline), handed)
+
+
+def _port(port: int | None) -> int:
+    text = str(os.environ.get("MASTER_PORT", PORT) if port is None else port)
+    if not text.isdigit() or not 0 < int(text) < 65536:
+        raise NcclkitError(f"The rendezvous port must be a number from 1 to 65535, but it is {text!r}.")
+    return int(text)
+
+
+def _seconds(value: float) -> float:
+    if not isinstance(value, (int, float)) or not 0 < value < 86400:
+        raise NcclkitError(f"A time must be a number of seconds above 0, but it is {value!r}.")
+    return float(value)
+
+
+async def connectivity(
+    case: Case,
+    hosts: Sequence[str] = (),
+    on_record: OnRecord = lambda record: None,
+    *,
+    within: Sequence[str] = (),
+    **choices: Any,
+) -> Connectivity:
+    """Test the connections between hosts (see `plan` for the choices) and put what is found into the case.
+
+    within: the words before the test's own command, where something has to be made around it.
+
+    Everything it started is dead when it returns, is cancelled or raises; what was found until then is kept.
+    """
+    chosen = await plan(hosts, **choices)
+    folder = case.new_run(TEST)
+    _store(folder, chosen)
+    records: list[dict[str, Any]] = []
+
+    def keep(record: dict[str, Any]) -> None:
+        records.append(record)
+        on_record(record)
+
+    command = [sys.executable, str(folder / "agent.pyz"), "connect", str(folder / "plan.json")]
+    try:
+        await local.guarded([*within, *command], {}, chosen.deadline + 60, folder, sys.executable, keep)
+    finally:
+        _take(case, folder, records)
+    found = results(case)
+    simulated.possible(records, folder)
+    if not found.hosts:
+        raise NcclkitError(f"The connection test ended without a word; see {folder}/launcher.log.")
+    return found
+
+
+def _store(folder: Path, chosen: Plan) -> None:
+    try:
+        pack(folder)
+        write(folder / "plan.json", json.dumps(asdict(chosen), indent=1))
+    except OSError as error:
+        raise NcclkitError(f"Cannot write the run folder {folder}: {error.strerror or error}; free space.") from error
+
+
+def _take(case: Case, folder: Path, records: Sequence[dict[str, Any]]) -> None:
+    """The facts, and the events of the kinds ``connect.``: how this run ended is no sign of a job."""
+    wire = folder / "wire.jsonl"
+    events = evidence.read([wire]).events if wire.exists() and wire.stat().st_size else []
+    case.add(event for event in events if event.kind.startswith("connect."))
+    case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
+    case.save()

@@ -1,0 +1,198 @@
+"""Ranks on this machine, started by torchrun under the agent's guard."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ncclkit.agent import redact, wire
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.runs import Plan
+from ncclkit.live.launch.pack import pack
+
+TAG = "NCCLKIT_RUN"
+"""Variable of every process of a run: the run folder.  By it what is left behind is found."""
+
+Record = dict[str, Any]
+OnRecord = Callable[[Record], None]
+
+
+async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
+    """Start the ranks of a plan in a run folder; returns every wire record, the last one of kind ``end``.
+
+    The variables of the plan come on top of this process's own.  When this returns, is cancelled or raises, everything
+    it started is dead.
+    """
+    agent = await asyncio.to_thread(pack, folder, plan.lab)
+    torchrun = [
+        plan.python,
+        *f"-m torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node {plan.ranks}".split(),
+    ]
+    torchrun += ["--max-restarts", str(plan.restarts)] if plan.restarts else []
+    command = [*torchrun, str(agent), *plan.words(folder)]
+    return await guarded(command, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
+
+
+async def facts(
+    python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = 120.0
+) -> list[Record]:
+    """Facts of this host as the training interpreter sees it: records of kind ``fact``.
+
+    deadline: above the agent's own, which says what hung; ``facts.rest`` says where the agent did not get to its end.
+    """
+    agent = await asyncio.to_thread(pack, folder)
+    command = [python, str(agent), "facts", *(f"{label}={path}" for label, path in (paths or {}).items())]
+    records = await guarded(command, {}, deadline, folder, python, lambda record: None)
+    end = records[-1] if records else {}
+    return [*records, *torn(records, f"{end.get('reason', 'without a word')}, {end.get('exitcode')}")]
+
+
+def torn(records: Sequence[Record], end: str) -> list[Record]:
+    """One fact, never read, of an agent that was ended before it had told all of them; none where it had."""
+    kinds = {record.get("kind") for record in records}
+    if "fact" not in kinds or "complete" in kinds:
+        return []
+    why = f"the agent was ended before its last fact ({end})"
+    return [{"kind": "fact", "name": "facts.rest", "value": None, "source": "the agent", "why": why}]
+
+
+async def guarded(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    deadline: float,
+    folder: Path,
+    python: str,
+    on_record: OnRecord,
+    unset: Sequence[str] = (),
+) -> list[Record]:
+    """Run a command under ``agent.pyz guard``: records go to ``wire.jsonl``, all other output to ``launcher.log``.
+
+    Besides `env`, only `TAG` is set; the variables of `unset` are not inherited.
+    """
+    agent = folder / "agent.pyz"
+    inherited = {name: value for name, value in os.environ.items() if name not in unset}
+    environ = {**inherited, **env, TAG: str(folder)}
+    try:
+        guard = await asyncio.create_subprocess_exec(
+            python,
+            str(agent),
+            "guard",
+            str(folder),
+            str(deadline),
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=environ,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise NcclkitError(
+            f"Cannot start the training interpreter {python!r} ({error.strerror}); give the path of a Python >= 3.9."
+        ) from error
+    reading = asyncio.create_task(_read(guard, folder, on_record))
+    try:
+        records = await asyncio.wait_for(asyncio.shield(reading), deadline + 40)
+    except BaseException:
+        await asyncio.shield(_stop(guard, reading))
+        raise
+    await guard.wait()
+    return records
+
+
+async def _stop(guard: asyncio.subprocess.Process, reading: asyncio.Task[list[Record]]) -> None:
+    """Ask the guard to collect evidence and end the run; it has twenty seconds, then it is killed itself."""
+    assert guard.stdin is not None
+    try:
+        guard.stdin.write(b"cancel\n")
+        await guard.stdin.drain()
+    except ConnectionError:
+        guard.stdin.close()  # it has ended by itself
+    done, _ = await asyncio.wait({reading}, timeout=20)
+    if not done:
+        guard.kill()  # the ranks then die with torchrun, and torchrun with the guard
+        reading.cancel()
+    await guard.wait()
+
+
+async def _read(guard: asyncio.subprocess.Process, folder: Path, on_record: OnRecord) -> list[Record]:
+    """Split the guard's output into records and everything else, line by line, while it arrives."""
+    assert guard.stdout is not None
+    records: list[Record] = []
+    rest = b""
+    with open(folder / "wire.jsonl", "ab") as kept, open(folder / "launcher.log", "ab") as log:
+        while chunk := await guard.stdout.read(1 << 16):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                _keep(line, records, kept, log, on_record)
+            rest = rest if len(rest) < 1 << 20 else _spill(rest, log)
+            kept.flush()
+            log.flush()
+        if rest:
+            _keep(rest, records, kept, log, on_record)
+    redact.file(str(folder / "launcher.log"))  # what only many lines together tell
+    return records
+
+
+def _keep(line: bytes, records: list[Record], kept: Any, log: Any, on_record: OnRecord) -> None:
+    record = wire.parse(line)
+    if record is None:
+        said = redact.text(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        log.write(said + b"\n")
+        on_record({"kind": "log", "line": said.decode("utf-8", "replace")[:2000]})
+    else:
+        kept.write(line + b"\n")
+        records.append(record)
+        on_record(record)
+
+
+def _spill(rest: bytes, log: Any) -> bytes:
+    """A line of a megabyte without an end is no record: it goes to the log as it is."""
+    log.write(rest)
+    return b""
+
+
+async def check(python: str, deadline: float = 60.0) -> Record:
+    """What the training interpreter can do: ``python``, ``torch``, ``gpus``, ``nccl``; NcclkitError in one sentence."""
+    if not isinstance(python, str) or not python:
+        raise NcclkitError(f"The training interpreter must be a path in quotes, but it is {python!r}.")
+    found = shutil.which(python)
+    if found is None:
+        raise NcclkitError(
+            f"The training interpreter {python!r} does not exist or may not be executed; give its full path."
+        )
+    code = (
+        "import json,sys,torch,torch.distributed as d; print('ncclkit'+json.dumps(dict(python=sys.version.split()[0],"
+        "torch=torch.__version__,gpus=torch.cuda.device_count(),nccl=d.is_available() and d.is_nccl_available())))"
+    )
+    process = await asyncio.create_subprocess_exec(
+        found,
+        "-c",
+        code,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), deadline)
+    except asyncio.TimeoutError as error:
+        raise NcclkitError(
+            f"{found} did not import torch within {deadline:.0f} s; look at its file system and GPUs."
+        ) from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    answer = next((line for line in out.decode("utf-8", "replace").splitlines() if line.startswith("ncclkit{")), None)
+    if answer is None:
+        last = (err.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
+        raise NcclkitError(
+            f"The training interpreter {found} cannot import torch ({last[:200]}); "
+            "install torch there or name another with TRAIN_PYTHON / train_python."
+        )
+    return dict(json.loads(answer.removeprefix("ncclkit")))

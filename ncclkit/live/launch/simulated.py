@@ -1,0 +1,75 @@
+"""Ranks on pretended hosts of this machine: one torchrun per host, static rendezvous, all under one guard."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.runs import Plan
+from ncclkit.core.storage import write
+from ncclkit.live import simulated_networks
+from ncclkit.live.launch.local import OnRecord, Record, guarded
+from ncclkit.live.launch.pack import pack
+
+
+class Impossible(NcclkitError):
+    """Hosts cannot be pretended on this machine."""
+
+
+CANNOT, PREFIX = 2, "ncclkit: hosts cannot be pretended here: "
+"""Exit status of `agent.hosts`, and how its reason begins."""
+LAST_WORDS = 5.0
+"""Seconds that hosts get beyond the time limit of collectives, once one host has failed."""
+
+
+async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
+    """As `local.run`, on the hosts of the plan's network (see `networks`); each sends the facts of its network first.
+
+    Its ranks are those of all hosts, a multiple of their number.  MASTER_ADDR and MASTER_PORT of its variables are what
+    the launchers are told; without them it is the first host's name.  Raises NcclkitError where hosts cannot be
+    pretended.
+    """
+    argv, env = plan.argv, plan.env
+    mend = argv[argv.index("--mend") + 1] if "--mend" in argv else ""
+    made = simulated_networks.hosts(plan.net, mend)
+    if plan.ranks % len(made):
+        raise NcclkitError(
+            f"{plan.ranks} ranks do not divide over {len(made)} hosts; ask for a multiple of {len(made)}."
+        )
+    agent = await asyncio.to_thread(pack, folder, plan.lab)
+    limit = float(argv[argv.index("--timeout") + 1]) if "--timeout" in argv else 30.0
+    for number, host in enumerate(made.values()):
+        host["command"] = [
+            *(plan.python, "-m", "torch.distributed.run"),
+            *("--nnodes", str(host.get("nnodes", len(made))), "--node-rank", str(number)),
+            *("--nproc-per-node", str(plan.ranks // len(made)), "--max-restarts", str(plan.restarts)),
+            *("--master-addr", env.get("MASTER_ADDR") or next(iter(made))),
+            *("--master-port", env.get("MASTER_PORT") or str(simulated_networks.PORT)),
+            *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={limit:.0f}", str(agent), *plan.words(folder)),
+        ]
+    hosts = within(plan.python, folder, made, limit + LAST_WORDS)
+    records = await guarded(hosts, env, plan.deadline, folder, plan.python, on_record, plan.unset)
+    possible(records, folder)
+    return records
+
+
+def possible(records: Sequence[Record], folder: Path) -> None:
+    """Raises `Impossible`, in one sentence, where a run ended because hosts cannot be pretended here."""
+    log = folder / "launcher.log"
+    said = log.read_text(errors="replace") if log.exists() else ""
+    if PREFIX in said and any(record["kind"] == "end" and record.get("exitcode") == CANNOT for record in records):
+        why = next(
+            (line.partition(PREFIX)[2] for line in said.splitlines() if line.startswith(PREFIX)), "no reason given"
+        )
+        raise Impossible(
+            f"Hosts cannot be pretended on this machine ({why}); try as root, with iproute2 and nftables installed."
+        )
+
+
+def within(python: str, folder: Path, made: simulated_networks.Hosts, wait: float = 0.0) -> list[str]:
+    """The start of a command that makes the hosts; a further command runs beside them and may enter them."""
+    write(folder / "hosts.json", json.dumps({"folder": str(folder), "wait": wait, "hosts": made}, indent=1))
+    return [python, str(folder / "agent.pyz"), "hosts", str(folder / "hosts.json")]

@@ -1,0 +1,161 @@
+"""Ranks on the nodes of a Slurm allocation: srun starts one torchrun per node.
+
+Every node has a guard of its own, which collects the evidence of its ranks and
+ends them; the guard on the launching node watches srun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ncclkit.agent import wire
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.runs import Plan
+from ncclkit.live.launch.local import OnRecord, Record, guarded, torn
+from ncclkit.live.launch.pack import pack
+
+
+def nodes() -> int:
+    """Nodes of the allocation that this process runs in; 0 outside of one."""
+    return int(os.environ.get("SLURM_JOB_NUM_NODES", "0")) if os.environ.get("SLURM_JOB_ID") else 0
+
+
+SHARES = "GPUS_PER_TASK TRES_PER_TASK NTASKS_PER_GPU GPU_BIND CPUS_PER_TASK".split()
+"""Variables of a job with a task for each rank, by which srun would give our one task of a node a share of it."""
+
+
+def each(*options: str, wait: int = 0) -> list[str]:
+    """The words before a command that every node of the allocation runs once, with all that the job has there.
+
+    Beside the step that a notebook may run in; wait: seconds after the end of the first task until srun ends the others
+    (0: never).
+    """
+    clean = [word for name in SHARES for start in ("SLURM_", "SRUN_") for word in ("-u", start + name)]
+    count = str(nodes())  # of the tasks, too: a job may have more than one on each node
+    words = ["srun", "--overlap", "--cpu-bind=none", "--nodes", count, "--ntasks", count, "--ntasks-per-node", "1"]
+    return ["env", *clean, *words, f"--wait={wait}", *_gpus(), *options]
+
+
+def _gpus() -> list[str]:
+    """What gives a step all GPUs of its nodes, where the job asked for them by the task."""
+    env = os.environ
+    _, _, share = env.get("SLURM_GPUS_PER_TASK", "").rpartition(":")  # of a kind: h100:1
+    here = env.get("SLURM_JOB_GPUS", "")
+    tasks = int(env.get("SLURM_NTASKS") or nodes()) // nodes()
+    return [f"--gpus-per-node={len(here.split(',')) if here else int(share) * tasks}"] if share.isdigit() else []
+
+
+async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
+    """As `local.run`, on every node of the allocation; `folder` must lie on storage that all nodes share.
+
+    Its ranks are those of all nodes, a multiple of their number.
+    """
+    count = nodes()
+    if plan.restarts:
+        raise NcclkitError("Under Slurm the live test does not restart a job; use one node, or sbatch --requeue.")
+    if count == 0 or shutil.which("srun") is None:
+        raise NcclkitError("There is no Slurm allocation here; get one with salloc, or start this inside sbatch.")
+    if plan.ranks % count:
+        raise NcclkitError(f"{plan.ranks} ranks do not divide over {count} nodes; ask for a multiple of {count}.")
+    agent = await asyncio.to_thread(pack, folder, plan.lab)
+    head, port = await _head(), 20000 + int(os.environ["SLURM_JOB_ID"]) % 20000
+    own = plan.deadline - min(10, plan.deadline / 3)  # each node looks at its own ranks before all is ended
+    shared = (str(folder), str(own), str(count), str(plan.ranks // count), head, str(port))
+    srun = [*each("--unbuffered", wait=15), plan.python, str(agent), "node", *shared, *plan.words(folder)]
+    records = await guarded(srun, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
+    await asyncio.to_thread(_absent, folder, records, await names())
+    return records
+
+
+def _absent(folder: Path, records: Sequence[Record], nodes: Sequence[str]) -> None:
+    """Keep by name which nodes never began, where others did: from them nobody will hear anything."""
+    begun = {record.get("number") for record in records if record.get("phase") == "node"}
+    lost = [name for number, name in enumerate(nodes) if number not in begun] if begun else []
+    told = {"ncclkit": wire.VERSION, "kind": "phase", "t": time.time(), "phase": "absent"}
+    with open(folder / "wire.jsonl", "a", encoding="utf-8") as kept:
+        kept.writelines(json.dumps(told | {"name": name}) + "\n" for name in lost)
+
+
+async def facts(
+    python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = 120.0
+) -> list[Record]:
+    """As `local.facts`, on every node of the allocation: each record says its ``host``.
+
+    A node that gave nothing is one fact, ``facts.host``, that could not be read.  `folder` must lie on storage that all
+    nodes share; deadline: above the agent's own, which says what hung.
+    """
+    agent = await asyncio.to_thread(pack, folder)
+    labelled = [f"{label}={path}" for label, path in (paths or {}).items()]
+    # a file a node, as on one pipe long records of many nodes would tear; without CPU binding, else it were a fact
+    output = f"--output={str(folder).replace('%', '%%')}/facts-node%n.jsonl"
+    await guarded(
+        [*each(), output, python, str(agent), "facts", *labelled], {}, deadline, folder, python, lambda record: None
+    )
+    return await asyncio.to_thread(collected, folder, await names())
+
+
+def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
+    """The facts that each node, the first one being 0, has left in ``facts-node<number>.jsonl``.
+
+    A host has the name that it has itself, as logs do; nodes that share one (several on one machine) have Slurm's.
+    """
+    said = {node: _lines(folder / f"facts-node{number}.jsonl") for number, node in enumerate(nodes)}
+    told = {node: list(filter(None, map(wire.parse, lines))) for node, lines in said.items()}
+    found = {
+        node: [r for r in records if r.get("kind") == "fact" and "name" in r] + torn(records, "with its node or step")
+        for node, records in told.items()
+    }
+    own = {
+        node: next((r["value"] for r in records if r["name"] == "host.name"), None) for node, records in found.items()
+    }
+    alone = {name for name, many in Counter(own.values()).items() if name and many == 1}
+    return [
+        record | {"host": own[node] if own[node] in alone else node}
+        for node in nodes
+        for record in found[node] or [_mute(said[node])]
+    ]
+
+
+def _lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines() if path.exists() else []
+
+
+def _mute(lines: Sequence[bytes]) -> Record:
+    last = lines[-1].decode("utf-8", "replace")[:200] if lines else "no output; launcher.log says why"
+    return {
+        "kind": "fact",
+        "name": "facts.host",
+        "value": None,
+        "source": "srun",
+        "why": f"the node gave no facts: {last}",
+    }
+
+
+async def names() -> list[str]:
+    """The nodes of the allocation by name."""
+    hosts = os.environ.get("SLURM_JOB_NODELIST", "")
+    known = (await _scontrol("show", "hostnames", hosts)).split()
+    if not known:
+        raise NcclkitError(f"scontrol does not know the nodes {hosts!r} of this allocation.")
+    return known
+
+
+async def _head() -> str:
+    """Address of the allocation's first node, as Slurm itself reaches it (node names need not resolve)."""
+    first = (await names())[0]
+    address = re.search(r"\bNodeAddr=(\S+)", await _scontrol("show", "node", first))
+    return address.group(1) if address else first
+
+
+async def _scontrol(*words: str) -> str:
+    process = await asyncio.create_subprocess_exec("scontrol", *words, stdout=asyncio.subprocess.PIPE)
+    out, _ = await asyncio.wait_for(process.communicate(), 20)
+    return out.decode("utf-8", "replace")

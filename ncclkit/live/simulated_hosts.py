@@ -1,0 +1,77 @@
+"""Tests between pretended hosts: the network of a run of the lab is made once more, looked at, or crossed by ranks."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ncclkit.core import storage
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.runs import Run
+from ncclkit.live import connect, probe, simulated_networks
+from ncclkit.live.launch import simulated
+from ncclkit.live.launch.pack import pack
+from ncclkit.live.probe import OnRecord
+
+
+async def connectivity(
+    case: Case,
+    net: Mapping[str, Any],
+    on_record: OnRecord = lambda record: None,
+    *,
+    mend: str = "",
+    env: Mapping[str, str] | None = None,
+    seconds: float = 0.1,
+) -> connect.Connectivity:
+    """Test the connections between the hosts of a network (see `networks`) and put what is found into the case.
+
+    mend: the cause whose fault is put right; env: variables of the job that decide which interface and port is used;
+    seconds: of each stream.  NcclkitError where hosts cannot be pretended.
+    """
+    with tempfile.TemporaryDirectory(prefix="ncclkit-") as place:
+        agent, made = pack(Path(place)), simulated_networks.hosts(net, mend)
+        via = shlex.join([sys.executable, str(agent), "hosts", "--enter"]) + " {host}"
+        within = simulated.within(sys.executable, Path(place), made)
+        given = dict(env or {})
+        port = int(given.get("MASTER_PORT") or simulated_networks.PORT)
+        choices = {"via": via, "port": port, "seconds": seconds, "python": sys.executable}
+        return await connect.connectivity(case, list(made), on_record, within=within, env=given, **choices)
+
+
+async def again(case: Case, room: Case) -> connect.Connectivity:
+    """The connections between the hosts of the last run of `case`, with its variables; what is found goes to `room`."""
+    plans = (storage.read_json(folder / "plan.json", {}) for folder in reversed(case.runs()))
+    plan: dict[str, Any] = next((plan for plan in plans if plan.get("argv")), {})
+    if not plan.get("net"):
+        raise NcclkitError("The hosts of this job are not ours to enter: test them with `ncclkit connect HOST HOST`.")
+    return await connectivity(room, plan["net"], env=plan.get("env"))
+
+
+async def look(case: Case, wrong: str = "") -> Case:
+    """A connection test between two hosts, with something wrong or nothing; where none can be pretended, none is made.
+
+    case: takes what is found; wrong: a name of `networks.WRONG`.  Returns the case.
+    """
+    try:
+        await connectivity(case, {"wrong": wrong})
+    except simulated.Impossible as error:
+        case.about["looked"] = str(error)
+    return case
+
+
+async def minimal(case: Case, wrong: str = "") -> Run:
+    """The smallest all_reduce over gloo between two hosts, a rank on each, with something wrong or nothing.
+
+    wrong: a name of `networks.WRONG`.  Where no hosts can be pretended, the run says so and has measured nothing.
+    """
+    net = {"hosts": 2, "wrong": wrong}
+    plan = await probe.plan(case, ranks=2, backend="gloo", largest=probe.MIB, repeats=3, deadline=60, net=net)
+    try:
+        return await probe.execute(case, plan)
+    except simulated.Impossible as error:
+        return Run(plan, case.runs()[-1], "failed", 0.0, problem=str(error).rstrip("."))

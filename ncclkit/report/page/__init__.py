@@ -1,0 +1,195 @@
+"""A notebook as one offline HTML page: figures drawn by plotly.js inside the file, nothing fetched, no widget state.
+
+The page forbids itself every request and every script but its own by a Content-Security-Policy, so a
+hostile log line that slipped through unescaped could still neither run nor call home.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import pkgutil
+import re
+import secrets
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from bs4 import BeautifulSoup, Tag
+from jinja2 import DictLoader
+from nbconvert import HTMLExporter
+from nbformat import NotebookNode
+
+from ncclkit import __version__
+from ncclkit.agent.anonymize import Aliases
+from ncclkit.core.model import safe
+from ncclkit.report.page import anonymized
+
+FIGURE = "application/vnd.plotly.v1+json"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+ERROR_MARK = "papermill-error-cell-tag"
+PLOTLY = "<!--ncclkit:plotly-->"
+ROOM = '<div class="nk-figure"></div>'
+"""Where the words of a view want its figure (`ncclkit.views` writes it)."""
+HERE = Path(__file__).parent
+
+
+def render(
+    notebook: NotebookNode,
+    *,
+    name: str = "",
+    folder: Path | None = None,
+    failed: str = "",
+    host: str = "",
+    aliases: Aliases | None = None,
+) -> str:
+    """The executed `notebook` as the text of one HTML file.
+
+    `name` is shown as its origin, local images are looked up in `folder`; `failed` is the sentence that
+    says why it stopped early, and then everything behind the last cell that was started is left out; `host` is the
+    machine that it ran on (default: this one); `aliases` replace the names of hosts and users everywhere.
+    """
+    page = copy.deepcopy(notebook)
+    page.cells = [cell for cell in page.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
+    skipped = _cut(page) if failed else 0
+    for cell in page.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [_static(output) for output in _joined(cell.outputs)]
+    resources = (
+        _resources(notebook, name, folder)
+        | {"host": host or socket.gethostname()}
+        | {"failed": failed, "skipped": skipped}
+    )
+    soup = BeautifulSoup(_export(page, resources), "html.parser")
+    if aliases is not None:
+        anonymized.hide(soup, aliases)
+    _contents(soup)
+    for repeated in soup.select("style.nk-style")[1:]:
+        repeated.decompose()  # every view brings the same stylesheet
+    figures = soup.find("script", class_="figure-data") is not None
+    script = f'<script nonce="{resources["nonce"]}">{_plotly()}</script>' if figures else ""
+    return str(soup).replace(PLOTLY, script, 1)  # last, so that nobody parses its 5 MB
+
+
+def _export(page: NotebookNode, resources: dict[str, Any]) -> str:
+    exporter = HTMLExporter(
+        template_name="basic",
+        template_file="page.html.j2",
+        embed_images=True,
+        exclude_anchor_links=True,
+        extra_loaders=[DictLoader({"page.html.j2": (HERE / "page.html.j2").read_text(encoding="utf-8")})],
+    )
+    html, _ = exporter.from_notebook_node(page, resources)
+    return str(html)
+
+
+def _resources(notebook: NotebookNode, name: str, folder: Path | None) -> dict[str, Any]:
+    nonce = secrets.token_urlsafe(16)
+    css, dark = ((HERE / file).read_text(encoding="utf-8") for file in ("page.css", "dark.css"))
+    schemes = (
+        f"@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{ {dark} }} }}\n"
+        f"@media screen {{ :root[data-theme=dark] {{ {dark} }} }}"
+    )
+    return {
+        "metadata": {"path": str(folder or "")},
+        "nonce": nonce,
+        "policy": f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:",
+        "css": css.replace("/*DARK*/", schemes),
+        "script": (HERE / "page.js").read_text(encoding="utf-8"),
+        "about": _about(notebook, name),
+    }
+
+
+def _about(notebook: NotebookNode, name: str) -> dict[str, Any]:
+    """Who made this page, where, when and from what: the words of the page's head and foot."""
+    run = notebook.metadata.get("papermill", {})
+    return {
+        "version": __version__,
+        "date": time.strftime("%Y-%m-%d %H:%M %Z"),
+        "notebook": name or "a notebook",
+        "took": f"{run['duration']:.0f} s" if run.get("duration") else "",
+        "parameters": [(key, repr(value)) for key, value in (run.get("parameters") or {}).items()],
+    }
+
+
+def _cut(page: NotebookNode) -> int:
+    """Drop the cells behind the last one that was started and mark that one; how many code cells went."""
+    started = [i for i, cell in enumerate(page.cells) if cell.cell_type == "code" and _started(cell)]
+    last = started[-1] if started else -1
+    if started:
+        page.cells[last].metadata["ncclkit_stopped"] = True
+    gone = page.cells[last + 1 :]
+    page.cells = page.cells[: last + 1] or page.cells[:1]
+    return sum(cell.cell_type == "code" for cell in gone)
+
+
+def _started(cell: NotebookNode) -> bool:
+    return bool(cell.metadata.get("papermill", {}).get("start_time"))
+
+
+def _joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """Pieces of one stream that follow each other become one output."""
+    result: list[NotebookNode] = []
+    for output in outputs:
+        if result and output.output_type == "stream" == result[-1].output_type and output.name == result[-1].name:
+            result[-1].text += output.text
+        else:
+            result.append(output)
+    return result
+
+
+def _static(output: NotebookNode) -> NotebookNode:
+    """The face of an output that needs no kernel: figures as data for plotly.js, widgets by their HTML twin."""
+    data = output.get("data", {})
+    if FIGURE in data:
+        html = data.get("text/html", "")
+        figure, words = _figure(data.pop(FIGURE)), "" if "<script" in html else html
+        data["text/html"] = words.replace(ROOM, figure, 1) if ROOM in words else words + figure
+    elif WIDGET in data and "text/html" not in data:
+        data["text/html"] = '<p class="control">An interactive control stands here in the notebook.</p>'
+    data.pop(WIDGET, None)
+    return output
+
+
+def _figure(figure: dict[str, Any]) -> str:
+    """One plotly figure: its JSON, inert, and a room of the right height that page.js draws into."""
+    layout = figure.get("layout", {})
+    title = layout.get("title", "")
+    label = (title.get("text", "") if isinstance(title, dict) else title) or (layout.get("meta") or {}).get("say", "")
+    height = int(layout.get("height") or 420)
+    payload = json.dumps(figure | {"layout": {**layout, "height": height}}).replace("<", "\\u003c")
+    plain = safe(re.sub(r"<[^>]*>", " ", label or "figure"))
+    return (
+        f'<div class="figure" role="img" aria-label="{plain}" style="min-height:{height}px">'
+        f'<script type="application/json" class="figure-data">{payload}</script>'
+        f"<noscript>The figure “{plain}” needs JavaScript; its data is inside this file.</noscript></div>"
+    )
+
+
+def _plotly() -> str:
+    """plotly.js, made safe to stand inside a script element."""
+    source = pkgutil.get_data("plotly", "package_data/plotly.min.js")
+    if source is None:
+        raise FileNotFoundError("plotly/package_data/plotly.min.js")
+    return source.decode("utf-8").replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _contents(soup: BeautifulSoup) -> None:
+    """Give the page its title, each heading an anchor, and the headings a table of contents."""
+    used: Counter[str] = Counter()
+    entries = []
+    for heading in soup.select("section.prose > :is(h1, h2, h3)"):
+        text = heading.get_text(" ", strip=True)
+        slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
+        used[slug] += 1
+        heading["id"] = slug if used[slug] == 1 else f"{slug}-{used[slug]}"
+        if heading.name == "h1" and soup.title and len(used) == 1:
+            soup.title.string = text
+        elif heading.name != "h1":
+            entries.append(f'<li class="{heading.name}"><a href="#{heading["id"]}">{safe(text)}</a></li>')
+    columns = soup.find("div", class_="columns")
+    if entries and isinstance(columns, Tag):
+        nav = f'<nav aria-label="Contents"><b>On this page</b><ol>{"".join(entries)}</ol></nav>'
+        columns.insert(0, BeautifulSoup(nav, "html.parser"))

@@ -1,0 +1,67 @@
+"""A page that names nobody: hosts, addresses, users and homes replaced wherever a reader, or a search, finds them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+
+from bs4 import BeautifulSoup, Tag
+from bs4.element import Comment, Doctype, NavigableString
+
+from ncclkit.agent import redact
+from ncclkit.agent.anonymize import Aliases
+from ncclkit.core.case import Case
+
+HOSTS = ("host.name", "env.MASTER_ADDR", "env.SLURMD_NODENAME", "env.SLURM_SUBMIT_HOST", "env.SLURM_TOPOLOGY_ADDR")
+"""Facts that name one host."""
+LISTS = ("env.SLURM_JOB_NODELIST", "env.SLURM_NODELIST", "env.SLURM_STEP_NODELIST")
+"""Facts that name many, as ``node-[1-8],login1``."""
+USERS = ("env.SLURM_JOB_USER", "env.SLURM_JOB_ACCOUNT", "env.SLURM_CLUSTER_NAME")
+"""Facts that name who, or whose machine."""
+FIELDS = ("name", "hostname", "src", "dst")
+"""Fields of ``connect.`` events that name hosts."""
+KEPT = frozenset({"class", "style", "type", "nonce", "content", "http-equiv"})
+"""Attributes that hold no words of ours."""
+
+
+def names(case: Case) -> Aliases:
+    """Other names for the hosts and users that a case and this machine know."""
+    lists = ",".join(str(fact.value) for name in LISTS for fact in case.facts_of(name) if fact.value)
+    hosts = {socket.gethostname(), str(case.about.get("host", ""))}
+    hosts |= set(re.sub(r"\[(\d+)[^\]]*\]", r"\1", lists).split(","))
+    hosts |= {fact.host for fact in case.facts} | {event.host for event in case.events}
+    hosts |= {str(fact.value) for name in HOSTS for fact in case.facts_of(name) if fact.value}
+    hosts |= {str(event.data.get(field, "")) for event in case.of("connect.") for field in FIELDS}
+    users = [str(fact.value) for name in USERS for fact in case.facts_of(name) if fact.value]
+    return Aliases(filter(_is_host, hosts), [*users, os.environ.get("USER", ""), os.environ.get("LOGNAME", "")])
+
+
+def _is_host(name: str) -> bool:
+    return re.fullmatch(r"(?=.*[A-Za-z])[\w.-]{2,253}", name) is not None
+
+
+def hide(soup: BeautifulSoup, aliases: Aliases) -> None:
+    """Replace the names in a page's texts, attributes and figures; style and scripts stay."""
+    aliases.learn(str(soup))
+    for text in soup.find_all(string=True):
+        if text.parent and text.parent.name == "script":
+            _figure(text, aliases)
+        elif not isinstance(text, (Comment, Doctype)) and (not text.parent or text.parent.name != "style"):
+            text.replace_with(NavigableString(aliases(text)))
+    for tag in soup.find_all(True):
+        _attributes(tag, aliases)
+
+
+def _figure(text: NavigableString, aliases: Aliases) -> None:
+    """The data of a figure; other scripts are the page's own."""
+    if text.parent and "figure-data" in (text.parent.get("class") or ()):
+        figure = redact.texts(json.loads(text), aliases)
+        text.replace_with(type(text)(json.dumps(figure).replace("<", "\\u003c")))
+
+
+def _attributes(tag: Tag, aliases: Aliases) -> None:
+    for name, value in tag.attrs.items():
+        if name not in KEPT and isinstance(value, str) and not value.startswith("data:"):
+            tag[name] = aliases(value)

@@ -1,0 +1,114 @@
+"""Notebooks by name, and their parameters: which there are, what type each wants, text to values."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from ncclkit.core.model import NcclkitError
+
+TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
+ROOMS = (Path(__file__).parents[1] / "notebooks", Path(__file__).parents[2] / "notebooks")
+"""Where the kit's own notebooks are: in an installed wheel, in a clone."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a notebook, as its ``parameters`` cell writes it."""
+
+    default: str
+    """Source text."""
+    annotation: str = ""
+
+    @property
+    def type(self) -> type | None:
+        """The type it wants: its annotation where that is plain, else that of its default; None for anything."""
+        default = _literal(self.default)
+        return TYPES.get(self.annotation) or (None if self.annotation or default is None else type(default))
+
+
+def notebook(name: str) -> Path:
+    """The notebook at the path `name`, or the kit's own notebook of that name (``guided``)."""
+    files = [(file, room) for room in ROOMS for file in sorted(room.rglob("*.ipynb"))]
+    own = {str(file.relative_to(room).with_suffix("")): file for file, room in files}
+    path = Path(name).expanduser()
+    if not path.is_file() and name not in own:
+        raise NcclkitError(f"There is no notebook {name}; {_hint(name, own)}")
+    return path.absolute() if path.is_file() else own[name]
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    """The notebook of a file, told to be Python: tools that strip notebooks remove what papermill asks for."""
+    try:
+        cells: nbformat.NotebookNode = nbformat.read(path, as_version=4)
+    except OSError as error:
+        raise NcclkitError(f"Cannot read the notebook {path}: {error.strerror or error}.") from error
+    except Exception as error:  # nbformat and json raise a dozen kinds for what is not a notebook
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise NcclkitError(f"{path} is not a Jupyter notebook of format 4: {reason}") from error
+    cells.metadata.setdefault("kernelspec", {"name": "python3", "display_name": "Python 3", "language": "python"})
+    return cells
+
+
+def declared(path: Path) -> dict[str, Parameter]:
+    """The parameters of the notebook's cell tagged ``parameters``, by name; none where no cell is tagged."""
+    cells = [cell.source for cell in read(path).cells if "parameters" in cell.metadata.get("tags", [])]
+    try:
+        lines = ast.parse(cells[0] if cells else "").body
+    except SyntaxError as error:
+        raise NcclkitError(f"The parameters cell of {path} is not Python: line {error.lineno}, {error.msg}.") from error
+    found = {}
+    for line in lines:
+        if isinstance(line, (ast.Assign, ast.AnnAssign)) and line.value is not None:
+            target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
+            annotation = ast.unparse(line.annotation) if isinstance(line, ast.AnnAssign) else ""
+            found[ast.unparse(target)] = Parameter(ast.unparse(line.value), annotation)
+    return found
+
+
+def literals(pairs: Mapping[str, str], path: Path | None = None) -> dict[str, Any]:
+    """Values typed on a command line: Python literals where they are some, else text.
+
+    What the notebook `path` declares as text stays text (``job=4711``).
+    """
+    known = declared(path) if path else {}
+    texts = {name for name, parameter in known.items() if parameter.type is str}
+    return {name: text if name in texts else _literal(text) for name, text in pairs.items()}
+
+
+def check(path: Path, values: Mapping[str, Any]) -> None:
+    """Raise NcclkitError when `values` hold a name that the notebook does not declare, or a value of the wrong type."""
+    known = declared(path)
+    for name, value in values.items():
+        if name not in known:
+            raise NcclkitError(f"{path.name} has no parameter {name}; {_hint(name, known)}")
+        kind = known[name].type
+        if kind and not _fits(value, kind):
+            raise NcclkitError(
+                f"The parameter {name} of {path.name} must be {kind.__name__}, such as {known[name].default}, "
+                f"but it is {value!r} ({type(value).__name__})."
+            )
+
+
+def _fits(value: Any, kind: type) -> bool:
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {close[0]}?" if close else f"there is: {', '.join(known) or 'none'}."

@@ -1,0 +1,164 @@
+"""Experiments and fixes: the same small job before and after, side by side, and what that says of each suspect."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ncclkit.core import experiment_records
+from ncclkit.core.case import Case
+from ncclkit.core.experiment_records import Trial
+from ncclkit.core.model import MOVES, OUTCOMES
+from ncclkit.core.runs import Run
+from ncclkit.views import plots
+from ncclkit.views._base import View
+from ncclkit.views._html import Html, badge, code, el, fold, join, table, text
+from ncclkit.views._progress_of_runs import pace, speeds
+from ncclkit.views._words import plural
+
+NONE = "No experiment was made yet"
+HOW = "The button “Check this” makes one, and so does `ncclkit diagnose CASE --check` in a terminal."
+SHOWN = 8
+"""Suspects shown at once; more are folded."""
+APART = 1.5
+"""Times are drawn where one is so many times the other: what differs less is chance on a busy machine."""
+ENDS = {
+    "done": ("✓", "ended well", "state-done"),
+    "failed": ("✕", "failed", "state-failed"),
+    "deadline": ("■", "hung until its deadline", "state-failed"),
+    "cancelled": ("■", "cancelled", "state-cancelled"),
+}
+"""`Run.reason` → symbol, words and class of its badge."""
+MARKS = {
+    "proven": ("●", "proven", "proven"),
+    "supported": ("◐", "fits", "likely"),
+    "refuted": ("✓", "cleared", "state-done"),
+    "open": ("○", "open", "possible"),
+}
+"""One of `MOVES` → symbol, word and class of its badge."""
+LOOKED = {"connect": "the connections", "limits": "the machine's limits"}
+"""Words of `ncclkit.experiments.resource_checks.LOOKS`, for people."""
+WORDS: dict[str, Callable[[Any], str]] = {
+    "ranks": lambda count: f"{count} rank{'s' * (count != 1)}",
+    "timeout": lambda factor: f"collectives may take {factor} times as long",
+    "restarts": lambda count: f"the launcher may start all ranks again {count} time{'s' * (count != 1)}",
+    "ladder": lambda _: "first each rank alone, then every pair of ranks",
+    "minimal": lambda _: "a plain live test in place of the job",
+    "hosts": lambda number: f"all ranks on {number} host{'s' if number != 1 else ''}",
+    "mend": lambda cause: f"the job itself, at the place that {cause} blames",
+    "backend": lambda name: f"the same over {name}, without NCCL and GPUs",
+    "look": lambda what: f"nothing; {LOOKED.get(what, what)} are looked at again",
+}
+"""Words of `ncclkit.core.runs.changed`, for people."""
+
+
+def trials_view(source: Case | Iterable[Trial]) -> View:
+    """Every experiment and fix of a case (or those given), the last one first: before and after side by side."""
+    known = list(experiment_records.trials(source) if isinstance(source, Case) else source)
+    if not known:
+        return View(NONE, el("p", HOW))
+    return View(known[-1].say, cards(known))
+
+
+def cards(known: Sequence[Trial]) -> Html:
+    """One card for each trial, the last one first."""
+    return join(*map(_card, reversed(known)))
+
+
+def _card(trial: Trial) -> Html:
+    sign, edge = _outcome(trial)
+    what, number = "Experiment" if trial.kind == "check" else "Fix", trial.folder.name.partition("-")[0]
+    took = el("span", f"{what} {number}, {trial.seconds:.0f} s", cls="nk-dim")
+    return el(
+        "section",
+        el("div", sign, code(trial.cause), took, cls="nk-card-head"),
+        el("h4", trial.say),
+        el("p", trial.question) if trial.question not in trial.say else "",
+        el("p", el("b", "What was changed: "), _changes(trial.change), cls="nk-changed"),
+        _sides(trial),
+        _bars(trial.before, trial.after),
+        _moves(trial.verdicts) if trial.kind == "check" else "",
+        cls=f"nk-card nk-edge-{edge}",
+    )
+
+
+def _outcome(trial: Trial) -> tuple[Html, str]:
+    """The badge of a trial, and the class of its card's edge."""
+    if trial.kind == "fix":
+        good = badge("✓", "it works", "state-done")
+        return (good, "works") if trial.worked else (badge("✕", "it did not help", "state-failed"), "proven")
+    symbol, word, cls = MARKS.get(trial.verdicts.get(trial.cause, "open"), MARKS["open"])
+    return badge(symbol, word, cls), cls if cls in ("proven", "likely", "possible") else "works"
+
+
+def _changes(change: Mapping[str, Any]) -> Html:
+    """The change as a person would make it: variables as a shell sets them, the rest in words."""
+    env = [code(f"{name}={shlex.quote(str(value))}") for name, value in change.get("env", {}).items()]
+    gone = [join(code(name), " is not set") for name in change.get("unset", ())]
+    rest = [text(WORDS[name](value)) for name, value in change.items() if name in WORDS and value]
+    told = [*env, *gone, *rest] or [text("nothing")]
+    return join(*(join("; " if place else "", part) for place, part in enumerate(told)))
+
+
+def _sides(trial: Trial) -> Html:
+    """Before and after beside each other; one that only looked has one side."""
+    if trial.before is None and trial.after is None:
+        return el("p", el("b", "What came out: "), OUTCOMES.get(trial.observed, "no answer"))
+    before, after = trial.said
+    left = _side("Before", trial.before, trial.cause_before, before)
+    return el("div", left, _side("After", trial.after, trial.cause_after, after), cls="nk-sides")
+
+
+def _side(name: str, run: Run | None, cause: str, said: str) -> Html:
+    if run is None:
+        return el("div", el("h5", name), el("p", "no run"))
+    symbol, word, cls = ENDS.get(run.reason, ("•", run.reason, "possible"))
+    first = join(code(cause), " ", said) if cause else text(said or "Nothing is found any more.")
+    return el("div", el("h5", name), el("p", badge(symbol, word, cls), " ", run.say), el("p", first, cls="nk-first"))
+
+
+def _bars(before: Run | None, after: Run | None) -> Html:
+    """What both runs, or one of them, can be measured by, as bars of one scale."""
+    if before is None or after is None:
+        return Html("")
+    fast = [_pair(f"{op}: {kind}", a, b, _speed) for op, kind, a, b in speeds(before, after)]
+    old, new = pace(before.folder), pace(after.folder)
+    far = [_pair("Steps that every rank came to", old.steps, new.steps, _steps)]
+    times = (
+        ("Until the slowest rank began its first step", old.first, new.first),
+        ("From one step to the next, median", old.step, new.step),
+    )
+    slow = [_pair(what, a, b, _seconds) for what, a, b in times if a and b and max(a, b) > APART * min(a, b)]
+    shown = [*fast, *(far if old.steps is not None or new.steps is not None else ()), *slow]
+    return el("div", *shown, cls="nk-bars") if shown else Html("")
+
+
+def _pair(what: str, before: float | None, after: float | None, words: Callable[[float], str]) -> Html:
+    most = max(before or 0.0, after or 0.0) or 1.0
+    rows = []
+    for name, value in (("before", before), ("after", after)):
+        bar = el("span", "", cls=f"nk-bar nk-bar-{name}", style=f"width:{100 * (value or 0.0) / most:.1f}%")
+        told = "none" if value is None else words(value)
+        rows.append(join(el("span", name), el("span", bar, cls="nk-bar-room"), el("span", told)))
+    return el("figure", el("figcaption", what), el("div", *rows, cls="nk-bar-rows"))
+
+
+def _speed(speed: float) -> str:
+    return f"{plots.number(speed)} GB/s"
+
+
+def _steps(count: float) -> str:
+    return plural(int(count), "step")
+
+
+def _seconds(seconds: float) -> str:
+    return plots.duration(1e6 * seconds)
+
+
+def _moves(verdicts: Mapping[str, str]) -> Html:
+    """What it says of each suspect, the one that fits first."""
+    order = list(MARKS)
+    known = sorted((item for item in verdicts.items() if item[1] in MARKS), key=lambda item: order.index(item[1]))
+    rows = [(code(cause), join(badge(*MARKS[move]), " ", MOVES[move])) for cause, move in known]
+    return fold("What it says of each suspect", table(("Suspect", "Verdict"), rows), is_open=len(rows) <= SHOWN)

@@ -1,0 +1,296 @@
+"""The strip of a run, or of a job attached to: what hosts, GPUs and ranks did each second, in step with its phases."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, safe
+from ncclkit.views import plots
+from ncclkit.views._base import Drawn, View
+from ncclkit.views._html import Html, table
+from ncclkit.views._words import plural
+
+GIB, MIB = 1 << 30, 1 << 20
+LINES = 400
+"""Points of a line at most; a longer strip is thinned, its highest points kept."""
+EACH = 8
+"""Up to so many GPUs have a line of their own; beyond, the lowest and the highest of each second."""
+PHASES = {"init": "joined", "pairs": "last pair", "size": "last size", "error": "error", "done": "done"}
+"""Phases that are marked, and how; of each the last that a rank told."""
+TITLE, NAMED = 22, 4
+"""Pixels of the line above each row, and lines of a row that it names."""
+LARGEST = 64 * MIB
+"""Bytes that are read of one strip: about a day."""
+
+Sample = Mapping[str, Any]
+Curve = tuple[str, list[float | None]]
+
+
+def watch_view(case: Case) -> View:
+    """What the host, its GPUs and the ranks did while the last run, or a job, was watched; each host has a row."""
+    watched = (strip_view(run, case.events) for run in reversed(case.runs()))
+    none = View("No run of this case was watched: the strip is recorded by live tests and by attach", Html(""))
+    return next((view for view in watched if view is not None), none)
+
+
+def strip_view(run: Path, events: Iterable[Event]) -> Drawn | None:
+    """The strip of one run folder, in step with the phases that these events tell; None where it has none."""
+    strips = _strips(run)
+    if not strips:
+        return None
+    start = min(samples[0]["t"] for samples in strips.values())
+    host, samples = max(strips.items(), key=lambda item: _peak(item[1], _memory_share))
+    cells = {title: [of(one) for one in strips.values()] for title, of in COLUMNS.items()}
+    told = {title: column for title, column in cells.items() if any(column)}
+    rows = zip(strips, *([cell or "–" for cell in column] for column in told.values()), strict=True)
+    figure = _figure(samples, start, _phases(events, run.name, start))
+    which = "" if len(strips) == 1 else f"; drawn is {host}, the one with the fullest memory"
+    return Drawn(f"{_say(host, samples)}{which}", figure, table(("Host", *told), rows))
+
+
+def _strips(run: Path) -> dict[str, list[Sample]]:
+    """Host → its samples in order of time."""
+    strips: dict[str, list[Sample]] = {}
+    for path in sorted(run.glob("watch*.jsonl*")):
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for line in file.read(LARGEST).splitlines():
+                sample = _sample(line)
+                if sample is not None:
+                    strips.setdefault(str(sample.get("host", "")), []).append(sample)
+    return {host: sorted(samples, key=lambda sample: float(sample["t"])) for host, samples in strips.items()}
+
+
+def _sample(line: bytes) -> Sample | None:
+    """One line of a strip; None for one that is torn or is no sample."""
+    try:
+        sample = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(sample, dict) and all(_is_number(sample.get(name)) for name in ("t", "memory", "memory_total"))
+    return sample if whole else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _say(host: str, samples: Sequence[Sample]) -> str:
+    first, last = samples[0]["t"], samples[-1]["t"]
+    total = samples[-1]["memory_total"] / GIB
+    cpu, memory = _peak(samples, lambda s: s.get("cpu")), _peak(samples, lambda s: s["memory"]) / GIB
+    swap = _peak(samples, lambda s: s.get("swap"))
+    parts = [f"CPU at most {cpu:.0f} %", f"memory at most {memory:.1f} of {total:.1f} GiB"]
+    parts.append(f"{plots.size(swap)} of swap in use" if swap else "no swap in use")
+    gpus = [_gpu_peak(samples, column) for column in (0, 1)]
+    if gpus[0]:
+        parts.append(f"GPU memory at most {gpus[0] / 1024:.1f} GiB, GPUs busy up to {gpus[1]:.0f} %")
+    return f"{plural(round(last - first), 'second')} on {host}: {', '.join(parts)}"
+
+
+def _peak(samples: Iterable[Sample], of: Callable[[Sample], Any]) -> float:
+    return max((float(value) for sample in samples if _is_number(value := of(sample))), default=0.0)
+
+
+def _memory_share(sample: Sample) -> float:
+    return float(sample["memory"]) / max(float(sample["memory_total"]), 1.0)
+
+
+def _gpu_peak(samples: Iterable[Sample], column: int) -> float:
+    return max(_of_gpus(samples, column), default=0.0)
+
+
+def _of_gpus(samples: Iterable[Sample], column: int) -> list[float]:
+    """What is known of any GPU at any time."""
+    return [float(gpu[column]) for sample in samples for gpu in _gpus(sample) if _is_number(gpu[column])]
+
+
+def _gpu_range(samples: Iterable[Sample], column: int, unit: str) -> str:
+    """``210–1980 MHz``, of all GPUs over the whole strip; empty where it is not known."""
+    values = _of_gpus(samples, column)
+    return f"{min(values):.0f}–{max(values):.0f} {unit}" if values else ""
+
+
+def _fastest(samples: Sequence[Sample]) -> str:
+    """The highest traffic of one interface, in and out together, and its name."""
+    moved = [(rate, name) for s in samples for name, rate in (s.get("net") or {}).items() if _is_number(rate)]
+    rate, name = max(moved, default=(0, ""))
+    return f"{plots.size(rate)}/s on {name}" if rate else ""
+
+
+COLUMNS: Mapping[str, Callable[[Sequence[Sample]], str]] = {
+    "Seconds": lambda samples: f"{samples[-1]['t'] - samples[0]['t']:.0f}",
+    "CPU, highest": lambda samples: f"{_peak(samples, lambda s: s.get('cpu')):.0f} %",
+    "Memory, highest": lambda samples: f"{100 * _peak(samples, _memory_share):.0f} %",
+    "Swap": lambda samples: plots.size(_peak(samples, lambda s: s.get("swap"))),
+    "Waited for memory": lambda samples: f"{_peak(samples, lambda s: (s.get('pressure') or {}).get('memory')):.0f} %",
+    "Network, highest": _fastest,
+    "GPU memory, highest": lambda samples: f"{peak / 1024:.1f} GiB" if (peak := _gpu_peak(samples, 0)) else "",
+    "GPUs busy": lambda samples: _gpu_range(samples, 1, "%"),
+    "GPU power": lambda samples: _gpu_range(samples, 2, "W"),
+    "GPU clock": lambda samples: _gpu_range(samples, 3, "MHz"),
+    "GPU temperature": lambda samples: _gpu_range(samples, 4, "°C"),
+}
+"""Columns of the table, each with what it says of a host; one that says nothing of any host is left out."""
+
+
+def _gpus(sample: Sample) -> list[list[Any]]:
+    rows = sample.get("gpus") or []
+    return [row for row in rows if isinstance(row, list) and len(row) == 5]
+
+
+def _phases(events: Iterable[Event], run: str, start: float) -> dict[str, float]:
+    """Phase of the ranks → seconds into the strip at which the last rank reached it."""
+    found: dict[str, float] = {}
+    for event in events:
+        if event.kind == "worker.phase" and event.time is not None and f"/{run}/" in event.path:
+            phase = str(event.data.get("phase"))
+            found[phase] = max(found.get(phase, 0.0), event.time - start)
+    return {words: found[phase] for phase, words in PHASES.items() if phase in found}
+
+
+def _figure(samples: Sequence[Sample], start: float, phases: Mapping[str, float]) -> go.Figure:
+    """One row for each quantity, all over the same seconds."""
+    thin = _thinned(samples)
+    rows = [(title, moving) for title, curves in _curves(thin) if (moving := _moving(title, curves))]
+    times = [sample["t"] - start for sample in thin]
+    high = 60 + 108 * len(rows)
+    titles = [_title(title, [name for name, _ in curves]) for title, curves in rows]
+    figure = make_subplots(
+        rows=len(rows), cols=1, shared_xaxes=True, vertical_spacing=TITLE / high, subplot_titles=titles
+    )
+    figure.update_annotations(x=0, xanchor="left", font={"size": 11})
+    for place, (_, curves) in enumerate(rows, 1):
+        for index, (name, values) in enumerate(curves):
+            figure.add_scatter(
+                x=times,
+                y=values,
+                name=safe(name),
+                mode="lines",
+                line={"color": plots.LINES[index % len(plots.LINES)], "width": 2, "dash": _dash(index)},
+                showlegend=False,
+                hovertemplate=f"{safe(name)}: %{{y:.4g}} at %{{x:.0f}} s<extra></extra>",
+                row=place,
+                col=1,
+            )
+        figure.update_yaxes(rangemode="tozero", automargin=True, row=place, col=1)
+    figure.update_xaxes(title={"text": "seconds since the watching began"}, automargin=True, row=len(rows), col=1)
+    figure.update_layout(
+        template=plots.template(),
+        autosize=True,
+        height=high,
+        margin={"l": 8, "r": 14, "t": 34 + TITLE, "b": 30},
+        hovermode="x unified",
+    )
+    for place, (phase, second) in enumerate(phases.items()):
+        figure.add_vline(x=second, line={"color": plots.VERMILLION, "width": 1, "dash": "dot"})
+        look: dict[str, Any] = {"font": {"color": plots.VERMILLION, "size": 11}, "yanchor": "bottom", "yshift": 16}
+        look["yshift"] += 14 * (place % 2)  # two that come together stand one above the other
+        figure.add_annotation(x=second, y=1.0, yref="paper", text=safe(phase), showarrow=False, **look)
+    return figure
+
+
+def _title(quantity: str, names: Sequence[str]) -> str:
+    """What a row shows, and the first of its lines in their colours; on the left, above the row."""
+    coloured = [
+        f"<span style='color:{plots.LINES[index % len(plots.LINES)]}'>■ {safe(name)}</span>"
+        for index, name in enumerate(names[:NAMED])
+    ]
+    return f"<b>{quantity}</b>   {'  '.join(coloured)}{' …' if len(names) > NAMED else ''}"
+
+
+def _dash(index: int) -> str:
+    return ("solid", "dash", "dot")[index // len(plots.LINES) % 3]
+
+
+def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """At most `LINES` of them; of each bunch the one with the fullest memory stays."""
+    bunch = -(-len(samples) // LINES)
+    if bunch == 1:
+        return samples
+    return [max(samples[at : at + bunch], key=_memory_share) for at in range(0, len(samples), bunch)]
+
+
+def _curves(samples: Sequence[Sample]) -> list[tuple[str, list[Curve]]]:
+    """Title with unit → its curves."""
+    pressure = [s.get("pressure") or {} for s in samples]
+    named = (("a core", "cpu"), ("memory", "memory"), ("io", "io"))
+    waits = [(f"waited for {name}", [p.get(kind) for p in pressure]) for name, kind in named]
+    nets = sorted({name for s in samples for name in s.get("net") or {}})
+    traffic = [(name, [(s.get("net") or {}).get(name, 0) / MIB for s in samples]) for name in nets]
+    swap = [("swap", [s.get("swap", 0) / GIB for s in samples])] if any(s.get("swap") for s in samples) else []
+    return [
+        ("GPU, %", _each(samples, 1, 1.0)),
+        ("GPU, GiB", _each(samples, 0, 1024.0)),
+        ("GPU, W", _each(samples, 2, 1.0)),
+        ("GPU, MHz", _each(samples, 3, 1.0)),
+        ("GPU, °C", _each(samples, 4, 1.0)),
+        ("CPU, %", [("CPU", [s.get("cpu") for s in samples]), *waits]),
+        ("ranks, % of a core", _of_ranks(samples, ("cpu",), 1.0)),
+        ("queue for cores", _queues(samples)),
+        ("host, GiB", [("memory", [s["memory"] / GIB for s in samples]), *swap]),
+        ("net, MiB/s", sorted(traffic, key=lambda curve: -max(curve[1]))[:3]),
+        ("ranks by TCP, MiB/s", _of_ranks(samples, ("sent", "received"), MIB)),
+    ]
+
+
+def _moving(title: str, curves: Sequence[Curve]) -> list[Curve]:
+    """The curves worth drawing; where one rank does something, that the others do nothing is worth it too."""
+    moving = [curve for curve in curves if any(curve[1])]
+    known = [curve for curve in curves if any(value is not None for value in curve[1])]
+    return known if moving and title.startswith("ranks") else moving
+
+
+def _of_ranks(samples: Sequence[Sample], names: Sequence[str], unit: float) -> list[Curve]:
+    """A curve for each rank, the sum of these rates; or the lowest and the highest of many ranks."""
+    rows: list[Mapping[str, Any]] = [row if isinstance(row := s.get("load"), dict) else {} for s in samples]
+    ranks = sorted({rank for row in rows for rank in row}, key=lambda rank: (len(rank), rank))
+    curves = [(f"rank {rank}", [_sum(row.get(rank), names, unit) for row in rows]) for rank in ranks]
+    if len(curves) <= EACH:
+        return curves
+    moments = [[value for value in moment if value is not None] for moment in zip(*(c[1] for c in curves), strict=True)]
+    extremes = (("highest rank", max), ("lowest", min))
+    return [(name, [of(known, default=None) for known in moments]) for name, of in extremes]
+
+
+def _sum(row: object, names: Sequence[str], unit: float) -> float | None:
+    known = [row.get(name) for name in names] if isinstance(row, dict) else []
+    whole = [float(value) for value in known if isinstance(value, (int, float)) and _is_number(value)]
+    return sum(whole) / unit if known and len(whole) == len(known) else None
+
+
+def _queues(samples: Sequence[Sample]) -> list[Curve]:
+    """Of each rank, how many of its processes waited for a core; the longest queues first."""
+    totals = [{rank: row for rank, row in (s.get("cores") or {}).items() if _is_row(row)} for s in samples]
+    curves = []
+    for rank in sorted({rank for total in totals for rank in total}):
+        waited = [total[rank][3] if rank in total else None for total in totals]
+        pairs = zip(samples, samples[1:], waited, waited[1:], strict=False)
+        queue = [None if a is None or b is None else _rate(b - a, x, y) for x, y, a, b in pairs]
+        curves.append((f"rank {rank}", [None, *queue]))
+    return sorted(curves, key=lambda curve: -max((value or 0.0 for value in curve[1]), default=0.0))[:EACH]
+
+
+def _rate(change: float, one: Sample, next_one: Sample) -> float:
+    return max(0.0, change) / max(float(next_one["t"]) - float(one["t"]), 1e-3)
+
+
+def _is_row(row: object) -> bool:
+    return isinstance(row, list) and len(row) == 5 and all(map(_is_number, row))
+
+
+def _each(samples: Sequence[Sample], column: int, unit: float) -> list[Curve]:
+    """A curve for each GPU, or the lowest and the highest of many."""
+    table = [[row[column] / unit if _is_number(row[column]) else None for row in _gpus(s)] for s in samples]
+    count = max(map(len, table), default=0)
+    if count <= EACH:
+        return [(f"GPU {gpu}", [row[gpu] if gpu < len(row) else None for row in table]) for gpu in range(count)]
+    known = [[value for value in row if value is not None] for row in table]
+    return [("highest GPU", [max(r, default=None) for r in known]), ("lowest", [min(r, default=None) for r in known])]
