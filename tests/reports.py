@@ -33,5 +33,5 @@ def made(notebook: Path, parameters: tuple[tuple[str, str], ...] = ()) -> tuple[
     """The case folder of a notebook's report, and how `ncclkit report` ended."""
     case = Path(tempfile.mkdtemp(dir=_scratch(), prefix=f"{notebook.stem}-"))
     typed = [f"-p={name}={value}" for name, value in (*SMALL.get(notebook.stem, {}).items(), *parameters)]
-    command = [sys.executable, "-m", "ncclkit.cli", "report", "--notebook", str(notebook), "--case", str(case), *typed]
+    command = [sys.executable, "-m", "ncclkit", "report", "--notebook", str(notebook), "--case", str(case), *typed]
     return case, subprocess.run(command, cwd=case, env=ENV, capture_output=True, text=True, timeout=300)

@@ -23,7 +23,7 @@ LIMIT = 5.0
 def diagnosed(folder: Path) -> tuple[float, list[tuple[str, str, list[int]]]]:
     """Seconds of the command, and what it found: cause, strength, ranks."""
     begin = time.perf_counter()
-    command = [sys.executable, "-m", "ncclkit.cli", "diagnose", str(folder), "--json"]
+    command = [sys.executable, "-m", "ncclkit", "diagnose", str(folder), "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     seconds = time.perf_counter() - begin
     rows = json.loads(ended.stdout)["findings"]

@@ -103,7 +103,7 @@ def diagnosis(folder: Path) -> None:
     write_log(log, 1_000_000)
     ours, grep, cat, bare = medians(
         7,
-        partial(seconds, PYTHON, "-m", "ncclkit.cli", "diagnose", str(log), status=1, says="rank_exception"),
+        partial(seconds, PYTHON, "-m", "ncclkit", "diagnose", str(log), status=1, says="rank_exception"),
         partial(seconds, "grep", "-c", "ValueError", str(log)),
         partial(seconds, "cat", str(log)),
         partial(seconds, PYTHON, "-c", "pass"),

@@ -27,12 +27,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     environ = os.environ | {"PYTHONPATH": str(ROOT)} | env
     done = subprocess.run(
-        [sys.executable, "-m", "ncclkit.cli", *argv],
-        input=stdin,
-        capture_output=True,
-        timeout=110,
-        cwd=cwd,
-        env=environ,
+        [sys.executable, "-m", "ncclkit", *argv], input=stdin, capture_output=True, timeout=110, cwd=cwd, env=environ
     )
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -126,7 +121,7 @@ def test_no_permission(tmp_path: Path) -> None:
     secret = tmp_path / "secret.log"
     secret.write_text("x\n")
     secret.chmod(0)
-    command = [sys.executable, "-m", "ncclkit.cli", "diagnose", str(secret)]
+    command = [sys.executable, "-m", "ncclkit", "diagnose", str(secret)]
     if os.geteuid() == 0:
         command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -225,7 +220,7 @@ def test_a_live_test_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_interrupt_ends_everything(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ncclkit.cli", "probe", "--backend", "gloo", "--largest", str(1 << 30)]
+    command = [sys.executable, "-m", "ncclkit", "probe", "--backend", "gloo", "--largest", str(1 << 30)]
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     probe = subprocess.Popen(
         [*command, "--case", str(tmp_path / "case")],
@@ -304,7 +299,7 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
 
 
 def test_a_closed_pipe_is_no_error() -> None:
-    code = f"{sys.executable} -m ncclkit.cli diagnose --json {LATE} | head -c 10"
+    code = f"{sys.executable} -m ncclkit diagnose --json {LATE} | head -c 10"
     done = subprocess.run(
         ["bash", "-c", code], capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )

@@ -159,7 +159,7 @@ def test_a_folder_of_odd_names(tmp_path):
         (tmp_path / name).write_bytes(b"\x7fELF\0\1\2\3" * 100)
     (tmp_path / "rank0.log").write_text("ValueError: boom\n")
     done = subprocess.run(
-        [sys.executable, "-m", "ncclkit.cli", "diagnose", str(tmp_path)], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-m", "ncclkit", "diagnose", str(tmp_path)], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode in (0, 1) and "\x1b" not in done.stderr + done.stdout
     assert "ValueError" in done.stdout

@@ -106,7 +106,7 @@ def test_something_else_answers_instead_of_the_peer(tmp_path: Path) -> None:
 @needs_namespaces
 def test_the_command(made: list[Host], tmp_path: Path) -> None:
     def ask(*argv: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "ncclkit.cli", "connect", *argv, "--case", str(tmp_path / "case")]
+        words = [sys.executable, "-m", "ncclkit", "connect", *argv, "--case", str(tmp_path / "case")]
         environ = os.environ | {"PYTHONPATH": str(ROOT)}
         return subprocess.run(words, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environ)
 

@@ -76,7 +76,7 @@ def test_facts_of_two_nodes(tmp_path: Path) -> None:
     """Inside an allocation every node is read; here both are this machine, so Slurm's names tell them apart."""
     folder = tmp_path / "100%case"
     with cluster(tmp_path / "slurm", 2) as env:
-        command = ["salloc", "-N2", "-n2", sys.executable, "-m", "ncclkit.cli", "inspect", "--case", str(folder)]
+        command = ["salloc", "-N2", "-n2", sys.executable, "-m", "ncclkit", "inspect", "--case", str(folder)]
         done = subprocess.run(
             command, env=env, capture_output=True, text=True, timeout=110, cwd=Path(__file__).parents[2]
         )

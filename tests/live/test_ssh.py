@@ -194,7 +194,7 @@ def tested(machines: list[Machine], tmp_path_factory: pytest.TempPathFactory) ->
     case = tmp_path_factory.mktemp("case")
     names = [f"root@{machine.name}" for machine in machines[1:]]
     with nothing_stays(machines):
-        words = ["-m", "ncclkit.cli", "connect", *names, "--train-python", PYTHON, "--case", str(case)]
+        words = ["-m", "ncclkit", "connect", *names, "--train-python", PYTHON, "--case", str(case)]
         out, err = (running := begin(machines, *words)).communicate(timeout=120)
     assert running.returncode == 2, err
     return out, connect.results(Case.open(case))

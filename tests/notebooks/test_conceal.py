@@ -50,7 +50,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / "marie.curie" / "rank0.log").open("a") as log:
         log.write(TRACE)
     words = ["report", "--redact", "--notebook", "03_logs", "-p", "logs=marie.curie", "--case", str(folder / "case")]
-    done = subprocess.run([sys.executable, "-m", "ncclkit.cli", *words], cwd=folder, env=ENV, capture_output=True)
+    done = subprocess.run([sys.executable, "-m", "ncclkit", *words], cwd=folder, env=ENV, capture_output=True)
     assert done.returncode == 0, done.stderr
     return folder / "case"
 

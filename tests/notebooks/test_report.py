@@ -22,7 +22,7 @@ from tests.processes import leftovers
 from tests.reports import DATA, ENV
 
 GOOD = DATA / "good.ipynb"
-COMMAND = [sys.executable, "-m", "ncclkit.cli", "report"]
+COMMAND = [sys.executable, "-m", "ncclkit", "report"]
 OLD = "what was there before"
 
 

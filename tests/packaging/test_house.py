@@ -52,10 +52,9 @@ def modules_of(group: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
-def test_modules_and_functions_are_small(path):
+def test_functions_are_small(path):
     text = path.read_text()
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    assert len(text.splitlines()) <= 300
     assert [(f.name, f.lineno) for f in functions if f.end_lineno - f.lineno + 1 > 45] == []
 
 
@@ -66,10 +65,13 @@ def test_no_rule_about_errors_pickles_shells_and_docstrings_is_waived():
     assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if "agent" in p.parts], ids=name)
+@pytest.mark.parametrize("path", [p for p in MODULES if "agent" in p.parts or "programs" in p.parts], ids=name)
 def test_agent_needs_only_a_bare_python_39(path):
-    ast.parse(path.read_text(), feature_version=(3, 9))
-    assert set(imports(path)) - sys.stdlib_module_names <= {"torch"}
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    assert set(imports(path)) - sys.stdlib_module_names <= {"torch", "ncclkit"}
+    ours = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level}
+    allowed = ("ncclkit.agent", "ncclkit.lab.programs") if "programs" in path.parts else ()
+    assert [module for module in ours if module.startswith("ncclkit") and not module.startswith(allowed)] == []
 
 
 def test_every_import_is_a_declared_dependency():

@@ -16,11 +16,7 @@ USES = sorted(set(re.findall(r"\bncclkit ([a-z]+)([^\n|`#]*)", "\n".join(re.find
 @cache
 def help_of(*command: str) -> str:
     result = subprocess.run(
-        [sys.executable, "-m", "ncclkit.cli", *command, "--help"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
+        [sys.executable, "-m", "ncclkit", *command, "--help"], capture_output=True, text=True, timeout=60, check=True
     )
     return result.stdout
 

@@ -72,7 +72,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]
 def run(folder: Path, *words: str) -> str:
     path = os.pathsep.join([str(ROOT), str(folder / "site")])
     env = {name: value for name, value in os.environ.items() if name != "NCCLKIT_TRAIN_PYTHON"} | PLANTED
-    command = [sys.executable, "-m", "ncclkit.cli", *words]
+    command = [sys.executable, "-m", "ncclkit", *words]
     done = subprocess.run(command, cwd=folder, env=env | {"PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
     return done.stdout + done.stderr

@@ -69,7 +69,7 @@ def struck(name: str, folder: Path, **asked: Any) -> tuple[bool, str]:
     """A live test whose command is hit in its middle (see `STRUCK`)."""
     number, status, said = STRUCK[name]
     options = [word for option, value in asked.items() for word in (f"--{option}", str(value))]
-    command = [sys.executable, "-m", "ncclkit.cli", "probe", "--case", str(folder), *options]
+    command = [sys.executable, "-m", "ncclkit", "probe", "--case", str(folder), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as starter:
         assert starter.stderr is not None
         _until_measured(starter.stderr)
