@@ -43,9 +43,10 @@ BAR = 0.01
 
 STRIP = """
 import sys, time
-from ncclkit.agent import processes, watch
+from ncclkit.agent.monitor import telemetry
+from ncclkit.agent.run import processes
 root = int(sys.argv[2])
-strip = watch.Watch(sys.argv[1], lambda: processes.ranks(processes.descendants(root)))
+strip = telemetry.Watch(sys.argv[1], lambda: processes.ranks(processes.descendants(root)))
 while True:
     strip.take()
     time.sleep(1.0)

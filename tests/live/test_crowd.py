@@ -22,8 +22,8 @@ for pid in children:
 """
 FORKED = """
 import os, signal, sys
-from ncclkit.agent import blackbox
-blackbox.arm(sys.argv[1], 0)
+from ncclkit.agent.run import crash_handler
+crash_handler.arm(sys.argv[1], 0)
 child = os.fork()
 if child == 0:
     os.kill(os.getpid(), signal.SIGTERM)

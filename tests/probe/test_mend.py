@@ -36,21 +36,21 @@ MENDED = [
 RANK = """
 import argparse, json, os, sys, torch, torch.distributed as dist
 from datetime import timedelta
-from ncclkit.agent import breaks
+from ncclkit.lab.programs import inject
 
 def job(name, cause):
     parser = argparse.ArgumentParser()
-    breaks.add_options(parser)
+    inject.add_options(parser)
     asked = ["--folder", sys.argv[1], "--backend", "gloo", "--rank", "1", "--at", "0", "--seconds", "1"]
-    return breaks.Job(torch, parser.parse_args([*asked, "--fault", name, "--mend", cause]), 4)
+    return inject.LabJob(torch, parser.parse_args([*asked, "--fault", name, "--mend", cause]), 4)
 
 dist.init_process_group("gloo", timeout=timedelta(seconds=30))
 rank = dist.get_rank()
 for name, cause in json.loads(sys.argv[2]):
     one = job(name, cause)
     if rank == 1:
-        breaks.BEFORE.get(name, lambda job: None)(one)
-    breaks.BEGUN.get(name, lambda job: None)(one)
+        inject.BEFORE.get(name, lambda job: None)(one)
+    inject.BEGUN.get(name, lambda job: None)(one)
     one.at(0)
     total = torch.tensor([one.steps, int(os.environ["WORLD_SIZE"])])
     dist.all_reduce(total)
