@@ -102,7 +102,7 @@ def test_ranks_of_one_host_are_split_into_several(monkeypatch: pytest.MonkeyPatc
         told = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4, "NCCL_HOSTID": ""}
         for name, value in told.items():
             monkeypatch.setenv(name, str(value))
-        inject.Job(torch, options, 1)
+        inject.LabJob(torch, options, 1)
         hosts.append(os.environ["NCCL_HOSTID"])
     assert hosts == ["pretended-0", "pretended-0", "pretended-1", "pretended-1"]
     plan = Plan("rank_late", ("train", "--backend", "nccl", "--split", "2"), 4, "nccl", sys.executable, 60, split=2)
@@ -126,7 +126,7 @@ def test_pretended_hosts_share_the_gpus_and_no_two_ranks_of_one_do(
         for name, value in told.items():
             monkeypatch.setenv(name, str(value))
         monkeypatch.delenv("NCCL_HOSTID", raising=False)
-        index = inject.Job(torch, options, 1).device.index
+        index = inject.LabJob(torch, options, 1).device.index
         places.append((rank // here, os.environ["NCCL_HOSTID"], index))
     assert len(set(places)) == 2 * here and {index for *_, index in places} <= {0, 1}
     assert len({host for _, host, _ in places}) == 2 * min(split, here)
@@ -146,7 +146,7 @@ def test_the_wrong_device_is_that_of_the_first_rank_of_its_host(
         told = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks, "NCCL_HOSTID": ""}
         for name, value in told.items():
             monkeypatch.setenv(name, str(value))
-        index = inject.Job(torch, parser.parse_args([*words, *fault.argv]), 1).device.index
+        index = inject.LabJob(torch, parser.parse_args([*words, *fault.argv]), 1).device.index
         places.setdefault((os.environ["NCCL_HOSTID"], index), []).append(rank)
     assert [found for found in places.values() if len(found) > 1] == [
         injection.culprits(fault, ranks - 1, ranks, split)
@@ -206,7 +206,7 @@ def test_hosts_with_networks_of_their_own_share_the_gpus(
         for name, value in {**told, "NCCLKIT_HOST": f"node-{rank // here + 1}"}.items():
             monkeypatch.setenv(name, str(value))
         options = parser.parse_args(["--folder", "", "--backend", "nccl"])
-        places.add((rank // here, inject.Job(torch, options, 1).device.index))
+        places.add((rank // here, inject.LabJob(torch, options, 1).device.index))
     assert len(places) == ranks and len({index for _, index in places}) == min(gpus, ranks)
     assert "NCCL_HOSTID" not in os.environ  # they have host names of their own
     phases = [Event("worker.phase", host=row["hostid"], rank=row["rank"], data=row) for row in said]
@@ -249,7 +249,7 @@ def test_a_job_reads_its_data_in_order_and_goes_on_where_a_checkpoint_left_off(m
     inject.add_options(parser)
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}.items():
         monkeypatch.setenv(name, str(value))
-    job, again = (inject.Job(torch, parser.parse_args(["--folder", "", "--backend", "gloo"]), 6) for _ in range(2))
+    job, again = (inject.LabJob(torch, parser.parse_args(["--folder", "", "--backend", "gloo"]), 6) for _ in range(2))
     batches = [job.next_batch() for _ in range(11)]
     assert torch.equal(torch.cat(batches[:8]), job.data) and torch.equal(batches[8], job.data[:32])
     again.position = 5 * 32
