@@ -12,7 +12,7 @@ from ncclkit.causes._words import failed
 from ncclkit.diagnose import Diagnosis, diagnose
 from ncclkit.evidence.jobs.granted import grant
 from ncclkit.launch import local, slurm
-from ncclkit.launch.pack import pack
+from ncclkit.launch.pack import packed, shared
 from ncclkit.model import Experiment, Finding
 from ncclkit.probe import OnRecord
 
@@ -66,9 +66,10 @@ async def limits(asked: Asked) -> Seen:
     folder = asked.room.new_run("limits")
     python = run.plan.python if run else probe.interpreter(asked.python)
     env, unset = (run.plan.env, run.plan.unset) if run else ({}, ())
-    within = slurm.each() if slurm.nodes() > 1 else []
-    command = [*within, python, str(pack(folder)), "limits", json.dumps(needs)]
-    await local.guarded(command, env, TRYING, folder, python, asked.on_record, unset)
+    with packed() as agent:
+        start = [*slurm.each(), python, *shared(folder)] if slurm.nodes() > 1 else [python, str(agent)]
+        command = [*start, "limits", json.dumps(needs)]
+        await local.guarded(agent, command, env, TRYING, folder, python, asked.on_record, unset)
     events = [e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "limits.tried"]
     asked.room.add(events).save()
     seen = outcomes.granted(events, max(1, slurm.nodes()))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ncclkit import connect, networks, probe, storage
 from ncclkit.case import Case
 from ncclkit.launch import namespaces
-from ncclkit.launch.pack import pack
+from ncclkit.launch.pack import packed
 from ncclkit.model import NcclkitError
 from ncclkit.probe import OnRecord
 from ncclkit.runs import Run
@@ -32,10 +30,10 @@ async def connectivity(
     mend: the cause whose fault is put right; env: variables of the job that decide which interface and port is used;
     seconds: of each stream.  NcclkitError where hosts cannot be pretended.
     """
-    with tempfile.TemporaryDirectory(prefix="ncclkit-") as place:
-        agent, made = pack(Path(place)), networks.hosts(net, mend)
+    with packed() as agent:
+        made = networks.hosts(net, mend)
         via = shlex.join([sys.executable, str(agent), "hosts", "--enter"]) + " {host}"
-        within = namespaces.within(sys.executable, Path(place), made)
+        within = namespaces.within(sys.executable, agent, agent.parent, made)
         given = dict(env or {})
         port = int(given.get("MASTER_PORT") or networks.PORT)
         choices = {"via": via, "port": port, "seconds": seconds, "python": sys.executable}

@@ -1,18 +1,27 @@
 """``python -m ncclkit.agent VERB …`` or ``python agent.pyz VERB …``."""
 
 import importlib
+import os
 import pkgutil
+import shutil
+import signal
 import sys
 
-from . import stories, wire
+from . import private, stories, wire
 
-VERBS = ("facts", "record", "collective", "train", "guard", "node", "attach", "connect", "hosts", "limits")
+VERBS = tuple("facts record collective train guard launch node attach connect hosts limits".split())
 STORIES = tuple("stories." + module.name for module in pkgutil.iter_modules(stories.__path__))
 
 
 def main(argv=None):
-    """Run one verb; exit status 2 for a verb that does not exist."""
+    """Run one verb, after ``--own`` from a folder that goes with it; exit status 2 for a verb that does not exist."""
     argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == [private.OWN]:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # as Slurm ends a step
+        try:
+            return main(argv[1:])
+        finally:
+            shutil.rmtree(os.path.dirname(sys.argv[0]))
     if not argv or argv[0] not in VERBS + STORIES:
         sys.stderr.write("agent: say one of: %s\n" % ", ".join(VERBS + STORIES))
         return 2
