@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ import pytest
 
 from ncclkit.live import simulated_networks
 from ncclkit.live.launch import simulated
-from ncclkit.live.launch.pack import pack
+from ncclkit.live.launch.pack import packed
 
 NAMES = Path("/run/ncclkit-uts")
 """Where the host names live: UTS namespaces, bound to files."""
@@ -161,9 +160,8 @@ def why_not() -> str:
 
 def cannot_pretend() -> str:
     """Why `ncclkit.live.launch.simulated` cannot pretend hosts here; empty where it can."""
-    with tempfile.TemporaryDirectory() as place:
-        pack(folder := Path(place))
-        command = [*simulated.within(sys.executable, folder, simulated_networks.sound()), "true"]
+    with packed() as agent:
+        command = [*simulated.within(sys.executable, agent, agent.parent, simulated_networks.sound()), "true"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return done.stderr if done.returncode else ""
 

@@ -1,15 +1,19 @@
 """``python -m ncclkit.agent VERB …`` or ``python agent.pyz VERB …``."""
 
 import importlib
+import os
+import shutil
+import signal
 import sys
 
-from . import wire
+from . import private, wire
 
 VERBS = {
     "collective": "run.collective",
     "connect": "connect.lead",
     "guard": "run.guard",
     "hosts": "run.simulated_hosts",
+    "launch": "run.launch",
     "limits": "run.resource_checks",
     "node": "run.node",
 }
@@ -17,8 +21,14 @@ VERBS = {
 
 
 def main(argv=None):
-    """Run one verb; exit status 2 for a verb that does not exist."""
+    """Run one verb, after ``--own`` from a folder that goes with it; exit status 2 for a verb that does not exist."""
     argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == [private.OWN]:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # as Slurm ends a step
+        try:
+            return main(argv[1:])
+        finally:
+            shutil.rmtree(os.path.dirname(sys.argv[0]))
     verb = argv[0] if argv else ""
     if verb == "facts":
         return _facts(argv[1:])

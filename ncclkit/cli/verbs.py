@@ -35,7 +35,10 @@ def say(text: str, file: TextIO | None = None) -> None:
 def _case(options: argparse.Namespace) -> Case:
     from ncclkit.core.case import Case
 
-    return Case.open(options.case)
+    case = Case.open(options.case)
+    if told := case.exposed():
+        say(f"ncclkit: {told}", sys.stderr)
+    return case
 
 
 def diagnose(options: argparse.Namespace) -> int:

@@ -19,7 +19,9 @@ import json
 import os
 import platform
 import re
+import shlex
 import socket
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,6 +31,8 @@ from ncclkit import __version__
 from ncclkit.core import storage
 from ncclkit.core.model import SCHEMA, Event, Fact, Finding, Measurement, NcclkitError, to_json
 
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
+"""Rights to write that are not the user's own."""
 RUN = re.compile(r"(?P<runs>^|.*/)runs/(?P<n>\d+)-(?P<name>[^/]*)/")
 """Path of a file in a run folder."""
 TEST = "connect"
@@ -59,14 +63,19 @@ class Case:
 
     @classmethod
     def open(cls, path: str | Path, *, read_only: bool = False) -> Case:
-        """Open the case folder `path`, or make it; raises NcclkitError in one sentence."""
+        """Open the case folder `path`, or make it; raises NcclkitError in one sentence.
+
+        Where others may make folders, too, a new one is its user's alone; one that is there keeps its mode, so whoever
+        wants to share a case makes its folder first.
+        """
         if not isinstance(path, (str, os.PathLike)):
             raise NcclkitError(f"The case folder must be a path in quotes, but it is {path!r} ({type(path).__name__}).")
         folder = Path(path).expanduser().absolute()
         case = cls(folder, read_only=read_only)
         try:
             if not read_only:
-                folder.mkdir(parents=True, exist_ok=True)
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(0o700 if folder.parent.stat().st_mode & OTHERS else 0o777, exist_ok=True)
             case._load(folder)
         except OSError as error:
             raise NcclkitError(
@@ -131,6 +140,14 @@ class Case:
     def fact(self, name: str, default: Any = None) -> Any:
         """The value of the first fact of that name that could be read."""
         return next((fact.value for fact in self.facts_of(name) if fact.value is not None), default)
+
+    def exposed(self) -> str:
+        """Who else can write the case folder, and how that ends, in one sentence; empty where nobody can."""
+        if self.path is None or not (mode := self.path.stat().st_mode & OTHERS):
+            return ""
+        who = "Everybody" if mode & stat.S_IWOTH else "The group"
+        path = shlex.quote(str(self.path))
+        return f"{who} can write {self.path}, and so change what is found in it; chmod go-w {path} ends that."
 
     def new_run(self, name: str) -> Path:
         """Make the next run folder, ``runs/<n>-<name>``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -18,16 +18,16 @@ T = TypeVar("T")
 
 def write(path: Path, text: str | bytes) -> None:
     """Replace `path` atomically: a reader sees the old file or the new one, never half."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    name = path.parent / f".{path.name}.{secrets.token_hex(6)}"
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less what the user's umask takes away
     try:
         with os.fdopen(handle, "wb") as out:
             out.write(text.encode() if isinstance(text, str) else text)
             out.flush()
             os.fsync(out.fileno())
-        os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
 
 

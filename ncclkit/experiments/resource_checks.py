@@ -15,7 +15,7 @@ from ncclkit.core.resources import grant
 from ncclkit.experiments import baseline, comparison
 from ncclkit.live import probe, simulated_hosts
 from ncclkit.live.launch import local, slurm
-from ncclkit.live.launch.pack import pack
+from ncclkit.live.launch.pack import packed, shared
 from ncclkit.live.probe import OnRecord
 
 TRYING = 200.0
@@ -68,9 +68,10 @@ async def limits(asked: Asked) -> Seen:
     folder = asked.room.new_run("limits")
     python = run.plan.python if run else probe.interpreter(asked.python)
     env, unset = (run.plan.env, run.plan.unset) if run else ({}, ())
-    within = slurm.each() if slurm.nodes() > 1 else []
-    command = [*within, python, str(pack(folder)), "limits", json.dumps(needs)]
-    await local.guarded(command, env, TRYING, folder, python, asked.on_record, unset)
+    with packed() as agent:
+        start = [*slurm.each(), python, *shared(folder)] if slurm.nodes() > 1 else [python, str(agent)]
+        command = [*start, "limits", json.dumps(needs)]
+        await local.guarded(agent, command, env, TRYING, folder, python, asked.on_record, unset)
     events = [e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "limits.tried"]
     asked.room.add(events).save()
     seen = comparison.granted(events, max(1, slurm.nodes()))

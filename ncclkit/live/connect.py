@@ -21,7 +21,7 @@ from ncclkit.core.model import Fact, NcclkitError, from_dict
 from ncclkit.core.storage import write
 from ncclkit.live.launch import hosts as launch
 from ncclkit.live.launch import local, simulated, slurm
-from ncclkit.live.launch.pack import pack
+from ncclkit.live.launch.pack import packed
 from ncclkit.live.probe import TRAIN_PYTHON, OnRecord
 
 MOST = 64
@@ -162,9 +162,11 @@ async def connectivity(
         records.append(record)
         on_record(record)
 
-    command = [sys.executable, str(folder / "agent.pyz"), "connect", str(folder / "plan.json")]
     try:
-        await local.guarded([*within, *command], {}, chosen.deadline + 60, folder, sys.executable, keep)
+        with packed() as agent:
+            _store(agent.parent, chosen)  # once more: its commands are executed, and others may write the case folder
+            command = [*within, sys.executable, str(agent), "connect", str(agent.parent / "plan.json")]
+            await local.guarded(agent, command, {}, chosen.deadline + 60, folder, sys.executable, keep)
     finally:
         _take(case, folder, records)
     found = results(case)
@@ -176,7 +178,6 @@ async def connectivity(
 
 def _store(folder: Path, chosen: Plan) -> None:
     try:
-        pack(folder)
         write(folder / "plan.json", json.dumps(asdict(chosen), indent=1))
     except OSError as error:
         raise NcclkitError(f"Cannot write the run folder {folder}: {error.strerror or error}; free space.") from error

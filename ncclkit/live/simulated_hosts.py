@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ncclkit.core import storage
@@ -15,7 +13,7 @@ from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Run
 from ncclkit.live import connect, probe, simulated_networks
 from ncclkit.live.launch import simulated
-from ncclkit.live.launch.pack import pack
+from ncclkit.live.launch.pack import packed
 from ncclkit.live.probe import OnRecord
 
 
@@ -33,10 +31,10 @@ async def connectivity(
     mend: the cause whose fault is put right; env: variables of the job that decide which interface and port is used;
     seconds: of each stream.  NcclkitError where hosts cannot be pretended.
     """
-    with tempfile.TemporaryDirectory(prefix="ncclkit-") as place:
-        agent, made = pack(Path(place)), simulated_networks.hosts(net, mend)
+    with packed() as agent:
+        made = simulated_networks.hosts(net, mend)
         via = shlex.join([sys.executable, str(agent), "hosts", "--enter"]) + " {host}"
-        within = simulated.within(sys.executable, Path(place), made)
+        within = simulated.within(sys.executable, agent, agent.parent, made)
         given = dict(env or {})
         port = int(given.get("MASTER_PORT") or simulated_networks.PORT)
         choices = {"via": via, "port": port, "seconds": seconds, "python": sys.executable}

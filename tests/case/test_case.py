@@ -1,5 +1,6 @@
 """The case folder: what goes in comes out, and nothing collected is ever lost."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclkit.cli import verbs
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Measurement, NcclkitError, clear, found, unknown
 from ncclkit.core.storage import write
@@ -117,7 +119,7 @@ def test_full_disk(tmp_path: Path) -> None:
             case.save()
         assert Case.open(disk / "c").facts == [FACT]
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 def test_about_says_when_and_which_schema(tmp_path: Path) -> None:
@@ -127,3 +129,43 @@ def test_about_says_when_and_which_schema(tmp_path: Path) -> None:
     about = json.loads((tmp_path / "case.json").read_text())
     assert about["schema"] == 1 and about["host"] and about["ncclkit"] and about["created"]
     assert [asked["run"] for asked in about["asked"]] == ["1-probe"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
+def test_the_users_umask_holds(umask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        write(tmp_path / "new", "1")
+        write(tmp_path / "new", "2")
+        Case.open(tmp_path / "case").add([EVENT, FACT, MEASURED, FINDING]).save()
+    finally:
+        os.umask(before)
+    files = [tmp_path / "new", *(path for path in (tmp_path / "case").iterdir() if path.is_file())]
+    assert len(files) > 5 and {path.stat().st_mode & 0o777 for path in files} == {mode}
+
+
+@pytest.mark.parametrize(("place", "made"), [(0o755, 0o755), (0o1777, 0o700), (0o2775, 0o700), (0o777, 0o700)])
+def test_a_new_case_where_others_may_write_is_its_users_alone(place: int, made: int, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        (tmp_path / "place").mkdir()
+        (tmp_path / "place").chmod(place)
+        case = Case.open(tmp_path / "place" / "case")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "place" / "case").stat().st_mode & 0o777 == made
+    assert case.exposed() == ""
+
+
+@pytest.mark.parametrize(
+    ("mode", "who"), [(0o775, "The group can write "), (0o757, "Everybody can write "), (0o750, "")]
+)
+def test_a_case_that_others_can_write_is_told_and_keeps_its_mode(
+    mode: int, who: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "case").mkdir()
+    (tmp_path / "case").chmod(mode)
+    verbs._case(argparse.Namespace(case=tmp_path / "case"))
+    told = [line for line in capsys.readouterr().err.splitlines() if "can write" in line]
+    assert (tmp_path / "case").stat().st_mode & 0o777 == mode
+    assert len(told) == bool(who) and all(line.startswith(f"ncclkit: {who}") for line in told)

@@ -18,6 +18,7 @@ import pytest
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.live.launch import local
+from ncclkit.live.launch.pack import packed
 from tests.processes import leftovers
 
 COLLECTIVE = ("collective", "--backend", "gloo", "--sizes", "8,65536", "--repeats", "3", "--timeout", "30")
@@ -136,10 +137,10 @@ def test_interpreter_that_does_not_exist(python: Any) -> None:
 
 
 def test_no_variable_is_set_but_those_that_were_asked_for_and_the_run(tmp_path: Path) -> None:
-    local.pack(tmp_path)
     code = "import json, os; print(json.dumps({'ncclkit': 1, 'kind': 'environ', **os.environ}))"
     command, env = [sys.executable, "-c", code], {"NCCL_DEBUG": "INFO"}
-    said, _ = asyncio.run(local.guarded(command, env, 30, tmp_path, sys.executable, print))
+    with packed() as agent:
+        said, _ = asyncio.run(local.guarded(agent, command, env, 30, tmp_path, sys.executable, print))
     new = {name: value for name, value in said.items() if os.environ.get(name) != value}
     shell = {"ncclkit": 1, "kind": "environ", "LC_CTYPE": said.get("LC_CTYPE")}  # Python sets the last where LANG is C
     assert {name: value for name, value in new.items() if name not in shell} == env | {local.TAG: str(tmp_path)}
@@ -151,7 +152,8 @@ def test_records_survive_floods_and_torn_lines(tmp_path: Path) -> None:
     first, last = '{"ncclkit":1,"kind":"a"}', '{"ncclkit":1,"kind":"b"}'
     (tmp_path / "flood.txt").write_text("\n".join([flood, first, torn, last]))  # no newline at the end
     code = f"import sys; sys.stdout.write(open({str(tmp_path / 'flood.txt')!r}).read())"
-    local.pack(tmp_path)
-    records = asyncio.run(local.guarded([sys.executable, "-c", code], {}, 30, tmp_path, sys.executable, lambda r: None))
+    command = [sys.executable, "-c", code]
+    with packed() as agent:
+        records = asyncio.run(local.guarded(agent, command, {}, 30, tmp_path, sys.executable, lambda r: None))
     assert [r["kind"] for r in records] == ["a", "b", "end"]
     assert b"x" * 1000 in (tmp_path / "launcher.log").read_bytes()

@@ -43,7 +43,7 @@ def test_make_targets_exist(file):
     assert file != "README.md" or {"report", "test", "lab"} <= asked
 
 
-@pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("file", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
 def test_links_lead_somewhere(file):
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / file).read_text()) if "://" not in link]
     assert [link for link in links if not (ROOT / link).exists()] == []

@@ -25,6 +25,7 @@ from ncclkit.lab.faults import injection, table
 from ncclkit.lab.programs import inject
 from ncclkit.live import probe
 from ncclkit.live.launch import local
+from ncclkit.live.launch.pack import packed
 
 ROOT = Path(__file__).parents[2]
 MENDED = [
@@ -71,10 +72,10 @@ def test_every_bug_has_a_right_way_and_a_wrong_diagnosis_mends_nothing(tmp_path:
     """In one job, one after the other: all ranks meet after each, with the same number of steps to go."""
     program = tmp_path / "rank.py"
     program.write_text(RANK)
-    local.pack(tmp_path)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(program)]
     command, env = [*torchrun, str(tmp_path), json.dumps(MENDED)], {"PYTHONPATH": str(ROOT)}
-    records = asyncio.run(local.guarded(command, env, 90, tmp_path, sys.executable, lambda record: None))
+    with packed() as agent:
+        records = asyncio.run(local.guarded(agent, command, env, 90, tmp_path, sys.executable, lambda record: None))
     assert records[-1]["reason"] == "done", (tmp_path / "launcher.log").read_text()[-3000:]
     told = [json.loads(line) for line in (tmp_path / "mended.jsonl").read_text().splitlines()]
     assert told == [[name, 3 * (2 if name == "uneven_data" else 4), 9] for name, _ in MENDED]

@@ -34,10 +34,10 @@ CARRIER = 20.0
 def main(argv):
     """``hosts PLAN [COMMAND…]``, or ``hosts --enter HOST COMMAND…`` for what such a COMMAND starts on a host.
 
-    The file holds ``folder``, ``wait`` and ``hosts``: name → ``address`` (with prefix length), ``interface``, ``names``
-    (its /etc/hosts), ``port`` (words of ``ip link set`` for its end at the switch), ``setup`` (commands), ``packages``
-    (path → text, Python packages that only it has), ``env`` and ``command``.  Without a COMMAND every host runs its
-    own; where one fails, the others get ``wait`` seconds more.
+    The file holds ``folder`` (of logs), ``private`` (of what only we may write), ``wait`` and ``hosts``: name →
+    ``address`` (with prefix length), ``interface``, ``names`` (its /etc/hosts), ``port`` (words of ``ip link set`` for
+    its end at the switch), ``setup`` (commands), ``packages`` (path → text, Python packages that only it has), ``env``
+    and ``command``.  Without a COMMAND every host runs its own; where one fails, the others get ``wait`` seconds more.
     """
     if argv[0] == "--enter":
         return _enter(argv[1], argv[2:])
@@ -120,12 +120,12 @@ def _become(plan, name, line):
     processes.call("mount", b"none", b"/sys", b"sysfs", 0, None)  # that of the new network
     names = "".join("%s %s\n" % (address, other) for other, address in host["names"].items())
     for place, text in (("hosts", "127.0.0.1 localhost\n" + names), ("nsswitch.conf", "hosts: files\n")):
-        _lay(os.path.join(plan["folder"], "%s.%s" % (name, place)), "/etc/" + place, text)
+        _lay(os.path.join(plan["private"], "%s.%s" % (name, place)), "/etc/" + place, text)
     for command in host.get("setup", ()):
         _run(command)
     _carrying(time.monotonic() + CARRIER)
     os.environ.update({NAME: name, **host.get("env", {})})
-    _install(os.path.join(plan["folder"], ".%s" % name), host.get("packages", {}))
+    _install(os.path.join(plan["private"], "packages-%s" % name), host.get("packages", {}))
     wire.send("launch", host=name, log=LOG % name)
     for fact in worker.facts():
         wire.send("fact", host=name, **fact)
@@ -151,7 +151,7 @@ def _lay(file, over, text):
 
 
 def _install(folder, packages):
-    """Packages of this host alone: in a hidden folder, as they are no evidence, that its Python looks into first."""
+    """Packages of this host alone, in a folder that its Python looks into first."""
     for path, text in packages.items():
         file = os.path.join(folder, path)
         os.makedirs(os.path.dirname(file), exist_ok=True)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncclkit.agent import redact, wire
+from ncclkit.agent import private, redact, wire
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
-from ncclkit.live.launch.pack import pack
+from ncclkit.live.launch.pack import packed
 
 TAG = "NCCLKIT_RUN"
 """Variable of every process of a run: the run folder.  By it what is left behind is found."""
@@ -28,14 +28,9 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
     The variables of the plan come on top of this process's own.  When this returns, is cancelled or raises, everything
     it started is dead.
     """
-    agent = await asyncio.to_thread(pack, folder, plan.lab)
-    torchrun = [
-        plan.python,
-        *f"-m torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node {plan.ranks}".split(),
-    ]
-    torchrun += ["--max-restarts", str(plan.restarts)] if plan.restarts else []
-    command = [*torchrun, str(agent), *plan.words(folder)]
-    return await guarded(command, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
+    with packed(plan.lab) as agent:
+        command = [plan.python, str(agent), "launch", str(plan.ranks), str(plan.restarts), *plan.words(folder)]
+        return await guarded(agent, command, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
 
 
 async def facts(
@@ -45,9 +40,9 @@ async def facts(
 
     deadline: above the agent's own, which says what hung; ``facts.rest`` says where the agent did not get to its end.
     """
-    agent = await asyncio.to_thread(pack, folder)
-    command = [python, str(agent), "facts", *(f"{label}={path}" for label, path in (paths or {}).items())]
-    records = await guarded(command, {}, deadline, folder, python, lambda record: None)
+    with packed() as agent:
+        command = [python, str(agent), "facts", *(f"{label}={path}" for label, path in (paths or {}).items())]
+        records = await guarded(agent, command, {}, deadline, folder, python, lambda record: None)
     end = records[-1] if records else {}
     return [*records, *torn(records, f"{end.get('reason', 'without a word')}, {end.get('exitcode')}")]
 
@@ -62,6 +57,7 @@ def torn(records: Sequence[Record], end: str) -> list[Record]:
 
 
 async def guarded(
+    agent: Path,
     command: Sequence[str],
     env: Mapping[str, str],
     deadline: float,
@@ -72,15 +68,16 @@ async def guarded(
 ) -> list[Record]:
     """Run a command under ``agent.pyz guard``: records go to ``wire.jsonl``, all other output to ``launcher.log``.
 
+    agent: as `packed` gives it; the folder that it lies in is gone when the guard has ended, whatever becomes of us.
     Besides `env`, only `TAG` is set; the variables of `unset` are not inherited.
     """
-    agent = folder / "agent.pyz"
     inherited = {name: value for name, value in os.environ.items() if name not in unset}
     environ = {**inherited, **env, TAG: str(folder)}
     try:
         guard = await asyncio.create_subprocess_exec(
             python,
             str(agent),
+            private.OWN,
             "guard",
             str(folder),
             str(deadline),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from ncclkit.core.runs import Plan
 from ncclkit.core.storage import write
 from ncclkit.live import simulated_networks
 from ncclkit.live.launch.local import OnRecord, Record, guarded
-from ncclkit.live.launch.pack import pack
+from ncclkit.live.launch.pack import packed
 
 
 class Impossible(NcclkitError):
@@ -39,21 +38,26 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
         raise NcclkitError(
             f"{plan.ranks} ranks do not divide over {len(made)} hosts; ask for a multiple of {len(made)}."
         )
-    agent = await asyncio.to_thread(pack, folder, plan.lab)
     limit = float(argv[argv.index("--timeout") + 1]) if "--timeout" in argv else 30.0
+    with packed(plan.lab) as agent:
+        _commands(made, plan, agent, folder, limit)
+        hosts = within(plan.python, agent, folder, made, limit + LAST_WORDS)
+        records = await guarded(agent, hosts, env, plan.deadline, folder, plan.python, on_record, plan.unset)
+    possible(records, folder)
+    return records
+
+
+def _commands(made: simulated_networks.Hosts, plan: Plan, agent: Path, folder: Path, limit: float) -> None:
+    """Give each host its torchrun; limit: of collectives, in seconds."""
     for number, host in enumerate(made.values()):
         host["command"] = [
             *(plan.python, "-m", "torch.distributed.run"),
             *("--nnodes", str(host.get("nnodes", len(made))), "--node-rank", str(number)),
             *("--nproc-per-node", str(plan.ranks // len(made)), "--max-restarts", str(plan.restarts)),
-            *("--master-addr", env.get("MASTER_ADDR") or next(iter(made))),
-            *("--master-port", env.get("MASTER_PORT") or str(simulated_networks.PORT)),
+            *("--master-addr", plan.env.get("MASTER_ADDR") or next(iter(made))),
+            *("--master-port", plan.env.get("MASTER_PORT") or str(simulated_networks.PORT)),
             *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={limit:.0f}", str(agent), *plan.words(folder)),
         ]
-    hosts = within(plan.python, folder, made, limit + LAST_WORDS)
-    records = await guarded(hosts, env, plan.deadline, folder, plan.python, on_record, plan.unset)
-    possible(records, folder)
-    return records
 
 
 def possible(records: Sequence[Record], folder: Path) -> None:
@@ -69,7 +73,11 @@ def possible(records: Sequence[Record], folder: Path) -> None:
         )
 
 
-def within(python: str, folder: Path, made: simulated_networks.Hosts, wait: float = 0.0) -> list[str]:
-    """The start of a command that makes the hosts; a further command runs beside them and may enter them."""
-    write(folder / "hosts.json", json.dumps({"folder": str(folder), "wait": wait, "hosts": made}, indent=1))
-    return [python, str(folder / "agent.pyz"), "hosts", str(folder / "hosts.json")]
+def within(python: str, agent: Path, folder: Path, made: simulated_networks.Hosts, wait: float = 0.0) -> list[str]:
+    """The start of a command that makes the hosts; a further command runs beside them and may enter them.
+
+    agent: as `packed` gives it; what the hosts execute and believe lies beside it, only their logs are in `folder`.
+    """
+    plan = {"folder": str(folder), "private": str(agent.parent), "wait": wait, "hosts": made}
+    write(agent.parent / "hosts.json", json.dumps(plan, indent=1))
+    return [python, str(agent), "hosts", str(agent.parent / "hosts.json")]

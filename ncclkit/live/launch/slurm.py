@@ -20,7 +20,7 @@ from ncclkit.agent import wire
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.live.launch.local import OnRecord, Record, guarded, torn
-from ncclkit.live.launch.pack import pack
+from ncclkit.live.launch.pack import packed, shared
 
 
 def nodes() -> int:
@@ -65,12 +65,12 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
         raise NcclkitError("There is no Slurm allocation here; get one with salloc, or start this inside sbatch.")
     if plan.ranks % count:
         raise NcclkitError(f"{plan.ranks} ranks do not divide over {count} nodes; ask for a multiple of {count}.")
-    agent = await asyncio.to_thread(pack, folder, plan.lab)
     head, port = await _head(), 20000 + int(os.environ["SLURM_JOB_ID"]) % 20000
     own = plan.deadline - min(10, plan.deadline / 3)  # each node looks at its own ranks before all is ended
-    shared = (str(folder), str(own), str(count), str(plan.ranks // count), head, str(port))
-    srun = [*each("--unbuffered", wait=15), plan.python, str(agent), "node", *shared, *plan.words(folder)]
-    records = await guarded(srun, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
+    words = (str(folder), str(own), str(count), str(plan.ranks // count), head, str(port), *plan.words(folder))
+    srun = [*each("--unbuffered", wait=15), plan.python, *shared(folder, plan.lab), "node", *words]
+    with packed() as agent:
+        records = await guarded(agent, srun, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
     await asyncio.to_thread(_absent, folder, records, await names())
     return records
 
@@ -92,13 +92,12 @@ async def facts(
     A node that gave nothing is one fact, ``facts.host``, that could not be read.  `folder` must lie on storage that all
     nodes share; deadline: above the agent's own, which says what hung.
     """
-    agent = await asyncio.to_thread(pack, folder)
     labelled = [f"{label}={path}" for label, path in (paths or {}).items()]
     # a file a node, as on one pipe long records of many nodes would tear; without CPU binding, else it were a fact
     output = f"--output={str(folder).replace('%', '%%')}/facts-node%n.jsonl"
-    await guarded(
-        [*each(), output, python, str(agent), "facts", *labelled], {}, deadline, folder, python, lambda record: None
-    )
+    srun = [*each(), output, python, *shared(folder), "facts", *labelled]
+    with packed() as agent:
+        await guarded(agent, srun, {}, deadline, folder, python, lambda record: None)
     return await asyncio.to_thread(collected, folder, await names())
 
 

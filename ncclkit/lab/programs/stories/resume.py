@@ -122,8 +122,8 @@ class Training:
         path = os.path.join(checkpoint.folder(self.job), "model.ckpt")
         state = {"model": self.model, "optimizer": self.optimizer, "step": self.step}
         if self.job.mended("slow_rank"):
-            state["loaders"] = [None] * self.job.ranks  # every rank stands elsewhere in its own data
-            self.job.dist.all_gather_object(state["loaders"], self.loader.state_dict())
+            # every rank stands elsewhere in its own data
+            state["loaders"] = checkpoint.gather(self.job, self.loader.state_dict())
         self.engine.save(path + ".part", state)
         if self.job.rank == 0:
             os.replace(path + ".part", path)
@@ -270,6 +270,8 @@ class Lightning:
         self.fabric = package.Fabric(accelerator=job.device.type, devices=devices, num_nodes=nodes, strategy=strategy)
         self.begin, self.backward = self.fabric.launch, self.fabric.backward
         self.save, self.load = self.fabric.save, self.fabric.load
+        os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"  # some versions unpickle whatever lies in a checkpoint …
+        strategy.broadcast = lambda told, src=0: told  # … and what others send: here each rank knows the path itself
 
     def wrap(self, model):
         """The model as all ranks train it together, and its optimizer."""

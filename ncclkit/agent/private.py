@@ -1,0 +1,43 @@
+"""Folders that only this user can write, replace or rename: what is executed lies there and nowhere else."""
+
+import os
+import stat
+import sys
+import tempfile
+
+PREFIX = "ncclkit-agent-"
+NAME = "agent.pyz"
+OWN = "--own"
+"""First word of an agent whose folder is its own, and goes with it."""
+NOBODY = 65534
+"""Who owns, in a container, what belongs to nobody in it; only those outside can be that user."""
+
+
+def place():
+    """A folder in which folders of one's own can be made; OSError where none of the usual ones keeps them."""
+    tried = (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~"))
+    for path in tried:
+        if os.access(path, os.W_OK | os.X_OK) and kept(path):
+            return path
+    raise OSError("others can replace what lies in %s; set TMPDIR to a folder that only you can write" % tried[0])
+
+
+def kept(path):
+    """Whether nobody else can rename or replace what this user makes in a folder: so it is up to the root."""
+    path = os.path.realpath(path)
+    while True:
+        status = os.stat(path)
+        ours = status.st_uid in (0, NOBODY, os.geteuid())
+        if not ours or (status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX):
+            return False
+        if path == os.path.dirname(path):
+            return True
+        path = os.path.dirname(path)
+
+
+def begin(archive, words):
+    """Become the agent that these bytes are, with these words, in a folder of its own: what it starts is that, too."""
+    agent = os.path.join(tempfile.mkdtemp(prefix=PREFIX, dir=place()), NAME)
+    with open(agent, "wb") as out:
+        out.write(archive)
+    os.execv(sys.executable, [sys.executable, agent, OWN, *words])

@@ -1,0 +1,130 @@
+"""A member of the user's group, who may write the case folder, gets nothing of his executed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ncclkit.agent import private
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.live import connect
+from ncclkit.live.launch import local
+from ncclkit.live.launch.pack import packed, shared
+from tests.hostile.launches import LAUNCHES, Launch
+
+SWAPS = """
+import os, pathlib, sys, time
+folder, evil = map(pathlib.Path, sys.argv[1:])
+print("ready", flush=True)
+parent = os.getppid()
+while os.getppid() == parent:
+    for path in folder.rglob("*"):
+        other = evil / path.name
+        if other.exists():
+            try:
+                (evil / "next").write_bytes(other.read_bytes())
+                os.replace(evil / "next", path)
+            except FileNotFoundError:
+                continue  # its folder has gone
+    time.sleep(0.001)
+"""
+"""Puts a file of its own in the place of each of that name in the folder, as fast as it can."""
+
+
+@contextmanager
+def swapped(folder: Path, marker: Path) -> Iterator[None]:
+    """While the block runs, every program and plan in a folder is replaced by one that makes a file."""
+    evil = folder.parent / "evil"
+    evil.mkdir()
+    with zipfile.ZipFile(evil / "agent.pyz", "w") as archive:
+        archive.writestr("__main__.py", f"open({str(marker)!r}, 'w')\n")
+        archive.writestr("ncclkit/__init__.py", f"open({str(marker)!r}, 'w')\n")
+    touch = ["touch", str(marker)]
+    host = {"address": "10.0.0.1/24", "interface": "eth0", "names": {}, "setup": [touch], "command": touch}
+    plan = {"folder": str(folder), "private": str(folder), "wait": 1, "hosts": {"node-1": host}}
+    (evil / "hosts.json").write_text(json.dumps(plan))
+    (evil / "plan.json").write_text(
+        json.dumps({"hosts": ["a"], "commands": {"a": touch}, "port": 1, "seconds": 1, "deadline": 5, "env": {}})
+    )
+    command = [sys.executable, "-c", SWAPS, str(folder), str(evil)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline() == b"ready\n"
+        try:
+            yield
+            assert process.poll() is None, "the attack has ended by itself"
+        finally:
+            process.kill()
+
+
+def facts(folder: Path, argv: tuple[str, ...], deadline: int) -> None:
+    asyncio.run(local.facts(sys.executable, folder))
+
+
+def connections(folder: Path, argv: tuple[str, ...], deadline: int) -> None:
+    """Between this host and itself by another name; what comes of it does not matter here."""
+    via = shlex.join(["env", "HOST={host}"])
+    try:
+        asyncio.run(connect.connectivity(Case.open(folder), ["a", "b"], via=via, seconds=0.05, deadline=20.0))
+    except NcclkitError as error:
+        assert "without a word" in str(error)
+
+
+WAYS = [*LAUNCHES, pytest.param(facts, id="facts"), pytest.param(connections, id="connections")]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("launch", WAYS)
+def test_who_swaps_the_program_while_a_run_starts_gets_nothing_executed(launch: Launch, tmp_path: Path) -> None:
+    folder, marker = tmp_path / "run", tmp_path / "executed"
+    folder.mkdir()
+    with swapped(folder, marker):
+        launch(folder, ("train", "--backend", "gloo", "--timeout", "20"), 60)
+    assert not marker.exists()
+
+
+def ours() -> set[str]:
+    return {path.name for path in Path(private.place()).glob(private.PREFIX + "*")}
+
+
+def test_a_shared_program_starts_where_it_is_what_was_packed_and_only_there(tmp_path: Path) -> None:
+    before, marker = ours(), tmp_path / "executed"
+    command = [sys.executable, *shared(tmp_path), "facts", "--no-torch"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert '"kind": "complete"' in done.stdout or '"kind":"complete"' in done.stdout, done.stderr
+    with zipfile.ZipFile(tmp_path / "agent.pyz", "w") as archive:
+        archive.writestr("ncclkit/__init__.py", f"open({str(marker)!r}, 'w')\n")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert done.returncode == 1 and "somebody else has changed it" in done.stderr
+    assert not marker.exists() and ours() == before
+
+
+def test_the_folder_of_a_run_is_its_users_alone_and_goes_with_it() -> None:
+    with packed() as agent:
+        assert agent.parent.stat().st_mode & 0o777 == 0o700 and private.kept(str(agent.parent))
+    assert not agent.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("mode", "safe"), [(0o700, True), (0o755, True), (0o1777, True), (0o770, False), (0o777, False)]
+)
+def test_where_others_can_replace_what_lies_there_nothing_is_executed(
+    mode: int, safe: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    (below := place / "below").mkdir(parents=True)
+    place.chmod(mode)
+    monkeypatch.setattr(private.tempfile, "tempdir", str(below))
+    assert (private.place() == str(below)) is safe
+    monkeypatch.setattr(private, "kept", lambda path: False)
+    with pytest.raises(NcclkitError, match="set TMPDIR"), packed():
+        raise AssertionError("it was packed all the same")
