@@ -47,7 +47,6 @@ def diagnose(options: argparse.Namespace) -> int:
     from ncclkit.causes.engine import diagnose
     from ncclkit.core.case import Case
     from ncclkit.evidence import logs
-    from ncclkit.evidence.counts import tally
 
     stdin = sys.stdin.buffer if "-" in options.paths else None
     reading = evidence.read(options.paths, stdin=stdin, helped=True)
@@ -60,7 +59,7 @@ def diagnose(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
         return found.exit_code
-    say(f"ncclkit: {tally(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
+    say(f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
     say(found.text())
     return found.exit_code
 

@@ -13,14 +13,13 @@ from typing import Any, BinaryIO
 
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.summary import job
-from ncclkit.evidence import files, workers
+from ncclkit.evidence import files
+from ncclkit.evidence.files import Part
 from ncclkit.evidence.flight import verdict
 from ncclkit.evidence.grammars import unknown_errors
-from ncclkit.evidence.host_attribution import placed
 from ncclkit.evidence.kinds import KINDS
-from ncclkit.evidence.merge import Merger, finish
-from ncclkit.evidence.part import Part
-from ncclkit.evidence.ras import report
+from ncclkit.evidence.merge import Merger, finish, placed
+from ncclkit.evidence.ras import changes
 from ncclkit.evidence.scanner import pieces
 from ncclkit.evidence.sources import inputs
 
@@ -57,7 +56,7 @@ def read(
     if not given:
         raise NcclkitError("No input was given; name a log file, a folder with logs, or '-' for standard input.")
     found, problems = inputs.find(given)
-    with workers.started(found) if helped and executor is None else nullcontext(executor) as helpers:
+    with files.started(found) if helped and executor is None else nullcontext(executor) as helpers:
         parts = list(_shared(_parts(found, stdin, helpers)))
     problems += [problem for part in parts for problem in part.problems]
     if not any(part.kind not in ("empty", "binary", "archive", "unknown") for part in parts):
@@ -105,7 +104,7 @@ def _merged(parts: list[Part]) -> list[Event]:
     events = placed(finish([*merger.events(), *map(verdict.summary, dumps)]))
     order = {part.path: number for number, part in enumerate(parts)}
     events += verdict.analyse(dumps, job(events)["ranks"], events)
-    events += report.changes(part.report for part in parts if part.report is not None)
+    events += changes(part.report for part in parts if part.report is not None)
     return sorted(events, key=lambda event: (order.get(event.path, len(order)), event.line))
 
 

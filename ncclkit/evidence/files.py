@@ -1,26 +1,192 @@
-"""One file: what kind it is, and the events in it."""
+"""One file → what it gave: its kind is told from its content; logs, dumps, reports, documents, archives."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import BinaryIO
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnContext, SpawnProcess
+from threading import Thread
+from types import ModuleType
+from typing import Any, BinaryIO
 
-from ncclkit.core.model import NcclkitError
-from ncclkit.evidence import documents, tools
-from ncclkit.evidence.flight import pickles
+from ncclkit.agent import wire
+from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
+from ncclkit.evidence import ras, records, tools
+from ncclkit.evidence.flight import dumps, pickles
+from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
-from ncclkit.evidence.part import Part, Spread
-from ncclkit.evidence.ras import fromtext
+from ncclkit.evidence.ras import Report
 from ncclkit.evidence.scanner import pieces, scan, speakers
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
-from ncclkit.evidence.sources.ends import Ends
-from ncclkit.evidence.sources.streams import DAMAGE, Budget, Hashed, Joined, Readable, Text, is_tar, unpack
+from ncclkit.evidence.sources.streams import DAMAGE, Budget, Ends, Hashed, Joined, Readable, Text, is_tar, unpack
+from ncclkit.evidence.tools import Document, kineto, nccltests
+
+Spread = Callable[[Callable[[pieces.Piece], pieces.Found], Sequence[pieces.Piece]], Iterator[pieces.Found]]
+"""`map`, or that of an executor."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What one file gave."""
+
+    path: str
+    kind: str = "unknown"
+    bytes: int = 0
+    lines: int = 0
+    sha256: str = ""
+    rank: int | None = None
+    """From the file's name."""
+    speakers: list[int] = field(default_factory=list)
+    """Ranks that some line of it names as its speaker."""
+    events: list[Event] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
+    dump: dumps.Dump | None = None
+    report: Report | None = None
+    problems: list[str] = field(default_factory=list)
+    """One sentence per thing that went wrong."""
+    spread: Spread | None = None
+    """How the pieces of a plain file are scanned; None for what is no plain file."""
+    hashed: Hashed | None = None
+    """Its digest, as long as it is read."""
+
+    def take(self, found: Sequence[Document]) -> None:
+        """Add what other tools printed here; a file with nothing else in it is of their kind."""
+        if found and all(event.kind == "progress" for event in self.events):
+            self.kind = found[0].tool
+        hosts = {event.host for event in self.events if event.host}
+        host = hosts.pop() if len(hosts) == 1 else ""
+        self.facts = [replace(fact, host=host) for fact in tools.facts(found)]
+        self.measurements = [measurement for document in found for measurement in document.measurements]
+        self.events += [event for document in found for event in document.events]
+        self.problems += [f"{self.path} {document.problem}" for document in found if document.problem]
+
+    def row(self, events: int, errors: int) -> dict[str, Any]:
+        """The line of ``inputs.json``; errors: lines that call themselves so, and that no grammar knows."""
+        return {
+            "path": self.path,
+            "bytes": self.bytes,
+            "lines": self.lines,
+            "kind": self.kind,
+            "sha256": self.sha256,
+            "events": events,
+            "errors": errors,
+            "ranks": sorted({*self.speakers, *([] if self.rank is None else [self.rank])}),
+        }
+
+
+STRIP = b'{"watch": 1, '
+"""How the samples of `ncclkit.agent.monitor.telemetry` begin."""
+
+
+def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
+    """Read a pickle or a JSON document into `part`.
+
+    head: its first bytes, `text` gives the rest.  Returns None when it was read; what was taken from `text` so far when
+    it only looks like one: JSON lines and brackets go the way of logs.
+    """
+    if head.startswith(wire.MARK):
+        part.kind = "wire"
+        _wire(part, io.BufferedReader(Joined(head, text)))
+        return None
+    if head.startswith(STRIP):
+        part.kind = "watch"
+        part.events, part.lines = records.telemetry_of(io.BufferedReader(Joined(head, text)), part.path)
+        return None
+    if kineto.is_trace(head):
+        part.kind, part.events = "kineto", kineto.read(head, text.read, part.path)
+        part.speakers = [event.rank for event in part.events if event.rank is not None]
+        return None
+    if head[:1] != b"\x80" and not re.match(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)", head):
+        return head
+    data = head + text.read(inputs.SMALL - len(head))
+    if data[:1] == b"\x80":
+        part.kind = "flight"
+        _dump(part, data)
+        return None
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = ras.mended(data) or _lines(data)
+        if value is None:
+            return data
+    part.lines = data.count(b"\n")
+    return None if _value(part, value) else data
+
+
+def _lines(data: bytes) -> list[Any] | None:
+    """The values of a file in which every line is a fact, or a measurement; None for any other file."""
+    first, _, rest = data.lstrip().partition(b"\n")
+    try:
+        row = json.loads(first)
+        if not (records.is_fact(row) or records.is_row(row)):  # a log of JSON lines can be large
+            return None
+        return [row, *(json.loads(line) for line in rest.splitlines() if line.strip())]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _dump(part: Part, data: bytes) -> None:
+    try:
+        part.dump = dumps.load(data, part.path, part.rank)
+    except pickles.Refused as error:
+        part.kind = "unknown"
+        part.problems.append(f"{part.path} looks like a Flight Recorder dump but {error}.")
+        return
+    if part.dump is None:
+        part.kind = "unknown"
+        part.problems.append(f"{part.path} is a pickle without Flight Recorder entries; it was not used.")
+    elif part.dump.left_out:
+        part.problems.append(f"{part.path}: {part.dump.left_out} of {part.dump.total} entries could not be understood.")
+
+
+def _value(part: Part, value: Any) -> bool:
+    """Events of a JSON document of a known kind; False for any other."""
+    if dump := dumps.of_value(value, part.path, part.rank):
+        part.kind, part.dump = "flight", dump
+    elif isinstance(value, dict) and isinstance(value.get("communicators"), list):
+        part.report = ras.from_json(value, part.path)
+        part.kind, part.events = "ras", part.report.events()
+    elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
+        part.kind, part.events = "status", list(records.from_status(value, part.path))
+    elif isinstance(value, dict) and "trial" in value and "verdicts" in value:
+        part.kind, part.events = "trial", list(records.from_trial(value, part.path))
+    elif rows := records.measurements_of(value):
+        part.kind, part.measurements = "measurements", rows
+    elif isinstance(value, dict) and isinstance(value.get("ranks"), int):
+        part.kind, part.events = "plan", list(records.from_plan(value, part.path))
+    elif isinstance(value, list) and value and isinstance(value[0], dict) and "frames" in value[0]:
+        part.kind, part.events = "stacks", stacks.from_json(value, part.path, part.rank)
+    elif nccltests.is_results(value):
+        part.take([nccltests.read(value, part.path)])
+    elif found := records.facts_of(value):
+        part.kind, part.facts = "facts", found
+    else:
+        return False
+    return True
+
+
+def _wire(part: Part, stream: BinaryIO) -> None:
+    merger = Merger()
+    for number, raw in enumerate(stream, 1):
+        part.lines = number
+        event = records.from_wire(raw, part.path, number)
+        if event is not None:
+            merger.add(event)
+            part.speakers += [event.rank] if event.rank is not None and event.rank not in part.speakers else []
+    part.events = merger.events()
+
 
 TASKS = re.compile(rb"(?m)^ {0,4}\d{1,5}: ")
 KERNEL = re.compile(
@@ -70,7 +236,7 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Budget
     elif not head:
         part.kind = "empty"
     elif head[:1] == b"\x80" or head.lstrip()[:1] in (b"{", b"["):
-        rest = documents.read(part, head, text)
+        rest = read_document(part, head, text)
         if rest is not None:
             _text(part, rest, text, changed)
     else:
@@ -130,7 +296,7 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
     sample = head.decode(wide, "replace").encode() if wide else head
     part.kind = _kind(sample)
     if part.kind == "ras":
-        part.report = fromtext.from_text((raw := stream.read(inputs.SMALL)).decode("utf-8", "replace"), part.path)
+        part.report = ras.from_text((raw := stream.read(inputs.SMALL)).decode("utf-8", "replace"), part.path)
         part.events = part.report.events()
         part.lines = raw.count(b"\n")
         return
@@ -147,7 +313,7 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
     else:
         found = pieces.joined([pieces.gather(scan.blocks(stream, context), Merger(), **told)])
     part.events, part.lines = found.events, found.ends + found.open
-    part.speakers = sorted({*part.speakers, *found.voices})
+    part.speakers = sorted({*part.speakers, *found.speakers})
     part.problems += [f"{part.path} {found.problem}"] if found.problem else []
 
 
@@ -166,9 +332,58 @@ def _passing(part: Part, plan: Sequence[pieces.Piece]) -> Iterator[pieces.Found]
 
 def _kind(sample: bytes) -> str:
     text = sample.decode("utf-8", "replace")
-    if fromtext.is_report(text):
+    if ras.is_report(text):
         return "ras"
     if re.match(r"\s*(?:Process \d+: |Thread (?:0x)?[0-9A-Fa-f]+ \(|Current thread 0x|Fatal Python error: )", text):
         return "stacks"
     lines = len([line for line in sample.splitlines() if line.strip()])
     return "dmesg" if len(KERNEL.findall(sample)) > 0.5 * lines else "log"
+
+
+ENOUGH = 256 << 20
+"""Bytes in files below which starting processes costs more than it gains."""
+MOST = 8
+"""With more processes the one that puts things together has no more to give."""
+
+
+class _Quiet(SpawnProcess):
+    """A process that does not import the caller's main module, which may be a script without ``if __name__ …``."""
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:  # the hook of multiprocessing
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            return SpawnProcess._Popen(process_obj)
+        finally:
+            sys.modules["__main__"] = main
+
+
+class _Context(SpawnContext):
+    Process = _Quiet
+
+
+@contextmanager
+def started(paths: Iterable[str]) -> Iterator[Executor | None]:
+    """An executor that reads these files, as long as the block runs; None where one process does as well.
+
+    Processes are spawned, as a notebook's has threads, and end with this one, however it ends.
+    """
+    count = min(MOST, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    size = sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
+    if count < 2 or size < ENOUGH or parent_process() is not None:
+        yield None
+        return
+    with ProcessPoolExecutor(count, mp_context=_Context(), initializer=_follow) as executor:
+        yield executor
+
+
+def _follow() -> None:
+    """End this process when the one that started it ends, even if that was killed."""
+    if parent := parent_process():
+        Thread(target=_outlived, args=(parent.sentinel,), daemon=True).start()
+
+
+def _outlived(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)

@@ -1,4 +1,4 @@
-"""Floods become one event with a count, and every event learns its rank."""
+"""Floods become one event with a count; every event learns its rank, and of our own runs its host."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Flood:
         self.count = event.count
         self.channels = set(event.data["channels"]) if event.kind == "nccl.channel" else None
         self.late = b""
-        """The number by which the last line differs, where that was not read (see `lanes`)."""
+        """The number by which the last line differs, where that was not read (see `deduplication`)."""
         self.values: set[bytes] = set()
         """Channels that were not read."""
 
@@ -216,3 +216,33 @@ def _public(event: Event) -> Event:
     if event.kind == "nccl.channel":
         data["channels"] = len(data["channels"])
     return replace(event, data=data) if data != event.data else event
+
+
+Place = tuple[str, object]
+"""Folder, and a rank or the name of a launcher's log."""
+
+
+def placed(events: Iterable[Event]) -> list[Event]:
+    """Events with the host of their rank or launcher, in runs of ours on several hosts."""
+    given = list(events)
+    hosts: dict[str, dict[Place, str]] = {}
+    for event in given:
+        if event.kind == "worker.phase" and event.host:
+            folder, _ = _split(event.path)
+            who = event.data.get("log") if event.data.get("phase") == "launch" else event.rank
+            hosts.setdefault(folder, {})[folder, who] = event.host
+    where = {place: host for known in hosts.values() if len({*known.values()}) > 1 for place, host in known.items()}
+    return [_at(event, where) for event in given] if where else given
+
+
+def _at(event: Event, where: dict[Place, str]) -> Event:
+    if event.host:
+        return event
+    folder, name = _split(event.path)
+    host = where.get((folder, event.rank)) if event.rank is not None else where.get((folder, name))
+    return replace(event, host=host) if host else event
+
+
+def _split(path: str) -> tuple[str, str]:
+    folder, _, name = path.rpartition("/")
+    return folder, name.removesuffix(".gz")

@@ -44,7 +44,7 @@ def block(text):
 def read(text):
     """The events of a text as the scanner merges them."""
     merger = merge.Merger()
-    block(text).feed(deduplication.Lanes(merger))
+    deduplication.Deduplication(merger).read(block(text))
     return merger.floods()
 
 

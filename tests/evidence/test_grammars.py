@@ -10,21 +10,16 @@ import pytest
 from ncclkit.evidence import KINDS
 from ncclkit.evidence.grammars import (
     c10d,
-    cpp,
     families,
     gloo,
     kernel,
-    launchers,
-    monitor,
     nccl,
     network,
-    p2p,
-    phases,
     printed,
-    schedulers,
+    progress,
+    python,
     store,
     system,
-    topology,
     torchrun,
     user_notes,
 )
@@ -162,8 +157,8 @@ def test_docs_list_exactly_the_kinds_and_their_fields():
 
 
 RULED = (
-    *(c10d, cpp, families, gloo, kernel, launchers, monitor, nccl, p2p, phases, printed, schedulers, store, system),
-    *(network, user_notes, topology, torchrun),
+    *(c10d, families, gloo, kernel, nccl, printed, progress, python, store, system),
+    *(network, user_notes, torchrun),
 )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.core.model import NcclkitError
-from ncclkit.evidence.sources import packers, streams
+from ncclkit.evidence.sources import streams
 
 GOOD = b"step 1\nRuntimeError: CUDA error: boom\n"
 NOISE = b"".join(b"line %d loss=%08x\n" % (n, random.Random(n).getrandbits(32)) for n in range(40_000))
@@ -48,8 +48,8 @@ def source(data):
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_isal_gives_what_python_gives(damage):
     pytest.importorskip("isal")
-    stream = packers.gz(source(DAMAGE[damage]))
-    assert isinstance(stream, packers.Members)
+    stream = streams.gz(source(DAMAGE[damage]))
+    assert isinstance(stream, streams.Members)
     fast, error = text(stream)
     plain, known = text(gzip.GzipFile(fileobj=source(DAMAGE[damage])))
     assert error == known
@@ -86,7 +86,7 @@ def test_a_broken_zst_gives_what_came_before_the_break(look):
 
 def test_a_zst_bomb_stops_at_the_limit_and_is_given_out_in_small_pieces(look, monkeypatch):
     bomb = zst(GOOD + b"x\n" * (32 << 20))
-    stream = packers.zst(source(bomb))
+    stream = streams.zst(source(bomb))
     assert stream is not None and max(len(stream.read(1 << 20)) for _ in range(5)) <= 1 << 20
     monkeypatch.setattr(streams, "LARGEST", 1 << 20)
     reading = look(bomb, "job.zst")
@@ -108,7 +108,7 @@ def test_without_the_module_zst_is_one_sentence_and_the_rest_is_read(tmp_path, m
 
 def test_without_isal_gz_is_read_all_the_same(look, monkeypatch):
     monkeypatch.setitem(sys.modules, "isal", None)
-    assert isinstance(packers.gz(source(PACKED)), gzip.GzipFile)
+    assert isinstance(streams.gz(source(PACKED)), gzip.GzipFile)
     assert "cuda.error" in [event.kind for event in look(PACKED).events]
 
 

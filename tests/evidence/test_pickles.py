@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclkit import evidence
-from ncclkit.evidence.flight import opcodes, pickles
+from ncclkit.evidence.flight import pickles
 
 PAIRS = b"h\0h\0\x86q\0"
 """A pair of what stands in place 0, kept in place 0: n of them make a key whose hash takes 2 ** n steps."""
@@ -154,13 +154,13 @@ def test_what_torch_and_python_write_takes_the_fast_way(protocol):
         {"n": n, "process_group": (f"group {n % 3}", "x"), "t": 1 << 60, "f": [{"file": str(n)}]} for n in range(500)
     ]
     data = pickle.dumps({"names": ["group 0", "group 1", "group 2", "x" * 1000], "entries": entries}, protocol)
-    assert opcodes.is_plain(data)
+    assert pickles.is_plain(data)
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ("deep lists", "deep dicts", "nothing", "self")])
 def test_the_fast_way_is_closed_to(name):
     fast = {"truncated", "no mark", "only a mark", "key of pairs after an empty list"}  # the C reader raises on these
-    assert not opcodes.is_plain(hostile("x")[name]) or name in fast
+    assert not pickles.is_plain(hostile("x")[name]) or name in fast
 
 
 SOUP = [
@@ -191,7 +191,7 @@ def test_opcodes_in_any_order_make_plain_flat_values(before):
     @given(st.lists(st.sampled_from([*SOUP, REGULAR[-40:]]), max_size=30))
     def check(pieces):
         data = b"\x80\x02" + before + b"".join(pieces) + b"."
-        if opcodes.is_plain(data):
+        if pickles.is_plain(data):
             try:
                 value = pickles.loads(data)
             except pickles.Refused:
@@ -202,6 +202,6 @@ def test_opcodes_in_any_order_make_plain_flat_values(before):
 
 
 def test_behind_entries_of_one_layout_the_check_goes_on():
-    assert opcodes.is_plain(b"\x80\x02" + REGULAR + b"e.")
+    assert pickles.is_plain(b"\x80\x02" + REGULAR + b"e.")
     for bad in (b"}h\0Ns", b"cposix\nsystem\n", b"h\0h\0\x86q\0", b"Nr\xff\xff\xff\xff", b"N\x85"):
-        assert opcodes.is_plain(b"\x80\x02" + REGULAR + bad + b"e.") == (bad == b"}h\0Ns")
+        assert pickles.is_plain(b"\x80\x02" + REGULAR + bad + b"e.") == (bad == b"}h\0Ns")

@@ -119,10 +119,10 @@ def test_the_last_step_is_known_however_much_follows(only, after):
 
 SCRIPT = """
 import sys, time
-from ncclkit.evidence import workers
+from ncclkit.evidence import files
 print("begun", flush=True)
-workers.ENOUGH = 0
-with workers.started([]) as executor:
+files.ENOUGH = 0
+with files.started([]) as executor:
     list(executor.map(abs, range(8)))
     print("ready", flush=True)
     sys.stdin.read()

@@ -8,7 +8,7 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.core.model import NcclkitError
-from ncclkit.evidence.sources import slurmjob
+from ncclkit.evidence.sources import inputs
 
 GOOD = "RuntimeError: CUDA error: boom\n"
 SHOWN = (
@@ -93,7 +93,7 @@ def test_an_old_accounting_knows_the_folder_only(tmp_path, slurm, job, name):
     ids=["no slurm", "unknown", "gone", "hung", "nonsense"],
 )
 def test_what_slurm_cannot_tell_is_one_sentence(slurm, monkeypatch, scripts, says):
-    monkeypatch.setattr(slurmjob, "DEADLINE", 0.2 if "sleep" in scripts.get("scontrol", "") else 20.0)
+    monkeypatch.setattr(inputs, "DEADLINE", 0.2 if "sleep" in scripts.get("scontrol", "") else 20.0)
     slurm(**scripts)
     with pytest.raises(NcclkitError) as error:
         evidence.read(["12345"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.evidence import tools
-from ncclkit.evidence.sources.ends import ENDS, Ends
+from ncclkit.evidence.sources.streams import ENDS, Ends
 from tests.evidence import documents as docs
 
 MACHINES = Path(__file__).parents[1] / "machines"

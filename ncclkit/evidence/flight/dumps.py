@@ -4,17 +4,255 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, MutableMapping
+from array import array
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from ncclkit.evidence.flight import pickles
-from ncclkit.evidence.flight.calls import Calls, GroupKey, Kind
-from ncclkit.evidence.flight.columns import Columns
-from ncclkit.evidence.grammars.grammar import Data
+from ncclkit.evidence.flight.calls import Calls, Detail, GroupKey, Kind, Sizes, mark_open, sort
+from ncclkit.evidence.grammars.grammar import Data, frame
+
+FIELDS = (
+    "process_group collective_seq_id p2p_seq_id profiling_name time_created_ns "
+    "input_sizes input_dtypes output_sizes output_dtypes state retired is_p2p frames"
+).split()
+FRAMES = 24
+SHAPES = 8
+"""Tensors of one call whose shapes are kept; their elements count all the same."""
+DIMENSIONS = 16
+PEERS = 8192
+TAIL = 2
+"""Last calls of a group of which stacks are kept, besides the first that the rank waits for."""
+LARGE = 1 << 62
+PEER = re.compile(r"(send|recv)(?: (\d{1,7}|\?)(->|<-)(\d{1,7}|\?))?")
+WRONG = (TypeError, KeyError, ValueError, AttributeError, IndexError, OverflowError)
+"""What an entry of other types than torch writes raises; it is left out."""
+
+
+class Made(dict[Any, Any]):
+    """Values made from their keys, each once."""
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self.make = make
+
+    def __missing__(self, key: Any) -> Any:
+        value = self[key] = self.make(key)
+        return value
+
+
+WATCHDOG = 1_000_000_000
+"""Nanoseconds within which torch's watchdog retires what has completed; it looks ten times a second."""
+
+
+class Columns:
+    """Reads entries into `collectives` and into `pairs`, the sends and receives, by group."""
+
+    def __init__(self, names: Mapping[str, GroupKey]) -> None:
+        self.names = names
+        """Number of a group (torch 2.3 and earlier) → its name and description."""
+        self.kinds: list[Kind] = []
+        self.states: list[tuple[str, bool]] = []
+        self.sites: list[str] = [""]
+        self.collectives: dict[GroupKey, Calls] = {}
+        self.pairs: dict[GroupKey, Calls] = {}
+        self.left_out = 0
+        """Entries that are none."""
+        self.newest: tuple[Calls, int] | None = None
+        self._sites: dict[str, int] = {"": 0}
+        self._places: dict[int, int] = {}
+        """Identity of a frame → its site, 0 for a frame of torch."""
+        self._wide: dict[int, Sizes] = {}
+        self._types: dict[int, tuple[str, ...]] = {}
+
+    def read(self, entries: Sequence[Any]) -> None:
+        """Take all entries of a dump; what is no entry is left out."""
+        get, site, wide, texts = itemgetter(*FIELDS), self._site, self._sizes, self._texts
+        kinds, states, groups = Made(self._kind), Made(self._state), Made(self._columns)
+        for number, entry in enumerate(entries):
+            try:
+                try:
+                    values = get(entry)
+                except KeyError:
+                    values = self._older(entry)
+                group, seq, own, name, made, ins, types, outs, out_types, state, retired, p2p, frames = values
+                seq = own if p2p else seq
+                if type(seq) is not int or not -LARGE < seq < LARGE:
+                    continue
+                kind = kinds[
+                    name,
+                    tuple(ins[0][:DIMENSIONS]) if len(ins) == 1 else wide(ins),
+                    types[0] if len(types) == 1 else texts(types),
+                    tuple(outs[0][:DIMENSIONS]) if len(outs) == 1 else wide(outs),
+                    out_types[0] if len(out_types) == 1 else texts(out_types),
+                ]
+                status, place = states[state, retired], site(frames) if frames else 0
+                add_seq, add_kind, add_created, add_status, add_site, add_entry = groups[group[0], group[1], p2p]
+                add_seq(seq)
+                add_kind(kind)
+                add_created(made if type(made) is int and 0 < made < LARGE else 0)
+                add_status(status)
+                add_site(place)
+                add_entry(number)
+            except WRONG:
+                self.left_out += 1
+        self._finish(entries)
+
+    def _finish(self, entries: Sequence[Any]) -> None:
+        pushes, newest = any(state == "completed" for state, _ in self.states), -1
+        for calls in (*self.collectives.values(), *self.pairs.values()):
+            sort(calls)
+            self._settle(calls, entries)
+            mark_open(calls, self.kinds, self.states, pushes)
+            last = range(max(0, len(calls) - TAIL), len(calls))
+            for place in {*last, *([] if calls.waiting is None else [calls.waiting])}:
+                entry = entries[calls.entries[place]]
+                sizes = (_each(entry.get("input_sizes")), _each(entry.get("output_sizes")))
+                calls.details[place] = Detail(list(_frames(entry.get("frames"))), *sizes)
+                if calls.entries[place] > newest:
+                    self.newest, newest = (calls, place), calls.entries[place]
+            calls.entries = array("I")
+
+    def _settle(self, calls: Calls, entries: Sequence[Any]) -> None:
+        """Completed but not retired: the watchdog had no time yet, or the call was aborted long after it was made."""
+        fresh = [number for number, known in enumerate(self.states) if known == ("completed", False)]
+        if not fresh or not any(map(calls.status.count, fresh)):
+            return
+        done = self._state(("completed", True))
+        for place, status in enumerate(calls.status):
+            if status in fresh:
+                end, made = entries[calls.entries[place]].get("time_discovered_completed_ns"), calls.created[place]
+                if not (isinstance(end, int) and made and end - made > WATCHDOG):
+                    calls.status[place] = done
+
+    def _older(self, entry: Any) -> tuple[Any, ...]:
+        """The fields of an entry of torch 2.2 to 2.4, or of JSON, where some are absent."""
+        values = dict(zip(FIELDS, map(entry.get, FIELDS), strict=True))
+        name = values["profiling_name"]
+        if values["process_group"] is None:
+            number = entry.get("pg_id", 0)
+            values["process_group"] = self.names.get(str(number), (str(number), "")) if type(number) is int else None
+        if values["is_p2p"] is None:
+            values["is_p2p"] = bool(PEER.search(name))
+        for name_of in ("collective_seq_id", "p2p_seq_id"):
+            values[name_of] = entry.get("seq_id") if values[name_of] is None else values[name_of]
+        if values["time_created_ns"] is None and type(entry.get("time_created_us")) is int:
+            values["time_created_ns"] = entry["time_created_us"] * 1000
+        for name_of in ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes"):
+            values[name_of] = values[name_of] or ()
+        return tuple(values.values())
+
+    def _columns(self, key: tuple[Any, Any, Any]) -> tuple[Callable[[int], None], ...]:
+        """What appends to the columns of a group."""
+        name, desc, p2p = key
+        if type(name) is not str or type(desc) is not str:
+            raise TypeError(key)
+        calls = (self.pairs if p2p else self.collectives).setdefault((name[:200], desc[:200]), Calls())
+        columns = (calls.seqs, calls.kinds, calls.created, calls.status, calls.sites, calls.entries)
+        return tuple(column.append for column in columns)
+
+    def _state(self, key: tuple[Any, Any]) -> int:
+        """Number of a state; more than torch has are taken for the first."""
+        state, retired = key
+        if type(state) is not str:
+            raise TypeError(state)
+        self.states += [(state[:20], retired is not False)] if len(self.states) < 250 else []
+        return len(self.states) - 1
+
+    def _kind(self, key: tuple[Any, ...]) -> int:
+        name, ins, types, outs, out_types = key
+        library, _, op = name[:200].rpartition(":")
+        peer = PEER.match(op)
+        src, dst = (peer[2], peer[4]) if peer and peer[3] == "->" else (peer[4], peer[2]) if peer else (None, None)
+        kind = Kind(
+            library,
+            peer[1] if peer else op,
+            ins if type(ins) is Sizes else _one(ins),
+            outs if type(outs) is Sizes else _one(outs),
+            types if type(types) is tuple else (_text(types),),
+            out_types if type(out_types) is tuple else (_text(out_types),),
+            int(src) if src and src != "?" else None,
+            int(dst) if dst and dst != "?" else None,
+        )
+        self.kinds.append(kind)
+        return len(self.kinds) - 1
+
+    def _site(self, frames: list[Any]) -> int:
+        """Number of the innermost line that is not torch's own."""
+        known = self._places
+        for item in frames[:FRAMES]:
+            place = known.get(id(item))
+            if place is None:
+                place = known[id(item)] = self._number(item)
+            if place:
+                return place
+        return 0
+
+    def _number(self, item: Any) -> int:
+        file, line, func = item["filename"][:300], item["line"], item["name"][:200]
+        if type(file) is not str or "/torch/" in file:
+            return 0
+        site = f"{file}:{line if type(line) is int and abs(line) < LARGE else 0} in {func}"
+        place = self._sites.setdefault(site, len(self.sites))
+        self.sites += [site] if place == len(self.sites) else []
+        return place
+
+    def _texts(self, value: Any) -> tuple[str, ...]:
+        """Different types of several tensors."""
+        found = self._types.get(id(value))
+        if found is None:
+            found = self._types[id(value)] = tuple(sorted(set(map(_text, value[:PEERS]))))
+        return found
+
+    def _sizes(self, value: Any) -> Sizes:
+        """Several tensors, or none; a list that many entries share is counted once."""
+        found = self._wide.get(id(value))
+        if found is None:
+            each = _each(value)
+            shapes = tuple(tuple(shape[:DIMENSIONS]) for shape in value[:SHAPES])
+            found = self._wide[id(value)] = Sizes(min(sum(each), LARGE) if len(value) else None, shapes)
+        return found
+
+
+def _one(shape: tuple[Any, ...]) -> Sizes:
+    return Sizes(_count(shape), (shape,))
+
+
+def _count(shape: Sequence[Any]) -> int:
+    """Elements of one tensor."""
+    count = 1
+    for size in shape[:DIMENSIONS]:
+        if type(size) is not int:
+            raise TypeError(size)
+        count = min(count * max(0, min(size, LARGE)), LARGE)
+    return count
+
+
+def _each(value: Any) -> tuple[int, ...]:
+    """Elements of each tensor; () for what is no list of shapes."""
+    with suppress(*WRONG):
+        return tuple(map(_count, value[:PEERS]))
+    return ()
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(value)
+    return value[:40]
+
+
+def _frames(value: Any) -> Iterator[Data]:
+    for item in value[:FRAMES] if type(value) is list else ():
+        with suppress(*WRONG):
+            number = item["line"]
+            line = number if type(number) is int and abs(number) < LARGE else None
+            yield frame(item["filename"][:300], line, item["name"][:200])
+
 
 ENTRIES = 200_000
 """Entries read of one dump, the last ones."""

@@ -1,11 +1,13 @@
-"""Where a process group stands still: who never entered, or everybody inside; and which group's hang is the root."""
+"""Where a process group stalls: who never entered, sends without receives, late ranks; which hang is the root."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
 from ncclkit.evidence.flight.groups import SHOWN, Group, listed
 from ncclkit.evidence.grammars.grammar import Data
@@ -166,3 +168,183 @@ def roots(found: Iterable[Stop]) -> None:
             stop.text.append(
                 f"  because of it wait: {len(stop.data['holds'])} other groups, {', '.join(stop.data['holds'][:SHOWN])}"
             )
+
+
+Pair = tuple[int, int]
+"""Global ranks of sender and receiver."""
+
+
+def unpaired(group: Group) -> Iterator[Stop]:
+    """One finding per pair of ranks whose sends and receives do not match."""
+    sends, receives, open_ended = _collect(group)
+    for pair in sorted(sends.keys() | receives.keys()):
+        src, dst = pair
+        if src in group.dumps and dst in group.dumps:
+            found = _differ(group, pair, sends.get(pair, []), receives.get(pair, []), open_ended)
+            if found is not None:
+                yield found
+
+
+def _collect(group: Group) -> tuple[dict[Pair, list[int]], dict[Pair, list[int]], Counter[int]]:
+    """Places of sends and of receives by pair, and how many receives from any source each rank has."""
+    sends: dict[Pair, list[int]] = {}
+    receives: dict[Pair, list[int]] = {}
+    anybody: Counter[int] = Counter()
+    size = len(group.members)
+    for rank, calls in group.pairs.items():
+        kinds = group.sources[rank].kinds
+        for place, number in enumerate(calls.kinds):
+            kind = kinds[number]
+            if kind.op == "send" and kind.dst is not None and kind.dst < size:
+                sends.setdefault((rank, group.members[kind.dst]), []).append(place)
+            elif kind.op == "recv" and kind.src is None and kind.dst is not None:
+                anybody[rank] += 1
+            elif kind.op == "recv" and kind.src is not None and kind.src < size:
+                receives.setdefault((group.members[kind.src], rank), []).append(place)
+    return sends, receives, anybody
+
+
+def _differ(group: Group, pair: Pair, sends: list[int], receives: list[int], anybody: Counter[int]) -> Stop | None:
+    src, dst = pair
+    if group.dumps[src].dropped or group.dumps[dst].dropped:
+        sends = [place for place in sends if group.pairs[src].open[place]]
+        receives = [place for place in receives if group.pairs[dst].open[place]]
+    wild = min(anybody[dst], max(0, len(sends) - len(receives)))
+    anybody[dst] -= wild
+    sent, received = len(sends), len(receives) + wild
+    if sent > received and group.pairs[src].open[sends[received]]:
+        return _stop(group, pair, (sent, received), [src], src, sends[received], None)
+    if received > sent and group.pairs[dst].open[receives[sent]]:
+        return _stop(group, pair, (sent, received), [dst], dst, receives[sent], None)
+    if not wild:
+        for a, b in zip(sends, receives, strict=False):
+            sizes = _elements(group, src, a), _elements(group, dst, b)
+            if None not in sizes and sizes[0] != sizes[1]:
+                waiting = [rank for rank, at in ((src, a), (dst, b)) if group.pairs[rank].open[at]]
+                return _stop(group, pair, (sent, received), waiting, src, a, sizes)
+    return None
+
+
+def _elements(group: Group, rank: int, place: int) -> int | None:
+    kind = group.sources[rank].kinds[group.pairs[rank].kinds[place]]
+    return kind.inputs.total if kind.op == "send" else kind.outputs.total
+
+
+def _stop(
+    group: Group,
+    pair: Pair,
+    counts: tuple[int, int],
+    waiting: list[int],
+    rank: int,
+    place: int,
+    sizes: tuple[int | None, int | None] | None,
+) -> Stop:
+    src, dst = pair
+    lacking = [] if sizes else [dst if rank == src else src]
+    data = {
+        "src": src,
+        "dst": dst,
+        "sent": counts[0],
+        "received": counts[1],
+        "sizes": list(sizes) if sizes else None,
+        "waiting": waiting,
+        "lacking": lacking,
+    }
+    text = [f"{group.title}: rank {src} to rank {dst}: sends {counts[0]}, receives {counts[1]}"]
+    call = group.sources[rank].word(group.pairs[rank], place)
+    if sizes:
+        text += [f"  a send of {sizes[0]} elements meets a receive of {sizes[1]}: {call}"]
+    else:
+        text += [f"  rank {rank} waits: {call}", f"  rank {lacking[0]} never made the matching call"]
+        newest = group.dumps[lacking[0]].newest
+        text += [f"    its last was {group.dumps[lacking[0]].word(*newest)}"] if newest else []
+    return Stop("flight.p2p", group, data, text, waiting or [src], lacking, waiting)
+
+
+SECOND = 10**9
+LEAST = SECOND
+"""Lateness that is worth a word, in nanoseconds."""
+BEYOND = 5
+"""A late entry lies this many times above the usual spread."""
+SAMPLE = 33
+"""Collectives from which the difference of clocks is estimated."""
+FEW = 8
+BLIND = 60 * SECOND
+"""Lateness that is claimed across hosts without such an estimate; clocks are seldom that wrong."""
+WORST = 16
+"""Ranks that an event names."""
+
+
+def late(group: Group, hosts: Mapping[int, str]) -> Stop | None:
+    """The collective of a group for which one rank let the others wait longest; None where nobody was late."""
+    columns = _columns(group)
+    if len(columns) < 2:
+        return None
+    ranks, times = list(columns), list(columns.values())
+    names = {hosts.get(rank, "") for rank in ranks}
+    one_clock = len(names) == 1 and "" not in names
+    if not one_clock:
+        times = _corrected(ranks, times, hosts)
+    spreads, lasts = [], Counter[int]()
+    for row in zip(*times, strict=True):
+        last = max(row)
+        spreads.append(last - min(row))
+        lasts[row.index(last)] += 1
+    usual = median(spreads) if len(spreads) >= FEW else 0
+    number = max(range(len(spreads)), key=spreads.__getitem__)
+    found = [column[number] for column in times]
+    middle = sorted(found)[(len(found) - 1) // 2]
+    behind = max(found) - middle
+    blind = not one_clock and len(spreads) < FEW
+    if behind < max(LEAST, BEYOND * usual, BLIND if blind else 0):
+        return None
+    order = sorted(range(len(found)), key=lambda place: -found[place])[:WORST]
+    seconds = {ranks[place]: round((found[place] - middle) / SECOND, 3) for place in order if found[place] > middle}
+    return _late_stop(group, number, seconds, usual, lasts[order[0]], len(spreads))
+
+
+def _columns(group: Group) -> dict[int, array[int]]:
+    """rank → when it called each collective that all ranks with records still hold; {} where they do not line up."""
+    calls = {rank: c for rank, c in sorted(group.calls.items()) if len(c)}
+    low = max((c.seqs[0] for c in calls.values()), default=0)
+    high = min((c.seqs[-1] for c in calls.values()), default=-1)
+    found = {r: c.created[bisect_left(c.seqs, low) : bisect_right(c.seqs, high)] for r, c in calls.items()}
+    whole = all(len(column) == len(found[min(found)]) and 0 not in column for column in found.values())
+    return found if found and whole and len(found[min(found)]) else {}
+
+
+def _corrected(ranks: list[int], times: list[array[int]], hosts: Mapping[int, str]) -> list[array[int]]:
+    """Times on a common clock: each host's usual distance from the middle taken off."""
+    count = len(times[0])
+    if count < FEW:
+        return times
+    sample = range(0, count, max(1, count // SAMPLE))
+    middles = [median(column[place] for column in times) for place in sample]
+    own = [median(column[place] - middle for place, middle in zip(sample, middles, strict=True)) for column in times]
+    clocks: dict[str | int, list[float]] = {}
+    for rank, distance in zip(ranks, own, strict=True):
+        clocks.setdefault(hosts.get(rank) or rank, []).append(distance)
+    offsets = [int(median(clocks[hosts.get(rank) or rank])) for rank in ranks]
+    return [array("q", [t - o for t in c]) if o else c for c, o in zip(times, offsets, strict=True)]
+
+
+def _late_stop(group: Group, number: int, seconds: dict[int, float], usual: float, often: int, of: int) -> Stop:
+    worst = next(iter(seconds))
+    calls = group.calls[worst]
+    low = max(c.seqs[0] for c in group.calls.values() if len(c))
+    place = bisect_left(calls.seqs, low) + number
+    data = {
+        "seq": calls.seqs[place],
+        "op": group.kind(worst, place).op,
+        "seconds": {str(rank): value for rank, value in seconds.items()},
+        "worst": worst,
+        "usual": round(usual / SECOND, 3),
+        "last_in": often,
+        "of": of,
+    }
+    text = [
+        f"{group.title}: rank {worst} entered collective {data['seq']} {data['op']} {seconds[worst]:.1f} s after the "
+        f"middle of its {len(group.calls)} ranks (usual spread {data['usual']} s; last in {often} of {of} collectives)",
+        f"  rank {worst}: {group.word(worst, place)}",
+    ]
+    return Stop("flight.late", group, data, text, [worst])

@@ -9,12 +9,9 @@ from typing import Any
 from ncclkit.core.model import Event
 from ncclkit.evidence.flight.calls import Calls
 from ncclkit.evidence.flight.dumps import Dump
-from ncclkit.evidence.flight.exchange import splits
 from ncclkit.evidence.flight.groups import SHOWN, Group, groups
-from ncclkit.evidence.flight.hang import Stop, roots, stops
-from ncclkit.evidence.flight.late import late
-from ncclkit.evidence.flight.mismatch import mismatch
-from ncclkit.evidence.flight.pairs import unpaired
+from ncclkit.evidence.flight.hang import Stop, late, roots, stops, unpaired
+from ncclkit.evidence.flight.mismatch import mismatch, splits
 from ncclkit.evidence.grammars.grammar import Data, clip
 
 OPEN = 64

@@ -8,14 +8,12 @@ merged by (see `merge`) stands in the `key` made here.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ncclkit.evidence.grammars.families import classify
 from ncclkit.evidence.merge import Flood, Merger, merges
 from ncclkit.evidence.scanner.engine import SHORT, Choice
-
-if TYPE_CHECKING:
-    from ncclkit.evidence.scanner.scan import Block
+from ncclkit.evidence.scanner.scan import Block
 
 KEPT = 1 << 15
 """How many keys, beginnings and texts are remembered."""
@@ -42,7 +40,7 @@ VOID = re.compile(rb"0x[0-9a-f]+|<\d+>")
 Key = tuple[Any, ...]
 
 
-class Lanes:
+class Deduplication:
     """Puts what the lines of one file say into a `Merger`, the repeated ones without reading them."""
 
     def __init__(self, merger: Merger) -> None:
@@ -52,6 +50,12 @@ class Lanes:
         self.heads: dict[bytes, Key] = {}
         self.channels: dict[bytes, bytes] = {}
         self.plain: dict[bytes, bool] = {}
+
+    def read(self, block: Block) -> None:
+        """Take what the block's own lines say, in their order; floods of lines are only counted."""
+        for start, raw, number, choice in block.shown():
+            self.take(block, start, raw, number, choice)
+        block.lines.clear()  # they know this block
 
     def take(self, block: Block, start: int, raw: bytes, number: int, choice: Choice) -> None:
         """Take a line of a block that begins at `start`."""

@@ -15,17 +15,13 @@ from typing import Any
 
 from ncclkit.evidence.grammars import (
     c10d,
-    cpp,
     gloo,
     kernel,
-    launchers,
     nccl,
     network,
-    p2p,
-    phases,
     printed,
+    progress,
     python,
-    schedulers,
     store,
     system,
     torchrun,
@@ -43,10 +39,7 @@ CROWD = 2000
 FEW = 256 << 10
 """Bytes below which loading hyperscan does not pay."""
 
-GRAMMARS = (
-    *(c10d, cpp, gloo, store, torchrun, launchers, system, kernel, network, p2p, phases, printed, schedulers),
-    user_notes,
-)
+GRAMMARS = (*(c10d, python, gloo, store, torchrun, system, kernel, network, progress, printed), user_notes)
 """Everything that is no line of NCCL's own log, Python's or a stack."""
 RULES: tuple[Rule, ...] = (*nccl.OTHER, *(rule for grammar in GRAMMARS for rule in grammar.RULES))
 CODE = (*python.GATE, b"Thread ", *unknown_errors.GATE)
@@ -68,7 +61,7 @@ class Choice:
     literal: bool = False
     """True when one of the rules asks for certain digits."""
     flood: str = ""
-    """The kind, where such lines come in floods and no other rule can have a say (see `lanes`)."""
+    """The kind, where such lines come in floods and no other rule can have a say (see `deduplication`)."""
 
     def within(self, raw: bytes) -> Choice:
         """Without those whose anchor is not really there, as shapes of different lines may be one."""

@@ -16,10 +16,9 @@ from ncclkit.core.model import Event, NcclkitError
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import TRACE_GAP, Merger
 from ncclkit.evidence.scanner import scan
-from ncclkit.evidence.scanner.deduplication import Lanes
-from ncclkit.evidence.scanner.progress import Pace
+from ncclkit.evidence.scanner.deduplication import Deduplication
 from ncclkit.evidence.scanner.scan import Block, Context
-from ncclkit.evidence.scanner.speakers import Voices
+from ncclkit.evidence.scanner.speakers import Progress, Speakers
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import PACKED, is_tar
 
@@ -58,7 +57,7 @@ class Found:
     """Line ends in it."""
     open: bool = False
     """True when its last line has no end."""
-    voices: set[int] = field(default_factory=set)
+    speakers: set[int] = field(default_factory=set)
     heads: list[Head] = field(default_factory=list)
     problem: str = ""
 
@@ -139,20 +138,20 @@ def _before(file: int, piece: Piece) -> Iterator[Event]:
 
 def gather(blocks: Iterable[Block], merger: Merger, *, labelled: bool, stacks: bool) -> Found:
     """What all blocks say together."""
-    lanes, found, voices, pace = Lanes(merger), Found(), Voices(), Pace()
+    lines, found, speakers, progress = Deduplication(merger), Found(), Speakers(), Progress()
     for block in blocks:
-        block.feed(lanes)
-        pace.take(block)
+        lines.read(block)
+        progress.take(block)
         if labelled:
-            voices.listen(block)
+            speakers.listen(block)
         if stacks:
             found.heads += _heads(block)
         found.ends += block.ends
         found.open = block.data[block.limit - 1 : block.limit] not in (b"\n", b"")
         del block
-    for event in pace.events():
+    for event in progress.events():
         merger.take(event)
-    found.events, found.voices = merger.floods(), voices.heard
+    found.events, found.speakers = merger.floods(), speakers.heard
     return found
 
 
@@ -173,7 +172,7 @@ def joined(pieces: Iterable[Found]) -> Found:
         whole.heads += [(line + whole.ends, pid, rank) for line, pid, rank in piece.heads]
         whole.ends += piece.ends
         whole.open = piece.open
-        whole.voices |= piece.voices
+        whole.speakers |= piece.speakers
         whole.problem = whole.problem or piece.problem
     events = merger.events()
     whole.events = [event for event in events if event.kind != "stack"]

@@ -1,7 +1,7 @@
 """Many lines, few of them interesting: a streaming scan of bounded memory.
 
-Only lines that hold an anchor of a rule are decoded and shown to the grammars (see `engine`); a line that says what
-one before it said is only counted (see `lanes`).  A block knows some of the text after it, so that tracebacks and
+Only lines that hold an anchor of a rule are decoded and shown to the grammars (see `engine`); a line that repeats one
+before it is only counted (see `deduplication`).  A block knows some of the text after it, so that tracebacks and
 wrapped messages are read whole.
 """
 
@@ -15,7 +15,6 @@ from ncclkit.core.model import Event
 from ncclkit.evidence.grammars import nccl, python, stacks, unknown_errors
 from ncclkit.evidence.grammars.grammar import Line
 from ncclkit.evidence.scanner import engine
-from ncclkit.evidence.scanner.deduplication import Lanes
 from ncclkit.evidence.scanner.engine import FOLD, KNOWN, LONG, Choice
 from ncclkit.evidence.scanner.prefix import parse
 from ncclkit.evidence.sources.streams import Readable
@@ -61,12 +60,6 @@ class Block:
     lines: dict[int, Line] = field(default_factory=dict)
     """Lines taken apart so far, by where they begin: many tracebacks look ahead over the same lines."""
 
-    def feed(self, lanes: Lanes) -> None:
-        """Hand over what the block's own lines say, in their order; floods of lines are only counted."""
-        for start, raw, number, choice in self._shown():
-            lanes.take(self, start, raw, number, choice)
-        self.lines.clear()  # they know this block
-
     def told(self, start: int, end: int, number: int, choice: Choice) -> tuple[list[Event], bool]:
         """The events of a line, and whether they depend on the lines after it."""
         self.looked = False
@@ -74,10 +67,11 @@ class Block:
 
     def events(self) -> Iterator[Event]:
         """The same, every line read."""
-        for start, raw, number, choice in self._shown():
+        for start, raw, number, choice in self.shown():
             yield from self.read(start, start + len(raw), number, choice)
 
-    def _shown(self) -> Iterator[Shown]:
+    def shown(self) -> Iterator[Shown]:
+        """The block's own lines that may say something, in their order."""
         places = engine.places(self.data, self.limit)
         return self._every() if places is None else self._some(places)
 

@@ -1,9 +1,15 @@
-"""Who speaks in a file that many ranks share."""
+"""Who logs in a file that many ranks share, and how far each of them came."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from ncclkit.core.model import Event
+from ncclkit.evidence.grammars import progress
+from ncclkit.evidence.scanner import engine
+from ncclkit.evidence.scanner.scan import Block
 
 if TYPE_CHECKING:
     from ncclkit.evidence.scanner.scan import Block
@@ -14,7 +20,7 @@ GAPS = 8
 """How many ranks between those that were heard are listened for one by one."""
 
 
-class Voices:
+class Speakers:
     """The ranks that lines name as their speakers.
 
     The first block is listened to as a whole, of the others both ends, then whatever rank is missing between those
@@ -50,3 +56,34 @@ def _ranks(data: bytes, low: int, high: int, tasks: bool) -> set[int]:
 def _speaks(data: bytes, limit: int, rank: int, tasks: bool) -> bool:
     labels = [b"[rank%d]:" % rank, b"[default%d]:" % rank, *([b"\n%d: " % rank] if tasks else [])]
     return any(data.find(label, 0, limit) >= 0 for label in labels)
+
+
+PATIENCE = 4
+"""Blocks that are searched in vain, as they hold words like those of progress, before only their ends are."""
+
+Who = tuple[bytes, ...]
+
+
+class Progress:
+    """Keeps the last line of each speaker; only these are taken apart."""
+
+    def __init__(self) -> None:
+        self.words: dict[Who, tuple[int, Block]] = {}
+        self.patience = PATIENCE
+
+    def take(self, block: Block) -> None:
+        """Look at the end of a block that was read."""
+        data, limit, shared = block.data, block.limit, block.context.rank is None
+        spoken = progress.latest(data, limit, shared=shared, keen=block.last, back=False)
+        if not spoken and (self.patience or block.last) and engine.holds(data, limit, progress.ANCHORS):
+            spoken = progress.latest(data, limit, shared=shared, keen=block.last, back=True)
+            self.patience = PATIENCE if spoken else self.patience - 1
+        for who, word in spoken.items():
+            if who or not shared or who not in self.words or word.step >= self.words[who][0]:
+                line = Block(word.raw, len(word.raw), block.number + block.ends - word.back, block.context)
+                self.words[who] = word.step, line
+
+    def events(self) -> Iterator[Event]:
+        """One of each speaker, in the order of their lines."""
+        for _, block in sorted(self.words.values(), key=lambda word: word[1].number):
+            yield from progress.read(block.line(0, block.limit, block.number))

@@ -1,4 +1,4 @@
-"""Files as users have them: folders, compressed, UTF-16, binary by mistake; told apart by content, not by name."""
+"""Files as users have them: folders, patterns, Slurm jobs, UTF-16, binary by mistake; told apart by content."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
 from ncclkit.core.model import NcclkitError
-from ncclkit.evidence.sources import slurmjob
 
 HEAD = 64 << 10
 """Bytes that the kind of a file is told from."""
@@ -68,8 +68,8 @@ def find(paths: list[str | Path]) -> tuple[list[str], list[str]]:
         name = os.path.expanduser(os.fspath(given)) if os.fspath(given) != "-" else "-"
         if name == "-" or os.path.lexists(name):
             files |= dict.fromkeys(_behind(name, problems))
-        elif job := slurmjob.JOB.fullmatch(name):
-            found, gone = slurmjob.outputs(job[1])
+        elif job := JOB.fullmatch(name):
+            found, gone = outputs(job[1])
             files |= dict.fromkeys(found)
             problems += gone
         elif glob.has_magic(name):
@@ -156,3 +156,58 @@ def opened(path: str) -> BinaryIO:
         raise NcclkitError(
             f"{path} cannot be read ({error.strerror or error}); copy it elsewhere and try again."
         ) from error
+
+
+JOB = re.compile(r"(?:slurm:)?(\d{1,10}(?:[_+]\d{1,7})?)", re.ASCII)
+"""``12345``, an array's ``12345_7``, a heterogeneous job's ``12345+1``, each with or without ``slurm:``."""
+DEADLINE = 20.0
+"""Seconds for one question to Slurm; a busy controller needs a few."""
+RUNNING = re.compile(r"\bStd(?:Out|Err)=(.*?)(?= \w+=|\s*$)")
+
+
+def outputs(job: str) -> tuple[list[str], list[str]]:
+    """(files that exist, one sentence per file that does not) of a job; NcclkitError where Slurm cannot tell."""
+    said: list[str] = []
+    named = list(dict.fromkeys([*_running(job, said)] or [*_ended(job, said)]))
+    if not named:
+        why = "; ".join(dict.fromkeys(said))
+        raise NcclkitError(
+            f"There is no file {job}, and Slurm knows no output of such a job ({why}); name its log file."
+        )
+    there = [path for path in named if os.path.isfile(path)]
+    gone = [path for path in named if path not in there]
+    if not there:
+        raise NcclkitError(f"Slurm job {job} writes to {gone[0]}, which is not there; name the file where it is now.")
+    return there, [f"Slurm job {job} writes to {path}, which is not there; the rest was read." for path in gone]
+
+
+def _running(job: str, said: list[str]) -> Iterator[str]:
+    """From the controller, which forgets a job some minutes after its end; patterns such as %j are filled in."""
+    answer = _ask(["scontrol", "show", "job", "-o", job], said)
+    for line in answer.splitlines():
+        yield from (path for path in RUNNING.findall(line) if path.startswith("/") and path != "/dev/null")
+
+
+def _ended(job: str, said: list[str]) -> Iterator[str]:
+    """From the accounting: since 24.05 the very files, before that the folder, in which Slurm's own name is tried."""
+    ask = ["sacct", "-j", job, "-X", "-n", "-P"]
+    rows = _ask([*ask, "--expand-patterns", "--format=StdOut,StdErr"], said).splitlines()
+    paths = [path for row in rows for path in row.split("|") if path.startswith("/") and path != "/dev/null"]
+    if not paths and (folders := _ask([*ask, "--format=WorkDir"], said).split("\n")):
+        names = [os.path.join(glob.escape(folder), f"slurm-{job}*.out") for folder in folders if folder.startswith("/")]
+        paths = [path for name in names for path in sorted(glob.glob(name))]
+    yield from paths
+
+
+def _ask(argv: list[str], said: list[str]) -> str:
+    """What a command of Slurm prints; "" where it fails, with the reason added to `said`."""
+    try:
+        answer: Answer = Machine().run(argv, DEADLINE, argv[0])
+    except (Missing, Unread) as why:
+        said += [str(why)]
+        return ""
+    if answer.code or not answer.out.strip():
+        last = (answer.err.strip().splitlines() or ["no such job"])[-1][:200]
+        said += [f"{argv[0]}: {last.removeprefix(argv[0]).lstrip(': ')}"]
+        return ""
+    return answer.out

@@ -13,7 +13,7 @@ from itertools import islice
 from ncclkit.core.model import Fact
 from ncclkit.evidence.scanner.prefix import parse
 from ncclkit.evidence.sources import inputs
-from ncclkit.evidence.sources.ends import Ends
+from ncclkit.evidence.sources.streams import Ends
 from ncclkit.evidence.tools import collected, kernel, nccltests, rdma, smi
 from ncclkit.evidence.tools.document import Document, Tool
 

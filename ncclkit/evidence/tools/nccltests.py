@@ -1,15 +1,15 @@
-"""Tables of nccl-tests, 2.0 to 2.17: columns by their titles, what they do not name from their arithmetic."""
+"""nccl-tests, 2.0 to 2.17: printed tables, and the JSON of ``-J``; what they do not name follows from arithmetic."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ncclkit.core import bandwidth
 from ncclkit.core.model import Event, Fact, Measurement
 from ncclkit.evidence.tools.document import Document, Tool, number
-from ncclkit.evidence.tools.guess import guess
 
 LONGEST = 50_000
 """Lines of one table, or between it and what is told of it: NCCL's own lines stand in between."""
@@ -140,3 +140,90 @@ TOOLS = (
     # #     size       count    type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
     Tool((b"busbw", b"Avg bus bandwidth"), HEADER, _table),
 )
+
+
+MOST = 1024
+"""Ranks that are tried."""
+
+
+def guess(rows: Sequence[Mapping[str, Any]], op: str, ranks: int) -> tuple[str, int]:
+    """Operation and ranks; operations that the numbers cannot tell apart stand side by side, unknown ranks are 0."""
+    pairs = [
+        (float(number(alg) or 0.0), float(number(bus) or 0.0))
+        for row in rows
+        for alg, bus in zip(row["algbw"], row["busbw"], strict=False)
+    ]
+    sizes = [ranks] if ranks else list(range(1, MOST + 1))
+    fits = {
+        name: [n for n in sizes if all(_fits(pair, bandwidth.factor(name, n)) for pair in pairs)]
+        for name in ([op] if op in bandwidth.FACTORS else [] if op else _possible(rows[0]))
+    }
+    names = [name for name, sizes in fits.items() if sizes]
+    known = {n for sizes in fits.values() for n in sizes}
+    return op or "/".join(names) or "unknown", ranks or (known.pop() if len(known) == 1 else 0)
+
+
+def _fits(pair: tuple[float, float], factor: float) -> bool:
+    """Both numbers are rounded to two places; small ones tell nothing."""
+    alg, bus = pair
+    return abs(bus - alg * factor) <= 0.0051 * (1 + factor)
+
+
+def _possible(row: Mapping[str, Any]) -> list[str]:
+    """What the columns allow: a reduction has an operator, a root is -1 where there is none."""
+    reduces = row.get("redop", ["none"])[0] != "none"
+    root = number(row["root"][0]) if "root" in row else None
+    checks = row.get("#wrong", [])
+    if reduces:
+        rooted, free = ["reduce"], ["all_reduce", "reduce_scatter"]
+    elif len(checks) > 1 and checks[0] != "N/A" and checks[1] == "N/A":  # these two have no in-place form
+        rooted, free = ["broadcast", "gather", "scatter"], ["all_to_all", "send_recv"]
+    else:
+        rooted, free = ["broadcast", "gather", "scatter"], ["all_gather", "all_to_all", "send_recv"]
+    return rooted + free if root is None else free if root < 0 else rooted
+
+
+COMMON = {"size": ("size", "bytes"), "type": ("type",), "redop": ("redop", "op"), "root": ("root",)}
+HALF = {"time": ("time", "timeus"), "algbw": ("algbw",), "busbw": ("busbw",), "#wrong": ("nwrong", "wrong", "errors")}
+"""Column of the printed table → names of its key, without underscores, in small letters."""
+HALF_NAMES = ("outofplace", "inplace")
+
+
+def is_results(value: object) -> bool:
+    """True for a JSON document with rows of nccl-tests."""
+    return isinstance(value, dict) and any(True for _ in _rows(value))
+
+
+def read(value: Mapping[str, Any], path: str) -> Document:
+    """The measurements of such a document in file `path`."""
+    devices = value.get("devices")
+    devices = devices if isinstance(devices, list) else []
+    hosts = {str(_plain(device).get("hostname", "")) for device in devices} - {""}
+    program = next((m[1] for m in PROGRAM.finditer(str(value.get("args", ""))[:4000])), "")
+    setup = Setup(program, len(devices), len(hosts), 0, "")
+    return replace(document(list(_rows(value)), setup, "nccl-tests -J"), tool="nccl-tests -J").placed(path, 0)
+
+
+def _rows(value: Mapping[str, Any]) -> Iterator[dict[str, list[str]]]:
+    """Rows as the printed table gives them: cells by column, of both halves."""
+    results = value.get("results")
+    for result in results if isinstance(results, list) else ():
+        plain = _plain(result)
+        halves = [_plain(plain[side]) for side in HALF_NAMES if side in plain]
+        row = {name: _cells([plain], keys) for name, keys in COMMON.items()}
+        row |= {name: _cells(halves, keys) for name, keys in HALF.items()}
+        if row["size"] and row["size"][0].isdigit() and row["type"]:
+            if len(row["time"]) == len(row["algbw"]) == len(row["busbw"]) > 0:
+                yield {name: cells for name, cells in row.items() if cells}
+
+
+def _plain(value: object) -> dict[str, Any]:
+    items = value.items() if isinstance(value, dict) else ()
+    return {str(key).replace("_", "").lower(): item for key, item in items}
+
+
+def _cells(maps: list[dict[str, Any]], keys: tuple[str, ...]) -> list[str]:
+    found = [next((values[key] for key in keys if key in values), None) for values in maps]
+    return [
+        f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in found if isinstance(cell, (str, int, float))
+    ]

@@ -1,1 +1,0 @@
-"""NCCL's RAS reports, in JSON and text."""
