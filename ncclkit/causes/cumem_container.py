@@ -94,7 +94,7 @@ def diagnose(case: Case) -> Finding:
 def _silent(case: Case, gone: list[Event]) -> Finding:
     """The finding where no line of the job itself is about cuMem."""
     if gone:
-        say = "By the user's notes the job works without NCCL's cuMem allocations; containers may lack permissions for them."
+        say = "By the user's notes the job works without cuMem allocations; containers may lack permissions for them."
         return found(ID, "likely", say, pick(gone, family(case, "cuda")), advice=_advice())
     went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
     missing = "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"

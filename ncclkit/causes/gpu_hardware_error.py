@@ -221,7 +221,7 @@ SIGNS: tuple[tuple[str, Callable[[Any], bool], Strength, str], ...] = (
         "remapped_rows",
         _remapped,
         "likely",
-        "memory rows wait to be remapped, or could not be remapped; reset the GPU before a job runs there",
+        "memory rows wait to be remapped, or could not be remapped; a job would not be safe there before a reset",
     ),
     (
         "throttle",
