@@ -45,12 +45,12 @@ LIMITS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
 
 
 def diagnose(case: Case) -> Finding:
-    """A value outside of what is allowed, or a library that says it cannot obey."""
+    """Found where a variable has a value that the library refuses, ignores, or cannot satisfy."""
     looked = case.of("nccl.env")
     return ask(case, _not_allowed, _named, _refused, _without_ib, _ignored, CHECK.risk) or CHECK.otherwise(
         case,
         looked or case.of("nccl.init"),
-        "The settings that were read have values NCCL knows.",
+        "NCCL knows the values of all settings that it read.",
         "NCCL_DEBUG=INFO, which prints what was read",
     )
 
@@ -61,7 +61,7 @@ def _complaints(case: Case) -> list[Event]:
 
 
 def _not_allowed(case: Case) -> Finding | None:
-    """A value that NCCL read and cannot understand, by the tables of the agent."""
+    """A variable that NCCL read and whose value is not in the agent's table of allowed values."""
     wrong = [
         (event, row)
         for event in case.of("nccl.env")
@@ -71,14 +71,14 @@ def _not_allowed(case: Case) -> Finding | None:
     if not wrong:
         return None
     refused, (first, row) = _complaints(case), wrong[0]
-    strength: Strength = "proven" if refused or not (failed(case) or _stands(case)) else "likely"
+    strength: Strength = "proven" if refused or not (failed(case) or _hangs(case)) else "likely"
     say = f"{row['name']}={row['value']}{on(first.host)} is {row['problem']}; {row['hint']}".rstrip("?.") + "."
     why, ask_it = pick([event for event, _ in wrong], refused), None if strength == "proven" else experiment(case)
     return found(ID, strength, say, why, advice=_advice(row["name"]), next=ask_it)
 
 
-def _stands(case: Case) -> bool:
-    """True where a job hangs: NCCL goes on with its default, so that the value is odd and still not why."""
+def _hangs(case: Case) -> bool:
+    """True where the job hangs.  NCCL then went on with its default, so the odd value is not the reason."""
     return bool(_starting.hangs(case) or case.of("told.hang"))
 
 
@@ -92,7 +92,7 @@ def _named(case: Case) -> Finding | None:
 
 
 def _number(event: Event) -> re.Match[str] | None:
-    """A variable that must be a number and is none; Kubernetes sets NAME_PORT to ``tcp://...`` for a service NAME."""
+    """A variable that must be a number and is not; Kubernetes sets NAME_PORT to ``tcp://...`` for a service NAME."""
     if event.kind != "python.exception" or "invalid literal for int()" not in event.text:
         return None
     return re.search(r"\b(MASTER_PORT|(?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|[A-Z]+_PORT)\b", event.text)
@@ -113,7 +113,7 @@ def _refused(case: Case) -> Finding | None:
 
 
 def _limiting(name: str, value: str) -> bool:
-    """True for a setting that takes a way from NCCL; with one transport less there are others left."""
+    """True for a setting that removes an algorithm, protocol or transport from NCCL's choice."""
     return name in LIMITS or (name.endswith("_DISABLE") and value.strip(". ") not in ("0", ""))
 
 
@@ -128,14 +128,14 @@ def _without_ib(case: Case) -> Finding | None:
 
 
 def _ignored(case: Case) -> Finding | None:
-    """NCCL says that it does not take a value, and goes on with its own, or stops."""
+    """NCCL says that it rejects a value; it then uses its default, or stops."""
     infos = [e for e in case.of("nccl.info") if e.data.get("family") == "bad_value"]
     lines = infos + [e for e in case.of("nccl.warn") if NAMED.search(e.text)]
     if not lines:
         return None
     name = next((m[1] for e in lines if (m := re.search(r"\b(NCCL_[A-Z][A-Z0-9_]+)\b", e.text))), "")
     name = name or ("NCCL_TOPO_FILE" if matching(lines, "XML topology") else "NCCL_NET")
-    say = f"NCCL does not take the value of {name}{on(lines[0].host)}."
+    say = f"NCCL rejects the value of {name}{on(lines[0].host)}."
     strength: Strength = "possible" if infos and failed(case) else "likely"
     return found(ID, strength, say, pick(lines, env_of(case, name)), advice=_advice(name), next=experiment(case))
 
@@ -147,7 +147,7 @@ NAMED = re.compile(
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """What the agent noticed in the environment; interfaces that do not exist are a cause of their own."""
+    """Problems that the agent found in the environment, except missing interfaces (see ifname_not_found)."""
     for row in host.value("env.problems") or ():
         if not (row["kind"] == "device" and row["name"].endswith("_SOCKET_IFNAME")):
             say = f"{row['name']}={row['value']}: {row['problem']}; {row['hint']}".rstrip("?.")
@@ -203,7 +203,7 @@ def experiment(case: Case) -> Experiment:
 
 
 def _limits(case: Case) -> list[str]:
-    """Variables of this case that limit what NCCL may choose from, or whose value it cannot know."""
+    """Variables of this case that limit what NCCL may choose from, or whose value NCCL does not know."""
     odd = {row["name"] for _, name, value in _settings(case) for row in check(name, value) if row["kind"] == "value"}
     limits = {name for _, name, value in _settings(case) if _limiting(name, value)}
     return sorted(odd or limits)

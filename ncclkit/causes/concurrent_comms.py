@@ -36,7 +36,7 @@ explains = ("c10d.timeout", "send_recv_mismatch", "slow_rank", "timeout_too_shor
 
 
 def diagnose(case: Case) -> Finding:
-    """Ranks wait for each other in different groups, or use several communicators on several streams."""
+    """Found where ranks wait for each other in different groups, or use several communicators on several streams."""
     stuck = case.of("flight.stuck")
     mixed = [e for e in stuck if {"scheduled", "started"} <= set(map(str, (e.data.get("states") or {}).values()))]
     crossed = _crossed(case.of("flight.missing"))
@@ -45,7 +45,7 @@ def diagnose(case: Case) -> Finding:
         groups = sorted({str(e.data.get("desc") or e.data.get("group")) for e in stuck + lines})
         say = (
             f"Ranks wait for each other in {len(groups)} groups at once ({', '.join(groups[:4])}): the "
-            "groups' collectives were launched in different order."
+            "ranks launched the groups' collectives in different orders."
         )
         why = pick(lines, stuck)
         # ranks that call in different order wait for each other whatever the number of queues
@@ -79,18 +79,18 @@ def diagnose(case: Case) -> Finding:
 
 
 def _in_text(case: Case) -> Finding | None:
-    """Entries of the recorder that somebody printed: two ranks launched work of the same groups in opposite order."""
+    """Flight Recorder entries printed in a log: two ranks launched work of the same groups in opposite order."""
     printed = _printed.crossed(case)
     if not printed:
         return None
     names = list(dict.fromkeys(str(e.data["desc"] or e.data["group"]) for e in printed))
     say = f"{start(name_ranks(ranks_in(printed)))} have work of the groups {' and '.join(names)} in flight, "
-    say += "launched in opposite order: each waits for a kernel that stands behind the other."
+    say += "launched in opposite order: each waits for a kernel that is queued behind the other."
     return found(ID, "likely", say, pick(printed), advice=_advice(), next=None)
 
 
 def _apart(case: Case) -> Finding | None:
-    """Watchdogs of two kinds of groups gave up at once, those of some ranks in one, those of others in the other."""
+    """Watchdogs timed out in two groups at once: some ranks in one group, other ranks in the other."""
     known = groups_of(case)
     waits = {rank: e for rank, e in look(case).waiting.items() if (rank, e.data.get("seq")) in known}
     sides: dict[str, list[Event]] = {}
@@ -104,7 +104,7 @@ def _apart(case: Case) -> Finding | None:
     if len(sides) < 2:
         return None
     parts = [f"{name_ranks(ranks_in(events))} in {name}" for name, events in sorted(sides.items())]
-    say = f"Ranks gave up in different groups at once: {'; '.join(parts[:4])}; they may wait for each other."
+    say = f"Ranks timed out in different groups at once: {'; '.join(parts[:4])}; they may wait for each other."
     why = pick([events[0] for events in sides.values()], waits.values(), limit=6)
     return found(ID, "possible", say, why, advice=_advice(), next=experiment(case))
 
@@ -123,7 +123,7 @@ def _crossed(gaps: list[Event]) -> list[Event]:
 
 
 def _fewer(gaps: list[Event]) -> tuple[int, ...]:
-    """The ranks that wait in the group in which fewer wait; none where both sides are equal."""
+    """Ranks that wait in the smaller of the two waiting groups; none where both are equal."""
     sides = sorted((tuple(gap.data.get("waiting") or ()) for gap in gaps), key=len)
     return sides[0] if len(sides) == 2 and len(sides[0]) < len(sides[1]) else ()
 
@@ -147,7 +147,7 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job with one hardware queue."""
+    """Run the same job with one hardware queue."""
     return Experiment(
         "Does the hang disappear when kernels are launched in one queue?",
         {"env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_LAUNCH_ORDER_IMPLICIT": "1"}},

@@ -45,13 +45,13 @@ BINDS = {
     "OMP_PROC_BIND": re.compile(r"\s*(?:true|close|spread|master|primary)\b", re.I),
     "GOMP_CPU_AFFINITY": re.compile(r"\s*\d"),
 }
-"""Variables by which GNU OpenMP, which torch brings along, binds a process when it is loaded; seen with torch 2.13."""
+"""Variables by which GNU OpenMP, which torch ships, binds a process when it is loaded; seen with torch 2.13."""
 LONGEST = 1 << 14
-"""CPUs that a machine can have: a torn list must not fill the memory."""
+"""Most CPUs that a machine can have: a damaged list must not fill the memory."""
 
 
 def diagnose(case: Case) -> Finding:
-    """NCCL's words about the cores of several GPUs, else what the facts of the hosts say."""
+    """Found where NCCL's log binds several GPUs to one core, or where the facts of the hosts show it."""
     wide = [event for event in case.of("nccl.affinity") if (event.data.get("cpus") or 0) > 1]
     missing = "cpu.affinity of the job's hosts, or NCCL_DEBUG=INFO lines with the affinity of each GPU"
     say = "NCCL's threads have several cores to run on."
@@ -59,26 +59,26 @@ def diagnose(case: Case) -> Finding:
 
 
 def _one_core(case: Case) -> Finding | None:
-    """Several GPUs of a host whose ranks may use one and the same core only."""
+    """Several GPUs of a host whose ranks may use only one and the same core."""
     held: dict[tuple[str, str], dict[object, Event]] = defaultdict(dict)
     for event in case.of("nccl.affinity"):
         if event.data.get("cpus") == 1:
             held[event.host, str(event.data.get("mask"))][event.data.get("gpu")] = event
-    (host, mask), crowd = max(held.items(), key=lambda item: len(item[1]), default=(("", ""), {}))
-    if len(crowd) < 2:
+    (host, mask), most = max(held.items(), key=lambda item: len(item[1]), default=(("", ""), {}))
+    if len(most) < 2:
         return None
-    lines, gpus = [*crowd.values()], tuple(sorted(str(gpu) for gpu in crowd))
+    lines, gpus = [*most.values()], tuple(sorted(str(gpu) for gpu in most))
     say = (
         f"The ranks of {name_gpus(gpus)}{on(host)} take turns on one CPU core, the only one they may use (mask {mask})."
     )
-    # what makes a job slow seldom makes it fail
+    # A slow job seldom fails for that reason.
     strength: Strength = "possible" if failed(case) else "likely"
     why, hosts, advice = pick(lines), name_hosts(lines), (_slurm(8), UNBIND)
     return found(ID, strength, say, why, ranks=ranks_in(lines), hosts=hosts, gpus=gpus, advice=advice, next=NEAR)
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """Settings that bind every rank alike, fewer cores than Slurm promised, and GPUs that are far from all of them."""
+    """Settings that bind every rank alike, fewer cores than Slurm promised, and GPUs far from all usable cores."""
     mask = host.fact("cpu.affinity")
     own = cpus(mask.value) if mask else frozenset()
     for name, binds in BINDS.items():
@@ -96,20 +96,20 @@ def _look(host: Host) -> Iterator[Risk]:
 
 
 def _far(host: Host, own: frozenset[int]) -> Iterator[Risk]:
-    """GPUs whose nearest CPUs this process may not use, where it may use those of others."""
+    """GPUs whose nearest CPUs this process may not use, while it may use CPUs near other GPUs."""
     near = {gpu: cpus(fact.value) for gpu, fact in host.gpus("cpus").items()}
     far = tuple(gpu for gpu, close in near.items() if own and close and not own & close)
     if far:
         mask, close = host.fact("cpu.affinity"), host.fact(f"gpu.{far[0]}.cpus")
         say = f"{name_gpus(far)}: the nearest CPUs are {close and close.value}, and processes may use "
         say += f"{mask and mask.value} only; ranks there would reach their GPUs through the other socket"
-        # another step of the same job may get other cores
+        # Another step of the same job may get other cores.
         strength: Strength = "possible" if host.fact("env.SLURM_JOB_ID") else "likely"
         yield Risk(say, [mask, close], SOCKETS, strength, gpus=far)
 
 
 def cpus(text: object) -> frozenset[int]:
-    """The CPUs of a kernel list such as ``0-15,32-47``; none where it is something else."""
+    """The CPUs of a kernel list such as ``0-15,32-47``; empty for any other text."""
     runs = [re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", run) for run in str(text).strip().split(",")]
     if not all(runs):
         return frozenset()
@@ -119,7 +119,7 @@ def cpus(text: object) -> frozenset[int]:
 
 def _slurm(cores: int) -> Advice:
     return Advice(
-        "Tell srun how many cores each task gets; sbatch's number does not reach it.",
+        "Pass the number of cores per task to srun; it does not take over sbatch's number.",
         command=f"srun --cpus-per-task={cores} …   # or: export SRUN_CPUS_PER_TASK={cores}",
         why="Since Slurm 22.05 srun does not read SLURM_CPUS_PER_TASK any more, and its default is one core.",
         check="`srun … taskset -cp $$` shows as many CPUs in every task.",
@@ -128,10 +128,10 @@ def _slurm(cores: int) -> Advice:
 
 
 UNBIND = Advice(
-    "Unset what binds every process to the same core, and let the launcher bind each rank next to its GPU.",
+    "Unset the variables that bind every process to the same core, and let the launcher bind each rank near its GPU.",
     command="unset OMP_PROC_BIND OMP_PLACES GOMP_CPU_AFFINITY; torchrun --numa-binding=node …",
     change={"unset": ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"]},
-    why="These are meant for one process that has the machine to itself: each rank counts the cores from the first.",
+    why="They are meant for one process that has the machine to itself: each rank counts cores from the first.",
     check="`taskset -cp <pid>` differs between the ranks, or holds all cores.",
     risk="None for the result; a job of one rank on the node may become a little slower.",
 )
@@ -147,7 +147,7 @@ NEAR = Experiment(
     {"env": {"NCCL_IGNORE_CPU_AFFINITY": "1"}},
     {
         ID: "busbw rises by half or more: the mask kept them away",
-        "slow_transport": "it works as before: the path between the GPUs does not care",
+        "slow_transport": "it works as before: the path between the GPUs is the same",
         "cpu_contention": "it works as before: the processes themselves lack cores",
     },
     {ID: "faster", "slow_transport": "works", "cpu_contention": "works"},
@@ -155,7 +155,7 @@ NEAR = Experiment(
 
 
 def experiment(case: Case) -> Experiment:
-    """The job without the variables that bind, where one is set; elsewhere NCCL's threads next to their GPUs."""
+    """Run without the binding variables where one is set; elsewhere with NCCL's threads next to their GPUs."""
     if not any(case.facts_of(f"env.{name}") for name in BINDS):
         return NEAR
     return Experiment(
@@ -163,7 +163,7 @@ def experiment(case: Case) -> Experiment:
         dict(UNBIND.change),
         {
             ID: "busbw rises by half or more: the ranks had shared a core",
-            "slow_transport": "it works as before: the path does not care",
+            "slow_transport": "it works as before: the path is the same",
             "cpu_contention": "it works as before: there are too few cores for all",
         },
         {ID: "faster", "slow_transport": "works", "cpu_contention": "works"},

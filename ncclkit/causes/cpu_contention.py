@@ -2,16 +2,17 @@
 
 What you see
     "This DataLoader will create 16 worker processes in total. Our suggested max number of worker in current system is
-    4", GPUs that idle between steps, timeouts that come and go, watchdogs that complain without reason.
+    4", GPUs that idle between steps, timeouts that come and go, watchdogs that report without an apparent reason.
 
 Why it happens
     Each rank runs its main thread, NCCL's proxy and watchdog threads, and its data-loader workers, and each worker may
     start OpenMP threads of its own.  If the cores the job may use (a cgroup or Slurm allocation, not what nproc of the
-    machine says) are fewer, somebody waits: most often the proxy thread that feeds the network, so everyone's
-    collective is late.
+    machine says) are fewer, threads wait: most often the proxy thread that feeds the network, so the collective of
+    all ranks is late.
 
 How to be sure
-    `nproc` inside the job; ranks x (workers + 3) should not exceed it.  Load and cpu.stat's nr_throttled while it runs.
+    `nproc` inside the job; ranks x (workers + 3) should not exceed it.  Watch the load average and nr_throttled in
+    cpu.stat while it runs.
 
 What to do
     Fewer workers, OMP_NUM_THREADS=1 for ranks, --cpus-per-task to match, binding each rank to the cores near its GPU.
@@ -35,41 +36,41 @@ from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, fou
 ID = "cpu_contention"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "gil_hold")
 LEAST, ROOM = 2, 4
-"""Cores for each GPU: for the rank and NCCL's proxy alone, and with a few data-loader workers."""
+"""Cores per GPU: for the rank and NCCL's proxy alone, and with a few data-loader workers."""
 
 
 EXPERIMENT = Experiment(
     "Does the same job run when no rank has more data-loader workers than cores?",
     {"mend": ID},
     {
-        ID: "it runs: the workers kept each other, and the rank, from the cores",
-        "slow_rank": "it fails as before: the rank is late whoever loads its data",
+        ID: "it runs: the workers and the rank had competed for the cores",
+        "slow_rank": "it fails as before: the rank is late for another reason than its workers",
         "disk_or_io": "it fails as before: fewer workers read a slow disk no faster",
-        "network_loss": "it fails as before: the network knows nothing of workers",
+        "network_loss": "it fails as before: the network does not depend on workers",
     },
     {ID: "works", "slow_rank": "same", "disk_or_io": "same", "network_loss": "same"},
 )
 
 
 def diagnose(case: Case) -> Finding:
-    """What was measured of the ranks' processes, else PyTorch's own warning, or more ranks than usable cores."""
-    return ask(case, _measured, _tried) or _told(case)
+    """Found by measured waits of the ranks' processes, PyTorch's warning, or more ranks than usable cores."""
+    return ask(case, _measured, _tried) or _reported(case)
 
 
 def _tried(case: Case) -> Finding | None:
-    """Somebody has counted the loader's workers down until it worked."""
+    """User notes: the job works with few data-loader workers and fails with more."""
     toggle = toggles(case).get("num_workers", Toggle())
     works, fails = ([int(value) for value in values if value.isdigit()] for values in (toggle.works, toggle.fails))
     if not works or not fails or max(works) >= min(fails):
         return None
-    say = f"With num_workers={max(works)} it works and with {min(fails)} it does not, as is told: the loader's workers "
+    say = f"By the user's notes the job works with num_workers={max(works)} and fails with {min(fails)}: the workers "
     say += "take the cores, or the memory, that the ranks need."
     why, advice = pick(toggle.lines, look(case).waiting.values(), limit=5), _advice((min(fails), max(works)))
     return found(ID, "likely", say, why, advice=advice, next=experiment(case))
 
 
 def _measured(case: Case) -> Finding | None:
-    """Ranks whose processes waited for a core, and did not get one, for most of their time."""
+    """Ranks whose processes spent most of their time waiting for a core."""
     starved = starving(case)
     if not starved:
         return None
@@ -84,8 +85,8 @@ def _measured(case: Case) -> Finding | None:
     )
     say += f": they ran {worst.data['ran']:.0f} s and waited {worst.data['waited']:.0f} s for a core"
     if waiting:
-        say += f", while {name_ranks(scene.waiting.keys() - set(ranks))} waited in vain for a collective"
-    others = f"; so did those of {len(ranks) - 1} more ranks" if len(ranks) > 1 else ""
+        say += f", while {name_ranks(scene.waiting.keys() - set(ranks))} timed out waiting for a collective"
+    others = f"; {len(ranks) - 1} more ranks are short of cores as well" if len(ranks) > 1 else ""
     return found(
         ID,
         strength,
@@ -102,7 +103,7 @@ def _warnings(case: Case) -> list[Event]:
     return [e for e in case.of("system.error") if e.data.get("what") == "dataloader_workers"]
 
 
-def _told(case: Case) -> Finding:
+def _reported(case: Case) -> Finding:
     """PyTorch's own warning, or more ranks than usable cores."""
     warned = _warnings(case)
     cores = [f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)]
@@ -137,25 +138,25 @@ def _told(case: Case) -> Finding:
         return risk
     went_well = [*case.of("nccl.destroy"), *scene.ended.values()]
     missing = "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers"
-    return CHECK.otherwise(case, went_well, "The ranks have cores enough as far as is known.", missing)
+    return CHECK.otherwise(case, went_well, "By what is known the ranks have enough cores.", missing)
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """Cores for each GPU: a rank has a main thread, NCCL's proxy and watchdog, and workers of the data loader."""
+    """Hosts with too few cores per GPU: a rank has a main thread, NCCL's proxy and watchdog, and loader workers."""
     cores, gpus = host.number("cpu.usable"), host.gpu_count
-    yield from _crowd(host)
+    yield from _oversubscribed(host)
     if cores is None or not gpus or cores >= ROOM * gpus or host.value("job.workers") is not None:
         return
     say = f"{cores:g} CPU cores are usable for {gpus} GPU{'s' if gpus > 1 else ''}; "
     spare = budgets.workers(int(cores), gpus)
     say += f"ranks with more than {spare.value:g} data-loader worker{'' if spare.value == 1 else 's'} each would wait"
-    scheduled = host.fact("env.SLURM_JOB_ID")  # what the job's ranks get may be more than this step got
+    scheduled = host.fact("env.SLURM_JOB_ID")  # The job's ranks may get more cores than this step.
     strength: Strength = "likely" if cores < LEAST * gpus and not scheduled else "possible"
     yield Risk(say + " for a core", [host.fact("cpu.usable")], _advice((0, int(spare.value)))[0], strength)
 
 
-def _crowd(host: Host) -> Iterator[Risk]:
-    """More ranks and data-loader workers than cores, by the numbers that the user named."""
+def _oversubscribed(host: Host) -> Iterator[Risk]:
+    """More ranks and data-loader workers than cores, by the numbers that the user gave."""
     cores, ranks, workers = host.number("cpu.usable"), host.ranks, host.number("job.workers")
     if cores is None or workers is None or not ranks or (workers + 1) * ranks <= cores:
         return
@@ -165,7 +166,7 @@ def _crowd(host: Host) -> Iterator[Risk]:
         f"{cores:g} CPU cores are usable; they would wait for each other ({fit.words.rstrip('.')} fit)"
     )
     facts = [host.fact("cpu.usable"), host.fact("job.workers"), host.fact("gpu.count")]
-    # a few more processes than cores is how many jobs run; where the workers alone fill them, the ranks starve
+    # Many jobs run with a few more processes than cores; ranks starve where the workers alone fill the cores.
     strength: Strength = "likely" if workers * ranks > cores else "possible"
     yield Risk(say, facts, _advice((int(workers), int(fit.value)))[0], strength)
 
@@ -191,16 +192,16 @@ def _advice(numbers: tuple[int, int] | None) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The job with fewer workers where they were seen to starve it; elsewhere each library with one thread."""
+    """Run with fewer workers where they starved the ranks; elsewhere with one thread per library."""
     if starving(case):
         return EXPERIMENT
     return Experiment(
         "Does the same job keep up when each rank's libraries use one thread?",
         {"env": {"OMP_NUM_THREADS": "1"}},
         {
-            ID: "it does: the threads of all ranks had kept each other from the cores",
+            ID: "it does: the threads of all ranks had competed for the cores",
             "slow_rank": "it fails as before: the rank is late however many threads it has",
-            "network_loss": "it fails as before: the network knows nothing of threads",
+            "network_loss": "it fails as before: the network does not depend on threads",
         },
         {ID: "works", "slow_rank": "same", "network_loss": "same"},
     )
@@ -210,7 +211,7 @@ CHECK = Check(
     ID,
     reads=("cpu.usable",),
     look=_look,
-    fine="There are cores enough for the ranks of this host.",
+    fine="This host has enough cores for its ranks.",
     also=("gpu.count", "env.SLURM_JOB_ID", "job.workers", "job.ranks"),
     next=experiment,
 )

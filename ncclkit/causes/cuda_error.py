@@ -7,8 +7,8 @@ What you see
 
 Why it happens
     Kernels run asynchronously.  One that reads outside of its memory (an index out of range in an embedding, a custom
-    kernel with 32-bit overflow) poisons the whole CUDA context; every later call returns the same error, and the
-    watchdog, which polls all the time, is often the first to say it.  The traceback points at an innocent line.
+    kernel with 32-bit overflow) invalidates the whole CUDA context.  Every later call returns the same error, and
+    the watchdog, which polls all the time, often reports it first.  The traceback points at an unrelated line.
 
 How to be sure
     Run the failing rank with CUDA_LAUNCH_BLOCKING=1 (the traceback is then true), or compute-sanitizer; dmesg shows
@@ -93,11 +93,11 @@ FAULTS = (
     "internal error",
 )
 XIDS = {13: "an exception in a kernel", 31: "an access to memory that is not its own", 43: "a kernel that was stopped"}
-"""What the kernel writes for errors of programs, by NVIDIA's list of Xids."""
+"""Xids that the driver logs for errors of programs, by NVIDIA's list."""
 
 
 def diagnose(case: Case) -> Finding:
-    """The first CUDA error of the run that is the program's own."""
+    """Found at the first CUDA error of the run that is the program's own."""
     lines = [e for e in case.of("cuda.error") if not matching([e], *OTHERS)]
     lines += [
         e
@@ -115,7 +115,7 @@ def diagnose(case: Case) -> Finding:
     ]
     where, itself = f"{name_ranks(ranks)}{on(first.host)}", first.kind == "nccl.warn" and error == "invalid argument"
     say = f"A CUDA kernel on {where} failed ({error}); NCCL and the watchdog only report it."
-    if itself:  # no kernel fails of that: NCCL asked CUDA for something that this machine or the program does not allow
+    if itself:  # no kernel fails with it: NCCL made a CUDA call that this machine or the program does not allow
         say = f"A CUDA call that NCCL itself made on {where} was refused ({error})."
     return found(
         ID,
@@ -130,11 +130,11 @@ def diagnose(case: Case) -> Finding:
 
 
 def _without(case: Case, xids: list[Event]) -> Finding:
-    """What is left where no rank tells of an error of its own: the kernel's word, or NCCL's that says no more."""
+    """The finding where no rank reports an error of its own: from the driver's Xid, or from NCCL's unspecific error."""
     advice, asked = _advice(), experiment(case)
     if xids and len(xids) == len(case.of("kernel.xid")):
         number, gpus = xids[0].data["xid"], sorted({str(e.data["bus"]) for e in xids if e.data.get("bus")})
-        say = f"The kernel saw a program's own error on a GPU{on(xids[0].host)} (Xid {number}: {XIDS[number]})."
+        say = f"The driver logged an error of a program on a GPU{on(xids[0].host)} (Xid {number}: {XIDS[number]})."
         hosts = name_hosts(xids)
         return found(ID, "likely", say, pick(xids), hosts=hosts, gpus=tuple(gpus), advice=advice, next=asked)
     vague = matching(messages(case), "unhandled cuda error")
@@ -146,7 +146,7 @@ def _without(case: Case, xids: list[Event]) -> Finding:
 
 
 def _named(lines: list[Event]) -> bool:
-    """True where the kernel's own assertion is printed: else hardware, or a defect elsewhere, may have done it."""
+    """True where the CUDA kernel's own assertion is printed; else hardware or another defect may be the reason."""
     return any("Assertion `" in event.text for event in lines)
 
 
@@ -164,7 +164,7 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same GPUs and ranks without the program's own kernels, then the program without GPUs."""
+    """Run the same GPUs and ranks without the program's kernels, then the program without GPUs."""
     plain = Experiment(
         "Does a plain all_reduce work on the same GPUs, without the program's own kernels?",
         {"minimal": True},

@@ -9,7 +9,7 @@ What you see
 Why it happens
     Since 2.19 NCCL allocates with CUDA's virtual memory functions (cuMem) and passes file descriptors between ranks
     through Unix sockets, since 2.24 host buffers too.  That needs NUMA system calls (blocked by Docker's seccomp
-    profile), a common network namespace for abstract sockets, and a driver that plays along.  If it works for some
+    profile), a common network namespace for abstract sockets, and a driver that supports it.  If it works for some
     ranks and not for others, they take different paths and misread each other.
 
 How to be sure
@@ -47,14 +47,14 @@ CALLS = (
     "Cuda failure 'operation not supported'",
     "Cuda failure 801",
 )
-"""How a refused allocation, or one that cannot be passed on, is told."""
+"""Messages of an allocation that was refused or could not be shared with another rank."""
 WITHOUT = {"NCCL_CUMEM_ENABLE": "0", "NCCL_CUMEM_HOST_ENABLE": "0"}
 HOST_BUFFERS = (2, 24)
 """The first NCCL whose shared buffers on the host come from cuMem."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Descriptors could not be passed, or the host buffers of the ranks do not fit together."""
+    """Found where ranks could not pass descriptors, or where their host buffers do not fit together."""
     uds = family(case, "uds")
     attach = matching(family(case, "shm"), "attaching to shared memory")
     empty = [e for e in matching(attach, "size 0", "No such file") if not matching([e], "No space left")]
@@ -76,8 +76,8 @@ def diagnose(case: Case) -> Finding:
     certain = certain or (buffers and family(case, "cuda"))
     strength: Strength = "likely" if certain else "possible"
     say = (
-        f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} {what}; in containers this is a matter "
-        "of namespaces and permissions."
+        f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} {what}; in containers the usual reasons are "
+        "namespaces and permissions."
     )
     return found(
         ID,
@@ -92,9 +92,9 @@ def diagnose(case: Case) -> Finding:
 
 
 def _silent(case: Case, gone: list[Event]) -> Finding:
-    """What follows where no line of the job itself is about cuMem."""
+    """The finding where no line of the job itself is about cuMem."""
     if gone:
-        say = "Without NCCL's cuMem allocations it works, as is told; in containers this is a matter of permissions."
+        say = "By the user's notes the job works without cuMem allocations; containers may lack permissions for them."
         return found(ID, "likely", say, pick(gone, family(case, "cuda")), advice=_advice())
     went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
     missing = "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"
@@ -102,7 +102,7 @@ def _silent(case: Case, gone: list[Event]) -> Finding:
 
 
 def _host_buffers(case: Case) -> list[Event]:
-    """A CUDA call that failed below the shared-memory transport, in an NCCL that allocates its buffers by cuMem.
+    """CUDA calls that failed below the shared-memory transport, in an NCCL that allocates its buffers by cuMem.
 
     The same error below another transport is of another kind, and so is one of an older NCCL, which only registered
     memory of /dev/shm there.  Without a trace it takes a refused NUMA call to point at the host's buffers.
@@ -112,8 +112,8 @@ def _host_buffers(case: Case) -> list[Event]:
         return []
     failed = matching(family(case, "cuda"), "invalid argument", "not permitted", "not supported")
     traces = {(e.host, e.pid): e for e in case.of("nccl.trace")}
-    told = [(e, trace) for e in failed if (trace := traces.get((e.host, e.pid)))]
-    below = [event for pair in told if "shm.cc" in str(pair[1].data.get("file")) for event in pair]
+    reported = [(e, trace) for e in failed if (trace := traces.get((e.host, e.pid)))]
+    below = [event for pair in reported if "shm.cc" in str(pair[1].data.get("file")) for event in pair]
     vague = [] if case.of("nccl.warn") or case.of("cuda.") else matching(case.of("c10d.error"), "unhandled cuda error")
     mute = [e for e in failed if (e.host, e.pid) not in traces] + vague
     return below or (mute if case.of("system.denied") else [])
@@ -143,7 +143,7 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same start without cuMem."""
+    """Run the same start without cuMem."""
     return Experiment(
         "Does the job start without cuMem allocations?",
         {"env": WITHOUT},

@@ -1,4 +1,4 @@
-"""Storage is full or stands still
+"""Storage is full or stalls
 
 What you see
     "No space left on device", "Disk quota exceeded" while a checkpoint or cache is written, or one rank in state D
@@ -7,7 +7,7 @@ What you see
 Why it happens
     Checkpoints of all ranks land at the same moment on one file system; a home quota of 20 GB holds the Triton, HF and
     pip caches of every job.  When a network file system stalls, the process that waits for it cannot even be killed,
-    and in a collective program the one that waits makes everybody wait.
+    and in a collective program one waiting rank stalls all ranks.
 
 How to be sure
     `df -h` and `df -i` of the path in the message, `quota -s`; a stack that ends in open, read, fsync, torch.save;
@@ -57,14 +57,14 @@ STORAGE = (
 CALLS = {"open", "read", "write", "fsync", "readinto", "_save", "save_file", "load_file", "torch_save"}
 LOCAL = ("ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
 SCARCE = 1 << 30
-"""Bytes free below which the next checkpoint hardly fits."""
+"""Free bytes below which the next checkpoint hardly fits."""
 LOGGER = re.compile(r"\s*(?:wandb|mlflow|comet|tensorboard|clearml|neptune)\b", re.IGNORECASE)
 SLOW = 200.0
 """Milliseconds of a write of 4 KiB with fsync: local disks need below ten, network file systems tens."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Somebody could not write, or stands in a storage call while others wait."""
+    """Found where a write failed, or where a rank is in a storage call while the others wait."""
     full = [
         e for e in case.of("system.error") if e.data.get("what") in ("no_space", "disk_quota") and not _shared_memory(e)
     ]
@@ -93,32 +93,32 @@ def diagnose(case: Case) -> Finding:
             f"{'the disk quota is used up' if quota else 'the file system is full or failed'}."
         )
         gone = [e for e in matching(full, "Transport endpoint is not connected") if ": '/" not in e.text]
-        beside = look(case).raised and all(LOGGER.match(e.text) for e in full)  # who logs, gives up and goes on
-        doubt = len(gone) == len(full) or beside  # of a socket, where no file is named
+        beside = look(case).raised and all(LOGGER.match(e.text) for e in full)  # a job survives its logger
+        doubt = len(gone) == len(full) or beside  # without a path it may be a socket
         strength: Strength = "possible" if doubt else "proven"
         return found(
             ID, strength, say, pick(full), ranks=ranks_in(full), hosts=name_hosts(full), advice=_advice(_local(case))
         )
     went_well = [*case.of("nccl.destroy"), *look(case).ended.values(), *stacks(case).values()]
     missing = "a stack of each rank at the moment of the hang, and `df -h`"
-    alone = _stands(case) or _kernel(case) or CHECK.risk(case) or _now_and_then(case)
-    return alone or CHECK.otherwise(case, went_well, "Nobody waited for storage.", missing)
+    alone = _in_storage_call(case) or _kernel(case) or CHECK.risk(case) or _now_and_then(case)
+    return alone or CHECK.otherwise(case, went_well, "No rank waited for storage.", missing)
 
 
-def _stands(case: Case) -> Finding | None:
-    """A few ranks stand in a storage call while others wait, or have given up, which leaves no stack of them."""
+def _in_storage_call(case: Case) -> Finding | None:
+    """A few ranks are in a storage call while the others wait, or have timed out and left no stack."""
     waiting = look(case).waiting
     slow = {rank: stack for rank, stack in stacks(case).items() if _in_storage(stack) and rank not in waiting}
     if not 0 < len(slow) <= len(waiting):
         return None
     where = place(own_frame(next(iter(slow.values())).data["frames"], innermost_first=True))
-    say = f"{start(name_ranks(slow))} stood in a storage call{' at ' + where if where else ''} while the others waited."
+    say = f"{start(name_ranks(slow))} was in a storage call{' at ' + where if where else ''} while the others waited."
     why, advice = pick(slow.values(), waiting.values()), _advice(_local(case))
     return found(ID, "likely", say, why, ranks=tuple(sorted(slow)), advice=advice, next=experiment(case))
 
 
 def _kernel(case: Case) -> Finding | None:
-    """The kernel waits for storage, or lost it; a process that hangs in it mostly waits for a disk or server."""
+    """The kernel reports lost storage, or a task hung in a system call, which mostly waits for storage."""
     rows = case.of("kernel.stall")
     lost = [e for e in rows if e.data.get("what") in ("nfs", "storage")]
     hung = [e for e in rows if e.data.get("what") == "hung_task"]
@@ -128,36 +128,36 @@ def _kernel(case: Case) -> Finding | None:
     what = f"reports trouble with storage ({first.data.get('name') or 'unnamed'})" if lost else (
         f"saw {first.data.get('name')} hang in a system call, which most often waits for storage"
     )  # fmt: skip
-    say = f"The kernel{on(first.host)} {what}; a rank that reads or writes there stands still."
+    say = f"The kernel{on(first.host)} {what}; a rank that reads or writes there stalls."
     strength: Strength = "likely" if lost else "possible"
     why = pick(lost, hung, look(case).waiting.values(), limit=6)
     return found(ID, strength, say, why, hosts=name_hosts(lost + hung), advice=_advice(_local(case)))
 
 
 def _now_and_then(case: Case) -> Finding | None:
-    """Single steps take many times as long as others, or now this rank is late and now that: others load the disks."""
+    """User notes: single steps take many times as long as others, or a different rank is late each time."""
     waits = list(look(case).waiting.values())
-    told = [event for event in case.of("told.habit") if event.data["what"] in ("slow_steps", "any_late")]
-    if not waits or not told:
+    reported = [event for event in case.of("told.habit") if event.data["what"] in ("slow_steps", "any_late")]
+    if not waits or not reported:
         return None
-    slow = told[0].data["what"] == "slow_steps"
+    slow = reported[0].data["what"] == "slow_steps"
     what = "Single steps take far longer than those around them" if slow else "Another rank is late each time"
-    say = f"{what}, which is how ranks wait for a shared file system."
+    say = f"{what}, as when ranks wait for a shared file system."
     advice = (LOCAL_COPY, *_advice(_local(case)))
-    return found(ID, "possible", say, pick(told, waits, limit=4), advice=advice, next=experiment(case))
+    return found(ID, "possible", say, pick(reported, waits, limit=4), advice=advice, next=experiment(case))
 
 
 LOCAL_COPY = Advice(
     "Copy the data to a local disk of each node, and log the time that each rank waits for its next batch.",
-    command="py-spy dump --pid <pid>  # on every rank while a step stands still: who is in read(), and who waits?",
-    why="A computation takes the same time every step; a read from storage that many share does not.",
+    command="py-spy dump --pid <pid>  # on every rank while a step stalls: which is in read(), and which wait?",
+    why="A computation takes the same time every step; a read from shared storage does not.",
     check="With the data on the local disk all steps take equally long.",
     risk="Local disks must have the room.",
 )
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """Folders of interest that are full, or slow to write to."""
+    """Folders that are full or slow to write to."""
     for label, fact in host.each("storage.*.latency").items():
         folder = f"the folder {host.value(f'storage.{label}.path') or label}"
         free, latency = host.fact(f"storage.{label}.free"), number(fact.value)
@@ -166,10 +166,10 @@ def _look(host: Host) -> Iterator[Risk]:
             say = f"{folder} has {amount(room)} free; a checkpoint or log would not fit"
             yield Risk(say, [free or fact], _advice()[0], "likely")
         elif "did not answer" in fact.why:
-            say = f"{folder} did not answer to a small write; a rank that writes there would stand still"
+            say = f"{folder} did not answer a small write; a rank that writes there would stall"
             yield Risk(say, [fact], _advice()[0], "likely")
         elif latency is not None and latency > SLOW:
-            say = f"a small write to {folder} takes {latency:.0f} ms; what a rank saves there would hold up the others"
+            say = f"a small write to {folder} takes {latency:.0f} ms; a rank that saves there would delay the others"
             yield Risk(say, [fact], _advice()[0])
 
 
@@ -211,9 +211,9 @@ def _advice(folder: str = "") -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same ranks without the program, and so without its files."""
+    """Run the same ranks without the program and its files."""
     return minimal(
-        "Do the same ranks get through an all_reduce, where nobody reads or writes files?",
+        "Do the same ranks complete an all_reduce that reads and writes no files?",
         {ID: "they do: the program waited for storage", "slow_rank": "they do: the program itself was slow"},
         {"network_loss": "they fail too", "p2p_broken": "they fail too"},
     )

@@ -11,8 +11,8 @@ Why it happens
     new wheel has dropped old cards, an old wheel does not know new ones.
 
 How to be sure
-    `nvidia-smi` prints the driver and the newest CUDA it can serve; torch.version.cuda what the wheel wants;
-    torch.cuda.get_arch_list() and get_device_capability() whether the GPU is among the compiled ones.
+    `nvidia-smi` prints the driver and the CUDA supported by the driver; torch.version.cuda says what the wheel needs;
+    torch.cuda.get_arch_list() and get_device_capability() say whether the wheel has code for the GPU.
 
 What to do
     Update the driver on the nodes, or install a wheel for an older CUDA (or one that still supports the card); in a
@@ -59,7 +59,7 @@ NEEDS = {11: 450, 12: 525, 13: 580}
 
 
 def diagnose(case: Case) -> Finding:
-    """CUDA says so itself."""
+    """Found where CUDA says that driver, libraries or GPU do not fit."""
     pool = [*case.of("cuda.driver"), *case.of("cuda.error"), *messages(case)]
     old, image = matching(pool, *DRIVER), matching(pool, *CODE)
     other = [e for e in [*case.of("cuda.driver"), *family(case, "driver")] if e not in old + image]
@@ -73,7 +73,7 @@ def diagnose(case: Case) -> Finding:
         )
         return found(ID, "possible", say, pick(vague, limit=2), advice=_advice(False))
     if not lines and (blind := matching(pool, *ABSENT)):
-        say = f"CUDA sees no GPU{on(blind[0].host)}: its driver is not loaded or does not fit, or it was given none."
+        say = f"CUDA sees no GPU{on(blind[0].host)}: the driver is not loaded or does not fit, or no GPU is visible."
         said = matching(blind, *ABSENT[:2])
         return found(ID, "likely" if said else "possible", say, pick(said, blind, limit=4), advice=_advice(False))
     if not lines:
@@ -106,14 +106,14 @@ def diagnose(case: Case) -> Finding:
 
 
 def _warning(event: Event) -> bool:
-    """Said in a warning, after which torch goes on: on the CPU, or on another GPU of the machine."""
+    """True for a warning after which torch goes on, on the CPU or on another GPU."""
     return bool(matching([event], "UserWarning", "not compatible with the current PyTorch")) and (
         event.kind != "python.exception"
     )
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """A driver that does not speak to its own tools, or is of an older generation than torch's CUDA."""
+    """Hosts whose driver does not answer its own tools, or is older than torch's CUDA needs."""
     smi = host.fact("gpu.nvidia_smi")
     driver, library, cuda = (
         str(host.value(name) or "") for name in ("gpu.driver", "gpu.library", "software.torch.cuda")
@@ -144,7 +144,7 @@ def _advice(image: bool) -> tuple[Advice, ...]:
                 "Install a PyTorch build whose architecture list contains this GPU.",
                 command=check,
                 why="A library runs only on the architectures it was compiled for.",
-                check="The capability (8.0 = sm_80) stands in the list.",
+                check="The list contains the GPU's capability (8.0 = sm_80).",
                 risk="Old cards need old releases, with their old bugs.",
             ),
         )
@@ -169,10 +169,10 @@ RELOAD = Advice(
 
 
 def experiment(case: Case) -> Experiment:
-    """One rank on one GPU: no path between GPUs is used."""
+    """Run one rank on one GPU: no path between GPUs is used."""
     return minimal(
-        "Does one rank alone get through an all_reduce on its GPU?",
-        {"p2p_broken": "it does: only the way between GPUs fails", "duplicate_gpu": "it does: nobody shares its GPU"},
+        "Does one rank alone complete an all_reduce on its GPU?",
+        {"p2p_broken": "it does: only the path between GPUs fails", "duplicate_gpu": "it does: its GPU is not shared"},
         {ID: "it fails too, with its very first kernel", "gpu_hardware_error": "it fails too, on this GPU only"},
         ranks=1,
     )
@@ -182,7 +182,7 @@ CHECK = Check(
     ID,
     reads=("gpu.driver", "software.torch.cuda"),
     look=_look,
-    fine="The driver serves the CUDA that torch was built for.",
+    fine="The driver supports the CUDA that torch was built for.",
     also=("gpu.nvidia_smi", "gpu.count", "gpu.library"),
     next=experiment,
 )

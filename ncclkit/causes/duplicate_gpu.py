@@ -42,7 +42,7 @@ explains = ("c10d.error", "nccl.trace", "rank_exception", "gpu_oom", "slow_rank"
 
 
 def diagnose(case: Case) -> Finding:
-    """NCCL says so, or two INIT lines of one communicator carry the same bus id."""
+    """Found where NCCL reports it, or where two INIT lines of one communicator have the same bus id."""
     went_well = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     return ask(case, _said, _too_many, _vague, _guessed, CHECK.risk) or CHECK.otherwise(
         case, went_well, "Each rank of a communicator has a GPU of its own.", "NCCL_DEBUG=INFO lines with the bus ids"
@@ -63,7 +63,7 @@ def _said(case: Case) -> Finding | None:
         f"{start(name_ranks(ranks))} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL needs one GPU per rank."
     )
     hosts, gpus = name_hosts(same + said), (bus,) if bus else ()
-    # nodes of one kind that all call themselves the same have equal bus ids, too: NCCL itself knows better
+    # Nodes that report the same host name have equal bus ids, too; only NCCL's own report is proof.
     strength: Strength = "proven" if said else "likely"
     return found(ID, strength, say, pick(said, same), ranks=ranks, hosts=hosts, gpus=gpus, advice=_advice())
 
@@ -77,45 +77,46 @@ UNSEEN = (
     "larger than the number of available GPUs",
     "busy or unavailable",
 )
-"""How CUDA, torch, Lightning and vLLM say that a process asked for a GPU that is not there, or not for it."""
+"""Messages of CUDA, torch, Lightning and vLLM about a GPU that does not exist or is not available to the process."""
 
 
 def _too_many(case: Case) -> Finding | None:
-    """More ranks than visible GPUs."""
+    """A rank asked for a GPU that is not visible to it."""
     lines = matching([*messages(case), *case.of("cuda.error")], *UNSEEN)
     if not lines:
         return None
     ranks, hosts = ranks_in(lines), name_hosts(lines)
     say = (
-        f"{start(name_ranks(ranks))} asked for a GPU that it cannot see{on(lines[0].host)}: more ranks "
+        f"{start(name_ranks(ranks))} asked for a GPU that it cannot see{on(lines[0].host)}: there are more ranks "
         "than visible GPUs."
     )
     return found(ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice())
 
 
 def _vague(case: Case) -> Finding | None:
-    """Invalid usage without NCCL's own words about it."""
+    """NCCL returned "invalid usage" and its log gives no reason."""
     lines = [e for e in matching(case.of("c10d.error"), "invalid usage") if not e.data.get("last_error")]
     if not lines or case.of("nccl.warn"):
         return None
     who = name_ranks(ranks_in(lines))
-    say = f"NCCL refused the call of {who} as invalid usage; two ranks on one GPU are the usual reason."
+    say = f"NCCL refused the call of {who} as invalid usage; the usual reason is two ranks on one GPU."
     return found(ID, "possible", say, pick(lines, limit=3), advice=_advice())
 
 
 def _guessed(case: Case) -> Finding | None:
-    """A first barrier that hangs after PyTorch had to guess the GPU."""
+    """The first barrier hangs after PyTorch had to guess the GPU."""
     guessed, waits = case.of("c10d.device_unknown"), case.of("c10d.timeout")
     if not guessed or not waits or case.of("nccl.destroy"):
         return None
-    say = "The ranks did not set their GPU before the first barrier; a wrong guess puts two ranks on one GPU and hangs."
+    say = "The ranks did not set their GPU before the first barrier; PyTorch's guess may have put two ranks on one GPU."
     return found(ID, "possible", say, pick(guessed, waits, limit=4), advice=_advice())
 
 
 def _same_bus(case: Case) -> list[Event]:
-    """INIT lines of different ranks of one communicator with the same host, as NCCL was told it, and bus id.
+    """INIT lines of two ranks of one communicator with the same bus id on the same host.
 
-    Not of one that came to be, as NCCL refuses that: then a line that is not here gave the ranks other hosts.
+    The host is the one that NCCL takes (NCCL_HOSTID).  Communicators that completed their start are left out: NCCL
+    refuses two ranks on one GPU, so these ranks were on different hosts, by a setting that the log does not show.
     """
     taken_for = as_nccl_sees(case)
     came = {(e.data.get("rank"), e.data["comm_id"]) for e in case.of("nccl.init") if _complete(e)}
@@ -135,7 +136,7 @@ def _complete(event: Event) -> bool:
 
 
 def _again(case: Case) -> bool:
-    """True where one rank is told of two processes: the job was started twice, or has several groups."""
+    """True where lines of one rank come from two processes: the job was started twice, or has several groups."""
     pids: dict[object, set[int | None]] = defaultdict(set)
     for event in case.of("nccl.init"):
         pids[event.host, event.data.get("rank")].add(event.pid)
@@ -143,7 +144,7 @@ def _again(case: Case) -> bool:
 
 
 def _apart(comm: str, events: list[Event]) -> bool:
-    """Several ranks; where NCCL is too old to name the communicator, of as many processes: one can be in several."""
+    """True for several ranks.  Where NCCL is too old to name the communicator, each must be a process of its own."""
     return len(events) > 1 and (comm != "None" or len({event.pid for event in events} - {None}) == len(events))
 
 
@@ -153,22 +154,22 @@ def _named(said: list[Event]) -> tuple[int, ...]:
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """GPUs that refuse a process, or a second one."""
+    """GPUs that refuse any process, or a second one."""
     refusals: tuple[tuple[str, str, Strength, str], ...] = (
         ("compute_mode", "Prohibited", "likely", "no process may use {} (compute mode Prohibited); a rank would fail"),
         (
             "compute_mode",
             "Exclusive_Process",
             "possible",
-            "one process alone may use {} (compute mode Exclusive_Process); a rank that meets another one there, be it "
-            "a notebook, would fail",
+            "only one process may use {} (compute mode Exclusive_Process); a rank would fail where another process, "
+            "such as a notebook, holds the GPU",
         ),
         (
             "mig",
             "Enabled",
             "possible",
-            "{}: MIG is on; NCCL would refuse two ranks on parts of one GPU, and parts reach each other neither over "
-            "NVLink nor peer to peer",
+            "{}: MIG is on; NCCL would refuse two ranks on instances of one GPU, and instances have neither NVLink nor "
+            "peer-to-peer access to each other",
         ),
     )
     for name, value, strength, say in refusals:
@@ -201,21 +202,21 @@ def _advice() -> tuple[Advice, ...]:
 MODE = Advice(
     "Put the GPUs back into the default compute mode.",
     command="sudo nvidia-smi -c DEFAULT",
-    why="The other modes refuse a process, or every one but the first.",
+    why="The other modes refuse all processes, or all but the first.",
     check="`nvidia-smi -q -d COMPUTE` says Default.",
     risk="On a shared machine the mode may keep users apart: ask its administrator.",
 )
 MIG = Advice(
     "Run one rank per GPU on whole GPUs, or let the administrator switch MIG off.",
     command="nvidia-smi -L; sudo nvidia-smi -mig 0",
-    why="Parts of a GPU share its bus id, and cannot copy to each other directly.",
+    why="MIG instances of a GPU share its bus id, and cannot copy to each other directly.",
     check="`nvidia-smi -L` lists no MIG devices.",
-    risk="Switching MIG off needs the GPU idle and ends what runs on its parts.",
+    risk="Switching MIG off needs the GPU idle and ends what runs on its instances.",
 )
 
 
 def experiment(case: Case) -> Experiment:
-    """The same ranks, each on the GPU of its LOCAL_RANK."""
+    """Run the same ranks, each on the GPU of its LOCAL_RANK."""
     return minimal(
         "Do the same ranks work when each takes the GPU of its LOCAL_RANK?",
         {ID: "they do: the program chose the GPUs wrongly", "rank_exception": "they do: another error of the program"},
@@ -227,7 +228,7 @@ CHECK = Check(
     ID,
     reads=("gpu.*.compute_mode",),
     look=_look,
-    fine="The GPUs take the processes of a job.",
+    fine="The GPUs accept the processes of a job.",
     also=("gpu.*.mig",),
     next=experiment,
 )

@@ -61,10 +61,10 @@ FRAGMENTS = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Somebody says so, or the limit is small for the number of ranks."""
+    """Found where a process ran out of descriptors or threads, or where the limit is too low for the ranks."""
     lines = [e for e in case.of("system.error") if e.data.get("what") in ("too_many_files", "too_many_processes")]
     lines += matching([*messages(case), *case.of("store.lost"), *case.of("c10d.error")], *FRAGMENTS)
-    lines = [e for e in lines if "inotify" not in e.text]  # watches of files have a limit of their own
+    lines = [e for e in lines if "inotify" not in e.text]  # inotify watches have a limit of their own
     vague = [e for e in family(case, "fd") if e not in lines and "inotify" not in e.text]
     low = [f for f in ours(case, case.facts_of("limits.nofile.soft")) if isinstance(f.value, int) and f.value <= LOW]
     if not lines and not (vague and low):
@@ -76,7 +76,7 @@ def diagnose(case: Case) -> Finding:
             *case.of("c10d.timeout"),
         ]
         missing = "limits.nofile.soft of the job (`ulimit -n` inside it)"
-        return CHECK.otherwise(case, went_well, "Nobody ran out of file descriptors.", missing)
+        return CHECK.otherwise(case, went_well, "No process ran out of file descriptors.", missing)
     ranks = ranks_in(lines + vague)
     limit = next((f.value for f in low), None)
     threads = matching(lines, "can't start new thread", "Resource temporarily unavailable", "pids controller")
@@ -96,9 +96,9 @@ def diagnose(case: Case) -> Finding:
 
 
 def _ranks(host: Host) -> int:
-    """Ranks of the job that this host would run a share of, as far as variables and GPUs tell."""
-    told = [host.number(f"env.{name}") or 0 for name in ("WORLD_SIZE", "SLURM_NTASKS")]
-    return int(max(2, *told, host.gpu_count * (host.number("env.SLURM_NNODES") or 1)))
+    """Ranks of the job that this host takes part in, by its variables and GPUs."""
+    reported = [host.number(f"env.{name}") or 0 for name in ("WORLD_SIZE", "SLURM_NTASKS")]
+    return int(max(2, *reported, host.gpu_count * (host.number("env.SLURM_NNODES") or 1)))
 
 
 def _files(host: Host) -> Iterator[Risk]:
@@ -169,9 +169,9 @@ PROCESSES = Advice(
 
 
 def experiment(case: Case) -> Experiment:
-    """How many files and threads are really granted, then the same job with as few sockets as NCCL can do with."""
+    """Try how many files and threads are granted, then run the job with as few sockets as NCCL can use."""
     fewer = Experiment(
-        "Does the job start when NCCL opens as few sockets as it can?",
+        "Does the job start when NCCL opens as few sockets as possible?",
         {"env": FEWEST},
         {
             ID: "it starts, with a tenth of the descriptors",

@@ -60,7 +60,7 @@ ORDER = (
 
 
 def diagnose(case: Case) -> Finding:
-    """A library says so, or communicators were aborted at exit although nothing had failed."""
+    """Found where a library reports a wrong order, or where communicators were aborted at exit without a failure."""
     if finding := ask(case, _said, _teardown, _workers):
         return finding
     aborted = [e for e in case.of("nccl.destroy") if e.data.get("how") == "abort"]
@@ -84,11 +84,13 @@ def diagnose(case: Case) -> Finding:
         *look(case).ended.values(),
         *case.of("c10d.timeout"),
     ]
-    return otherwise(ID, went_well, "Start and end came in order.", "the standard error of every rank")
+    return otherwise(
+        ID, went_well, "Processes and groups started and ended in order.", "the standard error of every rank"
+    )
 
 
 def _said(case: Case) -> Finding | None:
-    """CUDA says that it was forked, or torch that a process group is not there, or there already."""
+    """CUDA reports a fork, or torch reports a process group that does not exist or exists already."""
     pool = [*messages(case), *case.of("cuda.error")]
     fork, order = matching(pool, *FORK), matching(pool, *ORDER)
     lines = fork or order
@@ -98,7 +100,7 @@ def _said(case: Case) -> Finding | None:
     strength: Strength = "proven" if certain else "likely"
     if not fork and len(certain) == len(lines) and _after_another(case, lines):
         strength = "possible"
-    what = "started processes, or used a process group, before or after the time for it"
+    what = "started processes or used a process group too early or too late"
     if fork:
         what = "used CUDA in a process that was forked after the parent had used it"
     ranks, who = ranks_in(lines), start(name_ranks(ranks_in(lines)))
@@ -107,9 +109,9 @@ def _said(case: Case) -> Finding | None:
 
 
 def _after_another(case: Case, lines: list[Event]) -> list[Event]:
-    """Errors before these in the same files: what cleans up after a start that failed meets a group that is not there.
+    """Earlier errors in the same files: cleaning up after a failed start finds no process group.
 
-    A rank that was never told of the group, and whose log begins with that, has none.
+    Empty for a rank whose log begins with the missing group.
     """
     first = {event.path: event.line for event in reversed(in_order(lines))}
     kinds = ("python.exception", "store.connect_timeout", "store.bind", "cuda.oom", "c10d.error", "c10d.timeout")
@@ -118,37 +120,37 @@ def _after_another(case: Case, lines: list[Event]) -> list[Event]:
 
 
 def _teardown(case: Case) -> Finding | None:
-    """The end of a process group does not come back, and nobody had failed before."""
+    """destroy_process_group does not return, and no rank had failed before."""
     scene = look(case)
     lines = [e for e in case.of("c10d.monitor") if e.data.get("what") == "abort"]
     lines += [e for e in case.of("stack") if inside(e, *ENDING)]
     if not lines or scene.waiting or scene.dead or case.of("c10d.error"):
         return None
-    say = f"{start(name_ranks(ranks_in(lines)))} did not come back from the end of a process group: another rank still "
-    say += "used it, or the ranks end their groups in different order."
+    say = f"{start(name_ranks(ranks_in(lines)))} did not return from destroying a process group: another rank still "
+    say += "used it, or the ranks destroy their groups in different orders."
     return found(ID, "possible", say, pick(lines), ranks=(), advice=_advice(), next=experiment(case))
 
 
 def _workers(case: Case) -> Finding | None:
-    """Somebody found that a job that hangs does not without loader workers, which are forked from a rank."""
+    """User notes: the job hangs with data-loader workers and works without; workers are forked from a rank."""
     tried = [(row, event) for event in case.of("told.trial") for row in event.data["trials"]]
     lines = [event for row, event in tried if (row["name"], row["value"], row["works"]) == ("num_workers", "0", True)]
     if not lines or not case.of("c10d.timeout"):
         return None
-    say = "The job hangs, and with num_workers=0 it does not: a forked loader worker seems to wait for a lock or a "
-    say += "connection that a thread of its parent held."
+    say = "By the user's notes the job hangs, except with num_workers=0: a forked loader worker seems to wait for a "
+    say += "lock or a connection that a thread of its parent held."
     advice = replace(
         _advice()[0],
         do="Start loader workers without fork, and open connections and thread pools in the worker, not before it.",
         code='DataLoader(…, multiprocessing_context="forkserver", worker_init_fn=open_connections)',
-        why="A fork copies locks that other threads hold, and nobody in the child will ever release them.",
+        why="A fork copies locks that other threads hold, and no thread of the child will ever release them.",
     )
     why = pick(lines, case.of("c10d.timeout")[:2])
     return found(ID, "likely", say, why, ranks=(), advice=(advice,), next=experiment(case))
 
 
 ENDING = ("abortCommsFromMap", "ncclCommAbort", "ncclCommDestroy", "ncclCommFinalize", "destroy_process_group")
-"""Functions in which a rank stands that ends a process group."""
+"""Functions on the stack of a rank that ends a process group."""
 
 
 def _advice() -> tuple[Advice, ...]:
@@ -165,7 +167,7 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same ranks started, used and ended in order."""
+    """Run the same ranks, started, used and ended in order."""
     return minimal(
         "Do the same ranks work when they start, use and end everything in order and fork nothing?",
         {ID: "they do: the order in the program is wrong", "rank_exception": "they do: another error of the program"},

@@ -48,7 +48,7 @@ NAMES = re.compile(rf"(?:site|dist)-packages/({'|'.join(PACKAGES)})/")
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A message of a framework that tells of its own state, not of what the program gave it."""
+    """A message of a framework about its own state, not about the program's input."""
 
     pattern: re.Pattern[str]
     name: str
@@ -83,11 +83,11 @@ SIGNS = (
         "Try another vLLM release, and the request kinds one by one (structured output, aborts, async scheduling)",
     ),
 )
-"""What trackers of these projects know."""
+"""Messages that the issue trackers of these projects know."""
 
 
 def diagnose(case: Case) -> Finding:
-    """A message that a framework is known for, its version alone, or an error inside it, far from the user's code."""
+    """Found by a message known from a framework's tracker, a change of its version, or an error raised inside it."""
     if finding := ask(case, _known, _switched):
         return finding
     errors = [e for e in in_order(case.of("python.exception")) if own_error(e) and (name := _framework(e))]
@@ -112,7 +112,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _known(case: Case) -> Finding | None:
-    """A framework says that it lost track of itself."""
+    """A framework reports that its own state is inconsistent."""
     pool = [*case.of("python.exception"), *case.of("system.error"), *case.of("log.error")]
     for sign in SIGNS:
         lines = in_order(e for e in pool if sign.pattern.search(f"{e.text} {e.data.get('message', '')}"))
@@ -123,7 +123,7 @@ def _known(case: Case) -> Finding | None:
             return found(
                 ID,
                 "likely" if certain else "possible",
-                f"{who} met a state of {sign.name} that the program did not bring about: {sign.what}.",
+                f"{who} met an inconsistent state of {sign.name} that the program did not cause: {sign.what}.",
                 pick(lines, case.of("told.trial"), limit=4),
                 ranks=ranks_in(lines),
                 advice=(advice,),
@@ -133,19 +133,19 @@ def _known(case: Case) -> Finding | None:
 
 
 def _switched(case: Case) -> Finding | None:
-    """Somebody changed nothing but the framework, and the failure came and went."""
+    """User notes: only the framework's version was changed, and the failure came and went with it."""
     name = next((name for e in case.of("python.exception") if (name := _framework(e))), "")
-    told = switched(case, (*PACKAGES, *([""] if name else [])))
-    if told is None:
+    reported = switched(case, (*PACKAGES, *([""] if name else [])))
+    if reported is None:
         return None
-    name = told[0] or name
-    say = f"The failure follows the framework: {sentence(name, told[1])}."
-    why = pick(told[1].lines, case.of("python.exception"), case.of("c10d.timeout"), limit=5)
+    name = reported[0] or name
+    say = f"The failure follows the framework: {sentence(name, reported[1])}."
+    why = pick(reported[1].lines, case.of("python.exception"), case.of("c10d.timeout"), limit=5)
     return found(ID, "likely", say, why, advice=(_advice(name),), next=experiment(case))
 
 
 def _framework(event: Event) -> str:
-    """The framework whose file is innermost; empty when the user's own code is among the last frames."""
+    """Name of the framework whose file is innermost; "" where the user's code is among the last frames."""
     frames = event.data.get("frames") or []
     inner = frames[-3:]
     match = NAMES.search(str(inner[-1].get("file", ""))) if inner else None
@@ -163,7 +163,7 @@ def _advice(name: str) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same collective without the framework."""
+    """Run the same collective without the framework."""
     return minimal(
         "Does a plain all_reduce work on the same ranks, without the framework?",
         {ID: "it does", "rank_exception": "it does: the error is the program's own"},

@@ -2,7 +2,7 @@
 
 What you see
     "Could not acquire GIL within 300 ms on exit, possible GIL induced hang", "ProcessGroupNCCL's watchdog got stuck for
-    480 seconds", a rank whose progress bar, heartbeat and signal handlers all stand still.
+    480 seconds", a rank whose progress bar, heartbeat and signal handlers all stop.
 
 Why it happens
     Only the thread that holds Python's global lock runs Python code.  A C extension that blocks (a file system call, a
@@ -10,11 +10,11 @@ Why it happens
     including the watchdog's attempts to write the Flight Recorder with Python stacks.
 
 How to be sure
-    `py-spy dump --native --pid PID` on that rank: the thread marked "+gil" stands in the native call.
+    `py-spy dump --native --pid PID` on that rank: the thread marked "+gil" is in the native call.
 
 What to do
     Move the call out of the training process (a subprocess, a data-loader worker), use a version of the library that
-    releases the lock, or give the call a time limit.
+    releases the lock, or give the call a timeout.
 
 Read more
     py-spy (--gil, --native); Python docs: releasing the GIL in extension code.
@@ -34,10 +34,10 @@ explains = ("c10d.monitor", "c10d.timeout", "slow_rank")
 
 
 def diagnose(case: Case) -> Finding:
-    """The monitor could not get the lock, the watchdog itself stood still, or a rank answered no signal."""
-    deaf = _deaf(case)
-    if deaf is not None:
-        return deaf
+    """Found where the monitor could not get the lock, the watchdog was stuck, or a rank answered no signal."""
+    silent = _unresponsive(case)
+    if silent is not None:
+        return silent
     gil = in_order(e for e in case.of("c10d.monitor") if e.data.get("what") == "gil")
     stuck = in_order(e for e in case.of("c10d.monitor") if e.data.get("what") == "stuck")
     if gil or (stuck and not case.of("c10d.timeout")):
@@ -47,10 +47,10 @@ def diagnose(case: Case) -> Finding:
         what = (
             "could not get Python's global lock"
             if gil
-            else "stood still for " + str(stuck[0].data.get("seconds") or "minutes") + " s"
+            else "was stuck for " + str(stuck[0].data.get("seconds") or "minutes") + " s"
         )
         say = (
-            f"The watchdog of {name_ranks(ranks)}{on((gil or stuck)[0].host)} {what}: a thread holds it "
+            f"The watchdog of {name_ranks(ranks)}{on((gil or stuck)[0].host)} {what}: a thread holds the lock "
             f"in native code{' at ' + where if where else ''}."
         )
         strength = "likely" if gil and (seen or not case.of("c10d.timeout")) else "possible"
@@ -69,18 +69,16 @@ def diagnose(case: Case) -> Finding:
     closed = [fact for fact in case.facts_of("limits.ptrace_scope") if fact.value]
     if closed:
         missing += f"; as root, since {closed[0]}{on(closed[0].host)} keeps py-spy from attaching"
-    return otherwise(ID, went_well, "No monitor complained about the lock.", missing)
+    return otherwise(ID, went_well, "No monitor reported a held lock.", missing)
 
 
-def _deaf(case: Case) -> Finding | None:
-    """A rank of a run of ours that lives, and whose black box, a thread of its own, could not answer for seconds."""
+def _unresponsive(case: Case) -> Finding | None:
+    """A live rank of our own run whose crash handler, a thread of its own, could not answer for seconds."""
     for end in case.of("run.end"):
         for rank, stack in stacks(case).items():
             if rank not in stopped(case) and f"rank {rank} did not answer SIGUSR1" in str(end.data.get("say")):
                 where = place(own_frame(stack.data["frames"], innermost_first=True))
-                say = (
-                    f"Rank {rank} kept Python's global lock in one native call at {where}, so that none of its threads "
-                )
+                say = f"Rank {rank} held Python's global lock in a native call at {where}, so that none of its threads "
                 held = "+gil)" in stack.text.partition("\n")[0]  # py-spy saw it with the lock
                 return found(
                     ID,
@@ -98,7 +96,7 @@ def _advice(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
     pid = next((e.pid for e in case.events if e.rank in ranks and e.pid), None)
     return (
         Advice(
-            "Look which native call holds the lock, and move it out of the training process or bound it in time.",
+            "Find the native call that holds the lock, and move it out of the training process or give it a timeout.",
             command=f"py-spy dump --native --pid {pid or '<pid of the rank>'}",
             why="All other Python threads of the rank wait for this one.",
             check="The dump shows '+gil' in the main loop, not in that call.",
@@ -108,7 +106,7 @@ def _advice(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same ranks without the program, and so without its native call."""
+    """Run the same ranks without the program and its native calls."""
     return Experiment(
         "Do the same ranks and GPUs keep going when they only do all_reduce?",
         {"minimal": True},

@@ -9,8 +9,8 @@ Why it happens
     A GPU lowers its clock until it keeps within its power limit.  The limit and the locked clocks are settings of the
     driver (nvidia-smi -pl, -lgc, -ac) that somebody makes for a benchmark, for a weak power supply or to save energy,
     and that stay until the next reboot or reset, often on one card or one node only.  In synchronous training each
-    step ends when the slowest rank has computed, so one card at 500 W sets the pace of a thousand at 700 W.  Nothing
-    is broken, unlike with heat or a failing power supply, which the driver reports as a slowdown.
+    step ends when the slowest rank has computed, so one card at 500 W slows a thousand at 700 W.  The card is sound;
+    heat or a failing power supply would be reported by the driver as a slowdown.
 
 How to be sure
     `nvidia-smi --query-gpu=index,power.limit,power.default_limit,clocks_event_reasons.active --format=csv` on every
@@ -40,20 +40,20 @@ from ncclkit.core.model import Advice, Experiment, Fact, Finding
 ID = "gpu_clock_limit"
 explains: tuple[str, ...] = ()
 SET = "applications_clocks_setting"
-"""Why the clocks are low, in the words of nvidia-smi, where somebody has locked them (-ac, -lgc)."""
+"""nvidia-smi's reason for low clocks where a setting has locked them (-ac, -lgc)."""
 SLACK = 0.97
 """Share of the highest limit that counts as equal: boards differ by a few watts."""
 
 
 def diagnose(case: Case) -> Finding:
-    """The limits of equal GPUs of all hosts side by side."""
+    """Found where GPUs of one model have different power limits or locked clocks."""
     missing = "gpu.<i>.power.limit and gpu.<i>.throttle of every host (`ncclkit inspect`)"
     check = replace(CHECK, look=partial(_look, best=_best(case)))
     return check.risk(case) or check.otherwise(case, (), "", missing)
 
 
 def _best(case: Case) -> dict[str, float]:
-    """Model of GPU → the highest power limit that one of this model has on any host, in W."""
+    """GPU model → the highest power limit of that model on any host, in W."""
     limits = {(fact.host, fact.name.removesuffix(".power.limit")): fact.value for fact in case.facts_of("gpu.")}
     best: dict[str, float] = defaultdict(float)
     for fact in case.facts_of("gpu."):
@@ -64,7 +64,7 @@ def _best(case: Case) -> dict[str, float]:
 
 
 def _look(host: Host, best: Mapping[str, float] = MappingProxyType({})) -> Iterator[Risk]:
-    """GPUs with a lower limit than another one of the same model, and clocks that a setting holds down."""
+    """GPUs with a lower power limit than others of the same model, and GPUs with locked clocks."""
     low: dict[tuple[float, float], dict[str, Fact]] = defaultdict(dict)
     for gpu, fact in host.gpus("power.limit").items():
         most, value = best.get(str(host.value(f"gpu.{gpu}.model")), 0.0), number(fact.value) or 0.0
@@ -78,7 +78,7 @@ def _look(host: Host, best: Mapping[str, float] = MappingProxyType({})) -> Itera
         )
     held = {gpu: fact for gpu, fact in host.gpus("throttle").items() if SET in (fact.value or ())}
     if held and len(held) < host.gpu_count:
-        say = f"{name_gpus(held)}: a setting holds the clocks down ({SET}), and not those of the others; all ranks "
+        say = f"{name_gpus(held)}: a setting limits the clocks ({SET}), but not those of the other GPUs; all ranks "
         advice = _advice(held, "-rgc", "-rac")
         yield Risk(say + "would wait for the slowest in every step", [*held.values()], advice, gpus=tuple(held))
 
@@ -95,12 +95,12 @@ def _advice(gpus: Iterable[str], *options: str) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """The live test: it shows whether a link or a GPU is at fault, which a limit is not."""
+    """Run the live test, which shows whether a link or a GPU is at fault; a power limit does not fail it."""
     return Experiment(
-        "Does each GPU alone, and each pair, do what it should when nothing is computed?",
+        "Does each GPU alone, and each pair, work as it should when nothing is computed?",
         {"minimal": True, "ladder": True},
         {
-            ID: "they do: a limit slows what is computed, and breaks nothing",
+            ID: "they do: a limit slows computation, and breaks nothing",
             "slow_rank": "they do: the program is late on that rank",
             "gpu_hardware_error": "it fails again, on one particular GPU",
             "nvswitch_fabric": "it fails again, wherever NVLink is used",

@@ -8,7 +8,7 @@ What you see
 Why it happens
     Memory cells, NVLinks, power and the GPU's own controller fail now and then; the driver reports an Xid number and
     usually ends the process.  The other ranks only see their collective never complete.  Xids 13, 31, 43 and 45 are
-    different: the program's fault, or a mere echo.
+    different: the program's fault, or a consequence.
 
 How to be sure
     dmesg on *all* nodes for the time of the failure; `nvidia-smi -q -d ECC,ROW_REMAPPER`; does the job fail again
@@ -72,7 +72,7 @@ HOT = ("hw_thermal_slowdown", "sw_thermal_slowdown")
 
 
 def diagnose(case: Case) -> Finding:
-    """An Xid of the hardware kind, or CUDA's ECC error."""
+    """Found at an Xid of a hardware fault, or at CUDA's ECC error."""
     xids = in_order(e for e in case.of("kernel.xid") if e.data.get("xid") in XIDS)
     said = matching(
         [*case.of("cuda.error"), *messages(case)],
@@ -114,14 +114,14 @@ def diagnose(case: Case) -> Finding:
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """What the driver itself says of the health of each GPU."""
+    """GPUs that the driver itself reports as faulty."""
     smi = host.fact("gpu.nvidia_smi")
     if smi and smi.value in ("hung", "breaks off"):
         does = "breaks off" if smi.value == "breaks off" else "does not answer"
         say = f"nvidia-smi {does} ({smi.why}); the driver or a GPU is stuck, and a rank there would hang too"
         yield Risk(say, [smi], _advice("each GPU")[0], "likely")
     if smi and "infoROM is corrupted" in smi.why:
-        say = f"nvidia-smi warns ({smi.why}); that GPU would lose its settings and its record of errors with each reset"
+        say = f"nvidia-smi warns ({smi.why}); that GPU would lose its settings and its error counts at each reset"
         yield Risk(say, [smi], _advice("each GPU")[0])
     for name, wrong, strength, say in SIGNS:
         facts = {gpu: fact for gpu, fact in host.gpus(name).items() if wrong(fact.value)}
@@ -132,15 +132,15 @@ def _look(host: Host) -> Iterator[Risk]:
 
 
 def _links(host: Host) -> Iterator[Risk]:
-    """NVLinks that are down: some of a GPU's own, or all of one whose neighbours have them."""
+    """GPUs with some NVLinks down, or with none where the other GPUs have them."""
     speeds = host.gpus("nvlink.speeds")
     most = max((number(fact.value) or 0 for fact in host.gpus("nvlink.links").values()), default=0)
     for gpu, fact in host.gpus("nvlink.links").items():
         links = number(fact.value) or 0
         all_of_it = max(most, len(speeds[gpu].value) if links and gpu in speeds else 0)
         if links < all_of_it:
-            say = f"GPU {gpu} has {links:g} of {all_of_it:g} NVLinks up; every collective would be as slow as it is"
-            # bridges may join only some of the GPUs, so none at all can be how the machine was built
+            say = f"GPU {gpu} has {links:g} of {all_of_it:g} NVLinks up; it would slow every collective"
+            # Bridges may join only some GPUs, so a GPU without NVLinks can be sound.
             yield Risk(say, [fact], _advice(f"GPU {gpu}")[0], "likely" if links else "possible", gpus=(gpu,))
 
 
@@ -149,7 +149,7 @@ def _remapped(rows: object) -> bool:
 
 
 def _slowed(reasons: object) -> bool:
-    """Held back by heat or by the power supply; a power cap is how most machines run."""
+    """True where heat or the power supply slows the GPU; a power cap is normal."""
     return bool(isinstance(reasons, list) and {"hw_slowdown", "hw_power_brake_slowdown", *HOT} & {*reasons})
 
 
@@ -190,7 +190,7 @@ def _advice(gpu: str) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Each GPU alone, then every pair, to find the one that fails."""
+    """Test each GPU alone, then every pair, to find the one that fails."""
     return Experiment(
         "Which GPU fails when each works alone, and then every pair?",
         {"minimal": True, "ladder": True},
@@ -209,7 +209,7 @@ SIGNS: tuple[tuple[str, Callable[[Any], bool], Strength, str], ...] = (
         "recovery",
         lambda value: value != "None",
         "likely",
-        "the driver asks for a recovery; a job would fail there until that is done",
+        "the driver asks for a recovery; a job would fail there until it is done",
     ),
     (
         "ecc.uncorrected",
@@ -221,7 +221,7 @@ SIGNS: tuple[tuple[str, Callable[[Any], bool], Strength, str], ...] = (
         "remapped_rows",
         _remapped,
         "likely",
-        "rows of the memory wait to be remapped, or could not be; a job would not be safe there before a reset",
+        "memory rows wait to be remapped, or could not be remapped; a job would not be safe there before a reset",
     ),
     (
         "throttle",
@@ -230,12 +230,12 @@ SIGNS: tuple[tuple[str, Callable[[Any], bool], Strength, str], ...] = (
         "slowed down by heat or by the power supply; all ranks would wait for the slowest in every step",
     ),
 )
-"""Fact of a GPU, what is wrong with it, how much it says, and what it means for a job."""
+"""Fact of a GPU, the test that marks it as faulty, the strength, and what it means for a job."""
 CHECK = Check(
     ID,
     reads=("gpu.nvidia_smi", "gpu.*.throttle"),
     look=_look,
-    fine="The driver reports no fault of a GPU.",
+    fine="The driver reports no GPU fault.",
     also=tuple(
         f"gpu.*.{name}" for name in ("recovery", "ecc.uncorrected", "remapped_rows", "nvlink.links", "nvlink.speeds")
     ),

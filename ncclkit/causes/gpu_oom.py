@@ -63,7 +63,7 @@ explains = (
 )
 MIB = 1 << 20
 TAKEN, MOST = 0.25, 0.5
-"""Shares of a GPU's memory in use before a job starts: more than a desktop takes, and hardly room for a job."""
+"""Shares of a GPU's memory in use before a job: above what a desktop takes, and with hardly room for a job."""
 
 
 FULL = (
@@ -78,11 +78,11 @@ FULL = (
     "less than desired GPU memory utilization",
     "larger than the maximum number of tokens that can be stored in KV cache",
 )
-"""How torch, NCCL, cuDNN, cuBLAS, XLA and vLLM say it."""
+"""Messages of torch, NCCL, cuDNN, cuBLAS, XLA and vLLM when GPU memory runs out."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Torch or NCCL says that a device allocation failed."""
+    """Found where torch or NCCL reports a failed device allocation."""
     torch = case.of("cuda.oom")
     nccl = matching(
         family(case, "cuda", "memory", "other"), "out of memory", "Failed to CUDA calloc", "Failed to CUDA malloc"
@@ -105,7 +105,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """Memory that is in use before the job starts."""
+    """GPUs whose memory is in use before the job starts."""
     for gpu, fact in host.gpus("memory.free").items():
         total, free = host.number(f"gpu.{gpu}.memory.total"), number(fact.value)
         if not total or free is None or free > (1 - TAKEN) * total:
@@ -113,7 +113,7 @@ def _look(host: Host) -> Iterator[Risk]:
         holders = host.fact(f"gpu.{gpu}.memory.holders")
         by = f" by {', '.join(map(_process, holders.value[:3]))}" if holders and holders.value else ""
         have = f"{amount(free * MIB)} of {amount(total * MIB)}"
-        say = f"GPU {gpu} has {have} free, the rest is held{by}; a job that counts on all of it would run out"
+        say = f"GPU {gpu} has {have} free, the rest is held{by}; a job that needs all of it would run out of memory"
         strength: Strength = "likely" if free < (1 - MOST) * total else "possible"
         yield Risk(say, [fact, holders if by else None], _advice(True)[0], strength, gpus=(gpu,))
 
@@ -125,25 +125,25 @@ def _process(row: Mapping[str, Any]) -> str:
 def _how(event: Event) -> str:
     data: Mapping[str, Any] = event.data
     if event.kind == "cuda.oom" and data.get("tried"):
-        return (
-            f"it asked for {_size(data['tried'])} and {_size(data.get('free'))} of {_size(data.get('total'))} were free"
-        )
+        of = f" of {_size(data['total'])}" if data.get("total") else ""
+        free = f" and {_size(data['free'])}{of} was free" if data.get("free") is not None else ""
+        return f"it asked for {_size(data['tried'])}{free}"
     return (
-        "NCCL could not allocate its buffers beside what the program had taken"
+        "NCCL could not allocate its buffers because the program had taken the memory"
         if event.kind.startswith(("nccl", "c10d"))
         else "an allocation was refused"
     )
 
 
 def _held(event: Event) -> str:
-    """What other processes hold of this GPU, where torch says so; each rank should have one to itself."""
-    told = re.findall(r"Process \d+ has ([\d.]+ [KMGT]iB) memory in use", event.text)
-    who = "another process holds" if len(told) == 1 else f"{len(told)} other processes hold"
-    return f", as {who} {', '.join(told)}" if told else ""
+    """Memory that other processes hold on this GPU, where torch reports it; each rank should have a GPU to itself."""
+    reported = re.findall(r"Process \d+ has ([\d.]+ [KMGT]iB) memory in use", event.text)
+    who = "another process holds" if len(reported) == 1 else f"{len(reported)} other processes hold"
+    return f"; {who} {', '.join(reported)}" if reported else ""
 
 
 def _size(value: object) -> str:
-    return amount(value) if isinstance(value, (int, float)) else str(value or "an unknown amount")
+    return amount(value) if isinstance(value, (int, float)) else str(value)
 
 
 OWN = Advice(
@@ -180,7 +180,7 @@ def _advice(nccl: bool, code: str = BATCHES[""]) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same GPUs without the model."""
+    """Run on the same GPUs without the model."""
     return minimal(
         "Does a plain all_reduce work on the same GPUs, without the model in their memory?",
         {ID: "it does: NCCL has room then", "cuda_error": "it does: a kernel of the program had failed"},
@@ -192,7 +192,7 @@ CHECK = Check(
     ID,
     reads=("gpu.*.memory.total", "gpu.*.memory.free"),
     look=_look,
-    fine="The memory of the GPUs is free.",
+    fine="The GPUs' memory is free.",
     also=("gpu.*.memory.holders",),
     next=experiment,
 )

@@ -1,4 +1,4 @@
-"""Somebody else's work runs on the GPU of a rank
+"""Another process runs on the GPU of a rank
 
 What you see
     One GPU is busy before the job has begun; the job starts, but every step takes longer than yesterday and the time
@@ -8,13 +8,13 @@ What you see
 Why it happens
     Processes on one GPU take turns: the driver gives each a slice of time, so a rank that shares its card computes at
     half the speed, and as a collective waits for the last rank, one shared card slows the whole job down.  NCCL's
-    kernels suffer more, since they poll for their peers and make no progress while they are switched off.  The other
+    kernels suffer more: they poll for their peers and make no progress while another process has the GPU.  The other
     process may be a left-over of a job that was killed, a notebook that still holds its kernel, a display, or another
     user where the scheduler does not hand out GPUs one by one.
 
 How to be sure
     `nvidia-smi` before the job starts: utilisation above zero, and the list of processes.  In a container the list
-    stays empty; look on the host.  `nvidia-smi pmon -c 5` shows who computes.
+    stays empty; look on the host.  `nvidia-smi pmon -c 5` shows which process computes.
 
 What to do
     End the process, if it is yours; take other GPUs; ask the scheduler for whole GPUs (Slurm --gres=gpu:N with cgroup
@@ -38,11 +38,11 @@ from ncclkit.core.model import Advice, Experiment, Finding, Strength, unknown
 ID = "gpu_shared"
 explains: tuple[str, ...] = ()
 BUSY, MOST = 20, 80
-"""Percent of the time in which a kernel ran: more than a desktop needs, and no room for a rank."""
+"""GPU utilization in percent: more than a desktop needs, and too much beside a rank."""
 
 
 def diagnose(case: Case) -> Finding:
-    """How busy the GPUs were before a job began; beside a job it may be its own ranks that keep them busy."""
+    """Found where a GPU was busy before the job began; during a job its own ranks may keep it busy."""
     missing = "`nvidia-smi` on each host before the job starts (gpu.<i>.busy, gpu.<i>.memory.holders)"
     if of_job(case):
         return unknown(ID, missing)
@@ -50,20 +50,18 @@ def diagnose(case: Case) -> Finding:
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """GPUs on which a kernel runs, and GPUs in exclusive mode that somebody holds."""
+    """GPUs on which a kernel runs, and GPUs in exclusive mode that a process holds."""
     for gpu, fact in host.gpus("busy").items():
         holders, mode = host.fact(f"gpu.{gpu}.memory.holders"), host.fact(f"gpu.{gpu}.compute_mode")
         rows: list[Any] = holders.value if holders and isinstance(holders.value, list) else []
         by = ", ".join(_process(row) for row in rows[:3] if isinstance(row, dict))
         if by and mode and mode.value == "Exclusive_Process":
-            say = (
-                f"GPU {gpu} takes one process at a time (Exclusive_Process) and has {by}; a rank there would be refused"
-            )
+            say = f"GPU {gpu} accepts one process (Exclusive_Process) and has {by}; a rank there would be refused"
             yield Risk(say, [holders, mode], _advice(gpu), "likely", gpus=(gpu,))
         elif (busy := number(fact.value) or 0) >= BUSY:
-            who = f"with {by}" if by else "with a process that is not seen from here"
+            who = f"with {by}" if by else "with a process that is not visible from here"
             say = f"GPU {gpu} is busy {busy:g} % of the time {who}; a rank there would take turns with it, and all "
-            say += "others would wait for that rank in every step"
+            say += "other ranks would wait for it in every step"
             strength: Strength = "likely" if busy >= MOST else "possible"
             yield Risk(say, [fact, holders], _advice(gpu), strength, gpus=(gpu,))
 
@@ -74,7 +72,7 @@ def _process(row: dict[str, Any]) -> str:
 
 def _advice(gpu: str) -> Advice:
     return Advice(
-        f"Find out whose process is on GPU {gpu}: end it if it is a left-over of yours, else take other GPUs.",
+        f"Find the owner of the process on GPU {gpu}: end it if it is a left-over of yours, else use other GPUs.",
         command=f"nvidia-smi -i {gpu}; nvidia-smi pmon -c 5 -i {gpu}; ps -fp <pid>",
         why="A GPU does the work of one process at a time, and a collective waits for the slowest rank.",
         check=f"`nvidia-smi -i {gpu}` shows 0 % and no process before the job starts.",
@@ -83,18 +81,18 @@ def _advice(gpu: str) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """The live test on the GPUs that nobody else uses."""
+    """Run the live test on the GPUs that no other process uses."""
     known = [fact for fact in case.facts_of("gpu.") if fact.name.endswith(".busy")]
     busy = {fact.name for fact in known if (number(fact.value) or 0) >= BUSY}
     free = sorted({fact.name.split(".")[1] for fact in known if fact.name not in busy}) or ["0"]
     return Experiment(
-        "Does the same job work, and keep its pace, on the GPUs that nobody else uses?",
+        "Does the same job work at full speed on the GPUs that no other process uses?",
         {"env": {"CUDA_VISIBLE_DEVICES": ",".join(free)}, "ranks": len(free)},
         {
-            ID: "it does: the others had to share",
+            ID: "it does: the other GPUs were shared",
             "gpu_oom": "it does: the memory of the others was taken",
             "driver_too_old": "it fails on every GPU",
-            "slow_rank": "it is as late as before: the rank does not care which GPU it has",
+            "slow_rank": "it is as late as before: the rank is late on any GPU",
         },
         {ID: "works", "gpu_oom": "works", "driver_too_old": "same", "slow_rank": "same"},
     )
@@ -104,7 +102,7 @@ CHECK = Check(
     ID,
     reads=("gpu.*.busy",),
     look=_look,
-    fine="Nobody computes on the GPUs.",
+    fine="No process computes on the GPUs.",
     also=("gpu.*.memory.holders", "gpu.*.compute_mode"),
     next=experiment,
 )

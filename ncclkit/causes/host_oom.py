@@ -9,7 +9,7 @@ Why it happens
     Host memory is used by every rank *and* by each of its data-loader workers: eight ranks with eight workers each
     hold 64 copies of whatever the dataset keeps in Python lists.  When the machine, or the limit of the container
     or Slurm step, is reached, the kernel's OOM killer sends SIGKILL to the largest process.  Nothing in that
-    process can print a last word.  With swap on slow storage the job may hang for an hour instead of dying.
+    process can log its end.  With swap on slow storage the job may hang for an hour instead of dying.
 
 How to be sure
     The kernel says so: `dmesg -T | grep -i 'killed process'` on the node of the lost rank, `memory.events` of the
@@ -65,20 +65,20 @@ explains = (
     "cpu_contention",
 )
 PER_RANK, PER_CPU_RANK = 4 << 30, 512 << 20
-"""Bytes of host memory below which one rank with CUDA, or without, is not likely to start and load anything."""
+"""Bytes of host memory that one rank needs to start and load data, with CUDA and without."""
 TIGHT = 0.8
 """Share of the memory that the job's data may take; the rest is for the ranks themselves and the page cache."""
 LOW = 0.05
-"""Share of a host's memory; with less available the next allocation may wake the OOM killer."""
+"""Share of a host's memory; with less available the next allocation may start the OOM killer."""
 RANKS = re.compile(r"python|pt_|ray|torch|train|perf|nccl|mpi|orted|srun|bash", re.IGNORECASE)
-"""Names of processes that belong to a job of ranks."""
+"""Names of processes that belong to a training job."""
 REMOTE = re.compile(r"\b(?:nfs\d?|cifs|smb\w*|lustre|gpfs|beegfs|ceph|fuse[\w.]*|9p|glusterfs|network)\b")
 """Storage behind a network, as `memory.swap` names it."""
 
 
 def diagnose(case: Case) -> Finding:
-    """The kernel, Slurm or a lost process says that memory was the reason."""
-    finding = ask(case, _told, _refused, _silent_kill, _swapping, CHECK.risk)
+    """Found where the kernel, Slurm or a killed process shows that host memory ran out."""
+    finding = ask(case, _reported, _refused, _silent_kill, _swapping, CHECK.risk)
     if finding is not None:
         return finding
     alive = [*case.of("nccl.destroy"), *look(case).ended.values(), *case.of("elastic.exit")]
@@ -102,19 +102,19 @@ def _refused(case: Case) -> Finding | None:
     say = f"{start(name_ranks(ranks))} ran out of host memory: {what}."
     why, advice = pick(workers, refused, _killed(case)), _advice(case)
     advice = advice if workers else (_in_pieces(refused), *advice)
-    # the one rank of the experiment is rank 0: without the culprit it would work for that reason alone
+    # The experiment runs rank 0 alone: without the rank at fault it would work for that reason alone.
     asked = experiment(case) if not ranks or 0 in ranks else None
     return found(ID, "likely", say, why, ranks=ranks, advice=advice, next=asked)
 
 
 def _asked(refused: list[Event]) -> str:
-    """``an allocation of 192 MiB``, where a line tells how much."""
-    told = next((m for e in refused if (m := re.search(r"tried to allocate (\d+) bytes", e.text))), None)
-    return f"an allocation of {amount(int(told[1]))}" if told else "an allocation of host memory"
+    """``an allocation of 192 MiB`` where a line says how much."""
+    reported = next((m for e in refused if (m := re.search(r"tried to allocate (\d+) bytes", e.text))), None)
+    return f"an allocation of {amount(int(reported[1]))}" if reported else "an allocation of host memory"
 
 
 def _in_pieces(refused: list[Event]) -> Advice:
-    """Not as much at once."""
+    """Advice to read the data in pieces."""
     return Advice(
         f"Read the data in pieces, or memory-map it, so that no rank needs {_asked(refused)} at once.",
         code='numpy.load("data.npy", mmap_mode="r")[rank::world_size]  # ranks of a host share its pages',
@@ -130,7 +130,7 @@ def _silent_kill(case: Case) -> Finding | None:
     if not killed:
         return None
     say = f"{start(name_ranks(ranks_in(killed)))} was killed by signal 9"
-    say += f" while {short[0]}." if short else ", most often the work of the OOM killer, but no file here says why."
+    say += f" while {short[0]}." if short else "; this is most often the OOM killer, but no file here says why."
     strength: Strength = "likely" if short else "possible"
     return found(ID, strength, say, pick(killed, short), ranks=ranks_in(killed), advice=_advice(case))
 
@@ -146,7 +146,7 @@ def _swapping(case: Case) -> Finding | None:
 
 
 def _killed(case: Case) -> list[Event]:
-    own = {e.path.rpartition("/")[0] for e in case.of("run.end")}  # whose tasks are guards, which end with their step
+    own = {e.path.rpartition("/")[0] for e in case.of("run.end")}  # their tasks are guards, which end with their step
     ends = case.of("elastic.exit") + [e for e in case.of("slurm.event") if e.path.rpartition("/")[0] not in own]
     named = [e for e in case.of("system.error") if e.data.get("what") == "killed"]
     return [e for e in ends if -9 in (e.data.get("exitcode"), -(e.data.get("signal") or 0))] + named
@@ -164,19 +164,19 @@ def _short(case: Case) -> list[Fact]:
     return ours(case, kills + low + swaps)
 
 
-def _told(case: Case) -> Finding | None:
-    """The kernel or Slurm names the OOM killer."""
-    told = case.of("kernel.oom") + [e for e in case.of("system.error") if e.data.get("what") == "oom_kill"]
-    told += [e for e in case.of("slurm.event") if e.data.get("what") == "oom"]
-    if not told:
+def _reported(case: Case) -> Finding | None:
+    """The kernel or Slurm reports the OOM killer."""
+    reported = case.of("kernel.oom") + [e for e in case.of("system.error") if e.data.get("what") == "oom_kill"]
+    reported += [e for e in case.of("slurm.event") if e.data.get("what") == "oom"]
+    if not reported:
         return None
     killed = _killed(case)
-    pids = {e.pid or e.data.get("pid") for e in told}
+    pids = {e.pid or e.data.get("pid") for e in reported}
     ranks = tuple(sorted({e.rank for e in case.events if e.pid in pids and e.pid and e.rank is not None})) or ranks_in(
-        told
+        reported
     )
     ranks = ranks or ranks_in(killed)
-    first = told[0]
+    first = reported[0]
     limited = first.data.get("memcg") or first.kind == "slurm.event" or matching([first], "OOMKill", "MEMLIMIT")
     limit = " because its memory limit (cgroup) was reached" if limited else ""
     victim = (
@@ -187,26 +187,27 @@ def _told(case: Case) -> Finding | None:
     rank = f", {name_ranks(ranks)}," if ranks else ""
     say = (
         f"{victim[0].upper()}{victim[1:]}{rank}{on(first.host)} was killed for lack of host memory{limit}; the other "
-        "ranks only lost it."
+        "ranks only lost their peer."
     )
     strength: Strength = "likely" if _elsewhere(case, first, ranks, killed) else "proven"
-    return found(ID, strength, say, pick(told, killed), ranks=ranks, hosts=name_hosts(told), advice=_advice(case))
+    why, hosts = pick(reported, killed), name_hosts(reported)
+    return found(ID, strength, say, why, ranks=ranks, hosts=hosts, advice=_advice(case))
 
 
 def _elsewhere(case: Case, first: Event, ranks: tuple[int, ...], killed: list[Event]) -> bool:
-    """True where it may have been another job's process, or one whose end did not end this job."""
+    """True where the process may belong to another job, or its end did not end this job."""
     name = str(first.data.get("name") or "python")
     theirs = [event for event in killed if event.kind == "elastic.exit"]
     return not (ranks or theirs) and bool(look(case).raised or not RANKS.search(name))
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """Swap behind a network, a limit that leaves too little for each rank, memory that others have taken."""
+    """Swap on network storage, a limit that leaves too little for each rank, memory that other processes hold."""
     remote = [row for row in host.value("memory.swap") or () if REMOTE.search(str(row.get("storage")))]
     if remote:
         say = (
             f"the swap area {remote[0].get('device')} lies on network storage ({remote[0].get('storage')}); a job "
-            "short of memory would stand still with it, for as long as the server or the network is slow"
+            "short of memory would stall as long as the server or the network is slow"
         )
         yield Risk(say, [host.fact("memory.swap")], SWAP, "likely")
     total, limit = host.number("memory.total") or 0, host.number("limits.cgroup.memory")
@@ -224,12 +225,12 @@ def _look(host: Host) -> Iterator[Risk]:
         yield Risk(say, [fact], MORE, "likely" if room < need / 2 else "possible")
     available = host.number("memory.available")
     if available is not None and available < LOW * total:
-        say = f"{amount(available)} of {amount(total)} of memory is left; a job that starts there would soon have none"
+        say = f"{amount(available)} of {amount(total)} of memory is left; a job that starts there would soon run out"
         yield Risk(say, [host.fact("memory.available")], MORE)
 
 
 def _data(host: Host, room: float, fact: Fact | None) -> Iterator[Risk]:
-    """Dataset, batches read ahead and pinned batches against memory, by the numbers that the user named."""
+    """Dataset, prefetched batches and pinned batches that exceed the memory, by the numbers that the user gave."""
     dataset, batch = (host.number(f"job.{name}") or 0 for name in ("dataset", "batch"))
     workers, prefetch = int(host.number("job.workers") or 0), int(host.number("job.prefetch") or 2)
     ranks = host.ranks or 2
@@ -248,11 +249,11 @@ def _data(host: Host, room: float, fact: Fact | None) -> Iterator[Risk]:
 
 
 def before_a_job(case: Case) -> Experiment:
-    """Whether that much is free now; where swap lies, and what a job has met, is no question of how much there is."""
+    """Check whether that much memory is free now; it does not answer where swap lies or why a past job failed."""
     areas = [row for fact in case.facts_of("memory.swap") for row in fact.value or ()]
     if failed(case) or any(REMOTE.search(str(area.get("storage"))) for area in areas):
         return experiment(case)
-    return limits("Is as much memory free on this machine as the ranks and their data take?", ID, "shm_too_small")
+    return limits("Is enough memory free on this machine for the ranks and their data?", ID, "shm_too_small")
 
 
 def _advice(case: Case) -> tuple[Advice, ...]:
@@ -273,13 +274,13 @@ def _smaller(have: str, workers: int = 8) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """One rank instead of all: what each needs fits then, and storage is no faster."""
+    """Run one rank instead of all: its memory then fits, and storage is not faster."""
     return Experiment(
-        "Does one rank alone, which has all of the host's memory to itself, get through?",
+        "Does one rank alone, with all of the host's memory, complete the run?",
         {"ranks": 1},
         {
-            ID: "it ends well: the ranks together need more memory than there is",
-            "disk_or_io": "it stands still in the same call, now with nobody who waits for it",
+            ID: "it succeeds: the ranks together need more memory than there is",
+            "disk_or_io": "it stalls in the same call, with no other rank waiting",
         },
         {ID: "works", "disk_or_io": "other"},
     )
@@ -295,15 +296,15 @@ MORE = Advice(
 SWAP = Advice(
     "Turn the swap on network storage off, or put it on a local disk.",
     command="swapon --show; sudo swapoff <the area on network storage>",
-    why="Whoever touches a page that was swapped out waits for the network, and all ranks wait for the slowest.",
+    why="A rank that touches a swapped-out page waits for the network, and all ranks wait for the slowest.",
     check="`swapon --show` lists local devices only.",
-    risk="With less swap the OOM killer comes earlier; that is easier to see than a job that stands still.",
+    risk="With less swap the OOM killer acts earlier; that is easier to see than a job that stalls.",
 )
 CHECK = Check(
     ID,
     reads=("memory.total", "memory.swap", "limits.cgroup.memory"),
     look=_look,
-    fine="There is memory for the ranks of this host, and no swap behind a network.",
+    fine="This host has memory for its ranks, and no swap on network storage.",
     also=("memory.available", "gpu.count", *(f"job.{name}" for name in UNITS)),
     next=before_a_job,
 )

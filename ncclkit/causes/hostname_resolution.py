@@ -62,13 +62,13 @@ RESOLVER = (
     "Unable to resolve hostname",
 )
 WEB = ("HTTPConnection", "HTTPSConnection", "NameResolutionError", "Max retries exceeded", "urlopen error", "urllib3")
-"""Errors of a client of the web: a hub or a tracker is no rank, and its name says nothing of the store's."""
+"""Signs of an HTTP client's error: a hub or a tracker has nothing to do with the store's name."""
 
 
 def diagnose(case: Case) -> Finding:
-    """A resolver's error, or facts of several hosts that lead to themselves."""
-    astray = _astray(case)
-    named = [f for f in case.facts_of("net.hostname.addresses") if f.value and f.host not in astray]
+    """Found at a resolver's error, or where host names of a multi-node job resolve to the host itself."""
+    foreign = _foreign(case)
+    named = [f for f in case.facts_of("net.hostname.addresses") if f.value and f.host not in foreign]
     good = [f for f in named if not _to_itself(f)]
     tested = _tested.sound(case, lambda link: bool(link.address) and not loopback(link.address))
     went_well: list[Evidence] = [
@@ -85,10 +85,10 @@ def diagnose(case: Case) -> Finding:
 
 
 def _resolver(case: Case) -> Finding | None:
-    """The resolver's own error; harmless where the ranks met all the same."""
+    """The resolver reported an error; harmless where the ranks met nevertheless."""
     lines = in_order(case.of("store.resolve")) + matching(messages(case), *RESOLVER)
     asked = [e for e in case.of("store.retry") if "cannot be retrieved" not in e.text]
-    tried = {e.data["port"] for e in asked if e.data.get("port")}  # at an address, so the name was found
+    tried = {e.data["port"] for e in asked if e.data.get("port")}  # with an address, so the name was resolved
     lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
     lines = [e for e in lines if e.kind != "store.resolve" or e.data.get("port") not in tried]
     web = matching(case.of("python.exception"), *WEB)
@@ -98,7 +98,7 @@ def _resolver(case: Case) -> Finding | None:
     gave_up = case.of("store.connect_timeout")
     strength: Strength = "proven" if gave_up or len(lines) + lines[0].count > 2 else "likely"
     if all("IPv6 network addresses" in e.text for e in lines):
-        strength = "likely"  # nothing is said of IPv4, which is tried next: a name may have an address there
+        strength = "likely"  # IPv4 is tried next, and the name may resolve there
     if case.of("nccl.init") or case.of("c10d.timeout"):
         strength = "possible"
     name = next((str(e.data["host"]) for e in lines if e.data.get("host")), "")
@@ -110,13 +110,13 @@ def _resolver(case: Case) -> Finding | None:
 
 
 def _announced(case: Case) -> Finding | None:
-    """A rank was told to connect to a loopback address: gloo announces the one that the own host name leads to."""
+    """A rank was told to connect to a loopback address: gloo announces the address of the own host name."""
     asked = case.of("gloo.connect")
     lines = [event for event in asked if plain(event.data.get("address")).startswith(("127.", "::1"))]
     shown = [e for e in case.of("system.error") if e.data.get("what") == "own_name"]
     if shown and (asked or case.of("store.connect_timeout") or case.of("store.retry")):
         names = tuple(sorted({e.host for e in shown if e.host}))
-        say = f"The name of {' and '.join(names)} leads to loopback there, so others are told an address of their own."
+        say = f"Hostname {' and '.join(names)} resolves to loopback there, so other hosts are given a loopback address."
         advice = (_gloo(common(case)), *_advice(names[0] if names else "$(hostname)"))
         why = pick(shown, lines or asked, limit=5)
         return found(ID, "likely", say, why, hosts=names, advice=advice, next=experiment(case))
@@ -125,7 +125,7 @@ def _announced(case: Case) -> Finding | None:
     first, address = lines[0], plain(lines[0].data.get("address"))
     own = [fact for fact in ours(case, case.facts_of("net.hostname.addresses")) if _to_itself(fact)]
     hosts = tuple(sorted({fact.host for fact in own if fact.host}))
-    whose = f"the name of {' and '.join(hosts)} leads there" if hosts else "a host's own name probably leads there"
+    whose = f"hostname {' and '.join(hosts)} resolves to it" if hosts else "a host's own name probably resolves to it"
     who = start(name_ranks(ranks_in([first])))
     say = f"{who}{on(first.host)} was told to connect to {address}, that is, to itself: {whose}."
     strength: Strength = "proven" if hosts and len(_hosts(case)) > 1 else "likely" if hosts else "possible"
@@ -134,7 +134,7 @@ def _announced(case: Case) -> Finding | None:
 
 
 def _loop(case: Case) -> Finding | None:
-    """A name that leads each machine to itself, in a job of several."""
+    """A name in a multi-node job resolves to each machine itself."""
     if len(_hosts(case)) < 2:
         return None
     own = [fact for fact in case.facts_of("net.hostname.addresses") if _to_itself(fact)]
@@ -143,39 +143,40 @@ def _loop(case: Case) -> Finding | None:
     if not local and not (own and timeouts):
         return None
     host = own[0].host if own else str(local[0].data["host"])
-    say = f"The name of {host} leads to 127.x, which is a different machine for everyone who uses it."
+    say = f"Hostname {host} resolves to 127.x, so each host that uses it reaches only itself."
     why = pick(own, local, timeouts)
     return found(ID, "likely", say, why, hosts=(host,), advice=_advice(host), next=experiment(case))
 
 
 def _tested_names(case: Case) -> Finding | None:
-    """A connection test asked every host for the names of the others."""
+    """A connection test found a host that does not resolve another host's name, or resolves it to itself."""
     bad = _tested.paths(case, lambda link: not link.address or loopback(link.address))
     bad = [link for link in bad if link.unresolved or link.address]
     if not bad:
         return None
     first = bad[0]
-    what = f"leads to {first.address}, that host itself" if first.address else f"does not resolve ({first.unresolved})"
-    say = f"On {first.src} the name {first.dst} {what}{_tested.more(bad, 'name')}: ranks there would not find it."
+    what = f"resolves to {first.address}, that is {first.src}" if first.address else "does not resolve"
+    what += "" if first.address else f" ({first.unresolved})"
+    say = f"On {first.src} hostname {first.dst} {what}{_tested.more(bad, 'name')}: ranks there would not find it."
     hosts, why = tuple(sorted({link.src for link in bad})), tuple(link.event for link in bad[:6])
     return found(ID, _tested.risk(case), say, why, hosts=hosts, advice=_advice(first.dst), next=experiment(case))
 
 
 def _own_names(case: Case) -> Finding | None:
-    """Where the own name leads to loopback, gloo announces that to the other hosts."""
+    """The own host name resolves to loopback or to a foreign address, which gloo announces to the other hosts."""
     gloo = {f.host: f for f in case.facts_of("net.gloo.interface") if f.value == "lo"}
-    astray = _astray(case)
+    foreign = _foreign(case)
     own = [f for f in case.facts_of("net.hostname.addresses") if f.host in gloo]
-    own = [f for f in own if not f.value or _to_itself(f) or f.host in astray]
+    own = [f for f in own if not f.value or _to_itself(f) or f.host in foreign]
     alone = len({f.host for f in case.facts if f.host}) < 2
-    if not own or (alone and of_job(case)):  # a job that was on this host only does not mind
+    if not own or (alone and of_job(case)):  # harmless for a job on this host only
         return None
     first = own[0]
-    where = f"leads to {first.value[0]}" if first.value else "does not resolve"
+    where = f"resolves to {first.value[0]}" if first.value else "does not resolve"
     digits = " (digits alone are read as a number)" if first.host.isdecimal() else ""
-    aside = f", which is none of its addresses{digits}" if first.value and not _to_itself(first) else ""
+    aside = f", which is not one of its addresses{digits}" if first.value and not _to_itself(first) else ""
     say = (
-        f"The name of {first.host} {where} on itself{_tested.more(own, 'host')}{aside}, so gloo there would use lo and "
+        f"Hostname {first.host} {where} on itself{_tested.more(own, 'host')}{aside}, so gloo there would use lo and "
         f"{'another host' if alone else 'the other hosts'} would not reach it."
     )
     hosts, why = tuple(f.host for f in own), pick(own, [gloo[f.host] for f in own], limit=6)
@@ -183,35 +184,35 @@ def _own_names(case: Case) -> Finding | None:
         (str(f.value) for f in case.facts_of("net.nccl.interface") if alone and f.value not in (None, "lo")), ""
     )
     advice = (_gloo(common(case) or nccl), *_advice(first.host))
-    ask_it = None if alone else experiment(case)  # ranks of one host meet whatever its name leads to
-    # jobs over NCCL do without it, so no more than possible
+    ask_it = None if alone else experiment(case)  # ranks of one host meet whatever its name resolves to
+    # Jobs over NCCL do not need the name, so at most possible.
     return found(ID, "possible", say, why, hosts=hosts, advice=advice, next=ask_it)
 
 
 def _gloo(name: str) -> Advice:
-    """name: of the interface that joins the hosts, where it is the same on all of them."""
+    """Advice to name gloo's interface; `name` is the one that joins the hosts, "" where it differs between them."""
     return Advice(
         f"Name gloo's interface on every host: {name or 'the one that holds the address which the others reach'}.",
         env={"GLOO_SOCKET_IFNAME": name} if name else {},
         command="" if name else "export GLOO_SOCKET_IFNAME=<interface>",
-        why="With the variable gloo does not ask for the own name.",
+        why="With the variable gloo does not resolve the own host name.",
         check="`ncclkit inspect` shows that interface as net.gloo.interface.",
         risk="gloo takes exact names; they must exist on every host.",
     )
 
 
 def _symptom(case: Case) -> Finding | None:
-    """A rendezvous that failed without saying which address it tried."""
+    """A rendezvous or gloo failed to connect and the log does not say to which address."""
     named = [e for e in case.of("store.connect_timeout") if e.data.get("host")]
     lines = matching(
         [*case.of("rendezvous.error"), *messages(case)], "connect() timed out", "connection to the C10d store"
     )
     if unnamed := [e for e in case.of("gloo.connect") if not e.data.get("address")]:
-        say = "gloo could not connect the ranks; a host whose own name leads to loopback is a usual reason."
+        say = "gloo could not connect the ranks; a usual reason is a host whose own name resolves to loopback."
         return found(ID, "possible", say, pick(unnamed, limit=3), advice=_advice("$(hostname)"), next=experiment(case))
     if not lines or named:
         return None
-    say = "The rendezvous could not be reached; a host name that the nodes do not resolve alike is a usual reason."
+    say = "The rendezvous could not be reached; a usual reason is a host name that the nodes resolve differently."
     return found(ID, "possible", say, pick(lines, limit=3), advice=_advice("$MASTER_ADDR"), next=experiment(case))
 
 
@@ -219,8 +220,8 @@ def _to_itself(fact: Fact) -> bool:
     return bool(fact.value) and all(loopback(str(address)) for address in fact.value)
 
 
-def _astray(case: Case) -> set[str]:
-    """Hosts whose name leads to none of their own addresses: an old entry of the DNS, or a name such as ``12345``."""
+def _foreign(case: Case) -> set[str]:
+    """Hosts whose name resolves to an address of another host: by an old DNS entry, or a name such as ``12345``."""
     having = {
         f.host: {address.split("/")[0] for row in f.value or () for address in row.get("addresses") or ()}
         for f in case.facts_of("net.interfaces")
@@ -256,8 +257,8 @@ def _advice(name: str) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Whether the ranks can meet at all; where their hosts cannot be entered, first whether names lead here."""
+    """Check whether the ranks can meet; where their hosts cannot be reached, first check what names resolve to here."""
     if enterable(case):
         return meeting(case)
-    question = "Do the job's names lead to this machine, and does it answer where they lead?"
+    question = "Do the job's names resolve to this machine, and does it answer at these addresses?"
     return unasked(case, limits(question, ID, "port_in_use"), meeting(case))

@@ -40,7 +40,7 @@ explains = ("ib_link_error", "c10d.error", "nccl.trace", "c10d.timeout", "slow_r
 MAPPED = "0000:ffff:"
 """In a GID: an IPv4 address follows."""
 STARTS = ("nccl.version", "nccl.env", "nccl.bootstrap", "nccl.network", "nccl.init", "nccl.channel")
-"""What NCCL says at its start."""
+"""Event kinds of NCCL's start."""
 MEANS = {
     110: "the addresses (GIDs) of the two ports cannot reach each other",
     22: "the GID index in use is empty or of the wrong kind",
@@ -50,7 +50,7 @@ MEANS = {
 
 
 def diagnose(case: Case) -> Finding:
-    """Setting up a queue pair failed, or the very first packets were never answered."""
+    """Found where a queue pair could not be set up, or the very first packets were never answered."""
     went_well = [
         *case.of("nccl.destroy"),
         *[e for e in case.of("nccl.network") if e.data.get("name") == "Socket"],
@@ -66,7 +66,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """An index into the GID table that is empty on a card, or holds an address that is not routed."""
+    """Ports whose GID table is empty, or holds an address that is not routed, at NCCL_IB_GID_INDEX."""
     index, fact = host.number("env.NCCL_IB_GID_INDEX"), host.fact("env.NCCL_IB_GID_INDEX")
     for port in host.value("net.rdma") or ():
         if index is None or port.get("state") != "ACTIVE" or port.get("link_layer") != "Ethernet":
@@ -86,7 +86,7 @@ def _look(host: Host) -> Iterator[Risk]:
 
 
 def _memory(case: Case) -> Finding | None:
-    """GPU memory could not be registered with the card."""
+    """The card refused to register GPU memory."""
     lines = [e for e in family(case, "ib_setup") if str(e.data.get("call")).startswith("ibv_reg_")]
     lines = [e for e in lines if not matching([e], "Cannot allocate")]
     if not lines:
@@ -97,7 +97,7 @@ def _memory(case: Case) -> Finding | None:
 
 
 def _first_packets(case: Case) -> Finding | None:
-    """The first packets got no answer, before the job had done anything; a warning alone does not say when it was."""
+    """The first packets got no answer, before the job had done anything; a warning alone does not say when."""
     early = [e for e in family(case, "ib_completion") if e.data.get("status") in (12, 4) and not e.data.get("routed")]
     later = [*case.of("progress"), *case.of("c10d.status"), *case.of("kernel.link"), *family(case, "ib_async")]
     later += [e for e in case.of("c10d.timeout") if (e.data.get("seq") or 0) > EARLY]
@@ -115,15 +115,15 @@ def _first_packets(case: Case) -> Finding | None:
 
 
 def _relieved(case: Case) -> Finding | None:
-    """Somebody has chosen another address or another card, and it works."""
+    """User notes: the job works with another GID index or another card."""
     lines = relieved(case, NCCL_IB_GID_INDEX="", NCCL_IB_HCA="")
-    say = "With another entry of the GID table, or another card, it works, as is told: NCCL's own choice does not."
+    say = "By the user's notes the job works with another GID index or card, and fails with NCCL's own choice."
     why = pick(lines, family(case, "ib_completion", "ib_setup"))
     return found(ID, "likely", say, why, advice=_advice(False, False, _ports(case))) if lines else None
 
 
 def _setup(case: Case) -> Finding | None:
-    """A connection could not be set up."""
+    """A queue pair could not be set up."""
     texts = (
         "different link_layer",
         "incompatible devices",
@@ -169,7 +169,7 @@ def _ports(case: Case) -> list[Any]:
 
 
 def _routed(port: Mapping[str, Any]) -> int | None:
-    """The entry of a port's GID table that other nodes can reach: RoCE v2 with an IPv4 address."""
+    """Index of a port's GID that other nodes can reach: RoCE v2 with an IPv4 address; None where there is none."""
     rows = [row for row in port.get("gids") or () if "v2" in str(row.get("type")) and MAPPED in str(row.get("gid"))]
     return next((int(row["index"]) for row in rows), None)
 
@@ -213,7 +213,7 @@ def _advice(set_by_user: bool, memory: bool, ports: Sequence[Mapping[str, Any]])
 
 
 def experiment(case: Case) -> Experiment:
-    """The same nodes, with NCCL's own choice of address and each rail to itself."""
+    """Run on the same nodes with NCCL's own choice of GID and the rails kept apart."""
     return Experiment(
         "Do the nodes connect when NCCL chooses the GID and keeps the rails apart?",
         {"unset": ["NCCL_IB_GID_INDEX"], "env": {"NCCL_CROSS_NIC": "0"}},
@@ -230,7 +230,7 @@ CHECK = Check(
     ID,
     reads=("net.rdma",),
     look=_look,
-    fine="No GID index is set, or the entry is there on every active RoCE port.",
+    fine="No GID index is set, or every active RoCE port has that entry.",
     also=("env.NCCL_IB_GID_INDEX",),
     next=experiment,
 )

@@ -48,7 +48,7 @@ STATUS = {
 
 
 def diagnose(case: Case) -> Finding:
-    """The card, the kernel or NCCL reports a broken link; the first status other than 5 counts."""
+    """Found where the card, the kernel or NCCL reports a broken link; the first status other than 5 counts."""
     completions = in_order(family(case, "ib_completion"))
     first = next((e for e in completions if e.data.get("status") not in (None, 5)), next(iter(completions), None))
     fatal = matching(case.of("nccl.warn"), "ibv_poll_cq", "communicator encountered a fatal error")
@@ -74,7 +74,7 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID,
             "possible",
-            "A connection to another rank broke; a fault of the network between the nodes is one usual reason.",
+            "A connection to another rank broke; a usual reason is a fault of the network between the nodes.",
             pick(remote),
             ranks=(),
             advice=_advice(""),
@@ -90,7 +90,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """A port that NCCL was told to use and that is down, or one that looks for its link in vain beside active ones."""
+    """Ports that are down although NCCL_IB_HCA names them, and ports without a link beside active ones."""
     ports = host.value("net.rdma") or ()
     wanted = str(host.value("env.NCCL_IB_HCA") or "")
     layers = {port.get("link_layer") for port in ports if port.get("state") == "ACTIVE"}
@@ -100,14 +100,14 @@ def _look(host: Host) -> Iterator[Risk]:
         searching = port.get("physical") == "Polling" and port.get("link_layer") in layers and not wanted
         if port.get("state") != "ACTIVE" and (searching or (named and not wanted.startswith("^"))):
             asked = f", though NCCL_IB_HCA={wanted} asks for it" if named else ""
-            say = f"port {port.get('port')} of {device} is {port.get('state') or 'not active'}{asked}; NCCL would do "
-            say += "without it, on fewer links or on plain sockets"
+            say = f"port {port.get('port')} of {device} is {port.get('state') or 'not active'}{asked}; NCCL would run "
+            say += "without it, over fewer links or over plain sockets"
             facts, strength = [host.fact("net.rdma")], "likely" if named else "possible"
             yield Risk(say, facts, _advice(device)[0], "likely" if strength == "likely" else "possible", (), (device,))
 
 
 def _chosen(device: str, wanted: str) -> bool:
-    """By NCCL's syntax: prefixes separated by commas, ``^`` excludes, ``=`` compares whole names."""
+    """True where NCCL_IB_HCA selects the device: comma-separated prefixes, ``^`` excludes, ``=`` takes whole names."""
     names = [item.split(":")[0] for item in wanted.lstrip("^").lstrip("=").split(",") if item]
     exact = wanted.lstrip("^").startswith("=")
     return any(device == name or (not exact and device.startswith(name)) for name in names) != wanted.startswith("^")
@@ -118,7 +118,7 @@ def _verbs(event: Event) -> bool:
 
 
 def _gone(case: Case) -> bool:
-    """True where a rank had an end of its own: packets to it are not acknowledged either."""
+    """True where a rank ended by itself: packets to it are not acknowledged either."""
     scene = look(case)
     return bool(scene.raised or scene.killed)
 
@@ -140,7 +140,7 @@ def _completion(case: Case, first: Event, lines: list[Event], others: list[Event
     say += f"status {status}, {STATUS.get(status or 0, 'a completion error')}."
     mid_run = bool(case.of("progress") or case.of("c10d.status") or others)
     patient = relieved(case, NCCL_IB_TIMEOUT="", NCCL_IB_RETRY_CNT="")
-    # it had worked before, the addresses of both ends are right, or it takes only more patience
+    # The link had worked before: the addresses are right, so a longer timeout may bridge the interruption.
     fits = mid_run or first.data.get("routed") or patient
     strength: Strength = "likely" if fits or status != 12 else "possible"
     return found(
@@ -180,7 +180,7 @@ def _advice(device: str) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job over sockets."""
+    """Run the same job over sockets."""
     return Experiment(
         "Does the job pass over sockets, if it fails over InfiniBand?",
         {"env": {"NCCL_IB_DISABLE": "1"}},
@@ -198,7 +198,7 @@ CHECK = Check(
     ID,
     reads=("net.rdma",),
     look=_look,
-    fine="The RDMA ports that NCCL would use are active, or there is none.",
+    fine="The RDMA ports that NCCL would use are active, or this host has none.",
     also=("env.NCCL_IB_HCA",),
     next=experiment,
 )

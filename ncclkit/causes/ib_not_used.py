@@ -8,7 +8,7 @@ What you see
 Why it happens
     NCCL asks libibverbs for devices.  In a container without /dev/infiniband or the library, with an NCCL_IB_HCA that
     matches no card, with a port that is down, or with NCCL_IB_DISABLE=1 left in a profile, the answer is "none", and
-    NCCL takes TCP without complaint.  If only some nodes do so the ranks do not even speak the same protocol.
+    NCCL takes TCP without a warning.  If only some nodes do so, the ranks do not use the same protocol.
 
 How to be sure
     `ibv_devinfo` in the container shows the cards and "PORT_ACTIVE"; NCCL's log says "Using network IB" on all ranks.
@@ -36,7 +36,7 @@ explains = ("c10d.error", "nccl.trace", "c10d.timeout", "network_loss", "slow_ra
 
 
 def diagnose(case: Case) -> Finding:
-    """Sockets, although something says that InfiniBand is expected here."""
+    """Found where ranks use sockets although cards, variables or other ranks show that InfiniBand is expected."""
     sockets = [e for e in case.of("nccl.network") if e.data.get("name") == "Socket"]
     none = [e for e in case.of("nccl.ib_devices") if not e.data.get("devices")]
     other = [e for e in case.of("nccl.network") if e.data.get("name") not in ("Socket", None)]
@@ -70,13 +70,13 @@ def diagnose(case: Case) -> Finding:
         say = f"NCCL found no libibverbs{on(lacking[0].host)}, so ranks of different hosts talk over plain sockets."
         return _tell(case, "possible", say, pick(lacking, none, sockets, limit=3))
     went_well = other or sockets or case.of("nccl.ib_devices")
-    say = "The network in use is the one this machine is known to have."
+    say = "NCCL uses the network that this machine is known to have."
     missing = "NCCL_DEBUG=INFO lines 'NET/IB' and 'Using network', and `ibv_devinfo` on the node"
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, say, missing)
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """RDMA ports that a variable or their own state keeps out of use."""
+    """RDMA ports that NCCL would not use, because of a variable or their own state."""
     ports = host.value("net.rdma") or ()
     active = [port for port in ports if port.get("state") == "ACTIVE"]
     names = sorted({str(port.get("device")) for port in active or ports})
@@ -88,7 +88,7 @@ def _look(host: Host) -> Iterator[Risk]:
         )
         yield Risk(say + "use plain sockets", off, UNSET, "likely", interfaces=tuple(names))
     elif active and host.value("net.nccl.hcas") == []:
-        say = f"RDMA ports are active ({', '.join(names)}), but by today's variables NCCL would take none of them"
+        say = f"RDMA ports are active ({', '.join(names)}), but with the present variables NCCL would use none of them"
         facts = [host.fact("env.NCCL_IB_HCA"), host.fact("net.nccl.hcas")]
         yield Risk(say + " and use plain sockets", facts, _advice()[0], "likely", interfaces=tuple(names))
     elif ports and not active:
@@ -121,7 +121,7 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job without the variables that switch InfiniBand off; where none does, with InfiniBand demanded."""
+    """Run without the variables that switch InfiniBand off; where none is set, run with InfiniBand required."""
     off = [name for name in ("NCCL_IB_DISABLE", "NCCL_NET") if env_of(case, name) or case.facts_of(f"env.{name}")]
     if off:
         return Experiment(
@@ -130,7 +130,7 @@ def experiment(case: Case) -> Experiment:
             {
                 ID: "it is: the ranks then use InfiniBand",
                 "ib_config": "it fails now: connections over InfiniBand cannot be made",
-                "ib_link_error": "it fails now: a link is broken, which is why somebody switched it off",
+                "ib_link_error": "it fails now: a link is broken, and InfiniBand had been switched off for that",
             },
             {ID: "faster", "ib_config": "other", "ib_link_error": "other"},
         )
@@ -159,7 +159,7 @@ CHECK = Check(
     ID,
     reads=("net.rdma",),
     look=_look,
-    fine="Nothing keeps NCCL from the RDMA ports of this host, or it has none.",
+    fine="NCCL can use the RDMA ports of this host, or it has none.",
     also=("env.NCCL_IB_DISABLE", "env.NCCL_NET", "env.NCCL_IB_HCA", "net.nccl.hcas"),
     next=experiment,
 )

@@ -51,7 +51,7 @@ FILTERS = {"net.nccl.interface": "NCCL_SOCKET_IFNAME", "net.gloo.interface": "GL
 
 
 def diagnose(case: Case) -> Finding:
-    """A library found no interface, or the facts of the host say that it will find none."""
+    """Found where a library found no interface, or where by the facts of the host it will find none."""
     gloo = case.of("gloo.no_interface")
     empty = matching(messages(case), "is neither AF_INET")
     nccl = family(case, "no_interface") + matching(messages(case), "no socket interface found", "NCCL_OOB_NET_IFNAME")
@@ -70,7 +70,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """No filter stands in the way, and there is no interface all the same."""
+    """Hosts on which NCCL finds no interface although no filter is set."""
     fact = host.facts.get("net.nccl.interface")
     if fact and fact.value is None and fact.why.startswith("no running interface"):
         say = f"NCCL would find no network interface, so no job could start ({fact.why})"
@@ -107,35 +107,35 @@ def _tell(
 
 
 def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice | None:
-    """Another host of the job has what this one lacks: one exact name does not serve both."""
+    """Advice where the interface exists on another host of the job only: one exact name does not fit both hosts."""
     joined = joining(case)
     names = {name: other for other, (name, _) in joined.items()}
     if host not in joined or wanted not in names:
         return None
-    told = ", ".join(f"{name} on {other}" for name, other in names.items())
+    named = ", ".join(f"{name} on {other}" for name, other in names.items())
     both = {variable, *(f.name[4:] for f in case.facts if f.name[4:] in FILTERS.values() and f.value == wanted)}
     env = {name: ",".join(names) for name in both if name.startswith("NCCL")}
     gone = sorted(both - env.keys())
     change = {"unset": gone} if gone else {}
     if variable in env:
         return Advice(
-            f"Let {variable} list what joins the hosts to each other: {told}"
-            + (f"; and unset {gone[0]}, which can name only one for all." if gone else "."),
+            f"List the interfaces that join the hosts in {variable}: {named}"
+            + (f"; and unset {gone[0]}, which can name only one for all hosts." if gone else "."),
             env,
             command="ip -brief address",
-            why="Machines of another make name their interfaces otherwise; of a list NCCL takes what a host has.",
+            why="Different machines name their interfaces differently; from a list NCCL takes the one that a host has.",
             check="The log shows 'Bootstrap: Using <interface>' on every host, with addresses of one network.",
             risk="Each name is a prefix: a host with several interfaces that pass takes the first of its own list."
-            + (" Without the other variable gloo uses the address of the own host name." if gone else ""),
+            + (" Without the other variable gloo uses the address of the host's own name." if gone else ""),
             change=change,
         )
     return Advice(
-        f"Name on each host what joins it to the others: {told}; or unset {variable}, so that each host finds its own.",
+        f"Name on each host the interface that joins it to the others: {named}; or unset {variable} for the default.",
         env,
         command="ip -brief address",
-        why="Machines of another make name their interfaces otherwise; gloo takes one exact name, NCCL also a list.",
+        why="Different machines name their interfaces differently; gloo takes one exact name, NCCL also a list.",
         check="All ranks pass init_process_group.",
-        risk="Without the variable gloo uses the address of the own host name, which must not be 127.x.",
+        risk="Without the variable gloo uses the address of the host's own name, which must not be 127.x.",
         change=change,
     )
 
@@ -149,7 +149,7 @@ def _wanted(case: Case, first: Event | Fact, filters: list[Event], variable: str
 
 
 def _interfaces(case: Case, host: str) -> list[str]:
-    """Names that would do on that host: up, not loopback, real ones first."""
+    """Usable interfaces of that host, physical ones first: up and not loopback."""
     rows = [
         row
         for f in case.facts_of("net.interfaces")
@@ -187,7 +187,7 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job with the interfaces that the libraries choose themselves."""
+    """Run the same job with the interfaces that the libraries choose themselves."""
     return Experiment(
         "Does the job start when the libraries choose the interface themselves?",
         {"unset": list(FILTERS.values())},
@@ -209,14 +209,14 @@ def experiment(case: Case) -> Experiment:
 
 
 def start(case: Case) -> Experiment:
-    """Before any job, and without a filter that could be at fault: whether ranks there start at all."""
+    """Check before any job whether ranks start at all where no filter is set."""
     return Experiment(
         "Does a plain all_reduce start here, and what do the ranks say if it does not?",
         {"minimal": True},
         {
             ID: "they say that they find no interface",
-            "hostname_resolution": "they say that a name leads nowhere: the own name is looked up first",
-            "store_unreachable": "they never meet: not even the first rank's port is reached",
+            "hostname_resolution": "they say that a name does not resolve: the own name is looked up first",
+            "store_unreachable": "they never meet: the first rank's port is not reached",
         },
         dict.fromkeys((ID, "hostname_resolution", "store_unreachable"), "named"),
     )

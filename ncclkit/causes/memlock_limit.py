@@ -46,12 +46,12 @@ from ncclkit.core.text import start
 ID = "memlock_limit"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "ib_not_used", "ib_config", "c10d.timeout", "host_oom")
 ENOUGH = 1 << 30
-"""Bytes of locked memory below which a card's buffers and queues do not fit."""
+"""Bytes of locked memory that a card's buffers and queues need."""
 CALLS = ("ibv_create_cq", "ibv_create_qp", "ibv_reg_mr", "ibv_create_comp_channel", "ibv_alloc_pd", "ibv_open_device")
 
 
 def diagnose(case: Case) -> Finding:
-    """A verbs call was refused memory, with or without the limit in the facts."""
+    """Found where a verbs call was refused memory; proven with the limit among the facts."""
     refused = [e for e in [*family(case, "ib_setup"), *matching(messages(case), "ibv_")] if matching([e], *CALLS)]
     memory = matching(
         refused, "Cannot allocate memory", "errno 12", "failed with 12", "Resource temporarily unavailable"
@@ -129,7 +129,7 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """How much memory may really be locked, then the same job over sockets, which need none."""
+    """Try how much memory may be locked, then run the job over sockets, which need none."""
     tried = limits("May a process here lock the memory that a network card needs?", ID, "fd_limit")
     sockets = Experiment(
         "Does the job that InfiniBand was refused to start over sockets?",
@@ -149,6 +149,6 @@ CHECK = Check(
     ID,
     reads=("limits.memlock", "net.rdma"),
     look=_look,
-    fine="No RDMA card is there, or memory can be locked for it.",
+    fine="This host has no RDMA card, or memory can be locked for it.",
     next=experiment,
 )

@@ -13,7 +13,7 @@ How to be sure
     The version is in the affected range *and* the symptom fits; the next release, all else equal, works.
 
 What to do
-    Upgrade to the version that has the repair; the advice below names it with its source.  Do not upgrade on
+    Upgrade to the version that has the fix; the advice below names it with its source.  Do not upgrade on
     suspicion: a new version changes a hundred things at once.
 
 Read more
@@ -40,18 +40,18 @@ explains = ("ib_config", "c10d.timeout", "c10d.error", "nccl.trace", "rank_excep
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """One known defect: where it shows, since when, until when, and who says so."""
+    """One known defect: its symptom, the versions that have it, and the source."""
 
     fragments: tuple[str, ...]
     what: str
     since: tuple[int, ...]
     """First version known to be affected."""
     fixed: tuple[int, ...] | None
-    """First version known to have the repair; None = none is known."""
+    """First version known to have the fix; None = none is known."""
     instead: str
     source: str
     alone: bool = False
-    """True when the message belongs to this defect only, so that no version is needed."""
+    """True where the message identifies this defect without the version."""
 
 
 DEFECTS = (
@@ -99,11 +99,11 @@ DEFECTS = (
         "NVIDIA/nccl issue 2334",
     ),
 )
-"""Data with sources; a version outside of the range clears the entry."""
+"""Known defects with sources; a version outside of the range clears the entry."""
 
 
 def diagnose(case: Case) -> Finding:
-    """A symptom of the list on a version of its range."""
+    """Found where a symptom of the list occurs on a version of its range."""
     versions = [*case.of("nccl.version"), *[e for e in case.of("c10d.error") if e.data.get("nccl_version")]]
     known = [number for e in versions if (number := _number(e))]
     pool = [*messages(case), *case.of("nccl.info"), *case.of("c10d.monitor")]
@@ -115,20 +115,20 @@ def diagnose(case: Case) -> Finding:
         if lines and (affected or (defect.alone and not known)) and not (not defect.alone and _ordinary(case)):
             return replace(_tell(defect, lines, versions, affected), next=experiment(case))
     return ask(case, _switched, _crash, _inside, _internal) or otherwise(
-        ID, versions, "No known defect of this version fits what is seen.", "the NCCL version (NCCL_DEBUG=VERSION)"
+        ID, versions, "No known defect of this version fits the evidence.", "the NCCL version (NCCL_DEBUG=VERSION)"
     )
 
 
 def _switched(case: Case) -> Finding | None:
-    """Somebody changed nothing but the library, and the failure came and went."""
-    told = switched(case, ("nccl", "torch"))
-    if told is None:
+    """User notes: only the library's version was changed, and the failure came and went with it."""
+    reported = switched(case, ("nccl", "torch"))
+    if reported is None:
         return None
-    name, toggle = told
+    name, toggle = reported
     advice = Advice(
-        f"Move all nodes to {name} {toggle.remedy}, or stay away from {toggle.fails[0]}.",
+        f"Move all nodes to {name} {toggle.remedy}, or avoid {toggle.fails[0]}.",
         command="python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'",
-        why="Nothing but the library was changed between the two runs.",
+        why="Only the library was changed between the two runs.",
         check="The job passes the point at which it failed, several times.",
         risk="A new version changes a hundred things at once.",
     )
@@ -139,7 +139,7 @@ def _switched(case: Case) -> Finding | None:
 
 
 def _crash(case: Case) -> Finding | None:
-    """A process died inside of NCCL's own library, or under it."""
+    """A process crashed inside NCCL's library, or below it."""
     died = crashes(case) or case.of("kernel.segfault")
     frames = [e for e in case.of("system.error") if e.data.get("what") == "nccl_frame"]
     frames += [e for e in case.of("kernel.segfault") if "libnccl.so" in str(e.data.get("library"))]
@@ -147,35 +147,35 @@ def _crash(case: Case) -> Finding | None:
     if not died or not frames:
         return None
     who = f"{start(name_ranks(ranks_in(died)))}{on(frames[0].host)}"
-    say = f"{who} crashed inside of NCCL's library, not in the program."
+    say = f"{who} crashed inside NCCL's library, not in the program."
     why = pick(frames[:2], died, limit=5)
     return found(ID, "likely", say, why, ranks=ranks_in(died), advice=(SIMPLER,), next=experiment(case))
 
 
 def _internal(case: Case) -> Finding | None:
-    """NCCL says that one of its own checks failed, and nothing before it says why."""
+    """NCCL reports that one of its own checks failed, and no earlier line says why."""
     lines = [e for e in case.of("c10d.error") if "internal error" in str(e.data.get("nccl_error"))]
     lines = [e for e in lines if not e.data.get("last_error")] or matching(case.of("nccl.warn"), "Internal error:")
     if not lines or [e for e in case.of("nccl.warn") if e not in lines] or look(case).raised:
         return None
-    say = "A check inside of NCCL failed, and nothing here says what came before it; NCCL_DEBUG=WARN would."
+    say = "A check inside NCCL failed, and this log does not say why; NCCL_DEBUG=WARN would."
     return found(ID, "possible", say, pick(lines, limit=3), advice=(SIMPLER,), next=experiment(case))
 
 
 def _inside(case: Case) -> Finding | None:
-    """Every rank has entered the same collective and nobody comes out: the fault lies below the program."""
+    """Every rank has entered the same collective and none completes it: the fault is below the program."""
     lines = all_in(case, look(case))
     if not lines or look(case).dead or case.of("flight.late") or case.of("kernel."):
         return None
     call = f"collective {lines[0].data['seq']}" if lines[0].data.get("seq") is not None else "the same collective"
-    say = f"All ranks of the group are inside {call} and none completes it: the fault lies below the program."
+    say = f"All ranks of the group are inside {call} and none completes it: the fault is below the program."
     return found(ID, "possible", say, pick(lines, limit=4), advice=(SIMPLER,), next=experiment(case))
 
 
 SIMPLER = Advice(
     "Run with NCCL's simplest protocol, then with another release of NCCL, everything else equal.",
     env={"NCCL_PROTO": "Simple"},
-    why="A hang inside one collective that all ranks have launched is a matter of NCCL, the links or a GPU.",
+    why="A hang inside one collective that all ranks have launched is caused by NCCL, the links or a GPU.",
     check="The job runs ten times as long as it took to hang.",
     risk="Small messages take longer.",
 )
@@ -187,7 +187,7 @@ def _number(event: Event) -> tuple[int, ...]:
 
 
 def _ordinary(case: Case) -> bool:
-    """True when a peer's death explains a closed connection without any defect."""
+    """True where a peer's death explains a closed connection without any defect."""
     return any(
         case.of(kind)
         for kind in ("cuda.oom", "cuda.error", "elastic.exit", "kernel.oom", "gloo.closed", "c10d.timeout")
@@ -197,7 +197,7 @@ def _ordinary(case: Case) -> bool:
 def _tell(defect: Defect, lines: list[Event], versions: list[Event], affected: list[tuple[int, ...]]) -> Finding:
     has = f" (this job has {'.'.join(map(str, affected[0]))})" if affected else ""
     fixed = ".".join(map(str, defect.fixed or ()))
-    repaired = f"it is repaired in NCCL {fixed}" if fixed else "no repaired version is known here"
+    repaired = f"it is fixed in NCCL {fixed}" if fixed else "no version with a fix is known here"
     strength: Strength = "likely" if defect.alone else "possible"
     upgrade = f"Upgrade NCCL to {fixed} or newer; until then" if fixed else "To get around it,"
     advice = Advice(
@@ -219,7 +219,7 @@ def _tell(defect: Defect, lines: list[Event], versions: list[Event], affected: l
 
 
 def experiment(case: Case) -> Experiment:
-    """The same program without NCCL, the same NCCL without the program, then with its simplest way of working."""
+    """Run the program without NCCL, then NCCL without the program, then NCCL with its simplest protocol."""
     gloo = over_gloo(
         case,
         "Does the same job work over gloo, that is, without NCCL and GPUs?",
@@ -232,13 +232,13 @@ def experiment(case: Case) -> Experiment:
         {ID: "it fails in the same way", "p2p_broken": "it fails in the same way, unless NCCL_P2P_DISABLE=1"},
     )
     simple = Experiment(
-        "Does the same job get through with NCCL's simplest protocol and algorithm?",
+        "Does the same job complete with NCCL's simplest protocol and algorithm?",
         {"env": {"NCCL_PROTO": "Simple", "NCCL_ALGO": "Ring"}},
         {
-            ID: "it does: the fault lies in another protocol or algorithm, or in the choice between them",
-            "framework_bug": "it fails as before: the framework does not care how NCCL sends",
+            ID: "it does: the fault is in another protocol or algorithm, or in the choice between them",
+            "framework_bug": "it fails as before: the framework does not depend on how NCCL sends",
             "rank_exception": "it fails as before: the program raises again",
         },
         {ID: "works", "framework_bug": "same", "rank_exception": "same"},
     )
-    return unasked(case, *gloo, plain, *([simple] if gloo else []))  # a job without NCCL has no protocol of it
+    return unasked(case, *gloo, plain, *([simple] if gloo else []))  # a job without NCCL has no NCCL protocol

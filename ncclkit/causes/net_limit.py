@@ -7,11 +7,11 @@ What you see
     dropping packet".
 
 Why it happens
-    The kernel keeps lists of fixed length that every connection needs a place in.  Connections that the server has
-    not accepted yet wait in a queue (net.core.somaxconn); when all ranks call the store at once and it is full, the
-    kernel drops the newest, whose sender tries again after 1, 3, 7 s.  Each host of the same network has a place in
-    the neighbour table (gc_thresh3, 1024 by default); hosts without one cannot be reached.  A firewall that follows
-    connections forgets none for days and drops what is above nf_conntrack_max.  The loss looks like a bad network.
+    The kernel keeps tables of fixed size with an entry for every connection.  Connections that the server has not
+    accepted yet wait in a queue (net.core.somaxconn).  When all ranks connect to the store at once and the queue is
+    full, the kernel drops the newest, and its sender retries after 1, 3, 7 s.  Each host of the same network needs an
+    entry in the neighbour table (gc_thresh3, 1024 by default); hosts without one cannot be reached.  A firewall with
+    connection tracking keeps entries for days and drops packets above nf_conntrack_max.  It looks like a bad network.
 
 How to be sure
     `nstat -az TcpExtListenOverflows`, the column table_fulls of /proc/net/stat/arp_cache, and nf_conntrack_count
@@ -39,50 +39,48 @@ from ncclkit.core.model import Advice, Experiment, Finding, Strength
 ID = "net_limit"
 explains: tuple[str, ...] = ()
 FULL = 0.9
-"""Share of the connection tracking that is in use, from which a job would fill it."""
+"""Share of the connection tracking table in use from which a job would fill it."""
 
 
 def diagnose(case: Case) -> Finding:
-    """What the kernel of each host has refused already, and what it would refuse a job of this size."""
+    """Found where the kernel of a host has dropped connections, or would drop those of a job of this size."""
     missing = "net.backlog, net.neighbours.max and net.conntrack of the job's hosts (`ncclkit inspect`)"
     return CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """The queue at the store's port, the neighbours, and the firewall's table."""
+    """Hosts whose accept queue, neighbour table or connection tracking table is too small."""
     yield from _queue(host)
     yield from _neighbours(host)
     used, most = host.number("net.conntrack") or 0, host.number("net.conntrack.max") or 0
     if used > FULL * most > 0:
-        say = f"the firewall follows {used:.0f} of at most {most:.0f} connections; it would drop those of a job"
+        say = f"the firewall tracks {used:.0f} of at most {most:.0f} connections; it would drop those of a job"
         facts = [host.fact("net.conntrack"), host.fact("net.conntrack.max")]
         yield Risk(say, facts, _advice("net.netfilter.nf_conntrack_max", 2 * most), "likely")
 
 
 def _queue(host: Host) -> Iterator[Risk]:
-    """Ranks that connect to the store at once, where one of them holds it."""
+    """An accept queue that is shorter than the number of ranks that connect to the store at once."""
     ranks = max(host.number("env.WORLD_SIZE") or 0, host.number("env.SLURM_NTASKS") or 0)
     most, lost = host.number("net.backlog"), host.number("net.backlog.overflows") or 0
     if most is not None and ranks > most:
         seen = f" ({lost:g} were dropped so far)" if lost else ""
-        say = f"{most:.0f} connections may wait at a port{seen} and {ranks:.0f} ranks would call the store at once, if "
+        say = f"{most:.0f} connections may wait at a port{seen} and {ranks:.0f} ranks would connect at once, if "
         facts = [host.fact("net.backlog"), host.fact("env.WORLD_SIZE") or host.fact("env.SLURM_NTASKS")]
         strength: Strength = "likely" if lost else "possible"
         yield Risk(say + "it is here", facts, _advice("net.core.somaxconn", max(4096, 2 * ranks)), strength)
 
 
 def _neighbours(host: Host) -> Iterator[Risk]:
-    """Hosts of the same network that the kernel can remember."""
+    """A neighbour table that is too small for the hosts of the network."""
     most, lost = host.number("net.neighbours.max"), host.number("net.neighbours.overflows") or 0
     nodes = host.number("env.SLURM_NNODES") or 0
     if lost:
-        told = f" of {most:.0f} hosts" if most else ""
-        say = (
-            f"the table of neighbours{told} was full {lost:g} times since boot; a job would not reach some of its hosts"
-        )
+        size = f" ({most:.0f} entries)" if most else ""
+        say = f"the neighbour table{size} was full {lost:g} times since boot; a job would not reach some of its hosts"
         facts = [host.fact("net.neighbours.overflows"), host.fact("net.neighbours.max")]
     elif most is not None and nodes >= most:
-        say = f"the table of neighbours has {most:.0f} places and the job {nodes:.0f} nodes; it would not reach all"
+        say = f"the neighbour table has {most:.0f} entries and the job {nodes:.0f} nodes; some would not be reached"
         facts = [host.fact("net.neighbours.max"), host.fact("env.SLURM_NNODES")]
     else:
         return
@@ -93,18 +91,18 @@ def _advice(name: str, value: float) -> Advice:
     return Advice(
         f"Raise {name} to {value:.0f} on every host, now and for the next boot.",
         command=f"sudo sysctl -w {name}={value:.0f} && sysctl {name} | sudo tee -a /etc/sysctl.d/90-cluster.conf",
-        why="What finds no place in the table is dropped without a word to the program.",
-        check="The counters of `nstat -az TcpExtListenOverflows` and /proc/net/stat/arp_cache stand still in a start.",
-        risk="A longer table takes a little memory of the kernel; containers need it set on their host.",
+        why="The kernel drops what does not fit into the table and reports nothing to the program.",
+        check="The counters of `nstat -az TcpExtListenOverflows` and /proc/net/stat/arp_cache do not rise at a start.",
+        risk="A larger table takes a little kernel memory; containers need it set on their host.",
     )
 
 
 def experiment(case: Case) -> Experiment:
-    """Two ranks only: they need few places in any table."""
+    """Run two ranks only: they need few table entries."""
     return minimal(
         "Do two ranks meet where all together do not?",
-        {ID: "they do: few connections find room", "world_size_mismatch": "they do: nobody is missing"},
-        {"store_unreachable": "they do not: no answer", "hostname_resolution": "they do not: no name leads there"},
+        {ID: "they do: few connections fit", "world_size_mismatch": "they do: no rank is missing"},
+        {"store_unreachable": "they do not: no answer", "hostname_resolution": "they do not: no name resolves there"},
         ranks=2,
     )
 

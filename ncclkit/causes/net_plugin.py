@@ -37,11 +37,11 @@ FABRICS = ("FI_PROVIDER", "FI_EFA_USE_DEVICE_RDMA", "NCCL_GPUDIRECTTCPX_SOCKET_I
 
 BROKEN = ("failed to init", "version `", "undefined symbol", "dlopen failed")
 BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\s*$")
-"""NCCL 2.27 and newer call their own transports plugins too; IB "fails" on every machine without InfiniBand."""
+"""NCCL 2.27 and newer log their built-in transports as plugins; IB "fails" on every machine without InfiniBand."""
 
 
 def diagnose(case: Case) -> Finding:
-    """The plugin complains, crashes, or is missing where one is expected."""
+    """Found where the plugin reports an error, crashes, or is missing where one is expected."""
     said = [
         e
         for e in family(case, "plugin")
@@ -87,7 +87,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _dying(case: Case) -> list[Event]:
-    """A rank that crashed in native code between the loading of an external plugin and the end of its start."""
+    """Ranks that crashed in native code after an external plugin was loaded and before NCCL's start was complete."""
     loaded = [e for e in case.of("nccl.info") if e.data.get("family") == "plugin" and not BUILT_IN.search(e.text)]
     loaded = matching(loaded, "Loaded net plugin", "loaded external")
     begun = {e.data.get("rank") for e in case.of("nccl.init") if e.data.get("phase") == "start"}
@@ -110,7 +110,7 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same start with NCCL's own network code."""
+    """Run the same start with NCCL's own network code."""
     return Experiment(
         "Does the job start without the plugin?",
         {"env": {"NCCL_NET_PLUGIN": "none"}},

@@ -8,7 +8,7 @@ What you see
 
 Why it happens
     A flapping link, a full switch buffer, a firewall that forgets idle connections, or a path that drops large packets
-    (MTU) interrupts TCP streams that NCCL keeps open for days.  NCCL's socket transport has no second try: the
+    (MTU) interrupts TCP streams that NCCL keeps open for days.  NCCL's socket transport does not reconnect: the
     connection fails and with it the communicator.
 
 How to be sure
@@ -16,7 +16,7 @@ How to be sure
     `ping -M do -s 8972 PEER` (MTU), `ip -s link` and `nstat` (errors, retransmissions) on both ends.
 
 What to do
-    Repair the link; equal MTU on all hops; keep connection tracking out of the compute network.
+    Repair the link; set an equal MTU on all hops; keep connection tracking out of the compute network.
 
 Read more
     NCCL user guide: NCCL_SOCKET_IFNAME, NCCL_SOCKET_NTHREADS; ip(8), nstat(8).
@@ -58,7 +58,7 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Connections broke, and no rank died that would explain it."""
+    """Found where connections broke and no dead rank explains it."""
     scene = look(case)
     reasons = [
         *scene.dead.values(),
@@ -72,21 +72,22 @@ def diagnose(case: Case) -> Finding:
     if reasons:
         return (
             _tested_paths(case)
-            or _climbed(case)
+            or _from_stages(case)
             or _slow(case)
-            or clear(ID, "A process ended first; its connections broke because of that.", tuple(reasons[:2]))
+            or clear(ID, "A process ended first, and its connections broke because of that.", tuple(reasons[:2]))
         )
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     tested = _tested.sound(case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu))
     went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *done, *tested]
     return ask(
         case,
-        *(_climbed, _looked_up, _timed_out, _lost, _stalled, _tested_paths, _slow, _nothing_arrives, _start, _anybody),
+        *(_from_stages, _looked_up, _timed_out, _lost, _stalled, _tested_paths, _slow, _nothing_arrives, _start),
+        _anybody,
     ) or otherwise(ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes")
 
 
-def _climbed(case: Case) -> Finding | None:
-    """The ladder of the live test: a node, or the way between two, that fails or is slow where all others are well."""
+def _from_stages(case: Case) -> Finding | None:
+    """The staged test found a node, or a path between two, that fails or is slow while all others work."""
     who = odd(case)
     if who is None or not who.between:
         return None
@@ -107,7 +108,7 @@ def _timed_out(case: Case) -> Finding | None:
     timed_out = matching([*family(case, "socket_closed"), *case.of("gloo.closed")], "timed out", "No route to host")
     small = [e for e in case.of("system.error") if e.data.get("what") == "packet_size"]
     if small and (waits := [*case.of("c10d.timeout"), *broken, *case.of("gloo.timeout")]):
-        say = "Large packets do not pass between the hosts, as the ping shows, and ranks waited in vain for data."
+        say = "Large packets do not pass between the hosts, as the ping shows, and ranks timed out waiting for data."
         return _tell(case, "likely", say, pick(small, waits, limit=5))
     links = [e for e in case.of("kernel.link") if e.data.get("state") == "down"]
     if not timed_out and not (links and (broken or case.of("c10d.timeout"))):
@@ -121,22 +122,22 @@ def _timed_out(case: Case) -> Finding | None:
 
 
 def _looked_up(case: Case) -> Finding | None:
-    """Somebody pinged the other host, or looked at a connection that stands still."""
+    """The log holds output of ping, or of a tool that shows a stalled connection."""
     seen = _tested.looked(case)
     if seen is None or case.of("job.done"):
         return None
-    stands = [*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_broken(case), *case.of("told.hang")]
-    likely = stands or any(event.kind == "net.tcp" for event in seen.lines)
-    told = _tell(case, "likely" if likely else "possible", f"{seen.say}.", pick(seen.lines, stands, limit=5))
+    stalled = [*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_broken(case), *case.of("told.hang")]
+    likely = stalled or any(event.kind == "net.tcp" for event in seen.lines)
+    finding = _tell(case, "likely" if likely else "possible", f"{seen.say}.", pick(seen.lines, stalled, limit=5))
     if seen.passes is None:
-        return told
+        return finding
     own = next((event.data["interface"] for event in case.of("nccl.bootstrap")), "<interface>")
     command = f"ip link set dev {own} mtu {seen.passes}; ping -M do -s {seen.passes - _tested.HEADERS} <peer>"
-    return replace(told, advice=(replace(SIZES, command=command), *_advice()))
+    return replace(finding, advice=(replace(SIZES, command=command), *_advice()))
 
 
 def _lost(case: Case) -> Finding | None:
-    """Closed connections, and nobody who says why."""
+    """Connections were closed and no line says why."""
     lines = _broken(case) or matching(messages(case), "remote process exited or there was a network error")
     if not lines:
         return None
@@ -145,71 +146,69 @@ def _lost(case: Case) -> Finding | None:
 
 
 def _stalled(case: Case) -> Finding | None:
-    """Everybody is in the same collective over several nodes, and nobody completes it."""
+    """Every rank is in the same collective over several nodes, and none completes it."""
     lines = all_in(case, look(case)) if spans_hosts(case) else []
-    say = (
-        "Every rank has entered the same collective over several nodes and none completes it: the data "
-        "path stands still."
-    )
+    say = "Every rank has entered the same collective over several nodes and none completes it: the data path stalls."
     return _tell(case, "possible", say, pick(lines, limit=4)) if lines else None
 
 
 def _nothing_arrives(case: Case) -> Finding | None:
-    """All ranks of a job over several hosts wait for each other, and all of them live."""
+    """All ranks of a job over several hosts wait for each other, and all of them are alive."""
     scene = look(case)
     lines = list(scene.waiting.values()) if spans_hosts(case) and case.of("gloo.timeout") else []
     if not lines or scene.silent or set(scene.members) - scene.waiting.keys():
         return None
     who = start(name_ranks(ranks_in(lines)))
-    say = f"{who} waited in vain for each other's data, on several hosts, and all of them were alive"
+    say = f"{who} on several hosts timed out waiting for each other's data, and all of them were alive"
     far, dumps = how_far(case, lines)
     strength: Strength = "likely" if far else "possible"
     return _tell(case, strength, f"{say}{far}.", pick(lines[:4], dumps[:2]))
 
 
 def _start(case: Case) -> Finding | None:
-    """NCCL's start stands still on several hosts after its ranks had found each other: what comes then is larger."""
+    """NCCL's start stalls on several hosts after its ranks had found each other; the messages after that are larger."""
     hung = _starting.hangs(case) if spans_hosts(case) else []
     met = {event.rank: event for event in _starting.went_around(case)}
     if not hung or not met or set(look(case).members) - met.keys():
         return None
-    say = "All ranks found each other on several hosts, and then NCCL's start stood still: short messages passed, what "
-    say += "comes after them, which is longer, seems not to arrive."
+    say = "All ranks on several hosts found each other, and then NCCL's start stalled: short messages passed, and the "
+    say += "longer ones after them seem not to arrive."
     still = [change for change in case.of("ras.change") if change.data["still"] and not change.data["moved"]]
-    likely = still and not case.of("nccl.channel")  # before any other way than this is tried
-    told = _tell(case, "likely" if likely else "possible", say, pick(met.values(), hung, still, limit=6))
-    return replace(told, advice=(SIZES, *_advice()))
+    likely = still and not case.of("nccl.channel")  # before any other network path is used
+    finding = _tell(case, "likely" if likely else "possible", say, pick(met.values(), hung, still, limit=6))
+    return replace(finding, advice=(SIZES, *_advice()))
 
 
 def _anybody(case: Case) -> Finding | None:
-    """Another rank complains first each time: not one rank's program or GPU is at fault, but what all share."""
-    told = [event for event in case.of("told.habit") if event.data["what"] == "any_victim"]
-    if not told or not case.of("c10d.timeout") or not (spans_hosts(case) or len(look(case).members) > NODE):
+    """User notes: a different rank reports the error first each time, so what all ranks share is at fault."""
+    reported = [event for event in case.of("told.habit") if event.data["what"] == "any_victim"]
+    if not reported or not case.of("c10d.timeout") or not (spans_hosts(case) or len(look(case).members) > NODE):
         return None
-    say = "Another rank complains first each time, so the fault lies in what all of them share, such as the network."
-    return _tell(case, "possible", say, pick(told, case.of("c10d.timeout"), limit=4))
+    say = "A different rank reports the error first each time, so the fault is in what all share, such as the network."
+    return _tell(case, "possible", say, pick(reported, case.of("c10d.timeout"), limit=4))
 
 
 PATH = Advice(
-    "Test the way between the hosts that are named, and compare the state of their cards with those of another host.",
+    "Test the network path between the named hosts, and compare the state of their cards with those of another host.",
     command="ncclkit connect <host> <host>; ethtool <interface>; ip -s link; ibstat; perfquery -x",
-    why="All hosts ran the same program; only what is different about these, or about the cables and ports between "
-    "them, can make the difference.",
-    check="The pair matrix of a repeated live test with the ladder shows no frame.",
+    why="All hosts ran the same program; the difference can only be in these hosts, or in the cables and ports between "
+    "them.",
+    check="The pair matrix of a repeated staged test shows no frame.",
     risk="None, it only measures; until it is repaired, leave the named host out of the job.",
 )
 SIZES = Advice(
-    "Let no host send larger packets than the whole way takes: equal MTU on every hop, or a smaller one on the hosts.",
+    "Let no host send larger packets than the network path allows: set an equal MTU on every hop, or a smaller one on "
+    "the hosts.",
     command="ping -M do -s 1472 <peer>; ip link set dev <interface> mtu 1400",
-    why="What connects and then stands still at the first large message often loses large packets, and those alone.",
-    check="`ncclkit connect` finds the same packet size in both directions, and the job passes the place.",
+    why="A connection that stalls at the first large message often loses only the large packets.",
+    check="`ncclkit connect` finds the same packet size in both directions, and the job passes the point of the hang.",
     risk="A smaller MTU costs some speed and interrupts connections for a moment; ask who runs the network.",
 )
-"""Where connections were made, and then nothing came through."""
+"""Advice where connections were made and then no data arrived."""
 
 
 def _tested_paths(case: Case) -> Finding | None:
-    """A connection test lost packets of the size that the hosts use, or saw a path that stalls or filters ports."""
+    """A connection test lost packets of the size that the hosts send, or found a path that stalls or filters ports."""
     bad = sorted(_tested.paths(case, lambda link: bool(_fault(link))), key=lambda link: link.bandwidth is not None)
     if not bad:
         return None
@@ -222,7 +221,7 @@ def _tested_paths(case: Case) -> Finding | None:
 
 
 def _slow(case: Case) -> Finding | None:
-    """A way on which nothing gets lost and everything is late: by a connection test, or by the live test's numbers."""
+    """A network path that loses nothing but is slow, by a connection test or by the live test's measurements."""
     if tested := _slow_path.tested(case):
         say, hosts, links = tested
         why, sure = tuple(link.event for link in links[:6]), _tested.risk(case)
@@ -234,17 +233,15 @@ def _slow(case: Case) -> Finding | None:
 
 
 def _fault(link: Link) -> str:
-    stood = "timed out" in link.why.get("bandwidth", "")
+    stalled = "timed out" in link.why.get("bandwidth", "")
     if link.shrinks:
-        effect = (
-            "a TCP stream stood still" if stood else "TCP copes, since one end asks for smaller ones; RDMA does not"
-        )
+        effect = "a TCP stream stalled" if stalled else "TCP works, since one end asks for smaller ones; RDMA does not"
         return (
             f"packets of {link.mtu_own:g} bytes, which {link.src} may send, get lost and those of {link.mtu:g} pass: "
             + effect
         )
-    if link.reached and stood:
-        return "a TCP stream stood still although the connection was made"
+    if link.reached and stalled:
+        return "a TCP stream stalled although the connection was made"
     if link.rendezvous == "open" and link.ephemeral not in ("open", ""):
         return (
             f"port {link.port} is open but a port that the kernel chose {ends(link.ephemeral)}: a firewall filters them"
@@ -264,7 +261,7 @@ def _same_mtu(link: Link) -> Advice:
     return Advice(
         "Give all interfaces and switch ports between the hosts the same MTU.",
         command=f"ip link show; ping -M do -s {(link.mtu_own or 1500) - 28:g} {link.over}",
-        why="Nobody tells a sender on the same network that a packet was too large; it is dropped.",
+        why="A sender on the same network is not notified when a packet was too large; the packet is dropped.",
         check="`ncclkit connect` finds the same packet size in both directions.",
         risk="Changing the MTU of an interface interrupts its connections for a moment.",
     )
@@ -283,13 +280,13 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The path between hosts that are ours to enter; elsewhere the live test without the program."""
+    """Test the network path between hosts that can be reached; elsewhere run the live test without the program."""
     if enterable(case):
         return Experiment(
-            "What happens to packets of all sizes on the way between the hosts, without any rank?",
+            "What happens to packets of all sizes on the network path between the hosts, without any rank?",
             {"look": "connect"},
             {
-                ID: "some get lost, a stream stands still, or one direction is far slower than the other",
+                ID: "some get lost, a stream stalls, or one direction is far slower than the other",
                 "wrong_interface": "the address that a library announces cannot be reached",
                 "store_unreachable": "the rendezvous port cannot be reached",
             },
@@ -302,7 +299,7 @@ def experiment(case: Case) -> Experiment:
             ID: "they fail in the same way",
             "wrong_interface": "they fail in the same way, always at the start",
             "rank_exception": "they work: a process had died",
-            "rank_divergence": "they work: the program's ranks had parted",
+            "rank_divergence": "they work: the program's ranks had diverged",
         },
         {ID: "same", "wrong_interface": "same", "rank_exception": "works", "rank_divergence": "works"},
     )

@@ -58,7 +58,7 @@ XIDS = {137, *range(144, 151)}
 
 
 def diagnose(case: Case) -> Finding:
-    """CUDA's 802, a failed multicast bind, or NVLink errors of the kernel."""
+    """Found at CUDA error 802, a failed multicast bind, or NVLink errors of the kernel."""
     pool = [*case.of("cuda.error"), *case.of("cuda.driver"), *messages(case)]
     waiting = matching(
         pool, "system not yet initialized", "error 802", "error: 802", "SystemNotReady", "SYSTEM_NOT_READY"
@@ -72,18 +72,18 @@ def diagnose(case: Case) -> Finding:
     xids += [e for e in case.of("kernel.sxid") if e.data.get("fatal")]
     lines = in_order(waiting) or in_order(fabric) or in_order(multicast) or in_order(xids) or in_order(imex)
     if not lines and (gone := relieved(case, NCCL_NVLS_ENABLE="0")):
-        say = "Without NVLink multicast (NVLS) it works, as is told: the fabric manager hands that out."
+        say = "By the user's notes the job works without NVLink multicast (NVLS), which the fabric manager sets up."
         return found(ID, "likely", say, pick(gone), advice=_advice())
     if not lines:
         went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
         missing = "`nvidia-smi -q | grep -A2 Fabric` and dmesg of the node"
         return CHECK.risk(case) or CHECK.otherwise(
-            case, went_well, "NCCL started without complaint about the fabric.", missing
+            case, went_well, "NCCL started without an error of the fabric.", missing
         )
     if waiting or fabric:
         what = "its NVSwitch fabric is not initialised: the fabric manager does not run or does not match the driver"
     elif multicast:
-        what = "NCCL could not set up NVLink multicast (NVLS), which the fabric manager hands out"
+        what = "NCCL could not set up NVLink multicast (NVLS), which the fabric manager provides"
     elif xids:
         what = f"the kernel reports NVLink/NVSwitch faults ({', '.join(sorted({_number(e) for e in xids}))})"
     else:
@@ -142,7 +142,7 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same start without NVLS."""
+    """Run the same start without NVLS."""
     return Experiment(
         "Does the job start without NVLink multicast?",
         {"env": {"NCCL_NVLS_ENABLE": "0"}},

@@ -76,51 +76,51 @@ SURVIVED = (
     "cudaIpcOpenMemHandle",
     "custom_all_reduce",
 )
-"""What NCCL and accelerate warn of and go on without, and what fails as well once the peer's CUDA has failed."""
+"""Warnings after which NCCL and accelerate go on without P2P, and errors that follow a failure of the peer's CUDA."""
 
 
 def diagnose(case: Case) -> Finding:
-    """The kernel or CUDA says so, or everybody has launched a collective over P2P and nobody completes it."""
+    """Found where the kernel or CUDA reports it, or all ranks launched a collective over P2P and none completes it."""
     other = [e for e in case.of("nccl.channel") if e.data.get("via") in ("SHM", "NET")]
     measured = [enabled for enabled, _ in _copies.measured(case)]
     went_well = measured or [*case.of("nccl.destroy"), *look(case).ended.values()] or other
     witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _relieved, _symptom]
-    return ask(case, _climbed, _spoilt, *witnesses, CHECK.risk) or CHECK.otherwise(
+    return ask(case, _from_stages, _wrong_values, *witnesses, CHECK.risk) or CHECK.otherwise(
         case, went_well, "Peer-to-peer copies worked or were not used.", "dmesg of the node, and NCCL's Channel lines"
     )
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """Access control or an IOMMU between GPUs that have only PCIe to talk over."""
+    """Hosts with PCIe access control or an IOMMU between GPUs that are joined by PCIe only."""
     table = host.value("gpu.topology") or {}
     paths = {how for one, row in table.items() for two, how in row.items() if one[:3] == two[:3] == "GPU"}
     if not paths or any(how.startswith("NV") for how in paths):
         return
     if bridges := host.value("host.acs"):
-        say = f"PCIe access control (ACS) is on at {len(bridges)} bridges and the GPUs talk over PCIe; copies between "
+        say = f"PCIe access control (ACS) is on at {len(bridges)} bridges between GPUs joined by PCIe; copies between "
         yield Risk(say + "them would be slow or never arrive", [host.fact("host.acs")], _advice(True)[0], "likely")
     elif host.value("host.iommu"):
-        say = "an IOMMU is active and the GPUs talk over PCIe; unless it passes their copies through, these would be "
+        say = "an IOMMU is active and the GPUs are joined by PCIe; unless it passes copies through, they would be "
         yield Risk(say + "slow or never arrive", [host.fact("host.iommu")], _advice(True)[0])
 
 
-def _climbed(case: Case) -> Finding | None:
-    """The ladder of the live test: ranks of a machine that fail together, exchanged wrong values, or never answered."""
-    who, climbed = odd(case), ladder(case)
+def _from_stages(case: Case) -> Finding | None:
+    """The staged test found ranks of one machine that fail together, exchanged wrong values, or never answered."""
+    who, staged = odd(case), ladder(case)
     if who and who.gpus and not (who.slow or who.alone or who.between):
         return found(ID, who.strength, who.say, who.why, ranks=who.ranks, advice=_advice(True), next=experiment(case))
-    wrong = [pair for pair in climbed.pairs if pair.wrong and not {pair.a, pair.b} & set(climbed.corrupt)]
+    wrong = [pair for pair in staged.pairs if pair.wrong and not {pair.a, pair.b} & set(staged.corrupt)]
     gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
-    bad = [(pair.a, pair.b) for pair in wrong] or (climbed.silent if not look(case).dead else ())
+    bad = [(pair.a, pair.b) for pair in wrong] or (staged.silent if not look(case).dead else ())
     if not bad or not gpus:
         return None
-    ranks = climbed.suspects or tuple(sorted({rank for pair in bad for rank in pair}))
+    ranks = staged.suspects or tuple(sorted({rank for pair in bad for rank in pair}))
     why = pick([pair.event for pair in wrong if pair.event], case.of("run.end"), case.of("ladder.pair"), limit=5)
     strength: Strength = "likely" if wrong else "possible"
-    return found(ID, strength, f"{climbed.say}.", why, ranks=ranks, advice=_advice(True), next=experiment(case))
+    return found(ID, strength, f"{staged.say}.", why, ranks=ranks, advice=_advice(True), next=experiment(case))
 
 
-def _spoilt(case: Case) -> Finding | None:
+def _wrong_values(case: Case) -> Finding | None:
     """nccl-tests counted wrong values: the data did not arrive as it was sent."""
     lines = [e for e in case.of("nccltests.table") if e.data.get("wrong")]
     if not lines:
@@ -132,7 +132,7 @@ def _spoilt(case: Case) -> Finding | None:
 
 
 def _blocked(case: Case) -> Finding | None:
-    """The IOMMU reports a device's access as a fault."""
+    """The IOMMU reports a fault for a device's memory access."""
     lines = case.of("kernel.iommu")
     if not lines:
         return None
@@ -142,7 +142,7 @@ def _blocked(case: Case) -> Finding | None:
 
 
 def _denied(case: Case) -> Finding | None:
-    """CUDA or NCCL says that the GPUs cannot reach each other."""
+    """CUDA or NCCL reports that the GPUs cannot reach each other."""
     lines = matching([*family(case, "p2p", "cuda"), *messages(case), *case.of("cuda.error")], *DENIED)
     if not lines:
         return None
@@ -159,7 +159,7 @@ def _denied(case: Case) -> Finding | None:
 
 
 def _slow(case: Case) -> Finding | None:
-    """Direct copies are far slower than those through the host, which they should beat or equal."""
+    """Direct copies between GPUs are far slower than copies through the host."""
     tables, slow = _copies.measured(case), _copies.slow(case)
     if not slow:
         return None
@@ -167,37 +167,37 @@ def _slow(case: Case) -> Finding | None:
     gpus = sorted({gpu for _, *pair, _, _ in slow for gpu in pair})
     names = tuple(str(gpu) for gpu in gpus)
     say = (
-        f"Peer-to-peer copies from GPU {a} to GPU {b} reach {direct:g} GB/s where the way through the host reaches "
-        f"{fast:g} GB/s: something between GPUs {', '.join(names)} holds direct copies up, as IOMMU and ACS do."
+        f"Peer-to-peer copies from GPU {a} to GPU {b} reach {direct:g} GB/s, {direct / fast:.0%} of the {fast:g} GB/s "
+        f"through the host: direct copies between GPUs {', '.join(names)} are slowed, as an IOMMU or ACS does."
     )
     return found(ID, "likely", say, pick(*tables), gpus=names, advice=_advice(True), next=experiment(case))
 
 
 def _relieved(case: Case) -> Finding | None:
-    """Somebody has made the experiment."""
+    """User notes: the job works without peer-to-peer."""
     lines = relieved(case, NCCL_P2P_DISABLE="1")
     if not lines:
         return None
-    say = "Without peer-to-peer it works, as is told: direct copies between GPUs of the machine do not arrive."
+    say = "By the user's notes the job works without peer-to-peer: direct copies between the GPUs do not arrive."
     direct = [e for e in case.of("nccl.channel") if e.data.get("via") == "P2P"]
     return found(ID, "likely", say, pick(lines, direct[:2]), advice=_advice(False))
 
 
 def _symptom(case: Case) -> Finding | None:
-    """A start or first collective on one machine that never ends."""
+    """A start or a first collective on one machine never ends."""
     stuck, hung = _stuck(case), [] if spans_hosts(case) else _starting.hangs(case) or _started(case)
     if not stuck and not hung:
         return None
     what = "The ranks wait in one of the first collectives and none completes it"
     say = (
         what if stuck else "NCCL's start on one machine does not end in this log"
-    ) + "; blocked copies between GPUs are a usual reason."
+    ) + "; a usual reason is blocked copies between GPUs."
     hosts, advice = name_hosts(stuck + hung), _advice(False)
     return found(ID, "possible", say, pick(stuck, hung), hosts=hosts, advice=advice, next=experiment(case))
 
 
 def _started(case: Case) -> list[Event]:
-    """NCCL has made its start over peer-to-peer, and what follows, as somebody says, hangs without a word."""
+    """Lines of a complete NCCL start over peer-to-peer, where by the user's notes the job hangs after it."""
     direct = [e for e in case.of("nccl.channel") if e.data.get("via") == "P2P"]
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     hang = [] if _starting.beyond(case) else case.of("told.hang")
@@ -205,7 +205,7 @@ def _started(case: Case) -> list[Event]:
 
 
 def _stuck(case: Case) -> list[Event]:
-    """Everybody waits in one of the first collectives on one machine, and peer-to-peer is not switched off."""
+    """Waits of all ranks of one machine in one of the first collectives, where peer-to-peer is not switched off."""
     scene = look(case)
     paths = {e.data.get("via") for e in case.of("nccl.channel")}
     if env_of(case, "NCCL_P2P_DISABLE") or spans_hosts(case) or scene.dead or (paths and "P2P" not in paths):
@@ -215,7 +215,7 @@ def _stuck(case: Case) -> list[Event]:
         e for e in waits if isinstance(e.data.get("seq"), int) and e.data["seq"] <= 3 and e.data.get("api") != "gloo"
     ]
     direct = [e for e in case.of("nccl.channel") if e.data.get("via") == "P2P"]
-    sent = {op_of(e).upper() for e in first} != {"RECV"}  # where all receive, nothing is on its way
+    sent = {op_of(e).upper() for e in first} != {"RECV"}  # where all ranks receive, no data is in flight
     whole = sent and len(first) == len(waits) and not case.of("flight.missing")
     return [*first[:2], *direct[:2]] if first and whole else []
 
@@ -249,14 +249,14 @@ def _advice(iommu: bool) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job with and without peer-to-peer, then without NCCL."""
+    """Run the same job with and without peer-to-peer, then without NCCL."""
     off = Experiment(
-        "Does the job get through when peer-to-peer is off?",
+        "Does the job complete when peer-to-peer is off?",
         {"env": {"NCCL_P2P_DISABLE": "1"}},
         {
-            ID: "it gets through only with NCCL_P2P_DISABLE=1",
+            ID: "it completes only with NCCL_P2P_DISABLE=1",
             "nvswitch_fabric": "the same on an NVSwitch machine; NCCL_NVLS_ENABLE=0 alone helps too",
-            "slow_rank": "it fails in both: the late rank does not care for the path",
+            "slow_rank": "it fails in both: the rank is late whatever the path",
             "rank_divergence": "it fails in both: the calls still differ",
             "gpu_hardware_error": "it fails in both, on one particular GPU",
         },
@@ -270,7 +270,7 @@ def experiment(case: Case) -> Experiment:
     )
     gloo = over_gloo(
         case,
-        "Does the same job get through over gloo, in the hosts' memory?",
+        "Does the same job complete over gloo, in the hosts' memory?",
         {ID: "it does: no GPU copies to another", "nccl_bug": "it does: NCCL is not used"},
         {
             "slow_rank": "it fails too: the rank is late again",
@@ -284,7 +284,7 @@ CHECK = Check(
     ID,
     reads=("host.iommu", "gpu.topology"),
     look=_look,
-    fine="Neither an IOMMU nor access control stands between the GPUs.",
+    fine="No IOMMU and no access control is active between the GPUs.",
     also=("host.acs",),
     next=experiment,
 )

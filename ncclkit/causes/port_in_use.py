@@ -43,7 +43,7 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """A bind was refused with EADDRINUSE."""
+    """Found where a bind was refused with EADDRINUSE."""
     lines = matching(
         [*case.of("store.bind"), *messages(case), *case.of("rendezvous.error")],
         "EADDRINUSE",
@@ -65,7 +65,7 @@ def diagnose(case: Case) -> Finding:
             *_tested.sound(case, lambda link: link.rendezvous == "open"),
         ]
         return _held(case) or otherwise(
-            ID, went_well, "The store was opened.", "the launcher's output on the first node"
+            ID, went_well, "The store's port was opened.", "the launcher's output on the first node"
         )
     final = matching(lines, "failed to listen on any", "EADDRINUSE", "RuntimeError", "DistNetworkError", "OSError")
     final += [e for e in lines if e.kind in ("python.exception", "rendezvous.error")]
@@ -89,14 +89,14 @@ def diagnose(case: Case) -> Finding:
 
 
 def _any_server(event: Event) -> bool:
-    """True for Python's own error outside of torch's start: a program may open a port for metrics or a dashboard."""
+    """True for a Python error outside of torch's start: a program may open a port for metrics or a dashboard."""
     frames = [str(frame.get("file")) for frame in event.data.get("frames") or ()]
     own = event.kind in ("python.exception", "system.error") and "OSError:" in event.text
     return own and not any("torch/distributed" in file for file in frames)
 
 
 def _held(case: Case) -> Finding | None:
-    """A connection test could not open the port on a host."""
+    """A connection test could not open the rendezvous port on a host."""
     held = [host for host in _tested.hosts(case).values() if "in use" in host.refused]
     if not held:
         return None
@@ -130,7 +130,7 @@ def _advice(port: int | None, name: str) -> tuple[Advice, ...]:
             risk="All nodes must compute the same number.",
         ),
         Advice(
-            "Look who holds the port; end it only if it is a left-over of your own.",
+            "Find the process that holds the port; end it only if it is a left-over of your own.",
             command=f"ss -ltnp 'sport = :{port or 29500}'",
             why="A killed launcher can leave rank 0 alive.",
             check="The command prints no listener.",
@@ -140,7 +140,7 @@ def _advice(port: int | None, name: str) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Whether the port can be opened, then the same ranks on one that the system chooses."""
+    """Check whether the port can be opened, then run the same ranks on a port that the system chooses."""
     question = "Can the rendezvous port be opened on this machine, and does a second process reach it?"
     other = minimal(
         "Do the same ranks start an all_reduce on a port that the system chooses?",

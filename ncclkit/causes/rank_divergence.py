@@ -64,7 +64,7 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Different operations at one place of the sequence, or a rank that left it."""
+    """Found where ranks made different calls at one place of the sequence, or a rank left it."""
     recorded_calls = (_flight, _elsewhere, _fingerprint, _entries, _shares)
     if finding := ask(case, *recorded_calls, _watchdog, _left, _ddp, _stalled, _alone, _symptom):
         return finding
@@ -89,7 +89,7 @@ def _flight(case: Case) -> Finding | None:
 
 
 def _elsewhere(case: Case) -> Finding | None:
-    """A rank is missing from a collective because it has finished, or stands in another one."""
+    """A rank is missing from a collective because it has finished, or is in another one."""
     scene, seen = look(case), stacks(case)
     for gap in case.of("flight.missing"):
         missing = gap.data.get("missing") or ()
@@ -98,7 +98,7 @@ def _elsewhere(case: Case) -> Finding | None:
         stuck = [rank for rank in inside if in_collective(seen[rank].data["frames"])]
         if ended or (stuck and len(stuck) == len(missing)):
             ranks = tuple(ended or sorted(stuck))
-            why = "had already left the loop" if ended else "stood in another collective"
+            why = "had already left the loop" if ended else "was in another collective"
             say = f"{start(name_ranks(ranks))} {why} when {name_ranks(gap.data.get('waiting', ()))} called collective "
             say += f"{gap.data.get('seq')} ({gap.data.get('op')})."
             witnesses = [gap, *[scene.ended[r] for r in ended], *[seen[r] for r in stuck]]
@@ -117,27 +117,27 @@ def _fingerprint(case: Case) -> Finding | None:
 
 
 def _watchdog(case: Case) -> Finding | None:
-    """One sequence number, several operations."""
+    """Watchdogs name different operations for one sequence number."""
     for (_, seq), events in by_call(case).items():
         ops = differ(events, op_of)
         if ops and not set(ops) <= POINT_TO_POINT:
             parts = [f"{name_ranks(ranks_in(group))} {op}" for op, group in sorted(ops.items())]
             say = f"At place {seq} of the sequence the ranks called different collectives: {', '.join(parts)}."
-            return _tell("likely", say, events, odd_ones(ops))  # two threads that race in one group look the same
+            return _tell("likely", say, events, odd_ones(ops))  # two threads racing in one group look the same
         sizes = {} if ops else differ([e for e in events if op_of(e) in SAME_SIZE], size_of)
         if sizes and unlike_calls(op_of(events[0]), sizes):
             parts = [f"{name_ranks(ranks_in(group))} one of {size} elements" for size, group in sorted(sizes.items())]
             say = f"At place {seq} of the sequence the ranks called {op_of(events[0])} from different places of the "
             return _tell("likely", f"{say}program: {', '.join(parts)}.", events, odd_ones(sizes))
     groups: dict[str, list[Event]] = {}
-    together = look(case).waiting  # without ranks that came when the others had given up
+    together = look(case).waiting  # without ranks that came after the others had timed out
     for (group, _), events in by_call(case).items():
         groups.setdefault(group, []).extend(event for event in events if rank_of(event) in together)
     for events in groups.values():
         ops, seqs = differ(events, op_of), differ(events, lambda e: e.data["seq"])
         ops = ops or differ(events, size_of)
         exchange = seqs and all(op_of(e).startswith("ALLTOALL") for e in seqs[min(seqs)])
-        # others may be through an exchange in which one still waits for data
+        # The other ranks may have completed an exchange in which one rank still waits for data.
         if ops and seqs and not exchange and not far_apart(events):
             parts = [f"{name_ranks(ranks_in([e]))} in {op_of(e)} {e.data['seq']}" for e in events[:4]]
             return _tell(
@@ -150,7 +150,7 @@ def _watchdog(case: Case) -> Finding | None:
 
 
 def _left(case: Case) -> Finding | None:
-    """Some rank came to a normal end while others still waited for it, or lost it."""
+    """A rank exited normally while others still waited for it, or lost the connection to it."""
     scene = look(case)
     lost = {e.rank: e for e in reversed(case.of("gloo.closed")) if e.rank is not None and e.rank not in scene.ended}
     left = scene.waiting or lost
@@ -165,7 +165,7 @@ def _left(case: Case) -> Finding | None:
 
 
 def _entries(case: Case) -> Finding | None:
-    """Entries of the recorder that somebody printed: other operations at one place."""
+    """Flight Recorder entries printed in a log show different operations at one place."""
     events = unlike_entries(case, "op")
     if not events:
         return None
@@ -175,24 +175,24 @@ def _entries(case: Case) -> Finding | None:
 
 
 def _shares(case: Case) -> Finding | None:
-    """The ranks say themselves that they have different numbers of batches or steps."""
+    """The ranks log different numbers of batches or steps."""
     shares = differ(case.of("job.share"), lambda event: event.data["count"])
     waits = list(look(case).waiting.values())
     if not shares or not waits:
         return None
     parts = [f"{name_ranks(ranks_in(group))} {count}" for count, group in sorted(shares.items())]
-    say = f"The ranks have different numbers of batches: {', '.join(parts)}; who has more calls collectives alone."
+    say = f"The ranks have different numbers of batches: {', '.join(parts)}; a rank with more calls collectives alone."
     return _tell("likely", say, [group[0] for group in shares.values()] + in_order(waits)[:2], odd_ones(shares))
 
 
 def _alone(case: Case) -> Finding | None:
-    """A few ranks say that they skipped or ended something, of their own accord, and then others waited in vain."""
+    """A few ranks log that they skipped or ended something by themselves, and then other ranks timed out waiting."""
     scene, said = look(case), case.of("job.alone")
     ranks = ranks_in(said)
     if not scene.waiting or not ranks or scene.dead or 2 * len(ranks) > len(scene.members) or all_in(case, scene):
         return None
     words = " ".join(str(said[-1].data["message"]).split())[:80]
-    say = f"{start(name_ranks(ranks))} went its own way ({words}), and then the ranks waited for each other in vain."
+    say = f"{start(name_ranks(ranks))} left the common path ({words}), and then the ranks timed out waiting."
     return _tell("likely", say, [*said[-2:], *in_order(scene.waiting.values())], ranks)
 
 
@@ -202,11 +202,11 @@ def _ddp(case: Case) -> Finding | None:
     )
     if other := unlike(case):
         ranks = tuple(sorted({r for e in other for r in e.data.get("ranks") or () if r})) or ranks_in(other)
-        say = f"The model of {name_ranks(ranks)} has other parameters than that of rank 0, as DDP found at its start."
+        say = f"DDP found at its start that the model of {name_ranks(ranks)} has other parameters than that of rank 0."
         return _tell("likely", say, other, ranks)
     order = matching(messages(case), "Forward order differs across ranks")
     if order and not lines:
-        return _tell("likely", "FSDP's ranks came to their layers in different order, as it says itself.", order, ())
+        return _tell("likely", "FSDP reports that its ranks reached their layers in different orders.", order, ())
     if not lines:
         return None
     ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if isinstance(r, int)})) or ranks_in(
@@ -217,11 +217,11 @@ def _ddp(case: Case) -> Finding | None:
         f"DDP on {name_ranks(ranks)} did not get a gradient for every "
         f"parameter{' at ' + where if where else ''}, so its buckets "
     )
-    return _tell("likely", say + "do not match the other ranks' ones.", lines, ranks)
+    return _tell("likely", say + "do not match those of the other ranks.", lines, ranks)
 
 
 def _stalled(case: Case) -> Finding | None:
-    """Horovod's own list of who has not submitted a tensor."""
+    """Horovod lists the ranks that have not submitted a tensor."""
     lines = case.of("horovod.stalled")
     if not lines:
         return None
@@ -231,7 +231,7 @@ def _stalled(case: Case) -> Finding | None:
 
 
 def _symptom(case: Case) -> Finding | None:
-    """Only timeouts: divergence is one of the few usual reasons."""
+    """The log holds only timeouts, and divergence is one of the few usual reasons."""
     scene = look(case)
     if (
         not scene.waiting
@@ -288,5 +288,5 @@ def _question() -> Experiment:
 
 
 def experiment(case: Case) -> Experiment:
-    """Record every call."""
+    """Run again with every call recorded."""
     return _question()

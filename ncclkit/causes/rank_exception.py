@@ -8,12 +8,12 @@ What you see
 Why it happens
     When a rank raises, its process ends and its sockets close.  The others still wait for it in a collective: gloo
     notices at once ("Connection closed by peer"), NCCL only when the watchdog's time is up, minutes later.
-    torchrun calls the first *exit it observed* the root cause, which is right here only if the guilty rank's
-    process ended first; a rank that hangs in its own cleanup can be overtaken by its victims.
+    torchrun calls the first *exit it observed* the root cause, which is right only if the process of the rank at
+    fault ended first; the others can exit earlier while that rank hangs in its cleanup.
 
 How to be sure
     Sort the tracebacks by time and leave out those that only report someone else (DistBackendError, gloo errors,
-    SignalException).  What is left, on one rank, at a line of your own code, is the cause.
+    SignalException).  The remaining one, on one rank, at a line of your own code, is the cause.
 
 What to do
     Fix that line; the distributed machinery is fine.  Decorate main with torch's @record so that torchrun's summary
@@ -56,7 +56,7 @@ SIGNALS = {4: "illegal instruction", 8: "arithmetic error", SEGFAULT: "segmentat
 
 
 def diagnose(case: Case) -> Finding:
-    """The earliest traceback that is the program's own error."""
+    """Found at the earliest traceback that is the program's own error."""
     scene = look(case)
     if scene.raised:
         return _tell(case, scene, in_order(scene.raised.values()))
@@ -66,7 +66,7 @@ def diagnose(case: Case) -> Finding:
     lost = [] if scene.dead or scene.waiting else _lost(case)
     if lost:
         say = (
-            f"{start(name_ranks(ranks_in(lost)))} only lost a peer; what ended that peer, most often an "
+            f"{start(name_ranks(ranks_in(lost)))} only lost a peer; the reason why that peer ended, most often an "
             "error of the program, "
         )
         say += "is not in these files."
@@ -94,7 +94,7 @@ def _tell(case: Case, scene: Scene, errors: list[Event]) -> Finding:
     who = start(name_ranks(ranks))
     say = f"{who} raised {kind}{': ' + message if message else ''}{' at ' + where if where else ''}"
     say += (
-        f"; what {name_ranks(e.rank for e in victims if e.rank is not None)} report is the consequence."
+        f"; the errors of {name_ranks(e.rank for e in victims if e.rank is not None)} are the consequence."
         if victims
         else "."
     )
@@ -113,10 +113,10 @@ PEER = re.compile(r"\bpeers?\b|\b[Rr]anks? \d|heartbeat|timed? ?out|lost connect
 
 
 def _of_a_peer(error: Event) -> bool:
-    """True where a program's own error speaks of waiting for another process: it may be one more victim."""
+    """True where the program's error is about waiting for another process: the rank may be one more victim."""
     kind = str(error.data.get("type", "")).rpartition(".")[2]
-    told = kind in ("RuntimeError", "Exception") and PEER.search(str(error.data.get("message", "")))
-    return bool(told) or kind in ("TimeoutError", "EOFError", "BrokenPipeError", "ConnectionResetError", "Empty")
+    reported = kind in ("RuntimeError", "Exception") and PEER.search(str(error.data.get("message", "")))
+    return bool(reported) or kind in ("TimeoutError", "EOFError", "BrokenPipeError", "ConnectionResetError", "Empty")
 
 
 def _same(error: Event, first: Event) -> bool:
@@ -131,7 +131,7 @@ def _victims(case: Case, scene: Scene, ranks: tuple[int, ...]) -> list[Event]:
 
 
 def _lost(case: Case) -> list[Event]:
-    """Reports of closed connections: their writer is a victim of somebody."""
+    """Reports of closed connections, whose ranks are victims of another one."""
     victims = ("socket_closed", "proxy", "no_ib_library", "foreign")
     if any(e.data.get("family") not in victims for e in case.of("nccl.warn")) or case.of("gloo.size_mismatch"):
         return []
@@ -147,7 +147,7 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
     seen = [stack for rank, stack in stacks(case).items() if rank in ranks]
     where = next((place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), "")
     say = f"{start(name_ranks(ranks))} crashed in native code ({SIGNALS[number]}, signal {number})"
-    say += f" under {where}; the others only lost it." if where else "; the others only lost it."
+    say += f" under {where}; the others only lost their peer." if where else "; the others only lost their peer."
     advice = Advice(
         "Run again with PYTHONFAULTHANDLER=1 to see the Python line above the native crash.",
         env={"PYTHONFAULTHANDLER": "1"},
@@ -210,7 +210,7 @@ def _record() -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same ranks without the program."""
+    """Run the same ranks without the program."""
     return minimal(
         "Do the same ranks work without the program?",
         {ID: "they do: the program ended a rank", "host_oom": "they do: the program had taken the memory"},

@@ -1,20 +1,20 @@
-"""A rank was killed from outside, and nothing says why
+"""A rank was killed from outside, and no file says why
 
 What you see
     One process ends with exit code -9 or 143/-15 and no traceback, "Signal 15 (SIGTERM) received", "CANCELLED AT ...
     DUE TO TIME LIMIT" or "DUE TO PREEMPTION"; the other ranks then time out or see a closed connection.
 
 Why it happens
-    Nothing in the program ended it: the scheduler reached its time limit or preempted the job, an operator or a
+    Nothing in the program ended it: the job's time limit was reached, the scheduler preempted the job, an operator or a
     node-health script sent a signal, a container was stopped, or the kernel's OOM killer acted (that leaves a trace
     in dmesg; see host_oom).  SIGKILL cannot be caught, so the rank's own log just stops.
 
 How to be sure
-    Ask who can kill: `sacct -j JOB -o State,ExitCode,Reason`, `dmesg -T` on the node, `kubectl describe pod`,
+    Look for the sender: `sacct -j JOB -o State,ExitCode,Reason`, `dmesg -T` on the node, `kubectl describe pod`,
     `journalctl` around the second in which the log stops.
 
 What to do
-    If it was the time limit or a preemption: save checkpoints and requeue.  If it was memory: see host_oom.
+    After the job's time limit or a preemption: save checkpoints and requeue.  If it was memory: see host_oom.
 
 Read more
     Slurm: sbatch --time, --requeue, --signal.  signal(7).
@@ -40,17 +40,17 @@ explains = (
     "rank_divergence",
 )
 BY = {
-    "time_limit": "the scheduler's time limit was reached",
+    "time_limit": "the job's time limit was reached",
     "cancelled": "the scheduler cancelled the job",
     "node_fail": "the scheduler lost the node",
 }
 
 OURS = ("deadline", "cancelled", "orphaned")
-"""Ends of a run whose SIGTERM the guard sent; the ranks that it kills leave no exit code behind."""
+"""Reasons of a run's end for which the guard sent SIGTERM; the ranks that it kills leave no exit code."""
 
 
 def diagnose(case: Case) -> Finding:
-    """The scheduler says so, or a process died of signal 9 or 15 that the launcher did not send."""
+    """Found where the scheduler ended the job, or a process died of signal 9 or 15 that the launcher did not send."""
     scheduler = [e for e in case.of("slurm.event") if e.data.get("what") in BY]
     after = _after_failure(case, scheduler)
     if scheduler and after:
@@ -64,24 +64,24 @@ def diagnose(case: Case) -> Finding:
     memory = [*case.of("kernel.oom"), *(e for e in case.of("slurm.event") if e.data.get("what") == "oom")]
     memory += [e for e in case.of("system.error") if e.data.get("what") == "oom_kill"]
     if memory:
-        return clear(ID, "The OOM killer says that it was memory.", tuple(memory[:2]))
+        return clear(ID, "The OOM killer's report explains the kill.", tuple(memory[:2]))
     ours = [e for e in case.of("run.end") if e.data.get("reason") in OURS]
     killed = {rank: end for rank, end in look(case).killed.items() if not ours or _number(end) == 9}
     if killed:
         return _tell(case, killed)
     if ours:
         return clear(ID, "ncclkit itself ended this run.", tuple(ours))
-    told = [e for e in case.of("python.exception") if str(e.data.get("type", "")).endswith("SignalException")]
-    told += matching(case.of("system.error"), "Signal 15 (SIGTERM) received")
+    reported = [e for e in case.of("python.exception") if str(e.data.get("type", "")).endswith("SignalException")]
+    reported += matching(case.of("system.error"), "Signal 15 (SIGTERM) received")
     named = [e for e in case.of("system.error") if e.data.get("what") == "killed"]
-    if first := _elsewhere(case, told):
+    if first := _elsewhere(case, reported):
         return clear(ID, "The launcher of another host failed first, and this one was stopped after it.", tuple(first))
-    if told or named:
+    if reported or named:
         return found(
             ID,
             "likely",
-            f"The launcher{on((told + named)[0].host)} was stopped by a signal from outside.",
-            pick(told, named),
+            f"The launcher{on((reported + named)[0].host)} was stopped by a signal from outside.",
+            pick(reported, named),
             ranks=ranks_in(named),
             advice=_look(),
             next=experiment(case),
@@ -93,7 +93,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _stood(case: Case, event: Event) -> list[Event]:
-    """Signs that the job hung before: a limit, or a person who cancels, ends what stands still as well."""
+    """Signs that the job hung before: a time limit or a user's cancellation also ends a job that hangs."""
     begun = [e for e in case.of("nccl.init") if e.data.get("phase") == "start"]
     unfinished = [] if [e for e in case.of("nccl.init") if e.data.get("phase") == "done"] else begun
     cancelled = [event] if event.data["what"] == "cancelled" and "PREEMPT" not in event.text.upper() else []
@@ -102,7 +102,7 @@ def _stood(case: Case, event: Event) -> list[Event]:
 
 
 def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
-    """What had failed, in the same file, before the scheduler cancelled a step or a job that hung ran out of time."""
+    """Failures in the same file before the scheduler cancelled a step, or before a hung job reached its time limit."""
     first = min(((e.path, e.line) for e in scheduler), default=("", 0))
     lost_node = any(e.data.get("what") == "node_fail" for e in scheduler)
     last = max((e.line for e in case.of("progress") if e.path == first[0] and e.line < first[1]), default=0)
@@ -112,15 +112,15 @@ def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
     return [] if lost_node else [e for e in failures if e.path == first[0] and e.line < first[1]]
 
 
-def _elsewhere(case: Case, told: list[Event]) -> list[Event]:
-    """Ends of ranks with an error of their own, in the log of another launcher than those that were stopped."""
-    stopped = {event.path for event in told}
+def _elsewhere(case: Case, reported: list[Event]) -> list[Event]:
+    """Ranks that ended with an error of their own, in the log of a launcher that was not stopped."""
+    stopped = {event.path for event in reported}
     ends = [e for e in case.of("elastic.exit") if (e.data.get("exitcode") or 0) > 0 and e.path not in stopped]
-    return ends if told else []
+    return ends if reported else []
 
 
 def _number(end: Event) -> int:
-    """The signal that ended a process."""
+    """Number of the signal that ended a process."""
     return abs(int(end.data.get("signal") or end.data.get("exitcode") or 9))
 
 
@@ -130,9 +130,9 @@ def _tell(case: Case, killed: dict[int, Event]) -> Finding:
     number = _number(first)
     name = {9: "SIGKILL", 15: "SIGTERM"}.get(number, f"signal {number}")
     say = (
-        f"{start(name_ranks(ranks))}{on(first.host)} was killed by {name} from outside and nothing here says by whom; "
+        f"{start(name_ranks(ranks))}{on(first.host)} was killed by {name} from outside and no file here says by whom; "
     )
-    say += "the other ranks only lost it."
+    say += "the other ranks only lost their peer."
     return found(
         ID,
         "likely",
@@ -148,11 +148,11 @@ def _tell(case: Case, killed: dict[int, Event]) -> Finding:
 def _look() -> tuple[Advice, ...]:
     return (
         Advice(
-            "Ask the kernel and the scheduler who sent the signal, at the second at which the log stops.",
+            "Look up in the kernel's and the scheduler's logs who sent the signal, at the time at which the log stops.",
             command=(
                 "dmesg -T | grep -iE 'oom|killed process'; sacct -j $SLURM_JOB_ID -o JobID,State,ExitCode,Reason,MaxRSS"
             ),
-            why="A killed process cannot say anything itself.",
+            why="A killed process cannot log anything itself.",
             check="One of them names the process id or the job.",
             risk="None, it only reads.",
         ),
@@ -174,22 +174,22 @@ def _requeue() -> Advice:
 RESTART = Advice(
     "Keep a checkpoint of each step that may be lost, and let torchrun start the ranks again from it.",
     command="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts=3 …",
-    why="What was killed from outside once usually runs when it is started again; the variable keeps torchrun from "
-    "handing the addresses of the dead attempt to the new one (recent torch keeps one store for all attempts).",
-    check="The log goes on at the step after the last checkpoint, and the job ends well.",
+    why="A job that was killed from outside once usually runs when it is started again; the variable keeps torchrun "
+    "from passing the addresses of the dead attempt to the new one (recent torch keeps one store for all attempts).",
+    check="The log goes on at the step after the last checkpoint, and the job succeeds.",
     risk="A job that kills itself, by its memory for example, is killed again each time.",
     change={"restarts": 1, "env": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}},
 )
-"""What a machine may try: the same job once more from where it stood."""
+"""A fix that can be tried automatically: the same job once more from its last checkpoint."""
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job, started again when it dies."""
+    """Run the same job, and let torchrun start it again when it dies."""
     return Experiment(
-        "Does the job get through when torchrun starts it again?",
+        "Does the job complete when torchrun starts it again?",
         dict(RESTART.change),
         {
-            ID: "it does: whoever sent the signal does not send it each time",
+            ID: "it does: the signal is not sent each time",
             "host_oom": "it dies in the same way: it needs the same memory again",
             "rank_exception": "it fails in the same way, at the same line",
         },

@@ -6,13 +6,13 @@ What you see
     all_to_all_single.
 
 Why it happens
-    A point-to-point call blocks until its partner makes the matching one.  With NCCL both run as kernels in a stream,
+    A point-to-point call blocks until its peer posts the matching one.  With NCCL both run as kernels in a stream,
     in order: if rank 0 sends first and rank 1 sends first, neither gets to its receive.  An odd number of
     micro-batches, a schedule that differs by one, or a peer computed from the wrong group leaves a call without its
-    partner.
+    counterpart.
 
 How to be sure
-    List the last send and receive of both partners (Flight Recorder shows "nccl:send 0->1"); the one without a
+    List the last send and receive of both peers (Flight Recorder shows "nccl:send 0->1"); the one without a
     counterpart is the error.
 
 What to do
@@ -44,8 +44,8 @@ POINT = ("SEND", "RECV", "COALESCED", "ALLTOALL", "ALLTOALL_BASE")
 
 
 def diagnose(case: Case) -> Finding:
-    """Split sizes that do not fit, point-to-point calls that waited in vain, or a library that says so."""
-    for witness in (_splits, _told_splits, _passed, _recorded, _facing, _unpaired, _waited, _last):
+    """Found where split sizes differ, a point-to-point call timed out waiting, or a library reports unmatched calls."""
+    for witness in (_splits, _printed_splits, _passed, _recorded, _facing, _unpaired, _waited, _last):
         finding = witness(case)
         if finding is not None:
             return finding
@@ -53,13 +53,13 @@ def diagnose(case: Case) -> Finding:
     return otherwise(
         ID,
         went_well,
-        "No point-to-point call waited in vain.",
-        "Flight Recorder dumps, or NCCL_DEBUG_SUBSYS=COLL of both partners",
+        "No point-to-point call timed out waiting.",
+        "Flight Recorder dumps, or NCCL_DEBUG_SUBSYS=COLL of both peers",
     )
 
 
 def _passed(case: Case) -> Finding | None:
-    """A rank still waits in an exchange that the others are through: it expects more than it was sent."""
+    """A rank still waits in an exchange that the others have completed: it expects more than it was sent."""
     waits = [e for e in look(case).waiting.values() if isinstance(e.data.get("seq"), int)]
     first = min((e.data["seq"] for e in waits), default=0)
     here, on = [[e for e in waits if (e.data["seq"] > first) == later] for later in (False, True)]
@@ -70,7 +70,7 @@ def _passed(case: Case) -> Finding | None:
 
 
 def _waited(case: Case) -> Finding | None:
-    """Ranks that gave up in a send, a receive or an exchange, or a library that says that calls do not match."""
+    """Ranks timed out in a send, a receive or an exchange, or a library says that calls do not match."""
     said = matching(
         [*family(case, "usage", "other"), *messages(case)], "to self without a matching", "Split sizes", "split_sizes"
     )
@@ -89,7 +89,7 @@ def _waited(case: Case) -> Finding | None:
     return found(
         ID,
         "likely" if said or gaps or len({op_of(e) for e in waiting}) > 1 else "possible",
-        f"{start(name_ranks(ranks))} waited in {ops} for a partner that never made the matching call.",
+        f"{start(name_ranks(ranks))} waited in {ops} for a peer that never posted the matching call.",
         pick(said, gaps, waiting),
         ranks=ranks if said else (),
         advice=_advice(),
@@ -97,8 +97,8 @@ def _waited(case: Case) -> Finding | None:
     )
 
 
-def _lonely(case: Case) -> list[Event]:
-    """Ranks whose traceback or stack ends in one single send or receive while a time limit passed."""
+def _single_calls(case: Case) -> list[Event]:
+    """Ranks whose traceback or stack ends in a single send or receive, in a job that timed out."""
     timed_out = look(case).waiting
     ends = [e for e in [*case.of("python.exception"), *case.of("stack")] if timed_out and e.data.get("frames")]
     return [e for e in ends if e.rank is not None and _innermost(e).get("func") in ("send", "recv")]
@@ -110,40 +110,40 @@ def _innermost(event: Event) -> Mapping[str, Any]:
 
 
 def _unpaired(case: Case) -> Finding | None:
-    lonely = _lonely(case)
-    if not lonely:
+    unpaired = _single_calls(case)
+    if not unpaired:
         return None
-    own = own_frame(lonely[0].data["frames"], innermost_first=lonely[0].kind == "stack")
-    call, where = _innermost(lonely[0]).get("func"), place(own)
-    who = start(name_ranks(ranks_in(lonely)))
-    say = f"{who} waited in {call} at {where} until the time limit: no rank made the matching call."
-    return found(ID, "likely", say, pick(lonely), ranks=ranks_in(lonely), advice=_advice(), next=experiment(case))
+    own = own_frame(unpaired[0].data["frames"], innermost_first=unpaired[0].kind == "stack")
+    call, where = _innermost(unpaired[0]).get("func"), place(own)
+    who = start(name_ranks(ranks_in(unpaired)))
+    say = f"{who} waited in {call} at {where} until the timeout; no rank posted the matching call."
+    return found(ID, "likely", say, pick(unpaired), ranks=ranks_in(unpaired), advice=_advice(), next=experiment(case))
 
 
 def _splits(case: Case) -> Finding | None:
-    """A rank got more than it was told to expect, in an all_to_all."""
+    """A rank was sent more than it expected in an all_to_all."""
     sizes, inside = case.of("gloo.size_mismatch"), exchanges(case)
     if not sizes or not inside:
         return None
     ranks, (a, b) = ranks_in(sizes), (sizes[0].data.get("a"), sizes[0].data.get("b"))
-    say = f"{start(name_ranks(ranks))} expected {b} bytes of one peer in all_to_all and was sent {a}: "
+    say = f"{start(name_ranks(ranks))} expected {b} bytes from one peer in all_to_all and was sent {a}: "
     return _sizes(say + "the split sizes of sender and receiver differ.", sizes, inside)
 
 
-def _told_splits(case: Case) -> Finding | None:
-    """Split sizes that the program itself printed: what one rank sends is not what its peer expects."""
-    told = {event.rank: event for event in case.of("told.splits") if event.rank is not None}
-    for rank, event in told.items():
-        for peer, other in told.items():
+def _printed_splits(case: Case) -> Finding | None:
+    """The program printed split sizes: one rank sends another number of rows than its peer expects."""
+    reported = {event.rank: event for event in case.of("told.splits") if event.rank is not None}
+    for rank, event in reported.items():
+        for peer, other in reported.items():
             sent, expected = event.data["inputs"], other.data["outputs"]
             if rank != peer and peer < len(sent) and rank < len(expected) and sent[peer] != expected[rank]:
                 say = f"Rank {rank} sends {sent[peer]} rows to rank {peer} in all_to_all, "
-                return _sizes(f"{say}which expects {expected[rank]} of it.", [other], [event])
+                return _sizes(f"{say}which expects {expected[rank]} from it.", [other], [event])
     return None
 
 
-def _sizes(say: str, guilty: list[Event], others: list[Event]) -> Finding:
-    why, ranks = pick(guilty, others, limit=4), ranks_in(guilty)
+def _sizes(say: str, faulty: list[Event], others: list[Event]) -> Finding:
+    why, ranks = pick(faulty, others, limit=4), ranks_in(faulty)
     return found(ID, "likely", say, why, ranks=ranks, advice=(SPLITS,), next=_question())
 
 
@@ -158,45 +158,55 @@ SPLITS = Advice(
 
 
 def _recorded(case: Case) -> Finding | None:
-    """Two ranks' own records: a call is left over although its partner waits as well, or the sizes differ."""
+    """The Flight Recorders of two ranks show a call without its counterpart, or different sizes."""
     pairs = case.of("flight.p2p")
     waiting = {rank for event in [*pairs, *case.of("flight.missing")] for rank in event.data["waiting"]}
     wrong = [e for e in pairs if e.data["sizes"] or set(e.data["lacking"]) <= waiting]
     if not wrong or look(case).dead:
         return None
-    data = wrong[0].data
-    say = f"Of rank {data['src']} to rank {data['dst']} there are {data['sent']} sends and {data['received']} receives"
-    if data["sizes"]:
-        say += f"; they meet with {data['sizes'][0]} elements sent and {data['sizes'][1]} expected."
-    else:
-        say += ", and both wait for another call."
+    say = _unmatched(wrong[0].data)
     pair = {rank for event in wrong for rank in (event.data["src"], event.data["dst"])}
-    crowd = {rank for gap in case.of("flight.missing") if len(gap.data["waiting"]) > 1 for rank in gap.data["waiting"]}
-    ranks = tuple(sorted(pair - crowd or pair))  # who waits with most of the others is not the odd one
+    most = {rank for gap in case.of("flight.missing") if len(gap.data["waiting"]) > 1 for rank in gap.data["waiting"]}
+    ranks = tuple(sorted(pair - most or pair))  # a rank that waits with most of the others is not the odd one
     return found(ID, "proven", say, pick(wrong, pairs), ranks=ranks, advice=_advice(), next=None)
 
 
+def _unmatched(data: Mapping[str, Any]) -> str:
+    """Sentence on the calls between two ranks: other sizes, or a call without its counterpart."""
+    sender, receiver, counts = data["src"], data["dst"], f"{data['sent']} sends, {data['received']} receives"
+    if data["sizes"]:
+        sent, expected = data["sizes"]
+        return f"Rank {sender} sends {sent} elements to rank {receiver}, which expects {expected} ({counts})."
+    if data["sent"] == data["received"]:
+        return f"Ranks {sender} and {receiver} wait for each other in different calls ({counts})."
+    if data["sent"] < data["received"]:
+        waits = f"Rank {receiver} waits in recv from rank {sender}, which posted no matching send"
+    else:
+        waits = f"Rank {sender} waits in send to rank {receiver}, which posted no matching recv"
+    return f"{waits} and waits in another call ({counts})."
+
+
 def _facing(case: Case) -> Finding | None:
-    """Entries of the recorder that somebody printed: two partners each wait for the other's counterpart."""
+    """Flight Recorder entries printed in a log: two ranks each wait for the other's matching call."""
     both = facing(case)
     if not both:
         return None
     (one, two), op = both, both[0].data["op"]
     does = "send to each other first" if op == "send" else "wait to receive from each other first"
-    say = f"Ranks {one.rank} and {two.rank} both {does}, so that neither comes to the call that answers it."
+    say = f"Ranks {one.rank} and {two.rank} both {does}, so neither reaches the matching call."
     why, ranks = pick(both, look(case).waiting.values()), (one.rank or 0, two.rank or 0)
     return found(ID, "likely", say, why, ranks=ranks, advice=_advice(), next=_question())
 
 
 def _last(case: Case) -> Finding | None:
-    """A log of calls that ends in sends and receives: only the symptom."""
+    """The log of calls ends in sends and receives, which is only the symptom."""
     calls = [e for e in case.of("nccl.op") if e.data.get("op") in ("Send", "Recv")]
     if not calls or case.of("nccl.destroy"):
         return None
     last = calls[-2:]
     say = (
         f"The recorded calls{f' of {name_ranks(ranks_in(last))}' if ranks_in(last) else ''} end in sends "
-        "and receives; a pair that does not match blocks both sides."
+        "and receives; a pair that does not match blocks both ranks."
     )
     return found(ID, "possible", say, pick(last), ranks=(), advice=_advice(), next=experiment(case))
 
@@ -215,7 +225,7 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Record the calls of both partners; gloo keeps no record of them, so there the program is left out instead."""
+    """Run again with the calls of both peers recorded; gloo records none, so there run without the program."""
     if not case.of("gloo.timeout"):
         return _question()
     return minimal(
@@ -229,8 +239,8 @@ def _question() -> Experiment:
     return recorded(
         "Which send or receive has no counterpart, when each call is recorded?",
         {
-            ID: "the last calls of two partners do not pair",
+            ID: "the last calls of two ranks do not pair",
             "concurrent_comms": "they pair, but run on different communicators in different order",
-            "slow_rank": "they pair and one partner is late",
+            "slow_rank": "they pair and one of the two is late",
         },
     )

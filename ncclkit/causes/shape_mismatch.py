@@ -66,7 +66,7 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Sizes or types of one sequence number differ between ranks."""
+    """Found where sizes or types of one sequence number differ between ranks."""
     for witness in (_flight, _fingerprint, _entries, _watchdog, _library, _models):
         finding = witness(case)
         if finding is not None:
@@ -98,7 +98,7 @@ def _flight(case: Case) -> Finding | None:
 
 
 def _witness(case: Case, two: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]] | None:
-    """(its name, the side that it is on): a rank without a dump, which got more or less than its own call brought."""
+    """Name of a rank without a dump that received another size than its own call, and the side it agrees with."""
     lines = [e for e in case.of("gloo.size_mismatch") if e.rank is not None and e.rank not in ranks_of(two)]
     known = [(group, _bytes(group.get("value"))) for group in two]
     if not lines or len(known) != 2 or None in (known[0][1], known[1][1]):
@@ -111,7 +111,7 @@ def _witness(case: Case, two: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping
 
 
 def _bytes(value: Any) -> int | None:
-    """How much a call brings, in elements of its shapes or in bytes of its types."""
+    """Size of a call: elements by its shapes, or bytes by its types; None where neither is known."""
     if not isinstance(value, list) or not value:
         return None
     if all(isinstance(shape, list) for shape in value):
@@ -120,9 +120,9 @@ def _bytes(value: Any) -> int | None:
 
 
 LENGTH_ERROR = 1
-"""Of a completion over InfiniBand: more arrived than the receiver had made room for."""
+"""Status of an InfiniBand completion: more data arrived than the receiver's buffer holds."""
 WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2, "Char": 1, "Byte": 1}
-"""Bytes of an element, by the names of the Flight Recorder."""
+"""Bytes of an element, by the Flight Recorder's names of types."""
 
 
 def _fingerprint(case: Case) -> Finding | None:
@@ -144,7 +144,7 @@ def _watchdog(case: Case) -> Finding | None:
         if sizes and not differ(events, op_of):
             parts = [f"{name_ranks(ranks_in(group))} {size}" for size, group in sorted(sizes.items())]
             say = f"In collective {seq} ({op_of(events[0])}) the ranks brought different numbers of elements: "
-            # the same place of the sequence may be another call of the program: only a record of the calls tells
+            # The same place of the sequence may be another call of the program; only recorded calls show which.
             strength: Strength = "possible" if unlike_calls(op_of(events[0]), sizes) else "likely"
             return _found(f"{say}{', '.join(parts)}.", events, odd_ones(sizes), strength)
     return None
@@ -179,7 +179,7 @@ def _found(say: str, events: list[Event], ranks: tuple[int, ...], strength: Stre
 
 
 def _entries(case: Case) -> Finding | None:
-    """Entries of the recorder that somebody printed: other sizes at one place."""
+    """Flight Recorder entries printed in a log show different sizes at one place."""
     events = unlike_entries(case, "sizes")
     if not events or unlike_entries(case, "op"):
         return None
@@ -189,12 +189,12 @@ def _entries(case: Case) -> Finding | None:
 
 
 def _models(case: Case) -> Finding | None:
-    """DDP compares the models of all ranks before its first step, and a parameter has another size."""
+    """DDP compared the models of all ranks before its first step and found a parameter of another size."""
     lines = matching(unlike(case), "sizes of the same param")
     if not lines:
         return None
     ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if r})) or ranks_in(lines)
-    say = f"A parameter of the model of {name_ranks(ranks)} has another size than on rank 0: files or settings differ."
+    say = f"A model parameter of {name_ranks(ranks)} has another size than on rank 0: files or settings differ."
     return _found(say, lines, ranks, "likely")
 
 
@@ -231,7 +231,7 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Record every call with its shapes and types."""
+    """Run again with every call recorded with its shapes and types."""
     return _question()
 
 

@@ -60,13 +60,13 @@ explains = (
     "host_oom",
 )
 ENOUGH = 1 << 30
-"""Below 1 GiB a training job is likely to hit the limit; Docker's default is 64 MiB."""
+"""Bytes below which a training job is likely to hit the limit; Docker's default is 64 MiB."""
 TINY, FULL = 64 << 20, 32 << 20
 """Bytes: Docker's default, and what one pair of ranks may take."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Somebody could not get memory from /dev/shm, or it is as small as a container's default."""
+    """Found where a process was refused memory in /dev/shm, or where it is as small as a container's default."""
     said = _said(case)
     small = [
         f
@@ -92,8 +92,8 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID,
             "possible",
-            f"{start(name_ranks(ranks_in(silent)))} failed in a system call that this log does not name; a "
-            "/dev/shm that is too small is the usual one in a container.",
+            f"{start(name_ranks(ranks_in(silent)))} failed in a system call that this log does not name; the "
+            "usual reason in a container is a /dev/shm that is too small.",
             pick(silent),
             ranks=ranks_in(silent),
             advice=_advice(64 << 20),
@@ -131,7 +131,7 @@ def _said(case: Case) -> list[Event]:
 
 
 REASONS = ("No such file", "Permission denied", "Cannot allocate memory", "File exists", "Operation not permitted")
-"""Why shared memory was refused although there may be room: the writer has gone, rights, the host's own memory."""
+"""Other reasons for a refusal than lack of room: the writer has gone, missing rights, the host's own memory."""
 
 
 def _on_shm(lines: list[Event]) -> bool:
@@ -199,7 +199,7 @@ def _advice(size: float | None) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """What /dev/shm really grants, then the same job without NCCL's shared memory transport."""
+    """Try how much /dev/shm grants, then run the same job without NCCL's shared memory transport."""
     without = Experiment(
         "Does the job start when NCCL does not use /dev/shm?",
         {"env": {"NCCL_SHM_DISABLE": "1"}},

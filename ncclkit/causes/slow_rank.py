@@ -8,18 +8,18 @@ What you see
 Why it happens
     A collective ends only when every rank has called it.  A rank that tokenises the data, replays a million
     batches to resume, evaluates or writes a checkpoint alone leaves the others waiting inside NCCL kernels, where
-    they look perfectly busy.  After the time limit the watchdog of each *waiting* rank aborts its process, so the
+    they look perfectly busy.  After the timeout the watchdog of each *waiting* rank aborts its process, so the
     first crash, which torchrun reports as "root cause", is a victim.
 
 How to be sure
-    Ask who is missing, not who complains: the Flight Recorder shows the last collective of every rank, and the one
-    that lags is the culprit; a stack of that rank (py-spy dump, ncclkit attach) shows the line it is busy in.
+    Look for the missing rank, not for the ranks that report: the Flight Recorder shows each rank's last collective,
+    and the rank that lags is at fault; a stack of it (py-spy dump, ncclkit attach) shows the line it is busy in.
     If all ranks have launched the collective, the network or a GPU is stuck instead, and this is not the cause.
 
 What to do
     Take the long phase out of the path of the others: preprocess before the job starts or on all ranks, keep the
     data position in the checkpoint, evaluate on all ranks, write checkpoints asynchronously.  If the phase must
-    stay, put a monitored barrier with its own long timeout behind it, or raise the limit of the process group.
+    stay, put a monitored barrier with its own long timeout behind it, or raise the timeout of the process group.
 
 Read more
     PyTorch: init_process_group(timeout), Flight Recorder tutorial, torch.distributed.monitored_barrier.
@@ -49,18 +49,18 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Who is missing from the collective that the others wait in?"""
+    """Found where a rank is missing from the collective in which the others wait."""
     scene = look(case)
     dead = scene.dead
     if dead:
         return clear(
             ID,
-            f"{start(name_ranks(r for r in dead if r >= 0))} died, so nobody had to be slow.",
+            f"{start(name_ranks(r for r in dead if r >= 0))} died, so no rank had to be slow.",
             tuple(dead.values())[:3],
         )
     mismatches = (*case.of("flight.mismatch"), *case.of("gloo.size_mismatch"))
     if mismatches:
-        return clear(ID, "The ranks made different calls, so none of them was merely late.", mismatches[:3])
+        return clear(ID, "The ranks made different calls, so no rank was merely late.", mismatches[:3])
     for witness in (_flight, _barrier, _stacks, _behind, _ras, _launched_late, *_unseen.WITNESSES):
         if suspicion := witness(case, scene):
             return _tell(case, scene, suspicion)
@@ -73,13 +73,16 @@ def diagnose(case: Case) -> Finding:
     return otherwise(
         ID,
         went_well,
-        "No rank waited in vain for a collective.",
+        "No rank timed out waiting for a collective.",
         "the log of every rank up to the watchdog's message, or Flight Recorder dumps (TORCH_FR_BUFFER_SIZE=2000)",
     )
 
 
 def _flight(case: Case, scene: Scene) -> Suspicion | None:
-    """Who never launched it; in a cascade of groups, who is waited for and waits for nobody, in no call of its own."""
+    """Ranks that never launched the collective, by the dumps.
+
+    In a cascade of groups: ranks for which others wait and which are in no call themselves.
+    """
     gaps = [*case.of("flight.missing"), *case.of("flight.p2p")]
     stuck = {rank for gap in gaps if _awaited(gap) for rank in gap.data.get("waiting", ())}
     for gap in gaps:
@@ -91,12 +94,12 @@ def _flight(case: Case, scene: Scene) -> Suspicion | None:
 
 
 def _awaited(gap: Event) -> list[int]:
-    """Ranks that did not make the call, by the dumps: of a collective, or of a send or receive."""
+    """Ranks that did not make a collective, a send or a receive, by the dumps."""
     return gap.data.get("missing") or gap.data.get("lacking") or []
 
 
 def _barrier(case: Case, scene: Scene) -> Suspicion | None:
-    """Who did not come: as gloo's monitored barrier asked, or as torch reconstructs it without knowing why."""
+    """Ranks missing from a barrier, by gloo's monitored barrier or by torch's reconstruction."""
     for report in (*case.of("gloo.barrier"), *case.of("c10d.desync")):
         asked = report.kind == "gloo.barrier"
         gone = scene.ended if asked else scene.ended | scene.waiting
@@ -108,9 +111,9 @@ def _barrier(case: Case, scene: Scene) -> Suspicion | None:
 
 
 def _alive(case: Case, ranks: list[int]) -> list[Event]:
-    """What shows for each of these ranks that its process was alive in the hang, and nothing that it waited itself.
+    """Events that show for each of these ranks that its process was alive in the hang and not waiting itself.
 
-    Empty when one may have been dead, or stood in another call that waits for a peer.
+    Empty where a rank may have been dead, or was in another call that waits for a peer.
     """
     signs = stacks(case)
     if any(rank in signs and in_collective(signs[rank].data["frames"]) for rank in ranks):
@@ -122,10 +125,9 @@ def _alive(case: Case, ranks: list[int]) -> list[Event]:
 
 
 def _stacks(case: Case, scene: Scene) -> Suspicion | None:
-    """Stacks of a hang: most ranks stand in a collective or gave up in one, a few stand in their own code.
+    """Ranks whose stack is in their own code while most ranks are in a collective or timed out in one.
 
-    Without a timeout it is one look at a job that may be well: no more than possible, and nothing in a run that
-    somebody cancelled.
+    Without a timeout the job may be healthy: then at most `possible`, and None in a run that was cancelled.
     """
     seen, gave_up = stacks(case), scene.waiting.keys()
     busy = [rank for rank, stack in seen.items() if not in_collective(stack.data["frames"])]
@@ -136,7 +138,7 @@ def _stacks(case: Case, scene: Scene) -> Suspicion | None:
 
 
 def _behind(case: Case, scene: Scene) -> Suspicion | None:
-    """A watchdog says that its rank never enqueued what the others wait for, and has nothing of its own in flight."""
+    """Ranks whose watchdog says that the collective was never enqueued there, and that no call is in flight."""
     seqs = [e.data["seq"] for e in scene.waiting.values() if isinstance(e.data.get("seq"), int)]
     idle = [
         status
@@ -152,8 +154,10 @@ def _behind(case: Case, scene: Scene) -> Suspicion | None:
 
 
 def _ras(case: Case, scene: Scene) -> Suspicion | None:
-    """Who has launched fewer collectives; not who launched some between two reports, as ranks at work drift apart, nor
-    who gave up in one itself: a launch that waits for other work is counted late.  Only a communicator of all counts.
+    """Ranks that have launched fewer collectives, by NCCL's RAS; only the communicator of all ranks is compared.
+
+    Left out: ranks that launched some between two reports, as busy ranks drift apart, and ranks that timed out
+    themselves, as a launch that waits for other work is counted late.
     """
     changes = case.of("ras.change")
     moved = {(change.data["hash"], int(rank)) for change in changes for rank in change.data["moved"]}
@@ -167,11 +171,11 @@ def _ras(case: Case, scene: Scene) -> Suspicion | None:
 
 
 def _launched_late(case: Case, scene: Scene) -> Suspicion | None:
-    """All timed out, but one of them entered the collective long after the others had."""
+    """Ranks that entered the collective long after the others, where all timed out."""
     limit = min((e.data["timeout_ms"] / 1000 for e in scene.waiting.values() if e.data.get("timeout_ms")), default=None)
-    told = [e for e in case.of("flight.late") if limit and e.data["seconds"][str(e.data["worst"])] > limit / 2]
-    if told:
-        return "likely", (told[0].data["worst"],), told[:1]
+    reported = [e for e in case.of("flight.late") if limit and e.data["seconds"][str(e.data["worst"])] > limit / 2]
+    if reported:
+        return "likely", (reported[0].data["worst"],), reported[:1]
     entered = {
         rank: event.time - event.data["ran_ms"] / 1000
         for rank, event in scene.waiting.items()
@@ -190,11 +194,11 @@ def _tell(case: Case, scene: Scene, suspicion: Suspicion) -> Finding:
     load = "" if where else _lateness.load(why, ranks)
     fed = for_workers(case, ranks)
     looked_into = stacks(case).keys() & set(ranks)
-    if strength == "proven" and (fed or not looked_into):  # a file server, Python's lock or its workers may keep it
+    if strength == "proven" and (fed or not looked_into):  # a file server, Python's lock or its workers may hold it up
         strength = "likely"
     first = next(iter(in_order(scene.waiting.values())), None)
     call = _lateness.call(first, why)
-    limit = f" {seconds(first.data['timeout_ms'])}" if first and first.data.get("timeout_ms") else ""
+    limit = f" after {seconds(first.data['timeout_ms'])}" if first and first.data.get("timeout_ms") else ""
     doing = "waiting for data-loader workers" if fed else _lateness.doing(case, ranks)
     busy = f", {doing} in {where}," if where else f", {load}," if load else f", last seen at {seen!r}," if seen else ""
     came = any(event.kind == "flight.late" for event in why)
@@ -202,7 +206,8 @@ def _tell(case: Case, scene: Scene, suspicion: Suspicion) -> Finding:
     who = f"{start(name_ranks(ranks))}{busy} {verb}"
     gaps = [rank for gap in why if gap.kind in ("flight.missing", "flight.p2p") for rank in gap.data.get("waiting", ())]
     waited = [rank for rank in scene.waiting or gaps if rank >= 0 and rank not in ranks]
-    say = f"{who} {call}, in which {name_ranks(waited) if waited else 'the others'} waited{limit} in vain."
+    others = name_ranks(waited) if waited else "the other ranks"
+    say = f"{who} {call}; {others} timed out{limit} waiting in it."
     return found(
         ID,
         strength,
@@ -223,20 +228,20 @@ def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...
             + (f" in {where}" if where else "")
             + " so that all ranks reach the collective together.",
             why="The other ranks only wait; nothing is wrong with the network.",
-            check="Time the phase on each rank: the longest minus the shortest must stay well below the time limit.",
+            check="Time the phase on each rank: the longest minus the shortest must stay well below the timeout.",
             risk="None for the result; the work itself stays the same.",
         ),
-        replace(raise_timeout(case, f"Needed when {who} cannot be made faster."), change={}),  # mends no late rank
+        replace(raise_timeout(case, f"Needed when {who} cannot be made faster."), change={}),  # fixes no late rank
     )
 
 
 def experiment(case: Case) -> Experiment:
-    """Run again with the Flight Recorder on and look who is missing."""
+    """Run again with the Flight Recorder on to see which rank is missing."""
     return recorded(
         "Which rank has not launched the collective that the others wait in?",
         {
-            ID: "one rank lags and its stack stands in its own code",
-            "rank_divergence": "the rank stands in another collective, or has left the loop",
+            ID: "one rank lags and its stack is in its own code",
+            "rank_divergence": "the rank is in another collective, or has left the loop",
             "shape_mismatch": "all ranks have launched it, with different shapes or types",
         },
     )

@@ -7,7 +7,7 @@ What you see
 Why it happens
     NCCL tries peer-to-peer copies (NVLink, PCIe) first, shared memory second, the network last.  A variable that
     once worked around a hang (NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1), a container that hides the other GPUs, or
-    PCIe access control (ACS) takes the fast path away, and NCCL silently takes the next one.
+    PCIe access control (ACS) blocks the fast path, and NCCL silently takes the next one.
 
 How to be sure
     `nvidia-smi topo -m` shows NV# or PIX between the pair; the Channel lines of NCCL_DEBUG=INFO show what was taken.
@@ -39,11 +39,11 @@ explains: tuple[str, ...] = ()
 SWITCHES = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_P2P_LEVEL", "NCCL_NVLS_ENABLE")
 DISABLED = "NCCL found peer-to-peer disabled"
 DENIED = ("CNS", "DR")
-"""What `nvidia-smi topo -p2p` says where chipset or registry is in the way; with GNS the cards never could."""
+"""States of `nvidia-smi topo -p2p` where the chipset or a registry key blocks P2P; with GNS the cards have none."""
 
 
 def diagnose(case: Case) -> Finding:
-    """A switch turned a path off, and ranks of one machine use a slower one."""
+    """Found where a setting turned a path off and ranks of one machine use a slower one."""
     channels = case.of("nccl.channel")
     slow = _inside(case, [e for e in channels if e.data.get("via") in ("SHM", "NET")])
     settings: list[Event | Fact] = [*case.of("nccl.env"), *case.of("told.env"), *_env_facts(case)]
@@ -65,7 +65,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _measured(case: Case) -> Finding | None:
-    """The ladder of the live test: a rank or a pair that is slow where others joined in the same way are not."""
+    """The staged test found a rank or a pair that is slower than others with the same kind of link."""
     who = odd(case)
     if who is None or not who.slow or who.between:
         return None
@@ -73,7 +73,7 @@ def _measured(case: Case) -> Finding | None:
 
 
 def _low(case: Case) -> Finding | None:
-    """A live test that gives less than usual inside a machine; which way was taken its numbers do not tell."""
+    """A live test inside one machine is slower than usual; its numbers do not show which path was used."""
     run = case.measurements[-1].run if case.measurements else ""
     rows = [m for m in case.measurements if m.run == run and m.op == case.measurements[-1].op and m.backend == "nccl"]
     if not run or not rows or rows[0].hosts > 1 or any(m.wrong for m in rows):
@@ -86,16 +86,16 @@ def _low(case: Case) -> Finding | None:
 
 
 ODD = Advice(
-    "Look at the link and the clocks of the ranks that are named, and let the job leave them out until then.",
+    "Check the link and the clocks of the named ranks, and run the job without them until they are repaired.",
     command="nvidia-smi nvlink -s; nvidia-smi nvlink -e; nvidia-smi -q -d PERFORMANCE,PCIE; nvidia-smi topo -m",
-    why="Pairs that are joined in the same way are equally fast; a collective is as fast as its slowest pair.",
-    check="The pair matrix of a repeated live test with the ladder shows no frame.",
+    why="Pairs with the same kind of link are equally fast; a collective is as fast as its slowest pair.",
+    check="The pair matrix of a repeated staged test shows no frame.",
     risk="Without these GPUs the job has fewer ranks: batch size and data split change.",
 )
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """Switches that take a path away, pairs that may not copy directly, PCIe lanes that are missing."""
+    """Settings that turn a path off, pairs that may not copy directly, PCIe lanes that are missing."""
     for name in SWITCHES:
         fact = host.fact(f"env.{name}")
         if fact and _turns_off(fact) and host.gpu_count > 1:
@@ -106,15 +106,13 @@ def _look(host: Host) -> Iterator[Risk]:
     for gpu, width in lanes.items():
         most = host.number(f"gpu.{gpu}.pcie.width.max") or 0
         if width < most and (width < max(lanes.values()) or width * 4 <= most):  # boards give x8 to each of two cards
-            say = (
-                f"GPU {gpu} uses {width:g} of its {most:g} PCIe lanes; what it exchanges with the host or the network "
-            )
+            say = f"GPU {gpu} uses {width:g} of its {most:g} PCIe lanes; its transfers to the host or the network "
             facts = [host.fact(f"gpu.{gpu}.pcie.width")]
             yield Risk(say + "would take longer than it should", facts, LANES, gpus=(gpu,))
 
 
 def _pairs(host: Host) -> Iterator[Risk]:
-    """GPUs between which the driver allows no direct copies, though cards or NVLink could."""
+    """GPUs between which the driver allows no direct copies although cards or NVLink support them."""
     linked = host.value("gpu.topology") or {}
     for name in ("gpu.p2p.read", "gpu.p2p.write"):
         denied = {
@@ -133,7 +131,7 @@ def _pairs(host: Host) -> Iterator[Risk]:
 
 
 def _inside(case: Case, channels: list[Event]) -> list[Event]:
-    """Channels whose ends are both on one machine, as NCCL takes it, by the INIT lines of their ranks."""
+    """Channels with both ends on what NCCL takes for one machine, by the INIT lines of their ranks."""
     on, starts = as_nccl_sees(case), (e for e in case.of("nccl.init") if e.host and not e.data.get("parent"))
     host = {e.data.get("rank"): on(e) for e in starts}
     ends = ((e, host.get(e.data.get("src")), host.get(e.data.get("dst"))) for e in channels)
@@ -163,7 +161,7 @@ def _tell(case: Case, slow: list[Event], switched: list[Event | Fact], linked: l
     named = dict(map(_switch, switched))
     are = "is" if len(named) == 1 else "are"
     why = " and ".join(f"{name}={value}" for name, value in named.items()) + f" {are} set" if named else DISABLED
-    read = [piece for piece in switched if piece not in case.of("told.env")]  # that may be of another shell
+    read = [piece for piece in switched if piece not in case.of("told.env")]  # a shell may differ from the job
     strength: Strength = "possible" if failed(case) else "proven" if read else "likely"
     say = f"{len(slow)} connections inside one machine ({pair} …) go through {via} because {why}."
     return found(
@@ -198,7 +196,7 @@ def _advice(*variables: str) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job without the switches that are set; with all of them taken away where none is known."""
+    """Run the same job without the settings that are set, or without any of them where none is known."""
     off = [name for name in SWITCHES if env_of(case, name) or case.facts_of(f"env.{name}")]
     return Experiment(
         "Is all_reduce inside one node faster without the switch?",
@@ -213,9 +211,9 @@ def experiment(case: Case) -> Experiment:
 
 
 LANES = Advice(
-    "Look at the slot: a riser, a card that is not fully in, a slot with fewer lanes, or a setting of the BIOS.",
+    "Check the slot: a riser, a card that is not fully seated, a slot with fewer lanes, or a BIOS setting.",
     command="nvidia-smi -q -d PCIE; sudo lspci -vv | grep -E 'NVIDIA|LnkSta:'",
-    why="Half of the lanes is half of the bandwidth between this GPU and host, network and GPUs without NVLink.",
+    why="Half the lanes give half the bandwidth between this GPU and the host, the network and GPUs without NVLink.",
     check="`nvidia-smi -q -d PCIE` shows the maximum under Current while the GPU works.",
     risk="Some GPUs lower the width when they idle: look again under load first.",
 )
@@ -223,7 +221,7 @@ CHECK = Check(
     ID,
     reads=("gpu.*.pcie.width", "gpu.*.pcie.width.max"),
     look=_look,
-    fine="The GPUs have all their PCIe lanes, and nothing forbids the direct way between them.",
+    fine="The GPUs have all their PCIe lanes, and no setting blocks direct copies between them.",
     also=("gpu.count", "gpu.topology", "gpu.p2p.read", "gpu.p2p.write", *(f"env.{name}" for name in SWITCHES)),
     next=experiment,
 )

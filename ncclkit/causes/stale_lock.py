@@ -8,9 +8,10 @@ What you see
 Why it happens
     torch compiles C++ and CUDA extensions when they are first used (DeepSpeed's fused optimizers, detectron, your own
     load_inline) and keeps them in a folder of the user's cache.  So that not all ranks compile at once, the first one
-    creates a file "lock" there and removes it when it is done; the others look ten times a second whether it is gone.
-    A rank that is killed in between, by a time limit, by the OOM killer or by Ctrl-C, leaves the file, and since
-    nobody asks who made it, every later rank waits for ever.  On a shared home one dead job stops those of all nodes.
+    creates a file "lock" there and removes it when it is done; the others check ten times a second whether it is gone.
+    A rank that is killed in between, by Slurm, by the OOM killer or by Ctrl-C, leaves the file.  No rank checks
+    whether its owner is alive, so every later rank waits for ever.  On a shared home directory one dead job stops
+    the jobs of all nodes.
 
 How to be sure
     A stack of the rank (`py-spy dump`, `ncclkit attach`) that ends in torch/utils/file_baton.py while no process
@@ -44,19 +45,19 @@ ID = "stale_lock"
 explains = ("slow_rank", "timeout_too_short", "c10d.timeout", "gloo.timeout", "store.wait")
 WAITS = "torch/utils/file_baton.py"
 COMPILES = re.compile(r"_run_ninja_build|_write_ninja_file_(?:and_build|to_build)_library")
-"""Functions of torch.utils.cpp_extension in which only the rank is that holds the lock."""
+"""Functions of torch.utils.cpp_extension that only the rank with the lock runs."""
 HOUR = 3600
 """Seconds after which an extension has been compiled, or its job is dead."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Where the ranks stand; else whether a lock lies in the cache of a host."""
+    """Found where the stack of a rank waits for the lock, or where a lock file is in the cache of a host."""
     lines = [*case.of("stack"), *case.of("python.exception")]
     waits = [e for e in lines if any(str(f.get("file")).endswith(WAITS) for f in e.data.get("frames") or ())]
     compiles = [e for e in lines if any(COMPILES.match(str(f.get("func"))) for f in e.data.get("frames") or ())]
     if waits and compiles:
         who = start(name_ranks(ranks_in(compiles)))
-        return clear(ID, f"{who} compiles and holds the lock meanwhile.", (compiles[0], waits[0]))
+        return clear(ID, f"{who} compiles and holds the lock.", (compiles[0], waits[0]))
     if waits:
         return _tell(case, waits)
     missing = "a stack of each rank that is silent (`py-spy dump`, `ncclkit attach`), or software.torch.locks"
@@ -67,15 +68,15 @@ def diagnose(case: Case) -> Finding:
 def _tell(case: Case, waits: list[Event]) -> Finding:
     scene, locks = look(case), ours(case, case.facts_of("software.torch.locks"))
     ranks, (path, age) = ranks_in(waits), _oldest(locks)
-    # a rank of which nothing is known may be the one that compiles
+    # A rank without any evidence may be the one that compiles.
     blind = set(scene.members) - {*stacks(case), *scene.waiting, *scene.ended, *scene.dead, *ranks}
     strength: Strength = "possible" if blind and age < HOUR else "likely"
     others = [rank for rank in scene.waiting if rank not in ranks]
     say = (
         f"{start(name_ranks(ranks))}{on(waits[0].host)} waited for the lock of a C++ extension{_where(waits[0])}, and "
     )
-    say += "no process that is seen here compiles one"
-    say += f", while {name_ranks(others)} waited in vain for a collective" if others else ""
+    say += "no process in this evidence compiles one"
+    say += f", while {name_ranks(others)} timed out waiting for a collective" if others else ""
     why = pick(waits[:3], [fact for fact in locks if fact.value], in_order(scene.waiting.values()), limit=5)
     hosts, advice = name_hosts(waits), _advice(path)
     say += ": the lock file is probably left over."
@@ -83,20 +84,20 @@ def _tell(case: Case, waits: list[Event]) -> Finding:
 
 
 def _where(wait: Event) -> str:
-    """The line of the user's own code that asked for the extension."""
+    """`` (file:line)`` of the user's code that loads the extension, "" where it is unknown."""
     frame = own_frame(wait.data["frames"], innermost_first=wait.kind == "stack")
     return f" ({place(frame)})" if frame and is_own(frame) else ""
 
 
 def _oldest(locks: Iterable[Fact]) -> tuple[str, float]:
-    """Path and age in seconds of the lock that was made first; ("", 0) where none is known."""
+    """Path of the oldest lock and its age in seconds; ("", 0) where none is known."""
     rows = [(float(row["age"]), str(row["path"])) for fact in locks for row in fact.value or ()]
     age, path = max(rows, default=(0.0, ""))
     return path, age
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """Lock files that lie there before a job begins."""
+    """Lock files that exist before a job begins."""
     fact = host.fact("software.torch.locks")
     if fact and fact.value:
         path, age = _oldest([fact])
@@ -123,7 +124,7 @@ def _advice(path: str) -> tuple[Advice, ...]:
         Advice(
             "Until then let the job compile into a folder of its own.",
             env={"TORCH_EXTENSIONS_DIR": FRESH},
-            command=f"mkdir -m 700 {FRESH}   # yours alone: what is compiled there is loaded into the job",
+            command=f"mkdir -m 700 {FRESH}   # only yours: what is compiled there is loaded into the job",
             why="A new folder holds no lock, and each node has its own.",
             check="The folder fills, and the job starts.",
             risk="Every extension is compiled once more, which takes minutes.",
@@ -135,12 +136,12 @@ FRESH = "/tmp/torch_extensions"
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job with an empty folder for what it compiles."""
+    """Run the same job with an empty folder for its extensions."""
     return Experiment(
         "Does the same job start when its extensions are compiled into an empty folder?",
         {"env": {"TORCH_EXTENSIONS_DIR": FRESH}},
         {
-            ID: "it does: nobody had to wait for a lock there",
+            ID: "it does: the empty folder holds no lock",
             "slow_rank": "it fails as before: the rank is late for another reason",
             "timeout_too_short": "it fails as before: compiling takes longer than the limit",
         },
@@ -152,6 +153,6 @@ CHECK = Check(
     ID,
     reads=("software.torch.locks",),
     look=_look,
-    fine="No lock file lies in the folder of torch's extensions.",
+    fine="The folder of torch's extensions holds no lock file.",
     next=experiment,
 )

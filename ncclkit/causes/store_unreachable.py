@@ -2,19 +2,19 @@
 
 What you see
     "The client socket has timed out after 60s while trying to connect to (node-0, 29500)", "connect() timed out",
-    RendezvousConnectionError, or ranks that print nothing after they started.  The first node may be waiting
-    happily for the others.
+    RendezvousConnectionError, or ranks that print nothing after they started.  The first node may still be
+    waiting for the others.
 
 Why it happens
     All ranks meet at one TCP server, run by rank 0 or by torchrun's first agent at MASTER_ADDR:MASTER_PORT.  If the
     address belongs to another interface, the port is closed by a firewall or a Kubernetes network policy, rank 0
-    has not started, or the name leads each node to itself (127.0.1.1), the others knock at a closed door until
-    their time is up.  NCCL has not even begun: no NCCL setting helps.
+    has not started, or the name resolves to each node itself (127.0.1.1), the others retry until their timeout.
+    NCCL has not begun at that point: no NCCL setting helps.
 
 How to be sure
     From the failing node: `getent hosts MASTER_ADDR` must give the first node's address, and
-    `timeout 5 bash -c '</dev/tcp/ADDR/PORT'` must succeed while the first node waits.  Refused means nobody
-    listens; no answer means a firewall or a wrong route.
+    `timeout 5 bash -c '</dev/tcp/ADDR/PORT'` must succeed while the first node waits.  "Refused" means that no
+    process listens; no answer means a firewall or a wrong route.
 
 What to do
     Use an address of the first node that the others can reach, open the port between the nodes, start the first
@@ -53,13 +53,13 @@ from ncclkit.core.text import start
 ID = "store_unreachable"
 explains = ("rank_exception", "rendezvous.error", "store.wait", "store.clients", "world_size_mismatch")
 REFUSED = re.compile(r"(?s)(?:TCPStore\(|rendezvous).*(?:Connection refused|No route to host|Connection timed out)\s*$")
-"""A traceback out of the start that ends with what the socket said."""
+"""A traceback of the start that ends in a socket error."""
 CLOSED = ("silent", "refused", "no route", "other host", "foreign")
 
 
 def diagnose(case: Case) -> Finding:
-    """A client knocked at the store in vain; where the name did not even resolve, that is another cause."""
-    lines = _knocked(case)
+    """Found where a client could not connect to the store; a name that does not resolve is another cause."""
+    lines = _refused(case)
     if not lines:
         went_well: list[Evidence] = [
             *case.of("nccl.init"),
@@ -79,15 +79,15 @@ def diagnose(case: Case) -> Finding:
     where = f"{host}:{port}" if host else "the rendezvous endpoint"
     who = start(name_ranks(ranks_in(lines))) if ranks_in(lines) else "A process of the job"
     within = f" within {seconds(first.data.get('timeout_ms'))}" if first.data.get("timeout_ms") else ""
-    astray = _astray(case, host, first.host)
-    say = f"{who}{on(first.host)} could not reach the store at {where}{within}{astray}."
+    foreign = _foreign_network(case, host, first.host)
+    say = f"{who}{on(first.host)} could not reach the store at {where}{within}{foreign}."
     local = re.match(r"127\.|localhost$", str(host or ""))
     tried = all(event.kind == "store.retry" for event in lines)
     doubt = case.of("store.resolve") or case.of("store.bind") or local or not host or tried
-    dead = {rank for rank in look(case).dead if rank >= 0} - set(ranks_in(lines))  # whoever holds the store, or not
+    dead = {rank for rank in look(case).dead if rank >= 0} - set(ranks_in(lines))  # one of them may have held the store
     strength = "likely" if doubt or (dead and ranks_in(lines)) else "proven"
     met = [e for e in case.of("c10d.timeout") if e.path == lines[0].path and e.line < lines[0].line]
-    weak: Strength = "possible" if met and not doubt else "likely"  # started again after a hang
+    weak: Strength = "possible" if met and not doubt else "likely"  # the job was started again after a hang
     return found(
         ID,
         "proven" if strength == "proven" and not met else weak,
@@ -95,15 +95,15 @@ def diagnose(case: Case) -> Finding:
         pick(lines, case.of("store.resolve"), limit=6),
         ranks=ranks_in(lines),
         hosts=tuple(name for name, _ in holders(case, host)) or ((host,) if host else name_hosts(lines)),
-        advice=(*_elsewhere(case, host, port, bool(astray)), *_advice(host, port)),
+        advice=(*_elsewhere(case, host, port, bool(foreign)), *_advice(host, port)),
         next=experiment(case),
     )
 
 
-def _knocked(case: Case) -> list[Event]:
-    """Everything that says that a connection to the store was not made."""
+def _refused(case: Case) -> list[Event]:
+    """Events that report a failed connection to the store."""
     lines = case.of("store.connect_timeout")
-    lines += [e for e in case.of("store.retry") if e.data.get("tries") is None]  # W lines: many tries, no end is told
+    lines += [e for e in case.of("store.retry") if e.data.get("tries") is None]  # W lines: many tries, no end
     lines += [e for e in case.of("python.exception") if REFUSED.search(e.text)]
     return lines + matching(
         [*messages(case), *case.of("rendezvous.error")],
@@ -117,19 +117,19 @@ def _knocked(case: Case) -> list[Event]:
     )
 
 
-def _astray(case: Case, address: str, asking: str) -> str:
-    """In words, that the address belongs to a network that the asking host has no part in."""
+def _foreign_network(case: Case, address: str, asking: str) -> str:
+    """Says that the address is in a network to which the asking host has no interface; "" where that is not known."""
     held, known = holders(case, address), networks(case)
     own = {one.network for rows in known.get(asking, {}).values() for one in rows}
     if len(held) != 1 or asking not in known or held[0][0] == asking:
         return ""
     (there, name), *_ = held
     same = {one.network for one in known[there][name]} & own
-    return "" if same else f": that is {name} of {there}, in a network that {asking} has no part in"
+    return "" if same else f": the address is {name} of {there}, in a network to which {asking} has no interface"
 
 
-def _elsewhere(case: Case, host: str, port: object, astray: bool) -> tuple[Advice, ...]:
-    """An address of the first host in the network that joins all of them; where it was that one, another port."""
+def _elsewhere(case: Case, host: str, port: object, foreign: bool) -> tuple[Advice, ...]:
+    """Advice to use the first host's address in the network that joins all hosts, or another port of that address."""
     joined = joining(case)
     there = next((name for name, _ in holders(case, host)), host)
     if there not in joined or not str(port).isdigit():
@@ -137,10 +137,10 @@ def _elsewhere(case: Case, host: str, port: object, astray: bool) -> tuple[Advic
     interface, address = joined[there]
     env, name = {"MASTER_ADDR": address}, common(case)
     do = f"Give all nodes the address of {there} that joins them, {interface}: {address}."
-    if astray and name:  # what joins nobody tempts NCCL next
+    if foreign and name:  # NCCL would use the isolated interface next
         env |= {"NCCL_SOCKET_IFNAME": name}
-        do = f"{do.rstrip('.')}; and keep NCCL to {name}, as the other leads nowhere for it, too."
-    if not astray:
+        do = f"{do.rstrip('.')}; and restrict NCCL to {name}, since it cannot use the other interface either."
+    if not foreign:
         env |= {"MASTER_PORT": str(int(str(port)) + 1)}
         do = f"Open port {port} on {there} ({address}), or use one that is open."
     advice = Advice(
@@ -154,20 +154,20 @@ def _elsewhere(case: Case, host: str, port: object, astray: bool) -> tuple[Advic
 
 
 def _not_ours(case: Case) -> Finding | None:
-    """The store is to listen where its host has no address: no rank will find it."""
+    """The store was to listen at an address that its host does not have."""
     lines = not_ours(case)
     if not lines:
         return None
     where = next((m for e in lines if (m := re.search(r"bind to \[?([\w.:-]+?)\]?:(\d+)", e.text))), None)
     host, port = where.groups() if where else ("MASTER_ADDR", "MASTER_PORT")
-    say = f"The store was to listen at {host}:{port}{on(lines[0].host)}, which is no address of that host: it is the "
-    say += "address of another one, or of a network that is not there."
+    say = f"The store was to listen at {host}:{port}{on(lines[0].host)}, but that host does not have this address: it "
+    say += "belongs to another host, or to a network that does not exist there."
     advice = _advice(host, port)[::-1]
     return found(ID, "likely", say, pick(lines), hosts=name_hosts(lines), advice=advice, next=experiment(case))
 
 
 def _closed(case: Case) -> Finding | None:
-    """A connection test found the port closed while something listened behind it."""
+    """A connection test could not reach the port although a listener was there."""
     closed = _tested.paths(case, lambda link: link.rendezvous in CLOSED)
     if not closed:
         return None
@@ -198,14 +198,14 @@ def _advice(host: object, port: object) -> tuple[Advice, ...]:
         Advice(
             f"From each node, resolve {address} and connect to port {number} while the first node waits.",
             command=f"getent hosts '{address}'; timeout 5 bash -c '</dev/tcp/{address}/{number}' && echo open",
-            why="Refused: nobody listens there.  No answer: firewall or wrong interface.",
+            why="Refused: no process listens there.  No answer: firewall or wrong interface.",
             check="Every node prints 'open'.",
             risk="None, it only opens a connection.",
         ),
         Advice(
             "Give all nodes the same endpoint: an address of the first node that the others can route to.",
             command=f"export MASTER_ADDR=<address of node 0> MASTER_PORT={number}",
-            why="A name can lead to 127.0.1.1 on one node and to an unreachable interface on another.",
+            why="A name can resolve to 127.0.1.1 on one node and to an unreachable interface on another.",
             check="All ranks pass init_process_group.",
             risk="None.",
         ),
@@ -213,5 +213,5 @@ def _advice(host: object, port: object) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Whether the ranks can meet at all."""
+    """Check whether the ranks can meet."""
     return meeting(case)

@@ -1,22 +1,22 @@
-"""The collective is healthy; its time limit is shorter than what the job needs
+"""The collective is healthy; its timeout is shorter than the job needs
 
 What you see
-    A watchdog timeout at a limit far below the default of 600 s (someone set 30 s or 60 s), or at the default in a
-    place where the job always takes long: the first step with torch.compile, loading a large model, consolidating a
-    checkpoint.  With a longer limit the same job runs.
+    A watchdog timeout far below the default of 600 s (a program sets 30 s or 60 s), or at the default in a place
+    where the job always takes long: the first step with torch.compile, loading a large model, consolidating a
+    checkpoint.  With a longer timeout the same job runs.
 
 Why it happens
-    The limit covers the wait for the slowest rank, not only the data transfer.  Warm-up compiles kernels, reads
+    The timeout covers the wait for the slowest rank, not only the data transfer.  Warm-up compiles kernels, reads
     hundreds of gigabytes, and builds indices on one rank first; new_group() takes the backend's default and not the
-    parent's limit, and gloo groups have 1800 s of their own.
+    parent's timeout, and gloo groups have 1800 s of their own.
 
 How to be sure
-    Raise the limit and watch progress: if the step ends by itself, the limit was too short.  If nothing ever moves
-    it is a hang, and a longer limit only hides it.
+    Raise the timeout and watch progress: if the step ends by itself, the timeout was too short.  If there is never
+    any progress it is a hang, and a longer timeout only hides it.
 
 What to do
-    Set the limit above the longest legitimate phase (twice its measured time), or give that phase a group of its own
-    with a long limit and keep the short one for training.
+    Set the timeout above the longest legitimate phase (twice its measured time), or give that phase a group of its
+    own with a long timeout and keep the short one for training.
 
 Read more
     PyTorch docs: init_process_group(timeout), new_group(timeout).
@@ -37,11 +37,11 @@ explains = ("c10d.timeout", "gloo.timeout")
 DEFAULT_MS = 600_000
 SHORT_MS = 300_000
 PROOF = ("flight.missing", "flight.mismatch", "c10d.mismatch", "gloo.barrier")
-"""Evidence that says better why the collective did not end."""
+"""Event kinds that explain better why the collective did not end."""
 
 
 def diagnose(case: Case) -> Finding:
-    """A limit well below the default, and nothing that died."""
+    """Found where a timeout well below the default expired, or ranks were still compiling, and no rank died."""
     scene = look(case)
     if scene.dead:
         return clear(ID, "A rank died; more time would not have helped.", tuple(scene.dead.values())[:2])
@@ -51,13 +51,13 @@ def diagnose(case: Case) -> Finding:
     return finding or otherwise(
         ID,
         went_well,
-        "No collective ran into a limit that was too short.",
+        "No collective reached a timeout that was too short.",
         "the timeout that is set, and the time of the longest phase",
     )
 
 
 def _own_deadline(case: Case) -> Finding | None:
-    """A run of ours was ended at its deadline, and every rank was still getting on with its work."""
+    """Our own run was ended at its deadline while every rank was still making progress."""
     ends = [e for e in case.of("run.end") if e.data.get("reason") == "deadline"]
     last = {e.rank: e for e in in_order(case.of("worker.phase")) if e.rank is not None}
     if not ends or not last or any(e.data["phase"] == "error" for e in last.values()) or look(case).waiting:
@@ -72,12 +72,12 @@ def _own_deadline(case: Case) -> Finding | None:
 
 
 def _compiling(case: Case) -> Finding | None:
-    """The ranks compiled or tuned kernels, each at its own speed, when the first of them had waited long enough."""
+    """The ranks compiled or tuned kernels at different speeds, and the first of them timed out."""
     phase, waits = opening(case, "compile"), in_order(look(case).waiting.values())
     if phase is None:
         return None
     limit = seconds(waits[0].data.get("timeout_ms"))
-    say = f"{start(name_ranks(ranks_in(waits)))} waited {limit} while ranks still compiled kernels, as they do once."
+    say = f"{start(name_ranks(ranks_in(waits)))} waited {limit} while ranks still compiled kernels, which happens once."
     advice = (raise_timeout(case, "The first step compiles; later ones take a fraction of its time."), CACHE)
     return found(ID, "likely", say, pick([phase], waits), advice=advice, next=experiment(case))
 
@@ -92,14 +92,14 @@ CACHE = Advice(
 
 
 def _short(case: Case) -> Finding | None:
-    """Somebody set a limit far below the default."""
+    """The timeout is far below the default."""
     waits = in_order(look(case).waiting.values())
     lines = [e for e in waits if (e.data.get("timeout_ms") or DEFAULT_MS) < SHORT_MS]
     if not lines:
         return None
     who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data["timeout_ms"])
-    say = f"{who} gave up after {limit}, far below the default of 600 s; a rank may only have been late."
-    advice = (raise_timeout(case, "The limit must exceed the longest phase of any rank."),)
+    say = f"{who} timed out after {limit}, far below the default of 600 s; a rank may only have been late."
+    advice = (raise_timeout(case, "The timeout must exceed the longest phase of any rank."),)
     moving = [e for e in case.of("progress") if any(e.path == line.path and e.line > line.line for line in lines)]
     strength: Strength = "likely" if moving else "possible"
     say = f"{say[:-1]}, and the work went on after that." if moving else say
@@ -107,28 +107,28 @@ def _short(case: Case) -> Finding | None:
 
 
 def _vague(case: Case) -> Finding | None:
-    """A timeout at the usual limit: nobody can tell yet whether it would have come."""
+    """A timeout at the default, where the log does not show whether the collective would have completed."""
     lines = [e for e in in_order(look(case).waiting.values()) if e.data.get("op")]
     if not lines or case.of("stack") or all_in(case, look(case)) or exchanging(lines):
         return None
     who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data.get("timeout_ms"))
-    say = f"{who} waited {limit} for a collective; whether it would have come later cannot be told from this log."
+    say = f"{who} waited {limit} for a collective; this log does not show whether it would have completed later."
     advice = (raise_timeout(case, "Only to see whether the step ends by itself."),)
     return found(ID, "possible", say, pick(lines, limit=3), advice=advice, next=experiment(case))
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job with a longer limit, watching whether anything moves."""
+    """Run the same job with a longer timeout and watch for progress."""
     return Experiment(
-        "Does the step end by itself when the limit is four times as long?",
+        "Does the step end by itself when the timeout is four times as long?",
         {"timeout": 4},
         {
             ID: "it ends",
             "slow_rank": "one rank is late again, whether or not the others wait for it now",
-            "rank_divergence": "nothing ever moves",
-            "send_recv_mismatch": "nothing ever moves",
-            "p2p_broken": "nothing ever moves",
-            "network_loss": "nothing ever moves",
+            "rank_divergence": "no rank makes progress",
+            "send_recv_mismatch": "no rank makes progress",
+            "p2p_broken": "no rank makes progress",
+            "network_loss": "no rank makes progress",
         },
         {
             ID: "works",

@@ -1,4 +1,4 @@
-"""Ranks run different versions, or two NCCL libraries meet in one process
+"""Ranks run different versions, or one process loads two NCCL libraries
 
 What you see
     "Mismatched NCCL version detected", "Message truncated : received a bytes instead of b", "undefined symbol:
@@ -8,7 +8,7 @@ What you see
 Why it happens
     The ranks exchange C structs during start-up whose layout changes between releases, so all must load the same
     libnccl.  PyTorch's wheel brings its own copy, but LD_LIBRARY_PATH, LD_PRELOAD, conda, or a library imported
-    before torch can load another one first; the dynamic loader then gives torch's calls to the wrong file.
+    before torch can load another one first; the dynamic loader then resolves torch's calls to the wrong file.
 
 How to be sure
     `grep libnccl /proc/PID/maps` of a running rank on each node; the line "NCCL version ..." of every node.
@@ -63,24 +63,24 @@ UNFIT = re.compile(
     r"|\S+: version `\w+[\d.]*' not found|[Vv]ersion mismatch: The cluster was started with"
     r"|compiled with different CUDA (?:major )?versions"
 )
-"""What the dynamic loader, Ray and torchvision say of libraries and interpreters that do not fit together."""
+"""Messages of the dynamic loader, Ray and torchvision about libraries or interpreters that do not fit together."""
 BROUGHT = re.compile(r"rank (\d{1,6}) version (\d{5,6})(?!\d)")
-"""In NCCL's warning, of two ranks."""
+"""Rank and version of each of the two ranks in NCCL's warning."""
 WHEEL = "-packages/nvidia/nccl/"
 """Part of the path of the NCCL that torch's wheel depends on."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Said by NCCL or the loader, or seen in the versions that the ranks print."""
+    """Found where NCCL or the loader reports a mismatch, or where the ranks print different versions."""
     went_well: list[Evidence] = [*case.of("nccl.version")]
     went_well += [e for e in case.of("c10d.error") if e.data.get("nccl_version")]
     missing = "the line 'NCCL version …' of every node (NCCL_DEBUG=VERSION)"
     witness = ask(case, _said, _unfit, _seen, _loaded, _apart, _garbled, CHECK.risk)
-    return witness or CHECK.otherwise(case, went_well, "One NCCL version is seen.", missing)
+    return witness or CHECK.otherwise(case, went_well, "The evidence shows one NCCL version.", missing)
 
 
 def _said(case: Case) -> Finding | None:
-    """NCCL's own check, which says what two ranks brought; the few stand first."""
+    """NCCL's own check reports the versions of two ranks; the minority is named first."""
     lines = matching(messages(case), "Mismatched NCCL version", "NCCL version mismatch")
     brought = {int(rank): _version(int(code)) for event in lines for rank, code in BROUGHT.findall(event.text)}
     if not lines:
@@ -103,14 +103,14 @@ def _version(code: int) -> str:
 
 
 def _unfit(case: Case) -> Finding | None:
-    """What the dynamic loader could not put together."""
+    """The dynamic loader could not resolve a library or symbol."""
     lines = matching(messages(case), "undefined symbol")
     lines += [e for e in messages(case) if e not in lines and UNFIT.search(e.text) and e.kind != "nccl.warn"]
     if not lines:
         return None
     name = next((m[1] for e in lines if (m := re.search(r"undefined symbol: ?(\w+)", e.text))), "")
     clash = name.startswith(("nccl", "pnccl"))
-    loader = "The process found a library missing, or of a version that does not fit the program"
+    loader = "A library is missing, or its version does not fit the program"
     say = f"{loader}: {_words(lines[0])}."
     if name:
         say = f"The process loaded a library that lacks {name}: two versions that do not fit together."
@@ -121,13 +121,13 @@ def _unfit(case: Case) -> Finding | None:
 
 
 def _words(event: Event) -> str:
-    """What the loader says, without the name of the exception."""
+    """The loader's message without the name of the exception."""
     said = UNFIT.search(event.text)
     return " ".join(said[0].split())[:200] if said else ""
 
 
 def _seen(case: Case) -> Finding | None:
-    """Two versions in what the ranks print."""
+    """The ranks print different NCCL versions."""
     printed = {str(e.data["version"]): e for e in in_order(case.of("nccl.version")) if e.data.get("version")}
     quoted = {str(e.data["nccl_version"]): e for e in case.of("c10d.error") if e.data.get("nccl_version")}
     seen = printed | quoted
@@ -138,7 +138,7 @@ def _seen(case: Case) -> Finding | None:
 
 
 def _loaded(case: Case) -> Finding | None:
-    """A package that ranks loaded in different releases, in a job that failed; the few stand first, or the older."""
+    """Ranks of a failed job loaded different releases of a package; the minority, or the older one, is named first."""
     having: dict[str, dict[str, list[Event]]] = {}
     said = {e.rank: e for e in case.of("worker.phase") if isinstance(e.data.get("loaded"), Mapping)}
     for event in said.values():
@@ -152,7 +152,7 @@ def _loaded(case: Case) -> Finding | None:
     where = [f"{version} on {name_ranks(ranks_in(ranks))}{_at(ranks)}" for version, ranks in (odd, *others)]
     say = f"The ranks loaded different releases of {name}: {', '.join(where)}"
     checked = unlike(case)
-    say += ", and DDP found their models unlike." if checked else "."
+    say += ", and DDP found that their models differ." if checked else "."
     hosts = set(name_hosts(odd[1])) - {host for _, ranks in others for host in name_hosts(ranks)}
     return found(
         ID,
@@ -176,19 +176,19 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _one_release(name: str, version: str) -> Advice:
-    """Update the odd ones; name and version come from outside, so only what pip itself allows becomes a command."""
+    """Advice to install one release; logs are untrusted, so only what pip allows becomes a command."""
     plain = re.fullmatch(r"\w[\w.-]*", name) and re.fullmatch(r"\w[\w.+!-]*", version)
     return Advice(
-        f"Install one release of {name} on all hosts, best by one environment or image for all of them.",
+        f"Install one release of {name} on all hosts, preferably by one environment or image for all of them.",
         command=f"python -m pip install '{name}=={version}'" if plain else "",
-        why="Releases build other models, or call other collectives; the ranks then do not fit together.",
+        why="Releases may build different models or call different collectives; the ranks then do not fit together.",
         check=f"Every rank prints the same {name}.__version__.",
         risk="Checkpoints that were written with the other release may not load.",
     )
 
 
 def _one_host() -> Experiment:
-    """As many ranks where only one release lies."""
+    """Run as many ranks on one host, which has one release only."""
     return Experiment(
         "Do as many ranks build the same model on one host alone, where all of them load the same releases?",
         {"hosts": 1},
@@ -202,7 +202,7 @@ def _one_host() -> Experiment:
 
 
 def _apart(case: Case) -> Finding | None:
-    """Hosts whose ranks would load different versions; the few stand first."""
+    """Hosts whose ranks would load different versions; the minority is named first."""
     for name, what in (("software.nccl", "NCCL"), ("software.torch", "PyTorch")):
         having: dict[str, list[Fact]] = {}
         for fact in case.facts_of(name):
@@ -226,7 +226,7 @@ def _others(count: int) -> str:
 
 
 def _look(host: Host) -> Iterator[Risk]:
-    """A copy of NCCL from elsewhere is loaded before the one that torch brought."""
+    """Hosts on which another copy of NCCL is loaded before the one that torch ships."""
     rows = [row for row in host.value("software.nccl.libraries") or () if row.get("version")]
     wins = next((row for row in rows if row.get("how") in ("loaded by torch", "LD_PRELOAD")), None)
     wheel = next((row["version"] for row in rows if WHEEL in str(row.get("path"))), None)
@@ -235,24 +235,24 @@ def _look(host: Host) -> Iterator[Risk]:
     if wins is None or not (older or (wheel and wheel != wins["version"])):
         return
     strength: Strength = "likely" if older else "possible"
-    say = f"NCCL {wins['version']} of {wins['path']} ({wins['how']}) wins over torch's own {own}; "
-    say += "functions that torch needs would be missing" if older else "ranks would run what torch was not tested with"
+    say = f"NCCL {wins['version']} of {wins['path']} ({wins['how']}) is loaded instead of torch's own {own}; "
+    say += "functions that torch needs would be missing" if older else "torch was not tested with that version"
     yield Risk(say, [host.fact("software.nccl.libraries")], _advice()[0], strength)
 
 
 def _release(version: object) -> tuple[int, ...]:
-    """``2.27`` of ``2.27.5`` as numbers: functions are added with releases, not with their mendings."""
+    """``2.27`` of ``2.27.5`` as numbers: functions are added with minor releases, not with patch releases."""
     return tuple(int(part) for part in re.findall(r"\d+", str(version))[:2])
 
 
 def _garbled(case: Case) -> Finding | None:
-    """A message that could not be read, although the reader has an interface."""
+    """A message could not be parsed although its reader has an interface."""
     lines = matching(messages(case), "is neither AF_INET", "Message truncated : received", "wrong size: received")
     structs = [e for e in lines if "neither" not in e.text]
     if not structs and (not lines or not case.of("nccl.bootstrap")):
         return None
     say = "A rank received an address or message that it could not read: another rank may run another NCCL version."
-    strength: Strength = "likely" if structs else "possible"  # the structs of the start grow from release to release
+    strength: Strength = "likely" if structs else "possible"  # the structs of the start change from release to release
     why = pick(lines, case.of("nccl.version"))
     return found(ID, strength, say, why, ranks=ranks_in(lines), hosts=name_hosts(lines), advice=_advice())
 
@@ -279,7 +279,7 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job with the libraries that torch brought."""
+    """Run the same job with the libraries that torch ships."""
     return Experiment(
         "Does the job start when torch finds its own libraries, without LD_PRELOAD and LD_LIBRARY_PATH?",
         {"unset": ["LD_PRELOAD", "LD_LIBRARY_PATH"]},
@@ -297,7 +297,7 @@ CHECK = Check(
     ID,
     reads=("software.nccl.libraries", "software.nccl"),
     look=_look,
-    fine="One NCCL wins, the one that torch brought.",
+    fine="Ranks load the NCCL that torch ships.",
     also=("software.nccl.built",),
     next=experiment,
 )

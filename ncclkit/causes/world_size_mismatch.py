@@ -8,7 +8,7 @@ What you see
 Why it happens
     WORLD_SIZE is a promise: every rank waits until that many have come.  A node that never started, a launcher that
     started fewer processes, two that claim the same rank, an old value left in the environment, or --nnodes that
-    differs between nodes break the promise, and nobody can know which rank is missing but the one that counts.
+    differs between nodes break the promise, and only the rank that counts can know which one is missing.
 
 How to be sure
     Count: which of the ranks 0 ... WORLD_SIZE-1 have written anything?  On each node print RANK, WORLD_SIZE,
@@ -63,10 +63,10 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Somebody counted the ranks and did not find the number that was promised."""
+    """Found where the number of ranks that started differs from the number that was expected."""
     for witness in (_bootstrap, _clients, _env, _program, _sizes, _beyond, _never_started, _waits):
         finding = witness(case)
-        if finding is not None:  # of hosts with a launcher each, the launchers' numbers are what may be wrong
+        if finding is not None:  # with one launcher per host the launchers' numbers may be wrong
             return replace(finding, next=None) if enterable(case) else finding
     went_well = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     went_well += [*case.of("c10d.timeout"), *[e for e in case.of("worker.phase") if e.data.get("phase") == "init"]]
@@ -96,13 +96,14 @@ def _bootstrap(case: Case) -> Finding | None:
     elif twice:
         say = f"Two processes claim to be rank {twice[1]} of {twice[2]}."
     else:
-        say = "The ranks disagree about how many they are."
+        say = "The ranks disagree about the number of ranks."
     return _tell("proven", say, lines, (int(twice[1]),) if twice else ())
 
 
 def _odd(case: Case) -> list[Event]:
-    """INIT lines that name another number of ranks than was started, or than most of their communicator do; none where
-    there is no most.
+    """INIT lines with another number of ranks than was started, or than most lines of their communicator.
+
+    Empty where there is no majority.
     """
     starts = [e for e in case.of("nccl.init") if e.data.get("comm_id") and e.data.get("phase") == "start"]
     if plans := _plans(case):
@@ -113,9 +114,9 @@ def _odd(case: Case) -> list[Event]:
 
 
 def _clients(case: Case) -> Finding | None:
-    told = [e for e in case.of("store.clients") if None not in (e.data.get("joined"), e.data.get("expected"))]
-    lines = [e for e in told if e.data["joined"] < e.data["expected"] <= LARGEST]
-    if many := [e for e in told if e.data["joined"] > e.data["expected"]]:
+    reported = [e for e in case.of("store.clients") if None not in (e.data.get("joined"), e.data.get("expected"))]
+    lines = [e for e in reported if e.data["joined"] < e.data["expected"] <= LARGEST]
+    if many := [e for e in reported if e.data["joined"] > e.data["expected"]]:
         joined, expected = many[-1].data["joined"], many[-1].data["expected"]
         say = f"{joined} processes registered for a job of {expected}: an earlier start left its entries in the store, "
         return _tell("likely", say + "or a launcher starts too many.", many[-3:], ())
@@ -129,19 +130,19 @@ def _clients(case: Case) -> Finding | None:
     launched = [e for e in case.of("worker.phase") if e.data.get("phase") == "launch"]
     if len(launched) == joined:
         names = " and ".join(name_hosts(launched))
-        say = f"{say[:-1]}; the launchers of {names} have all come, so the one{on(lines[-1].host)} was told too many."
+        say = f"{say[:-1]}; the launchers of {names} have all joined, so the one{on(lines[-1].host)} expects too many."
         return _tell("proven", say, [lines[-1]], ())
     if ended := _tasks(case, joined):
         return _tell("likely", f"{say[:-1]}; Slurm had started {joined} tasks.", [*lines[-2:], *ended], ())
-    barrier = lines[-1].data.get("key")  # a barrier only says that somebody is late or gone, the store counts clients
+    barrier = lines[-1].data.get("key")  # a barrier only shows that a rank is late or gone, the store counts clients
     return _tell("possible" if barrier else "likely", say, lines, missing if who else ())
 
 
 def _tasks(case: Case, joined: int) -> list[Event]:
-    """The ends of Slurm's tasks, where exactly those that joined were told of: tasks 0-1 of two."""
+    """The ends of Slurm's tasks, where Slurm reports exactly as many tasks as joined."""
     ended = [e for e in case.of("slurm.event") if e.data.get("what") == "task_exit"]
-    told = {int(number) for e in ended for number in re.findall(r"\d{1,6}", str(e.data.get("task")))}
-    return ended if told and min(told) == 0 and max(told) == joined - 1 else []
+    reported = {int(number) for e in ended for number in re.findall(r"\d{1,6}", str(e.data.get("task")))}
+    return ended if reported and min(reported) == 0 and max(reported) == joined - 1 else []
 
 
 def _env(case: Case) -> Finding | None:
@@ -160,7 +161,7 @@ def _env(case: Case) -> Finding | None:
 
 
 def _program(case: Case) -> Finding | None:
-    """The program itself finds that the ranks are not as many as its settings ask for, or not told which they are."""
+    """The program reports that the number of ranks does not fit its settings, or that its rank is not set."""
     lines = [e for e in case.of("python.exception") if UNTOLD.search(e.text) or UNFIT.search(e.text)]
     if not lines:
         return None
@@ -177,7 +178,7 @@ UNFIT = re.compile(
 
 
 def _sizes(case: Case) -> Finding | None:
-    """INIT lines of one job that name different numbers of ranks for the same communicator."""
+    """INIT lines of one communicator name different numbers of ranks."""
     sizes: dict[tuple[str, int], dict[int, Event]] = {}
     for event in case.of("nccl.init"):
         if event.data.get("comm_id") and isinstance(event.data.get("nranks"), int):
@@ -194,7 +195,7 @@ def _sizes(case: Case) -> Finding | None:
 
 
 def _beyond(case: Case) -> Finding | None:
-    """Somebody waits for the address of a rank that the launcher never meant to start."""
+    """A rank waits for the address of a rank that the launcher did not start."""
     world = look(case).world
     for event in case.of("store.wait"):
         peer = re.search(r"//(?:cpu|cuda)//\d+/(\d{1,7})$", str(event.data.get("keys") or ""))
@@ -210,7 +211,7 @@ def _plans(case: Case) -> list[Event]:
 
 
 def _never_started(case: Case) -> Finding | None:
-    """Fewer INIT START lines than ranks, nobody complete, and something that waited in vain."""
+    """Fewer INIT START lines than ranks, none complete, and a rank that timed out waiting."""
     inits = [e for e in case.of("nccl.init") if not e.data.get("parent")]
     started = {e.data["rank"] for e in inits if e.data.get("phase") == "start" and isinstance(e.data.get("rank"), int)}
     done = [e for e in inits if e.data.get("phase") == "done"]
@@ -228,7 +229,7 @@ def _never_started(case: Case) -> Finding | None:
 
 
 def _waits(case: Case) -> Finding | None:
-    """Somebody waited at the meeting place, and nobody counted who was there; who asks for NCCL's id is past it."""
+    """A rank waited at the rendezvous, and no line counts the ranks; a rank that asks for NCCL's id is past it."""
     past = {e.rank for e in case.of("c10d.unique_id")} - {None}
     lines = [
         *(e for e in case.of("store.wait") if e.rank not in past),
@@ -278,13 +279,13 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """As many ranks as the launcher counts, without the program's own numbers."""
+    """Run as many ranks as the launcher counts, without the program's own numbers."""
     return _question()
 
 
 def _question() -> Experiment:
     return minimal(
-        "Do all ranks come when torchrun alone counts them?",
+        "Do all ranks join when torchrun alone counts them?",
         {ID: "they do: the program or its environment counted wrongly", "slow_rank": "they do: one was only late"},
         {"store_unreachable": "they do not meet either", "hostname_resolution": "they do not meet either"},
     )

@@ -64,7 +64,7 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """A virtual or isolated interface was taken by a job that spans nodes, or that could not connect."""
+    """Found where a multi-node job, or one that could not connect, uses a virtual or isolated interface."""
     used = case.of("nccl.bootstrap")
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     went_well = done or ([] if any(map(_virtual, used)) else used)
@@ -81,12 +81,12 @@ def diagnose(case: Case) -> Finding:
 def _refused(case: Case) -> list[Event]:
     gloo = [event for event in case.of("gloo.connect") if not plain(event.data.get("address")).startswith("127.")]
     lines = matching(messages(case), "No route to host", "Network is unreachable")
-    lines = [e for e in lines if e.data.get("family") != "socket_closed"]  # that connection had been made
+    lines = [e for e in lines if e.data.get("family") != "socket_closed"]  # that connection had been established
     return family(case, "socket_connect") + gloo + lines
 
 
 def _announced(case: Case) -> Finding | None:
-    """The address at which a rank knocked in vain belongs, by the facts of the hosts, to what joins nobody."""
+    """A rank could not connect to an address that, by the facts of the hosts, no other host can reach."""
     for event in case.of("gloo.connect"):
         address = plain(event.data.get("address"))
         held = holders(case, address)
@@ -94,8 +94,8 @@ def _announced(case: Case) -> Finding | None:
         if address.startswith("127.") or not (len(held) > 1 or any(map(VIRTUAL.match, names))):
             continue
         who, where = start(name_ranks(ranks_in([event]))), f"{names[0]} on {' and '.join(host for host, _ in held)}"
-        say = f"{who}{on(event.host)} knocked in vain at {address}, which is {where}"
-        say += " alike: each of them reaches only itself." if len(held) > 1 else ": it exists only inside that host."
+        say = f"{who}{on(event.host)} could not connect to {address}, which is {where}"
+        say += ": each host reaches only itself there." if len(held) > 1 else ": it exists only inside that host."
         why = pick([event], case.facts_of("net.gloo.interface"), case.facts_of("env.GLOO_SOCKET_IFNAME"), limit=5)
         hosts, name = tuple(host for host, _ in held), common(case)
         advice = (_named(name, "It joins the hosts in one network.") if name else _advice(names[0]),)
@@ -105,7 +105,7 @@ def _announced(case: Case) -> Finding | None:
 
 
 def _taken(case: Case) -> Finding | None:
-    """NCCL took an address that, by the facts of the hosts, several of them have, or whose network joins nobody."""
+    """NCCL uses an address that, by the facts of the hosts, several hosts have or no other host can reach."""
     refused, done = _refused(case), any(e.data.get("phase") == "done" for e in case.of("nccl.init"))
     if look(case).ended or not (refused or failed(case)):
         return None
@@ -115,11 +115,11 @@ def _taken(case: Case) -> Finding | None:
             if len(held) < 2 and not alone(case, event.host, interface):
                 continue
             knocked = [e for e in refused if re.search(rf"(?<![\d.]){re.escape(address)}(?![\d.])", e.text)]
-            if not knocked and (done or event.kind != "nccl.bootstrap"):  # it is there, and did no harm
+            if not knocked and (done or event.kind != "nccl.bootstrap"):  # it exists and did no harm
                 continue
-            same = f"an address of {' and '.join(host for host, _ in held)} alike: each of them reaches only itself"
+            same = f"an address that {' and '.join(host for host, _ in held)} all have: each reaches only itself"
             say = f"NCCL{on(event.host)} uses {interface} ({address}), "
-            say += f"{same}." if len(held) > 1 else "in a network that no other host of the job has a part in."
+            say += f"{same}." if len(held) > 1 else "in a network to which no other host of the job has an interface."
             hosts, name = tuple(host for host, _ in held) or (event.host,), common(case)
             advice = (_named(name, "It joins the hosts in one network.") if name else _advice(interface),)
             why = pick(knocked or refused[:2], [event], case.facts_of("net.interfaces"), limit=5)
@@ -130,7 +130,7 @@ def _taken(case: Case) -> Finding | None:
 
 
 def _inside(case: Case) -> Finding | None:
-    """An interface that exists only inside its machine, on a job of several."""
+    """A multi-node job uses an interface that exists only inside its machine."""
     bad, refused = [e for e in case.of("nccl.bootstrap") if _virtual(e)], _refused(case)
     if not bad or not (spans_hosts(case) or refused) or look(case).ended:
         return None
@@ -145,19 +145,19 @@ def _inside(case: Case) -> Finding | None:
 
 
 def _networks(case: Case) -> Finding | None:
-    """The nodes announce addresses of different networks, and something waited or was refused."""
+    """The nodes announce addresses of different networks, and a rank waited or was refused."""
     apart, refused = _apart(case.of("nccl.bootstrap")), _refused(case)
     waited = [*case.of("c10d.timeout"), *case.of("gloo.timeout"), *case.of("store.wait")]
     if not apart or not (refused or waited):
         return None
     names = tuple(str(e.data.get("interface")) for e in apart[:2])
-    told = ", ".join(f"{e.host} {e.data.get('interface')} ({e.data.get('address')})" for e in apart[:3])
-    say = f"The nodes use interfaces of different networks: {told}."
+    used = ", ".join(f"{e.host} {e.data.get('interface')} ({e.data.get('address')})" for e in apart[:3])
+    say = f"The nodes use interfaces of different networks: {used}."
     return _tell(case, "likely" if refused else "possible", say, pick(apart, refused or waited[:2]), names)
 
 
 def _unreachable(case: Case) -> Finding | None:
-    """The routing table says that an announced address cannot be reached."""
+    """The routing table of a host has no route to an announced address."""
     lines = matching(_refused(case), "No route to host", "Network is unreachable")
     if not lines:
         return None
@@ -169,8 +169,8 @@ def _unreachable(case: Case) -> Finding | None:
 
 
 def _tested_paths(case: Case) -> Finding | None:
-    """A connection test did not reach the address that NCCL would announce, or NCCL would announce none."""
-    bad = _tested.paths(case, _astray)
+    """A connection test could not reach the address that NCCL would announce, or NCCL would announce none."""
+    bad = _tested.paths(case, _unusable)
     if not bad:
         return None
     first, hosts = bad[0], _tested.hosts(case)
@@ -185,17 +185,17 @@ def _tested_paths(case: Case) -> Finding | None:
 
 def _place(link: Link) -> str:
     if not link.nccl_address:
-        return f"{link.interface}, which no other host can reach: no better one there is running and has an address"
+        return f"{link.interface}, which no other host can reach; no other running interface there has an address"
     return f"{link.interface} ({link.nccl_address}), which {ends(link.nccl)} when {link.src} asks"
 
 
-def _astray(link: Link) -> bool:
-    """NCCL found an interface, and other hosts cannot use it: another address can be, or it has none for them."""
+def _unusable(link: Link) -> bool:
+    """True where other hosts cannot use the interface that NCCL found, and another address works or it has none."""
     return bool(link.interface) and link.nccl != "open" and bool(link.reached or not link.nccl_address)
 
 
 def _facts(case: Case) -> Finding | None:
-    """By today's variables NCCL would take an interface of containers or virtual machines."""
+    """With the present variables NCCL would use an interface of containers or virtual machines."""
     inner = [f for f in case.facts_of("net.nccl.interface") if VIRTUAL.match(str(f.value)) and f.value != "lo"]
     if not inner or _tested.hosts(case) or case.of("nccl.bootstrap"):
         return None
@@ -211,28 +211,25 @@ def _facts(case: Case) -> Finding | None:
 
 
 def _relieved(case: Case) -> Finding | None:
-    """Somebody has named an interface, and it works."""
+    """User notes: the job works with another interface."""
     lines = relieved(case, NCCL_SOCKET_IFNAME="", GLOO_SOCKET_IFNAME="")
-    say = "With another interface it works, as is told: the one that is taken by itself does not reach the other ranks."
+    say = "By the user's notes the job works with another interface: the default one does not reach the other ranks."
     return (
         _tell(case, "likely", say, pick(lines, _refused(case), case.of("nccl.bootstrap"), limit=4)) if lines else None
     )
 
 
 def _symptom(case: Case) -> Finding | None:
-    """A connection was not made, or a start over several nodes never ends."""
+    """A connection failed, or a start over several nodes never ends."""
     vague = matching(messages(case), "failed (Connect)", "operation Connect", "unhandled system error")
     tried = _refused(case) or ([] if case.of("nccl.warn") and not matching(vague, "Connect") else vague)
     hung = _starting.hangs(case) if spans_hosts(case) and not _starting.went_around(case) else []
     if not tried and not hung:
         return None
-    say = "NCCL began its start on several nodes and none ended it: they may not reach each other's addresses."
+    say = "NCCL's start began on several nodes and none completed it: they may not reach each other's addresses."
     if tried:
         where = on(tried[0].host)
-        say = (
-            f"A connection to another rank{where} was not made; an interface that the others cannot reach "
-            "is one reason."
-        )
+        say = f"A connection to another rank{where} failed; one reason is an interface that the others cannot reach."
     return _tell(case, "possible", say, pick(tried, hung, case.of("nccl.bootstrap"), limit=4))
 
 
@@ -246,7 +243,7 @@ def _virtual(event: Event) -> bool:
 
 
 def _apart(used: list[Event]) -> list[Event]:
-    """One event per host, where the IPv4 addresses of the hosts share not even their first 16 bits."""
+    """One event per host where the IPv4 addresses of the hosts differ in their first 16 bits."""
     first: dict[str, Event] = {}
     for event in used:
         if event.host and event.data.get("address"):
@@ -294,18 +291,18 @@ def _addressed(host: str) -> Advice:
     return Advice(
         f"Give {host} a running interface with an address in the network of the others.",
         command="ip -brief address; ip -brief link",
-        why="NCCL passes over interfaces that are down or have no address, and ends with loopback.",
+        why="NCCL skips interfaces that are down or have no address, and falls back to loopback.",
         check="`ncclkit connect` finds every path open.",
         risk="Ask who runs the machine: the network may be down for a reason.",
     )
 
 
 def experiment(case: Case) -> Experiment:
-    """The same job with the interface that joins the nodes; where none is known, without the virtual ones."""
+    """Run the same job with the interface that joins the nodes; where none is known, without the virtual ones."""
     advice = _named(name) if (name := common(case)) else _advice("")
     return Experiment(
         f"Do the nodes connect over {name}?" if name else "Do the nodes connect without the virtual interfaces?",
         {"env": dict(advice.env)},
-        {ID: "they connect", "network_loss": "they still do not", "store_unreachable": "they do not even meet"},
+        {ID: "they connect", "network_loss": "they still do not", "store_unreachable": "they do not meet"},
         {ID: "works", "network_loss": "same", "store_unreachable": "same"},
     )

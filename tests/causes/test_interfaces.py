@@ -99,8 +99,8 @@ def test_what_is_there_and_did_no_harm_is_not_accused(tmp_path: Path, device: st
 @pytest.mark.parametrize(
     ("folder", "says", "list_"),
     [
-        (TWO_HOSTS, "Let NCCL_SOCKET_IFNAME list what joins the hosts to each other: eth0 on node-1", "eth0,ens3"),
-        (HERE, "Name on each host what joins it to the others: ens3 on node-2", "ens3,eth0"),
+        (TWO_HOSTS, "List the interfaces that join the hosts in NCCL_SOCKET_IFNAME: eth0 on node-1", "eth0,ens3"),
+        (HERE, "Name on each host the interface that joins it to the others: ens3 on node-2", "ens3,eth0"),
     ],
     ids=("nccl", "gloo"),
 )

@@ -263,16 +263,16 @@ def test_an_own_name_that_leads_to_loopback(hosts: int, words: str) -> None:
     own = {"net.hostname.addresses": ["127.0.1.1"], "net.gloo.interface": "lo"}
     finding = catalogue()["hostname_resolution"].diagnose(case(GOOD | own, hosts))
     assert finding.strength == "possible" and words in finding.say
-    assert finding.say.startswith("The name of node-1 leads to 127.0.1.1 on itself")
+    assert finding.say.startswith("Hostname node-1 resolves to 127.0.1.1 on itself")
     assert finding.advice[0].env == ({"GLOO_SOCKET_IFNAME": "eth0"} if hosts == 1 else {}), "names may differ"
 
 
 @pytest.mark.parametrize(
     ("name", "addresses", "words"),
     [
-        ("node-1", ["::1"], "leads to ::1 on itself, so gloo there would use lo"),
-        ("node-1", ["10.0.0.9"], "leads to 10.0.0.9 on itself, which is none of its addresses, so gloo"),
-        ("12345", ["0.0.48.57"], "which is none of its addresses (digits alone are read as a number), so gloo"),
+        ("node-1", ["::1"], "resolves to ::1 on itself, so gloo there would use lo"),
+        ("node-1", ["10.0.0.9"], "resolves to 10.0.0.9 on itself, which is not one of its addresses, so gloo"),
+        ("12345", ["0.0.48.57"], "which is not one of its addresses (digits alone are read as a number), so gloo"),
     ],
 )
 def test_an_own_name_that_leads_astray(name: str, addresses: list[str], words: str) -> None:
