@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from ncclkit.causes import catalogue, page
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Measurement
+from ncclkit.core.model import Advice
 from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.runs import Run
-from ncclkit.live import probe, tune
-from ncclkit.live.launch import slurm
+from ncclkit.live import tune
 from ncclkit.views import plots
 from ncclkit.views._base import Chart, View
-from ncclkit.views._form import variables as pairs
 from ncclkit.views._html import Html, code, el, fit, join, table
 from ncclkit.views._words import plural
 from ncclkit.views.findings import advice_part
-from ncclkit.views.live import LiveTest
 from ncclkit.views.tables import measurement_table
 
 ALLOWS = {
@@ -29,45 +26,6 @@ ALLOWS = {
     "loopback": "what this host's loopback allows",
 }
 """How a title names each kind of `bandwidth.Expectation.limit`."""
-
-
-def live_test(
-    case: Case,
-    python: str = "",
-    ranks: int = 0,
-    largest: int = 0,
-    deadline: float = 120.0,
-    variables: str = "",
-    *,
-    repeats: int = 10,
-    backend: str = "auto",
-    op: str = "all_reduce",
-    dtype: str = "float32",
-    ladder: bool = False,
-    split: int = 1,
-) -> LiveTest:
-    """The form of the live test, filled in; ``run = await live.run()`` runs what it says.
-
-    python: training interpreter (empty: this one); ranks, and largest size in
-    bytes (0: by what the host has); deadline in seconds; variables: NAME=VALUE
-    separated by blanks or lines; op: a collective, or ``all``; ladder: first each
-    rank alone, then every pair; split: NCCL takes each host for so many, which share
-    its GPUs.  Raises NcclkitError for values that do not fit.
-    """
-    pretended = split
-
-    async def start(values: dict[str, Any], on_record: Callable[[dict[str, Any]], None]) -> Run:
-        nonlocal pretended
-        pretended = values["split"]
-        return await probe.probe(case, on_record, **values)
-
-    def expect(m: Measurement) -> tuple[float | None, str]:
-        hosts = max(1, slurm.nodes()) * pretended
-        return judged(bandwidth.expect(m.op, m.backend, m.ranks, case.facts, hosts, pretended))
-
-    values = {"python": python, "ranks": ranks, "largest": largest, "deadline": deadline, "env": pairs(variables)}
-    values |= {"repeats": repeats, "backend": backend, "op": op, "dtype": dtype, "ladder": ladder, "split": split}
-    return LiveTest(case, start, values, expect)
 
 
 def judged(expectation: bandwidth.Expectation | None) -> tuple[float | None, str]:

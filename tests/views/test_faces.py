@@ -25,7 +25,7 @@ VIEWS = {
     "ranks": lambda: views.ranks_view(case()),
     "measurements": lambda: views.measurements_view(case()),
     "tuning": lambda: views.tuning_view([Advice(HOSTILE, {"A": HOSTILE}, HOSTILE, HOSTILE, HOSTILE)]),
-    "live": lambda: views.live_test(case(), python="/p y", variables=f"X={'<script>'}"),
+    "live": lambda: views.live_test(case(), python="/p y", env=f"X={'<script>'}"),
     "inputs": lambda: views.inputs_view(hostile_job()),
     "job": lambda: views.job_view(hostile_job()),
     "progress": lambda: views.progress_view(hostile_job()),
