@@ -25,7 +25,8 @@ def main(argv=None):
     if verb == "record":
         return importlib.import_module(".facts", __package__).record(argv[1]) or 0
     if verb == "attach":
-        return _attach(argv[1], float(argv[2]), {int(rank): int(pid) for rank, pid in (word.split("=") for word in argv[3:])})
+        pairs = [word.split("=") for word in argv[3:]]
+        return _attach(argv[1], float(argv[2]), {int(rank): int(pid) for rank, pid in pairs})
     if verb not in VERBS:
         sys.stderr.write("agent: say one of: %s\n" % ", ".join(sorted([*VERBS, "attach", "facts", "record"])))
         return 2

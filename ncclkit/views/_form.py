@@ -16,7 +16,7 @@ import ipywidgets as W
 
 from ncclkit.core.model import NcclkitError
 from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page, style
-from ncclkit.views._html import Html, el, fold, join, pre
+from ncclkit.views._html import Markup, el, fold, join, pre
 from ncclkit.views._progress import Progress
 from ncclkit.views._words import plural
 
@@ -37,7 +37,7 @@ class Form(View, ABC):
 
     def __init__(self, say: str, fields: Sequence[W.Widget], start: W.Button, *more: W.Button) -> None:
         """Lay out `fields`, the button `start` and those that the subclass binds itself."""
-        super().__init__(say, Html(""))
+        super().__init__(say, Markup(""))
         self.start, self.cancel = start, W.Button(description="Cancel", icon="stop", disabled=True)
         self.notice, self.result = W.HTML(), W.HTML()
         self.drawing = W.Output(layout=W.Layout(width="100%"))
@@ -72,7 +72,7 @@ class Form(View, ABC):
         self._displayed = True
         return self._box
 
-    def static(self) -> Html:
+    def static(self) -> Markup:
         """What it will do, or what came out."""
         return super().static() if self._seen is None else self._seen.static()
 
@@ -140,7 +140,7 @@ class Form(View, ABC):
             if self.running:
                 raise NcclkitError("This form is already running; wait for it, or press Cancel first.")
             if not self.asks():
-                return View(self.IDLE, Html(""))
+                return View(self.IDLE, Markup(""))
             work = prepare()
         except NcclkitError as error:
             self._refuse(str(error))
@@ -195,7 +195,7 @@ class Form(View, ABC):
             field.disabled = running
         self.cancel.disabled = not running
 
-    def _show(self, html: Html) -> None:
+    def _show(self, html: Markup) -> None:
         self.result.value = html
 
     def _refuse(self, sentence: str) -> None:
@@ -215,12 +215,12 @@ def row(*widgets: W.Widget) -> W.Widget:
     return W.Box(list(widgets), layout=W.Layout(flex_flow="row wrap", align_items="center", width="100%"))
 
 
-def trail(progress: Progress) -> Html:
+def trail(progress: Progress) -> Markup:
     """The progress of each rank, and the last lines of the launcher's log."""
     return join(progress.lights(), log_lines(progress))
 
 
-def log_lines(progress: Progress) -> Html:
+def log_lines(progress: Progress) -> Markup:
     """The last lines of the launcher's log, folded; empty where there is none."""
     said = [line for line in progress.log if line.strip(" *")]
     return fold(f"Last {plural(len(said), 'line')} of the log", pre("\n".join(said)) if said else "")

@@ -15,7 +15,7 @@ from ncclkit.core.model import Finding, NcclkitError
 from ncclkit.experiments import loop
 from ncclkit.views._base import View
 from ncclkit.views._form import Form
-from ncclkit.views._html import Html, el, join
+from ncclkit.views._html import Markup, el, join
 from ncclkit.views.experiments import cards
 
 ANY = "what tells the suspects apart best"
@@ -81,7 +81,7 @@ class Check(Form):
 
     async def run(self, go: bool = True) -> View:
         """Experiments until the first cause is proven, then its fix; where `go` is False nothing is done."""
-        return await self._act(self._close) if go else View(self.IDLE, Html(""))
+        return await self._act(self._close) if go else View(self.IDLE, Markup(""))
 
     def asks(self) -> bool:
         """Whether anything was found."""

@@ -17,7 +17,7 @@ from ncclkit.live.options import OPTIONS, ProbeOptions
 from ncclkit.views import plots
 from ncclkit.views._base import outputs, page
 from ncclkit.views._form import Form, log_lines, row
-from ncclkit.views._html import Html, badge, code, el, fold, join, pre, table
+from ncclkit.views._html import Markup, badge, code, el, fold, join, pre, table
 from ncclkit.views._words import plural
 from ncclkit.views.runs import judged
 from ncclkit.views.tables import measurement_table
@@ -94,7 +94,7 @@ class LiveTest(Form):
         ranks = plural(raw["ranks"], "rank") if raw["ranks"] else "one rank per GPU, or two on the CPU"
         return f"Live test with {ranks}, ended after {raw['timeout']:g} s at the latest"
 
-    def static(self) -> Html:
+    def static(self) -> Markup:
         """The chosen values, the variables that will be set, and what came of a run."""
         raw = self._raw()
         env = raw.pop("env")
@@ -157,17 +157,17 @@ class LiveTest(Form):
         """The values as the controls hold them, unchecked."""
         return {name: control.value for name, control in self.controls.items()}
 
-    def _status(self) -> Html:
+    def _status(self) -> Markup:
         symbol, word = OUTCOMES.get(self.state, ("•", self.state))
         says = self._outcome or self.progress.words()
         return join(el("p", badge(symbol, word, f"state-{self.state}"), " ", says), self.progress.lights())
 
-    def _result(self) -> Html:
+    def _result(self) -> Markup:
         if not self.state:
-            return Html("")
+            return Markup("")
         return join(self._status(), measurement_table(self.measurements, self._limit[0]), self._variables())
 
-    def _variables(self) -> Html:
+    def _variables(self) -> Markup:
         """Every variable that this run set for its ranks, the form's own among them."""
         env = self.progress.env
         return fold(f"{plural(len(env), 'variable')} set for the ranks", pre(lines(env)) if env else "")

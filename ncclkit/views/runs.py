@@ -14,7 +14,7 @@ from ncclkit.core.runs import Run
 from ncclkit.live import tune
 from ncclkit.views import plots
 from ncclkit.views._base import Chart, View
-from ncclkit.views._html import Html, code, el, fit, join, table
+from ncclkit.views._html import Markup, code, el, fit, join, table
 from ncclkit.views._words import plural
 from ncclkit.views.findings import advice_part
 from ncclkit.views.tables import measurement_table
@@ -52,7 +52,7 @@ def measurements_view(source: Any) -> View:
     """
     rows = sorted(getattr(source, "measurements", source), key=lambda m: (m.run, m.op, m.bytes))
     expected, words = judged(getattr(source, "expectation", None))
-    normal = _normal(judge(source.curve, source.expectation)) if isinstance(source, Run) and rows else Html("")
+    normal = _normal(judge(source.curve, source.expectation)) if isinstance(source, Run) and rows else Markup("")
     say = _cut_short(source) or plots.bandwidth_say(rows, expected, words)
     return View(say, join(measurement_table(rows, expected), normal))
 
@@ -61,10 +61,10 @@ def _elsewhere(judgement: Judgement) -> str:
     return "; ".join(f"{ref} = {ratio:.0%}" for ref, ratio in judgement.beside)
 
 
-def _normal(judgement: Judgement | None) -> Html:
+def _normal(judgement: Judgement | None) -> Markup:
     """Measured / expected = ratio, the same beside other systems, and what could explain a low one."""
     if judgement is None:
-        return Html("")
+        return Markup("")
     best = plots.number(judgement.best.busbw or 0.0)
     bound = (ALLOWS.get(judgement.bound.limit, "expected here"), judgement.bound.value, judgement.ratio)
     rows = [bound, *((str(ref), ref.busbw, ratio) for ref, ratio in judgement.beside)]
@@ -90,7 +90,7 @@ def _cut_short(source: Any) -> str:
 def tuning_view(source: Run | Iterable[Advice]) -> View:
     """What to set, with its reason, its check and its risk: drawn from a run's numbers, or advice as it is given."""
     if isinstance(source, Run) and source.reason != "done":
-        return View("Nothing is advised from a live test that did not end well", Html(""))
+        return View("Nothing is advised from a live test that did not end well", Markup(""))
     if isinstance(source, Run):
         source = tune.advise(source.curve, source.expectation)
     rows = list(source)

@@ -3,8 +3,8 @@
 python tests/record/ladder.py [--backend nccl] [--out DIR] [NAME …]
 
 Of each run the phases and the rungs are kept, by default in ``tests/probe/climbed``; tests judge them anew.  Hosts are
-pretended by network namespaces over gloo, and by NCCL_HOSTID (``simulate_hosts``) on GPUs; fewer GPUs than ranks are shared by
-as many pretended hosts as it takes.
+pretended by network namespaces over gloo, and by NCCL_HOSTID (``simulate_hosts``) on GPUs; fewer GPUs than ranks are
+shared by as many pretended hosts as it takes.
 """
 
 from __future__ import annotations

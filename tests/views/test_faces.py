@@ -47,7 +47,7 @@ class Page(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.tags, self.attributes, self.open, self.words = [], set(), [], ""
-        self.feed(html)
+        self.feed(str(html))  # a slice of Markup would escape what it is joined with
         assert self.open == []
 
     def handle_starttag(self, tag, attrs):
