@@ -30,7 +30,7 @@ NAMES = Path("/run/ncclkit-uts")
 ETC = Path("/etc/netns")
 """Folders whose files `ip netns exec` puts over those of /etc."""
 PREFIX = ("nsenter", f"--uts={NAMES}/{{host}}", "ip", "netns", "exec", "{host}")
-"""What runs a command on a host, as ``ncclkit connect --via`` takes it."""
+"""What runs a command on a host, as ``ncclkit connect --remote-command`` takes it."""
 
 _counter = itertools.count(1)
 
@@ -171,4 +171,4 @@ needs_namespaces = pytest.mark.skipif(bool(why_not()), reason=why_not() or "they
 
 def via(made: Sequence[Host]) -> dict[str, Any]:
     """The options of `ncclkit.live.connect.connectivity` for these hosts."""
-    return {"hosts": [host.name for host in made], "via": " ".join(PREFIX)}
+    return {"hosts": [host.name for host in made], "remote_command": " ".join(PREFIX)}

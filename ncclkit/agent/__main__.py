@@ -35,7 +35,8 @@ def main(argv=None):
     if verb == "record":
         return importlib.import_module(".facts", __package__).record(argv[1]) or 0
     if verb == "attach":
-        return _attach(argv[1], [int(pid) for pid in argv[2:]])
+        pairs = [word.split("=") for word in argv[3:]]
+        return _attach(argv[1], float(argv[2]), {int(rank): int(pid) for rank, pid in pairs})
     if verb not in VERBS:
         sys.stderr.write("agent: say one of: %s\n" % ", ".join(sorted([*VERBS, "attach", "facts", "record"])))
         return 2
@@ -52,16 +53,15 @@ def _facts(argv):
     return 0
 
 
-def _attach(folder, pids):
-    """``attach FOLDER [PID …]``: evidence of these processes, or of every process of this user that has a RANK."""
+def _attach(folder, seconds, ranks):
+    """``attach FOLDER SECONDS RANK=PID …``: evidence of these processes; a record for each thing that is missing."""
     from .monitor import attach
     from .run import processes
 
-    ranks = processes.ranks(pids or list(processes.parents()))
-    wire.send("ranks", ranks={str(rank): attach.look(pid) for rank, pid in ranks.items()})
-    for problem in attach.join(folder, ranks) if ranks else ():
+    processes.die_with_parent()
+    for problem in attach.join(folder, ranks, seconds):
         wire.send("problem", say=problem)
-    return 0 if ranks else 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from ncclkit.core.case import Case
     from ncclkit.core.experiment_records import Trial
     from ncclkit.core.runs import Run
+    from ncclkit.live.options import ProbeOptions
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for newline and tab, marks that turn the writing direction, bytes that are no UTF-8."""
@@ -39,6 +39,14 @@ def _case(options: argparse.Namespace) -> Case:
     if told := case.exposed():
         say(f"ncclkit: {told}", sys.stderr)
     return case
+
+
+def _options(options: argparse.Namespace, **more: Any) -> ProbeOptions:
+    """The options of the live test among those that were given."""
+    from ncclkit.live.options import OPTIONS, ProbeOptions
+
+    given = {name: getattr(options, name) for name in OPTIONS if hasattr(options, name)}
+    return ProbeOptions(**given | more)
 
 
 def diagnose(options: argparse.Namespace) -> int:
@@ -83,7 +91,7 @@ def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
 
     say(f"ncclkit: small jobs run now, in {case.path}; Ctrl-C ends them.", sys.stderr)
     try:
-        asyncio.run(loop.close(case, told, python=options.train_python, on_record=_narrate))
+        asyncio.run(loop.close(case, told, python=options.python or None, on_record=_narrate))
     except NcclkitError as error:  # what was found stays to be said
         say(f"ncclkit: {error}", sys.stderr)
     return diagnose(case)
@@ -93,12 +101,14 @@ def inspect(options: argparse.Namespace) -> int:
     """Read the facts of this host, or of an allocation."""
     from ncclkit.analysis.consistency import compare
     from ncclkit.causes.engine import diagnose
-    from ncclkit.core import jobspec
+    from ncclkit.core import jobspec, text
     from ncclkit.live import probe
 
-    case = jobspec.intend(_case(options), {name: getattr(options, name) for name in jobspec.UNITS})
+    job = {name: getattr(options, name) for name in jobspec.UNITS}
+    job |= {name: text.parse_size(job[name], f"The {name}") for name in ("dataset", "batch") if job[name] is not None}
+    case = jobspec.intend(_case(options), job)
     paths = {"work": ".", "data": options.data, "checkpoints": options.checkpoints}
-    case = asyncio.run(probe.inspect(case, options.train_python, paths))
+    case = asyncio.run(probe.inspect(case, options.python or None, paths))
     found, hosts = diagnose(case), compare(case.facts)
     if options.json:
         say("\n".join(to_json(fact) for fact in case.facts))
@@ -108,32 +118,19 @@ def inspect(options: argparse.Namespace) -> int:
     return found.exit_code or int(hosts.broken)
 
 
-def _choices(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("ranks", "backend", "deadline", "largest", "op", "dtype", "ladder", "split")
-    chosen = {name: getattr(options, name) for name in names if getattr(options, name, None) is not None}
-    return chosen | {"python": options.train_python}
-
-
-def _pairs(items: Sequence[str]) -> dict[str, str]:
-    for item in items:
-        if "=" not in item:
-            raise NcclkitError(f"{item!r} is no variable; write NAME=VALUE.")
-    return dict(item.split("=", 1) for item in items)
-
-
 def probe(options: argparse.Namespace) -> int:
-    """Run the live test; where it did not end well, judge what it left behind."""
+    """Run the live test, and diagnose it where it failed."""
     from ncclkit.analysis import stages
     from ncclkit.causes.engine import diagnose
     from ncclkit.core import reference
 
     case = _case(options)
-    run = asyncio.run(_live(case, _choices(options) | {"env": _pairs(options.env)}))
+    run = asyncio.run(_live(case, _options(options)))
     if options.json:
         say("\n".join(to_json(m) for m in run.measurements))
     else:
-        climbed = stages.ladder(case).say if options.ladder else ""
-        told = [climbed] if climbed and climbed not in run.say else []
+        staged = stages.ladder(case).say if options.stages else ""
+        told = [staged] if staged and staged not in run.say else []
         judged = reference.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.say}" if len(run.expectations) > 1 else one.say for one in judged]
         told += dict.fromkeys(bound.words for bound in run.expectations.values())
@@ -142,16 +139,14 @@ def probe(options: argparse.Namespace) -> int:
     return 0 if run.reason == "done" else 1
 
 
-async def _live(case: Case, choices: dict[str, Any]) -> Run:
-    """The live test; where the facts of this host are not known yet, they are read first, as the bound follows from
-    them.
-    """
+async def _live(case: Case, options: ProbeOptions) -> Run:
+    """Run the live test; reads the facts of this host first where they are missing, as the bound follows from them."""
     from ncclkit.live import probe
 
     if not case.facts:
-        await probe.plan(case, **choices)  # refuses what cannot work before anything is read
-        await probe.inspect(case, choices["python"])
-    return await probe.probe(case, _narrate, **choices)
+        await probe.plan(case, options)  # refuses what cannot work before anything is read
+        await probe.inspect(case, options.python or None)
+    return await probe.probe(case, options, _narrate)
 
 
 def _narrate(record: dict[str, Any]) -> None:
@@ -169,9 +164,10 @@ def _narrate(record: dict[str, Any]) -> None:
 def tune(options: argparse.Namespace) -> int:
     """Compare variables in alternating runs."""
     from ncclkit.live import tune
+    from ncclkit.live.options import variables
 
-    variants = [_pairs(setting.split(",")) for setting in options.settings]
-    results = asyncio.run(tune.sweep(_case(options), variants, options.pairs, **_choices(options)))
+    variants = [variables(setting.split(",")) for setting in options.settings]
+    results = asyncio.run(tune.sweep(_case(options), variants, options.pairs, _options(options)))
     say("\n".join(to_json(result) if options.json else result.say for result in results))
     return 0
 
@@ -188,7 +184,8 @@ def connect(options: argparse.Namespace) -> int:
         if record["kind"] == "connect.step":
             say(f"  {record.get('say')}", file=sys.stderr)
 
-    case, choices = _case(options), {"via": options.via, "port": options.port, "python": options.train_python}
+    case = _case(options)
+    choices = {"remote_command": options.remote_command, "port": options.port, "python": options.python or None}
     found = asyncio.run(connectivity(case, options.hosts, narrate, **choices))
     diagnosis = diagnose(case)
     rows = [*(host.event for host in found.hosts.values()), *(link.event for link in found.links)]
@@ -212,9 +209,19 @@ def lab(options: argparse.Namespace) -> int:
         f"This run: {injection.fault(options.fault).says}. It touches only its own processes and {options.case}.",
         file=sys.stderr,
     )
-    case = _case(options)
-    choices = {name: value for name, value in _choices(options).items() if name != "largest"}
-    run = asyncio.run(injection.break_it(case, options.fault, on_record=_narrate, **choices))
+    case, asked = _case(options), _options(options)
+    run = asyncio.run(
+        injection.break_it(
+            case,
+            options.fault,
+            python=asked.python,
+            ranks=asked.ranks,
+            backend=asked.backend,
+            deadline=asked.timeout,
+            split=asked.simulate_hosts,
+            on_record=_narrate,
+        )
+    )
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
     found = _close(case, options) if options.check else diagnose(case)
@@ -227,25 +234,18 @@ def lab(options: argparse.Namespace) -> int:
 
 
 def attach(options: argparse.Namespace) -> int:
-    """Look at a job that hangs now."""
-    from ncclkit import evidence
-    from ncclkit.agent.monitor import attach
+    """Diagnose a job that hangs now."""
     from ncclkit.analysis.frames import standing
     from ncclkit.causes.engine import diagnose
-    from ncclkit.live import targets
+    from ncclkit.live.attach import attach
 
-    if not 0 < options.seconds <= 86400:
-        raise NcclkitError(f"A job cannot be watched for {options.seconds:g} s; give up to a day.")
-    ranks = targets.ranks(options.pid, options.job)
+    def narrate(record: dict[str, Any]) -> None:
+        if record["kind"] == "problem":
+            say(f"ncclkit: {record['say']}", sys.stderr)
+
     case = _case(options)
-    folder = case.new_run("attach")
-    problems = attach.join(str(folder), ranks, options.seconds)
-    reading = evidence.read([folder])
-    if not [*folder.glob("*_rank*"), *folder.glob("ras*"), *(e for e in reading.events if e.kind == "watch.load")]:
-        raise NcclkitError(f"No rank could be looked at: {problems[0] if problems else 'all of them are gone'}.")
-    for problem in problems:
-        say(f"ncclkit: {problem}", file=sys.stderr)
-    found = diagnose(case.add(reading.events).save())
+    reading = asyncio.run(attach(case, options.pid, options.job, options.seconds, narrate)).reading
+    found = diagnose(case)
     if not options.json:
         say("".join(f"{place}\n" for place in standing(reading.events)))
         say("".join(f"{event.text}\n" for event in reading.events if event.kind == "watch.load"))
@@ -258,9 +258,11 @@ def report(options: argparse.Namespace) -> int:
     from ncclkit import report
 
     path = report.notebook(options.notebook)
-    parameters = report.literals(_pairs(options.p), path)
-    if options.train_python:
-        parameters["train_python"] = options.train_python
+    if wrong := next((item for item in options.p if "=" not in item), None):
+        raise NcclkitError(f"The parameter {wrong!r} is not NAME=VALUE; write for example -p ranks=4.")
+    parameters = report.literals(dict(item.split("=", 1) for item in options.p), path)
+    if options.python:
+        parameters["train_python"] = options.python
     folder = Path(parameters.get("case_dir") or options.case).expanduser().absolute()
     parameters |= {"case_dir": folder} if "case_dir" in parameters else {}
     html = report.make(path, folder, parameters, redact=options.redact)

@@ -1,8 +1,12 @@
-"""How ranks and collectives are named in a sentence."""
+"""How ranks, collectives and sizes are written for people, and read from them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Any
+
+from ncclkit.core.model import NcclkitError
 
 SHOWN = 8
 """Ranges of ranks that a text names before it counts the rest."""
@@ -70,3 +74,22 @@ def collective(name: str, seq: int | None, group_name: str, desc: str) -> str:
     """``all_reduce 42 of default_pg``; without the group where nothing names it."""
     call = f"{op(name)} {seq}" if seq is not None and seq >= 0 else op(name)
     return f"{call} of {group(group_name, desc)}" if group_name or desc else call
+
+
+_SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(iB|B)?|B)?", re.IGNORECASE)
+
+
+def parse_size(value: Any, what: str = "The size") -> int:
+    """Bytes from a whole number or from text: ``4096``, ``64MB`` (powers of 1000), ``1GiB`` and ``1G`` (of 1024).
+
+    Raises NcclkitError, about `what`, for anything else.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise NcclkitError(f"{what} must be a number of bytes such as 4096, 64MB or 1GiB, but it is {value!r}.")
+    number, letter, rest = match.groups()
+    power = "KMGT".index(letter.upper()) + 1 if letter else 0
+    factor = int((1000 if (rest or "").upper() == "B" else 1024) ** power)
+    return round(float(number) * factor) if "." in number else int(number) * factor

@@ -22,6 +22,7 @@ from ncclkit.experiments import baseline, comparison, fixes
 from ncclkit.experiments.comparison import Arm
 from ncclkit.experiments.resource_checks import LOOKS, Asked
 from ncclkit.live import probe
+from ncclkit.live.options import ProbeOptions
 
 __all__ = ["check", "close", "fix", "trials"]
 
@@ -226,7 +227,8 @@ async def _subject(
     if run := baseline.last(case, python):
         return Arm(run, verdict), run.name
     variables = baseline.variables(case)
-    plan = await probe.plan(case, python=python, deadline=deadline, largest=STAND_IN, env=variables)
+    options = ProbeOptions(python=python or "", timeout=deadline, max_bytes=STAND_IN, env=variables)
+    plan = await probe.plan(case, options)
     return await _run(room, plan, on_record), ""
 
 

@@ -95,7 +95,7 @@ def results(case: Case) -> Connectivity:
 async def plan(
     hosts: Sequence[str] = (),
     *,
-    via: str = "",
+    remote_command: str = "",
     port: int | None = None,
     seconds: float = 0.5,
     deadline: float = 240.0,
@@ -104,10 +104,10 @@ async def plan(
 ) -> Plan:
     """Decide whom to ask, and how; without `hosts` the nodes of the Slurm allocation.
 
-    via: ``ssh``, ``srun`` or the words before a command, with ``{host}`` (default: srun in an allocation, else ssh);
-    port: the rendezvous port (default: MASTER_PORT, else 29500); seconds: of each stream; deadline: seconds in all;
-    python: the interpreter on the hosts, 3.9 or newer (default: NCCLKIT_TRAIN_PYTHON, else python3); env: variables of
-    the job, on top of this process's own.
+    remote_command: ``ssh``, ``srun`` or the words before a command, with ``{host}`` (default: srun in an allocation,
+    else ssh); port: the rendezvous port (default: MASTER_PORT, else 29500); seconds: of each stream; deadline: seconds
+    in all; python: the interpreter on the hosts, 3.9 or newer (default: NCCLKIT_TRAIN_PYTHON, else python3); env:
+    variables of the job, on top of this process's own.
     Raises NcclkitError, in one sentence, for what cannot work.
     """
     if isinstance(hosts, str):
@@ -115,7 +115,7 @@ async def plan(
     allocated = slurm.nodes() > 0
     known = hosts or (await slurm.names() if allocated else [])
     python = python or os.environ.get(TRAIN_PYTHON) or "python3"
-    commands = launch.commands(known, via or ("srun" if allocated else "ssh"), python)
+    commands = launch.commands(known, remote_command or ("srun" if allocated else "ssh"), python)
     if not 2 <= len(commands) <= MOST:
         raise NcclkitError(
             f"A connection test takes 2 to {MOST} hosts, but {len(commands)} are given; name them, or start this in a "

@@ -1,51 +1,170 @@
-"""What may be asked of a live test: its values, its collectives, and how many ranks the GPUs carry."""
+"""The options of a live test, declared once: the command, the form and `live.probe.plan` read them here."""
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ncclkit.agent.run.operations import DTYPES, NAMES
+from ncclkit.core import text
 from ncclkit.core.model import NcclkitError
 
-
-def operations(op: Any, dtype: Any) -> tuple[str, ...]:
-    """The collectives that `op` names; NcclkitError for one that the live test does not know."""
-    if dtype not in DTYPES:
-        raise NcclkitError(f"The dtype must be one of {', '.join(DTYPES)}, but it is {dtype!r}.")
-    named = NAMES if op == "all" else tuple(dict.fromkeys(str(op).replace(" ", "").split(",")))
-    strange = next((name for name in named if name not in NAMES), None)
-    if strange is not None:
-        raise NcclkitError(f"The live test knows {', '.join(NAMES)}, and all, but not {strange!r}.")
-    return named
+BACKENDS = ("auto", "nccl", "gloo")
+"""What a user chooses from; ``any``, which takes gloo where there are too few GPUs, is for the lab."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def validate(ranks: Any, backend: Any, largest: Any, repeats: Any, split: Any, deadline: Any, net: object) -> None:
-    """Refuse what cannot work, before anything is started (0 for ranks and largest lets the host decide)."""
-    if backend not in ("auto", "any", "nccl", "gloo"):
-        raise NcclkitError(f"The backend must be auto, nccl or gloo, but it is {backend!r}.")
-    for name, value, least in (
-        ("ranks", ranks, 0),
-        ("bytes of the largest message", largest, 0),
-        ("repeats", repeats, 1),
-        ("pretended hosts", split, 1),
-    ):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How one option is shown, and which values it takes."""
+
+    label: str
+    """In the form, and in the sentence that refuses a value."""
+    help: str
+    """In the command."""
+    bounds: tuple[float, float] = (0, 0)
+    """Least and largest number."""
+    choices: tuple[str, ...] = ()
+    """What the form's list offers."""
+
+
+def _option(default: Any, label: str, help: str, **more: Any) -> Any:  # noqa: A002
+    made: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
+    return field(**made, metadata={"option": Option(label, help, **more)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeOptions:
+    """What a live test is asked to do.  Raises NcclkitError, in one sentence, for a value that cannot be meant."""
+
+    python: str = _option("", "Training Python", "the training interpreter (default: this one)")
+    ranks: int = _option(
+        0, "Ranks (0: auto)", "number of ranks (default: all GPUs; 2, or 1 a node, on the CPU)", bounds=(0, 4096)
+    )
+    simulate_hosts: int = _option(
+        1,
+        "Simulated nodes",
+        "NCCL takes the ranks of each host for those of so many, which share its GPUs and use the network",
+        bounds=(1, 64),
+    )
+    max_bytes: int = _option(
+        0,
+        "Largest message",
+        "largest message, such as 64MB or 1GiB (default: 256 MiB on GPUs, 16 MiB on the CPU)",
+        bounds=(0, 1 << 36),
+    )
+    repeats: int = _option(10, "Batches per size", "timed batches for each size (default 10)", bounds=(1, 10_000))
+    timeout: float = _option(
+        120.0, "Timeout (s)", "seconds after which the run is examined and ended (default 120)", bounds=(1, 86_400)
+    )
+    backend: str = _option("auto", "Backend", "auto, nccl or gloo (default auto)", choices=BACKENDS)
+    op: str = _option(
+        "all_reduce",
+        "Collective",
+        "a collective, several joined by commas, or all (default all_reduce)",
+        choices=(*NAMES, "all"),
+    )
+    dtype: str = _option("float32", "Data type", "data type of the elements (default float32)", choices=tuple(DTYPES))
+    stages: bool = _option(
+        False,
+        "Staged test: each rank alone, pairs, each node, then all",
+        "staged test: ranks alone, pairs, nodes, then all; where a stage fails, bisection finds who is at fault",
+    )
+    env: Mapping[str, str] = _option(dict, "Environment variables", "NAME=VALUE for the ranks; may be repeated")
+    network: Mapping[str, Any] = field(default_factory=dict)
+    """The simulated network that the ranks run on (`live.simulated_networks`); not for users."""
+
+    def __post_init__(self) -> None:
+        self._set(max_bytes=text.parse_size(self.max_bytes, OPTIONS["max_bytes"].label), env=variables(self.env))
+        for name, option in OPTIONS.items():
+            if option.bounds != (0, 0):
+                _bounded(option, getattr(self, name), float if name == "timeout" else int)
+        if not isinstance(self.python, str) or "\0" in self.python or "\n" in self.python:
             raise NcclkitError(
-                f"The number of {name} must be a whole number of at least {max(least, 1)}, but it is {value!r}."
+                f"The training interpreter must be a path in quotes, but it is {self.python!r} "
+                f"({type(self.python).__name__})."
             )
-    if split > 1 and net:
-        raise NcclkitError("Ranks that have pretended hosts of their own cannot be split once more; leave --split out.")
-    if not isinstance(deadline, (int, float)) or deadline <= 0:
-        raise NcclkitError(f"The deadline must be a number of seconds above 0, but it is {deadline!r}.")
+        self._set(python=self.python.strip())
+        if self.backend not in (*BACKENDS, "any"):
+            raise NcclkitError(f"The backend must be auto, nccl or gloo, but it is {self.backend!r}.")
+        if self.dtype not in DTYPES:
+            raise NcclkitError(f"The data type must be one of {', '.join(DTYPES)}, but it is {self.dtype!r}.")
+        strange = next((name for name in self.ops if name not in NAMES), None)
+        if strange is not None:
+            raise NcclkitError(f"The live test knows {', '.join(NAMES)}, and all, but not {strange!r}.")
+        if not isinstance(self.stages, bool):
+            raise NcclkitError(f"The option stages must be True or False, but it is {self.stages!r}.")
+        if self.simulate_hosts > 1 and self.network:
+            raise NcclkitError("These ranks run on simulated hosts already; leave --simulate-hosts out.")
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)  # frozen, and this is still its making
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The collectives that `op` names."""
+        return NAMES if self.op == "all" else tuple(dict.fromkeys(str(self.op).replace(" ", "").split(",")))
 
 
-def too_few(gpus: int, hosts: int, split: int, count: int, more: bool) -> NcclkitError:
-    """More ranks than GPUs, and the ways out of that; more: the GPUs may be split among more hosts."""
+OPTIONS: dict[str, Option] = {each.name: each.metadata["option"] for each in fields(ProbeOptions) if each.metadata}
+"""Name → option, in the order of the form."""
+
+
+def _bounded(option: Option, value: Any, kind: type) -> None:
+    low, high = option.bounds
+    kinds = (int, float) if kind is float else (int,)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        what = "a number" if kind is float else "a whole number"
+        raise NcclkitError(f"{option.label} must be {what}, but it is {value!r} ({type(value).__name__}).")
+    if not low <= value <= high:
+        raise NcclkitError(f"{option.label} must lie between {low:,} and {high:,}, but it is {value}.")
+
+
+def variables(given: Any) -> dict[str, str]:
+    """Environment variables from a mapping, from words NAME=VALUE, or from text as a shell reads it.
+
+    Text may span lines and hold ``#`` comments.  Raises NcclkitError for what is not NAME=VALUE.
+    """
+    if isinstance(given, Mapping):
+        words: Iterable[Any] = [f"{name}={value}" for name, value in given.items()]
+    else:
+        words = _words(given) if isinstance(given, str) else given
+    if not isinstance(words, (list, tuple)):
+        raise NcclkitError(f"The variables must be text of NAME=VALUE, but are {given!r} ({type(given).__name__}).")
+    found = {}
+    for word in words:
+        name, equals, value = str(word).partition("=")
+        if not equals or not _NAME.fullmatch(name) or "\0" in value:
+            raise NcclkitError(f"The variable {word!r} is not NAME=VALUE; write for example NCCL_DEBUG=INFO.")
+        found[name] = value
+    return found
+
+
+def _words(given: str) -> list[str]:
+    try:
+        return shlex.split(given, comments=True)
+    except ValueError as error:
+        raise NcclkitError(f"The variables {given!r} cannot be read ({error}); close the quotes.") from error
+
+
+def too_few_gpus(gpus: int, hosts: int, sharing: int, count: int, can_simulate: bool) -> NcclkitError:
+    """The error for more ranks than GPUs, with the alternatives.
+
+    gpus: of each host; hosts: that have GPUs of their own; sharing: simulated hosts on each; can_simulate: whether more
+    of these would help.
+    """
     if not gpus:
         return NcclkitError(f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees none; use gloo.")
-    places, needed = gpus * hosts, -(-count // split)
+    places, needed = gpus * hosts, -(-count // sharing)
     where = f" on each of {hosts} nodes" if hosts > 1 else ""
-    where += f", which {split} pretended hosts share" if split > 1 else ""
-    wider = f"let more pretended hosts share them (--split {-(-count // places)}), " if more else ""
-    told = f"{count} NCCL ranks need {needed} GPUs, but the training interpreter sees {gpus}{where}"
-    return NcclkitError(f"{told}; ask for at most {places * split} ranks, {wider}or use gloo.")
+    where += f", which {sharing} simulated hosts share" if sharing > 1 else ""
+    wider = f"let more simulated hosts share them (--simulate-hosts {-(-count // places)}), " if can_simulate else ""
+    why = f"{count} NCCL ranks need {needed} GPUs, but the training interpreter sees {gpus}{where}"
+    return NcclkitError(f"{why}; ask for at most {places * sharing} ranks, {wider}or use gloo.")
+
+
+DEFAULTS = ProbeOptions()

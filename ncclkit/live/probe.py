@@ -27,8 +27,9 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, NcclkitError, from_dict
 from ncclkit.core.runs import Plan, Run
 from ncclkit.core.storage import write
-from ncclkit.live import bisect, options
+from ncclkit.live import bisect
 from ncclkit.live.launch import local, simulated, slurm
+from ncclkit.live.options import DEFAULTS, ProbeOptions, too_few_gpus
 
 TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
 """Variable that names the training interpreter where nobody says otherwise; ``make lab TRAIN_PYTHON=…`` sets it."""
@@ -87,58 +88,56 @@ def sizes(largest: int, smallest: int = 8, factor: int = 8) -> tuple[int, ...]:
     return (*steps, largest)
 
 
-async def plan(
-    case: Case,
-    *,
-    python: str | None = None,
-    ranks: int | None = None,
-    backend: str = "auto",
-    largest: int | None = None,
-    repeats: int = 10,
-    deadline: float = 120.0,
-    env: Mapping[str, str] | None = None,
-    op: str = "all_reduce",
-    dtype: str = "float32",
-    ladder: bool = False,
-    split: int = 1,
-    net: Mapping[str, Any] | None = None,
-) -> Plan:
+async def plan(case: Case, options: ProbeOptions = DEFAULTS) -> Plan:
     """Decide what to run from what the hosts have: NCCL on all GPUs, gloo with two ranks (or one a node) without any.
 
-    backend: ``any`` takes gloo where there are too few GPUs, too; op: a collective, several joined by commas, or
-    ``all``; dtype: of its elements; ladder: first look at each rank alone, at pairs, at nodes; split: the ranks of a
-    host pretend to be on so many (NCCL_HOSTID), so that NCCL uses the network between them, and lets each of these
-    hosts use every GPU: one GPU then carries as many ranks as there are hosts; net: the network of pretended hosts on
-    which the ranks run instead (`networks`), which share the GPUs, too; largest: message size in bytes (default 256 MiB
-    on GPUs, 16 MiB on CPU); deadline: seconds.  Raises NcclkitError for values that cannot work.
+    Raises NcclkitError where this machine cannot do what is asked.
     """
-    python = interpreter(python)
-    options.validate(ranks, backend, largest, repeats, split, deadline, net)
-    ops = options.operations(op, dtype)
-    gpus = await _gpus(case, python)
-    chosen = ("nccl" if gpus else "gloo") if backend in ("auto", "any") else backend
-    hosts, sharing = _places(net, split)
-    chosen = "gloo" if backend == "any" and split == 1 and (ranks or 0) > gpus * hosts * sharing else chosen
-    if split > 1 and chosen != "nccl":
-        raise NcclkitError(f"Ranks can be split into hosts for NCCL only; this run would use {chosen}.")
-    count = ranks or (max(gpus, sharing) * hosts if chosen == "nccl" else max(2, hosts))
-    count += -count % sharing if net else 0  # as many on each
-    if chosen == "nccl" and count > gpus * hosts * sharing:
-        raise options.too_few(gpus, hosts, sharing, count, more=not net)
-    steps = sizes(largest or (256 * MIB if chosen == "nccl" else 16 * MIB))
-    asked = {"backend": chosen, "ops": ",".join(ops), "dtype": dtype, "sizes": ",".join(map(str, steps))}
-    asked |= {"repeats": str(repeats), "timeout": f"{max(5.0, deadline / (5 if ladder else 2)):.0f}"}
-    argv = ("collective", *(word for name, value in asked.items() for word in (f"--{name}", value)))
-    argv += (*(("--ladder",) if ladder else ()), *(("--split", str(split)) if split > 1 else ()))
-    name = ops[0] if len(ops) == 1 else "collectives"
-    return Plan(name, argv, count, chosen, python, deadline, dict(env or {}), steps, ops, split, net=dict(net or {}))
+    python, sharing = interpreter(options.python), int(options.network.get("hosts", options.simulate_hosts))
+    gpus, hosts = await _gpus(case, python), 1 if options.network else max(1, slurm.nodes())
+    places = gpus * hosts * sharing
+    backend = ("nccl" if gpus else "gloo") if options.backend in ("auto", "any") else options.backend
+    if options.backend == "any" and options.simulate_hosts == 1 and options.ranks > places:
+        backend = "gloo"
+    if options.simulate_hosts > 1 and backend != "nccl":
+        raise NcclkitError(f"Hosts can be simulated so for NCCL only; this run would use {backend}.")
+    count = options.ranks or (max(gpus, sharing) * hosts if backend == "nccl" else max(2, hosts))
+    count += -count % sharing if options.network else 0  # as many on each
+    if backend == "nccl" and count > places:
+        raise too_few_gpus(gpus, hosts, sharing, count, can_simulate=not options.network)
+    steps = sizes(options.max_bytes or (256 * MIB if backend == "nccl" else 16 * MIB))
+    return Plan(
+        options.ops[0] if len(options.ops) == 1 else "collectives",
+        _argv(options, backend, steps),
+        count,
+        backend,
+        python,
+        options.timeout,
+        dict(options.env),
+        steps,
+        options.ops,
+        options.simulate_hosts,
+        net=dict(options.network),
+    )
+
+
+def _argv(options: ProbeOptions, backend: str, steps: Sequence[int]) -> tuple[str, ...]:
+    """What each rank of the live test is started with."""
+    asked = {"backend": backend, "ops": ",".join(options.ops), "dtype": options.dtype}
+    asked |= {"sizes": ",".join(map(str, steps)), "repeats": str(options.repeats)}
+    asked |= {"timeout": f"{max(5.0, options.timeout / (5 if options.stages else 2)):.0f}"}
+    argv = ["collective", *(word for name, value in asked.items() for word in (f"--{name}", value))]
+    argv += ["--ladder"] * options.stages
+    argv += ["--split", str(options.simulate_hosts)] if options.simulate_hosts > 1 else []
+    return tuple(argv)
 
 
 async def again(case: Case, plan: Plan) -> None:
     """Raises NcclkitError where the GPUs of this machine do not carry a plan that may have been made on another."""
     if plan.backend != "nccl":
         return
-    gpus, (hosts, sharing) = await _gpus(case, plan.python), _places(plan.net, plan.split)
+    gpus, sharing = await _gpus(case, plan.python), int(plan.net.get("hosts", plan.split))
+    hosts = 1 if plan.net else max(1, slurm.nodes())
     if plan.ranks > gpus * hosts * sharing:
         need = -(-plan.ranks // (hosts * sharing))
         told = f"its {plan.ranks} NCCL ranks need {need} GPU{'s' * (need > 1)}"
@@ -146,11 +145,6 @@ async def again(case: Case, plan: Plan) -> None:
             f"{plan.name} cannot be run again here: {told}, but the training interpreter sees {gpus or 'none'}; "
             "try this on the machine that it ran on."
         )
-
-
-def _places(net: Mapping[str, Any] | None, split: int) -> tuple[int, int]:
-    """Hosts that have GPUs of their own, and pretended hosts that share those of each."""
-    return (1, int(net["hosts"])) if net else (max(1, slurm.nodes()), split)
 
 
 async def _gpus(case: Case, python: str) -> int:
@@ -268,13 +262,13 @@ def _problem(records: list[dict[str, Any]]) -> str:
     return next(iter([*errors, *said]), "")
 
 
-async def probe(case: Case, on_record: OnRecord = lambda record: None, **choices: Any) -> Run:
-    """The live test: plan it from the host's facts (see `plan` for the choices) and run it.
+async def probe(case: Case, options: ProbeOptions = DEFAULTS, on_record: OnRecord = lambda record: None) -> Run:
+    """Run the live test, planned from the host's facts.
 
-    Where a run with the ladder fails, or all ranks together are slow, it is narrowed down within the same deadline.
+    Where a stage of a staged test fails, or all ranks together are slow, bisection follows within the same timeout.
     """
-    run = await execute(case, await plan(case, **choices), on_record)
-    if "--ladder" in run.plan.argv:
+    run = await execute(case, await plan(case, options), on_record)
+    if options.stages:
         found = await bisect.to_the_end(case, run, launcher(run.plan), on_record)
         run = replace(run, problem=found.say) if found.failing and found.tried else run
     return run

@@ -14,6 +14,7 @@ from ncclkit.core.runs import Run
 from ncclkit.live import connect, probe, simulated_networks
 from ncclkit.live.launch import simulated
 from ncclkit.live.launch.pack import packed
+from ncclkit.live.options import ProbeOptions
 from ncclkit.live.probe import OnRecord
 
 
@@ -33,11 +34,11 @@ async def connectivity(
     """
     with packed() as agent:
         made = simulated_networks.hosts(net, mend)
-        via = shlex.join([sys.executable, str(agent), "hosts", "--enter"]) + " {host}"
+        remote_command = shlex.join([sys.executable, str(agent), "hosts", "--enter"]) + " {host}"
         within = simulated.within(sys.executable, agent, agent.parent, made)
         given = dict(env or {})
         port = int(given.get("MASTER_PORT") or simulated_networks.PORT)
-        choices = {"via": via, "port": port, "seconds": seconds, "python": sys.executable}
+        choices = {"remote_command": remote_command, "port": port, "seconds": seconds, "python": sys.executable}
         return await connect.connectivity(case, list(made), on_record, within=within, env=given, **choices)
 
 
@@ -68,7 +69,9 @@ async def minimal(case: Case, wrong: str = "") -> Run:
     wrong: a name of `networks.WRONG`.  Where no hosts can be pretended, the run says so and has measured nothing.
     """
     net = {"hosts": 2, "wrong": wrong}
-    plan = await probe.plan(case, ranks=2, backend="gloo", largest=probe.MIB, repeats=3, deadline=60, net=net)
+    plan = await probe.plan(
+        case, ProbeOptions(ranks=2, backend="gloo", max_bytes=probe.MIB, repeats=3, timeout=60, network=net)
+    )
     try:
         return await probe.execute(case, plan)
     except simulated.Impossible as error:

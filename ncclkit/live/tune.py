@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from ncclkit.agent import redact
 from ncclkit.core.bandwidth import Expectation
@@ -20,6 +19,7 @@ from ncclkit.core.model import Advice, Measurement, NcclkitError
 from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.reference import size as _bytes
 from ncclkit.live import probe
+from ncclkit.live.options import DEFAULTS, ProbeOptions
 
 MIB = 1 << 20
 TINY = 4096
@@ -168,23 +168,23 @@ class Comparison:
 
 
 async def sweep(
-    case: Case, settings: Sequence[Mapping[str, str]], pairs: int = LEAST_PAIRS, **choices: Any
+    case: Case, settings: Sequence[Mapping[str, str]], pairs: int = LEAST_PAIRS, options: ProbeOptions = DEFAULTS
 ) -> list[Comparison]:
     """Compare each setting with the default in pairs of runs whose order alternates, so that drift cancels.
 
-    settings: variables per variant; pairs: at least `LEAST_PAIRS`; choices: as for `probe.plan`.
+    settings: variables per variant; pairs: at least `LEAST_PAIRS`; options: of every run.
     """
     if pairs < LEAST_PAIRS:
-        raise NcclkitError(f"{pairs} pairs cannot tell a difference from chance; ask for at least {LEAST_PAIRS}.")
-    return [await _compare(case, env, pairs, choices) for env in settings]
+        raise NcclkitError(f"{pairs} pairs cannot show a difference beyond chance; ask for at least {LEAST_PAIRS}.")
+    return [await _compare(case, env, pairs, options) for env in settings]
 
 
-async def _compare(case: Case, env: Mapping[str, str], pairs: int, choices: Mapping[str, Any]) -> Comparison:
+async def _compare(case: Case, env: Mapping[str, str], pairs: int, options: ProbeOptions) -> Comparison:
     times: dict[bool, list[float]] = {False: [], True: []}
     size = 0
     for pair in range(pairs):
         for changed in (False, True) if pair % 2 else (True, False):
-            run = await probe.probe(case, env=env if changed else {}, **choices)
+            run = await probe.probe(case, replace(options, env=env if changed else {}))
             if run.reason != "done" or not run.measurements:
                 raise NcclkitError(f"The comparison stopped: {run.say} See {run.folder}.")
             largest = max(run.measurements, key=lambda m: m.bytes)

@@ -15,26 +15,25 @@ from typing import Any
 import ipywidgets as W
 import plotly.graph_objects as go
 
-from ncclkit.views._html import Html, el, join
+from ncclkit.views._html import Markup, el, join
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
-PLACE = Html('<div class="nk-figure"></div>')
+PLACE = Markup('<div class="nk-figure"></div>')
 """Where a report puts the figure of a view that also has words (`ncclkit.report.page` knows it)."""
 
 
 @cache
-def style() -> str:
+def style() -> Markup:
     """The stylesheet as one `<style>` element; equal in every view, so that a report can keep the first only."""
-    return (
-        f'<style class="nk-style">\n{files("ncclkit.views").joinpath("style.css").read_text(encoding="utf-8")}</style>'
-    )
+    sheet = files("ncclkit.views").joinpath("style.css").read_text(encoding="utf-8")
+    return Markup('<style class="nk-style">\n{}</style>').format(Markup(sheet))
 
 
 class View:
     """A sentence, its static face and, where there is one, its widget face."""
 
-    def __init__(self, say: str, body: Html) -> None:
+    def __init__(self, say: str, body: Markup) -> None:
         self._say, self._body = say, body
         self.above: W.Widget | None = None
         """A line to show in JupyterLab where a form above shows the same already; the static face stays whole."""
@@ -44,12 +43,12 @@ class View:
         """The conclusion in one sentence, plain text."""
         return self._say
 
-    def static(self) -> Html:
+    def static(self) -> Markup:
         """The static face without its stylesheet: complete markup, no script."""
         return page(self.say, self._body)
 
     @property
-    def body(self) -> Html:
+    def body(self) -> Markup:
         """What stands under the sentence."""
         return self._body
 
@@ -78,7 +77,7 @@ class Chart(View):
 
     def __init__(self, figure: go.Figure) -> None:
         self.figure = figure
-        super().__init__(figure.layout.meta["say"], Html(""))
+        super().__init__(figure.layout.meta["say"], Markup(""))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return {PLOTLY: plain(self.figure), "text/plain": self.say}
@@ -87,7 +86,7 @@ class Chart(View):
 class Drawn(View):
     """A sentence, a figure and the words that go with it; without a figure it is a plain `View`."""
 
-    def __init__(self, say: str, figure: go.Figure | None, body: Html) -> None:
+    def __init__(self, say: str, figure: go.Figure | None, body: Markup) -> None:
         super().__init__(say, join(PLACE if figure is not None else "", body))
         self._figure, self._words = figure and figure.update_layout(meta={"say": say}), body
         self._box: W.Widget | None = None
@@ -120,7 +119,7 @@ def outputs(figure: go.Figure) -> tuple[dict[str, Any], ...]:
     return ({"output_type": "display_data", "metadata": {}, "data": Chart(figure)._repr_mimebundle_()},)
 
 
-def page(say: str, *body: object) -> Html:
+def page(say: str, *body: object) -> Markup:
     """The frame of a static face: conclusion first."""
     return el("div", el("p", say, cls="nk-say"), *body, cls="nk")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ncclkit.core import hostlist
 from ncclkit.core.model import Fact
 from ncclkit.views._how_to_read import by_hand
-from ncclkit.views._html import Html, code, el, join, table, value
+from ncclkit.views._html import Markup, code, el, join, table, value
 from ncclkit.views._words import quantity, some
 
 EACH, MOST = 8, 40
@@ -18,13 +18,13 @@ EACH, MOST = 8, 40
 _NUMBER = re.compile(r"\.(\d+)(?=\.)")
 
 
-def known_table(facts: Sequence[Fact]) -> Html:
+def known_table(facts: Sequence[Fact]) -> Markup:
     """One row per name and value; hosts that agree share a row, and so do GPUs; rare values of many are counted."""
     names: dict[str, dict[str, list[Fact]]] = defaultdict(lambda: defaultdict(list))
     for fact in facts:
         names[_NUMBER.sub(".N", fact.name)][repr(fact.value)].append(fact)
     hosts = len({fact.host for fact in facts if fact.host}) > 1
-    rows: list[tuple[Html, str, object]] = []
+    rows: list[tuple[Markup, str, object]] = []
     for name, values in names.items():
         groups = sorted(values.values(), key=len, reverse=True) if len(values) > EACH else list(values.values())
         for group in groups[:EACH]:
@@ -45,9 +45,9 @@ def _where(name: str, group: Sequence[Fact], hosts: bool) -> str:
     return "; ".join(filter(None, (hostlist.hosts(fact.host for fact in group) if hosts else "", numbered)))
 
 
-def blind_table(facts: Sequence[Fact]) -> Html:
+def blind_table(facts: Sequence[Fact]) -> Markup:
     """Facts that could not be read, those of one reason and one way to find out together."""
-    alike: dict[tuple[str, Html], list[str]] = defaultdict(list)
+    alike: dict[tuple[str, Markup], list[str]] = defaultdict(list)
     for fact in facts:
         alike[fact.why or "the reader gave no reason", by_hand(fact.name)].append(_NUMBER.sub(".N", fact.name))
     rows = [(some(dict.fromkeys(names)), why, how or "–") for (why, how), names in alike.items()]
@@ -55,7 +55,7 @@ def blind_table(facts: Sequence[Fact]) -> Html:
     return table(("Fact", "Why not", "How to find out"), [*rows[:MOST], *more])
 
 
-def _name(name: str, group: Sequence[Fact]) -> Html:
+def _name(name: str, group: Sequence[Fact]) -> Markup:
     """The name as it was given where a row holds one fact, its rank where it has one, and its source."""
     ranks = {fact.rank for fact in group if fact.rank is not None}
     said = f" rank {some(sorted(ranks))}" if ranks else ""

@@ -1,121 +1,232 @@
-"""The values of the live test's form: checked in one place, whoever gave them."""
+"""The form behind every button: fields, buttons that start a coroutine each, Cancel, progress, and what came out.
+
+JupyterLab delivers a click on a thread of ipykernel's own (a subshell), so
+that Cancel works while a cell awaits.  A handler therefore never touches a
+task: it asks the kernel's main loop to act.
+"""
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Mapping
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from ncclkit.agent.run import operations
+import ipywidgets as W
+
 from ncclkit.core.model import NcclkitError
-from ncclkit.views import plots
+from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page, style
+from ncclkit.views._html import Markup, el, fold, join, pre
+from ncclkit.views._progress import Progress
+from ncclkit.views._words import plural
 
-DEFAULTS: dict[str, Any] = {
-    "python": "",
-    "ranks": 0,
-    "split": 1,
-    "largest": 0,
-    "repeats": 10,
-    "deadline": 120.0,
-    "backend": "auto",
-    "op": "all_reduce",
-    "dtype": "float32",
-    "ladder": False,
-    "env": {},
-}
-"""Every value of the form, named as `probe.plan` names them: training interpreter (empty: the workbook's own), ranks
-(0: by what the host has), hosts that NCCL takes each host for, largest size in bytes (0: by what the host has), timed
-batches per size, deadline in seconds, backend, collective (or ``all``), type of its elements, whether to climb the
-ladder first, and the variables to set."""
-
-LABELS = {
-    "python": "Training Python",
-    "ranks": "Ranks (0: auto)",
-    "split": "Pretended hosts",
-    "largest": "Largest size",
-    "repeats": "Batches per size",
-    "deadline": "Deadline (s)",
-    "backend": "Backend",
-    "op": "Collective",
-    "dtype": "Elements",
-    "ladder": "Ladder: first each rank alone, pairs, each node",
-    "env": "Variables",
-}
-LIMITS = {
-    "ranks": (0, 4096),
-    "split": (1, 64),
-    "largest": (0, 2**36),
-    "repeats": (1, 10_000),
-    "deadline": (1.0, 86_400.0),
-}
-CHOICES = {"backend": ("auto", "nccl", "gloo"), "op": (*operations.NAMES, "all"), "dtype": tuple(operations.DTYPES)}
-SIZES = tuple(4**power for power in range(5, 18))
-"""1 KiB to 16 GiB in factors of four."""
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+Prepare = Callable[[], Coroutine[Any, Any, Any]]
+REDRAW = 0.15
+"""Seconds between two drawings: records may come by the thousand."""
 
 
-def check(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A full set of values with the defaults filled in; NcclkitError names the value that is wrong."""
-    if strange := sorted(set(given) - set(DEFAULTS)):
-        raise NcclkitError(f"The live test has no value {strange[0]!r}; it takes {', '.join(DEFAULTS)}.")
-    values = DEFAULTS | dict(given)
-    for name, (low, high) in LIMITS.items():
-        values[name] = _bounded(name, values[name], low, high)
-    for name, known in CHOICES.items():
-        if values[name] not in known:
-            raise NcclkitError(f"{LABELS[name]} must be one of {', '.join(known)}, but it is {values[name]!r}.")
-    if not isinstance(values["ladder"], bool):
-        raise NcclkitError(f"The ladder must be True or False, but it is {values['ladder']!r}.")
-    values["python"] = _interpreter(values["python"])
-    values["env"] = variables(values["env"])
-    return values
+class Form(View, ABC):
+    """``await form.run()`` does what its first button does.  A subclass says what that is."""
+
+    IDLE = ""
+    """What `run` says when the fields name nothing."""
+    ASK = ""
+    """What the button says then."""
+    BUSY = ""
+    CANCELLED = ""
+
+    def __init__(self, say: str, fields: Sequence[W.Widget], start: W.Button, *more: W.Button) -> None:
+        """Lay out `fields`, the button `start` and those that the subclass binds itself."""
+        super().__init__(say, Markup(""))
+        self.start, self.cancel = start, W.Button(description="Cancel", icon="stop", disabled=True)
+        self.notice, self.result = W.HTML(), W.HTML()
+        self.drawing = W.Output(layout=W.Layout(width="100%"))
+        self.progress = Progress(0)
+        self._fields, self._buttons = tuple(fields), (start, *more)
+        self._loop = main_loop()
+        self._task: asyncio.Future[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._asked = False
+        self._seen: View | None = None
+        self._displayed = False
+        start.on_click(lambda _button: self._post(self.begin))
+        self.cancel.on_click(lambda _button: self._post(self.stop))
+        self._box = W.VBox([W.HTML(style()), *self.layout()], layout=W.Layout(width="100%"))
+        self._show(page(self.say))
+
+    def layout(self) -> list[W.Widget]:
+        """What the form shows, top down."""
+        return [row(*self._fields, *self._buttons, self.cancel), self.notice, self.result, self.drawing]
+
+    @abstractmethod
+    def asks(self) -> bool:
+        """Whether the fields name anything; raises NcclkitError for what nobody can mean."""
+
+    @abstractmethod
+    def prepare(self) -> Coroutine[Any, Any, Any]:
+        """What the fields ask for; raises NcclkitError for what cannot be done."""
+
+    def widget(self) -> W.Widget:
+        """The fields, the buttons and what came out."""
+        self._loop = main_loop() or self._loop
+        self._displayed = True
+        return self._box
+
+    def static(self) -> Markup:
+        """What it will do, or what came out."""
+        return super().static() if self._seen is None else self._seen.static()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        drawn = self._seen._repr_mimebundle_() if isinstance(self._seen, Drawn) else {}
+        figure = {kind: shown for kind, shown in drawn.items() if kind == PLOTLY}
+        return super()._repr_mimebundle_(include, exclude) | figure
+
+    @property
+    def running(self) -> bool:
+        """Whether it is at work."""
+        return self._task is not None and not self._task.done()
+
+    async def run(self) -> Any:
+        """Act now, and return what came out; where the fields name nothing, nothing is done.
+
+        Raises NcclkitError where it cannot be done, while it is running already, and after Cancel.
+        """
+        return await self._act(self.prepare)
+
+    def begin(self, prepare: Prepare | None = None) -> None:
+        """What a button does, on the kernel's main loop; its errors stand in the form."""
+        if self._named():
+            asyncio.ensure_future(self._act(prepare or self.prepare)).add_done_callback(_retrieved)
+
+    def stop(self) -> None:
+        """What the Cancel button does, on the kernel's main loop; without a run it does nothing."""
+        if self._task is not None:
+            self._asked = True
+            self._task.cancel()
+
+    def observe(self, record: dict[str, Any]) -> None:
+        """Take one wire record of what runs; draws soon, once for all that come until then."""
+        self.progress.take(record)
+        if self._timer is None and self.running:
+            self._timer = asyncio.get_running_loop().call_later(REDRAW, self._draw)
+
+    def draw(self) -> None:
+        """Show the state of what runs."""
+        self._show(page(self.BUSY, el("p", self.progress.words()), trail(self.progress)))
+
+    def started(self) -> None:
+        """Show that it begins."""
+        self._show(page(self.BUSY))
+
+    def finished(self, outcome: Any) -> None:
+        """Show what came out."""
+        self._seen = outcome
+        self._show(outcome.static())
+        figure = outcome.figure if isinstance(outcome, Drawn) else None
+        self.drawing.outputs = () if figure is None else outputs(figure)
+        if self._displayed:
+            outcome.above = W.HTML(style() + el("div", el("p", outcome.say, cls="nk-dim"), cls="nk"))
+
+    def failed(self, why: str, cancelled: bool) -> None:
+        """Show why nothing came out."""
+        self._show(page(self.CANCELLED if cancelled else why))
+
+    def stopped(self) -> str:
+        """What Cancel raises in the cell that awaits."""
+        return f"{self.CANCELLED}."
+
+    async def _act(self, prepare: Prepare) -> Any:
+        try:
+            if self.running:
+                raise NcclkitError("This form is already running; wait for it, or press Cancel first.")
+            if not self.asks():
+                return View(self.IDLE, Markup(""))
+            work = prepare()
+        except NcclkitError as error:
+            self._refuse(str(error))
+            raise
+        self._asked, self.progress = False, Progress(0)
+        self._lock(True)
+        self._task = asyncio.ensure_future(work)
+        self.started()
+        try:
+            outcome = await self._task
+        except asyncio.CancelledError:
+            self._end(lambda: self.failed("", cancelled=True))
+            if not self._asked:  # the caller itself is being stopped (Interrupt): let it stop
+                raise
+            raise NcclkitError(self.stopped()) from None
+        except Exception as error:
+            kind = "" if isinstance(error, NcclkitError) else f"{type(error).__name__}: "
+            why = f"{kind}{error}"
+            self._end(lambda: self.failed(why, cancelled=False))
+            raise
+        self._end(lambda: self.finished(outcome))
+        return outcome
+
+    def _end(self, show: Callable[[], None]) -> None:
+        """Show the last state, and unlock."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        show()
+        self._lock(False)
+
+    def _draw(self) -> None:
+        self._timer = None
+        if self.running:
+            self.draw()
+
+    def _named(self) -> bool:
+        """Whether there is anything to do; where there is not, the form says so."""
+        try:
+            asked = self.asks()
+        except NcclkitError as error:
+            self._refuse(str(error))
+            return False
+        if not asked:
+            self._refuse(self.ASK)
+        return asked
+
+    def _lock(self, running: bool) -> None:
+        """While it runs, only Cancel can be pressed."""
+        self.notice.value = ""
+        for field in (*self._fields, *self._buttons):
+            field.disabled = running
+        self.cancel.disabled = not running
+
+    def _show(self, html: Markup) -> None:
+        self.result.value = html
+
+    def _refuse(self, sentence: str) -> None:
+        """Say why nothing was started; it stays until something is."""
+        self.notice.value = el("div", el("p", sentence, cls="nk-bad", role="alert"), cls="nk")
+
+    def _post(self, act: Callable[[], None]) -> None:
+        """Ask the kernel's main loop to act: clicks may arrive on another thread."""
+        if self._loop is None:
+            self._refuse("No event loop is running here, so a button cannot start anything; open this in Jupyter.")
+        else:
+            self._loop.call_soon_threadsafe(act)
 
 
-def variables(given: Any) -> dict[str, str]:
-    """Variables from a mapping, or from text as a shell reads it: NAME=VALUE by blanks or lines, ``#`` comments."""
-    if isinstance(given, Mapping):
-        words = [f"{name}={chosen}" for name, chosen in given.items()]
-    elif isinstance(given, str):
-        words = _words(given)
-    else:
-        raise NcclkitError(f"The variables must be text of NAME=VALUE, but are {given!r} ({type(given).__name__}).")
-    pairs = [word.partition("=") for word in words]
-    for (name, equals, chosen), word in zip(pairs, words, strict=True):
-        if not equals or not _NAME.fullmatch(name) or "\0" in chosen:
-            raise NcclkitError(f"The variable {word!r} is not NAME=VALUE; write for example NCCL_DEBUG=INFO.")
-    return {name: chosen for name, _, chosen in pairs}
+def row(*widgets: W.Widget) -> W.Widget:
+    """Widgets side by side, which wrap."""
+    return W.Box(list(widgets), layout=W.Layout(flex_flow="row wrap", align_items="center", width="100%"))
 
 
-def lines(env: Mapping[str, str]) -> str:
-    """The reverse of `variables`, one a line, for the text area."""
-    return "\n".join(f"{name}={shlex.quote(chosen)}" for name, chosen in env.items())
+def trail(progress: Progress) -> Markup:
+    """The progress of each rank, and the last lines of the launcher's log."""
+    return join(progress.lights(), log_lines(progress))
 
 
-def choices(largest: int) -> list[tuple[str, int]]:
-    """Labels and bytes of the size list, with the given size among them; 0 lets the host decide."""
-    return [(plots.size(count) if count else "auto", count) for count in sorted({0, *SIZES, largest})]
+def log_lines(progress: Progress) -> Markup:
+    """The last lines of the launcher's log, folded; empty where there is none."""
+    said = [line for line in progress.log if line.strip(" *")]
+    return fold(f"Last {plural(len(said), 'line')} of the log", pre("\n".join(said)) if said else "")
 
 
-def _words(given: str) -> list[str]:
-    try:
-        return shlex.split(given, comments=True)
-    except ValueError as error:
-        raise NcclkitError(f"The variables {given!r} cannot be read ({error}); close the quotes.") from error
-
-
-def _bounded(name: str, value: Any, low: float, high: float) -> Any:
-    kinds = (int, float) if isinstance(low, float) else (int,)
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        what = "a number" if float in kinds else "a whole number"
-        raise NcclkitError(f"{LABELS[name]} must be {what}, but it is {value!r} ({type(value).__name__}).")
-    if not low <= value <= high:
-        raise NcclkitError(f"{LABELS[name]} must lie between {low:,} and {high:,}, but it is {value}.")
-    return value
-
-
-def _interpreter(path: Any) -> str:
-    if not isinstance(path, str) or "\0" in path or "\n" in path:
-        raise NcclkitError(f"The training Python must be a path in quotes, but it is {path!r} ({type(path).__name__}).")
-    return path.strip()
+def _retrieved(task: asyncio.Future[Any]) -> None:
+    """The form shows how the task ended; asking for it keeps asyncio from printing it as never retrieved."""
+    if not task.cancelled():
+        task.exception()

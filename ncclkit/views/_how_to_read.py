@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ncclkit.views._html import Html, code, join
+from ncclkit.views._html import Markup, code, join
 
 WAYS: dict[str, tuple[str, str]] = {
     "gpu": ("nvidia-smi -q", "on the host itself, outside the container; where it hangs, look for Xid in dmesg"),
@@ -49,9 +49,9 @@ WAYS: dict[str, tuple[str, str]] = {
 
 
 @cache
-def by_hand(name: str) -> Html:
+def by_hand(name: str) -> Markup:
     """How to find out the fact `name`; empty where no family of facts has that name."""
     parts = ["#" if part.isdigit() else part for part in name.split(".")]
     starts = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     found = next((WAYS[start] for start in starts if start in WAYS), None)
-    return join(code(found[0]), f" {found[1]}") if found else Html("")
+    return join(code(found[0]), f" {found[1]}") if found else Markup("")

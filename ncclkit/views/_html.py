@@ -1,4 +1,4 @@
-"""Markup that is safe by construction: whatever is not `Html` is escaped.
+"""Elements of a page, escaped by construction: whatever is not `Markup` is text.
 
 External text (log lines, host names, variables) reaches a page only through
 `text`; a view cannot forget to escape, because it never joins strings itself.
@@ -10,72 +10,68 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ncclkit.core.model import safe
+from markupsafe import Markup as Markup
+from markupsafe import escape
 
 # Control characters are shown as their pictures: a raw NUL or ESC in a page is invalid or invisible.
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 
 
-class Html(str):
-    """A string that is finished markup and is not escaped again."""
-
-
-def text(value: object) -> Html:
+def text(value: object) -> Markup:
     """One value as escaped text; control characters and lone surrogates become visible ones."""
-    if isinstance(value, Html):
+    if isinstance(value, Markup):
         return value
-    clean = str(value).translate(_PICTURES).encode("utf-8", "replace").decode()
-    return Html(safe(clean))
+    return escape(str(value).translate(_PICTURES).encode("utf-8", "replace").decode())
 
 
-def join(*parts: object) -> Html:
+def join(*parts: object) -> Markup:
     """Parts one after the other; None and empty ones are left out."""
-    return Html("".join(text(part) for part in parts if part is not None and part != ""))
+    return Markup("").join(text(part) for part in parts if part is not None and part != "")
 
 
-def el(name: str, *children: object, cls: str = "", **attrs: object) -> Html:
-    """One element; ``data_label="x"`` becomes the attribute ``data-label``."""
+def el(name: str, *children: object, cls: str = "", **attrs: object) -> Markup:
+    """One element; ``data_label="x"`` becomes the attribute ``data-label``, True one without a value."""
     given = {"class": cls, **attrs} if cls else attrs
-    written = "".join(f' {key.replace("_", "-")}="{text(value)}"' for key, value in given.items())
-    return Html(f"<{name}{written}>{join(*children)}</{name}>")
+    named = {key.replace("_", "-"): value for key, value in given.items() if value is not False}
+    written = "".join(f" {key}" if value is True else f' {key}="{text(value)}"' for key, value in named.items())
+    return Markup(f"<{name}{written}>{join(*children)}</{name}>")
 
 
-def fold(summary: object, *body: object, is_open: bool = False) -> Html:
+def fold(summary: object, *body: object, is_open: bool = False) -> Markup:
     """A `<details>` that needs no script; nothing to hide, nothing shown."""
     if not join(*body):
-        return Html("")
-    made = el("details", el("summary", summary), *body, cls="nk-fold")
-    return Html(made.replace("<details", "<details open", 1)) if is_open else made
+        return Markup("")
+    return el("details", el("summary", summary), *body, cls="nk-fold", open=is_open)
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]], cls: str = "") -> Html:
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], cls: str = "") -> Markup:
     """A table whose rows stack on a phone, where each cell shows its column's name; one of two columns need not."""
     body = [
         el("tr", *(el("td", el("div", cell), data_label=name) for name, cell in zip(head, row, strict=True)))
         for row in rows
     ]
     if not body:
-        return Html("")
+        return Markup("")
     top = el("thead", el("tr", *(el("th", name, scope="col") for name in head)))
     return el("table", top, el("tbody", *body), cls=f"nk-table {'nk-two' if len(head) == 2 else ''} {cls}")
 
 
-def code(value: object) -> Html:
+def code(value: object) -> Markup:
     """Short monospace text in a line."""
     return el("code", value)
 
 
-def pre(value: object) -> Html:
+def pre(value: object) -> Markup:
     """Raw lines, monospace, as they are."""
     return el("pre", value, cls="nk-pre")
 
 
-def badge(symbol: str, word: str, cls: str) -> Html:
+def badge(symbol: str, word: str, cls: str) -> Markup:
     """A coloured label that also reads without colour: symbol and word."""
     return el("span", el("span", symbol, aria_hidden="true"), f" {word}", cls=f"nk-badge nk-{cls}")
 
 
-def value(thing: Any) -> Html:
+def value(thing: Any) -> Markup:
     """A plain JSON value for people: lists of dicts become tables, mappings become pairs."""
     if isinstance(thing, bool):
         return text("yes" if thing else "no")
@@ -86,7 +82,7 @@ def value(thing: Any) -> Html:
     return text("–" if thing is None or thing == "" else thing)
 
 
-def _list(items: list[Any]) -> Html:
+def _list(items: list[Any]) -> Markup:
     if not items:
         return text("none")
     if all(isinstance(item, dict) for item in items):
@@ -97,6 +93,6 @@ def _list(items: list[Any]) -> Html:
     return pre(json.dumps(items, indent=1, ensure_ascii=False, default=str))
 
 
-def fit(wide: Html) -> Html:
+def fit(wide: Markup) -> Markup:
     """Wide content that scrolls inside its card instead of widening the page."""
     return el("div", wide, cls="nk-scroll") if wide else wide

@@ -9,7 +9,7 @@ from typing import Any
 from ncclkit.core.model import Measurement, from_dict
 from ncclkit.core.text import ranks, rate
 from ncclkit.views import plots
-from ncclkit.views._html import Html, badge, el
+from ncclkit.views._html import Markup, badge, el
 from ncclkit.views._words import plural, ranges, the
 
 STAGES = {"waiting": "·", "hello": "○", "pretend": "○", "import": "◔", "init": "◑"}
@@ -85,14 +85,14 @@ class Progress:
         doing = f", now {self.op} {plots.size(self.now)}" if self.now is not None and self.share() < 1 else ""
         return f"{done} measured{doing}{self._behind()}"
 
-    def lights(self) -> Html:
+    def lights(self) -> Markup:
         """One light per rank, or per stage where there are many ranks: symbol and word."""
         shown = [(f"{rank} {stage}", stage) for rank, stage in sorted(self.stages.items())]
         if len(shown) > SINGLE:
             counts = Counter(self.stages.values())
             shown = [(f"{stage}: {count:,}{self._named(stage, count)}", stage) for stage, count in counts.items()]
         lights = (badge(STAGES.get(stage, "•"), words, f"stage-{stage}") for words, stage in shown)
-        return el("p", *lights, cls="nk-lights") if shown else Html("")
+        return el("p", *lights, cls="nk-lights") if shown else Markup("")
 
     def _named(self, stage: str, count: int) -> str:
         return f" (rank {ranges(r for r, s in self.stages.items() if s == stage)})" if count <= 4 else ""

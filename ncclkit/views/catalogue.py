@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ncclkit.causes import catalogue, page
 from ncclkit.views._base import View
-from ncclkit.views._html import Html, code, el, fold, join
+from ncclkit.views._html import Markup, code, el, fold, join
 from ncclkit.views._words import plural
 
 
@@ -22,12 +22,12 @@ def catalogue_view(only: str = "") -> View:
     return View(f"{plural(len(shown), 'cause')}{about or ' known'}", join(*folds))
 
 
-def _page(name: str, parts: dict[str, str], is_open: bool) -> Html:
+def _page(name: str, parts: dict[str, str], is_open: bool) -> Markup:
     sections = (join(el("h5", heading), *_paragraphs(words)) for heading, words in parts.items() if heading)
     return fold(join(code(name), " ", parts.get("", "")), el("div", *sections, cls="nk-card"), is_open=is_open)
 
 
-def _paragraphs(words: str) -> list[Html]:
+def _paragraphs(words: str) -> list[Markup]:
     """Hard-wrapped lines flow again; blank lines part paragraphs."""
     return [el("p", *_marked(" ".join(block.split()))) for block in words.split("\n\n") if block.strip()]
 

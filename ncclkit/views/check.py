@@ -14,8 +14,8 @@ from ncclkit.core.experiment_records import Trial
 from ncclkit.core.model import Finding, NcclkitError
 from ncclkit.experiments import loop
 from ncclkit.views._base import View
-from ncclkit.views._html import Html, el, join
-from ncclkit.views._launching import Launching
+from ncclkit.views._form import Form
+from ncclkit.views._html import Markup, el, join
 from ncclkit.views.experiments import cards
 
 ANY = "what tells the suspects apart best"
@@ -45,7 +45,7 @@ class Closed(View):
         super().__init__(made[-1].say if made else problem or Check.IDLE, join(*told, cards(made)))
 
 
-class Check(Launching):
+class Check(Form):
     """See `check_form`."""
 
     IDLE = "No experiment was made"
@@ -60,10 +60,10 @@ class Check(Launching):
             diagnose(case)
         wide = W.Layout(width="auto", flex="1 1 20em", min_width="0", max_width="40em")
         self.suspect = W.Dropdown(description="Suspect", options=self._suspects(), layout=wide)
-        self.check = W.Button(description="Check this", icon="flask", button_style="primary")
-        self.fix = W.Button(description="Try the fix", icon="wrench")
-        self.fix.on_click(lambda _button: self._post(partial(self.begin, self._fix)))
-        super().__init__("", [self.suspect], self.check, self.fix)
+        check = W.Button(description="Check this", icon="flask", button_style="primary")
+        fix = W.Button(description="Try the fix", icon="wrench")
+        fix.on_click(lambda _button: self._post(partial(self.begin, self._fix)))
+        super().__init__("", [self.suspect], check, fix)
         if cause and cause not in dict(self.suspect.options).values():
             raise NcclkitError(f"There is nothing to check: {cause} was not found here.")
         self.suspect.value = cause
@@ -81,7 +81,7 @@ class Check(Launching):
 
     async def run(self, go: bool = True) -> View:
         """Experiments until the first cause is proven, then its fix; where `go` is False nothing is done."""
-        return await self._act(self._close) if go else View(self.IDLE, Html(""))
+        return await self._act(self._close) if go else View(self.IDLE, Markup(""))
 
     def asks(self) -> bool:
         """Whether anything was found."""

@@ -10,7 +10,7 @@ from ncclkit.lab.course import checkpoints
 from ncclkit.lab.course.checkpoints import Checkpoint
 from ncclkit.views import plots
 from ncclkit.views._base import View
-from ncclkit.views._html import Html, badge, code, el, fit, join, table
+from ncclkit.views._html import Markup, badge, code, el, fit, join, table
 from ncclkit.views._words import plural
 
 WHOLE = {
@@ -54,7 +54,7 @@ def _rows(found: Sequence[Checkpoint], base: str) -> list[tuple[object, ...]]:
     ]
 
 
-def _position(file: Checkpoint) -> Html:
+def _position(file: Checkpoint) -> Markup:
     if file.position is None:
         return badge("○", "cannot be read", "possible")
     return badge("✓", "kept", "state-done") if file.position else badge("✕", "not kept", "likely")

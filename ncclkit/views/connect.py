@@ -10,7 +10,7 @@ from ncclkit.core.connections import FAULTS, Link
 from ncclkit.live.connect import Connectivity, results
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Html, el, fit, fold, join, table
+from ncclkit.views._html import Markup, el, fit, fold, join, table
 from ncclkit.views._words import plural, some
 
 OPEN, SLOW = "open", "open, but less than half as fast as most"
@@ -45,7 +45,7 @@ def _kinds(links: Sequence[Link]) -> dict[str, list[Link]]:
     return {kind: held for kind, held in kinds.items() if held}
 
 
-def _troubles(links: Sequence[Link]) -> Html:
+def _troubles(links: Sequence[Link]) -> Markup:
     """Paths with the same trouble share a row, the most frequent first."""
     troubles: dict[str, list[str]] = {}
     for link in links:
@@ -56,7 +56,7 @@ def _troubles(links: Sequence[Link]) -> Html:
     return join(fit(table(("What is wrong", "Paths", "Which"), rows)) if rows else "", _more(len(ranked)))
 
 
-def _paths(links: Sequence[Link]) -> Html:
+def _paths(links: Sequence[Link]) -> Markup:
     rows = [
         (
             f"{link.src} → {link.dst}",
@@ -75,11 +75,11 @@ def _again(link: Link) -> str:
     return f", {link.resent:.0%} sent again" if (link.resent or 0.0) >= 0.01 else ""
 
 
-def _more(count: int) -> Html:
-    return el("p", f"… and {count - SHOWN:,} more", cls="nk-dim") if count > SHOWN else Html("")
+def _more(count: int) -> Markup:
+    return el("p", f"… and {count - SHOWN:,} more", cls="nk-dim") if count > SHOWN else Markup("")
 
 
-def _hosts(found: Connectivity) -> Html:
+def _hosts(found: Connectivity) -> Markup:
     """What each host would use, and its clock against the first one's."""
     first, *_ = found.hosts
     rows = [

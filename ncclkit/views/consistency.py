@@ -9,7 +9,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.hostlist import SHOWN, hosts
 from ncclkit.core.hostlist import fold as fold_names
 from ncclkit.views._base import View
-from ncclkit.views._html import Html, badge, code, el, fit, fold, join, table
+from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
 from ncclkit.views._words import plural
 
 BADGES = {"breaks": ("▲", "problem"), "slows": ("◆", "likely"), "differs": ("·", "possible")}
@@ -35,7 +35,7 @@ def consistency_view(case: Case) -> View:
     return View(seen.say, join(_counts(seen), _differences(seen.differences), _standing_out(seen), _unread(seen)))
 
 
-def _counts(seen: Comparison) -> Html:
+def _counts(seen: Comparison) -> Markup:
     """How many comparisons came out how."""
     effects = [found.effect for found in seen.differences]
     known: list[tuple[str, object]] = [
@@ -46,17 +46,17 @@ def _counts(seen: Comparison) -> Html:
     return el("p", *(el("span", el("b", number), f" {names}", cls="nk-chip") for number, names in known))
 
 
-def _differences(found: Sequence[Difference]) -> Html:
+def _differences(found: Sequence[Difference]) -> Markup:
     head = ("What differs", "Odd one out", "Most hosts", "Why it matters")
     return _long(head, [(_what(each), _groups(each.odd), _usual(each), each.why) for each in found], "difference")
 
 
-def _what(found: Difference) -> Html:
+def _what(found: Difference) -> Markup:
     symbol, colour = BADGES[found.effect]
     return join(el("div", el("b", found.title)), badge(symbol, MEANS[found.effect], colour))
 
 
-def _groups(groups: Sequence[Group]) -> Html:
+def _groups(groups: Sequence[Group]) -> Markup:
     """A line for each group, the smallest first."""
     lines = [el("div", _value(group), " on ", _hosts(group.hosts)) for group in groups[: GROUPS + MOST]]
     left = sum(len(group.hosts) for group in groups[GROUPS + MOST :])
@@ -65,35 +65,35 @@ def _groups(groups: Sequence[Group]) -> Html:
     return join(*lines[:GROUPS], rest)
 
 
-def _hosts(names: Sequence[str]) -> Html:
+def _hosts(names: Sequence[str]) -> Markup:
     """The first pieces of a list of hosts, and behind a click all of them."""
     pieces = [text for text, _ in fold_names(names)]
     return join(hosts(names), fold(f"all {len(names):,}", ", ".join(pieces)) if len(pieces) > SHOWN else "")
 
 
-def _value(group: Group) -> Html:
+def _value(group: Group) -> Markup:
     """A short value in one piece, a long one in as many lines as it takes."""
     return code(group.value) if len(group.value) <= SHORT else el("b", group.value)
 
 
-def _usual(found: Difference) -> Html:
+def _usual(found: Difference) -> Markup:
     if found.usual is None:
         return el("span", "no value is the usual one", cls="nk-dim")
     return join(_value(found.usual), f" on {plural(len(found.usual.hosts), 'host')}")
 
 
-def _standing_out(seen: Comparison) -> Html:
+def _standing_out(seen: Comparison) -> Markup:
     """Hosts that stand out in the same things share a row, those with most of them first."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for host, found in seen.odd.items():
         alike.setdefault(tuple(each.title for each in found), []).append(host)
     rows = [(_hosts(names), f"{len(titles):,}", ", ".join(titles)) for titles, names in alike.items()]
     if not rows:
-        return Html("")
+        return Markup("")
     return join(el("h5", "Hosts that stand out"), _long(("Host", "Differences", "In what"), rows, "row"))
 
 
-def _unread(seen: Comparison) -> Html:
+def _unread(seen: Comparison) -> Markup:
     """What only some hosts could read stands open: a host that cannot say is an odd one, too."""
     partly, nowhere = seen.partly, [each for each in seen.unread if each.nowhere]
     head = ("What", "Why not", "On")
@@ -109,7 +109,7 @@ def _where(each: Unread, seen: Comparison) -> str:
     return hosts(each.hosts) if len(each.hosts) < len(seen.hosts) else "all hosts"
 
 
-def _long(head: Sequence[str], rows: Sequence[Sequence[object]], noun: str) -> Html:
+def _long(head: Sequence[str], rows: Sequence[Sequence[object]], noun: str) -> Markup:
     """A table whose later rows are folded."""
     rest = rows[MOST:]
     return join(

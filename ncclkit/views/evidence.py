@@ -15,7 +15,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.views._base import View, style
 from ncclkit.views._context import AROUND, context
-from ncclkit.views._html import Html, code, el, fit, fold, join, pre, table, value
+from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table, value
 from ncclkit.views._pick import ALL, ODD, RANKS, gather, gist, pick
 from ncclkit.views._words import plural, some
 
@@ -64,7 +64,7 @@ class EventsView(View):
         head = W.HTML(style() + self._head())
         return W.VBox([head, filters, self.rows, opened, self.around], layout=W.Layout(width="100%"))
 
-    def _head(self) -> Html:
+    def _head(self) -> Markup:
         return el("div", el("p", self.say, cls="nk-say"), cls="nk")
 
     def filter(self) -> None:
@@ -93,7 +93,7 @@ def events_say(events: Sequence[Event]) -> str:
     return f"{plural(len(events), 'event')} from {where}: {f'{wrong:,} abnormal' if wrong else 'nothing abnormal'}"
 
 
-def static_events(events: Sequence[Event]) -> Html:
+def static_events(events: Sequence[Event]) -> Markup:
     """Counts by kind and rank, and the abnormal lines."""
     wrong = [event for event in events if abnormal(event)]
     kinds = Counter(event.kind for event in events)
@@ -121,11 +121,11 @@ def open_html(event: Event, base: Path | None, near: int = AROUND) -> str:
     """One event: its raw text, its captured fields, its context in the file."""
     around = context(event, base, near)
     said = around if isinstance(around, str) else ""
-    lines = Html("") if isinstance(around, str) else el("pre", *(_numbered(*row) for row in around), cls="nk-pre")
+    lines = Markup("") if isinstance(around, str) else el("pre", *(_numbered(*row) for row in around), cls="nk-pre")
     data = fold("Captured fields", fit(value(dict(event.data)))) if event.data else ""
     rank = "" if event.rank is None else f"rank {event.rank} "
     head = el("p", el("b", event.kind), " ", rank, _place(event))
-    raw = Html("") if lines else pre(event.text)  # the context holds the raw line already
+    raw = Markup("") if lines else pre(event.text)  # the context holds the raw line already
     return el("div", head, raw, el("p", said, cls="nk-dim") if said else "", lines, data, cls="nk")
 
 
@@ -138,11 +138,11 @@ def _shown(events: Sequence[Event], most: int = ROWS) -> list[list[Event]]:
     return [[event] for event in events] if len(events) <= most else gather(events)
 
 
-def _numbered(number: int, line: str, hit: bool) -> Html:
+def _numbered(number: int, line: str, hit: bool) -> Markup:
     return el("span", f"{'▶' if hit else ' '} {number:>6}  {line}\n", cls="nk-hit" if hit else "nk-near")
 
 
-def _table(groups: Sequence[Sequence[Event]]) -> Html:
+def _table(groups: Sequence[Sequence[Event]]) -> Markup:
     rows = [
         (f"{number}", code(group[0].kind), _speakers(group), _place(group[0]), _raw(group))
         for number, group in enumerate(islice(groups, ROWS), 1)
@@ -155,11 +155,11 @@ def _speakers(group: Sequence[Event]) -> str:
     return some(sorted({event.rank for event in group if event.rank is not None})) or "–"
 
 
-def _place(event: Event) -> Html:
+def _place(event: Event) -> Markup:
     return el("span", f"{event.path}:{event.line}" if event.line else event.path, cls="nk-path")
 
 
-def _raw(group: Sequence[Event]) -> Html:
+def _raw(group: Sequence[Event]) -> Markup:
     count = sum(event.count for event in group)
     times = f" (× {count:,})" if count > 1 else ""
     return el("span", gist(group[0])[:300], times, cls="nk-raw")

@@ -13,7 +13,7 @@ from ncclkit.core.model import MOVES, OUTCOMES
 from ncclkit.core.runs import Run
 from ncclkit.views import plots
 from ncclkit.views._base import View
-from ncclkit.views._html import Html, badge, code, el, fold, join, table, text
+from ncclkit.views._html import Markup, badge, code, el, fold, join, table, text
 from ncclkit.views._progress_of_runs import pace, speeds
 from ncclkit.views._words import plural
 
@@ -61,12 +61,12 @@ def trials_view(source: Case | Iterable[Trial]) -> View:
     return View(known[-1].say, cards(known))
 
 
-def cards(known: Sequence[Trial]) -> Html:
+def cards(known: Sequence[Trial]) -> Markup:
     """One card for each trial, the last one first."""
     return join(*map(_card, reversed(known)))
 
 
-def _card(trial: Trial) -> Html:
+def _card(trial: Trial) -> Markup:
     sign, edge = _outcome(trial)
     what, number = "Experiment" if trial.kind == "check" else "Fix", trial.folder.name.partition("-")[0]
     took = el("span", f"{what} {number}, {trial.seconds:.0f} s", cls="nk-dim")
@@ -83,7 +83,7 @@ def _card(trial: Trial) -> Html:
     )
 
 
-def _outcome(trial: Trial) -> tuple[Html, str]:
+def _outcome(trial: Trial) -> tuple[Markup, str]:
     """The badge of a trial, and the class of its card's edge."""
     if trial.kind == "fix":
         good = badge("✓", "it works", "state-done")
@@ -92,7 +92,7 @@ def _outcome(trial: Trial) -> tuple[Html, str]:
     return badge(symbol, word, cls), cls if cls in ("proven", "likely", "possible") else "works"
 
 
-def _changes(change: Mapping[str, Any]) -> Html:
+def _changes(change: Mapping[str, Any]) -> Markup:
     """The change as a person would make it: variables as a shell sets them, the rest in words."""
     env = [code(f"{name}={shlex.quote(str(value))}") for name, value in change.get("env", {}).items()]
     gone = [join(code(name), " is not set") for name in change.get("unset", ())]
@@ -101,7 +101,7 @@ def _changes(change: Mapping[str, Any]) -> Html:
     return join(*(join("; " if place else "", part) for place, part in enumerate(told)))
 
 
-def _sides(trial: Trial) -> Html:
+def _sides(trial: Trial) -> Markup:
     """Before and after beside each other; one that only looked has one side."""
     if trial.before is None and trial.after is None:
         return el("p", el("b", "What came out: "), OUTCOMES.get(trial.observed, "no answer"))
@@ -110,7 +110,7 @@ def _sides(trial: Trial) -> Html:
     return el("div", left, _side("After", trial.after, trial.cause_after, after), cls="nk-sides")
 
 
-def _side(name: str, run: Run | None, cause: str, said: str) -> Html:
+def _side(name: str, run: Run | None, cause: str, said: str) -> Markup:
     if run is None:
         return el("div", el("h5", name), el("p", "no run"))
     symbol, word, cls = ENDS.get(run.reason, ("•", run.reason, "possible"))
@@ -118,10 +118,10 @@ def _side(name: str, run: Run | None, cause: str, said: str) -> Html:
     return el("div", el("h5", name), el("p", badge(symbol, word, cls), " ", run.say), el("p", first, cls="nk-first"))
 
 
-def _bars(before: Run | None, after: Run | None) -> Html:
+def _bars(before: Run | None, after: Run | None) -> Markup:
     """What both runs, or one of them, can be measured by, as bars of one scale."""
     if before is None or after is None:
-        return Html("")
+        return Markup("")
     fast = [_pair(f"{op}: {kind}", a, b, _speed) for op, kind, a, b in speeds(before, after)]
     old, new = pace(before.folder), pace(after.folder)
     far = [_pair("Steps that every rank came to", old.steps, new.steps, _steps)]
@@ -131,10 +131,10 @@ def _bars(before: Run | None, after: Run | None) -> Html:
     )
     slow = [_pair(what, a, b, _seconds) for what, a, b in times if a and b and max(a, b) > APART * min(a, b)]
     shown = [*fast, *(far if old.steps is not None or new.steps is not None else ()), *slow]
-    return el("div", *shown, cls="nk-bars") if shown else Html("")
+    return el("div", *shown, cls="nk-bars") if shown else Markup("")
 
 
-def _pair(what: str, before: float | None, after: float | None, words: Callable[[float], str]) -> Html:
+def _pair(what: str, before: float | None, after: float | None, words: Callable[[float], str]) -> Markup:
     most = max(before or 0.0, after or 0.0) or 1.0
     rows = []
     for name, value in (("before", before), ("after", after)):
@@ -156,7 +156,7 @@ def _seconds(seconds: float) -> str:
     return plots.duration(1e6 * seconds)
 
 
-def _moves(verdicts: Mapping[str, str]) -> Html:
+def _moves(verdicts: Mapping[str, str]) -> Markup:
     """What it says of each suspect, the one that fits first."""
     order = list(MARKS)
     known = sorted((item for item in verdicts.items() if item[1] in MARKS), key=lambda item: order.index(item[1]))

@@ -13,7 +13,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
 from ncclkit.views._base import View
 from ncclkit.views._facts import blind_table, known_table
-from ncclkit.views._html import Html, badge, code, el, fit, fold, join, table
+from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
 from ncclkit.views._words import plural, quantity, some
 from ncclkit.views.findings import advice_part
 
@@ -78,7 +78,7 @@ def facts_view(case: Case) -> View:
         themes[_theme(fact.name)].append(fact)
     verdicts = judge_facts(case.facts)
     body = [_card(title, facts, verdicts) for title, facts in themes.items() if facts]
-    return View(facts_say(case.facts, verdicts), el("div", *body, cls="nk-cards") if body else Html(""))
+    return View(facts_say(case.facts, verdicts), el("div", *body, cls="nk-cards") if body else Markup(""))
 
 
 def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
@@ -108,7 +108,7 @@ def _theme(name: str) -> str:
     return next(starts[head] for n in range(len(parts), -1, -1) if (head := ".".join(parts[:n])) in starts)
 
 
-def _card(title: str, facts: list[Fact], verdicts: list[Finding]) -> Html:
+def _card(title: str, facts: list[Fact], verdicts: list[Finding]) -> Markup:
     citing = [
         f for f in verdicts if any(isinstance(piece, Fact) and _theme(piece.name) == title for piece in f.evidence)
     ]
@@ -130,7 +130,7 @@ def _card(title: str, facts: list[Fact], verdicts: list[Finding]) -> Html:
     )
 
 
-def _badge(found: Sequence[Finding], cleared: Sequence[Finding], known: Sequence[Fact]) -> Html:
+def _badge(found: Sequence[Finding], cleared: Sequence[Finding], known: Sequence[Fact]) -> Markup:
     """The worst of what the causes say, as symbol and word."""
     if any(finding.strength != "possible" for finding in found):
         return badge("▲", "problem", "problem")
@@ -141,7 +141,7 @@ def _badge(found: Sequence[Finding], cleared: Sequence[Finding], known: Sequence
     return badge("✓", "checked", "checked") if cleared else badge("·", "for reading", "for-reading")
 
 
-def _risk(finding: Finding) -> Html:
+def _risk(finding: Finding) -> Markup:
     """What a cause found, and behind a click what to do about it."""
     advice = [advice_part(advice) for advice in finding.advice]
     sure = finding.strength != "possible"
@@ -164,7 +164,7 @@ def _calm(cleared: Sequence[Finding], known: Sequence[Fact], blind: Sequence[Fac
     return f"{plural(len(cleared), 'check')} looked here and found nothing wrong.{unread}"
 
 
-def _headline(known: Sequence[Fact]) -> Html:
+def _headline(known: Sequence[Fact]) -> Markup:
     """The facts of a card that decide most often, as far as they can be said in a few words."""
     held: dict[str, list[Fact]] = defaultdict(list)
     for fact in known:
@@ -172,7 +172,7 @@ def _headline(known: Sequence[Fact]) -> Html:
             held[fact.name].append(fact)
     brief = [(label, _brief(held[name])) for name, label in FIRST.items() if name in held]
     chips = [el("span", el("b", label), " ", words, cls="nk-chip") for label, words in brief if 0 < len(words) <= SHORT]
-    return el("p", *chips[:HEADLINE]) if chips else Html("")
+    return el("p", *chips[:HEADLINE]) if chips else Markup("")
 
 
 def _brief(facts: Sequence[Fact]) -> str:

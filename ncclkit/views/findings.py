@@ -8,7 +8,7 @@ from typing import Any
 
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
 from ncclkit.views._base import View
-from ncclkit.views._html import Html, badge, code, el, fold, join, pre, table, text, value
+from ncclkit.views._html import Markup, badge, code, el, fold, join, pre, table, text, value
 from ncclkit.views._words import plural, some
 
 STRENGTH = {
@@ -60,7 +60,7 @@ def findings_say(rows: Iterable[Finding]) -> str:
     return f"{looked}; {rest}" if rest else looked
 
 
-def card(finding: Finding, number: int) -> Html:
+def card(finding: Finding, number: int) -> Markup:
     """One found cause: verdict, culprits, evidence, advice, next experiment."""
     symbol, word, means = STRENGTH[finding.strength or "possible"]
     if all(isinstance(piece, Fact) for piece in finding.evidence):
@@ -84,20 +84,20 @@ def _of(rows: Iterable[Finding], verdict: str) -> list[Finding]:
     return [finding for finding in rows if finding.verdict == verdict]
 
 
-def _culprits(finding: Finding) -> Html:
+def _culprits(finding: Finding) -> Markup:
     named = {key: some(names) for key, names in finding.culprits.items() if names}
     chips = (el("span", el("b", key), " ", names, cls="nk-chip") for key, names in named.items())
-    return el("p", *chips) if named else Html("")
+    return el("p", *chips) if named else Markup("")
 
 
-def evidence_part(evidence: tuple[Evidence, ...]) -> Html:
+def evidence_part(evidence: tuple[Evidence, ...]) -> Markup:
     """The very lines, each with its place; the first few at once, the others folded."""
     lines = [_line(piece) for piece in evidence]
     rest = lines[SHOWN:]
-    return join(el("h5", "Evidence"), *lines[:SHOWN], fold(f"{len(rest)} more", *rest)) if lines else Html("")
+    return join(el("h5", "Evidence"), *lines[:SHOWN], fold(f"{len(rest)} more", *rest)) if lines else Markup("")
 
 
-def _line(piece: Evidence) -> Html:
+def _line(piece: Evidence) -> Markup:
     cited = cite(piece)
     where = f"{cited['path']}:{cited['line']}" if cited["line"] else cited["path"] or type(piece).__name__.lower()
     times = f" × {piece.count:,}" if isinstance(piece, Event) and piece.count > 1 else ""
@@ -106,7 +106,7 @@ def _line(piece: Evidence) -> Html:
     return el("figure", caption, pre(cited["text"]), cls="nk-cite")
 
 
-def advice_part(advice: Advice) -> Html:
+def advice_part(advice: Advice) -> Markup:
     """One advice: what to do, what to copy, why, how to know that it worked, the risk."""
     setting = "\n".join(f"export {name}={shlex.quote(str(chosen))}" for name, chosen in advice.env.items())
     notes = [("Why", advice.why), ("How to know it worked", advice.check), ("Risk", advice.risk)]
@@ -120,9 +120,9 @@ def advice_part(advice: Advice) -> Html:
     )
 
 
-def _experiment(experiment: Experiment | None) -> Html:
+def _experiment(experiment: Experiment | None) -> Markup:
     if experiment is None:
-        return Html("")
+        return Markup("")
     rows = [(code(cause), seen) for cause, seen in experiment.predicts.items()]
     plan = fold("What it runs", value(dict(experiment.plan))) if experiment.plan else ""
     return el(
@@ -135,6 +135,6 @@ def _experiment(experiment: Experiment | None) -> Html:
     )
 
 
-def _missing(finding: Finding) -> Html:
+def _missing(finding: Finding) -> Markup:
     needs = el("ul", *(el("li", need) for need in finding.missing)) if finding.missing else text("not said")
     return join(needs, _experiment(finding.next))

@@ -9,7 +9,7 @@ from ncclkit.analysis.alignment import Clock, Disagreement
 from ncclkit.analysis.timeline import Reached
 from ncclkit.core.case import Case
 from ncclkit.views._base import View
-from ncclkit.views._html import Html, code, el, fit, fold, join, table
+from ncclkit.views._html import Markup, code, el, fit, fold, join, table
 from ncclkit.views._words import plural, some, the
 from ncclkit.views.findings import evidence_part
 
@@ -31,7 +31,7 @@ def progress_view(case: Case) -> View:
             groups.setdefault((reached.group, reached.desc), {})[one.rank] = reached
     if not groups:
         why = "no watchdog line, Flight Recorder dump or NCCL COLL line tells a sequence number"
-        return View(f"Nothing says how far the ranks came: {why}", Html(""))
+        return View(f"Nothing says how far the ranks came: {why}", Markup(""))
     ordered = sorted(groups.items(), key=lambda item: (not _behind(item[1]), -len(item[1])))
     uneven = [_group(key, ranks) for key, ranks in ordered if _behind(ranks)]
     even = [(key, ranks) for key, ranks in ordered if not _behind(ranks)]
@@ -86,7 +86,7 @@ def _name(key: tuple[str, str]) -> str:
     return key[1] or f"group {key[0]}"
 
 
-def _group(key: tuple[str, str], ranks: Ranks) -> Html:
+def _group(key: tuple[str, str], ranks: Ranks) -> Markup:
     """One group: ranks in the same state share a row, those behind come first."""
     furthest = max(_place(reached) for reached in ranks.values())
     states: dict[tuple[object, ...], list[int]] = {}
@@ -100,7 +100,7 @@ def _group(key: tuple[str, str], ranks: Ranks) -> Html:
     return el("section", title, fit(table(head, rows)), more, cls="nk-card")
 
 
-def _even(groups: Sequence[tuple[tuple[str, str], Ranks]]) -> Html:
+def _even(groups: Sequence[tuple[tuple[str, str], Ranks]]) -> Markup:
     """Groups in which nobody is behind: those of one name, size and place share a row."""
     alike: dict[tuple[str, int, int], list[list[int]]] = {}
     for key, ranks in groups:
@@ -117,7 +117,7 @@ def _even(groups: Sequence[tuple[tuple[str, str], Ranks]]) -> Html:
         for (name, size, place), held in alike.items()
     ]
     if not rows:
-        return Html("")
+        return Markup("")
     head = ("Group", "How many", "Ranks in each", "All came to", "Which ranks")
     return el("section", el("h4", "Nobody is behind in"), fit(table(head, rows)), cls="nk-card")
 
@@ -139,7 +139,7 @@ WHAT = {
 }
 
 
-def _card(one: Disagreement) -> Html:
+def _card(one: Disagreement) -> Markup:
     group = one.desc or f"group {one.group}"
     chips = [("collective", f"{one.seq:,}"), ("of", group), ("what differs", WHAT.get(one.what, one.what))]
     sides = [("The odd ones", _side(one.odd)), ("The majority", _side(one.majority))]
@@ -177,10 +177,10 @@ def _off(clock: Clock) -> bool:
     return abs(clock.offset) > max(AGREE, clock.spread)
 
 
-def _clocks(known: Sequence[Clock]) -> Html:
+def _clocks(known: Sequence[Clock]) -> Markup:
     """The clocks that are off; all of them where they are few."""
     if len(known) < 2:
-        return Html("")
+        return Markup("")
     shown = known if len(known) <= STATES else [clock for clock in known if _off(clock)]
     ranked = sorted(shown, key=lambda clock: -abs(clock.offset))[:STATES]
     rows = [(c.host or "–", f"{c.offset:+.2f} s", f"{c.spread:.2f} s", f"{c.shared:,}") for c in ranked]

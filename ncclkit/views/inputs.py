@@ -8,7 +8,7 @@ from typing import Any
 from ncclkit.core.case import Case
 from ncclkit.views import plots
 from ncclkit.views._base import View
-from ncclkit.views._html import Html, badge, code, el, fit, fold, join, table
+from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
 from ncclkit.views._words import plural, some
 
 BLIND = {"binary": "binary of no known kind", "unknown": "not what it looks like", "empty": "empty"}
@@ -84,7 +84,7 @@ def _sum(rows: Iterable[Row], key: str) -> int:
     return sum(row.get(key) or 0 for row in rows)
 
 
-def _files(rows: Sequence[Row]) -> Html:
+def _files(rows: Sequence[Row]) -> Markup:
     """Name, kind and size of every file, small enough for thousands."""
     lines = (
         f"{row.get('kind', ''):10} {plots.size(row.get('bytes') or 0):>10}  {row.get('path', '')}\n" for row in rows
@@ -92,5 +92,5 @@ def _files(rows: Sequence[Row]) -> Html:
     return el("pre", *lines, cls="nk-pre")
 
 
-def _list(problems: Sequence[str]) -> Html:
-    return el("ul", *(el("li", problem) for problem in problems)) if problems else Html("")
+def _list(problems: Sequence[str]) -> Markup:
+    return el("ul", *(el("li", problem) for problem in problems)) if problems else Markup("")

@@ -10,7 +10,7 @@ from ncclkit.analysis.communicators import Communicator
 from ncclkit.causes.engine import describe
 from ncclkit.core.case import Case
 from ncclkit.views._base import View
-from ncclkit.views._html import Html, badge, code, el, fit, fold, join, table
+from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
 from ncclkit.views._words import plural, some, the
 
 SHOWN = 8
@@ -54,7 +54,7 @@ def _say(job: Mapping[str, Any], comms: Sequence[Communicator], known: Variables
     return "; ".join(parts)
 
 
-def _facts(job: Mapping[str, Any], case: Case) -> Html:
+def _facts(job: Mapping[str, Any], case: Case) -> Markup:
     """What the sentence has no room for."""
     silent = job.get("silent") or []
     devices = {str(device) for event in case.of("nccl.ib_devices") for device in event.data.get("devices") or ()}
@@ -67,7 +67,7 @@ def _facts(job: Mapping[str, Any], case: Case) -> Html:
     return table(("What", "Value"), [(name, value) for name, value in rows if value])
 
 
-def _comms(comms: Sequence[Communicator]) -> Html:
+def _comms(comms: Sequence[Communicator]) -> Markup:
     """Incomplete ones first; of many, complete ones of one size and parent share a row."""
     alike: dict[tuple[object, ...], list[Communicator]] = {}
     for comm in sorted(comms, key=lambda comm: (comm.complete, -comm.size)):
@@ -89,7 +89,7 @@ def _comm(held: Sequence[Communicator]) -> tuple[object, ...]:
     return (name, f"{comm.size:,}", some(ranks) or "–", parent, _state(comm))
 
 
-def _state(comm: Communicator) -> Html:
+def _state(comm: Communicator) -> Markup:
     if comm.complete:
         return badge("✓", "all initialised", "checked")
     absent = sorted(set(range(comm.size)) - comm.done) if not comm.why.startswith("several") else []
@@ -107,7 +107,7 @@ def _odd(known: Variables, case: Case) -> Variables:
     return {name: values for name, values in known.items() if differs(values)}
 
 
-def _table(known: Variables) -> Html:
+def _table(known: Variables) -> Markup:
     rows = [
         (code(name), code(value), _where(places))
         for name, values in sorted(known.items())

@@ -13,8 +13,8 @@ from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Run
 from ncclkit.lab.faults import injection
 from ncclkit.views._base import View, page
+from ncclkit.views._form import Form, trail
 from ncclkit.views._html import code, el, fold, join, value
-from ncclkit.views._launching import Launching, trail
 from ncclkit.views._progress import Progress
 
 TAKEN = {"case", "name", "ranks", "on_record"}
@@ -43,7 +43,7 @@ class Broken(View):
         super().__init__(run.say, join(trail(progress), kept, fold("What was run", value(asked))))
 
 
-class Lab(Launching):
+class Lab(Form):
     """See `lab_form`."""
 
     BUSY = "Breaking it …"
@@ -58,8 +58,8 @@ class Lab(Launching):
         wide = W.Layout(width="auto", flex="1 1 24em", min_width="0", max_width="46em")
         self.fault = W.Dropdown(options=names, value=injection.fault(fault).name, description="Fault", layout=wide)
         self.ranks = W.BoundedIntText(value=ranks, min=0, max=64, description="Ranks", layout=W.Layout(width="10em"))
-        self.start = W.Button(description="Break it", icon="bolt", button_style="warning")
-        super().__init__("", [self.fault, self.ranks], self.start)
+        start = W.Button(description="Break it", icon="bolt", button_style="warning")
+        super().__init__("", [self.fault, self.ranks], start)
         self.fault.observe(lambda _change: self._show(page(self.say)), "value")
 
     @property

@@ -11,7 +11,7 @@ from ncclkit.core.case import Case
 from ncclkit.lab.course.loader_sweep import Loading, measured
 from ncclkit.views import plots
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Html, el, fit, join, table
+from ncclkit.views._html import Markup, el, fit, join, table
 from ncclkit.views._words import plural
 
 HEAD = (
@@ -32,7 +32,7 @@ def loading_view(case: Case) -> View:
     """Step time, waits and the queue for the cores, for each choice of workers that the last sweep measured."""
     found = measured(case)
     if found is None:
-        return View("Nothing was measured yet; loading_sweep(case) trains once for each choice of workers", Html(""))
+        return View("Nothing was measured yet; loading_sweep(case) trains once for each choice of workers", Markup(""))
     body = join(
         fit(table(HEAD, [_row(row) for row in found.rows], "nk-numbers")),
         el("p", f"Measured: {found.knee.words} The rule, workers x ranks <= cores: {found.rule.words}", cls="nk-dim"),

@@ -12,7 +12,7 @@ from ncclkit.core import hostlist
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact
 from ncclkit.views._base import View
-from ncclkit.views._html import Html, badge, code, el, fit, fold, join, table
+from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
 from ncclkit.views._words import plural, some
 
 SHOWN = 3
@@ -60,7 +60,7 @@ def network_view(case: Case) -> View:
     """The interface that NCCL's bootstrap and gloo will use on each host, and every other one; rare networks first."""
     kinds = _kinds(case.facts)
     if not kinds:
-        return View("Nothing is known of the network: its facts have not been read yet", Html(""))
+        return View("Nothing is known of the network: its facts have not been read yet", Markup(""))
     *rare, usual = kinds
     shown = [*rare[: SHOWN - 1], usual]
     others = [(_hosts(held), sentence(held[0])) for held in rare[SHOWN - 1 :]]
@@ -143,7 +143,7 @@ def _speed(megabits: Any) -> str:
     return f"{megabits / 1000:g} Gb/s" if megabits >= 1000 else f"{megabits:g} Mb/s"
 
 
-def _part(held: Sequence[Network], alone: bool) -> Html:
+def _part(held: Sequence[Network], alone: bool) -> Markup:
     """One kind of network; addresses and the like are those of its first host."""
     network = held[0]
     several = f"{plural(len(held), 'host')}: {_hosts(held)}; addresses and errors are those of {network.host}"
@@ -171,9 +171,9 @@ def _interfaces(network: Network) -> Iterator[tuple[object, ...]]:
         )
 
 
-def _used(network: Network) -> dict[str, list[Html]]:
+def _used(network: Network) -> dict[str, list[Markup]]:
     """Interface → who will use it.  NCCL's sockets may use further ones than its bootstrap."""
-    users: dict[str, list[Html]] = defaultdict(list)
+    users: dict[str, list[Markup]] = defaultdict(list)
     alone = {str(row.get("name")) for row in network.rows("net.interfaces") if row.get("kind") == "loopback"}
     for who, name in network.picks.items():
         users[name].append(badge("▲", who, "lonely") if name in alone else badge("●", who, "used"))

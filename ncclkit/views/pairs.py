@@ -13,7 +13,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import safe
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Html, badge, el, fit, fold, join, table
+from ncclkit.views._html import Markup, badge, el, fit, fold, join, table
 from ncclkit.views._words import plural
 
 TOLD = 12
@@ -25,19 +25,19 @@ def pairs_view(case: Case) -> View:
     """Bandwidth and latency of every pair of ranks of the last live test that climbed the ladder."""
     found = ladder(case)
     if not (found.pairs or found.silent or found.groups or found.alone):
-        return View(f"{found.say}: {HOW}", Html(""))
+        return View(f"{found.say}: {HOW}", Markup(""))
     ways = sorted({pair.way for pair in found.pairs}, key=lambda way: -len(_of(found, way)))
     body = join(
         _lights(found),
         fit(table(("Tried anew, to find who it takes", "Outcome"), _tried(found))),
         fit(table(("Joined by", "Pairs", "Median", "Lowest", "Latency", "Bad"), [_kind(found, way) for way in ways])),
-        fit(table(("Bad pair", "Bandwidth", "Usual", "Why"), _bad(found))) if found.bad else Html(""),
+        fit(table(("Bad pair", "Bandwidth", "Usual", "Why"), _bad(found))) if found.bad else Markup(""),
         fold("Each rank alone", table(("Rank", "Copies in its own memory"), _alone(found))),
     )
     return Drawn(found.say, _matrix(found) if found.pairs or found.silent else None, body)
 
 
-def _lights(found: Ladder) -> Html:
+def _lights(found: Ladder) -> Markup:
     """One light for each rung, from the lowest: well, bad, or not reached."""
     near = {pair: found.near(*pair) for pair in (*((p.a, p.b) for p in found.pairs), *found.silent)}
     rungs = [("each rank alone", len(found.alone), len({*found.lame, *found.corrupt}))]
@@ -55,7 +55,7 @@ def _lights(found: Ladder) -> Html:
     return el("p", *(_light(*rung) for rung in rungs), cls="nk-lights")
 
 
-def _light(name: str, count: int, bad: int) -> Html:
+def _light(name: str, count: int, bad: int) -> Markup:
     if bad:
         return badge("✕", f"{name}: {bad} bad", "stage-error")
     return badge("✓", name, "stage-done") if count else badge("·", f"{name}: not reached", "stage-waiting")

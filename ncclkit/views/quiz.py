@@ -9,7 +9,7 @@ import ipywidgets as W
 
 from ncclkit.core.model import NcclkitError
 from ncclkit.views._base import View, style
-from ncclkit.views._html import Html, badge, el, fold, join, text
+from ncclkit.views._html import Markup, badge, el, fold, join, text
 
 
 def guess(question: str, choices: Mapping[str, str], right: str) -> Guess:
@@ -34,7 +34,7 @@ class Guess(View):
         self.pick = W.RadioButtons(options=list(choices), value=None, layout=W.Layout(width="auto"))
         self.told = W.HTML()
         self.pick.observe(self._tell, "value")
-        asked = W.HTML(join(Html(style()), el("div", el("p", question, cls="nk-say"), cls="nk")))
+        asked = W.HTML(join(style(), el("div", el("p", question, cls="nk-say"), cls="nk")))
         self._box = W.VBox([asked, self.pick, self.told], layout=W.Layout(width="100%"))
 
     def widget(self) -> W.Widget:
@@ -43,10 +43,10 @@ class Guess(View):
 
     def _tell(self, change: Mapping[str, Any]) -> None:
         chosen = change["new"]
-        told = Html("") if chosen is None else self._answer(chosen)
+        told = Markup("") if chosen is None else self._answer(chosen)
         self.told.value = el("div", told, role="status", cls="nk")
 
-    def _answer(self, choice: str, *, named: bool = False) -> Html:
+    def _answer(self, choice: str, *, named: bool = False) -> Markup:
         mark = badge("✓", "right", "state-done") if choice == self._right else badge("✕", "not this", "possible")
         head = join(mark, " ", el("b", choice)) if named else mark
         return el("p", head, " ", text(self._choices[choice]))

@@ -15,7 +15,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Html, el, fit, join, table
+from ncclkit.views._html import Markup, el, fit, join, table
 from ncclkit.views._pick import gist
 from ncclkit.views._words import plural, some, the
 
@@ -78,7 +78,7 @@ def ranks_view(case: Case) -> View:
     known = stories(case.events, case.inputs)
     own = _own(case.events)
     if not own:
-        return View("No event names a rank", Html(""))
+        return View("No event names a rank", Markup(""))
     scale = _scale(own)
     groups = _groups(known, own, scale)
     drawn = groups[:MOST] if len(known) > SEPARATE else [[story] for story in known]
@@ -158,7 +158,7 @@ def _last(group: Sequence[Story], own: Own, scale: Scale) -> str:
     return first if first == last else f"{first}–{last}"
 
 
-def _words(story: Story, own: Own) -> Html:
+def _words(story: Story, own: Own) -> Markup:
     """The first abnormal line, else the last one, raw."""
     event = story.abnormal or next(iter(own.get(story.rank, ())[::-1]), None)
     if event is None:

@@ -10,7 +10,7 @@ from ncclkit.lab.course import resume_analysis
 from ncclkit.lab.course.resume_analysis import Resumed, Start
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Html, badge, el, fit, join, table
+from ncclkit.views._html import Markup, badge, el, fit, join, table
 
 HEAD = ("Start", "Rank", "Read again", "All of it", "First step after", "Reads a batch", "A step")
 UNEVEN = 3.0
@@ -21,7 +21,7 @@ def resumed_view(case: Case) -> View:
     """One row per rank of every start from a checkpoint, in the case and in its trials."""
     found = resume_analysis.resumed(case)
     if not found:
-        return View("No run of this case was resumed from a checkpoint", Html(""))
+        return View("No run of this case was resumed from a checkpoint", Markup(""))
     rows = [row for number, run in enumerate(found, 1) for row in _rows(run, number)]
     body = join(fit(table(HEAD, rows, "nk-numbers")), el("p", f"{_pace(found)} {_by(found)}", cls="nk-dim"))
     say = "; ".join(dict.fromkeys(_say(run) for run in found))

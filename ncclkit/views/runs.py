@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from ncclkit.causes import catalogue, page
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Measurement
+from ncclkit.core.model import Advice
 from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.runs import Run
-from ncclkit.live import probe, tune
-from ncclkit.live.launch import slurm
+from ncclkit.live import tune
 from ncclkit.views import plots
 from ncclkit.views._base import Chart, View
-from ncclkit.views._form import variables as pairs
-from ncclkit.views._html import Html, code, el, fit, join, table
+from ncclkit.views._html import Markup, code, el, fit, join, table
 from ncclkit.views._words import plural
 from ncclkit.views.findings import advice_part
-from ncclkit.views.live import LiveTest
 from ncclkit.views.tables import measurement_table
 
 ALLOWS = {
@@ -29,45 +26,6 @@ ALLOWS = {
     "loopback": "what this host's loopback allows",
 }
 """How a title names each kind of `bandwidth.Expectation.limit`."""
-
-
-def live_test(
-    case: Case,
-    python: str = "",
-    ranks: int = 0,
-    largest: int = 0,
-    deadline: float = 120.0,
-    variables: str = "",
-    *,
-    repeats: int = 10,
-    backend: str = "auto",
-    op: str = "all_reduce",
-    dtype: str = "float32",
-    ladder: bool = False,
-    split: int = 1,
-) -> LiveTest:
-    """The form of the live test, filled in; ``run = await live.run()`` runs what it says.
-
-    python: training interpreter (empty: this one); ranks, and largest size in
-    bytes (0: by what the host has); deadline in seconds; variables: NAME=VALUE
-    separated by blanks or lines; op: a collective, or ``all``; ladder: first each
-    rank alone, then every pair; split: NCCL takes each host for so many, which share
-    its GPUs.  Raises NcclkitError for values that do not fit.
-    """
-    pretended = split
-
-    async def start(values: dict[str, Any], on_record: Callable[[dict[str, Any]], None]) -> Run:
-        nonlocal pretended
-        pretended = values["split"]
-        return await probe.probe(case, on_record, **values)
-
-    def expect(m: Measurement) -> tuple[float | None, str]:
-        hosts = max(1, slurm.nodes()) * pretended
-        return judged(bandwidth.expect(m.op, m.backend, m.ranks, case.facts, hosts, pretended))
-
-    values = {"python": python, "ranks": ranks, "largest": largest, "deadline": deadline, "env": pairs(variables)}
-    values |= {"repeats": repeats, "backend": backend, "op": op, "dtype": dtype, "ladder": ladder, "split": split}
-    return LiveTest(case, start, values, expect)
 
 
 def judged(expectation: bandwidth.Expectation | None) -> tuple[float | None, str]:
@@ -94,7 +52,7 @@ def measurements_view(source: Any) -> View:
     """
     rows = sorted(getattr(source, "measurements", source), key=lambda m: (m.run, m.op, m.bytes))
     expected, words = judged(getattr(source, "expectation", None))
-    normal = _normal(judge(source.curve, source.expectation)) if isinstance(source, Run) and rows else Html("")
+    normal = _normal(judge(source.curve, source.expectation)) if isinstance(source, Run) and rows else Markup("")
     say = _cut_short(source) or plots.bandwidth_say(rows, expected, words)
     return View(say, join(measurement_table(rows, expected), normal))
 
@@ -103,10 +61,10 @@ def _elsewhere(judgement: Judgement) -> str:
     return "; ".join(f"{ref} = {ratio:.0%}" for ref, ratio in judgement.beside)
 
 
-def _normal(judgement: Judgement | None) -> Html:
+def _normal(judgement: Judgement | None) -> Markup:
     """Measured / expected = ratio, the same beside other systems, and what could explain a low one."""
     if judgement is None:
-        return Html("")
+        return Markup("")
     best = plots.number(judgement.best.busbw or 0.0)
     bound = (ALLOWS.get(judgement.bound.limit, "expected here"), judgement.bound.value, judgement.ratio)
     rows = [bound, *((str(ref), ref.busbw, ratio) for ref, ratio in judgement.beside)]
@@ -132,7 +90,7 @@ def _cut_short(source: Any) -> str:
 def tuning_view(source: Run | Iterable[Advice]) -> View:
     """What to set, with its reason, its check and its risk: drawn from a run's numbers, or advice as it is given."""
     if isinstance(source, Run) and source.reason != "done":
-        return View("Nothing is advised from a live test that did not end well", Html(""))
+        return View("Nothing is advised from a live test that did not end well", Markup(""))
     if isinstance(source, Run):
         source = tune.advise(source.curve, source.expectation)
     rows = list(source)

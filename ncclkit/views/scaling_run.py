@@ -11,7 +11,7 @@ from ncclkit.lab.course.scaling_run import BY_HAND, LIBRARY, Step
 from ncclkit.views import plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._draw import BLUE, blank
-from ncclkit.views._html import Html, badge, el, fit, join, table
+from ncclkit.views._html import Markup, badge, el, fit, join, table
 from ncclkit.views._words import plural
 
 WAYS = {"one": "one communicator for all", "pairs": "one for each pair as well"}
@@ -23,7 +23,7 @@ HEAD = ("Ranks", "Wrong", "By hand, GB/s", "Library, GB/s", "Files, one", "Files
 def rehearsal_view(steps: Sequence[Step], ranks: int = 32) -> View:
     """Correctness, speed and open files for each count of ranks, and the files that a rank needs on `ranks` of them."""
     if not steps:
-        return View("Nothing was rehearsed yet", Html(""))
+        return View("Nothing was rehearsed yet", Markup(""))
     files = {way: {step.ranks: value for step in steps if (value := getattr(step, way)) is not None} for way in WAYS}
     known = len(files["one"]) > 1
     plans = {way: budgets.open_files(counts, ranks) for way, counts in files.items()} if known else {}

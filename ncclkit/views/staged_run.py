@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ncclkit.lab.course.staged_run import Stage
 from ncclkit.views import plots
 from ncclkit.views._base import View
-from ncclkit.views._html import Html, badge, el, fit, join, table
+from ncclkit.views._html import Markup, badge, el, fit, join, table
 from ncclkit.views._words import plural
 from ncclkit.views.experiments import ENDS
 
@@ -20,7 +20,7 @@ ROUNDING = 1e-4
 def stages_view(stages: Sequence[Stage]) -> View:
     """One row per stage, the first one on top."""
     if not stages:
-        return View("No stage was run yet", Html(""))
+        return View("No stage was run yet", Markup(""))
     apart = apart_by(stages)
     equal = apart is not None and apart < ROUNDING
     most = f"{apart:.1e} of the loss" if apart else "none"

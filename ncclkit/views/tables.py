@@ -13,7 +13,7 @@ from ncclkit.core.experiment_records import FOLDER, trials
 from ncclkit.core.model import Measurement
 from ncclkit.views import plots
 from ncclkit.views._base import View
-from ncclkit.views._html import Html, code, el, fit, fold, join, pre, table
+from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
 from ncclkit.views._words import plural
 
 FILES = {
@@ -36,7 +36,7 @@ MAIL = (
 )
 
 
-def measurement_table(rows: Iterable[Measurement], expected: float | None = None) -> Html:
+def measurement_table(rows: Iterable[Measurement], expected: float | None = None) -> Markup:
     """One row per measurement: size, times, bandwidths; `expected` (busbw, GB/s) where a row carries none.
 
     On paper a wide table would be cut: collective and run stand in it only where there are several.
@@ -57,7 +57,7 @@ def measurement_table(rows: Iterable[Measurement], expected: float | None = None
 def case_view(case: Case) -> View:
     """Where everything of this case is, what each file holds, and how to mail it."""
     if case.path is None:
-        return View("This case is in memory only; Case.open(folder) makes one that stays", Html(""))
+        return View("This case is in memory only; Case.open(folder) makes one that stays", Markup(""))
     here = [(case.path / name, words) for name, words in FILES.items() if (case.path / name).is_file()]
     kept = [(code(path.name), words, plots.size(path.stat().st_size)) for path, words in here]
     runs = [(code(f"runs/{run.name}/"), _run_words(run), plural(_files(run), "file")) for run in case.runs()]

@@ -15,7 +15,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event, safe
 from ncclkit.views import plots
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Html, table
+from ncclkit.views._html import Markup, table
 from ncclkit.views._words import plural
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -37,7 +37,7 @@ Curve = tuple[str, list[float | None]]
 def watch_view(case: Case) -> View:
     """What the host, its GPUs and the ranks did while the last run, or a job, was watched; each host has a row."""
     watched = (strip_view(run, case.events) for run in reversed(case.runs()))
-    none = View("No run of this case was watched: the strip is recorded by live tests and by attach", Html(""))
+    none = View("No run of this case was watched: the strip is recorded by live tests and by attach", Markup(""))
     return next((view for view in watched if view is not None), none)
 
 

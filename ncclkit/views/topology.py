@@ -9,7 +9,7 @@ from ncclkit.core import hostlist
 from ncclkit.core.case import Case
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._how_to_read import by_hand
-from ncclkit.views._html import Html, code, el, fit, fold, join, table
+from ncclkit.views._html import Markup, code, el, fit, fold, join, table
 from ncclkit.views._joined import draw
 from ncclkit.views._machine import MEANS, Machine, closeness, kind, machines
 from ncclkit.views._words import plural, some, the
@@ -38,7 +38,7 @@ def topology_view(case: Case) -> View:
     """The machines drawn, those that are alike once, the rare ones first; and every kind of link with its pairs."""
     kinds = machines(case.facts)
     if not kinds:
-        return View("Nothing is known of GPUs and their links: their facts have not been read yet", Html(""))
+        return View("Nothing is known of GPUs and their links: their facts have not been read yet", Markup(""))
     *rare, usual = kinds.items()
     shown = [*rare[: SHOWN - 1], usual]
     named = {hostlist.hosts(hosts) if rare else "": machine for machine, hosts in shown if machine.gpus or machine.nics}
@@ -118,7 +118,7 @@ def _nearest(machine: Machine) -> str:
     return "closest NIC at " + ", ".join(f"{way} for {plural(count, 'GPU')}" for way, count in ways.items())
 
 
-def _part(machine: Machine, hosts: Sequence[str]) -> Html:
+def _part(machine: Machine, hosts: Sequence[str]) -> Markup:
     """One machine in words: its links by kind, its parts, and the matrix as `nvidia-smi` gives it."""
     head = el("h5", f"{plural(len(hosts), 'host')}: {hostlist.hosts(hosts)}") if hosts else ""
     links = table(("Link", "What it is", "Pairs of GPUs", "GPU – NIC"), _links(machine))
@@ -170,10 +170,10 @@ def _node(numa: int | None) -> str:
     return "not known" if numa is None else str(numa)
 
 
-def _matrix(machine: Machine) -> Html:
+def _matrix(machine: Machine) -> Markup:
     """GPU × (GPU, NIC); empty where there is no matrix."""
     if not machine.pairs and not machine.near:
-        return Html("")
+        return Markup("")
     names = [nic.name for nic in machine.nics if any(name == nic.name for _, name in machine.near)]
     head = ("", *(f"GPU {gpu}" for gpu in machine.gpus), *names)
     rows = [

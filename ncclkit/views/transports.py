@@ -9,7 +9,7 @@ from ncclkit.analysis import communicators
 from ncclkit.core.case import Case
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Html, el, fit, join, table
+from ncclkit.views._html import Markup, el, fit, join, table
 from ncclkit.views._words import MANY, plural, some
 
 EACH = 64
@@ -27,7 +27,7 @@ def transports_view(case: Case) -> View:
     """The pairs of ranks that NCCL connected, by transport; the odd ones first."""
     links = _links(case)
     if not links:
-        return View(f"Nothing is known of the transports: {NOTHING}", Html(""))
+        return View(f"Nothing is known of the transports: {NOTHING}", Markup(""))
     kinds = _kinds(links)
     hosts = _hosts(case)
     rows = [
@@ -43,7 +43,7 @@ def rings_view(case: Case) -> View:
     """The rings: which rank follows which, and where a ring leaves its host."""
     known = communicators.rings(case.events)
     if not known:
-        return View(f"Nothing is known of the rings: {NOTHING}", Html(""))
+        return View(f"Nothing is known of the rings: {NOTHING}", Markup(""))
     orders: dict[tuple[int, ...], list[int]] = {}
     for channel, order in sorted(known.items()):
         orders.setdefault(_turned(order), []).append(channel)
@@ -128,7 +128,7 @@ def _steps(order: Sequence[int], hosts: Mapping[int, str]) -> list[tuple[str, li
     return [(host or "unknown host", list(ranks)) for host, ranks in groupby(order, lambda rank: hosts.get(rank, ""))]
 
 
-def _order(order: Sequence[int], hosts: Mapping[int, str]) -> Html:
+def _order(order: Sequence[int], hosts: Mapping[int, str]) -> Markup:
     steps = _steps(order, hosts)
     named = [name if len(ranks) == 1 else f"{name} ({some(ranks)})" for name, ranks in steps[:MANY]]
     more = f" → … {len(steps) - MANY:,} more" if len(steps) > MANY else ""

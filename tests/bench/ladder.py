@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from ncclkit.analysis import stages
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.live import probe  # noqa: E402
+from ncclkit.live.options import ProbeOptions  # noqa: E402
 
 STARTS = ("hello", "import", "init", "alone", "pairs", "groups", "size", "done")
 """Phases in order; a rung ends where the next one begins on the slowest rank."""
@@ -42,8 +43,8 @@ def climbed(ranks: int, backend: str, largest: int | None) -> tuple[dict[str, fl
 
     with tempfile.TemporaryDirectory() as place:
         case = Case.open(place)
-        choices: dict[str, Any] = {"ranks": ranks, "backend": backend, "largest": largest, "ladder": True}
-        run = asyncio.run(probe.probe(case, hear, repeats=5, **choices))
+        options = ProbeOptions(ranks=ranks, backend=backend, max_bytes=largest or 0, stages=True, repeats=5)
+        run = asyncio.run(probe.probe(case, options, hear))
         verdict = stages.ladder(case).say if run.reason == "done" else run.say
     return ends, numbers[0] if numbers else float("nan"), time.time() - begun, verdict
 

@@ -24,6 +24,7 @@ from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.core.model import Measurement  # noqa: E402
 from ncclkit.live import probe  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
+from ncclkit.live.options import ProbeOptions  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
 
 OPS = ("all_reduce", "all_to_all", "send_recv")
@@ -70,8 +71,8 @@ async def main(out: Path | None, ops: tuple[str, ...]) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         case = Case.open(Path(scratch, "case"))
         for op in ops:
-            asked: dict[str, Any] = {"backend": "nccl", "largest": LARGEST, "repeats": 15, "deadline": 150.0}
-            run = await probe.probe(case, op=op, **asked)
+            options = ProbeOptions(backend="nccl", op=op, max_bytes=LARGEST, repeats=15, timeout=150)
+            run = await probe.probe(case, options)
             timed = {m.bytes: m for m in run.measurements}
             base = raw(answer["gpus"], op, list(timed), Path(scratch))
             rows += [row(m, *base[size]) for size, m in timed.items()]

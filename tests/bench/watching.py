@@ -31,9 +31,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ncclkit.agent.run import processes  # noqa: E402
-from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.core.runs import Plan  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
+from ncclkit.live.options import ProbeOptions  # noqa: E402
 from ncclkit.live.tune import LEAST_PAIRS, interval  # noqa: E402
 from ncclkit.views.live import LiveTest  # noqa: E402
 
@@ -66,7 +66,7 @@ class Watching:
                 raise SystemExit("The strip ended before its first sample.")
             time.sleep(0.05)
         self.before = self._taken()
-        self.live = LiveTest(Case(), self.follow, {"ranks": 2}, lambda m: (None, ""))
+        self.live = LiveTest(ProbeOptions(ranks=2), self.follow, lambda m, options: (None, ""))
         self.feed: Callable[[dict[str, Any]], None] | None = None
         self.over: asyncio.Event | None = None
         self.since = time.monotonic(), time.process_time()
@@ -78,7 +78,7 @@ class Watching:
         stat = processes.read(f"/proc/{self.strip.pid}/stat").rpartition(")")[2].split()
         return sum(map(int, stat[11:13])) / os.sysconf("SC_CLK_TCK")
 
-    async def follow(self, values: dict[str, Any], on_record: Callable[[dict[str, Any]], None]) -> Any:
+    async def follow(self, options: ProbeOptions, on_record: Callable[[dict[str, Any]], None]) -> Any:
         """What the live test awaits: the end of the stretch."""
         over, self.feed = self.over, on_record
         assert over is not None

@@ -134,7 +134,7 @@ def test_no_permission(tmp_path: Path) -> None:
     [
         (("lab", "nonsense"), "the lab knows"),
         (("probe", "--train-python", "/no/such/python"), "does not exist"),
-        (("probe", "--ranks", "-3"), "at least 1"),
+        (("probe", "--ranks", "-3"), "must lie between 0 and 4,096"),
         (("probe", "--env", "NOEQUALS"), "NAME=VALUE"),
         (("probe", "--backend", "nccl", "--ranks", "64"), "64 GPUs"),
         (("attach", "--pid", str(os.getpid())), "carry no RANK in the environment"),
@@ -195,10 +195,10 @@ def test_inspect_and_probe(tmp_path: Path) -> None:
     known = {fact["name"]: fact for fact in facts}
     assert {"cpu.usable", "limits.nofile.soft", "software.torch", "storage.work.latency"} <= known.keys()
     assert known["storage.data.latency"]["value"] > 0 and "gone" in known["storage.checkpoints.latency"]["why"]
-    done = run("probe", "--json", "--backend", "gloo", "--largest", "4096", "--case", case)
+    done = run("probe", "--json", "--backend", "gloo", "--max-bytes", "4096", "--case", case)
     assert done.returncode == 0
     assert [json.loads(line)["bytes"] for line in done.stdout.splitlines()] == [8, 64, 512, 4096]
-    done = run("probe", "--backend", "gloo", "--op", "broadcast,reduce", "--largest", "64", "--case", case)
+    done = run("probe", "--backend", "gloo", "--op", "broadcast,reduce", "--max-bytes", "64", "--case", case)
     lines = done.stdout.splitlines()
     assert [line.partition(" on ")[0] for line in lines[:4]] == [
         "broadcast 8 B",
@@ -212,7 +212,7 @@ def test_inspect_and_probe(tmp_path: Path) -> None:
 
 def test_a_live_test_that_fails_says_why(tmp_path: Path) -> None:
     """And which variables it set; the facts, from which a bound would follow, were read without being asked for."""
-    options = ("--backend", "gloo", "--largest", "64", "--env", "GLOO_SOCKET_IFNAME=eth97")
+    options = ("--backend", "gloo", "--max-bytes", "64", "--env", "GLOO_SOCKET_IFNAME=eth97")
     done = run("probe", *options, "--case", str(tmp_path / "case"))
     assert done.returncode == 1 and "GLOO_SOCKET_IFNAME=eth97 matches no network interface" in done.stdout
     assert "set for the ranks: TORCH_FR_BUFFER_SIZE=2000 " in done.stderr
@@ -220,7 +220,7 @@ def test_a_live_test_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_interrupt_ends_everything(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ncclkit", "probe", "--backend", "gloo", "--largest", str(1 << 30)]
+    command = [sys.executable, "-m", "ncclkit", "probe", "--backend", "gloo", "--max-bytes", str(1 << 30)]
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     probe = subprocess.Popen(
         [*command, "--case", str(tmp_path / "case")],

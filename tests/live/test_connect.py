@@ -99,7 +99,7 @@ def test_a_host_that_cannot_be_asked_is_unknown_and_the_others_are_measured(made
 
 @needs_namespaces
 def test_something_else_answers_instead_of_the_peer(tmp_path: Path) -> None:
-    found = asked(Case.open(tmp_path), [], hosts=["a", "b"], via="sh -c 'echo hello {host}; exit 3'")
+    found = asked(Case.open(tmp_path), [], hosts=["a", "b"], remote_command="sh -c 'echo hello {host}; exit 3'")
     assert [host.problem.split(":")[0] for host in found.hosts.values()] == ["it ended", "it ended"]
 
 
@@ -111,7 +111,7 @@ def test_the_command(made: list[Host], tmp_path: Path) -> None:
         return subprocess.run(words, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environ)
 
     names = [host.name for host in made[:2]]
-    done = ask(*names, "--via", PREFIXED, "--train-python", sys.executable, "--json")
+    done = ask(*names, "--remote-command", PREFIXED, "--train-python", sys.executable, "--json")
     assert done.returncode == 0, done.stderr
     kinds = [json.loads(line)["kind"] for line in done.stdout.splitlines()]
     assert kinds == ["connect.host"] * 2 + ["connect.pair"] * 2
@@ -120,7 +120,7 @@ def test_the_command(made: list[Host], tmp_path: Path) -> None:
         "  asking for names and ports",
         "  measuring, round 1 of 1",
     ]
-    refused = ask("--via", "ssh", "--", "-oProxyCommand=x", "b")
+    refused = ask("--remote-command", "ssh", "--", "-oProxyCommand=x", "b")
     assert refused.returncode == 2 and refused.stderr.startswith("ncclkit: '-oProxyCommand=x' is no host name")
 
 
@@ -130,7 +130,7 @@ def test_nothing_runs_on_when_the_user_ends_it(made: list[Host], tmp_path: Path,
     """In the middle of a stream of ten minutes; what was known is kept where the workbook lives on."""
     code = (
         "import asyncio, sys\nfrom ncclkit.live import connect\nfrom ncclkit.core.case import Case\n"
-        "case = Case.open(sys.argv[1])\ntask = connect.connectivity(case, sys.argv[4:], via=sys.argv[2], "
+        "case = Case.open(sys.argv[1])\ntask = connect.connectivity(case, sys.argv[4:], remote_command=sys.argv[2], "
         "python=sys.argv[3], seconds=600, deadline=900)\nasyncio.run(task)\n"
     )
     names = [host.name for host in made]

@@ -13,6 +13,7 @@ from ncclkit.analysis.stages import ladder
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.live import bisect, probe
+from ncclkit.live.options import ProbeOptions
 from tests.namespaces import cannot_pretend
 from tests.processes import leftovers
 
@@ -23,8 +24,8 @@ def climbed(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) -> 
     """A live test with the ladder, and what follows where it breaks off."""
 
     async def go() -> None:
-        choices: dict[str, Any] = {"ranks": ranks, "backend": "gloo", "largest": 1 << 16, "repeats": 1, "ladder": True}
-        plan = await probe.plan(case, deadline=300.0, **choices)
+        asked = ProbeOptions(ranks=ranks, backend="gloo", max_bytes=1 << 16, repeats=1, stages=True, timeout=300)
+        plan = await probe.plan(case, asked)
         plan = replace(plan, argv=(*plan.argv, *fault), net=net)
         await bisect.to_the_end(case, await probe.execute(case, plan), probe.launcher(plan))
 

@@ -26,6 +26,7 @@ from ncclkit.lab.programs import inject
 from ncclkit.live import probe
 from ncclkit.live.launch import local
 from ncclkit.live.launch.pack import packed
+from ncclkit.live.options import ProbeOptions
 
 ROOT = Path(__file__).parents[2]
 MENDED = [
@@ -155,11 +156,12 @@ def test_the_wrong_device_is_that_of_the_first_rank_of_its_host(
 
 
 @pytest.mark.parametrize(
-    ("asked", "ranks"), [({}, 2), ({"split": 3}, 3), ({"split": 2}, 2), ({"ranks": 8, "split": 4}, 8)]
+    ("asked", "ranks"),
+    [({}, 2), ({"simulate_hosts": 3}, 3), ({"simulate_hosts": 2}, 2), ({"ranks": 8, "simulate_hosts": 4}, 8)],
 )
 def test_every_pretended_host_has_a_rank(monkeypatch: pytest.MonkeyPatch, asked: dict[str, int], ranks: int) -> None:
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
-    assert asyncio.run(probe.plan(Case(), backend="nccl", **asked)).ranks == ranks
+    assert asyncio.run(probe.plan(Case(), ProbeOptions(backend="nccl", **asked))).ranks == ranks
 
 
 @pytest.mark.parametrize(
@@ -217,27 +219,29 @@ def test_hosts_with_networks_of_their_own_share_the_gpus(
 @pytest.mark.parametrize(("asked", "ranks"), [({}, 2), ({"ranks": 3}, 4), ({"ranks": 4}, 4)])
 def test_as_many_ranks_on_each_host(monkeypatch: pytest.MonkeyPatch, asked: dict[str, int], ranks: int) -> None:
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
-    plan = asyncio.run(probe.plan(Case(), backend="nccl", net={"hosts": 2}, **asked))
+    plan = asyncio.run(probe.plan(Case(), ProbeOptions(backend="nccl", network={"hosts": 2}, **asked)))
     assert plan.ranks == ranks and plan.net == {"hosts": 2} and "--split" not in plan.argv
     with pytest.raises(NcclkitError, match=r"6 NCCL ranks need 3 GPUs.*at most 4 ranks, or use gloo"):
-        asyncio.run(probe.plan(Case(), backend="nccl", net={"hosts": 2}, ranks=5))
+        asyncio.run(probe.plan(Case(), ProbeOptions(backend="nccl", network={"hosts": 2}, ranks=5)))
 
 
 def test_hosts_of_their_own_are_not_split_once_more() -> None:
-    with pytest.raises(NcclkitError, match="leave --split out"):
+    with pytest.raises(NcclkitError, match="leave --simulate-hosts out"):
         asyncio.run(injection.break_it(Case(), "lossy_link", split=2))
 
 
 def test_a_fault_of_gpus_says_how_few_can_carry_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 1))
-    with pytest.raises(NcclkitError, match="--split 4"):
+    with pytest.raises(NcclkitError, match="--simulate-hosts 4"):
         asyncio.run(injection.break_it(Case(), "gpu_memory_full", ranks=4))
 
 
 def test_more_ranks_than_gpus_are_told_of_pretended_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
-    with pytest.raises(NcclkitError, match=r"5 NCCL ranks need 5 GPUs.* sees 2; ask for at most 2 .*--split 3"):
-        asyncio.run(probe.plan(Case(), backend="nccl", ranks=5))
+    with pytest.raises(
+        NcclkitError, match=r"5 NCCL ranks need 5 GPUs.* sees 2; ask for at most 2 .*--simulate-hosts 3"
+    ):
+        asyncio.run(probe.plan(Case(), ProbeOptions(backend="nccl", ranks=5)))
 
 
 def test_gloo_cannot_be_told_of_several_hosts() -> None:

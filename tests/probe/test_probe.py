@@ -21,6 +21,7 @@ from ncclkit.core.runs import Run
 from ncclkit.lab.faults import injection, recording
 from ncclkit.lab.faults.table import FAULTS
 from ncclkit.live import probe
+from ncclkit.live.options import ProbeOptions
 from ncclkit.views import watch_view
 from tests.processes import leftovers
 
@@ -30,7 +31,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, Run, list[di
     """One case with the facts and one healthy live test."""
     case, records = Case.open(tmp_path_factory.mktemp("case")), []
     asyncio.run(probe.inspect(case))
-    run = asyncio.run(probe.probe(case, records.append, backend="gloo", largest=1 << 20))
+    run = asyncio.run(probe.probe(case, ProbeOptions(backend="gloo", max_bytes=1 << 20), records.append))
     return case, run, records
 
 
@@ -84,8 +85,11 @@ def test_a_healthy_run_has_no_culprit(walked: tuple[Case, Run, list[dict[str, An
 
 
 def test_every_collective_is_measured_and_checked(tmp_path: Path) -> None:
-    case, choices = Case.open(tmp_path), {"op": "all", "ladder": True, "ranks": 3, "largest": 4096, "repeats": 2}
-    run = asyncio.run(probe.probe(case, backend="gloo", **choices))
+    case, options = (
+        Case.open(tmp_path),
+        ProbeOptions(backend="gloo", op="all", stages=True, ranks=3, max_bytes=4096, repeats=2),
+    )
+    run = asyncio.run(probe.probe(case, options))
     assert run.reason == "done" and run.name == "1-collectives", run.problem
     climbed = stages.ladder(case)
     assert [(pair.a, pair.b, pair.wrong) for pair in climbed.pairs] == [(0, 1, 0), (0, 2, 0), (1, 2, 0)]
@@ -136,23 +140,23 @@ def test_a_recording_is_clean_and_tells_its_truth(tmp_path: Path) -> None:
     ("choices", "says"),
     [
         ({"ranks": "abc"}, "whole number"),
-        ({"ranks": -1}, "at least 1"),
+        ({"ranks": -1}, "must lie between 0 and 4,096, but it is -1"),
         ({"ranks": True}, "whole number"),
         ({"backend": "mpi"}, "auto, nccl or gloo"),
-        ({"deadline": 0}, "seconds above 0"),
-        ({"deadline": "x"}, "seconds above 0"),
+        ({"timeout": 0}, "must lie between 1"),
+        ({"timeout": "x"}, "must be a number"),
         ({"backend": "nccl", "ranks": 999}, "need 999 GPUs"),
         ({"python": "/no/such"}, "does not exist"),
         ({"python": 7}, "path in quotes"),
-        ({"largest": "big"}, "bytes"),
-        ({"repeats": 0}, "repeats"),
+        ({"max_bytes": "big"}, "such as 4096, 64MB or 1GiB"),
+        ({"repeats": 0}, "Batches per size"),
         ({"op": "all_reduce,gossip"}, "not 'gossip'"),
         ({"dtype": "float8"}, "must be one of float32"),
     ],
 )
 def test_bad_choices_are_one_sentence(tmp_path: Path, choices: dict[str, Any], says: str) -> None:
     with pytest.raises(NcclkitError, match=says) as error:
-        asyncio.run(probe.plan(Case.open(tmp_path), **choices))
+        asyncio.run(probe.plan(Case.open(tmp_path), ProbeOptions(**choices)))
     assert "\n" not in str(error.value)
 
 
@@ -165,7 +169,7 @@ def test_the_variable_names_the_training_interpreter(tmp_path: Path, monkeypatch
     monkeypatch.setenv(probe.TRAIN_PYTHON, "/no/such/python")
     with pytest.raises(NcclkitError, match="/no/such/python"):
         asyncio.run(probe.plan(Case.open(tmp_path)))
-    assert asyncio.run(probe.plan(Case.open(tmp_path), python=sys.executable)).python == sys.executable
+    assert asyncio.run(probe.plan(Case.open(tmp_path), ProbeOptions(python=sys.executable))).python == sys.executable
 
 
 def test_sizes_end_with_the_largest() -> None:

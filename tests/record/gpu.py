@@ -29,6 +29,7 @@ from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.lab.faults import injection, recording
 from ncclkit.live import probe  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
+from ncclkit.live.options import ProbeOptions  # noqa: E402
 
 HANG = "hang"
 """The late rank once more, but looked at while it hangs: the deadline comes before the collective's own timeout."""
@@ -79,7 +80,7 @@ async def live(out: Path) -> None:
     """The live test over the whole range of sizes, and the facts."""
     case = await probe.inspect(Case.open(out / "probe"))
     largest = 1 << 30 if case.fact("gpu.count") else 16 * probe.MIB
-    run = await probe.probe(case, largest=largest, repeats=20, deadline=180)
+    run = await probe.probe(case, ProbeOptions(max_bytes=largest, repeats=20, timeout=180))
     print(run.say, json.dumps([(m.bytes, round(m.time_us, 1), m.busbw) for m in run.measurements]), flush=True)
 
 

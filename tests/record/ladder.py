@@ -3,8 +3,8 @@
 python tests/record/ladder.py [--backend nccl] [--out DIR] [NAME …]
 
 Of each run the phases and the rungs are kept, by default in ``tests/probe/climbed``; tests judge them anew.  Hosts are
-pretended by network namespaces over gloo, and by NCCL_HOSTID (``split``) on GPUs; fewer GPUs than ranks are shared by
-as many pretended hosts as it takes.
+pretended by network namespaces over gloo, and by NCCL_HOSTID (``simulate_hosts``) on GPUs; fewer GPUs than ranks are
+shared by as many pretended hosts as it takes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ncclkit.agent import wire  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.live import bisect, probe  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
+from ncclkit.live.options import ProbeOptions  # noqa: E402
 
 HERE = Path(__file__).parents[1] / "probe" / "climbed"
 SOCKETS = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
@@ -39,10 +40,10 @@ JOBS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "slow_host": ("gloo", {"net": {"hosts": 4, "wrong": "slow"}}, ()),
     "thin": ("gloo", {"net": {"hosts": 4, "wrong": "thin"}}, ()),
     "nccl_well": ("nccl", {}, ()),
-    "nccl_hosts": ("nccl", {"split": 2, "env": SOCKETS}, ()),
+    "nccl_hosts": ("nccl", {"simulate_hosts": 2, "env": SOCKETS}, ()),
     "nccl_stuck": ("nccl", {}, STUCK),
     "nccl_slow": ("nccl", {}, SLOW),
-    "nccl_turns": ("nccl", {"ranks": 8, "split": 2, "env": SOCKETS}, ()),
+    "nccl_turns": ("nccl", {"ranks": 8, "simulate_hosts": 2, "env": SOCKETS}, ()),
 }
 """Backend, what is asked of the live test beyond its defaults, and what is broken in its ranks."""
 RANKS = 4
@@ -54,13 +55,13 @@ async def record(name: str, out: Path, deadline: float = 500.0) -> None:
     backend, asked, fault = JOBS[name]
     with tempfile.TemporaryDirectory() as place:
         case = Case.open(place)
-        choices: dict[str, Any] = {"ranks": RANKS, "backend": backend, "largest": 1 << 20, "ladder": True}
+        choices: dict[str, Any] = {"ranks": RANKS, "backend": backend, "max_bytes": 1 << 20, "stages": True}
         choices |= {word: asked[word] for word in asked if word != "net"}
         gpus = (await local.check(sys.executable))["gpus"]
         ranks = choices["ranks"]
         if backend == "nccl" and 0 < gpus < ranks:
-            choices["split"] = max(choices.get("split", 1), -(-ranks // gpus))
-        plan = await probe.plan(case, deadline=deadline, **choices)
+            choices["simulate_hosts"] = max(choices.get("simulate_hosts", 1), -(-ranks // gpus))
+        plan = await probe.plan(case, ProbeOptions(**choices, timeout=deadline))
         plan = replace(plan, argv=(*plan.argv, *fault), net=asked.get("net", {}))
         run = await probe.execute(case, plan)
         found = await bisect.to_the_end(case, run, probe.launcher(plan), lambda r: print(" ", r.get("say", "")))

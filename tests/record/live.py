@@ -25,30 +25,30 @@ from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.lab.faults import recording
 from ncclkit.live import probe
 from ncclkit.live.launch import local  # noqa: E402
+from ncclkit.live.options import ProbeOptions  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
 
 SOCKETS = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
 RUNS: dict[str, dict[str, Any]] = {
-    "ladder": {"op": "all", "ladder": True, "repeats": 15},
+    "ladder": {"op": "all", "stages": True, "repeats": 15},
     "bfloat16": {"op": "all_reduce,reduce_scatter", "dtype": "bfloat16", "repeats": 15},
-    "two_hosts": {"op": "all_reduce", "ladder": True, "split": 2, "repeats": 5, "env": SOCKETS, "largest": 64 << 20},
+    "two_hosts": {"stages": True, "simulate_hosts": 2, "repeats": 5, "env": SOCKETS, "max_bytes": 64 << 20},
 }
-"""Name → what is asked of `probe.plan`."""
+"""Name → what is asked of the live test."""
 
 
 async def main(out: Path) -> int:
     """Make every run; returns how many did not end well or gave a wrong value."""
     answer = await local.check(sys.executable)
     gpus = answer["gpus"]
-    gloo: dict[str, Any] = {"backend": "gloo", "ranks": 4, "largest": 1 << 20}
-    where = {"backend": "nccl", "largest": 1 << 30} if gpus else gloo
+    gloo: dict[str, Any] = {"backend": "gloo", "ranks": 4, "max_bytes": 1 << 20}
+    where = {"backend": "nccl", "max_bytes": 1 << 30} if gpus else gloo
     about = {"recorded": time.strftime("%Y-%m-%d"), **about_machine(answer)}
     bad = 0
     for name, asked in RUNS.items():
         case = await probe.inspect(Case.open(out / name))
-        run = await probe.probe(
-            case, **(where | asked | ({} if gpus else {"largest": 1 << 20, "split": 1})), deadline=170
-        )
+        asked = where | asked | ({} if gpus else {"max_bytes": 1 << 20, "simulate_hosts": 1})
+        run = await probe.probe(case, ProbeOptions(**asked, timeout=170))
         bad += run.reason != "done" or any(m.wrong for m in run.measurements)
         print(f"{name}: {run.say}\n  {stages.ladder(case).say}", flush=True)
         keep(case, out / "recorded" / name, about)

@@ -161,7 +161,7 @@ def _named(first: Finding | None, ranks: set[int], hosts: set[str]) -> bool:
 async def row(name: str, where: dict[str, Any], keep: Path | None) -> Row:
     """Break one run and look."""
     before, begun = Traces.here(), time.monotonic()
-    asked: dict[str, Any] = {**where, "largest": 1 << 20, "deadline": DEADLINE}
+    asked: dict[str, Any] = {**where, "max_bytes": 1 << 20, "timeout": DEADLINE}
     cause: bool | None
     cause = rank = None
     with tempfile.TemporaryDirectory() as place:

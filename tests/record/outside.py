@@ -14,6 +14,7 @@ from typing import Any
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.live import probe
+from ncclkit.live.options import ProbeOptions
 
 DEADLINE = 75.0
 """Seconds until a run is ended, and for which it is waited."""
@@ -31,7 +32,8 @@ FULL = {"disk full": "at once", "disk fills up": "measure"}
 """When the disk gets full: before anything is started, or with the first message that is measured."""
 CELL = """from ncclkit.live import probe
 from ncclkit.core.case import Case
-await probe.probe(Case.open({folder!r}), lambda record: print(record.get("phase", "")), **{asked!r})
+from ncclkit.live.options import ProbeOptions
+await probe.probe(Case.open({folder!r}), ProbeOptions(**{asked!r}), lambda record: print(record.get("phase", "")))
 """
 SERVER = """import sys, threading
 from jupyter_client import KernelManager
@@ -53,7 +55,7 @@ async def cancelled(folder: Path, **asked: Any) -> tuple[bool, str]:
     """A live test that is cancelled in its middle."""
     reached = asyncio.Event()
     started = probe.probe(
-        Case.open(folder), lambda record: reached.set() if record["kind"] == "measure" else None, **asked
+        Case.open(folder), ProbeOptions(**asked), lambda record: reached.set() if record["kind"] == "measure" else None
     )
     task = asyncio.create_task(started)
     await asyncio.wait_for(reached.wait(), DEADLINE)
@@ -68,7 +70,7 @@ async def cancelled(folder: Path, **asked: Any) -> tuple[bool, str]:
 def struck(name: str, folder: Path, **asked: Any) -> tuple[bool, str]:
     """A live test whose command is hit in its middle (see `STRUCK`)."""
     number, status, said = STRUCK[name]
-    options = [word for option, value in asked.items() for word in (f"--{option}", str(value))]
+    options = [word for option, value in asked.items() for word in (f"--{option.replace('_', '-')}", str(value))]
     command = [sys.executable, "-m", "ncclkit", "probe", "--case", str(folder), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as starter:
         assert starter.stderr is not None
@@ -117,7 +119,7 @@ async def full(moment: str, folder: Path, **asked: Any) -> tuple[bool, str]:
 
         fill({"kind": "at once"})
         try:
-            run = await probe.probe(case, fill, **asked)
+            run = await probe.probe(case, ProbeOptions(**asked), fill)
         except NcclkitError as error:
             return "No space left" in str(error) and "\n" not in str(error), str(error)
         return False, f"nobody said that the disk is full: {run.say}"

@@ -62,7 +62,7 @@ def test_equal_stacks_of_a_job_share_a_row(job: tuple[int, list[int]], tmp_path:
     form = attach_form(case, f"job {number}")
     view = asyncio.run(form.run())
     assert view.say == "Rank 2 is in load_shard at <string>:5; 2 ranks (0, 1) are in wait_for_work at <string>:8"
-    assert "load_shard" in form.result.value and not form.look.disabled and form.cancel.disabled
+    assert "load_shard" in form.result.value and not form.start.disabled and form.cancel.disabled
     assert len(case.of("stack")) == 3 and {event.pid for event in case.of("stack")} <= {*pids, None}
     assert [event.rank for event in case.of("watch.load")] == [0, 1, 2] and "How busy they were" in form.result.value
     assert list((tmp_path / "case" / "runs").glob("*attach/stacks_rank2.txt"))
@@ -86,7 +86,7 @@ def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
     form = attach_form(Case.open(tmp_path))
     assert asyncio.run(form.run()).say.startswith("Nothing is attached") and not (tmp_path / "runs").exists()
     form.begin()
-    assert "Say what to look at" in form.result.value
+    assert "Say what to look at" in form.notice.value
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_cancel_ends_the_looking_and_its_process(job: tuple[int, list[int]], tmp
         while not (children := started(str(tmp_path))):
             await asyncio.sleep(0)
         form.stop() if pressed else cell.cancel()
-        while form.look.disabled or set(children) & set(started(str(tmp_path))):
+        while form.start.disabled or set(children) & set(started(str(tmp_path))):
             await asyncio.sleep(0)
         with pytest.raises(NcclkitError if pressed else asyncio.CancelledError):
             await cell

@@ -25,7 +25,7 @@ VIEWS = {
     "ranks": lambda: views.ranks_view(case()),
     "measurements": lambda: views.measurements_view(case()),
     "tuning": lambda: views.tuning_view([Advice(HOSTILE, {"A": HOSTILE}, HOSTILE, HOSTILE, HOSTILE)]),
-    "live": lambda: views.live_test(case(), python="/p y", variables=f"X={'<script>'}"),
+    "live": lambda: views.live_test(case(), python="/p y", env=f"X={'<script>'}"),
     "inputs": lambda: views.inputs_view(hostile_job()),
     "job": lambda: views.job_view(hostile_job()),
     "progress": lambda: views.progress_view(hostile_job()),
@@ -47,7 +47,7 @@ class Page(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.tags, self.attributes, self.open, self.words = [], set(), [], ""
-        self.feed(html)
+        self.feed(str(html))  # a slice of Markup would escape what it is joined with
         assert self.open == []
 
     def handle_starttag(self, tag, attrs):

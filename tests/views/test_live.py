@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
+from ncclkit.live.options import ProbeOptions
 from ncclkit.views import LiveTest
 from ncclkit.views._base import PLOTLY
 from ncclkit.views._progress import LOG_LINES, Progress
@@ -35,11 +35,11 @@ class Bench:
     """A start coroutine that sends records and then waits until it is let go."""
 
     def __init__(self, raises=None, keeps_going=False):
-        self.raises, self.keeps_going, self.values, self.ended = raises, keeps_going, None, ""
+        self.raises, self.keeps_going, self.options, self.ended = raises, keeps_going, None, ""
         self.under_way, self.let_go = asyncio.Event(), asyncio.Event()
 
-    async def start(self, values, on_record):
-        self.values = values
+    async def start(self, options, on_record):
+        self.options = options
         for record in records():
             on_record(record)
         self.under_way.set()
@@ -56,7 +56,8 @@ class Bench:
 
 
 def live(bench, **defaults):
-    return LiveTest(Case(), bench.start, {"ranks": 2, "env": {"A": "1"}} | defaults, lambda m: (3.0, "what is allowed"))
+    options = ProbeOptions(**{"ranks": 2, "env": {"A": "1"}} | defaults)
+    return LiveTest(options, bench.start, lambda m, asked: (3.0, "what is allowed"))
 
 
 def drive(scenario, **options):
@@ -73,15 +74,15 @@ def test_run_returns_the_run_and_shows_it():
     async def scenario(bench, form):
         bench.let_go.set()
         run = await form.run()
-        assert run.reason == "done" and bench.values == form.values and bench.values["env"] == {"A": "1"}
+        assert run.reason == "done" and bench.options == form.options and bench.options.env == {"A": "1"}
         return form
 
     form = drive(scenario)
-    assert not form.running and form.face.bar.value == 1000 and form.face.cancel.disabled and not form.face.run.disabled
-    assert "all sizes were measured" in form.face.status.value and "all sizes were measured" in form.static()
-    figure = form.face.chart.outputs[0]["data"][PLOTLY]
+    assert not form.running and form.bar.value == 1000 and form.cancel.disabled and not form.start.disabled
+    assert "all sizes were measured" in form.result.value and "all sizes were measured" in form.static()
+    figure = form.drawing.outputs[0]["data"][PLOTLY]
     assert figure["layout"]["shapes"][0]["y0"] == 3.0 and "94 % of what is allowed" in figure["layout"]["meta"]["say"]
-    assert "<script" not in form.face.log.value and "&lt;script" in form.face.log.value
+    assert "<script" not in form.log.value and "&lt;script" in form.log.value
 
 
 def test_the_first_number_is_said_while_the_ladder_is_climbed():
@@ -103,7 +104,7 @@ def test_every_variable_that_was_set_is_on_screen():
         return form
 
     form = drive(scenario)
-    for face in (form.face.log.value, form.static()):
+    for face in (form.log.value, form.static()):
         assert "2 variables set for the ranks" in face and "TORCH_FR_BUFFER_SIZE=2000" in face
 
 
@@ -111,10 +112,10 @@ def test_progress_is_drawn_in_place_while_it_runs():
     async def scenario(bench, form):
         task = asyncio.ensure_future(form.run())
         await bench.under_way.wait()
-        assert form.face.run.disabled and form.face.controls["ranks"].disabled and not form.face.cancel.disabled
-        while not form.face.chart.outputs:
+        assert form.start.disabled and form.controls["ranks"].disabled and not form.cancel.disabled
+        while not form.drawing.outputs:
             await asyncio.sleep(0)
-        assert 0 < form.face.bar.value < 1000 and "3 of 11 sizes measured" in form.face.status.value
+        assert 0 < form.bar.value < 1000 and "3 of 11 sizes measured" in form.result.value
         bench.let_go.set()
         await task
 
@@ -126,7 +127,7 @@ def test_cancel_from_another_thread_ends_the_awaiting_cell(keeps_going):
     async def scenario(bench, form):
         cell = asyncio.ensure_future(form.run())
         await bench.under_way.wait()
-        click = threading.Thread(target=form.face.cancel.click)
+        click = threading.Thread(target=form.cancel.click)
         click.start()
         if keeps_going:
             assert (await cell).reason == "cancelled"
@@ -134,7 +135,7 @@ def test_cancel_from_another_thread_ends_the_awaiting_cell(keeps_going):
             with pytest.raises(NcclkitError, match="cancelled .3 of 11 sizes measured"):
                 await cell
         click.join()
-        assert bench.ended == "cancelled" and form.state == "cancelled" and not form.face.run.disabled
+        assert bench.ended == "cancelled" and form.state == "cancelled" and not form.start.disabled
         assert len(form.measurements) == 3 and "cancelled" in form.say and "64 B" in form.static()
 
     drive(scenario, keeps_going=keeps_going)
@@ -143,7 +144,7 @@ def test_cancel_from_another_thread_ends_the_awaiting_cell(keeps_going):
 def test_run_button_from_another_thread_starts_the_same_coroutine():
     async def scenario(bench, form):
         form.widget()
-        click = threading.Thread(target=form.face.run.click)
+        click = threading.Thread(target=form.start.click)
         click.start()
         await bench.under_way.wait()
         click.join()
@@ -177,8 +178,8 @@ def test_failure_is_raised_in_the_cell_and_shown_in_the_view(error):
         return form
 
     form = drive(scenario, raises=error)
-    assert form.state == "failed" and "<script" not in form.face.status.value
-    assert ("install it" if isinstance(error, NcclkitError) else "RuntimeError") in form.face.status.value
+    assert form.state == "failed" and "<script" not in form.result.value
+    assert ("install it" if isinstance(error, NcclkitError) else "RuntimeError") in form.result.value
 
 
 def test_a_second_run_is_refused_in_one_sentence_and_the_first_goes_on():
@@ -187,20 +188,20 @@ def test_a_second_run_is_refused_in_one_sentence_and_the_first_goes_on():
         await bench.under_way.wait()
         with pytest.raises(NcclkitError, match="already running"):
             await form.run()
-        assert "already running" in form.face.notice.value and form.running
+        assert "already running" in form.notice.value and form.running
         bench.let_go.set()
-        assert (await first).reason == "done" and form.face.notice.value == ""
+        assert (await first).reason == "done" and form.notice.value == ""
 
     drive(scenario)
 
 
 def test_bad_input_is_shown_and_starts_nothing():
     async def scenario(bench, form):
-        form.face.controls["env"].value = "nonsense"
+        form.controls["env"].value = "nonsense"
         form.begin()
-        while not form.face.notice.value:
+        while not form.notice.value:
             await asyncio.sleep(0)
-        assert "NAME=VALUE" in form.face.notice.value and bench.values is None and form.state == ""
+        assert "NAME=VALUE" in form.notice.value and bench.options is None and form.state == ""
 
     drive(scenario)
 
@@ -219,8 +220,8 @@ def test_a_button_without_a_loop_says_so():
 
     form = asyncio.run(make())
     form._loop = None
-    form.face.run.click()
-    assert "No event loop" in form.face.notice.value
+    form.start.click()
+    assert "No event loop" in form.notice.value
 
 
 def test_progress_names_who_is_behind_and_who_failed():

@@ -93,7 +93,7 @@ def test_nothing_found_is_nothing_to_check(tmp_path: Path) -> None:
     assert form.say == "There is nothing to check: nothing was found"
     assert asyncio.run(form.run()).say == "No experiment was made"
     form.begin()
-    assert "nothing was found" in form.result.value
+    assert "nothing was found" in form.notice.value
 
 
 def test_what_cannot_be_tried_is_told_in_the_form_and_stops_no_notebook() -> None:

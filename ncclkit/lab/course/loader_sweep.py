@@ -12,6 +12,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan, Run
 from ncclkit.live import probe
+from ncclkit.live.options import ProbeOptions
 
 NAME, PHASE = "loading", "loading"
 CHOICES = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2), (8, 4))
@@ -63,7 +64,9 @@ async def sweep(
             raise NcclkitError(f"A choice is (workers of at least 0, batches ahead of at least 1), but it is {pair!r}.")
     if cores < 1 or steps < 1 or not choices:
         raise NcclkitError("The sweep needs at least one core, one step and one choice of workers.")
-    base = await probe.plan(case, python=python, ranks=ranks, backend=backend, deadline=deadline)
+    base = await probe.plan(
+        case, ProbeOptions(python=python or "", ranks=ranks or 0, backend=backend, timeout=deadline)
+    )
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
     words = {
         "backend": base.backend,

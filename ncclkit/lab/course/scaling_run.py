@@ -7,13 +7,14 @@ every rank tells how many files it keeps open.  The first count that does not en
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.core.runs import Plan, Run
 from ncclkit.live import probe
+from ncclkit.live.options import ProbeOptions
 
 LIBRARY, BY_HAND = "all_to_all", "all_to_all_by_hand"
 
@@ -55,9 +56,10 @@ async def rehearse(
     them; deadline: seconds for each run.
     """
     asked = _counts(ranks)
-    base = await probe.plan(case, python=python, backend=backend, deadline=deadline)
+    options = ProbeOptions(python=python or "", backend=backend, timeout=deadline)
+    base = await probe.plan(case, options)
     if backend == "auto" and base.backend == "nccl" and base.ranks < asked[0]:
-        base = await probe.plan(case, python=python, backend="gloo", deadline=deadline)
+        base = await probe.plan(case, replace(options, backend="gloo"))
     counts = [count for count in asked if base.backend == "gloo" or count <= base.ranks]
     if not counts:
         raise NcclkitError(f"None of the counts {ranks!r} fits on {base.ranks} GPUs; name a smaller one, or use gloo.")

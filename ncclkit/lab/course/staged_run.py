@@ -13,6 +13,7 @@ from ncclkit.agent import wire
 from ncclkit.core.case import Case
 from ncclkit.core.runs import Plan, Run
 from ncclkit.live import probe
+from ncclkit.live.options import ProbeOptions
 
 FOLDER = "stages"
 """Folder in the case that keeps the runs of its stages, so that none of them speaks into the verdict on the case."""
@@ -56,7 +57,9 @@ async def staged(
     done: list[Stage] = []
     for stage in stages:
         options = {name: value for name, value in stage.items() if name != "ranks"}
-        base = await probe.plan(case, python=python, ranks=stage.get("ranks"), backend=backend, deadline=deadline)
+        ranks = stage.get("ranks") or 0
+        asked = ProbeOptions(python=python or "", ranks=ranks, backend=backend, timeout=deadline)
+        base = await probe.plan(case, asked)
         words = (word for name, value in options.items() for word in (f"--{name}", str(value)))
         argv = (job, "--backend", base.backend, "--timeout", str(timeout), *words)
         plan = Plan(job.rpartition(".")[2], argv, base.ranks, base.backend, base.python, deadline)

@@ -25,6 +25,7 @@ from ncclkit.lab.faults.fault import Fault
 from ncclkit.lab.faults.table import FAULTS
 from ncclkit.live import probe
 from ncclkit.live.launch.simulated import Impossible
+from ncclkit.live.options import ProbeOptions
 
 __all__ = ["FAULTS", "Fault", "break_it", "fault"]
 
@@ -77,8 +78,9 @@ async def break_it(
     chosen = _possible(fault(name))
     if backend == "auto" and "gloo" in chosen.backends:
         backend = "any" if "nccl" in chosen.backends else "gloo"
-    net = {"hosts": 2, "wrong": chosen.net} if chosen.net else None
-    base = await probe.plan(case, python=python, ranks=ranks, backend=backend, deadline=deadline, split=split, net=net)
+    net = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
+    asked: dict[str, Any] = {"python": python or "", "ranks": ranks or 0, "backend": backend, "timeout": deadline}
+    base = await probe.plan(case, ProbeOptions(**asked, simulate_hosts=split, network=net))
     if base.backend not in chosen.backends:
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks

@@ -14,7 +14,7 @@ import pytest
 
 from ncclkit.agent.run import processes
 from ncclkit.core.model import NcclkitError
-from ncclkit.live import targets
+from ncclkit.live import attach
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = """
@@ -50,24 +50,24 @@ def jobs() -> Iterator[list[list[int]]]:
 def test_one_process_stands_for_its_job(jobs: list[list[int]]) -> None:
     for launcher, *ranks in jobs:
         whole = dict(enumerate(ranks))
-        assert targets.ranks([str(launcher)]) == targets.ranks([str(ranks[1])]) == whole
+        assert attach.ranks([str(launcher)]) == attach.ranks([str(ranks[1])]) == whole
 
 
 def test_several_stand_for_themselves(jobs: list[list[int]]) -> None:
     _, zero, _, two = jobs[0]
-    assert targets.ranks([str(zero), str(two)]) == {0: zero, 2: two}
-    assert targets.ranks([f"5={zero}", f"3={two}"]) == {5: zero, 3: two}
+    assert attach.ranks([str(zero), str(two)]) == {0: zero, 2: two}
+    assert attach.ranks([f"5={zero}", f"3={two}"]) == {5: zero, 3: two}
 
 
 def test_two_jobs_are_not_mixed(jobs: list[list[int]]) -> None:
     with pytest.raises(NcclkitError, match=f"ranks 0-2 with process {jobs[1][1]}.*name one of these with --pid"):
-        targets.ranks([str(jobs[0][1]), str(jobs[1][1]), str(jobs[1][2]), str(jobs[1][3])])
+        attach.ranks([str(jobs[0][1]), str(jobs[1][1]), str(jobs[1][2]), str(jobs[1][3])])
 
 
 def test_what_has_no_rank_is_told_how_to_be_named() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as bare:
         with pytest.raises(NcclkitError, match=f"carry no RANK.*--pid 0={bare.pid}"):
-            targets.ranks([str(bare.pid)])
+            attach.ranks([str(bare.pid)])
         bare.communicate()
 
 
