@@ -10,7 +10,7 @@ VERBS = {
     "connect": "connect.lead",
     "guard": "run.guard",
     "hosts": "run.simulated_hosts",
-    "limits": "run.resource_checks",
+    "resources": "run.resource_checks",
     "node": "run.node",
 }
 """Verb → the module whose ``main`` runs it; beside these there are ``facts``, ``record`` and ``attach``."""

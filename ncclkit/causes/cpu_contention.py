@@ -40,7 +40,7 @@ LEAST, ROOM = 2, 4
 
 EXPERIMENT = Experiment(
     "Does the same job run when no rank has more data-loader workers than cores?",
-    {"mend": ID},
+    {"fix": ID},
     {
         ID: "it runs: the workers kept each other, and the rank, from the cores",
         "slow_rank": "it fails as before: the rank is late whoever loads its data",

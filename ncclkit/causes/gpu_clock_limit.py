@@ -98,7 +98,7 @@ def experiment(case: Case) -> Experiment:
     """The live test: it shows whether a link or a GPU is at fault, which a limit is not."""
     return Experiment(
         "Does each GPU alone, and each pair, do what it should when nothing is computed?",
-        {"minimal": True, "ladder": True},
+        {"minimal": True, "stages": True},
         {
             ID: "they do: a limit slows what is computed, and breaks nothing",
             "slow_rank": "they do: the program is late on that rank",

@@ -160,7 +160,7 @@ def _narrate(record: dict[str, Any]) -> None:
     if record["kind"] == "phase" and record.get("rank") == 0:
         what = [record["phase"], str(record.get("bytes", "")), str(record.get("op", ""))]
         say(f"  rank 0: {' '.join(filter(None, what))}", file=sys.stderr)
-    if record["kind"] == "rung":
+    if record["kind"] == "stage":
         say(f"  {record['say']}", file=sys.stderr)
 
 
@@ -239,14 +239,18 @@ def attach(options: argparse.Namespace) -> int:
     folder = case.new_run("attach")
     problems = attach.join(str(folder), ranks, options.seconds)
     reading = evidence.read([folder])
-    if not [*folder.glob("*_rank*"), *folder.glob("ras*"), *(e for e in reading.events if e.kind == "watch.load")]:
+    if not [
+        *folder.glob("*_rank*"),
+        *folder.glob("ras*"),
+        *(e for e in reading.events if e.kind == "telemetry.utilization"),
+    ]:
         raise NcclkitError(f"No rank could be looked at: {problems[0] if problems else 'all of them are gone'}.")
     for problem in problems:
         say(f"ncclkit: {problem}", file=sys.stderr)
     found = diagnose(case.add(reading.events).save())
     if not options.json:
         say("".join(f"{place}\n" for place in standing(reading.events)))
-        say("".join(f"{event.text}\n" for event in reading.events if event.kind == "watch.load"))
+        say("".join(f"{event.text}\n" for event in reading.events if event.kind == "telemetry.utilization"))
     say(json.dumps(found.to_dict(reading.inputs), indent=1, default=str) if options.json else found.text())
     return found.exit_code
 

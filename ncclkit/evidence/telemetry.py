@@ -1,7 +1,7 @@
-"""The strip of a job: how each rank's processes got on with the cores, and how busy each rank was at its end.
+"""The telemetry of a job: how each rank's processes got on with the cores, and how busy each rank was at its end.
 
-Of `cores` samples hold totals (`ncclkit.agent.monitor.scheduling`), so the last of each host tells all; of `load` rates
-(`agent.monitor.utilization`), of which the last `WINDOW` seconds count: in a hang they tell who works and who waits.
+Of `scheduling` samples hold totals, so the last of each host tells all; of `utilization` rates, of which the last
+`WINDOW` seconds count: in a hang they tell who works and who waits (`ncclkit.agent.monitor.telemetry`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ RATES = ("cpu", "main", "sent", "received", "gpu_busy")
 
 
 def read(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
-    """One ``watch.cpu`` and one ``watch.load`` event for each rank of which samples tell, and the number of lines."""
+    """One event of both kinds ``telemetry.`` for each rank of which samples tell, and the number of lines."""
     last: dict[tuple[str, int | None], Event] = {}
     loads: dict[tuple[str, int], deque[_Load]] = defaultdict(lambda: deque(maxlen=64))
     number = 0
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST), b""), 1):
         sample = _parsed(line)
         last |= {(event.host, event.rank): event for event in _crowds(sample, path, number)}
-        for rank, row in _ranks(sample, "load"):
+        for rank, row in _ranks(sample, "utilization"):
             if isinstance(row, dict) and _counts(sample.get("t")):
                 loads[str(sample.get("host") or ""), rank].append((number, float(sample["t"]), _known(row, sample)))
     told = [event for (host, rank), rows in loads.items() for event in _load(host, rank, rows, path)]
@@ -58,12 +58,14 @@ def _ranks(sample: Mapping[str, Any], name: str) -> Iterator[tuple[int, Any]]:
 
 
 def _crowds(sample: Mapping[str, Any], path: str, number: int) -> Iterator[Event]:
-    for rank, row in _ranks(sample, "cores"):
+    for rank, row in _ranks(sample, "scheduling"):
         if isinstance(row, list) and len(row) == len(FIELDS) and all(map(_counts, row)):
             data = dict(zip(FIELDS, row, strict=True))
             time = sample["t"] if _counts(sample.get("t")) else None
             host = str(sample.get("host") or "")
-            yield Event("watch.cpu", clip(_crowd(rank, data)), path, number, time, host, rank=rank, data=data)
+            yield Event(
+                "telemetry.scheduling", clip(_crowd(rank, data)), path, number, time, host, rank=rank, data=data
+            )
 
 
 def _crowd(rank: int, data: dict[str, Any]) -> str:
@@ -100,7 +102,7 @@ def _load(host: str, rank: int, rows: Sequence[_Load], path: str) -> Iterator[Ev
     states = "".join(row.get("state", "") for row in late)
     gpu = next((row["gpu"] for row in reversed(late) if "gpu" in row), None)
     data = {"seconds": seconds, "states": states, "gpu": gpu, **rates}
-    yield Event("watch.load", clip(_say(rank, data)), path, number, end, host, rank=rank, data=data)
+    yield Event("telemetry.utilization", clip(_say(rank, data)), path, number, end, host, rank=rank, data=data)
 
 
 def _say(rank: int, data: Mapping[str, Any]) -> str:

@@ -129,16 +129,18 @@ async def plan(
     asked = {"backend": chosen, "ops": ",".join(ops), "dtype": dtype, "sizes": ",".join(map(str, steps))}
     asked |= {"repeats": str(repeats), "timeout": f"{max(5.0, deadline / (5 if ladder else 2)):.0f}"}
     argv = ("collective", *(word for name, value in asked.items() for word in (f"--{name}", value)))
-    argv += (*(("--ladder",) if ladder else ()), *(("--split", str(split)) if split > 1 else ()))
+    argv += (*(("--stages",) if ladder else ()), *(("--simulate-hosts", str(split)) if split > 1 else ()))
     name = ops[0] if len(ops) == 1 else "collectives"
-    return Plan(name, argv, count, chosen, python, deadline, dict(env or {}), steps, ops, split, net=dict(net or {}))
+    return Plan(
+        name, argv, count, chosen, python, deadline, dict(env or {}), steps, ops, split, network=dict(net or {})
+    )
 
 
 async def again(case: Case, plan: Plan) -> None:
     """Raises NcclkitError where the GPUs of this machine do not carry a plan that may have been made on another."""
     if plan.backend != "nccl":
         return
-    gpus, (hosts, sharing) = await _gpus(case, plan.python), _places(plan.net, plan.split)
+    gpus, (hosts, sharing) = await _gpus(case, plan.python), _places(plan.network, plan.simulate_hosts)
     if plan.ranks > gpus * hosts * sharing:
         need = -(-plan.ranks // (hosts * sharing))
         told = f"its {plan.ranks} NCCL ranks need {need} GPU{'s' * (need > 1)}"
@@ -207,7 +209,7 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
 
 def launcher(plan: Plan) -> bisect.Launch:
     """What starts the ranks of a plan, as `local.run` does: on pretended hosts, on nodes, or here."""
-    if plan.net:
+    if plan.network:
         return simulated.run
     return slurm.run if slurm.nodes() > 1 else local.run
 
@@ -227,7 +229,10 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
-    sharing, machines = int(plan.net.get("hosts", plan.split)), 1 if plan.net else max(1, slurm.nodes())
+    sharing, machines = (
+        int(plan.network.get("hosts", plan.simulate_hosts)),
+        1 if plan.network else max(1, slurm.nodes()),
+    )
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     made = [_finish(record, plan) for record in records if record["kind"] == "measure"]
     ops = dict.fromkeys(row["op"] for row in made)
@@ -274,7 +279,7 @@ async def probe(case: Case, on_record: OnRecord = lambda record: None, **choices
     Where a run with the ladder fails, or all ranks together are slow, it is narrowed down within the same deadline.
     """
     run = await execute(case, await plan(case, **choices), on_record)
-    if "--ladder" in run.plan.argv:
+    if "--stages" in run.plan.argv:
         found = await bisect.to_the_end(case, run, launcher(run.plan), on_record)
         run = replace(run, problem=found.say) if found.failing and found.tried else run
     return run

@@ -25,7 +25,7 @@ def climbed(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) -> 
     async def go() -> None:
         choices: dict[str, Any] = {"ranks": ranks, "backend": "gloo", "largest": 1 << 16, "repeats": 1, "ladder": True}
         plan = await probe.plan(case, deadline=300.0, **choices)
-        plan = replace(plan, argv=(*plan.argv, *fault), net=net)
+        plan = replace(plan, argv=(*plan.argv, *fault), network=net)
         await bisect.to_the_end(case, await probe.execute(case, plan), probe.launcher(plan))
 
     asyncio.run(go())
