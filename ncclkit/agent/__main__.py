@@ -14,7 +14,7 @@ VERBS = {
     "guard": "run.guard",
     "hosts": "run.simulated_hosts",
     "launch": "run.launch",
-    "limits": "run.resource_checks",
+    "resources": "run.resource_checks",
     "node": "run.node",
 }
 """Verb → the module whose ``main`` runs it; beside these there are ``facts``, ``record`` and ``attach``."""

@@ -145,14 +145,16 @@ def starving(case: Case) -> list[Event]:
 
     Both together: a long queue alone may be the work of other programs on the machine.
     """
-    rows = case.of("watch.cpu")
+    rows = case.of("telemetry.scheduling")
     crowds = [e for e in rows if e.data["processes"] >= CROWD * e.data["cores"] > 0]
     return [e for e in crowds if e.data["waited"] >= max(SHORTEST, (CROWD - 1) * e.data["ran"])]
 
 
 def stopped(case: Case) -> dict[int, Event]:
     """Ranks whose process a signal or a debugger holds (state T), as the strip saw it to the end."""
-    rows = [event for event in case.of("watch.load") if event.rank is not None and len(event.data["states"]) > 1]
+    rows = [
+        event for event in case.of("telemetry.utilization") if event.rank is not None and len(event.data["states"]) > 1
+    ]
     return {event.rank: event for event in rows if not event.data["states"][-2:].strip("Tt") and event.rank is not None}
 
 
@@ -161,7 +163,7 @@ def odd_load(case: Case) -> dict[int, Event]:
 
     By their main threads; none where there are fewer than three ranks, or where one of them is neither.
     """
-    rows = {event.rank: event for event in case.of("watch.load") if event.rank is not None}
+    rows = {event.rank: event for event in case.of("telemetry.utilization") if event.rank is not None}
     shares = {rank: event.data.get("main") for rank, event in rows.items()}
     sides = [
         {rank for rank, share in shares.items() if share is not None and bounds[0] <= share <= bounds[1]}

@@ -59,7 +59,7 @@ class Group:
     """Ranks that did an all_reduce together, at the same time as other groups, or asked for by the search."""
 
     rung: str
-    """``node``, ``nodes`` (a few of them), ``all``, or ``narrow`` (a job of its own, to find who is at fault)."""
+    """``node``, ``nodes`` (a few of them), ``all``, or ``bisect`` (a job of its own, to find who is at fault)."""
     ranks: tuple[int, ...]
     busbw: float | None
     """GB/s; None where it failed, and of one rank."""
@@ -87,7 +87,7 @@ def hosts_of(phases: Sequence[Event]) -> dict[int, str]:
 def sharing(phases: Iterable[Event], hosts: Mapping[Any, str]) -> bool:
     """Whether ranks share GPUs, as they can on pretended hosts: they take turns there, and no two runs are alike."""
     most = max(Counter(hosts.values()).values(), default=0)
-    said = (e.data for e in phases if e.data.get("phase") == "pretend")
+    said = (e.data for e in phases if e.data.get("phase") == "simulate")
     # hosts of namespaces have names of their own, so that their ranks say how many use the GPUs
     counts = ((row.get("gpus"), row.get("on_them", most)) for row in said)
     return any(isinstance(gpus, int) and isinstance(ranks, int) and 0 < gpus < ranks for gpus, ranks in counts)
@@ -119,10 +119,10 @@ def groups_of(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[Group, .
     part = SLOW_ALL if steady else SLOW_HERE
     least = part * min((statistics.median(speeds) for speeds in ways.values()), default=0.0)
     made: dict[tuple[str, tuple[int, ...]], Group] = {}
-    for event in case.of("ladder.group"):
+    for event in case.of("stage.group"):
         data, speed = event.data, event.data["busbw"]
         slow = speed is not None and data["bytes"] >= LARGE and speed < least
-        key = data["rung"], tuple(data["ranks"])
+        key = data["stage"], tuple(data["ranks"])
         group = Group(*key, speed, data["latency_us"], data["wrong"], data["problem"], slow, event)
         if key not in made or (group.bad and not made[key].problem):
             made[key] = group

@@ -103,7 +103,7 @@ class Ladder:
         """
         if NOWHERE in self.nodes:
             return False
-        together = any(group.bad for group in self.groups if group.rung != "narrow")
+        together = any(group.bad for group in self.groups if group.rung != "bisect")
         blamed = self.bad or self.lame or self.corrupt
         return self.ended in ENDS or (self.ended == "done" and together and not blamed)
 
@@ -113,8 +113,8 @@ class Ladder:
         every = frozenset(range(self.ranks))
         works: set[bisection.Group] = {frozenset((rank,)) for rank in self.alone}
         works |= {frozenset((pair.a, pair.b)) for pair in self.pairs if not pair.wrong}
-        odd = [group.ranks for group in self.groups if group.rung != "narrow" and self._counts(group)]
-        works |= {frozenset(group.ranks) for group in self.groups if group.rung != "narrow"} - {*map(frozenset, odd)}
+        odd = [group.ranks for group in self.groups if group.rung != "bisect" and self._counts(group)]
+        works |= {frozenset(group.ranks) for group in self.groups if group.rung != "bisect"} - {*map(frozenset, odd)}
         known = dict.fromkeys(works - {every}, False)  # what failed may be passing: it is tried anew
         known |= {frozenset(group.ranks): self._counts(group) for group in self.tried}
         hints = [*self.silent, *((pair.a, pair.b) for pair in self.pairs if pair.wrong), *self.unheard, *odd]
@@ -128,7 +128,7 @@ class Ladder:
     @property
     def tried(self) -> tuple[Group, ...]:
         """Groups that were started anew to find who is at fault."""
-        return tuple(group for group in self.groups if group.rung == "narrow")
+        return tuple(group for group in self.groups if group.rung == "bisect")
 
     def near(self, a: int, b: int) -> bool:
         """Whether two ranks are on one node."""
@@ -214,11 +214,11 @@ class Ladder:
 def ladder(case: Case) -> Ladder:
     """The rungs of the last run of a case; without any where it climbed none."""
     case = case.latest()
-    told, phases = case.of("ladder.pair"), case.of("worker.phase")
+    told, phases = case.of("stage.pair"), case.of("worker.phase")
     hosts = hosts_of(phases)
     nodes = hosts | {e.rank: str(e.data["hostid"]) for e in phases if e.data.get("hostid") and e.rank is not None}
-    alone = {e.rank: float(e.data["copy"]) for e in case.of("ladder.rank") if e.rank is not None}
-    corrupt = {e.rank: e.data["wrong"] for e in case.of("ladder.rank") if e.rank is not None and e.data["wrong"]}
+    alone = {e.rank: float(e.data["copy"]) for e in case.of("stage.rank") if e.rank is not None}
+    corrupt = {e.rank: e.data["wrong"] for e in case.of("stage.rank") if e.rank is not None and e.data["wrong"]}
     planned = max((int(e.data["ranks"]) for e in phases if e.data.get("phase") == "plan"), default=0)
     ranks = max(len(alone), min(planned, MOST) or len(hosts))
     nccl = any(e.data.get("nccl") for e in phases)
@@ -251,7 +251,7 @@ def ladder(case: Case) -> Ladder:
 
 def _gpus(case: Case, phases: Iterable[Event], ranks: int) -> dict[int, int]:
     """rank → its GPU as nvidia-smi counts them: the one it names itself on pretended hosts, else its own number."""
-    told = {e.rank: e.data.get("gpu") for e in phases if e.data.get("phase") == "pretend"}
+    told = {e.rank: e.data.get("gpu") for e in phases if e.data.get("phase") == "simulate"}
     own = {rank: gpu for rank, gpu in told.items() if isinstance(gpu, int) and 0 <= gpu < MOST}
     places = {rank: own.get(rank, rank) for rank in range(ranks)}
     known = chosen_gpus({fact.name: fact.value for fact in case.facts}, max(places.values(), default=0) + 1)

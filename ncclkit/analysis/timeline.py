@@ -27,7 +27,7 @@ WRONG = frozenset(
     }
 )  # fmt: skip
 """Kinds, beside those that begin with one of `TROUBLE`, that a healthy job does not print."""
-HEARSAY = ("elastic.", "flight.", "kernel.", "ras.", "run.", "slurm.", "stack", "watch.")
+HEARSAY = ("elastic.", "flight.", "kernel.", "ras.", "run.", "slurm.", "stack", "telemetry.")
 """Kinds (or how they begin) that the launcher, the kernel or a tool says about a rank; the rank need not speak."""
 
 

@@ -41,7 +41,7 @@ def odd(case: Case) -> Odd | None:
 
 def _corrupt(case: Case, climbed: Ladder, gpus: bool) -> Odd:
     """Ranks whose own memory gave other bytes than were copied in; what they exchange cannot be right either."""
-    wrong, right = ([e for e in case.of("ladder.rank") if bool(e.data["wrong"]) == bad] for bad in (True, False))
+    wrong, right = ([e for e in case.of("stage.rank") if bool(e.data["wrong"]) == bad] for bad in (True, False))
     ranks = tuple(sorted(climbed.corrupt))
     return Odd(f"{climbed.say}.", ranks, (), pick(wrong, right[:2]), "likely", False, True, False, gpus)
 
@@ -69,7 +69,7 @@ def _slow(case: Case, climbed: Ladder, gpus: bool) -> Odd | None:
     if not slow and not climbed.lame:
         return None
     ranks = sorted({*climbed.suspects, *climbed.lame}) or sorted({rank for pair in slow for rank in (pair.a, pair.b)})
-    alone = [event for event in case.of("ladder.rank") if event.rank in climbed.lame]
+    alone = [event for event in case.of("stage.rank") if event.rank in climbed.lame]
     others = [pair.event for pair in climbed.pairs if not pair.slow and pair.event]
     why = pick([pair.event for pair in slow if pair.event], alone, others[:2], limit=6)
     between = not climbed.lame and all(pair.way == "network" for pair in slow)

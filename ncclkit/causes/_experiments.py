@@ -54,7 +54,7 @@ LIMITS = {
 def limits(question: str, *causes: str) -> Experiment:
     """Whether the machine grants what the job needs: tried without any rank, and given back at once."""
     predicts = {cause: LIMITS[cause] for cause in causes}
-    return Experiment(question, {"look": "limits"}, predicts, dict.fromkeys(predicts, "found"))
+    return Experiment(question, {"check": "resources"}, predicts, dict.fromkeys(predicts, "found"))
 
 
 def machine() -> Experiment:
@@ -82,4 +82,4 @@ def meeting(case: Case) -> Experiment:
         "wrong_interface": "they meet, but the address that NCCL would announce does not answer",
     }
     question = "Does every host find the others by name, and do their ports answer, without any rank?"
-    return Experiment(question, {"look": "connect"}, predicts, dict.fromkeys(predicts, "found"))
+    return Experiment(question, {"check": "connections"}, predicts, dict.fromkeys(predicts, "found"))

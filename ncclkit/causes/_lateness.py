@@ -48,7 +48,7 @@ def last_line(why: list[Event]) -> str:
 
 def load(why: list[Event], ranks: tuple[int, ...]) -> str:
     """What could be seen of these ranks from outside: ``at work 99 % of the time, while rank 0 was 1 %``."""
-    told = {event.rank: event.data["main"] for event in why if event.kind == "watch.load"}
+    told = {event.rank: event.data["main"] for event in why if event.kind == "telemetry.utilization"}
     mine = [told[rank] for rank in ranks if rank in told]
     if not mine:
         return ""

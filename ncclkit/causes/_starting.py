@@ -14,7 +14,7 @@ QUIET = frozenset(
     """.split()
 )
 """What is said in a start that goes on."""
-WATCHED = ("worker.", "watch.", "run.", "ras.", "stack", "elastic.signal", "elastic.stop")
+WATCHED = ("worker.", "telemetry.", "run.", "ras.", "stack", "elastic.signal", "elastic.stop")
 """How events begin that come from who looks at a job, and not from the job: they tell nothing of how far it came."""
 
 

@@ -25,7 +25,7 @@ def _load(case: Case, scene: Scene) -> Suspicion | None:
     ended = {e.data.get("reason") for e in case.of("run.end")} - {"deadline"}
     if not odd or set(odd) & (stacks(case).keys() | scene.waiting.keys()) or ended or scene.ended:
         return None
-    others = [event for event in case.of("watch.load") if event.rank not in odd]
+    others = [event for event in case.of("telemetry.utilization") if event.rank not in odd]
     return "likely" if scene.waiting else "possible", tuple(sorted(odd)), [*odd.values(), *others]
 
 
@@ -37,10 +37,10 @@ def _absent(case: Case, scene: Scene) -> Suspicion | None:
     told = {event.rank for event in case.of("worker.phase")} - {None}
     missing = tuple(rank for rank in scene.members if rank not in told) if told and not scene.ended else ()
     waits = [*case.of("store.wait"), *(end for end in case.of("run.end") if end.data.get("reason") == "deadline")]
-    lived = {event.rank: event for event in (*case.of("watch.load"), *case.of("elastic.stop"))}
+    lived = {event.rank: event for event in (*case.of("telemetry.utilization"), *case.of("elastic.stop"))}
     if not (missing and waits) or 2 * len(missing) > len(scene.members) or not set(missing) <= lived.keys():
         return None
-    return "likely", missing, [*waits, *case.of("watch.load"), *(lived[rank] for rank in missing)]
+    return "likely", missing, [*waits, *case.of("telemetry.utilization"), *(lived[rank] for rank in missing)]
 
 
 def _silent(case: Case, scene: Scene) -> Suspicion | None:

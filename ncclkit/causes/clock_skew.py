@@ -118,7 +118,7 @@ def experiment(case: Case) -> Experiment:
             "hostname_resolution": "a host resolves a name to nothing, or to 127.x",
         }
         question = "How far apart are the clocks of the hosts, and do names and ports work as they should?"
-        return Experiment(question, {"look": "connect"}, predicts, dict.fromkeys(predicts, "found"))
+        return Experiment(question, {"check": "connections"}, predicts, dict.fromkeys(predicts, "found"))
     return minimal(
         "Do the same ranks meet where the rendezvous is a plain store, which compares no clocks?",
         {ID: "they do: only heartbeats are read by the clock", "slow_rank": "they do: a rank of the program was late"},

@@ -41,7 +41,7 @@ LEAST, ROOM = 2, 4
 
 EXPERIMENT = Experiment(
     "Does the same job run when no rank has more data-loader workers than cores?",
-    {"mend": ID},
+    {"fix": ID},
     {
         ID: "it runs: the workers and the rank had competed for the cores",
         "slow_rank": "it fails as before: the rank is late for another reason than its workers",

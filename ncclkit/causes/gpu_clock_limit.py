@@ -98,7 +98,7 @@ def experiment(case: Case) -> Experiment:
     """Run the live test, which shows whether a link or a GPU is at fault; a power limit does not fail it."""
     return Experiment(
         "Does each GPU alone, and each pair, work as it should when nothing is computed?",
-        {"minimal": True, "ladder": True},
+        {"minimal": True, "stages": True},
         {
             ID: "they do: a limit slows computation, and breaks nothing",
             "slow_rank": "they do: the program is late on that rank",

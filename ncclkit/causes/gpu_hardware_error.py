@@ -193,7 +193,7 @@ def experiment(case: Case) -> Experiment:
     """Test each GPU alone, then every pair, to find the one that fails."""
     return Experiment(
         "Which GPU fails when each works alone, and then every pair?",
-        {"minimal": True, "ladder": True},
+        {"minimal": True, "stages": True},
         {
             ID: "always the same one",
             "driver_too_old": "every one",

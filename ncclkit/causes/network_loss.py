@@ -284,7 +284,7 @@ def experiment(case: Case) -> Experiment:
     if enterable(case):
         return Experiment(
             "What happens to packets of all sizes on the network path between the hosts, without any rank?",
-            {"look": "connect"},
+            {"check": "connections"},
             {
                 ID: "some get lost, a stream stalls, or one direction is far slower than the other",
                 "wrong_interface": "the address that a library announces cannot be reached",

@@ -115,7 +115,7 @@ def _from_stages(case: Case) -> Finding | None:
     if not bad or not gpus:
         return None
     ranks = staged.suspects or tuple(sorted({rank for pair in bad for rank in pair}))
-    why = pick([pair.event for pair in wrong if pair.event], case.of("run.end"), case.of("ladder.pair"), limit=5)
+    why = pick([pair.event for pair in wrong if pair.event], case.of("run.end"), case.of("stage.pair"), limit=5)
     strength: Strength = "likely" if wrong else "possible"
     return found(ID, strength, f"{staged.say}.", why, ranks=ranks, advice=_advice(True), next=experiment(case))
 

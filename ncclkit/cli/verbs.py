@@ -157,7 +157,7 @@ def _narrate(record: dict[str, Any]) -> None:
     if record["kind"] == "phase" and record.get("rank") == 0:
         what = [record["phase"], str(record.get("bytes", "")), str(record.get("op", ""))]
         say(f"  rank 0: {' '.join(filter(None, what))}", file=sys.stderr)
-    if record["kind"] == "rung":
+    if record["kind"] == "stage":
         say(f"  {record['say']}", file=sys.stderr)
 
 
@@ -248,7 +248,7 @@ def attach(options: argparse.Namespace) -> int:
     found = diagnose(case)
     if not options.json:
         say("".join(f"{place}\n" for place in standing(reading.events)))
-        say("".join(f"{event.text}\n" for event in reading.events if event.kind == "watch.load"))
+        say("".join(f"{event.text}\n" for event in reading.events if event.kind == "telemetry.utilization"))
     say(json.dumps(found.to_dict(reading.inputs), indent=1, default=str) if options.json else found.text())
     return found.exit_code
 

@@ -5,7 +5,7 @@
       facts.jsonl  events.parquet  measurements.jsonl  findings.json
       runs/<n>-<name>/  plan.json status.json wire.jsonl rank*.log launcher.log
                         fr_rank_* ras*.* stacks_rank*.txt
-      experiments/<n>-<cause>/  trial.json, and in .case/ the runs of that experiment or fix
+      experiments/<n>-<cause>/  experiment.json, and in .case/ the runs of that experiment or fix
       inputs.json       which files were read, their size and digest
       report.html
 
@@ -29,10 +29,12 @@ from typing import Any
 
 from ncclkit import __version__
 from ncclkit.core import storage
-from ncclkit.core.model import SCHEMA, Event, Fact, Finding, Measurement, NcclkitError, to_json
+from ncclkit.core.model import Event, Fact, Finding, Measurement, NcclkitError, to_json
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 """Rights to write that are not the user's own."""
+SCHEMA = 2
+"""Of case folders; 1 was that of ncclkit 0.1.0, whose files have other names and words."""
 RUN = re.compile(r"(?P<runs>^|.*/)runs/(?P<n>\d+)-(?P<name>[^/]*)/")
 """Path of a file in a run folder."""
 TEST = "connect"
@@ -87,9 +89,12 @@ class Case:
 
     def _load(self, folder: Path) -> None:
         about = storage.read_json(folder / "case.json", {})
-        if about.get("schema", SCHEMA) > SCHEMA:
+        known = about.get("schema", SCHEMA)
+        if known != SCHEMA:
+            writer, what = ("ncclkit 0.1.0", "use that release") if known == 1 else ("another ncclkit", "upgrade")
             raise NcclkitError(
-                f"{folder} was written by a newer ncclkit (schema {about['schema']}, this one reads {SCHEMA}); upgrade."
+                f"{folder} was written by {writer} (schema {known}, this one reads {SCHEMA}); {what}, or diagnose the "
+                "logs of its runs with a new case folder."
             )
         self.about.update(about)
         self.facts = list(storage.read_records(Fact, folder / "facts.jsonl"))
@@ -190,8 +195,8 @@ class Case:
 
         def tried(event: Event) -> bool:
             """Whether a trial is about the last run, or about no run of ours."""
-            subject = str(event.data.get("subject") or "")
-            return not subject or subject.split("-")[0] == str(last[False])
+            baseline = str(event.data.get("baseline") or "")
+            return not baseline or baseline.split("-")[0] == str(last[False])
 
         def current(event: Event, run: re.Match[str]) -> bool:
             test = run["name"] == TEST

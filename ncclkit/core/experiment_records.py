@@ -1,7 +1,7 @@
 """Trials: what an experiment or a fix showed, as it is kept in the case folder, and what follows for the verdicts.
 
-A trial lies in ``<case>/experiments/<n>-<cause>/``: ``trial.json`` says what was asked and what came out, the hidden
-folder ``.case`` holds the runs, so that they never speak into the verdict on the case itself.
+Each lies in ``<case>/experiments/<n>-<cause>/``: ``experiment.json`` says what was asked and what came out; the hidden
+folder ``.case`` holds the runs, so that they do not count as evidence of the case itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import OUTCOMES, Event, Finding, Measurement, clear, from_dict
 from ncclkit.core.runs import Plan, Run
 
-FOLDER, NAME = "experiments", "trial.json"
+FOLDER, NAME = "experiments", "experiment.json"
 KINDS = ("experiment.check", "experiment.fix")
 
 
@@ -42,7 +42,7 @@ class Trial:
     say: str
     seconds: float
     folder: Path
-    subject: str = ""
+    baseline: str = ""
     """Name of the run of the case that was run again, "" where a small live test stood in for the job."""
     cause_before: str = ""
     """The first cause that was found of the run before, "" where none was."""
@@ -60,12 +60,12 @@ class Trial:
 
 
 def keep(trial: Trial) -> Trial:
-    """Write ``trial.json``, without secrets; paths in it are relative to the folder, so that a case may be moved."""
+    """Write ``experiment.json``, without secrets; its paths are relative to the folder, so that a case may be moved."""
     record = {name: getattr(trial, name) for name in Trial.__dataclass_fields__ if name not in ("folder", "kind")}
     for name in ("before", "after"):
         run = record[name]
         record[name] = asdict(run) | {"folder": _relative(run.folder, trial.folder)} if run else None
-    told = json.loads(json.dumps({"trial": trial.kind} | record, default=str))
+    told = json.loads(json.dumps({"experiment": trial.kind} | record, default=str))
     storage.write(trial.folder / NAME, json.dumps(redact.clean(told), indent=1))
     return trial
 
@@ -127,7 +127,7 @@ def _read(path: Path) -> Trial:
     runs = {name: _run(value.get(name), path.parent) for name in ("before", "after")}
     observed = value["observed"] if value.get("observed") in OUTCOMES else "nothing"
     more = {
-        "kind": value["trial"],
+        "kind": value["experiment"],
         "folder": path.parent,
         "observed": observed,
         "said": tuple(value.get("said", ("", ""))),

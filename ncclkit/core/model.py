@@ -180,8 +180,8 @@ class Experiment:
     plan: Mapping[str, Any] = field(default_factory=dict)
     """What is changed in the same small job, in the words of `runs.changed`.
 
-    Or ``{"look": "connect"}``, ``{"look": "limits"}``: no job, only the connections between its hosts, or what the
-    machine grants.
+    Or ``{"check": "connections"}``, ``{"check": "resources"}``: no job, only the connections between its hosts, or what
+    the machine grants.
     """
     predicts: Mapping[str, str] = field(default_factory=dict)
     """cause id → what will be seen if that cause is the right one, in words."""

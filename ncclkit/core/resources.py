@@ -1,4 +1,4 @@
-"""What a host really granted of what a job needs, as `limits.tried` events; every value is looked at first."""
+"""What a host really granted of what a job needs, as `resources.tried` events; every value is looked at first."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Grant:
 
 
 def grant(data: Mapping[str, Any]) -> Grant:
-    """One `limits.tried` record; values of another type than expected are left out."""
+    """One `resources.tried` record; values of another type than expected are left out."""
     texts = {key: data[key] for key in ("what", "name", "error", "why") if isinstance(data.get(key), str)}
     numbers = {key: data[key] for key in ("need", "got") if type(data.get(key)) in (int, float)}
     return Grant(**{"what": ""} | texts | numbers)

@@ -27,14 +27,14 @@ class Plan:
     sizes: tuple[int, ...] = ()
     """Message sizes in bytes, each of which is measured for each of `ops`."""
     ops: tuple[str, ...] = ()
-    split: int = 1
-    """Hosts that the ranks of one host pretend to be on."""
+    simulate_hosts: int = 1
+    """As ranks of how many hosts NCCL takes those of one host."""
     unset: tuple[str, ...] = ()
     """Variables of this process that the ranks do not inherit."""
     restarts: int = 0
     """How often torchrun may start all ranks again after one has failed."""
-    net: Mapping[str, Any] = field(default_factory=dict)
-    """The network of pretended hosts on which the ranks run (`networks`); empty: this host."""
+    network: Mapping[str, Any] = field(default_factory=dict)
+    """The network of simulated hosts on which the ranks run (`live.simulated_networks`); empty: this host."""
 
     @property
     def lab(self) -> bool:
@@ -46,11 +46,11 @@ class Plan:
         return [self.argv[0], "--folder", str(folder), *self.argv[1:]]
 
 
-LAB_OPTIONS = frozenset({"--fault", "--mend", "--one-gpu"})
+LAB_OPTIONS = frozenset({"--fault", "--fix", "--one-gpu"})
 """Options that only the lab's programs take."""
 SMALL = "8,64,512,4096,32768,262144"
 """Message sizes in bytes of a live test that only asks whether it works."""
-WORDS = frozenset({"env", "unset", "ranks", "timeout", "restarts", "ladder", "minimal", "mend", "hosts", "backend"})
+WORDS = frozenset({"env", "unset", "ranks", "timeout", "restarts", "stages", "minimal", "fix", "hosts", "backend"})
 """In which a change is said; see `changed`."""
 LARGEST = 16 << 20
 """Bytes of the largest message that the live test sends over gloo in a run that was made for NCCL."""
@@ -67,9 +67,9 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     """The same small job with one thing changed; the words that experiments and advice use.
 
     ``env``: variables to set; ``unset``: variables to take away; ``ranks``: how many; ``timeout``: the factor by which
-    collectives may take longer; ``restarts``: how often torchrun starts the job again; ``ladder``: first each rank
-    alone and every pair; ``minimal``: the live test in place of the job, with the same ranks and variables; ``mend``:
-    the cause whose bug the job of the lab does in the right way; ``hosts``: on how many pretended hosts, where it had
+    collectives may take longer; ``restarts``: how often torchrun starts the job again; ``stages``: first each rank
+    alone and every pair; ``minimal``: the live test in place of the job, with the same ranks and variables; ``fix``:
+    the cause whose bug the job of the lab does in the right way; ``hosts``: on how many simulated hosts, where it had
     several; ``backend``: ``gloo``, the same ranks, variables and order of calls in the hosts' memory, without NCCL and
     GPUs.  Raises NcclkitError for any other word, and for a job that has no such run.
     """
@@ -82,14 +82,14 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     limit = float(_option(argv, "--timeout", "30")) * factor
     if change.get("minimal") and (argv[0] != "collective" or "--fault" in argv):
         argv = ["collective", "--backend", plan.backend, "--sizes", SMALL]
-        argv += ["--split", str(plan.split)] if plan.split > 1 else []
+        argv += ["--simulate-hosts", str(plan.simulate_hosts)] if plan.simulate_hosts > 1 else []
     argv = [*_without(argv, "--timeout"), "--timeout", f"{limit:g}"]
     if "backend" in change:
         plan, argv = _over(str(change["backend"]), plan, argv)
-    if change.get("ladder") and argv[0] == "collective" and "--ladder" not in argv:
-        argv.append("--ladder")
-    if "mend" in change and breakable(argv, plan.net):
-        argv += ["--mend", str(change["mend"])]
+    if change.get("stages") and argv[0] == "collective" and "--stages" not in argv:
+        argv.append("--stages")
+    if "fix" in change and breakable(argv, plan.network):
+        argv += ["--fix", str(change["fix"])]
     gone = frozenset(change.get("unset", ()))
     env = {name: value for name, value in plan.env.items() if name not in gone} | dict(change.get("env", {}))
     return replace(
@@ -100,13 +100,13 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
         env=env,
         unset=tuple(sorted({*plan.unset, *gone} - env.keys())),
         restarts=int(change.get("restarts", plan.restarts)),
-        net=dict(plan.net, hosts=int(change["hosts"])) if plan.net and "hosts" in change else plan.net,
+        network=dict(plan.network, hosts=int(change["hosts"])) if plan.network and "hosts" in change else plan.network,
     )
 
 
-def breakable(argv: Sequence[str], net: Mapping[str, Any]) -> bool:
+def breakable(argv: Sequence[str], network: Mapping[str, Any]) -> bool:
     """Whether a small job can have a bug of its own, or a network that is wrong: then there is a right way, too."""
-    return "--fault" in argv or argv[0] != "collective" or bool(net)
+    return "--fault" in argv or argv[0] != "collective" or bool(network)
 
 
 def possible(plan: Plan, change: Mapping[str, Any]) -> bool:
@@ -126,12 +126,12 @@ def _over(backend: str, plan: Plan, argv: list[str]) -> tuple[Plan, list[str]]:
     why = next((why for what, why in ON_GPUS.items() if what in (argv[0], _option(argv, "--fault", ""))), "")
     if why:
         raise NcclkitError(f"{plan.name} cannot be repeated over gloo: {why}.")
-    argv = [*_without(_without(argv, "--split"), "--backend"), "--backend", backend]
+    argv = [*_without(_without(argv, "--simulate-hosts"), "--backend"), "--backend", backend]
     if "--sizes" in argv:
         few = {min(int(size), LARGEST): None for size in _option(argv, "--sizes", "").split(",")}
         argv = [*_without(argv, "--sizes"), "--sizes", ",".join(map(str, few))]
     sizes = tuple(dict.fromkeys(min(size, LARGEST) for size in plan.sizes))
-    return replace(plan, backend=backend, sizes=sizes, split=1), argv
+    return replace(plan, backend=backend, sizes=sizes, simulate_hosts=1), argv
 
 
 def _option(argv: list[str], name: str, default: str) -> str:
@@ -168,11 +168,15 @@ class Run:
     @property
     def say(self) -> str:
         """The outcome in one sentence."""
-        hosts = f" on {self.plan.split} pretended hosts" if self.plan.split > 1 else ""
+        hosts = f" on {self.plan.simulate_hosts} simulated hosts" if self.plan.simulate_hosts > 1 else ""
         ranks = "one rank" if self.plan.ranks == 1 else f"{self.plan.ranks} ranks"
         what = f"{ranks} over {self.plan.backend}{hosts}"
         if self.reason == "done" and self.measurements and self.plan.ranks == 1:
-            share = "; with --split 2 two ranks share the GPU, over the network" if self.plan.backend == "nccl" else ""
+            share = (
+                "; with --simulate-hosts 2 two ranks share the GPU, over the network"
+                if self.plan.backend == "nccl"
+                else ""
+            )
             return f"{self._named} on one rank over {self.plan.backend}; nothing travels there, so no bandwidth{share}."
         if self.reason == "done" and self.measurements:
             wrong = sum(m.wrong or 0 for m in self.measurements)

@@ -86,7 +86,7 @@ class Part:
         }
 
 
-STRIP = b'{"watch": 1, '
+STRIP = b'{"telemetry": 1, '
 """How the samples of `ncclkit.agent.monitor.telemetry` begin."""
 
 
@@ -101,7 +101,7 @@ def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
         _wire(part, io.BufferedReader(Joined(head, text)))
         return None
     if head.startswith(STRIP):
-        part.kind = "watch"
+        part.kind = "telemetry"
         part.events, part.lines = records.telemetry_of(io.BufferedReader(Joined(head, text)), part.path)
         return None
     if kineto.is_trace(head):
@@ -160,8 +160,8 @@ def _value(part: Part, value: Any) -> bool:
         part.kind, part.events = "ras", part.report.events()
     elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
         part.kind, part.events = "status", list(records.from_status(value, part.path))
-    elif isinstance(value, dict) and "trial" in value and "verdicts" in value:
-        part.kind, part.events = "trial", list(records.from_trial(value, part.path))
+    elif isinstance(value, dict) and "experiment" in value and "verdicts" in value:
+        part.kind, part.events = "experiment", list(records.from_trial(value, part.path))
     elif rows := records.measurements_of(value):
         part.kind, part.measurements = "measurements", rows
     elif isinstance(value, dict) and isinstance(value.get("ranks"), int):

@@ -30,7 +30,7 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
         return None
     if str(record.get("kind")).startswith(("connect.", "limits.")):
         return _looked(record, path, number)
-    if str(record.get("kind")).startswith("ladder."):
+    if str(record.get("kind")).startswith("stage."):
         return _rung(record, path, number)
     rest = {key: value for key, value in record.items() if key not in ("ncclkit", "kind", "t", "rank", "host", "pid")}
     data = {"phase": str(record.get("phase") or record.get("kind"))} | rest
@@ -56,7 +56,7 @@ def _looked(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     data = {name: record.get(name) for name in KINDS[kind]}
     host = str(record.get("hostname") or record.get("host") or "")
     event = Event(kind, "", path, number, _moment(record.get("t")), host, data=data)
-    if kind == "limits.tried":
+    if kind == "resources.tried":
         return replace(event, text=clip(resources.grant(data).say))
     told = connections.host(event).say if kind == "connect.host" else connections.link(event).say
     return replace(event, text=clip(told))
@@ -65,14 +65,14 @@ def _looked(record: Mapping[str, Any], path: str, number: int) -> Event | None:
 def _rung(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     """What the ladder found of one rank, of a pair of ranks, or of a group."""
     kind, rank = str(record["kind"]), record.get("rank")
-    if kind == "ladder.group":
+    if kind == "stage.group":
         return _group(record, path, number)
     whole = ("rank", "peer", "bytes", "wrong")
     wanted = [*KINDS.get(kind, ("no such rung",)), "rank"]
     if not all(isinstance(record.get(name), int if name in whole else (int, float)) for name in wanted):
         return None
     data = {name: record[name] for name in KINDS[kind]}
-    if kind == "ladder.rank":
+    if kind == "stage.rank":
         said = f"rank {rank} copies {rate(data['copy'])} in its own memory"
     else:
         speed = f"{rate(data['bandwidth'])} each way, {data['latency_us']:.1f} us"
@@ -90,13 +90,13 @@ def _group(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     whole = (rank, wrong, record.get("bytes"))
     if not all(isinstance(value, int) for value in whole) or not isinstance(rank, int):
         return None
-    data = {name: record.get(name) for name in KINDS["ladder.group"]} | {"ranks": ranks}
-    data |= {name: str(data[name] or "") for name in ("rung", "problem")}
+    data = {name: record.get(name) for name in KINDS["stage.group"]} | {"ranks": ranks}
+    data |= {name: str(data[name] or "") for name in ("stage", "problem")}
     data |= {name: speed if isinstance(speed := record.get(name), (int, float)) else None for name in speeds}
     speed = "works" if data["busbw"] is None else f"reach {rate(data['busbw'])} busbw together"
     said = f"{named(ranks)}: {data['problem']}" if data["problem"] else f"{named(ranks)} {speed}"
     said += f", {wrong} values were WRONG" if wrong else ""
-    return Event("ladder.group", clip(said), path, number, _moment(record.get("t")), rank=rank, data=data)
+    return Event("stage.group", clip(said), path, number, _moment(record.get("t")), rank=rank, data=data)
 
 
 def _parsed(raw: bytes) -> dict[str, Any] | None:
@@ -128,11 +128,11 @@ def from_status(value: Mapping[str, Any], path: str) -> Iterator[Event]:
 
 def from_trial(value: Mapping[str, Any], path: str) -> Iterator[Event]:
     """What an experiment or a fix showed (`core.experiment_records`): only known words of it are taken."""
-    kind, verdicts = f"experiment.{value.get('trial')}", value.get("verdicts")
+    kind, verdicts = f"experiment.{value.get('experiment')}", value.get("verdicts")
     if kind not in KINDS or not isinstance(verdicts, dict):
         return
     told = {str(cause): move for cause, move in verdicts.items() if isinstance(move, str) and move in MOVES}
-    words = {name: str(value.get(name) or "")[:500] for name in ("cause", "subject", "question", "observed")}
+    words = {name: str(value.get(name) or "")[:500] for name in ("cause", "baseline", "question", "observed")}
     say, asked = str(value.get("say") or ""), words["question"]
     text = f"{asked} {say}" if kind == "experiment.check" and asked not in say else say
     yield Event(kind, clip(text), path, 0, data=words | {"verdicts": told})
@@ -229,14 +229,14 @@ RATES = ("cpu", "main", "sent", "received", "gpu_busy")
 
 
 def telemetry_of(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
-    """One ``watch.cpu`` and one ``watch.load`` event for each rank of which samples tell, and the number of lines."""
+    """One event of both kinds ``telemetry.`` for each rank of which samples tell, and the number of lines."""
     last: dict[tuple[str, int | None], Event] = {}
     loads: dict[tuple[str, int], deque[_Load]] = defaultdict(lambda: deque(maxlen=64))
     number = 0
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST), b""), 1):
         sample = _sample(line)
         last |= {(event.host, event.rank): event for event in _crowds(sample, path, number)}
-        for rank, row in _ranks(sample, "load"):
+        for rank, row in _ranks(sample, "utilization"):
             if isinstance(row, dict) and _counts(sample.get("t")):
                 loads[str(sample.get("host") or ""), rank].append((number, float(sample["t"]), _known(row, sample)))
     told = [event for (host, rank), rows in loads.items() for event in _load(host, rank, rows, path)]
@@ -263,12 +263,14 @@ def _ranks(sample: Mapping[str, Any], name: str) -> Iterator[tuple[int, Any]]:
 
 
 def _crowds(sample: Mapping[str, Any], path: str, number: int) -> Iterator[Event]:
-    for rank, row in _ranks(sample, "cores"):
+    for rank, row in _ranks(sample, "scheduling"):
         if isinstance(row, list) and len(row) == len(FIELDS) and all(map(_counts, row)):
             data = dict(zip(FIELDS, row, strict=True))
             time = sample["t"] if _counts(sample.get("t")) else None
             host = str(sample.get("host") or "")
-            yield Event("watch.cpu", clip(_crowd(rank, data)), path, number, time, host, rank=rank, data=data)
+            yield Event(
+                "telemetry.scheduling", clip(_crowd(rank, data)), path, number, time, host, rank=rank, data=data
+            )
 
 
 def _crowd(rank: int, data: dict[str, Any]) -> str:
@@ -305,7 +307,7 @@ def _load(host: str, rank: int, rows: Sequence[_Load], path: str) -> Iterator[Ev
     states = "".join(row.get("state", "") for row in late)
     gpu = next((row["gpu"] for row in reversed(late) if "gpu" in row), None)
     data = {"seconds": seconds, "states": states, "gpu": gpu, **rates}
-    yield Event("watch.load", clip(_say(rank, data)), path, number, end, host, rank=rank, data=data)
+    yield Event("telemetry.utilization", clip(_say(rank, data)), path, number, end, host, rank=rank, data=data)
 
 
 def _say(rank: int, data: Mapping[str, Any]) -> str:

@@ -45,7 +45,7 @@ def here(case: Case, run: Run | None, finding: Finding) -> bool | None:
 
     run: the last run of the case that was ours.
     """
-    if run and (run.plan.net or slurm.nodes() > 1):
+    if run and (run.plan.network or slurm.nodes() > 1):
         return True
     hosts = {*finding.culprits.get("hosts", ()), *(getattr(piece, "host", "") for piece in finding.evidence)} - {""}
     named = {str(host).partition(".")[0] for host in hosts}
@@ -59,7 +59,7 @@ def needs(case: Case, run: Run | None, job: Mapping[str, Any], causes: Container
     """
     gpus = case.fact("gpu.count")
     ranks = max(2, run.plan.ranks if run else job.get("ranks") or (gpus if isinstance(gpus, int) else 2))
-    hosts = max(1, slurm.nodes(), int(run.plan.net.get("hosts", 1)) if run else len(job.get("hosts") or ()))
+    hosts = max(1, slurm.nodes(), int(run.plan.network.get("hosts", 1)) if run else len(job.get("hosts") or ()))
     local = -(-ranks // hosts)
     told = {**os.environ, **(run.plan.env if run else {})}
     port, name = told.get("MASTER_PORT", ""), told.get("MASTER_ADDR", "")

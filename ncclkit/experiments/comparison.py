@@ -150,7 +150,7 @@ def answer(
     finding: Finding, experiment: Experiment, seen: str, moves: Mapping[str, str], usable: bool, told: str = ""
 ) -> str:
     """What follows from an experiment, and what was seen; `told`: a look's own words for the latter."""
-    if not usable and "look" in experiment.plan:
+    if not usable and "check" in experiment.plan:
         hosts = ", ".join(map(str, finding.culprits.get("hosts", ()))) or "other hosts"
         return (
             f"That job ran on {hosts}, so what this machine grants tells nothing of {finding.cause}; make this "

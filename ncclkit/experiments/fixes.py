@@ -17,7 +17,7 @@ def cure(finding: Finding, plan: Plan | None = None) -> Advice | None:
     """
     first = next((advice for advice in finding.advice if advice.change or (advice.env and not _tells(advice))), None)
     around = first is not None and first is not finding.advice[0] and not first.change
-    return None if around and plan is not None and breakable(plan.argv, plan.net) else first
+    return None if around and plan is not None and breakable(plan.argv, plan.network) else first
 
 
 def _tells(advice: Advice) -> bool:
@@ -32,7 +32,7 @@ def change_of(finding: Finding, plan: Plan) -> dict[str, Any]:
     if advice is not None:
         env = dict(advice.env) | dict(advice.change.get("env", {}))
         change = dict(advice.change) | ({"env": env} if env else {})
-    if breakable(plan.argv, plan.net):
+    if breakable(plan.argv, plan.network):
         change["mend"] = finding.cause
     if not change:
         raise by_hand(finding)

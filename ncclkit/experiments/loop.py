@@ -52,7 +52,7 @@ async def check(
     experiment = finding.next
     assert experiment is not None
     started, room = time.monotonic(), _room(case, finding.cause)
-    if "look" in experiment.plan:
+    if "check" in experiment.plan:
         return await _look(Asked(case, room, verdict, finding, experiment, python, on_record))
     before, name = await _subject(case, verdict, room, python, deadline, on_record)
     usable = bool(name) or comparison.comparable(before, finding)
@@ -73,7 +73,7 @@ async def check(
             say=comparison.answer(finding, experiment, seen, moves, usable),
             seconds=round(time.monotonic() - started, 1),
             folder=_folder(room),
-            subject=name,
+            baseline=name,
             **_both(before, after),
         ),
     )
@@ -116,7 +116,7 @@ async def fix(
             say=comparison.mended(finding, after, well, shown),
             seconds=round(time.monotonic() - started, 1),
             folder=_folder(room),
-            subject=name,
+            baseline=name,
             **_both(before, after),
         ),
     )
@@ -167,7 +167,7 @@ def _asked(case: Case, verdict: Diagnosis, cause: str) -> Finding:
     suspects = _open(case, verdict)
     if not suspects:
         raise NcclkitError("There is nothing to check: no finding is left whose experiment was not made.")
-    if suspects[0].next and "look" in suspects[0].next.plan:  # seconds, where a run may hang until its deadline
+    if suspects[0].next and "check" in suspects[0].next.plan:  # seconds, where a run may hang until its deadline
         return suspects[0]
     return max(suspects, key=lambda finding: _splits(finding, verdict))  # of equals the first, the better root
 
@@ -176,13 +176,13 @@ def _open(case: Case, verdict: Diagnosis) -> list[Finding]:
     """Findings whose experiment was not made yet, and can be made on the last run."""
     done, run = _done(case), baseline.last(case)
     asked = [f for f in verdict.findings if f.next and f.next.expects and f.next.question not in done]
-    return [f for f in asked if f.next and (run is None or "look" in f.next.plan or possible(run.plan, f.next.plan))]
+    return [f for f in asked if f.next and (run is None or "check" in f.next.plan or possible(run.plan, f.next.plan))]
 
 
 def _done(case: Case) -> set[str]:
     """The questions that were asked about the last run already."""
     about = _about(case)
-    return {trial.question for trial in trials(case) if trial.kind == "check" and trial.subject == about}
+    return {trial.question for trial in trials(case) if trial.kind == "check" and trial.baseline == about}
 
 
 def _about(case: Case) -> str:
@@ -252,7 +252,7 @@ async def _look(asked: Asked) -> Trial:
     """Look, without any rank of the job, and ask what that says alone."""
     case, finding, experiment, room = asked.case, asked.finding, asked.experiment, asked.room
     started, room.facts = time.monotonic(), []
-    seen = await LOOKS[experiment.plan["look"]](asked)
+    seen = await LOOKS[experiment.plan["check"]](asked)
     say = comparison.answer(finding, experiment, seen.shown, seen.moves, seen.usable, seen.told)
     took, change, about = round(time.monotonic() - started, 1), dict(experiment.plan), _about(case)
     what, question, none = finding.cause, experiment.question, None

@@ -65,14 +65,14 @@ async def limits(asked: Asked) -> Seen:
     """Take from this machine, or from every node of the allocation, what the job needs, and give it back at once."""
     case, cause, run = asked.case, asked.finding.cause, baseline.last(asked.case, asked.python)
     needs = baseline.needs(case, run, asked.verdict.job, asked.experiment.expects)
-    folder = asked.room.new_run("limits")
+    folder = asked.room.new_run("resources")
     python = run.plan.python if run else probe.interpreter(asked.python)
     env, unset = (run.plan.env, run.plan.unset) if run else ({}, ())
     with packed() as agent:
         start = [*slurm.each(), python, *shared(folder)] if slurm.nodes() > 1 else [python, str(agent)]
-        command = [*start, "limits", json.dumps(needs)]
+        command = [*start, "resources", json.dumps(needs)]
         await local.guarded(agent, command, env, TRYING, folder, python, asked.on_record, unset)
-    events = [e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "limits.tried"]
+    events = [e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "resources.tried"]
     asked.room.add(events).save()
     seen = comparison.granted(events, max(1, slurm.nodes()))
     here, broken = baseline.here(case, run, asked.finding), failed(case.latest())
@@ -83,5 +83,5 @@ async def limits(asked: Asked) -> Seen:
     return Seen(seen.get(cause, "nothing"), moves, f"{'; '.join(told)}." if told else "", here is not False)
 
 
-LOOKS: dict[str, Callable[[Asked], Awaitable[Seen]]] = {"connect": connect, "limits": limits}
-"""The words of ``{"look": …}``."""
+LOOKS: dict[str, Callable[[Asked], Awaitable[Seen]]] = {"connections": connect, "resources": limits}
+"""The words of ``{"check": …}``."""

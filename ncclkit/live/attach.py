@@ -12,7 +12,6 @@ import pwd
 import re
 import signal
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from ncclkit.agent.run import processes
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import ranks as named
-from ncclkit.live.launch.pack import pack
+from ncclkit.live.launch.pack import packed
 from ncclkit.live.probe import OnRecord
 
 SECONDS = 3.0
@@ -72,12 +71,15 @@ async def attach(
             problems.append(str(record.get("say")))
         on_record(record)
 
-    with tempfile.TemporaryDirectory(prefix="ncclkit-") as place:
-        agent = await asyncio.to_thread(pack, Path(place))
+    with packed() as agent:
         command = [sys.executable, str(agent), "attach", str(folder), str(seconds)]
         await _child([*command, *(f"{rank}={pid}" for rank, pid in meant.items())], DEADLINE + seconds, keep)
     reading = evidence.read([folder])
-    if not [*folder.glob("*_rank*"), *folder.glob("ras*"), *(e for e in reading.events if e.kind == "watch.load")]:
+    if not [
+        *folder.glob("*_rank*"),
+        *folder.glob("ras*"),
+        *(e for e in reading.events if e.kind == "telemetry.utilization"),
+    ]:
         raise NcclkitError(f"No rank could be looked at: {problems[0] if problems else 'all of them are gone'}.")
     case.add(reading.events).save()
     return Attached(folder, reading, tuple(problems))

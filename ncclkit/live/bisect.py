@@ -2,7 +2,7 @@
 
 Each question is a job of its own on the same hosts, in which disjoint groups of ranks work at once and the others
 stand aside: new processes, since a process whose communicator hangs, or whose GPU reported an error, tells nothing
-any more of the next group.  `narrow` says which groups; what they said is kept in ``ladder.jsonl`` of the run.
+any more of the next group.  `narrow` says which groups; what they said is kept in ``bisection.jsonl`` of the run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan, Run
 
-KEPT, FOLDER = "ladder.jsonl", ".ladder"
+KEPT, FOLDER = "bisection.jsonl", ".bisection"
 """What the groups said; and the runs themselves, hidden from whoever reads the run folder."""
 LIMIT = {"nccl": 15.0, "gloo": 10.0}
 """Seconds for a group to get through, from when its ranks have found each other; of GPUs, with 20 ms more for each."""
@@ -46,7 +46,7 @@ async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord =
         groups = at_once(asked)[: 1 if alone else None]
         number = len(list((run.folder / FOLDER).glob("*"))) + 1
         say = "; ".join(found.who(group) for group in groups)
-        on_record({"kind": "rung", "number": number, "say": f"Narrowing down, try {number}: {say}"})
+        on_record({"kind": "stage", "number": number, "say": f"Narrowing down, try {number}: {say}"})
         folder = run.folder / FOLDER / str(number)
         folder.mkdir(parents=True)
         records, ended = await _tried(run.plan, groups, launch, min(left, MOST), folder, on_record)
@@ -80,7 +80,7 @@ async def _tried(
     def keep(record: dict[str, Any]) -> None:
         nonlocal ending
         ending = ending or record["kind"] == "ending"
-        if record["kind"] == "ladder.group" and not ending:  # whoever is ended fails, and whoever waits for him
+        if record["kind"] == "stage.group" and not ending:  # whoever is ended fails, and whoever waits for him
             heard.append(record)
         elif record["kind"] == "log":
             on_record(record)
@@ -94,8 +94,8 @@ async def _tried(
 
 def _silence(group: Group) -> dict[str, Any]:
     """What is kept of a group that had the job for itself, and of which no rank said anything."""
-    told = {"rung": "narrow", "ranks": spans(group), "bytes": 0, "busbw": None, "latency_us": None, "wrong": 0}
-    return {"kind": "ladder.group", "rank": group[0], **told, "problem": "no rank of it came to an end"}
+    told = {"stage": "bisect", "ranks": spans(group), "bytes": 0, "busbw": None, "latency_us": None, "wrong": 0}
+    return {"kind": "stage.group", "rank": group[0], **told, "problem": "no rank of it came to an end"}
 
 
 def _keep(case: Case, folder: Path, records: Sequence[dict[str, Any]]) -> None:

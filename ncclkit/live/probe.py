@@ -117,7 +117,7 @@ async def plan(case: Case, options: ProbeOptions = DEFAULTS) -> Plan:
         steps,
         options.ops,
         options.simulate_hosts,
-        net=dict(options.network),
+        network=dict(options.network),
     )
 
 
@@ -127,8 +127,8 @@ def _argv(options: ProbeOptions, backend: str, steps: Sequence[int]) -> tuple[st
     asked |= {"sizes": ",".join(map(str, steps)), "repeats": str(options.repeats)}
     asked |= {"timeout": f"{max(5.0, options.timeout / (5 if options.stages else 2)):.0f}"}
     argv = ["collective", *(word for name, value in asked.items() for word in (f"--{name}", value))]
-    argv += ["--ladder"] * options.stages
-    argv += ["--split", str(options.simulate_hosts)] if options.simulate_hosts > 1 else []
+    argv += ["--stages"] * options.stages
+    argv += ["--simulate-hosts", str(options.simulate_hosts)] if options.simulate_hosts > 1 else []
     return tuple(argv)
 
 
@@ -136,8 +136,8 @@ async def again(case: Case, plan: Plan) -> None:
     """Raises NcclkitError where the GPUs of this machine do not carry a plan that may have been made on another."""
     if plan.backend != "nccl":
         return
-    gpus, sharing = await _gpus(case, plan.python), int(plan.net.get("hosts", plan.split))
-    hosts = 1 if plan.net else max(1, slurm.nodes())
+    gpus, sharing = await _gpus(case, plan.python), int(plan.network.get("hosts", plan.simulate_hosts))
+    hosts = 1 if plan.network else max(1, slurm.nodes())
     if plan.ranks > gpus * hosts * sharing:
         need = -(-plan.ranks // (hosts * sharing))
         told = f"its {plan.ranks} NCCL ranks need {need} GPU{'s' * (need > 1)}"
@@ -201,7 +201,7 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
 
 def launcher(plan: Plan) -> bisect.Launch:
     """What starts the ranks of a plan, as `local.run` does: on pretended hosts, on nodes, or here."""
-    if plan.net:
+    if plan.network:
         return simulated.run
     return slurm.run if slurm.nodes() > 1 else local.run
 
@@ -221,7 +221,10 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
-    sharing, machines = int(plan.net.get("hosts", plan.split)), 1 if plan.net else max(1, slurm.nodes())
+    sharing, machines = (
+        int(plan.network.get("hosts", plan.simulate_hosts)),
+        1 if plan.network else max(1, slurm.nodes()),
+    )
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     made = [_finish(record, plan) for record in records if record["kind"] == "measure"]
     ops = dict.fromkeys(row["op"] for row in made)

@@ -46,9 +46,9 @@ async def again(case: Case, room: Case) -> connect.Connectivity:
     """The connections between the hosts of the last run of `case`, with its variables; what is found goes to `room`."""
     plans = (storage.read_json(folder / "plan.json", {}) for folder in reversed(case.runs()))
     plan: dict[str, Any] = next((plan for plan in plans if plan.get("argv")), {})
-    if not plan.get("net"):
+    if not plan.get("network"):
         raise NcclkitError("The hosts of this job are not ours to enter: test them with `ncclkit connect HOST HOST`.")
-    return await connectivity(room, plan["net"], env=plan.get("env"))
+    return await connectivity(room, plan["network"], env=plan.get("env"))
 
 
 async def look(case: Case, wrong: str = "") -> Case:

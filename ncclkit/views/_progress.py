@@ -12,7 +12,7 @@ from ncclkit.views import plots
 from ncclkit.views._html import Markup, badge, el
 from ncclkit.views._words import plural, ranges, the
 
-STAGES = {"waiting": "·", "hello": "○", "pretend": "○", "import": "◔", "init": "◑"}
+STAGES = {"waiting": "·", "hello": "○", "simulate": "○", "import": "◔", "init": "◑"}
 STAGES |= {"alone": "◑", "pairs": "◒", "groups": "◒", "step": "◕", "size": "◕", "done": "✓", "error": "✕"}
 """Phases of the wire, in order, with the symbol of each light."""
 
@@ -51,8 +51,8 @@ class Progress:
             "phase": self._phase,
             "measure": self._measure,
             "plan": self._plan,
-            "rung": self._rung,
-            "ladder.pair": self._pair,
+            "stage": self._rung,
+            "stage.pair": self._pair,
             "log": self._line,
             "problem": self._line,
             "end": self._line,

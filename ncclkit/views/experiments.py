@@ -37,18 +37,18 @@ MARKS = {
     "open": ("○", "open", "possible"),
 }
 """One of `MOVES` → symbol, word and class of its badge."""
-LOOKED = {"connect": "the connections", "limits": "the machine's limits"}
+LOOKED = {"connections": "the connections", "resources": "the machine's limits"}
 """Words of `ncclkit.experiments.resource_checks.LOOKS`, for people."""
 WORDS: dict[str, Callable[[Any], str]] = {
     "ranks": lambda count: f"{count} rank{'s' * (count != 1)}",
     "timeout": lambda factor: f"collectives may take {factor} times as long",
     "restarts": lambda count: f"the launcher may start all ranks again {count} time{'s' * (count != 1)}",
-    "ladder": lambda _: "first each rank alone, then every pair of ranks",
+    "stages": lambda _: "first each rank alone, then every pair of ranks",
     "minimal": lambda _: "a plain live test in place of the job",
     "hosts": lambda number: f"all ranks on {number} host{'s' if number != 1 else ''}",
-    "mend": lambda cause: f"the job itself, at the place that {cause} blames",
+    "fix": lambda cause: f"the job itself, at the place that {cause} blames",
     "backend": lambda name: f"the same over {name}, without NCCL and GPUs",
-    "look": lambda what: f"nothing; {LOOKED.get(what, what)} are looked at again",
+    "check": lambda what: f"nothing; {LOOKED.get(what, what)} are looked at again",
 }
 """Words of `ncclkit.core.runs.changed`, for people."""
 

@@ -21,7 +21,7 @@ def stacks_view(events: Iterable[Event], problems: Sequence[str] = (), found: Se
     said = [(_ranks(held), _verb(waits, len(held)), where, pre(held[0].text)) for held, waits, where in places(known)]
     say = "; ".join(f"{ranks} {verb} {where}" for ranks, verb, where, _ in said) or "No stack could be read"
     rows = [(ranks, f"{verb} {where}", fold("Stack of the first", stack)) for ranks, verb, where, stack in said]
-    loads = [_load(event.rank, event.data) for event in known if event.kind == "watch.load"]
+    loads = [_load(event.rank, event.data) for event in known if event.kind == "telemetry.utilization"]
     cause = [(code(row["cause"]), row["say"]) for row in found]
     body = join(
         table(("Cause", "What it says"), cause),

@@ -59,7 +59,7 @@ def strip_view(run: Path, events: Iterable[Event]) -> Drawn | None:
 def _strips(run: Path) -> dict[str, list[Sample]]:
     """Host → its samples in order of time."""
     strips: dict[str, list[Sample]] = {}
-    for path in sorted(run.glob("watch*.jsonl*")):
+    for path in sorted(run.glob("telemetry*.jsonl*")):
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for line in file.read(LARGEST).splitlines():
                 sample = _sample(line)
@@ -250,7 +250,7 @@ def _moving(title: str, curves: Sequence[Curve]) -> list[Curve]:
 
 def _of_ranks(samples: Sequence[Sample], names: Sequence[str], unit: float) -> list[Curve]:
     """A curve for each rank, the sum of these rates; or the lowest and the highest of many ranks."""
-    rows: list[Mapping[str, Any]] = [row if isinstance(row := s.get("load"), dict) else {} for s in samples]
+    rows: list[Mapping[str, Any]] = [row if isinstance(row := s.get("utilization"), dict) else {} for s in samples]
     ranks = sorted({rank for row in rows for rank in row}, key=lambda rank: (len(rank), rank))
     curves = [(f"rank {rank}", [_sum(row.get(rank), names, unit) for row in rows]) for rank in ranks]
     if len(curves) <= EACH:
@@ -268,7 +268,7 @@ def _sum(row: object, names: Sequence[str], unit: float) -> float | None:
 
 def _queues(samples: Sequence[Sample]) -> list[Curve]:
     """Of each rank, how many of its processes waited for a core; the longest queues first."""
-    totals = [{rank: row for rank, row in (s.get("cores") or {}).items() if _is_row(row)} for s in samples]
+    totals = [{rank: row for rank, row in (s.get("scheduling") or {}).items() if _is_row(row)} for s in samples]
     curves = []
     for rank in sorted({rank for total in totals for rank in total}):
         waited = [total[rank][3] if rank in total else None for total in totals]

@@ -34,7 +34,7 @@ def climbed(ranks: int, backend: str, largest: int | None) -> tuple[dict[str, fl
     begun, ends, numbers = time.time(), dict[str, float](), list[float]()
 
     def hear(record: dict[str, Any]) -> None:
-        if record["kind"] in ("ladder.rank", "ladder.pair", "measure"):
+        if record["kind"] in ("stage.rank", "stage.pair", "measure"):
             numbers.append(time.time() - begun)
         if record["kind"] == "phase" and record["phase"] in STARTS:
             known = ends.get(record["phase"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.cli import verbs
-from ncclkit.core.case import Case
+from ncclkit.core.case import SCHEMA, Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Measurement, NcclkitError, clear, found, unknown
 from ncclkit.core.storage import write
 
@@ -75,7 +75,8 @@ def test_run_folders_count_on(tmp_path: Path) -> None:
     [
         ("case.json", "{", "is not JSON"),
         ("facts.jsonl", '{"name": "a"}\n{}\n', "facts.jsonl:2"),
-        ("case.json", '{"schema": 99}', "newer ncclkit"),
+        ("case.json", '{"schema": 99}', "written by another ncclkit"),
+        ("case.json", '{"schema": 1}', r"written by ncclkit 0\.1\.0 \(schema 1, this one reads 2\); use that release"),
         ("events.parquet", "PAR1 no", "not a readable Parquet"),
     ],
 )
@@ -127,7 +128,7 @@ def test_about_says_when_and_which_schema(tmp_path: Path) -> None:
     case.new_run("probe")
     case.save()
     about = json.loads((tmp_path / "case.json").read_text())
-    assert about["schema"] == 1 and about["host"] and about["ncclkit"] and about["created"]
+    assert about["schema"] == SCHEMA and about["host"] and about["ncclkit"] and about["created"]
     assert [asked["run"] for asked in about["asked"]] == ["1-probe"]
 
 

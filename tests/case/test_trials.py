@@ -19,6 +19,7 @@ from ncclkit.experiments import comparison
 from ncclkit.experiments.comparison import Arm
 
 LINE = Event("nccl.warn", "Call to connect failed", "rank0.log", 7)
+OLDER = {"hosts": 2, "wrong": "older"}
 TRAIN = Plan(
     "x", ("train", "--backend", "gloo", "--timeout", "15.0", "--fault", "few_files"), 3, "gloo", "python3", 60.0
 )
@@ -61,7 +62,7 @@ def test_no_secret_of_a_plan_is_kept(case: Case) -> None:
     folder = case.path / "experiments" / "1-shm_too_small"
     plan = replace(TRAIN, env={"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwx"})
     experiment_records.keep(trial(folder, after=replace(arm().run, plan=plan, folder=folder)))
-    assert "hf_abc" not in (folder / "trial.json").read_text()
+    assert "hf_abc" not in (folder / "experiment.json").read_text()
 
 
 def test_a_case_may_be_moved(case: Case, tmp_path: Path) -> None:
@@ -80,21 +81,21 @@ def test_the_runs_of_a_trial_do_not_speak_when_the_case_is_read(case: Case) -> N
 @pytest.mark.parametrize(
     "value",
     [
-        {"trial": "check", "verdicts": []},
-        {"trial": "rm", "verdicts": {}},
-        {"trial": ["check"], "verdicts": {"a": "proven"}},
+        {"experiment": "check", "verdicts": []},
+        {"experiment": "rm", "verdicts": {}},
+        {"experiment": ["check"], "verdicts": {"a": "proven"}},
     ],
 )
 def test_what_is_no_trial_says_nothing(case: Case, value: dict) -> None:
-    (case.path / "trial.json").write_text(json.dumps(value))
+    (case.path / "experiment.json").write_text(json.dumps(value))
     assert evidence.read([case.path]).events == []
 
 
 def test_of_a_strange_trial_only_known_words_count(case: Case) -> None:
-    said = {"trial": "fix", "verdicts": {"fd_limit": "certain", "p2p_broken": "open"}, "say": 3, "subject": None}
-    (case.path / "trial.json").write_text(json.dumps(said))
+    said = {"experiment": "fix", "verdicts": {"fd_limit": "certain", "p2p_broken": "open"}, "say": 3, "baseline": None}
+    (case.path / "experiment.json").write_text(json.dumps(said))
     (event,) = evidence.read([case.path]).events
-    assert event.data["verdicts"] == {"p2p_broken": "open"} and event.data["subject"] == "" and event.text == "3"
+    assert event.data["verdicts"] == {"p2p_broken": "open"} and event.data["baseline"] == "" and event.text == "3"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_a_trial_about_an_earlier_run_is_not_weighed(case: Case) -> None:
     for number in (1, 2):
         (case.path / "runs" / f"{number}-x").mkdir(parents=True)
     ends = [Event("run.end", "ended", str(case.path / "runs" / f"{n}-x" / "status.json")) for n in (1, 2)]
-    told = [Event("experiment.check", s, data={"verdicts": {}, "subject": s}) for s in ("1-x", "2-x", "")]
+    told = [Event("experiment.check", s, data={"verdicts": {}, "baseline": s}) for s in ("1-x", "2-x", "")]
     case.add([*ends, *told])
     assert [event.text for event in case.latest().of("experiment.check")] == ["2-x", ""]
 
@@ -179,21 +180,21 @@ def test_a_suspect_that_the_recorded_repetition_proves_is_shown() -> None:
     ("plan", "change", "argv", "rest"),
     [
         (TRAIN, {"timeout": 4}, {"--timeout": "60"}, {"deadline": 105.0}),
-        (TRAIN, {"mend": "fd_limit"}, {"--mend": "fd_limit", "--fault": "few_files"}, {}),
-        (LIVE, {"mend": "fd_limit"}, {}, {}),
+        (TRAIN, {"fix": "fd_limit"}, {"--fix": "fd_limit", "--fault": "few_files"}, {}),
+        (LIVE, {"fix": "fd_limit"}, {}, {}),
         (TRAIN, {"minimal": True}, {"--sizes": "8,64,512,4096,32768,262144"}, {}),
         (replace(LIVE, argv=(*LIVE.argv, "--fault", "segfault")), {"minimal": True}, {"--backend": "gloo"}, {}),
         (replace(TRAIN, env={"A": "1", "B": "2"}), {"unset": ["A", "C"], "env": {"D": "3"}}, {},
          {"env": {"B": "2", "D": "3"}, "unset": ("A", "C")}),
         (TRAIN, {"ranks": 2, "restarts": 1}, {}, {"ranks": 2, "restarts": 1}),
-        (TRAIN, {"hosts": 1}, {}, {"net": {}}),
-        (replace(TRAIN, net={"hosts": 2, "wrong": "older"}), {"hosts": 1}, {}, {"net": {"hosts": 1, "wrong": "older"}}),
+        (TRAIN, {"hosts": 1}, {}, {"network": {}}),
+        (replace(TRAIN, network=OLDER), {"hosts": 1}, {}, {"network": OLDER | {"hosts": 1}}),
     ],
 )  # fmt: skip
 def test_changes(plan: Plan, change: dict, argv: dict, rest: dict) -> None:
     new = changed(plan, change)
     options = dict(zip(new.argv[1::2], new.argv[2::2], strict=True))
-    assert argv.items() <= options.items() and ("--mend" in options) == ("--mend" in argv)
+    assert argv.items() <= options.items() and ("--fix" in options) == ("--fix" in argv)
     assert ("--fault" in options) == ("--fault" in plan.argv and "minimal" not in change)
     assert {name: getattr(new, name) for name in rest} == rest
 

@@ -130,12 +130,7 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
     ("gpu_hardware_error", "likely", {"gpu.nvidia_smi": "hung"}, "nvidia-smi does not answer"),
     ("gpu_hardware_error", "likely", {"gpu.nvidia_smi": "breaks off"}, "nvidia-smi breaks off"),
     ("gpu_hardware_error", "likely", {"gpu.1.ecc.uncorrected": 2}, "GPU 1: uncorrectable memory errors"),
-    (
-        "gpu_hardware_error",
-        "likely",
-        {"gpu.1.remapped_rows": {"pending": True, "failure": False}},
-        "memory rows",
-    ),
+    ("gpu_hardware_error", "likely", {"gpu.1.remapped_rows": {"pending": True, "failure": False}}, "memory rows"),
     ("gpu_hardware_error", "likely", {"gpu.0.recovery": "Drain and Reset"}, "GPU 0: the driver asks for a recovery"),
     ("gpu_hardware_error", "possible", {"gpu.0.throttle": ["hw_thermal_slowdown"]}, "GPU 0: slowed down by heat"),
     ("gpu_hardware_error", "likely", {"gpu.1.nvlink.links": 17}, "GPU 1 has 17 of 18 NVLinks up"),
@@ -207,7 +202,12 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
         "has process 7 (python3); a rank there would be refused",
     ),
     ("gpu_clock_limit", "likely", {"gpu.1.power.limit": 500.0}, "GPU 1 may draw 500 W where others of the same model"),
-    ("gpu_clock_limit", "possible", {"gpu.0.throttle": ["applications_clocks_setting"]}, "GPU 0: a setting limits the clocks"),
+    (
+        "gpu_clock_limit",
+        "possible",
+        {"gpu.0.throttle": ["applications_clocks_setting"]},
+        "GPU 0: a setting limits the clocks",
+    ),
     (
         "stale_lock",
         "likely",

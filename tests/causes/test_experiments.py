@@ -19,7 +19,7 @@ from ncclkit.experiments.resource_checks import LOOKS
 from tests.causes.specimens import FOLDERS, judged, load, name
 
 PLAN = Plan("small", ("train", "--backend", "nccl", "--timeout", "8"), 4, "nccl", "python", 60.0, {"NCCL_ALGO": "Ring"})
-PLAN = replace(PLAN, net={"hosts": 2, "wrong": ""})
+PLAN = replace(PLAN, network={"hosts": 2, "wrong": ""})
 ITSELF = {"named", "found", "clear"}
 """Outcomes that speak of each cause by itself: two causes that expect the same one are told apart all the same."""
 ASKED = {name: module.experiment for name, module in catalogue().items()}
@@ -31,8 +31,8 @@ def sound(cause: str, experiment: Experiment) -> None:
     assert expects.keys() == experiment.predicts.keys() <= catalogue().keys()
     assert cause in expects and set(expects.values()) <= OUTCOMES.keys()
     assert len(expects) > 1 and (len(set(expects.values())) > 1 or set(expects.values()) <= ITSELF)
-    if "look" in experiment.plan:
-        assert experiment.plan["look"] in LOOKS and len(experiment.plan) == 1
+    if "check" in experiment.plan:
+        assert experiment.plan["check"] in LOOKS and len(experiment.plan) == 1
         assert set(expects.values()) <= {"found", "clear"}
     else:
         assert changed(PLAN, experiment.plan) != PLAN, "something is changed"
@@ -66,7 +66,7 @@ def test_an_experiment_without_evidence(cause: str) -> None:
 def test_limits_are_tried_before_a_job_is_run_again() -> None:
     plans = {cause: [list(experiment.plan.values()) for experiment in every(cause)] for cause in LIMITS}
     del plans["host_oom"]  # what is free now is asked before a job runs; of one that was killed it says nothing
-    assert all(first == ["limits"] and len(more) == 1 for first, *more in plans.values())
+    assert all(first == ["resources"] and len(more) == 1 for first, *more in plans.values())
     assert LIMITS.keys() == {cause for cause, _ in THINGS.values()}
 
 
@@ -92,6 +92,6 @@ def test_the_answer_to_an_experiment_hides_nothing(folder: Path) -> None:
     for finding in judged(folder)[0].findings:
         if finding.next is not None and finding.next.expects:
             case = load(folder)
-            told = {"cause": finding.cause, "subject": "", "question": finding.next.question, "observed": "found"}
+            told = {"cause": finding.cause, "baseline": "", "question": finding.next.question, "observed": "found"}
             case.add([Event("experiment.check", data=told | {"verdicts": {finding.cause: "supported"}})])
             assert finding.cause in {again.cause for again in diagnose(case).findings}

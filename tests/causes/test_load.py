@@ -21,7 +21,10 @@ def watched(*shares: float | None, more: tuple[Event, ...] = ()) -> Finding:
     rest = {"seconds": 3.0, "states": "", "gpu": None, "cpu": 0.0, "sent": None, "received": None, "gpu_busy": None}
     case = Case()
     case.events = [
-        *(Event("watch.load", f"rank {r}", rank=r, data=rest | {"main": share}) for r, share in enumerate(shares)),
+        *(
+            Event("telemetry.utilization", f"rank {r}", rank=r, data=rest | {"main": share})
+            for r, share in enumerate(shares)
+        ),
         *more,
     ]
     return slow_rank.diagnose(case)
@@ -52,7 +55,7 @@ def test_a_stopped_process_holds_no_lock() -> None:
     end = {"reason": "deadline", "exitcode": None, "say": "rank 2 did not answer SIGUSR1"}
     for states, verdict in (("SSS", "found"), ("STT", "clear")):
         case = Case()
-        case.events = [Event("watch.load", rank=2, data=rest | {"states": states}), TIMEOUT, stack(2)]
+        case.events = [Event("telemetry.utilization", rank=2, data=rest | {"states": states}), TIMEOUT, stack(2)]
         case.events += [Event("c10d.timeout", data={"op": "ALLREDUCE", "seq": 1}), Event("run.end", data=end)]
         assert gil_hold.diagnose(case).verdict == verdict
         words = "stopped by a signal" if states == "STT" else "busy"

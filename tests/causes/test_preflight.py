@@ -294,6 +294,6 @@ def test_a_job_of_one_host_does_not_mind_its_name() -> None:
 def test_too_little_memory_is_asked_of_the_machine_and_swap_of_a_job() -> None:
     remote = {"memory.swap": [{"device": "/s", "size": 1, "storage": "file on nfs4"}]}
     asked = verdict("host_oom", GOOD | {"memory.total": 6 << 30}).next
-    assert asked and asked.plan == {"look": "limits"} and asked.expects["host_oom"] == "found"
+    assert asked and asked.plan == {"check": "resources"} and asked.expects["host_oom"] == "found"
     asked = verdict("host_oom", GOOD | remote).next
     assert asked and asked.plan == {"ranks": 1}

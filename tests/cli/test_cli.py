@@ -295,7 +295,7 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
         job.communicate()
     assert done.returncode == 1 and "Rank 1" in done.stdout and "skip_batches" in done.stdout
     assert all(f"rank {rank}: " in done.stdout for rank in range(3)), "what each rank did meanwhile is told"
-    assert len(list((tmp_path / "case" / "runs").glob("*attach/watch.jsonl"))) == 1
+    assert len(list((tmp_path / "case" / "runs").glob("*attach/telemetry.jsonl"))) == 1
 
 
 def test_a_closed_pipe_is_no_error() -> None:

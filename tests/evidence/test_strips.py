@@ -14,20 +14,20 @@ from ncclkit.core.model import Event
 
 
 def sample(second: float, **more: Any) -> str:
-    return json.dumps({"watch": 1, "t": second, "host": "node-1", "memory": 1, "memory_total": 2, **more})
+    return json.dumps({"telemetry": 1, "t": second, "host": "node-1", "memory": 1, "memory_total": 2, **more})
 
 
-def read(path: Path, *lines: str, kind: str = "watch.cpu") -> list[Event]:
+def read(path: Path, *lines: str, kind: str = "telemetry.scheduling") -> list[Event]:
     (gzip.open if path.suffix == ".gz" else open)(path, "wb").write(("\n".join(lines) + "\n").encode())
     return [event for event in evidence.read([path]).events if event.kind == kind]
 
 
-@pytest.mark.parametrize("name", ["watch.jsonl", "watch-node1.jsonl.gz"])
+@pytest.mark.parametrize("name", ["telemetry.jsonl", "telemetry-node1.jsonl.gz"])
 def test_the_last_sample_of_each_rank_counts(tmp_path: Path, name: str) -> None:
     found = read(
         tmp_path / name,
-        sample(1.0, cores={"0": [1, 4, 1.0, 0.0, 3], "1": [25, 1, 2.0, 30.0, 70]}),
-        sample(2.0, cores={"1": [25, 1, 3.0, 50.5, 99]}),
+        sample(1.0, scheduling={"0": [1, 4, 1.0, 0.0, 3], "1": [25, 1, 2.0, 30.0, 70]}),
+        sample(2.0, scheduling={"1": [25, 1, 3.0, 50.5, 99]}),
     )
     assert [(event.rank, event.host, event.line, event.time) for event in found] == [
         (0, "node-1", 1, 1.0),
@@ -40,35 +40,35 @@ def test_the_last_sample_of_each_rank_counts(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        '{"watch": 1, "t": 1.0, "cores": {"0": [1, 2,',
-        sample(1.0, cores=[1, 2]),
-        sample(1.0, cores={"0": [1, 2, 3]}),
-        sample(1.0, cores={"0": [1, 2, 3, "x", 4]}),
-        sample(1.0, cores={"0": [1, 2, float("nan"), 1, 4]}),
-        sample(1.0, cores={"-1": [1, 2, 3, 4, 5], "9" * 5000: [1, 2, 3, 4, 5]}),
+        '{"telemetry": 1, "t": 1.0, "scheduling": {"0": [1, 2,',
+        sample(1.0, scheduling=[1, 2]),
+        sample(1.0, scheduling={"0": [1, 2, 3]}),
+        sample(1.0, scheduling={"0": [1, 2, 3, "x", 4]}),
+        sample(1.0, scheduling={"0": [1, 2, float("nan"), 1, 4]}),
+        sample(1.0, scheduling={"-1": [1, 2, 3, 4, 5], "9" * 5000: [1, 2, 3, 4, 5]}),
         sample(1.0),
         "[" * 100_000,
         "7",
     ],
 )
 def test_what_is_torn_or_strange_is_passed_over(tmp_path: Path, line: str) -> None:
-    (event,) = read(tmp_path / "watch.jsonl", sample(1.0, cores={"0": [1, 2, 3, 4, 5]}), line)
+    (event,) = read(tmp_path / "telemetry.jsonl", sample(1.0, scheduling={"0": [1, 2, 3, 4, 5]}), line)
     assert event.data["waited"] == 4
 
 
 def load(**row: Any) -> dict[str, Any]:
-    return {"load": {"3": row}}
+    return {"utilization": {"3": row}}
 
 
 def test_how_busy_a_rank_was_at_the_end_is_the_mean_of_its_last_seconds(tmp_path: Path) -> None:
     gpus = [[1024.0, 100.0, None, None, None], [1024.0, 4.0, None, None, None]]
     (event,) = read(
-        tmp_path / "watch.jsonl",
+        tmp_path / "telemetry.jsonl",
         sample(1.0, **load(state="R", cpu=900.0, main=99.0)),
         sample(50.0, **load(state="S")),
         sample(51.0, **load(state="S", cpu=2.0, main=0.0, sent=1000, received=0, gpu=1), gpus=gpus),
         sample(52.0, **load(state="D", cpu=4.0, main=1.0, sent=3000, received=0, gpu=1), gpus=gpus),
-        kind="watch.load",
+        kind="telemetry.utilization",
     )
     rates = {"cpu": 3.0, "main": 0.5, "sent": 2000.0, "received": 0.0, "gpu_busy": 4.0}
     assert event.data == {"seconds": 2.0, "states": "SSD", "gpu": 1, **rates}
@@ -80,4 +80,7 @@ def test_how_busy_a_rank_was_at_the_end_is_the_mean_of_its_last_seconds(tmp_path
     [{"state": "R"}, {"cpu": "much"}, {"cpu": -1.0}, {"cpu": True}, 7, None, {"cpu": float("nan"), "state": "RRR"}],
 )
 def test_a_rank_without_a_rate_is_no_event(tmp_path: Path, row: Any) -> None:
-    assert read(tmp_path / "watch.jsonl", sample(1.0, load={"3": row, "x": row}), kind="watch.load") == []
+    assert (
+        read(tmp_path / "telemetry.jsonl", sample(1.0, utilization={"3": row, "x": row}), kind="telemetry.utilization")
+        == []
+    )

@@ -26,7 +26,7 @@ def climbed(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) -> 
     async def go() -> None:
         asked = ProbeOptions(ranks=ranks, backend="gloo", max_bytes=1 << 16, repeats=1, stages=True, timeout=300)
         plan = await probe.plan(case, asked)
-        plan = replace(plan, argv=(*plan.argv, *fault), net=net)
+        plan = replace(plan, argv=(*plan.argv, *fault), network=net)
         await bisect.to_the_end(case, await probe.execute(case, plan), probe.launcher(plan))
 
     asyncio.run(go())

@@ -115,7 +115,7 @@ def test_a_way_that_is_merely_slow_is_suspected_by_its_numbers_found_by_a_look_a
     first = diagnose(case).findings[0]
     assert (first.cause, first.strength, first.culprits["hosts"]) == ("network_loss", "possible", ("node-1", "node-2"))
     looked, mended = asyncio.run(close(case))
-    assert (looked.observed, mended.change, mended.worked) == ("found", {"mend": "network_loss"}, True)
+    assert (looked.observed, mended.change, mended.worked) == ("found", {"fix": "network_loss"}, True)
     assert "What node-2 sends to node-1 passes at 0.02" in looked.say or "node-2" in diagnose(case).findings[0].say
 
 
@@ -176,6 +176,6 @@ def test_a_network_that_does_not_exist_is_one_sentence() -> None:
 
 
 def test_ranks_must_divide_over_the_hosts(tmp_path: Path) -> None:
-    run = simulated.run(Plan("job", ("train",), 3, "gloo", sys.executable, 5, net={"hosts": 2}), tmp_path)
+    run = simulated.run(Plan("job", ("train",), 3, "gloo", sys.executable, 5, network={"hosts": 2}), tmp_path)
     with pytest.raises(NcclkitError, match="3 ranks do not divide over 2 hosts"):
         asyncio.run(run)

@@ -38,7 +38,7 @@ from ncclkit.core.case import Case
 from ncclkit.analysis.stages import ladder
 from ncclkit.core.runs import Plan, Run
 case, fault = Case.open(sys.argv[1]), sys.argv[2:]
-argv = "collective --backend gloo --sizes 8,65536 --repeats 2 --timeout 30 --ladder".split()
+argv = "collective --backend gloo --sizes 8,65536 --repeats 2 --timeout 30 --stages".split()
 plan = Plan("all_reduce", tuple(argv), 2, "gloo", sys.executable, 100.0, {"GLOO_SOCKET_IFNAME": "lo"})
 run = asyncio.run(probe.execute(case, plan))
 print(run.say, ladder(case).say)

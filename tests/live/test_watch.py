@@ -37,22 +37,22 @@ def rested(watch: Watch) -> Watch:
 
 
 def test_a_sample_holds_what_the_host_does(tmp_path: Path) -> None:
-    watch = Watch(str(tmp_path / "watch.jsonl"))
+    watch = Watch(str(tmp_path / "telemetry.jsonl"))
     watch.take()
     until = time.monotonic() + 10
-    while "cpu" not in samples(tmp_path / "watch.jsonl")[-1] and time.monotonic() < until:
+    while "cpu" not in samples(tmp_path / "telemetry.jsonl")[-1] and time.monotonic() < until:
         rested(watch).take()  # the kernel counts in ticks of 10 ms
-    first, *_, second = samples(tmp_path / "watch.jsonl")
+    first, *_, second = samples(tmp_path / "telemetry.jsonl")
     assert 0 < first["memory"] < first["memory_total"] and first["swap"] >= 0 and "cpu" not in first
     assert 0 <= second["cpu"] <= 100 and isinstance(second["net"], dict) and second["t"] >= first["t"]
     assert set(second["pressure"]) == {"cpu", "memory", "io"}
 
 
 def test_one_sample_a_second_however_often_it_is_asked(tmp_path: Path) -> None:
-    watch = Watch(str(tmp_path / "watch.jsonl"))
+    watch = Watch(str(tmp_path / "telemetry.jsonl"))
     watch.take()
     watch.take()
-    assert len(samples(tmp_path / "watch.jsonl")) == 1
+    assert len(samples(tmp_path / "telemetry.jsonl")) == 1
 
 
 def test_the_memory_of_each_rank(tmp_path: Path) -> None:
@@ -62,10 +62,10 @@ def test_the_memory_of_each_rank(tmp_path: Path) -> None:
     )
     try:
         assert rank.stdout is not None and rank.stdout.readline()
-        Watch(str(tmp_path / "watch.jsonl")).take()
+        Watch(str(tmp_path / "telemetry.jsonl")).take()
     finally:
         rank.communicate(timeout=10)
-    (sample,) = samples(tmp_path / "watch.jsonl")
+    (sample,) = samples(tmp_path / "telemetry.jsonl")
     assert sample["ranks"]["7"] > 1 << 20
 
 
@@ -129,17 +129,17 @@ def test_what_is_gone_has_no_load_and_what_cannot_be_counted_is_left_out(monkeyp
 
 
 def test_a_job_that_we_did_not_start_is_watched_until_it_is_gone(tmp_path: Path, pair: dict[int, int]) -> None:
-    watching = threading.Thread(target=beside, args=(str(tmp_path / "watch.jsonl"), pair, threading.Event()))
+    watching = threading.Thread(target=beside, args=(str(tmp_path / "telemetry.jsonl"), pair, threading.Event()))
     watching.start()
     until = time.monotonic() + 20
-    while not (tmp_path / "watch.jsonl").exists() and time.monotonic() < until:
+    while not (tmp_path / "telemetry.jsonl").exists() and time.monotonic() < until:
         assert watching.is_alive()
     assert [processes.state(pid) in ("S", "R") for pid in pair.values()] == [True, True], "nobody is signalled"
     for pid in pair.values():
         os.kill(pid, 9)
     watching.join(timeout=20)
     assert not watching.is_alive()
-    assert set(samples(tmp_path / "watch.jsonl")[0]["load"]) == {"0", "1"}
+    assert set(samples(tmp_path / "telemetry.jsonl")[0]["utilization"]) == {"0", "1"}
 
 
 APPS = """#!/bin/sh
@@ -163,7 +163,7 @@ def test_gpus_are_told_in_order_and_what_is_not_known_is_null(tmp_path: Path, mo
     (tmp_path / "nvidia-smi").write_text(SMI)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    watch, until = Watch(str(tmp_path / "watch.jsonl")), time.monotonic() + 20
+    watch, until = Watch(str(tmp_path / "telemetry.jsonl")), time.monotonic() + 20
     assert watch.smi is not None
     try:
         while len(watch.gpus) < 2 and time.monotonic() < until:
@@ -171,7 +171,7 @@ def test_gpus_are_told_in_order_and_what_is_not_known_is_null(tmp_path: Path, mo
     finally:
         watch.smi.kill()
         watch.smi.communicate(timeout=10)
-    assert samples(tmp_path / "watch.jsonl")[-1]["gpus"] == [
+    assert samples(tmp_path / "telemetry.jsonl")[-1]["gpus"] == [
         [1024.0, 100.0, None, 1755.0, 41.0],
         [2048.0, 50.0, 300.5, 1980.0, 40.0],
     ]
@@ -179,7 +179,7 @@ def test_gpus_are_told_in_order_and_what_is_not_known_is_null(tmp_path: Path, mo
 
 
 def test_a_folder_that_is_gone_ends_the_strip_and_nothing_else(tmp_path: Path) -> None:
-    watch = Watch(str(tmp_path / "gone" / "watch.jsonl"))
+    watch = Watch(str(tmp_path / "gone" / "telemetry.jsonl"))
     watch.take()
     rested(watch).take()
     assert watch.path == "" and list(tmp_path.iterdir()) == []

@@ -21,13 +21,13 @@ SAYS = {
     "nccl_hosts": ("Every pair of the 4 ranks works", "", ()),
     "nccl_turns": ("Every pair of the 8 ranks works: ", "", ()),
     "nccl_slow": (
-        "Rank 1 on pretended-0 is slow in company, already with pretended-1 (ranks 2 and 3), and is well alone; "
+        "Rank 1 on simulated-0 is slow in company, already with simulated-1 (ranks 2 and 3), and is well alone; "
         + ALONE,
         "network_loss",
         (1,),
     ),
     "nccl_stuck": (
-        "Rank 1 on pretended-0 fails in company, already with pretended-1 (ranks 2 and 3), and is well alone; " + ALONE,
+        "Rank 1 on simulated-0 fails in company, already with simulated-1 (ranks 2 and 3), and is well alone; " + ALONE,
         "network_loss",
         (1,),
     ),

@@ -45,7 +45,7 @@ def raised(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 def test_a_fix_is_shown_to_work(raised: Case) -> None:
     (trial,) = asyncio.run(loop.close(raised))
-    assert trial.kind == "fix" and trial.worked and trial.change == {"mend": "rank_exception"}
+    assert trial.kind == "fix" and trial.worked and trial.change == {"fix": "rank_exception"}
     assert (trial.before.reason, trial.after.reason) == ("failed", "done")
     assert (trial.cause_before, trial.cause_after) == ("rank_exception", "")
     assert loop.trials(Case.open(raised.path))[0].say == trial.say
@@ -53,7 +53,7 @@ def test_a_fix_is_shown_to_work(raised: Case) -> None:
 
 
 def test_the_fix_of_another_cause_mends_nothing(raised: Case, tmp_path: Path) -> None:
-    plan = changed(baseline.last(raised).plan, {"mend": "slow_rank"})
+    plan = changed(baseline.last(raised).plan, {"fix": "slow_rank"})
     assert asyncio.run(probe.execute(Case.open(tmp_path / "wrong"), plan)).reason == "failed"
 
 
@@ -75,7 +75,7 @@ def test_a_stand_in_that_does_not_fail_proves_nothing(tmp_path: Path) -> None:
     case.events = list(evidence.read([tmp_path / "rank0.log"]).events)
     first = diagnose(case).findings[0]
     trial = asyncio.run(loop.fix(case, first.cause))  # gloo heeds none of NCCL's variables
-    assert not trial.worked and trial.verdicts == {first.cause: "open"} and trial.subject == ""
+    assert not trial.worked and trial.verdicts == {first.cause: "open"} and trial.baseline == ""
     assert trial.before.plan.env == {"NCCL_SOCKET_IFNAME": "eth97", "NCCL_BUFFSIZE": "4194304"}  # the job's own
     assert trial.after.plan.env == {"NCCL_BUFFSIZE": "4194304"}
 
@@ -126,7 +126,7 @@ def test_a_case_of_another_machine_is_run_again_only_where_it_can_be(
         "try this on the machine that it ran on."
     )
     assert loop.trials(case) == ()
-    shared = replace(NCCL, net={"hosts": 2})
+    shared = replace(NCCL, network={"hosts": 2})
     asyncio.run(probe.again(case, shared))
     asyncio.run(probe.again(case, replace(NCCL, split=2)))
     gpus[0] = 0
@@ -217,7 +217,7 @@ LAB, OWN = ("train", "--fault", "few_files"), ("collective",)
 @pytest.mark.parametrize(
     ("advice", "argv", "change", "words"),
     [
-        ((Advice("Raise the limit."), FEWER), LAB, {"mend": "fd_limit"}, "Raise the limit."),
+        ((Advice("Raise the limit."), FEWER), LAB, {"fix": "fd_limit"}, "Raise the limit."),
         ((Advice("Raise the limit."), FEWER), OWN, {"env": FEWER.env}, FEWER.do),
         ((FEWER,), LAB, {"env": FEWER.env, "mend": "fd_limit"}, FEWER.do),
         (
@@ -229,7 +229,7 @@ LAB, OWN = ("train", "--fault", "few_files"), ("collective",)
         (
             (Advice("See the line.", env={"PYTHONFAULTHANDLER": "1"}),),
             LAB,
-            {"mend": "fd_limit"},
+            {"fix": "fd_limit"},
             "the job does right what fd_limit names",
         ),
     ],

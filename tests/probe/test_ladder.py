@@ -43,12 +43,12 @@ def told(
         case.events.append(phase(rank, "hello", host="h"))
         case.events.append(phase(rank, "init", nccl="2.28.9"))
         rung = {"bytes": 1 << 26, "copy": copy.get(rank, 3000.0), "wrong": 0}
-        case.events.append(Event("ladder.rank", f"rank {rank}", rank=rank, data=rung))
+        case.events.append(Event("stage.rank", f"rank {rank}", rank=rank, data=rung))
         case.events.append(phase(rank, "pairs", round=RANKS - 2, peer=met[rank]))
     for a, b in combinations(range(RANKS), 2):
         speed = bandwidth.get((a, b), 160.0)
         rung = {"peer": b, "bytes": 1 << 26, "bandwidth": speed, "latency_us": 12.0, "wrong": 7 * ((a, b) == wrong)}
-        case.events += [] if (a, b) == lost else [Event("ladder.pair", f"ranks {a} and {b}", rank=a, data=rung)]
+        case.events += [] if (a, b) == lost else [Event("stage.pair", f"ranks {a} and {b}", rank=a, data=rung)]
     return case
 
 
@@ -82,7 +82,7 @@ def test_pretended_hosts_are_compared_where_each_rank_has_a_gpu_of_its_own(on_th
     case = told({(2, 3): 20.0}, None, None, {})
     own = {"gpus": 8, "on_them": on_them}
     for rank in range(RANKS):
-        case.events.append(phase(rank, "pretend", hostid=f"pretended-{rank // 4}", gpu=rank % (64 // on_them), **own))
+        case.events.append(phase(rank, "simulate", hostid=f"simulated-{rank // 4}", gpu=rank % (64 // on_them), **own))
     found = ladder(case)
     assert found.bad == bad and {pair.way for pair in found.pairs if pair.b < 4 or pair.a > 3} == {"NV18"}
     assert ("by turns on GPUs that they share" in found.say) == (not bad) and bool(diagnose(case).findings) == bool(bad)
@@ -110,7 +110,7 @@ def test_a_rank_that_is_slow_alone_is_said_first() -> None:
 
 def test_a_rank_whose_own_memory_gives_other_bytes_is_a_finding_and_its_pairs_are_not() -> None:
     case = told({}, (1, 4), None, {})
-    own = next(event for event in case.of("ladder.rank") if event.rank == 4)
+    own = next(event for event in case.of("stage.rank") if event.rank == 4)
     own.data["wrong"] = 12
     found = ladder(case)
     assert found.corrupt == {4: 12} and found.say.startswith("Rank 4 copies its own memory wrongly (12 bytes); ")
@@ -122,7 +122,7 @@ def test_a_rank_whose_own_memory_gives_other_bytes_is_a_finding_and_its_pairs_ar
 def test_one_rank_has_a_first_rung_and_no_pairs() -> None:
     case = Case()
     case.events = [phase(0, "hello", host="h"), phase(0, "init", nccl="2.28.9"), phase(0, "plan", ranks=1)]
-    case.events.append(Event("ladder.rank", "rank 0", rank=0, data={"bytes": 1 << 26, "copy": 3900.0, "wrong": 0}))
+    case.events.append(Event("stage.rank", "rank 0", rank=0, data={"bytes": 1 << 26, "copy": 3900.0, "wrong": 0}))
     page = str(pairs_view(case).static())
     assert ladder(case).say.startswith("Rank 0 copies 3,900 GB/s in its own memory, every byte was right")
     assert "each rank alone" in page and "not reached" not in page and "all ranks" not in page
@@ -153,8 +153,8 @@ def broken_off(case: Case, fails: Callable[[set[int]], bool]) -> Case:
     while asked := ladder(case).narrowed.ask:
         for group in asked:
             problem = "RuntimeError: timed out" if fails(set(group)) else ""
-            told = {"rung": "narrow", "ranks": list(group), "bytes": 8, "busbw": None, "latency_us": None, "wrong": 0}
-            event = Event("ladder.group", f"{group}: {problem}", rank=group[0], data=told | {"problem": problem})
+            told = {"stage": "bisect", "ranks": list(group), "bytes": 8, "busbw": None, "latency_us": None, "wrong": 0}
+            event = Event("stage.group", f"{group}: {problem}", rank=group[0], data=told | {"problem": problem})
             case.events.append(event)
     return case
 
@@ -197,11 +197,11 @@ def test_equal_pairs_are_no_finding() -> None:
 
 
 def test_torn_records_of_a_rung_are_no_events() -> None:
-    whole = b'{"ncclkit": 1, "kind": "ladder.pair", "rank": 0, "peer": 1, "bytes": 8, "bandwidth": 1, "latency_us": 2, '
+    whole = b'{"ncclkit": 1, "kind": "stage.pair", "rank": 0, "peer": 1, "bytes": 8, "bandwidth": 1, "latency_us": 2, '
     event = from_wire(whole + b'"wrong": 0}', "w", 1)
     assert event is not None and event.text == "ranks 0 and 1 exchange 1.00 GB/s each way, 2.0 us"
     assert from_wire(whole + b'"wrong": "<b>"}', "w", 1) is None
-    assert from_wire(b'{"ncclkit": 1, "kind": "ladder.moon", "rank": 0}', "w", 1) is None
+    assert from_wire(b'{"ncclkit": 1, "kind": "stage.moon", "rank": 0}', "w", 1) is None
 
 
 def test_the_view_says_it_and_marks_it() -> None:
@@ -215,6 +215,6 @@ def test_the_view_says_it_and_marks_it() -> None:
 def test_where_ranks_share_gpus_only_much_slower_pairs_are_odd(gpus: object, slow: bool) -> None:
     """Ranks that take turns on a card are no steadier than those that share cores."""
     case = told({(2, 5): 60.0}, None, None, {})
-    case.events += [phase(rank, "pretend", hostid=f"pretended-{rank // 4}", gpus=gpus) for rank in range(RANKS)]
+    case.events += [phase(rank, "simulate", hostid=f"simulated-{rank // 4}", gpus=gpus) for rank in range(RANKS)]
     pair = next(pair for pair in ladder(case).pairs if (pair.a, pair.b) == (2, 5))
     assert pair.slow == slow

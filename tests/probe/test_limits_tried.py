@@ -38,13 +38,13 @@ MOUNTS = (
 
 def tried(needs: dict[str, Any], *limit: str) -> list[dict[str, Any]]:
     """The records of the agent, started by the command `limit`."""
-    command = [*limit, sys.executable, "-m", "ncclkit.agent", "limits", json.dumps(needs)]
+    command = [*limit, sys.executable, "-m", "ncclkit.agent", "resources", json.dumps(needs)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_the_kind_and_the_agent_agree_on_the_fields_and_the_things() -> None:
-    assert KINDS["limits.tried"] == resource_checks.TRIED and resource_checks.THINGS.keys() - {"hosts"} == set(
+    assert KINDS["resources.tried"] == resource_checks.TRIED and resource_checks.THINGS.keys() - {"hosts"} == set(
         every_need()
     )
 
@@ -167,7 +167,7 @@ def test_files_that_a_cgroup_would_give_up_are_free(tmp_path: Path) -> None:
 
 
 def event(what: str, need: float, got: float | None, host: str = "a") -> Event:
-    return Event("limits.tried", host=host, data={"what": what, "need": need, "got": got, "why": "", "error": ""})
+    return Event("resources.tried", host=host, data={"what": what, "need": need, "got": got, "why": "", "error": ""})
 
 
 @pytest.mark.parametrize(

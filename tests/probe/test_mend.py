@@ -44,7 +44,7 @@ def job(name, cause):
     parser = argparse.ArgumentParser()
     inject.add_options(parser)
     asked = ["--folder", sys.argv[1], "--backend", "gloo", "--rank", "1", "--at", "0", "--seconds", "1"]
-    return inject.LabJob(torch, parser.parse_args([*asked, "--fault", name, "--mend", cause]), 4)
+    return inject.LabJob(torch, parser.parse_args([*asked, "--fault", name, "--fix", cause]), 4)
 
 dist.init_process_group("gloo", timeout=timedelta(seconds=30))
 rank = dist.get_rank()
@@ -98,7 +98,7 @@ def test_a_killed_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 def test_ranks_of_one_host_are_split_into_several(monkeypatch: pytest.MonkeyPatch) -> None:
     parser = argparse.ArgumentParser()
     inject.add_options(parser)
-    options = parser.parse_args(["--folder", "", "--backend", "gloo", "--split", "2"])
+    options = parser.parse_args(["--folder", "", "--backend", "gloo", "--simulate-hosts", "2"])
     hosts = []
     for rank in range(4):
         told = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4, "NCCL_HOSTID": ""}
@@ -106,11 +106,19 @@ def test_ranks_of_one_host_are_split_into_several(monkeypatch: pytest.MonkeyPatc
             monkeypatch.setenv(name, str(value))
         inject.LabJob(torch, options, 1)
         hosts.append(os.environ["NCCL_HOSTID"])
-    assert hosts == ["pretended-0", "pretended-0", "pretended-1", "pretended-1"]
-    plan = Plan("rank_late", ("train", "--backend", "nccl", "--split", "2"), 4, "nccl", sys.executable, 60, split=2)
-    assert "--split" in runs.changed(plan, {"minimal": True}).argv
+    assert hosts == ["simulated-0", "simulated-0", "simulated-1", "simulated-1"]
+    plan = Plan(
+        "rank_late",
+        ("train", "--backend", "nccl", "--simulate-hosts", "2"),
+        4,
+        "nccl",
+        sys.executable,
+        60,
+        simulate_hosts=2,
+    )
+    assert "--simulate-hosts" in runs.changed(plan, {"minimal": True}).argv
     over = runs.changed(plan, {"backend": "gloo"})
-    assert "--split" not in over.argv and over.split == 1
+    assert "--simulate-hosts" not in over.argv and over.simulate_hosts == 1
 
 
 @pytest.mark.parametrize(("split", "here"), [(2, 2), (2, 3), (2, 4), (3, 3), (3, 5), (4, 8)])
@@ -119,7 +127,7 @@ def test_pretended_hosts_share_the_gpus_and_no_two_ranks_of_one_do(
 ) -> None:
     parser = argparse.ArgumentParser()
     inject.add_options(parser)
-    options = parser.parse_args(["--folder", "", "--backend", "nccl", "--split", str(split)])
+    options = parser.parse_args(["--folder", "", "--backend", "nccl", "--simulate-hosts", str(split)])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     places = []
@@ -140,7 +148,7 @@ def test_the_wrong_device_is_that_of_the_first_rank_of_its_host(
 ) -> None:
     parser, fault = argparse.ArgumentParser(), injection.fault("wrong_device")
     inject.add_options(parser)
-    words = ["--folder", "", "--backend", "nccl", "--split", str(split), "--rank", str(ranks - 1)]
+    words = ["--folder", "", "--backend", "nccl", "--simulate-hosts", str(split), "--rank", str(ranks - 1)]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     places: dict[tuple[str, int], list[int]] = {}
@@ -220,7 +228,7 @@ def test_hosts_with_networks_of_their_own_share_the_gpus(
 def test_as_many_ranks_on_each_host(monkeypatch: pytest.MonkeyPatch, asked: dict[str, int], ranks: int) -> None:
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
     plan = asyncio.run(probe.plan(Case(), ProbeOptions(backend="nccl", network={"hosts": 2}, **asked)))
-    assert plan.ranks == ranks and plan.net == {"hosts": 2} and "--split" not in plan.argv
+    assert plan.ranks == ranks and plan.network == {"hosts": 2} and "--simulate-hosts" not in plan.argv
     with pytest.raises(NcclkitError, match=r"6 NCCL ranks need 3 GPUs.*at most 4 ranks, or use gloo"):
         asyncio.run(probe.plan(Case(), ProbeOptions(backend="nccl", network={"hosts": 2}, ranks=5)))
 
@@ -264,7 +272,7 @@ def test_a_job_reads_its_data_in_order_and_goes_on_where_a_checkpoint_left_off(m
 @pytest.mark.parametrize("fault", table.FAULTS.values(), ids=lambda fault: fault.name)
 def test_a_fault_says_what_it_does_and_is_known_to_its_job(fault: table.Fault) -> None:
     net = {"hosts": 2, "wrong": fault.net} if fault.net else {}
-    plan = Plan(fault.name, (fault.job, "--backend", "gloo"), 2, "gloo", sys.executable, 60, net=net)
-    assert runs.changed(plan, {"mend": fault.cause}).argv[-2:] == ("--mend", fault.cause)
+    plan = Plan(fault.name, (fault.job, "--backend", "gloo"), 2, "gloo", sys.executable, 60, network=net)
+    assert runs.changed(plan, {"fix": fault.cause}).argv[-2:] == ("--fix", fault.cause)
     assert fault.says and not fault.says.endswith(".") and len(fault.says) < 120
     assert not fault.cause or (ROOT / "ncclkit" / "causes" / f"{fault.cause}.py").exists()

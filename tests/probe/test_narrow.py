@@ -157,7 +157,7 @@ def test_ranks_travel_in_few_letters() -> None:
 
 
 def plan(ranks: int, deadline: float) -> Plan:
-    argv = ("collective", "--backend", "gloo", "--sizes", "8", "--timeout", "20", "--ladder")
+    argv = ("collective", "--backend", "gloo", "--sizes", "8", "--timeout", "20", "--stages")
     return Plan("all_reduce", argv, ranks, "gloo", "python", deadline)
 
 
@@ -197,9 +197,9 @@ class Ranks:
             keep({"ncclkit": 1, "kind": "ending", "t": 2.0, "reason": "deadline"})
         for group in groups:
             problem = "RuntimeError: timed out" if self.fails(set(group)) else ""
-            told = {"rung": "narrow", "ranks": spans(group), "bytes": 8, "wrong": 0, "problem": problem}
+            told = {"stage": "bisect", "ranks": spans(group), "bytes": 8, "wrong": 0, "problem": problem}
             speed = {"busbw": None if problem else 0.5, "latency_us": None if problem else 9.0}
-            keep({"ncclkit": 1, "kind": "ladder.group", "t": 2.0, "rank": group[0], **told, **speed})
+            keep({"ncclkit": 1, "kind": "stage.group", "t": 2.0, "rank": group[0], **told, **speed})
         return [end]
 
 

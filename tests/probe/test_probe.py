@@ -74,7 +74,7 @@ def test_the_strip_is_recorded_beside_the_run_and_not_beside_the_facts(
     walked: tuple[Case, Run, list[dict[str, Any]]],
 ) -> None:
     case, run, _ = walked
-    assert [folder.name for folder in case.runs() if (folder / "watch.jsonl").exists()] == [run.name]
+    assert [folder.name for folder in case.runs() if (folder / "telemetry.jsonl").exists()] == [run.name]
     assert watch_view(case).say.split(" on ")[0].endswith(("second", "seconds"))
 
 

@@ -38,7 +38,7 @@ def start(path: Path, *argv: str, env: dict[str, str] | None = None) -> tuple[Ca
 
 def test_a_restored_loader_goes_on_where_a_replay_would_and_reads_nothing_again(tmp_path: Path) -> None:
     _, replayed, slow = start(tmp_path / "replay", "--seconds", "1")
-    case, restored, quick = start(tmp_path / "state", "--seconds", "1", "--mend", "slow_rank")
+    case, restored, quick = start(tmp_path / "state", "--seconds", "1", "--fix", "slow_rank")
     assert restored == pytest.approx(replayed, abs=2e-3) and len(restored) == 12
     assert (slow.last.rank, slow.last.read, slow.last.of) == (1, 40, 40) and slow.last.whole >= 1
     assert slow.first is not None and slow.first >= 1 and {start.of for start in quick.starts} == {0}
@@ -52,7 +52,7 @@ def test_without_lightning_and_torchdata_the_same_job_runs_in_plain_torch(tmp_pa
         (tmp_path / "hidden" / name).mkdir(parents=True)
         (tmp_path / "hidden" / name / "__init__.py").write_text(BROKEN)
     hidden = {"PYTHONPATH": str(tmp_path / "hidden")}
-    case, losses, run = start(tmp_path / "case", "--seconds", "1", "--mend", "slow_rank", env=hidden)
+    case, losses, run = start(tmp_path / "case", "--seconds", "1", "--fix", "slow_rank", env=hidden)
     assert run.lightning == "" and {start.of for start in run.starts} == {0} and len(losses) == 12
     log = next((tmp_path / "case").glob("runs/*/rank0.log")).read_text()
     assert "Lightning is not installed here" in log

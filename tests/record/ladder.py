@@ -47,7 +47,7 @@ JOBS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 }
 """Backend, what is asked of the live test beyond its defaults, and what is broken in its ranks."""
 RANKS = 4
-KINDS = ("phase", "ladder.rank", "ladder.pair", "ladder.group")
+KINDS = ("phase", "stage.rank", "stage.pair", "stage.group")
 
 
 async def record(name: str, out: Path, deadline: float = 500.0) -> None:
@@ -62,7 +62,7 @@ async def record(name: str, out: Path, deadline: float = 500.0) -> None:
         if backend == "nccl" and 0 < gpus < ranks:
             choices["simulate_hosts"] = max(choices.get("simulate_hosts", 1), -(-ranks // gpus))
         plan = await probe.plan(case, ProbeOptions(**choices, timeout=deadline))
-        plan = replace(plan, argv=(*plan.argv, *fault), net=asked.get("net", {}))
+        plan = replace(plan, argv=(*plan.argv, *fault), network=asked.get("net", {}))
         run = await probe.execute(case, plan)
         found = await bisect.to_the_end(case, run, probe.launcher(plan), lambda r: print(" ", r.get("say", "")))
         kept = out / name / "runs" / run.name

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ncclkit.analysis import stages
 from ncclkit.core import storage  # noqa: E402
-from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.core.case import SCHEMA, Case  # noqa: E402
 from ncclkit.lab.faults import recording
 from ncclkit.live import probe
 from ncclkit.live.launch import local  # noqa: E402
@@ -65,7 +65,7 @@ def keep(case: Case, target: Path, about: dict[str, Any]) -> None:
     assert case.path is not None
     for name in ("facts.jsonl", "measurements.jsonl"):
         storage.write(target / name, clean((case.path / name).read_text()))
-    storage.write(target / "case.json", json.dumps({"schema": 1, **about}, indent=1))
+    storage.write(target / "case.json", json.dumps({"schema": SCHEMA, **about}, indent=1))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def reduced(pairs: Collection[Pair]) -> set[Pair]:
 
 def places(floors: Mapping[int, Collection[str]]) -> dict[str, tuple[float, float]]:
     """Package → the left upper corner of its box: the lowest floor at the bottom, each row centred."""
-    found = {}
+    found: dict[str, tuple[float, float]] = {}
     for row, floor in enumerate(sorted(floors, reverse=True)):
         step = (WIDTH - LEFT) / len(floors[floor])
         for column, package in enumerate(floors[floor]):

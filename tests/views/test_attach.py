@@ -64,7 +64,11 @@ def test_equal_stacks_of_a_job_share_a_row(job: tuple[int, list[int]], tmp_path:
     assert view.say == "Rank 2 is in load_shard at <string>:5; 2 ranks (0, 1) are in wait_for_work at <string>:8"
     assert "load_shard" in form.result.value and not form.start.disabled and form.cancel.disabled
     assert len(case.of("stack")) == 3 and {event.pid for event in case.of("stack")} <= {*pids, None}
-    assert [event.rank for event in case.of("watch.load")] == [0, 1, 2] and "How busy they were" in form.result.value
+    assert [event.rank for event in case.of("telemetry.utilization")] == [
+        0,
+        1,
+        2,
+    ] and "How busy they were" in form.result.value
     assert list((tmp_path / "case" / "runs").glob("*attach/stacks_rank2.txt"))
 
 

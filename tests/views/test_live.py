@@ -89,11 +89,9 @@ def test_the_first_number_is_said_while_the_ladder_is_climbed():
     progress = Progress(4)
     progress.take({"kind": "plan", "sizes": [8], "ranks": 4})
     for peer in (1, 3):
-        progress.take(
-            {"kind": "ladder.pair", "rank": 0, "peer": peer, "bandwidth": 41.5, "latency_us": 9.0, "wrong": 0}
-        )
+        progress.take({"kind": "stage.pair", "rank": 0, "peer": peer, "bandwidth": 41.5, "latency_us": 9.0, "wrong": 0})
     assert progress.words() == "On the ladder: 2 pairs measured, last ranks 0 and 3 at 41.50 GB/s"
-    progress.take({"kind": "ladder.pair", "rank": 0, "peer": HOSTILE, "bandwidth": None})
+    progress.take({"kind": "stage.pair", "rank": 0, "peer": HOSTILE, "bandwidth": None})
     assert "could not be read" in progress.log[-1]
 
 

@@ -59,9 +59,9 @@ def test_without_a_trial_it_says_how_to_make_one() -> None:
         ({"env": {"NCCL_P2P_DISABLE": "1", "X": HOSTILE}}, "NCCL_P2P_DISABLE=1 ; X="),
         ({"unset": ["NCCL_SOCKET_IFNAME"]}, "NCCL_SOCKET_IFNAME is not set"),
         ({"ranks": 2, "timeout": 4}, "2 ranks; collectives may take 4 times as long"),
-        ({"restarts": 1, "ladder": True, "minimal": False}, "start all ranks again 1 time; first each rank alone"),
-        ({"mend": "slow_rank"}, "the job itself, at the place that slow_rank blames"),
-        ({"look": "facts"}, "nothing; facts are looked at again"),
+        ({"restarts": 1, "stages": True, "minimal": False}, "start all ranks again 1 time; first each rank alone"),
+        ({"fix": "slow_rank"}, "the job itself, at the place that slow_rank blames"),
+        ({"check": "facts"}, "nothing; facts are looked at again"),
         ({}, "What was changed: nothing"),
     ],
 )
@@ -100,7 +100,7 @@ def test_an_experiment_says_what_it_tells_of_each_suspect_the_one_that_fits_firs
 
 
 def test_one_that_only_looked_has_no_sides(tmp_path: Path) -> None:
-    read = words(trial(tmp_path, before=None, after=None, observed="found", change={"look": "facts"}))
+    read = words(trial(tmp_path, before=None, after=None, observed="found", change={"check": "facts"}))
     assert "What came out: the look shows it" in read and "Before" not in read
 
 

@@ -14,7 +14,7 @@ from ncclkit.views import watch_view
 GIB = 1 << 30
 
 
-def strip(case: Case, name: str = "watch.jsonl", host: str = "node-1", gpus: int = 0, **more: Any) -> None:
+def strip(case: Case, name: str = "telemetry.jsonl", host: str = "node-1", gpus: int = 0, **more: Any) -> None:
     """Ten seconds of one host: memory grows from 1 to 10 of 100 GiB."""
     folder = case.runs()[-1] if case.runs() else case.new_run("all_reduce")
     (folder / "plan.json").write_text("{}")
@@ -22,9 +22,9 @@ def strip(case: Case, name: str = "watch.jsonl", host: str = "node-1", gpus: int
     for second in range(10):
         rows = [[1024.0 * (gpu + 1), 10.0 * second, 300.0, 1980.0, 40.0] for gpu in range(gpus)]
         memory = {"memory": (second + 1) * GIB, "memory_total": 100 * GIB, "swap": 0}
-        about = {"watch": 1, "t": 1000.0 + second, "host": host, "cpu": 5.0 * second, "net": {"eth0": 1 << 20}}
+        about = {"telemetry": 1, "t": 1000.0 + second, "host": host, "cpu": 5.0 * second, "net": {"eth0": 1 << 20}}
         lines.append(json.dumps(about | memory | ({"gpus": rows} if gpus else {}) | more))
-    (folder / name).write_text("\n".join([*lines, '{"watch": 1, "t": 10', "[]", '{"watch": 1, "t": "x"}']))
+    (folder / name).write_text("\n".join([*lines, '{"telemetry": 1, "t": 10', "[]", '{"telemetry": 1, "t": "x"}']))
 
 
 def drawn(view: Any) -> Any:
@@ -57,10 +57,10 @@ def test_without_gpus_there_are_no_rows_for_them(tmp_path: Path) -> None:
 def test_each_rank_has_a_curve_and_of_many_the_lowest_and_the_highest(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     rank = {"state": "R", "cpu": 99.0, "main": 98.0, "sent": 1 << 20, "received": 1 << 20}
-    strip(case, load={"0": rank, "10": rank, "2": {"state": "S"}, "x": 3})
+    strip(case, utilization={"0": rank, "10": rank, "2": {"state": "S"}, "x": 3})
     titles = [trace["name"] for trace in drawn(watch_view(case))["data"] if trace["name"].startswith("rank")]
     assert titles == ["rank 0", "rank 10"] * 2
-    strip(case, load={str(number): rank | {"cpu": float(number)} for number in range(9)})
+    strip(case, utilization={str(number): rank | {"cpu": float(number)} for number in range(9)})
     curves = {trace["name"]: trace for trace in drawn(watch_view(case))["data"] if "rank" in trace["name"]}
     assert "highest rank" in curves and not any(name.startswith("rank ") for name in curves)
 
@@ -85,17 +85,17 @@ def test_what_gpus_do_is_drawn_and_stands_in_the_table_with_its_unit(tmp_path: P
 
 def test_the_table_has_no_column_of_which_no_host_tells_anything(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    strip(case, "watch-node0.jsonl", "node-1")
+    strip(case, "telemetry-node0.jsonl", "node-1")
     assert "GPU" not in str(watch_view(case).static())
-    strip(case, "watch-node1.jsonl", "node-2", gpus=1)
+    strip(case, "telemetry-node1.jsonl", "node-2", gpus=1)
     said = str(watch_view(case).static())
     assert "300–300 W" in said and "–</div>" in said
 
 
 def test_of_several_hosts_the_fullest_is_drawn_and_all_have_a_row(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    strip(case, "watch-node0.jsonl", "node-1")
-    strip(case, "watch-node1.jsonl", "node-2", memory=60 * GIB)
+    strip(case, "telemetry-node0.jsonl", "node-1")
+    strip(case, "telemetry-node1.jsonl", "node-2", memory=60 * GIB)
     view = watch_view(case)
     assert view.say.endswith("drawn is node-2, the one with the fullest memory")
     assert "node-1" in str(view.static()) and "60 %" in str(view.static())
@@ -104,8 +104,8 @@ def test_of_several_hosts_the_fullest_is_drawn_and_all_have_a_row(tmp_path: Path
 def test_a_packed_strip_of_a_recording_is_read_as_well(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     strip(case)
-    plain = case.runs()[-1] / "watch.jsonl"
-    (plain.parent / "watch.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain = case.runs()[-1] / "telemetry.jsonl"
+    (plain.parent / "telemetry.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
     said = watch_view(case).say
     plain.unlink()
     assert watch_view(case).say == said

@@ -27,12 +27,12 @@ SECONDS = 3.0
 
 
 def join(folder, ranks, seconds=SECONDS):
-    """Evidence of a job that somebody else started: `collect`, and beside it the strip ``watch.jsonl``.
+    """Evidence of a job that somebody else started: `collect`, and beside it the strip ``telemetry.jsonl``.
 
     ranks: {global rank: pid}; seconds: how long it is watched at least, or until its ranks are gone.
     """
     enough = threading.Event()
-    path = os.path.join(folder, "watch.jsonl")
+    path = os.path.join(folder, "telemetry.jsonl")
     strip = threading.Thread(target=telemetry.beside, args=(path, ranks, enough), daemon=True)
     until = time.monotonic() + seconds
     strip.start()

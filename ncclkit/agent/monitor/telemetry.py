@@ -46,7 +46,7 @@ class Watch:
         if not self.path or time.monotonic() - self.last < LEAST:
             return
         self.last = time.monotonic()
-        now = {"watch": 1, "t": time.time(), "host": self.host, **self._host(), **self._ranks()}
+        now = {"telemetry": 1, "t": time.time(), "host": self.host, **self._host(), **self._ranks()}
         self._hear()
         if self.gpus:
             now["gpus"] = [self.gpus[index] for index in sorted(self.gpus)]
@@ -121,7 +121,7 @@ class Watch:
         load = self.load.take(heads)
         for rank in load.keys() & self.mine.keys():
             load[rank]["gpu"] = self.mine[rank]
-        return {"ranks": memory, "load": load, "cores": self.crowd.take(self.families)}
+        return {"ranks": memory, "utilization": load, "scheduling": self.crowd.take(self.families)}
 
 
 def beside(path, ranks, until):

@@ -44,7 +44,7 @@ def _options(argv, add):
     parser.add_argument("--ops", type=lambda text: text.split(","), default=["all_reduce"])
     parser.add_argument("--dtype", choices=sorted(operations.DTYPES), default="float32")
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], required=True)
-    parser.add_argument("--ladder", action="store_true", help="first each rank alone, every pair, each node …")
+    parser.add_argument("--stages", action="store_true", help="first each rank alone, every pair, each node …")
     parser.add_argument("--groups", type=_groups, default=[], help="instead, each of these alone: 0,1/2-5")
     parser.add_argument("--repeats", type=int, default=10)
     return parser.parse_args(argv)
@@ -65,8 +65,8 @@ def _run(options, rank, job_class):
     job.begin()
     nccl, hostid = _nccl_version(torch, options.backend), os.environ.get("NCCL_HOSTID", "")
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=hostid)
-    if options.ladder:
-        stages.climb(torch, job, max(options.sizes), options.split)
+    if options.stages:
+        stages.climb(torch, job, max(options.sizes), options.simulate_hosts)
     for step, (op, size) in enumerate(work[: job.steps]):
         operation = operations.Operation(torch, job.dist, job.device, op, options.dtype, size)
         wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)

@@ -58,7 +58,7 @@ def watch(folder, deadline, command, node=""):
     collect = functools.partial(_evidence, folder, node, memory)
     trouble, looks = Trouble(folder, collect), []
     if os.path.exists(os.path.join(folder, "plan.json")):  # reading facts is no run that anybody watches
-        looks.append(Watch(os.path.join(folder, "watch%s.jsonl" % ("-node" + node if node else ""))).take)
+        looks.append(Watch(os.path.join(folder, "telemetry%s.jsonl" % ("-node" + node if node else ""))).take)
     looks.append(trouble.look)
     reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, looks)
     if reason == "deadline":

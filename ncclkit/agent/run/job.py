@@ -17,20 +17,24 @@ class Job:
         self.timeout = timedelta(seconds=options.timeout)
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local, here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        mates = [mate for mate in range(here) if mate * options.split // here == local * options.split // here]
+        mates = [
+            mate
+            for mate in range(here)
+            if mate * options.simulate_hosts // here == local * options.simulate_hosts // here
+        ]
         host = os.environ.get(simulated_hosts.NAME, "")
-        if options.split > 1:
-            host = os.environ["NCCL_HOSTID"] = "pretended-%d" % (self.rank * options.split // here)
+        if options.simulate_hosts > 1:
+            host = os.environ["NCCL_HOSTID"] = "simulated-%d" % (self.rank * options.simulate_hosts // here)
         self.place, self.gpus = mates.index(local), mates
         """Of this rank among those of its host, simulated or not; the GPUs of those, in order."""
         if options.backend == "nccl":
             if host:  # simulated, so it shares them with the others
                 count, first = torch.cuda.device_count(), self.rank - local
                 self.gpus = [(first + mate) % count for mate in mates]
-                on = here if options.split > 1 else self.ranks
+                on = here if options.simulate_hosts > 1 else self.ranks
                 # NCCL itself says so late, and not always
                 told = {"hostid": host, "gpu": self.gpus[self.own_gpu()], "gpus": count, "on_them": on}
-                wire.send("phase", phase="pretend", rank=self.rank, **told)
+                wire.send("phase", phase="simulate", rank=self.rank, **told)
             self.device = torch.device("cuda", self.gpus[self.own_gpu()])
             torch.cuda.set_device(self.device)  # before anything else touches CUDA
         else:
@@ -57,4 +61,6 @@ def add_options(parser):
     parser.add_argument("--folder", required=True)
     parser.add_argument("--backend", choices=("nccl", "gloo"), required=True)
     parser.add_argument("--timeout", type=float, default=30.0)
-    parser.add_argument("--split", type=int, default=1, help="the ranks of this host are those of so many hosts")
+    parser.add_argument(
+        "--simulate-hosts", type=int, default=1, metavar="N", help="the ranks of this host are those of so many hosts"
+    )

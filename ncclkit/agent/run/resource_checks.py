@@ -2,7 +2,7 @@
 
 Each thing is taken in a process of its own (`attempt`), up to the need and never to the brim: where taking it could
 starve other programs (memory, a full /dev/shm, the cgroup's processes), what is free is told instead, or why nobody
-knows.  Records: ``limits.tried``, one for each thing (docs/events.md has the fields).
+knows.  Records: ``resources.tried``, one for each thing (docs/events.md has the fields).
 """
 
 import _thread
@@ -40,12 +40,12 @@ SHARE = 2
 
 
 def main(argv):
-    """``limits NEEDS``: JSON, thing (a key of `THINGS`) → what is needed of it; a record for each."""
+    """``resources NEEDS``: JSON, thing (a key of `THINGS`) → what is needed of it; a record for each."""
     needs = json.loads(argv[0])
     for what, need in needs.items():
         for row in THINGS[what](need, needs):
             told = {name: row.get(name) for name in TRIED}
-            wire.send("limits.tried", **dict(told, host=socket.gethostname(), what=what))
+            wire.send("resources.tried", **dict(told, host=socket.gethostname(), what=what))
     return 0
 
 

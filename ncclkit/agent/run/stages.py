@@ -31,7 +31,7 @@ def climb(torch, job, largest, split):
     dist, rank, size = job.dist, job.rank, min(largest, LARGEST)
     wire.send("phase", phase="alone", rank=rank)
     given = torch.arange(PRIME, dtype=torch.uint8, device=job.device).repeat(max(size, LEAST) // PRIME + 2)
-    wire.send("ladder.rank", rank=rank, bytes=max(size, LEAST), **alone(torch, given[: max(size, LEAST)]))
+    wire.send("stage.rank", rank=rank, bytes=max(size, LEAST), **alone(torch, given[: max(size, LEAST)]))
     if job.ranks == 1:
         return
     limit = min(job.timeout, timedelta(seconds=LIMIT))
@@ -43,14 +43,14 @@ def climb(torch, job, largest, split):
         _barrier(job, every)
         if peer is not None:
             meet(torch, job, every, peer, given, size)
-    for rung, groups in blocks(nodes):
+    for stage, groups in blocks(nodes):
         mine = next((group for group in groups if rank in group), [])  # type: list[int]
-        wire.send("phase", phase="groups", rank=rank, rung=rung, ranks=spans(mine))
+        wire.send("phase", phase="groups", rank=rank, stage=stage, ranks=spans(mine))
         _barrier(job, every)
         made = [every if len(group) == job.ranks else dist.new_group(group, timeout=limit) for group in groups]
         group = made[groups.index(mine)] if mine else None
         if mine:
-            tell(job, rung, mine, size, **measure(torch, job, mine, size, group))
+            tell(job, stage, mine, size, **measure(torch, job, mine, size, group))
         _barrier(job, every)
         if mine and group is not every:
             dist.destroy_process_group(group)
@@ -135,7 +135,7 @@ def meet(torch, job, group, peer, values, size):
     latency, seconds, wrong = agreed(echo, min([first, *row]), float(wrong))
     if rank < peer:
         told = {"bandwidth": 2 * size / seconds / 1e9, "latency_us": latency / 2 * 1e6, "wrong": int(wrong)}
-        wire.send("ladder.pair", rank=rank, peer=peer, bytes=size, **told)
+        wire.send("stage.pair", rank=rank, peer=peer, bytes=size, **told)
 
 
 def rounds(ranks):

@@ -55,11 +55,11 @@ def measure(torch, job, ranks, size, group=None):
     return {"busbw": busbw if len(ranks) > 1 else None, "latency_us": latency * 1e6, "wrong": int(wrong)}
 
 
-def tell(job, rung, ranks, size, busbw=None, latency_us=None, wrong=0, problem=""):
+def tell(job, stage, ranks, size, busbw=None, latency_us=None, wrong=0, problem=""):
     """Send what is known of a group: its first rank what was measured, any rank a problem."""
     if problem or job.rank == ranks[0]:
         told = {"busbw": busbw, "latency_us": latency_us, "wrong": wrong, "problem": problem[:300]}
-        wire.send("ladder.group", rank=job.rank, rung=rung, ranks=spans(ranks), bytes=size, **told)
+        wire.send("stage.group", rank=job.rank, stage=stage, ranks=spans(ranks), bytes=size, **told)
 
 
 def spans(ranks):
@@ -104,9 +104,9 @@ def apart(torch, job, groups, size):
             spare = timedelta(seconds=MEET if job.device.type == "cuda" else 0)
             where = {"store": own, "rank": ranks.index(job.rank), "world_size": len(ranks), "timeout": limit + spare}
             job.begin(**where)
-            tell(job, "narrow", ranks, size, **measure(torch, job, ranks, size))
+            tell(job, "bisect", ranks, size, **measure(torch, job, ranks, size))
         except Exception as error:  # whatever it is, it is this group's answer
-            tell(job, "narrow", ranks, size, problem="%s: %s" % (type(error).__name__, str(error).partition("\n")[0]))
+            tell(job, "bisect", ranks, size, problem="%s: %s" % (type(error).__name__, str(error).partition("\n")[0]))
         finally:
             if alarm:
                 alarm.cancel()
@@ -123,7 +123,7 @@ def _alarm(job, ranks, size, store):
     seconds = job.timeout.total_seconds() + (0 if job.device.type == "cuda" else 3)
 
     def ring():
-        tell(job, "narrow", ranks, size, problem="no answer within %.0f s" % seconds)
+        tell(job, "bisect", ranks, size, problem="no answer within %.0f s" % seconds)
         crash_handler.write_stacks(job.options.folder, job.rank)
         # the store's own lock may be held by what hangs, so that it must not be waited for
         threading.Thread(target=_over, args=(store, job.rank), daemon=True).start()

@@ -88,7 +88,10 @@ async def break_it(
     guilty = usual if culprit is None else culprit
     job = ("collective", "--sizes", SMALL) if live else (chosen.job,)
     argv = (*job, "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
-    argv += (*(("--rank", str(guilty)) if chosen.one_rank else ()), *(("--split", str(split)) if split > 1 else ()))
+    argv += (
+        *(("--rank", str(guilty)) if chosen.one_rank else ()),
+        *(("--simulate-hosts", str(split)) if split > 1 else ()),
+    )
     plan = replace(base, name=name, argv=argv, ranks=count, env=dict(chosen.env), sizes=(), ops=())
     try:
         run = await probe.execute(case, plan, on_record)

@@ -18,7 +18,7 @@ from typing import Any
 from ncclkit import evidence
 from ncclkit.agent import redact, wire
 from ncclkit.agent.anonymize import Aliases
-from ncclkit.core.case import Case
+from ncclkit.core.case import SCHEMA, Case
 from ncclkit.core.model import Fact, Measurement, from_dict, to_json
 from ncclkit.core.runs import Run
 from ncclkit.core.storage import read_records, write, write_records
@@ -41,17 +41,17 @@ def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
     files(run.folder, folder)
     shutil.move(folder / "truth.json", target / "truth.json")
     about = about | {
-        "schema": 1,
+        "schema": SCHEMA,
         "sample": target.name,
         "recorded": time.strftime("%Y-%m-%d"),
         "ranks": run.plan.ranks,
         "truth": json.loads((target / "truth.json").read_text()),
-        **({"pretended_hosts": run.plan.split} if run.plan.split > 1 else {}),
+        **({"simulated_hosts": run.plan.simulate_hosts} if run.plan.simulate_hosts > 1 else {}),
     }
     write(target / "case.json", json.dumps(about, indent=1))
     wired = gzip.decompress((folder / "wire.jsonl.gz").read_bytes()).splitlines()
     records = [record for line in wired if (record := wire.parse(line)) and record["kind"] == "fact"]
-    if records:  # of pretended hosts, which nobody can ask again
+    if records:  # of simulated hosts, which nobody can ask again
         write_records(target / "facts.jsonl", [from_dict(Fact, record) for record in records])
     if run.measurements:
         rows = [to_json(replace(row, run=folder.name)) + "\n" for row in run.measurements]

@@ -9,7 +9,7 @@ from ncclkit.lab.programs.inject import checkpoint
 
 
 def main(argv):
-    """``train --folder DIR --backend gloo [--fault NAME --rank R --at STEP --seconds S --mend CAUSE]``."""
+    """``train --folder DIR --backend gloo [--fault NAME --rank R --at STEP --seconds S --fix CAUSE]``."""
     parser = argparse.ArgumentParser(prog="train")
     inject.add_options(parser)
     parser.add_argument("--steps", type=int, default=6)

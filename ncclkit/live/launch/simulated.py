@@ -32,8 +32,8 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
     pretended.
     """
     argv, env = plan.argv, plan.env
-    mend = argv[argv.index("--mend") + 1] if "--mend" in argv else ""
-    made = simulated_networks.hosts(plan.net, mend)
+    mend = argv[argv.index("--fix") + 1] if "--fix" in argv else ""
+    made = simulated_networks.hosts(plan.network, mend)
     if plan.ranks % len(made):
         raise NcclkitError(
             f"{plan.ranks} ranks do not divide over {len(made)} hosts; ask for a multiple of {len(made)}."

@@ -1,7 +1,7 @@
 """The ways in which the lab breaks a job: each changes one rank, before the process group or at one step.
 
 The job is the small training of `train`, or the live test itself.  Each way is a bug that programs have, and has its
-right way beside it: ``--mend CAUSE`` takes the right way in bugs of that cause.  None reaches beyond its own process.
+right way beside it: ``--fix CAUSE`` takes the right way in bugs of that cause.  None reaches beyond its own process.
 """
 
 import gc
@@ -87,7 +87,7 @@ def add_options(parser, faults=()):
     parser.add_argument("--rank", type=int, help="the guilty one; 1 where a fault needs one and none is named")
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--mend", metavar="CAUSE", help="do it right where the bug is of this cause (see causes.md)")
+    parser.add_argument("--fix", metavar="CAUSE", help="do it right where the bug is of this cause (see causes.md)")
     parser.add_argument("--one-gpu", action="store_true", help="the guilty rank, or every rank, uses the first GPU")
 
 

@@ -1,6 +1,6 @@
 """Faults in calls that all ranks make at one step, in which the guilty one differs.
 
-Each has its right way, taken where the job is started with ``--mend CAUSE`` for the cause of that bug.
+Each has its right way, taken where the job is started with ``--fix CAUSE`` for the cause of that bug.
 """
 
 COUNT = 1024

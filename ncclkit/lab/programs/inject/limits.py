@@ -1,6 +1,6 @@
 """Faults of one rank before the process group is made: what the process may use, and what it was told.
 
-Each has its right way, taken where the job is started with ``--mend CAUSE`` for the cause of that bug.
+Each has its right way, taken where the job is started with ``--fix CAUSE`` for the cause of that bug.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Faults of one rank at one step, in its own program: they fail as user code does.
 
 Stacks and tracebacks of these functions are what the diagnosis has to find.  Each has its right way, taken where the
-job is started with ``--mend CAUSE`` for the cause of that bug.
+job is started with ``--fix CAUSE`` for the cause of that bug.
 """
 
 import ctypes

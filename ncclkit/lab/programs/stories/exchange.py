@@ -22,7 +22,7 @@ FILES = 5
 
 
 def main(argv):
-    """``stories.exchange --folder DIR --backend gloo [--fault NAME --rank R] [--compare] [--mend CAUSE]``."""
+    """``stories.exchange --folder DIR --backend gloo [--fault NAME --rank R] [--compare] [--fix CAUSE]``."""
     parser = argparse.ArgumentParser(prog="stories.exchange")
     inject.add_options(parser, FAULTS)
     parser.add_argument("--steps", type=int, default=5)

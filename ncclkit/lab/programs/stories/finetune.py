@@ -13,7 +13,7 @@ from ncclkit.lab.programs import inject, train
 
 
 def main(argv):
-    """``stories.finetune --folder DIR --backend gloo [--steps N --timeout S --mend CAUSE]``."""
+    """``stories.finetune --folder DIR --backend gloo [--steps N --timeout S --fix CAUSE]``."""
     parser = argparse.ArgumentParser(prog="stories.finetune")
     inject.add_options(parser)
     parser.add_argument("--steps", type=int, default=6)

@@ -3,7 +3,7 @@
 First the process group, then every rank makes its own copy of the dataset, then DDP's constructor, which is the first
 call that all ranks make together.  Who is late with its data is missed there: over NCCL the others wait in vain for the
 ``ncclUniqueId`` of rank 0, over gloo for its part in DDP's check of the shapes.  Three shortages make a rank late,
-each with its right way, taken where the job is started with ``--mend CAUSE`` for the cause of that shortage.
+each with its right way, taken where the job is started with ``--fix CAUSE`` for the cause of that shortage.
 """
 
 import argparse

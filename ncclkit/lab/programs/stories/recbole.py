@@ -17,7 +17,7 @@ from ncclkit.lab.programs.stories.interactions import SHORTAGES
 
 
 def main(argv):
-    """``stories.recbole --folder DIR --backend nccl [--steps EPOCHS --fault NAME --rank R --mend CAUSE]``."""
+    """``stories.recbole --folder DIR --backend nccl [--steps EPOCHS --fault NAME --rank R --fix CAUSE]``."""
     parser = argparse.ArgumentParser(prog="stories.recbole")
     inject.add_options(parser, SHORTAGES)
     parser.add_argument("--steps", type=int, default=2, help="epochs")

@@ -3,7 +3,7 @@
 As in the training script of TinyLlama, the checkpoint holds the model and how far it was, but not where each rank stood
 in its data.  To resume, every rank therefore reads its stream again and throws away what the model has learned from
 already; one rank, whose storage is slower now, needs longer for that than a collective may wait.  The right way, taken
-with ``--mend slow_rank``, keeps the state of every rank's loader in the checkpoint.
+with ``--fix slow_rank``, keeps the state of every rank's loader in the checkpoint.
 
 Lightning Fabric trains where it is installed (`lightning-fabric` or `lightning`): FSDP on GPUs, DDP over gloo; the
 loader is torchdata's `StatefulDataLoader`.  Without them the same job runs in plain torch.
@@ -31,7 +31,7 @@ TELL = 0.5
 
 
 def main(argv):
-    """``stories.resume --folder DIR --backend gloo [--rank R --seconds S --timeout T --mend slow_rank]``.
+    """``stories.resume --folder DIR --backend gloo [--rank R --seconds S --timeout T --fix slow_rank]``.
 
     ``--seconds``: how long the replay takes on rank R.
     """

@@ -21,7 +21,7 @@ MOST = 4
 
 
 def main(argv):
-    """``stories.speech --folder DIR --backend gloo [--fault loader_starved --workers 32] [--mend cpu_contention]``."""
+    """``stories.speech --folder DIR --backend gloo [--fault loader_starved --workers 32] [--fix cpu_contention]``."""
     parser = argparse.ArgumentParser(prog="stories.speech")
     inject.add_options(parser, faults=[STARVED])
     parser.add_argument("--workers", type=int, default=32, help="that the guilty rank starts on its one core")
