@@ -66,7 +66,7 @@ LOOKS = {
     "bridge": ({}, "would use br-lab (172.20.0.1), which leads back to the asking host when node-1 asks"),
     "drops": ({}, "Of what node-2 sends to node-1"),
     "slow": ({}, "What node-2 sends to node-1 passes at 0.02"),
-    "own_name": ({}, "The name of node-2 leads to 127.0.1.1 on itself, so gloo there would use lo"),
+    "own_name": ({}, "Hostname node-2 resolves to 127.0.1.1 on itself, so gloo there would use lo"),
     "other_name": ({"NCCL_SOCKET_IFNAME": "eth0"}, "NCCL_SOCKET_IFNAME=eth0 matches no network interface on node-2"),
 }
 """What is wrong with the network → variables of the job, and words of what a connection test finds."""

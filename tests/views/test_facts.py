@@ -36,7 +36,7 @@ def cards(case: Case) -> dict[str, str]:
         ("h200-x4", "Limits and isolation", "container  docker"),
         ("h200-x4", "Software", "kernel  6.18"),
         ("cpu-vm", "Network", "NCCL uses  eth0 gloo uses  lo"),
-        ("cpu-vm", "Network", "leads to 127.0.0.1 on itself, so gloo there would use lo"),
+        ("cpu-vm", "Network", "resolves to 127.0.0.1 on itself, so gloo there would use lo"),
         ("h200-x8-slurm", "Storage", "type  lustre"),
         ("hung-smi", "Limits and isolation", "▲  problem"),
         ("hung-smi", "Limits and isolation", "What to do: shm_too_small"),

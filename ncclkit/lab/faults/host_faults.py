@@ -103,7 +103,7 @@ HOSTS = (
     ),
     _on_hosts(
         "own_name_loopback",
-        "two hosts: the name of the second leads to 127.0.1.1 on itself",
+        "two hosts: the hostname of the second resolves to 127.0.1.1 on itself",
         "hostname_resolution",
         "own_name",
         "node-2",

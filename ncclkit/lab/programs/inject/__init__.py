@@ -50,7 +50,7 @@ class LabJob(job.Job):
 
     def mended(self, cause):
         """Whether the job shall do the right thing where its bug is of this cause; a wrong diagnosis mends nothing."""
-        return self.options.mend == cause
+        return self.options.fix == cause
 
     def next_batch(self):
         """32 samples from where the data stands."""
