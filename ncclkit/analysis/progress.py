@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncclkit.analysis import watchdog
+from ncclkit.analysis.calls import POINT_TO_POINT, UNSIGNED, op_of
 from ncclkit.analysis.members import Index
 from ncclkit.core.model import Event
 
@@ -52,7 +53,7 @@ class _Mark:
     def up(self, **numbers: Any) -> None:
         """Raise marks; a number that says less than what is known changes nothing."""
         for name, value in numbers.items():
-            if isinstance(value, int) and value < watchdog.UNSIGNED:
+            if isinstance(value, int) and value < UNSIGNED:
                 known = getattr(self, name)
                 setattr(self, name, max(value, 0) if known is None else max(value, known))
 
@@ -97,7 +98,7 @@ def _work(mark: _Mark, event: Event) -> None:
     mark.desc = mark.desc or str(data["desc"])
     if event.kind == "c10d.status":
         mark.up(enqueued=data["enqueued"], completed=data["completed"])
-    elif str(data["op"]).lower() not in watchdog.POINT_TO_POINT:
+    elif op_of(event).upper() not in POINT_TO_POINT:
         # the watchdog looks through a group's works in order, so what stands before this one is done
         mark.up(enqueued=data["seq"], completed=data["seq"] - 1)
         mark.wait(data["seq"], str(data["op"]))
@@ -121,7 +122,7 @@ def _calls(marks: Marks, events: Sequence[Event]) -> None:
     lines = [event for event in events if event.kind == "nccl.op"]
     index, ops = Index(events if lines else ()), defaultdict(set)
     for event in lines:
-        if event.data["op"].lower() not in watchdog.POINT_TO_POINT and (place := index.of(event)):
+        if op_of(event).upper() not in POINT_TO_POINT and (place := index.of(event)):
             made, rank = place
             if (known := made.ranks.get(rank, event.rank)) is not None:
                 mark = marks[known][made.id]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import in_order
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
@@ -93,6 +94,7 @@ class Scene:
         return tuple(rank for rank in self.members if rank not in known) if self.waiting else ()
 
 
+@once
 def look(case: Case) -> Scene:
     """Read the scene of one case."""
     world = _world(case)
@@ -131,6 +133,7 @@ def rank_of(event: Event) -> int:
     return inside if isinstance(inside, int) else -1
 
 
+@once
 def crashes(case: Case) -> list[Event]:
     """Deaths in native code; not of a rank that had already reported what ended it: dying, it tripped over itself."""
     victims = [event for event in case.of("python.exception") if event.data.get("victim")]
@@ -140,6 +143,7 @@ def crashes(case: Case) -> list[Event]:
     return [event for event in ends if rank_of(event) not in dying]
 
 
+@once
 def starving(case: Case) -> list[Event]:
     """What was measured of ranks with several processes for each core, which spent most of their time in the queue.
 
@@ -150,12 +154,14 @@ def starving(case: Case) -> list[Event]:
     return [e for e in crowds if e.data["waited"] >= max(SHORTEST, (CROWD - 1) * e.data["ran"])]
 
 
+@once
 def stopped(case: Case) -> dict[int, Event]:
     """Ranks whose process a signal or a debugger holds (state T), as the strip saw it to the end."""
     rows = [event for event in case.of("watch.load") if event.rank is not None and len(event.data["states"]) > 1]
     return {event.rank: event for event in rows if not event.data["states"][-2:].strip("Tt") and event.rank is not None}
 
 
+@once
 def odd_load(case: Case) -> dict[int, Event]:
     """The few ranks, fewer than half, that compute while all others idle, or idle while all others compute.
 
@@ -178,6 +184,7 @@ def signal_of(event: Event) -> int:
     return int(event.data.get("signal") or (-code if code < 0 else 0))
 
 
+@once
 def spans_hosts(case: Case) -> bool:
     """True when something shows that the ranks run on more than one machine."""
     ours = {event.host for event in case.of("worker.phase") if event.data.get("phase") == "hello"}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncclkit.analysis.exit_status import Fates, ending, fates
+from ncclkit.analysis.picks import in_order
 from ncclkit.analysis.progress import Reached, reached
 from ncclkit.core.model import Event
 from ncclkit.core.summary import ranks
@@ -82,23 +83,6 @@ def stories(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -
         _story(rank, spoken.get(rank, []), rank in left, progress.get(rank, ()), whole)
         for rank in sorted({*ranks(events, inputs), *progress})
     ]
-
-
-def in_order(events: Sequence[Event]) -> list[Event]:
-    """By time; within a file by line, so that an event without a time stands behind the last dated line before it.
-
-    Lines win over their times in a file: torch's stamps can fall back by a second where the second turns.
-    """
-    keyed: list[tuple[float, str, int, int]] = []
-    path, now = "", float("-inf")
-    by_place = sorted(range(len(events)), key=lambda place: (events[place].path, events[place].line))
-    for place in by_place:
-        event = events[place]
-        if event.path != path:
-            path, now = event.path, float("-inf")
-        now = now if event.time is None else max(now, event.time)
-        keyed.append((now, event.path, event.line, place))
-    return [events[place] for *_, place in sorted(keyed)]
 
 
 def _story(rank: int, events: list[Event], logged: bool, progress: Sequence[Reached], whole: Fates) -> Story:
