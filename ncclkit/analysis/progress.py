@@ -18,7 +18,7 @@ from ncclkit.core.model import Event
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class RankProgress:
     """How far a rank came in one process group or communicator."""
 
     group: str
@@ -41,7 +41,7 @@ class Reached:
 
 @dataclass(slots=True)
 class _Mark:
-    """A `Reached` while it is put together."""
+    """A `RankProgress` while it is put together."""
 
     desc: str = ""
     op: str = ""
@@ -66,7 +66,7 @@ class _Mark:
 Marks = dict[int, dict[str, _Mark]]
 
 
-def reached(events: Sequence[Event]) -> dict[int, tuple[Reached, ...]]:
+def progress_of(events: Sequence[Event]) -> dict[int, tuple[RankProgress, ...]]:
     """Global rank → how far it came in each group, groups in the order in which the evidence names them."""
     marks: Marks = defaultdict(lambda: defaultdict(_Mark))
     for event in events:
@@ -133,11 +133,11 @@ def _calls(marks: Marks, events: Sequence[Event]) -> None:
         marks[rank][name].op = names.pop() if len(names) == 1 else ""
 
 
-def _made(name: str, mark: _Mark) -> Reached:
-    return Reached(name, mark.desc, mark.op, mark.enqueued, mark.started, mark.completed)
+def _made(name: str, mark: _Mark) -> RankProgress:
+    return RankProgress(name, mark.desc, mark.op, mark.enqueued, mark.started, mark.completed)
 
 
-def furthest(held: Iterable[Reached]) -> Reached | None:
+def furthest(held: Iterable[RankProgress]) -> RankProgress | None:
     """The group in which a rank waits; of several the one that came furthest."""
     waiting = [one for one in held if one.waits is not None]
     return max(waiting, key=lambda one: one.waits or 0, default=None)

@@ -64,7 +64,7 @@ def is_own(event: Event) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class RankStates:
     """What each rank of the job did last, as far as the evidence says."""
 
     world: int | None = None
@@ -95,7 +95,7 @@ class Scene:
 
 
 @once
-def look(case: Case) -> Scene:
+def look(case: Case) -> RankStates:
     """Read the scene of one case."""
     world = _world(case)
     waiting = _together(_first_by_rank([*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_unanswered(case)]))
@@ -106,7 +106,7 @@ def look(case: Case) -> Scene:
     raised = {rank: error for rank, error in raised.items() if not _given_up(waiting.get(rank), error)}
     members = tuple(range(world if world else max((rank for rank in seen if rank < LARGEST), default=-1) + 1))
     ended = _ended(case, raised, waiting)
-    return Scene(world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended)
+    return RankStates(world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended)
 
 
 def _together(waiting: dict[int, Event]) -> dict[int, Event]:
@@ -162,7 +162,7 @@ def stopped(case: Case) -> dict[int, Event]:
 
 
 @once
-def odd_load(case: Case) -> dict[int, Event]:
+def odd_utilization(case: Case) -> dict[int, Event]:
     """The few ranks, fewer than half, that compute while all others idle, or idle while all others compute.
 
     By their main threads; none where there are fewer than three ranks, or where one of them is neither.
@@ -193,7 +193,7 @@ def spans_hosts(case: Case) -> bool:
     return len(hosts) > 1 or (not disabled and any(e.data.get("via") == "NET" for e in case.of("nccl.channel")))
 
 
-def all_in(case: Case, scene: Scene) -> list[Event]:
+def all_in(case: Case, scene: RankStates) -> list[Event]:
     """The waits, where every rank of the job is known to wait in one and the same collective: nobody is missing."""
     waits = list(scene.waiting.values())
     calls = {(e.data.get("seq"), e.data.get("op"), e.data.get("numel_in")) for e in waits}

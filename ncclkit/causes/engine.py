@@ -13,7 +13,7 @@ from typing import Any
 
 from ncclkit.analysis.once import judged
 from ncclkit.causes import Cause, catalogue
-from ncclkit.causes._recovered import outlived
+from ncclkit.causes._recovered import recovered
 from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, unknown
@@ -84,7 +84,7 @@ class Diagnosis:
 def diagnose(case: Case) -> Diagnosis:
     """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
     scope = judged(case)
-    verdicts = [outlived(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
+    verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
     verdicts = experiment_records.weigh(experiment_records.told(verdicts, scope.events), scope.events)
     findings = rank([verdict for verdict in verdicts if verdict.verdict == "found"])
     result = Diagnosis(

@@ -31,7 +31,7 @@ from dataclasses import replace
 
 from ncclkit.analysis.frames import for_workers, in_collective, stacks
 from ncclkit.analysis.picks import in_order, name_ranks, otherwise, pick, seconds
-from ncclkit.analysis.rank_states import Scene, look, rank_of
+from ncclkit.analysis.rank_states import RankStates, look, rank_of
 from ncclkit.causes import _lateness, _unseen
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._resume import keep_position
@@ -78,7 +78,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _flight(case: Case, scene: Scene) -> Suspicion | None:
+def _flight(case: Case, scene: RankStates) -> Suspicion | None:
     """Who never launched it; in a cascade of groups, who is waited for and waits for nobody, in no call of its own."""
     gaps = [*case.of("flight.missing"), *case.of("flight.p2p")]
     stuck = {rank for gap in gaps if _awaited(gap) for rank in gap.data.get("waiting", ())}
@@ -95,7 +95,7 @@ def _awaited(gap: Event) -> list[int]:
     return gap.data.get("missing") or gap.data.get("lacking") or []
 
 
-def _barrier(case: Case, scene: Scene) -> Suspicion | None:
+def _barrier(case: Case, scene: RankStates) -> Suspicion | None:
     """Who did not come: as gloo's monitored barrier asked, or as torch reconstructs it without knowing why."""
     for report in (*case.of("gloo.barrier"), *case.of("c10d.desync")):
         asked = report.kind == "gloo.barrier"
@@ -121,7 +121,7 @@ def _alive(case: Case, ranks: list[int]) -> list[Event]:
     return [signs[rank] for rank in ranks] if set(ranks) <= signs.keys() else []
 
 
-def _stacks(case: Case, scene: Scene) -> Suspicion | None:
+def _stacks(case: Case, scene: RankStates) -> Suspicion | None:
     """Stacks of a hang: most ranks stand in a collective or gave up in one, a few stand in their own code.
 
     Without a timeout it is one look at a job that may be well: no more than possible, and nothing in a run that
@@ -135,7 +135,7 @@ def _stacks(case: Case, scene: Scene) -> Suspicion | None:
     return "proven" if scene.waiting else "possible", tuple(sorted(busy)), [seen[rank] for rank in busy]
 
 
-def _behind(case: Case, scene: Scene) -> Suspicion | None:
+def _behind(case: Case, scene: RankStates) -> Suspicion | None:
     """A watchdog says that its rank never enqueued what the others wait for, and has nothing of its own in flight."""
     seqs = [e.data["seq"] for e in scene.waiting.values() if isinstance(e.data.get("seq"), int)]
     idle = [
@@ -151,7 +151,7 @@ def _behind(case: Case, scene: Scene) -> Suspicion | None:
     return ("proven", tuple(sorted({rank_of(s) for s in idle})), list(idle)) if idle else None
 
 
-def _ras(case: Case, scene: Scene) -> Suspicion | None:
+def _ras(case: Case, scene: RankStates) -> Suspicion | None:
     """Who has launched fewer collectives; not who launched some between two reports, as ranks at work drift apart, nor
     who gave up in one itself: a launch that waits for other work is counted late.  Only a communicator of all counts.
     """
@@ -166,7 +166,7 @@ def _ras(case: Case, scene: Scene) -> Suspicion | None:
     return None
 
 
-def _launched_late(case: Case, scene: Scene) -> Suspicion | None:
+def _launched_late(case: Case, scene: RankStates) -> Suspicion | None:
     """All timed out, but one of them entered the collective long after the others had."""
     limit = min((e.data["timeout_ms"] / 1000 for e in scene.waiting.values() if e.data.get("timeout_ms")), default=None)
     told = [e for e in case.of("flight.late") if limit and e.data["seconds"][str(e.data["worst"])] > limit / 2]
@@ -184,7 +184,7 @@ def _launched_late(case: Case, scene: Scene) -> Suspicion | None:
     return ("likely", tuple(sorted(late)), [scene.waiting[rank] for rank in late]) if late else None
 
 
-def _tell(case: Case, scene: Scene, suspicion: Suspicion) -> Finding:
+def _tell(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = _lateness.where(case, ranks), _lateness.last_line(why)
     load = "" if where else _lateness.load(why, ranks)
