@@ -14,13 +14,15 @@ from ncclkit.analysis import call_counts, watchdog
 from ncclkit.analysis.clocks import Clock, clocks
 from ncclkit.analysis.communicators import communicators
 from ncclkit.analysis.disagreement import Disagreement
+from ncclkit.analysis.once import once
 from ncclkit.core import text
+from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 
 __all__ = ["Clock", "Disagreement", "align", "clocks"]
 
 Data = Mapping[str, Any]
-Told = tuple[str, Iterable[int], Iterable[int], str]
+Parts = tuple[str, Iterable[int], Iterable[int], str]
 """`what`, `majority`, `odd` and `say` of a `Disagreement`."""
 FIELDS = {
     "op": ("op", "operations"),
@@ -29,6 +31,18 @@ FIELDS = {
     "splits": ("size", "sizes"),
 }
 """Fields in which dumps and fingerprints differ → `Disagreement.what`, and in words."""
+
+
+@once
+def disagreements(case: Case) -> list[Disagreement]:
+    """The first disagreement of each group and communicator of a case."""
+    return align(case.events)
+
+
+@once
+def clocks_of(case: Case) -> list[Clock]:
+    """The clock of each host of a case against the reference host's."""
+    return clocks(case.events)
 
 
 def align(events: Sequence[Event]) -> list[Disagreement]:
@@ -62,7 +76,7 @@ def _dumps(events: Iterable[Event]) -> Iterator[Disagreement]:
             yield Disagreement(name, desc, seq, what, tuple(sorted(majority)), tuple(sorted(odd)), say, (event,))
 
 
-def _mismatch(data: Data) -> Told:
+def _mismatch(data: Data) -> Parts:
     what, field = FIELDS.get(data["field"], ("op", data["field"]))
     first, others = data["majority"], list(data["odd"])
     odd = {rank for side in others for rank in side["ranks"]}
@@ -75,7 +89,7 @@ def _mismatch(data: Data) -> Told:
     return what, set(first["ranks"]) - odd, odd, say
 
 
-def _missing(data: Data) -> Told:
+def _missing(data: Data) -> Parts:
     lacks = (
         ("missing", "never entered it"),
         ("no_dump", "left no dump"),
@@ -85,14 +99,14 @@ def _missing(data: Data) -> Told:
     return "missing", data["waiting"], odd, f"{_waiting(data, data['waiting'])}; {text.ranks(odd)} {lack}"
 
 
-def _stuck(data: Data) -> Told:
+def _stuck(data: Data) -> Parts:
     done = {int(rank) for rank, state in data["states"].items() if state == "completed"}
     rest = f"; {text.ranks(done)} finished it" if done else ": all entered it and none finished it"
     waiting = set(data["ranks"]) - done
     return "stuck", waiting, done, f"{_waiting(data, waiting)}{rest}"
 
 
-def _unpaired(data: Data) -> Told:
+def _unpaired(data: Data) -> Parts:
     pair = f"rank {data['src']} to rank {data['dst']} in {text.group(data['group'], data['desc'])}"
     if data["sizes"]:
         return (

@@ -11,9 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ncclkit.analysis.calls import POINT_TO_POINT, op_of
 from ncclkit.analysis.disagreement import Disagreement, cited, sides
 from ncclkit.analysis.members import Index
-from ncclkit.analysis.watchdog import POINT_TO_POINT
 from ncclkit.core import text
 from ncclkit.core.model import Event
 
@@ -45,7 +45,7 @@ class _Book:
 
 def compare(events: Sequence[Event]) -> Iterator[Disagreement]:
     """The first call of each communicator that its ranks do not share; only of ranks that a line ties to it."""
-    lines = [e for e in events if e.kind == "nccl.op" and str(e.data["op"]).lower() not in POINT_TO_POINT]
+    lines = [e for e in events if e.kind == "nccl.op" and op_of(e).upper() not in POINT_TO_POINT]
     for name, book in (_books(events, lines) if lines else {}).items():
         if len(book.counts) > 1 and (one := _disagree(name, book)):
             yield one

@@ -7,27 +7,26 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+from ncclkit.analysis.once import once
 from ncclkit.analysis.rank_states import rank_of
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 
-SAME_SIZE = {
-    "ALLREDUCE",
-    "BROADCAST",
-    "REDUCE",
-    "_ALLGATHER_BASE",
-    "ALLGATHER",
-    "_REDUCE_SCATTER_BASE",
-    "ALLREDUCE_COALESCED",
-}
-"""Collectives in which every rank must bring the same number of elements."""
-POINT_TO_POINT = {"SEND", "RECV", "COALESCED"}
-"""Calls in which the two sides differ by nature."""
+SAME_SIZE = frozenset(
+    {
+        "ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "ALLGATHER", "_REDUCE_SCATTER_BASE",
+        "ALLREDUCE_COALESCED",
+    }
+)  # fmt: skip
+"""Collectives, as torch's watchdog names them, to which every rank must bring the same number of elements."""
+POINT_TO_POINT = frozenset({"SEND", "RECV", "RECVANYSOURCE", "COALESCED"})
+"""Calls whose two sides differ by nature; they have no place in the order of the collectives."""
+UNSIGNED = 1 << 62
+"""Numbers from here on are torch's -1, printed without a sign: it does not know them."""
 UNDECIDED = "Without a majority these dumps do not tell which of them is wrong."
-UNKNOWN_SIZE = 1 << 63
-"""torch prints 2**64 - 1 where it does not know the number of elements (coalesced work)."""
 
 
+@once
 def groups_of(case: Case) -> dict[tuple[int, int], tuple[str, str]]:
     """(rank, sequence number) → (group, its description) of what a rank waits for.
 
@@ -38,6 +37,7 @@ def groups_of(case: Case) -> dict[tuple[int, int], tuple[str, str]]:
     return {(rank_of(e), e.data["seq"]): (str(e.data["pg"]), str(e.data.get("desc") or "")) for e in told}
 
 
+@once
 def by_call(case: Case) -> dict[tuple[str, int], list[Event]]:
     """(group, sequence number) → the watchdog's timeouts of that collective, one per rank."""
     groups: dict[tuple[str, int], dict[int, Event]] = defaultdict(dict)
@@ -50,14 +50,14 @@ def by_call(case: Case) -> dict[tuple[str, int], list[Event]]:
     return {call: list(ranks.values()) for call, ranks in groups.items()}
 
 
-FAR = 100
+APART = 64
 """Numbers between two calls that cannot be of one group: nobody gets through a call that others have not begun."""
 
 
 def far_apart(events: Iterable[Event]) -> bool:
     """Whether the lines, which name no group, must be of several, as their sequence numbers are that far apart."""
     seqs = sorted(event.data["seq"] for event in events if isinstance(event.data.get("seq"), int))
-    return any(after - before > FAR for before, after in pairwise(seqs))
+    return any(after - before > APART for before, after in pairwise(seqs))
 
 
 def op_of(event: Event) -> str:
@@ -68,7 +68,7 @@ def op_of(event: Event) -> str:
 def size_of(event: Event) -> int | None:
     """The number of elements that this rank brought, where it is known."""
     size = event.data.get("numel_in")
-    return size if isinstance(size, int) and size < UNKNOWN_SIZE else None
+    return size if isinstance(size, int) and size < UNSIGNED else None
 
 
 def differ(events: Iterable[Event], what: Callable[[Event], Any]) -> dict[Any, list[Event]]:

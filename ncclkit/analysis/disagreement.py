@@ -25,7 +25,7 @@ class Disagreement:
     """``missing`` (the odd ranks are not in it), ``op``, ``size``, ``dtype``, or ``stuck`` (all are in it)."""
     majority: tuple[int, ...]
     odd: tuple[int, ...]
-    say: str
+    summary: str
     evidence: tuple[Event, ...]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from re import fullmatch
 from signal import SIGSEGV, SIGTERM, Signals
 
-from ncclkit.analysis.progress import Reached, furthest
+from ncclkit.analysis.progress import RankProgress, furthest
 from ncclkit.core import text
 from ncclkit.core.model import Event
 
@@ -44,7 +44,7 @@ def _runs(spec: str) -> Iterable[tuple[int, int]]:
     return [(int(match[1]), int(match[2] or match[1])) for match in found if match]
 
 
-def ending(rank: int, events: Sequence[Event], reached: Sequence[Reached], whole: Fates) -> str:
+def exit_status(rank: int, events: Sequence[Event], reached: Sequence[RankProgress], whole: Fates) -> str:
     """One rank's end: ``waits in all_reduce 17 of default_pg``, ``raised ValueError, then exited with 1``, …
 
     events: of this rank, in order.  Empty where no event tells anything.
@@ -60,7 +60,7 @@ def ending(rank: int, events: Sequence[Event], reached: Sequence[Reached], whole
     return ", then ".join(part for part in (doing, raised, ended) if part)
 
 
-def _waits(events: Sequence[Event], reached: Sequence[Reached]) -> str:
+def _waits(events: Sequence[Event], reached: Sequence[RankProgress]) -> str:
     """What it waits for the other ranks in: a collective, or an init."""
     if at := furthest(reached):
         return text.collective(at.op, at.waits, at.group, at.desc)

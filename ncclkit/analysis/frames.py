@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from ncclkit.analysis.once import once
 from ncclkit.analysis.rank_states import starving
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
@@ -78,6 +79,7 @@ def in_collective(frames: Iterable[Frame]) -> bool:
     return False
 
 
+@once
 def stacks(case: Case) -> dict[int, Event]:
     """rank → the stack of its main thread."""
     return {event.rank: event for event in case.of("stack") if event.rank is not None and event.data.get("frames")}
@@ -131,12 +133,14 @@ def inside(event: Event, *names: str) -> bool:
     return any(name in text for name in names)
 
 
+@once
 def exchanges(case: Case) -> list[Event]:
     """Stacks and tracebacks of ranks that stood in an all_to_all, whose sizes may differ between ranks by design."""
     lines = [*case.of("stack"), *case.of("python.exception")]
     return [e for e in lines if any("all_to_all" in str(f.get("func")) for f in e.data.get("frames") or ())]
 
 
+@once
 def framework(case: Case) -> str:
     """The framework whose files stand in this case's frames; empty for plain PyTorch."""
     frames = [f for e in case.events for f in e.data.get("frames") or () if isinstance(f, Mapping)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
+from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import ours
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact
@@ -30,6 +32,7 @@ def as_nccl_sees(case: Case) -> Callable[[Event], str]:
     return lambda start: f"{start.host} {told.get((start.host, start.pid), said.get(start.data.get('rank'), ''))}"
 
 
+@once
 def networks(case: Case) -> dict[str, dict[str, list[Network]]]:
     """Host → interface → its addresses with their networks, of the interfaces of the job's hosts that are up."""
     return {fact.host: dict(_rows(fact)) for fact in ours(case, case.facts_of("net.interfaces")) if fact.host}
@@ -52,12 +55,18 @@ def _network(text: object) -> Network | None:
 
 def holders(case: Case, address: str) -> list[tuple[str, str]]:
     """(host, interface) of every host of the job that has this address; one on loopback has it in a way of its own."""
-    return [
-        (host, name)
-        for host, rows in sorted(networks(case).items())
-        for name, held in rows.items()
-        if any(str(one.ip) == address for one in held)
-    ]
+    return _holders(case).get(address, [])
+
+
+@once
+def _holders(case: Case) -> dict[str, list[tuple[str, str]]]:
+    """Address → (host, interface) of all that have it."""
+    found: dict[str, dict[tuple[str, str], None]] = {}
+    for host, rows in sorted(networks(case).items()):
+        for name, held in rows.items():
+            for one in held:
+                found.setdefault(str(one.ip), {})[host, name] = None
+    return {address: list(places) for address, places in found.items()}
 
 
 def taken(event: Event) -> list[tuple[str, str]]:
@@ -68,16 +77,17 @@ def taken(event: Event) -> list[tuple[str, str]]:
     return [(name, address) for name, address in known if not address.startswith(("127.", "::1"))]
 
 
+@once
 def joining(case: Case) -> dict[str, tuple[str, str]]:
     """Host → (interface, address) by which the job's hosts share a network; empty where less than two hosts do.
 
     An address that several hosts have joins nobody, and real interfaces come before virtual ones.
     """
-    known = networks(case)
+    known, holding = networks(case), _holders(case)
     rows = [(one, host, name) for host, own in known.items() for name, held in own.items() for one in held]
     shared: dict[Network, dict[str, tuple[str, str]]] = {}
     for one, host, name in sorted(rows, key=lambda row: bool(VIRTUAL.match(row[2]))):
-        if name != "lo" and sum(str(one.ip) == str(other.ip) for other, _, _ in rows) == 1:
+        if name != "lo" and len(holding[str(one.ip)]) == 1:
             shared.setdefault(one.network, {}).setdefault(host, (name, str(one.ip)))  # type: ignore[arg-type]
     best = max(shared.values(), key=len, default={})
     return best if len(best) > 1 and len(best) == len(known) else {}
@@ -85,12 +95,23 @@ def joining(case: Case) -> dict[str, tuple[str, str]]:
 
 def alone(case: Case, host: str, interface: str) -> bool:
     """True where a network joins the job's hosts, and no other host has a part in those of this interface."""
-    known = networks(case)
-    own = {one.network for one in known.get(host, {}).get(interface, ())}
-    others = {one.network for name, rows in known.items() if name != host for held in rows.values() for one in held}
-    return bool(own and joining(case)) and not own & others
+    own = {one.network for one in networks(case).get(host, {}).get(interface, ())}
+    parts = _parts(case)
+    return bool(own and joining(case)) and all(parts[network] <= {host} for network in own)
 
 
+@once
+def _parts(case: Case) -> dict[Any, set[str]]:
+    """Network → hosts that have a part in it."""
+    found: dict[Any, set[str]] = {}
+    for host, rows in networks(case).items():
+        for held in rows.values():
+            for one in held:
+                found.setdefault(one.network, set()).add(host)
+    return found
+
+
+@once
 def common(case: Case) -> str:
     """The name that the joining interface has on every host of the job; empty where it has several, or none joins."""
     names = {name for name, _ in joining(case).values()}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, groupby
 
+from ncclkit.analysis.once import once
 from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Evidence, Fact, Finding, clear, unknown
@@ -45,8 +46,14 @@ def on(host: str) -> str:
 
 def ours(case: Case, facts: Iterable[Fact]) -> list[Fact]:
     """Facts of the hosts on which the job ran; of all hosts where its lines name none."""
-    hosts = {event.host.partition(".")[0] for event in case.events if event.host}
+    hosts = _hosts(case)
     return [fact for fact in facts if not hosts or not fact.host or fact.host.partition(".")[0] in hosts]
+
+
+@once
+def _hosts(case: Case) -> set[str]:
+    """Short names of the hosts that the lines of the job name."""
+    return {host.partition(".")[0] for host in {event.host for event in case.events} if host}
 
 
 def seconds(milliseconds: float | None) -> str:
@@ -66,8 +73,20 @@ def amount(size: float | None) -> str:
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:
-    """By time where it is known (those first), then by place in the files."""
-    return sorted(events, key=lambda e: (e.time is None, e.time or 0.0, e.path, e.line))
+    """The events by time, and within a file by line; what comes from files without times stands last.
+
+    Lines win over their times in a file, as torch's stamps can fall back by a second where the second turns.  An event
+    without a time stands behind the last dated one before it in its file, or before the first one.
+    """
+    keyed: list[tuple[float, str, int, int]] = []
+    placed = sorted(events, key=lambda e: (e.path, e.line, e.time is None, e.time or 0.0))
+    for path, held in groupby(placed, key=lambda event: event.path):
+        own = list(held)
+        now = next((event.time for event in own if event.time is not None), float("inf"))
+        for event in own:
+            now = now if event.time is None else max(now, event.time)
+            keyed.append((now, path, event.line, len(keyed)))
+    return [placed[place] for *_, place in sorted(keyed)]
 
 
 def pick(*groups: Iterable[Evidence], limit: int = 8) -> tuple[Evidence, ...]:
@@ -92,16 +111,19 @@ def family(case: Case, *families: str) -> list[Event]:
     return [event for event in case.of("nccl.warn") if event.data.get("family") in families]
 
 
+@once
 def messages(case: Case) -> list[Event]:
     """Events that carry a library's own error text: NCCL warnings, torch's quotation of them, exceptions."""
     return [*case.of("nccl.warn"), *case.of("c10d.error"), *case.of("python.exception"), *case.of("system.error")]
 
 
+@once
 def not_ours(case: Case) -> list[Event]:
     """What the store says where it is to listen at an address that its host does not have."""
     return matching(case.of("store.bind"), "errno: 99", "Cannot assign requested address")
 
 
+@once
 def unlike(case: Case) -> list[Event]:
     """What DDP says where it compares the ranks' models at its start, and they differ."""
     return matching(
@@ -123,11 +145,13 @@ LOOKED = ("connect.", "experiment.", "limits.")
 """How events begin that come from tests and experiments of ours: they are no word of a job."""
 
 
+@once
 def of_job(case: Case) -> list[Event]:
     """What shows that a job has been running, whatever else was looked at."""
     return [event for event in case.events if not event.kind.startswith(LOOKED)]
 
 
+@once
 def failed(case: Case) -> bool:
     """True when anything shows that the job did not end well."""
     return any(event.kind in FATAL for event in case.events)

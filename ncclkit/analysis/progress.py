@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncclkit.analysis import watchdog
+from ncclkit.analysis.calls import POINT_TO_POINT, UNSIGNED, op_of
 from ncclkit.analysis.members import Index
 from ncclkit.core.model import Event
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class RankProgress:
     """How far a rank came in one process group or communicator."""
 
     group: str
@@ -40,7 +41,7 @@ class Reached:
 
 @dataclass(slots=True)
 class _Mark:
-    """A `Reached` while it is put together."""
+    """A `RankProgress` while it is put together."""
 
     desc: str = ""
     op: str = ""
@@ -52,7 +53,7 @@ class _Mark:
     def up(self, **numbers: Any) -> None:
         """Raise marks; a number that says less than what is known changes nothing."""
         for name, value in numbers.items():
-            if isinstance(value, int) and value < watchdog.UNSIGNED:
+            if isinstance(value, int) and value < UNSIGNED:
                 known = getattr(self, name)
                 setattr(self, name, max(value, 0) if known is None else max(value, known))
 
@@ -65,7 +66,7 @@ class _Mark:
 Marks = dict[int, dict[str, _Mark]]
 
 
-def reached(events: Sequence[Event]) -> dict[int, tuple[Reached, ...]]:
+def progress_of(events: Sequence[Event]) -> dict[int, tuple[RankProgress, ...]]:
     """Global rank → how far it came in each group, groups in the order in which the evidence names them."""
     marks: Marks = defaultdict(lambda: defaultdict(_Mark))
     for event in events:
@@ -97,7 +98,7 @@ def _work(mark: _Mark, event: Event) -> None:
     mark.desc = mark.desc or str(data["desc"])
     if event.kind == "c10d.status":
         mark.up(enqueued=data["enqueued"], completed=data["completed"])
-    elif str(data["op"]).lower() not in watchdog.POINT_TO_POINT:
+    elif op_of(event).upper() not in POINT_TO_POINT:
         # the watchdog looks through a group's works in order, so what stands before this one is done
         mark.up(enqueued=data["seq"], completed=data["seq"] - 1)
         mark.wait(data["seq"], str(data["op"]))
@@ -121,7 +122,7 @@ def _calls(marks: Marks, events: Sequence[Event]) -> None:
     lines = [event for event in events if event.kind == "nccl.op"]
     index, ops = Index(events if lines else ()), defaultdict(set)
     for event in lines:
-        if event.data["op"].lower() not in watchdog.POINT_TO_POINT and (place := index.of(event)):
+        if op_of(event).upper() not in POINT_TO_POINT and (place := index.of(event)):
             made, rank = place
             if (known := made.ranks.get(rank, event.rank)) is not None:
                 mark = marks[known][made.id]
@@ -132,11 +133,11 @@ def _calls(marks: Marks, events: Sequence[Event]) -> None:
         marks[rank][name].op = names.pop() if len(names) == 1 else ""
 
 
-def _made(name: str, mark: _Mark) -> Reached:
-    return Reached(name, mark.desc, mark.op, mark.enqueued, mark.started, mark.completed)
+def _made(name: str, mark: _Mark) -> RankProgress:
+    return RankProgress(name, mark.desc, mark.op, mark.enqueued, mark.started, mark.completed)
 
 
-def furthest(held: Iterable[Reached]) -> Reached | None:
+def furthest(held: Iterable[RankProgress]) -> RankProgress | None:
     """The group in which a rank waits; of several the one that came furthest."""
     waiting = [one for one in held if one.waits is not None]
     return max(waiting, key=lambda one: one.waits or 0, default=None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import in_order
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
@@ -63,7 +64,7 @@ def is_own(event: Event) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class RankStates:
     """What each rank of the job did last, as far as the evidence says."""
 
     world: int | None = None
@@ -93,7 +94,8 @@ class Scene:
         return tuple(rank for rank in self.members if rank not in known) if self.waiting else ()
 
 
-def look(case: Case) -> Scene:
+@once
+def look(case: Case) -> RankStates:
     """Read the scene of one case."""
     world = _world(case)
     waiting = _together(_first_by_rank([*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_unanswered(case)]))
@@ -104,7 +106,7 @@ def look(case: Case) -> Scene:
     raised = {rank: error for rank, error in raised.items() if not _given_up(waiting.get(rank), error)}
     members = tuple(range(world if world else max((rank for rank in seen if rank < LARGEST), default=-1) + 1))
     ended = _ended(case, raised, waiting)
-    return Scene(world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended)
+    return RankStates(world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended)
 
 
 def _together(waiting: dict[int, Event]) -> dict[int, Event]:
@@ -131,6 +133,7 @@ def rank_of(event: Event) -> int:
     return inside if isinstance(inside, int) else -1
 
 
+@once
 def crashes(case: Case) -> list[Event]:
     """Deaths in native code; not of a rank that had already reported what ended it: dying, it tripped over itself."""
     victims = [event for event in case.of("python.exception") if event.data.get("victim")]
@@ -140,6 +143,7 @@ def crashes(case: Case) -> list[Event]:
     return [event for event in ends if rank_of(event) not in dying]
 
 
+@once
 def starving(case: Case) -> list[Event]:
     """What was measured of ranks with several processes for each core, which spent most of their time in the queue.
 
@@ -150,6 +154,7 @@ def starving(case: Case) -> list[Event]:
     return [e for e in crowds if e.data["waited"] >= max(SHORTEST, (CROWD - 1) * e.data["ran"])]
 
 
+@once
 def stopped(case: Case) -> dict[int, Event]:
     """Ranks whose process a signal or a debugger holds (state T), as the strip saw it to the end."""
     rows = [
@@ -158,7 +163,8 @@ def stopped(case: Case) -> dict[int, Event]:
     return {event.rank: event for event in rows if not event.data["states"][-2:].strip("Tt") and event.rank is not None}
 
 
-def odd_load(case: Case) -> dict[int, Event]:
+@once
+def odd_utilization(case: Case) -> dict[int, Event]:
     """The few ranks, fewer than half, that compute while all others idle, or idle while all others compute.
 
     By their main threads; none where there are fewer than three ranks, or where one of them is neither.
@@ -180,6 +186,7 @@ def signal_of(event: Event) -> int:
     return int(event.data.get("signal") or (-code if code < 0 else 0))
 
 
+@once
 def spans_hosts(case: Case) -> bool:
     """True when something shows that the ranks run on more than one machine."""
     ours = {event.host for event in case.of("worker.phase") if event.data.get("phase") == "hello"}
@@ -188,7 +195,7 @@ def spans_hosts(case: Case) -> bool:
     return len(hosts) > 1 or (not disabled and any(e.data.get("via") == "NET" for e in case.of("nccl.channel")))
 
 
-def all_in(case: Case, scene: Scene) -> list[Event]:
+def all_in(case: Case, scene: RankStates) -> list[Event]:
     """The waits, where every rank of the job is known to wait in one and the same collective: nobody is missing."""
     waits = list(scene.waiting.values())
     calls = {(e.data.get("seq"), e.data.get("op"), e.data.get("numel_in")) for e in waits}

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ncclkit.analysis import bisection
+from ncclkit.analysis.once import once
 from ncclkit.analysis.stage_results import (
     FEW,
     HOST,
@@ -211,6 +212,7 @@ class Ladder:
         return f"Every pair of the {self.ranks} ranks works: {', '.join(each)}, {like}"
 
 
+@once
 def ladder(case: Case) -> Ladder:
     """The rungs of the last run of a case; without any where it climbed none."""
     case = case.latest()

@@ -1,6 +1,6 @@
-"""A story per rank: how far it came in each group, what went wrong first, how it ended.
+"""A timeline for each rank: how far it came in each group, what went wrong first, how it ended.
 
-Stories state what the evidence says of each rank; who is culprit and who is victim is for the causes to judge.
+Timelines state what the evidence says of each rank; who is culprit and who is victim is for the causes to judge.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ncclkit.analysis.exit_status import Fates, ending, fates
-from ncclkit.analysis.progress import Reached, reached
+from ncclkit.analysis.exit_status import Fates, exit_status, fates
+from ncclkit.analysis.once import once
+from ncclkit.analysis.picks import in_order
+from ncclkit.analysis.progress import RankProgress, progress_of
+from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.summary import ranks
 
-__all__ = ["Reached", "Story", "abnormal", "hearsay", "in_order", "stories"]
+__all__ = ["RankProgress", "RankTimeline", "abnormal", "in_order", "reported_by_others", "timelines", "timelines_of"]
 
 KEPT = 200
-"""Events that a story holds at most."""
+"""Events that a timeline holds at most."""
 TROUBLE = tuple("cpp. cuda. ddp. gloo. horovod. kernel. python. rendezvous. slurm. store. system.".split())
 WRONG = frozenset(
     {
@@ -27,16 +30,16 @@ WRONG = frozenset(
     }
 )  # fmt: skip
 """Kinds, beside those that begin with one of `TROUBLE`, that a healthy job does not print."""
-HEARSAY = ("elastic.", "flight.", "kernel.", "ras.", "run.", "slurm.", "stack", "telemetry.")
+BY_OTHERS = ("elastic.", "flight.", "kernel.", "ras.", "run.", "slurm.", "stack", "telemetry.")
 """Kinds (or how they begin) that the launcher, the kernel or a tool says about a rank; the rank need not speak."""
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class RankTimeline:
     """What the evidence says of one rank."""
 
     rank: int
-    reached: tuple[Reached, ...]
+    progress: tuple[RankProgress, ...]
     abnormal: Event | None
     """The first thing it said that a healthy rank would not say."""
     end: str
@@ -61,14 +64,20 @@ def abnormal(event: Event) -> bool:
     return event.kind in WRONG or event.kind.startswith(TROUBLE)
 
 
-def hearsay(event: Event) -> bool:
+def reported_by_others(event: Event) -> bool:
     """Whether somebody else says this about a rank, or asked it to; then it does not show that the rank still spoke."""
     echo = event.kind == "c10d.monitor" and event.data.get("what") == "dump"
-    return echo or event.kind.startswith(HEARSAY)
+    return echo or event.kind.startswith(BY_OTHERS)
 
 
-def stories(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> list[Story]:
-    """One story per rank of the job, by rank; also for those of which nothing was left.
+@once
+def timelines(case: Case) -> list[RankTimeline]:
+    """The timeline of each rank of a case, by rank."""
+    return timelines_of(case.events, case.inputs)
+
+
+def timelines_of(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> list[RankTimeline]:
+    """The timeline of each rank of the job, by rank; also of those that left nothing.
 
     inputs: one mapping per file with its ``ranks``, as `evidence.Reading.inputs` holds them.
     """
@@ -77,37 +86,22 @@ def stories(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -
         if event.rank is not None and event.rank >= 0:
             spoken[event.rank].append(event)
     left = {rank for row in inputs for rank in row.get("ranks") or ()}
-    progress, whole = reached(events), fates(events)
+    progress, whole = progress_of(events), fates(events)
     return [
         _story(rank, spoken.get(rank, []), rank in left, progress.get(rank, ()), whole)
         for rank in sorted({*ranks(events, inputs), *progress})
     ]
 
 
-def in_order(events: Sequence[Event]) -> list[Event]:
-    """By time; within a file by line, so that an event without a time stands behind the last dated line before it.
-
-    Lines win over their times in a file: torch's stamps can fall back by a second where the second turns.
-    """
-    keyed: list[tuple[float, str, int, int]] = []
-    path, now = "", float("-inf")
-    by_place = sorted(range(len(events)), key=lambda place: (events[place].path, events[place].line))
-    for place in by_place:
-        event = events[place]
-        if event.path != path:
-            path, now = event.path, float("-inf")
-        now = now if event.time is None else max(now, event.time)
-        keyed.append((now, event.path, event.line, place))
-    return [events[place] for *_, place in sorted(keyed)]
-
-
-def _story(rank: int, events: list[Event], logged: bool, progress: Sequence[Reached], whole: Fates) -> Story:
+def _story(
+    rank: int, events: list[Event], logged: bool, progress: Sequence[RankProgress], whole: Fates
+) -> RankTimeline:
     if not events and not progress:
         end = "left a log in which nothing stands out" if logged else "silent"
     else:
-        end = ending(rank, events, progress, whole) or "still running where its log ends"
-    wrong = next((event for event in events if abnormal(event) and not hearsay(event)), None)
-    return Story(rank, tuple(progress), wrong, end, _kept(events))
+        end = exit_status(rank, events, progress, whole) or "still running where its log ends"
+    wrong = next((event for event in events if abnormal(event) and not reported_by_others(event)), None)
+    return RankTimeline(rank, tuple(progress), wrong, end, _kept(events))
 
 
 def _kept(events: list[Event]) -> tuple[Event, ...]:

@@ -7,17 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
+from ncclkit.analysis.calls import POINT_TO_POINT, SAME_SIZE, UNSIGNED, op_of, size_of
 from ncclkit.analysis.disagreement import Disagreement, cited, sides
 from ncclkit.core import text
 from ncclkit.core.model import Event
 from ncclkit.core.summary import ranks
-
-SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "allreduce_coalesced"})
-"""Collectives, as `words.op` names them, to which every rank must bring the same number of elements."""
-POINT_TO_POINT = frozenset({"send", "recv", "recvanysource", "coalesced"})
-"""Calls whose two sides differ by nature; they have no place in the order of the collectives."""
-UNSIGNED = 1 << 62
-"""Numbers from here on are torch's ``-1``, printed without a sign."""
 
 
 @dataclass(slots=True)
@@ -44,9 +38,8 @@ class _Wait:
             return
         self.last = max(self.last, seq)
         if self.seq is None or seq < self.seq or not self.op:
-            size = data["numel_in"]
             self.seq, self.op = seq, text.op(str(data["op"] or ""))
-            self.size = size if isinstance(size, int) and size < UNSIGNED and self.op in SAME_SIZE else None
+            self.size = size_of(event) if op_of(event).upper() in SAME_SIZE else None
 
 
 def _count(number: int | None) -> int:
@@ -80,7 +73,7 @@ def compare(events: Sequence[Event]) -> Iterator[Disagreement]:
     groups: dict[str, dict[int, _Wait]] = defaultdict(lambda: defaultdict(_Wait))
     descs: dict[str, str] = {}
     for event, name in grouped(events):
-        if event.rank is not None and str(event.data.get("op") or "").lower() not in POINT_TO_POINT:
+        if event.rank is not None and op_of(event).upper() not in POINT_TO_POINT:
             descs[name] = descs.get(name) or str(event.data["desc"])
             groups[name][event.rank].hear(event)
     spoke = {event.rank for event in events if event.rank is not None}

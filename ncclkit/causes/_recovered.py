@@ -43,7 +43,7 @@ FAR = 50
 """Lines between an error and a step that was done after it: further away than the ranks beside a dead one come."""
 
 
-def outlived(finding: Finding, case: Case) -> Finding:
+def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
     if finding.strength == "proven" and _long_before(finding, case):
         return replace(finding, strength="likely")

@@ -7,7 +7,7 @@ import re
 from ncclkit.analysis.calls import exchanging
 from ncclkit.analysis.frames import stacks
 from ncclkit.analysis.picks import in_order, matching
-from ncclkit.analysis.rank_states import Scene, all_in, odd_load, opening, rank_of
+from ncclkit.analysis.rank_states import RankStates, all_in, odd_utilization, opening, rank_of
 from ncclkit.causes import _lateness
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Strength
@@ -16,12 +16,12 @@ Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
 """How sure, which ranks, and what says so."""
 
 
-def _load(case: Case, scene: Scene) -> Suspicion | None:
+def _load(case: Case, scene: RankStates) -> Suspicion | None:
     """Where no stack could be read: a few ranks compute while the others idle, or idle while the others spin.
 
     Either may be the one that waits, as NCCL spins where gloo sleeps; so the few stand against the many.
     """
-    odd = odd_load(case)
+    odd = odd_utilization(case)
     ended = {e.data.get("reason") for e in case.of("run.end")} - {"deadline"}
     if not odd or set(odd) & (stacks(case).keys() | scene.waiting.keys()) or ended or scene.ended:
         return None
@@ -29,7 +29,7 @@ def _load(case: Case, scene: Scene) -> Suspicion | None:
     return "likely" if scene.waiting else "possible", tuple(sorted(odd)), [*odd.values(), *others]
 
 
-def _absent(case: Case, scene: Scene) -> Suspicion | None:
+def _absent(case: Case, scene: RankStates) -> Suspicion | None:
     """Ranks of a run of ours whose process lived and never said that it had begun, while others waited at the start.
 
     None where most are missing, as then it is no matter of single ranks.
@@ -43,7 +43,7 @@ def _absent(case: Case, scene: Scene) -> Suspicion | None:
     return "likely", missing, [*waits, *case.of("telemetry.utilization"), *(lived[rank] for rank in missing)]
 
 
-def _silent(case: Case, scene: Scene) -> Suspicion | None:
+def _silent(case: Case, scene: RankStates) -> Suspicion | None:
     """The only ranks without a watchdog line, where most have one."""
     silent = scene.silent
     if not silent or len(silent) > max(1, len(scene.members) // 4) or len(scene.waiting) < 2 or _differ(scene):
@@ -51,7 +51,7 @@ def _silent(case: Case, scene: Scene) -> Suspicion | None:
     return "likely", silent, [event for rank in silent for event in _lateness.last_words(case, rank)]
 
 
-def _busy(case: Case, scene: Scene) -> Suspicion | None:
+def _busy(case: Case, scene: RankStates) -> Suspicion | None:
     """A rank prepares or skips data at the start of the job, where the others wait for it."""
     phase = opening(case, "data", "skip")
     if phase is None or scene.ended or _differ(scene) or rank_of(phase) in scene.waiting:
@@ -59,7 +59,7 @@ def _busy(case: Case, scene: Scene) -> Suspicion | None:
     return "likely", () if phase.rank is None else (phase.rank,), [phase, *in_order(case.of("progress"))[-1:]]
 
 
-def _progress(case: Case, scene: Scene) -> Suspicion | None:
+def _progress(case: Case, scene: RankStates) -> Suspicion | None:
     """A loop with a visible counter is under way where somebody waits for a collective."""
     running = [e for e in case.of("progress") if rank_of(e) not in scene.waiting]
     if not scene.waiting or not running or scene.ended or _differ(scene):
@@ -81,7 +81,7 @@ def _took(event: Event) -> float:
     return (int(took[1] or 0) * 60 + int(took[2])) * 60 + int(took[3]) if took else 0.0
 
 
-def _symptom(case: Case, scene: Scene) -> Suspicion | None:
+def _symptom(case: Case, scene: RankStates) -> Suspicion | None:
     absent = [e for e in case.of("c10d.unique_id") if not matching([e], "reset by peer", "Broken pipe", "got 0 bytes")]
     short = [e for e in case.of("store.clients") if e.data.get("key") and e.data["joined"] != e.data["expected"]]
     absent += [*case.of("store.wait"), *short]
@@ -94,7 +94,7 @@ def _symptom(case: Case, scene: Scene) -> Suspicion | None:
     return None
 
 
-def _differ(scene: Scene) -> bool:
+def _differ(scene: RankStates) -> bool:
     """Ranks wait for different collectives: divergence, not slowness."""
     calls = {(e.data.get("pg"), e.data.get("op")) for e in scene.waiting.values() if e.data.get("op")}
     return len({op for _, op in calls}) > 1 and len({pg for pg, _ in calls}) == 1

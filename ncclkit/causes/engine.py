@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
+from ncclkit.analysis.once import judged
 from ncclkit.causes import Cause, catalogue
-from ncclkit.causes._recovered import outlived
-from ncclkit.core import experiment_records, shapes
+from ncclkit.causes._recovered import recovered
+from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, unknown
 
@@ -82,9 +83,8 @@ class Diagnosis:
 
 def diagnose(case: Case) -> Diagnosis:
     """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
-    scope = case.latest()
-    scope.facts = list(map(shapes.sound, scope.facts))
-    verdicts = [outlived(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
+    scope = judged(case)
+    verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
     verdicts = experiment_records.weigh(experiment_records.told(verdicts, scope.events), scope.events)
     findings = rank([verdict for verdict in verdicts if verdict.verdict == "found"])
     result = Diagnosis(

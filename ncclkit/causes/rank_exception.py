@@ -29,7 +29,7 @@ import re
 
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
-from ncclkit.analysis.rank_states import Scene, crashes, look, signal_of
+from ncclkit.analysis.rank_states import RankStates, crashes, look, signal_of
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -81,7 +81,7 @@ def diagnose(case: Case) -> Finding:
     return otherwise(ID, went_well, "No rank raised an error of its own.", "the standard error of every rank")
 
 
-def _tell(case: Case, scene: Scene, errors: list[Event]) -> Finding:
+def _tell(case: Case, scene: RankStates, errors: list[Event]) -> Finding:
     errors = sorted(errors, key=_of_a_peer)
     first = errors[0]
     message = re.split(r"\.\s+(?=[A-Z])", " ".join(str(first.data.get("message", "")).split()))[0][:160].rstrip(" .")
@@ -123,7 +123,7 @@ def _same(error: Event, first: Event) -> bool:
     return error.data.get("type") == first.data.get("type")
 
 
-def _victims(case: Case, scene: Scene, ranks: tuple[int, ...]) -> list[Event]:
+def _victims(case: Case, scene: RankStates, ranks: tuple[int, ...]) -> list[Event]:
     kinds = ("c10d.timeout", "gloo.timeout", "gloo.closed", "store.lost", "nccl.peer_closed", "elastic.stop")
     reports = [event for kind in kinds for event in case.of(kind)]
     reports += [event for event in case.of("python.exception") if event.data.get("victim")]

@@ -31,7 +31,7 @@ from dataclasses import replace
 
 from ncclkit.analysis.frames import for_workers, in_collective, stacks
 from ncclkit.analysis.picks import in_order, name_ranks, otherwise, pick, seconds
-from ncclkit.analysis.rank_states import Scene, look, rank_of
+from ncclkit.analysis.rank_states import RankStates, look, rank_of
 from ncclkit.causes import _lateness, _unseen
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._resume import keep_position
@@ -78,7 +78,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _flight(case: Case, scene: Scene) -> Suspicion | None:
+def _flight(case: Case, scene: RankStates) -> Suspicion | None:
     """Ranks that never launched the collective, by the dumps.
 
     In a cascade of groups: ranks for which others wait and which are in no call themselves.
@@ -98,7 +98,7 @@ def _awaited(gap: Event) -> list[int]:
     return gap.data.get("missing") or gap.data.get("lacking") or []
 
 
-def _barrier(case: Case, scene: Scene) -> Suspicion | None:
+def _barrier(case: Case, scene: RankStates) -> Suspicion | None:
     """Ranks missing from a barrier, by gloo's monitored barrier or by torch's reconstruction."""
     for report in (*case.of("gloo.barrier"), *case.of("c10d.desync")):
         asked = report.kind == "gloo.barrier"
@@ -124,7 +124,7 @@ def _alive(case: Case, ranks: list[int]) -> list[Event]:
     return [signs[rank] for rank in ranks] if set(ranks) <= signs.keys() else []
 
 
-def _stacks(case: Case, scene: Scene) -> Suspicion | None:
+def _stacks(case: Case, scene: RankStates) -> Suspicion | None:
     """Ranks whose stack is in their own code while most ranks are in a collective or timed out in one.
 
     Without a timeout the job may be healthy: then at most `possible`, and None in a run that was cancelled.
@@ -137,7 +137,7 @@ def _stacks(case: Case, scene: Scene) -> Suspicion | None:
     return "proven" if scene.waiting else "possible", tuple(sorted(busy)), [seen[rank] for rank in busy]
 
 
-def _behind(case: Case, scene: Scene) -> Suspicion | None:
+def _behind(case: Case, scene: RankStates) -> Suspicion | None:
     """Ranks whose watchdog says that the collective was never enqueued there, and that no call is in flight."""
     seqs = [e.data["seq"] for e in scene.waiting.values() if isinstance(e.data.get("seq"), int)]
     idle = [
@@ -153,7 +153,7 @@ def _behind(case: Case, scene: Scene) -> Suspicion | None:
     return ("proven", tuple(sorted({rank_of(s) for s in idle})), list(idle)) if idle else None
 
 
-def _ras(case: Case, scene: Scene) -> Suspicion | None:
+def _ras(case: Case, scene: RankStates) -> Suspicion | None:
     """Ranks that have launched fewer collectives, by NCCL's RAS; only the communicator of all ranks is compared.
 
     Left out: ranks that launched some between two reports, as busy ranks drift apart, and ranks that timed out
@@ -170,7 +170,7 @@ def _ras(case: Case, scene: Scene) -> Suspicion | None:
     return None
 
 
-def _launched_late(case: Case, scene: Scene) -> Suspicion | None:
+def _launched_late(case: Case, scene: RankStates) -> Suspicion | None:
     """Ranks that entered the collective long after the others, where all timed out."""
     limit = min((e.data["timeout_ms"] / 1000 for e in scene.waiting.values() if e.data.get("timeout_ms")), default=None)
     reported = [e for e in case.of("flight.late") if limit and e.data["seconds"][str(e.data["worst"])] > limit / 2]
@@ -188,7 +188,7 @@ def _launched_late(case: Case, scene: Scene) -> Suspicion | None:
     return ("likely", tuple(sorted(late)), [scene.waiting[rank] for rank in late]) if late else None
 
 
-def _tell(case: Case, scene: Scene, suspicion: Suspicion) -> Finding:
+def _tell(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = _lateness.where(case, ranks), _lateness.last_line(why)
     load = "" if where else _lateness.load(why, ranks)

@@ -33,11 +33,11 @@ def gather(events: Iterable[Event]) -> list[list[Event]]:
     """Events that say the same, but for numbers, together; the rarest first: of a thousand ranks the odd one counts."""
     alike: dict[tuple[str, str], list[Event]] = {}
     for event in events:
-        alike.setdefault((event.kind, _NUMBERS.sub("#", gist(event)[:400])[:200]), []).append(event)
+        alike.setdefault((event.kind, _NUMBERS.sub("#", excerpt(event)[:400])[:200]), []).append(event)
     return sorted(alike.values(), key=len)
 
 
-def gist(event: Event) -> str:
+def excerpt(event: Event) -> str:
     """The line of its raw text that says most: the last one of a traceback, the first one of everything else."""
     lines = [line for line in event.text.splitlines() if line.strip()] or [""]
     return lines[-1 if event.kind == "python.exception" else 0]

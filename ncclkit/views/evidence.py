@@ -16,7 +16,7 @@ from ncclkit.core.model import Event
 from ncclkit.views._base import View, style
 from ncclkit.views._context import AROUND, context
 from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table, value
-from ncclkit.views._pick import ALL, ODD, RANKS, gather, gist, pick
+from ncclkit.views._pick import ALL, ODD, RANKS, excerpt, gather, pick
 from ncclkit.views._words import plural, some
 
 ROWS, FEW = 100, 12
@@ -32,7 +32,7 @@ class EventsView(View):
     """See `events_view`."""
 
     def __init__(self, case: Case) -> None:
-        super().__init__(events_say(case.events), static_events(case.events))
+        super().__init__(events_summary(case.events), static_events(case.events))
         self._events, self._base = list(case.events), case.path
         self._box: W.Widget | None = None
 
@@ -83,7 +83,7 @@ class EventsView(View):
         self.around.value = open_html(self.line.value, self._base, self.near.value) if self.line.value else ""
 
 
-def events_say(events: Sequence[Event]) -> str:
+def events_summary(events: Sequence[Event]) -> str:
     """How many events, from how many ranks and files, and how many of them are abnormal."""
     if not events:
         return "No events: no log has been read yet"
@@ -162,7 +162,7 @@ def _place(event: Event) -> Markup:
 def _raw(group: Sequence[Event]) -> Markup:
     count = sum(event.count for event in group)
     times = f" (× {count:,})" if count > 1 else ""
-    return el("span", gist(group[0])[:300], times, cls="nk-raw")
+    return el("span", excerpt(group[0])[:300], times, cls="nk-raw")
 
 
 def _where(event: Event, number: int) -> str:

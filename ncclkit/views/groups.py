@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from ncclkit.analysis import alignment, timeline
 from ncclkit.analysis.alignment import Clock, Disagreement
-from ncclkit.analysis.timeline import Reached
+from ncclkit.analysis.once import judged
+from ncclkit.analysis.timeline import RankProgress
+from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
+from ncclkit.views._verdict import Culprits, beside, of_case
 from ncclkit.views._words import plural, some, the
 from ncclkit.views.findings import evidence_part
 
@@ -19,71 +22,117 @@ GROUPS = 8
 AGREE = 0.5
 """Seconds within which clocks are said to agree: no log line is better than that."""
 
-Ranks = Mapping[int, Reached]
+Ranks = Mapping[int, RankProgress]
+Pointed = tuple[str, Sequence[int]]
+"""A sentence, and the ranks that it points at."""
+Groups = Sequence[tuple[tuple[str, str], Ranks]]
+"""(name, description) of each process group, and its ranks."""
 
 
 def progress_view(case: Case) -> View:
     """Per process group: the last collective that each rank enqueued, started and completed; who is behind first."""
-    known = timeline.stories(case.events, case.inputs)
-    groups: dict[tuple[str, str], dict[int, Reached]] = {}
+    scope = judged(case)
+    known = timeline.timelines(scope)
+    groups: dict[tuple[str, str], dict[int, RankProgress]] = {}
     for one in known:
-        for reached in one.reached:
-            groups.setdefault((reached.group, reached.desc), {})[one.rank] = reached
+        for at in one.progress:
+            groups.setdefault((at.group, at.desc), {})[one.rank] = at
     if not groups:
-        why = "no watchdog line, Flight Recorder dump or NCCL COLL line tells a sequence number"
+        why = "no watchdog line, Flight Recorder dump or NCCL COLL line holds a sequence number"
         return View(f"Nothing says how far the ranks came: {why}", Markup(""))
     ordered = sorted(groups.items(), key=lambda item: (not _behind(item[1]), -len(item[1])))
     uneven = [_group(key, ranks) for key, ranks in ordered if _behind(ranks)]
     even = [(key, ranks) for key, ranks in ordered if not _behind(ranks)]
-    silent = [one.rank for one in known if not one.reached]
+    silent = [one.rank for one in known if not one.progress]
     mute = el("p", f"{the('Rank', silent)}: nothing says how far.", cls="nk-dim") if silent else ""
     rest = fold(f"{len(uneven) - GROUPS:,} more groups", *uneven[GROUPS:])
-    return View(_progress_say(ordered), join(*uneven[:GROUPS], rest, _even(even), mute))
+    verdict = of_case(case)
+    headline = beside(verdict, *_progress_headline(ordered, silent, scope, verdict))
+    return View(headline, join(*uneven[:GROUPS], rest, _even(even), mute))
 
 
 def disagreement_view(case: Case) -> View:
     """The first collective of each group on which ranks disagree, and how far the clocks of the hosts are apart."""
-    found, known = alignment.align(case.events), alignment.clocks(case.events)
-    say = found[0].say.rstrip(".") if found else "The ranks agree on every collective that the evidence shows"
+    scope = judged(case)
+    found, known = alignment.disagreements(scope), alignment.clocks_of(scope)
+    first, pointed = (found[0].summary.rstrip("."), _pointed(found[0])) if found else _agreed(scope)
     more = f" (and {plural(len(found) - 1, 'further disagreement')})" if len(found) > 1 else ""
+    headline = beside(of_case(case), first + more, pointed)
     cards = [_card(one) for one in found]
     rest = fold(f"{len(found) - GROUPS:,} more disagreements", *cards[GROUPS:])
     clocks = el("section", el("h4", _clocks_say(known)), _clocks(known), cls="nk-card")
-    return View(say + more, join(*cards[:GROUPS], rest, clocks))
+    return View(headline, join(*cards[:GROUPS], rest, clocks))
 
 
-def _place(reached: Reached) -> int:
-    """The furthest that a rank came, whatever tells it."""
-    told = (reached.enqueued, reached.started, reached.completed)
-    return max((number for number in told if number is not None), default=-1)
+def _pointed(one: Disagreement) -> Sequence[int]:
+    """The ranks that a disagreement is said to be the fault of: both sides where neither is the larger."""
+    tie = one.what not in ("missing", "stuck") and len(one.odd) >= len(one.majority)
+    return [*one.odd, *one.majority] if tie else one.odd or one.majority
+
+
+def _agreed(case: Case) -> Pointed:
+    """That no disagreement is seen, and of whom that is said; of a single rank there is nothing to compare."""
+    logged = _logged(case)
+    if len(logged) == 1:
+        return f"Only rank {logged[0]}'s log was given: there is no other to compare it with", logged
+    return "The ranks agree on every collective that the evidence shows", ()
+
+
+def _place(at: RankProgress) -> int:
+    """The furthest that a rank came, whatever shows it; 0 where it has entered none."""
+    known = (at.enqueued, at.started, at.completed)
+    return max((number for number in known if number is not None), default=0)
 
 
 def _behind(ranks: Ranks) -> list[int]:
     """Ranks that came less far than the furthest."""
-    furthest = max(_place(reached) for reached in ranks.values())
-    return [rank for rank, reached in ranks.items() if _place(reached) < furthest]
+    furthest = max(_place(at) for at in ranks.values())
+    return [rank for rank, at in ranks.items() if _place(at) < furthest]
 
 
-def _progress_say(groups: Sequence[tuple[tuple[str, str], Ranks]]) -> str:
+def _progress_headline(groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None) -> Pointed:
+    """Who is behind, one sentence, and the ranks that it points at."""
     (key, ranks), *_ = groups
     behind = _behind(ranks)
-    furthest = max(_place(reached) for reached in ranks.values())
+    furthest = max(_place(at) for at in ranks.values())
     if not behind:
-        even = "every rank" if len(groups) == 1 else f"in each of {len(groups):,} groups every rank"
-        return f"Nobody is behind: {even} came to the same collective{f', {furthest:,}' if len(groups) == 1 else ''}"
+        return _even_headline(groups, silent, case, verdict)
     least = min(_place(ranks[rank]) for rank in behind)
-    came = f"came to collective {least:,} of {_name(key)}, the furthest to {furthest:,}"
     if len(behind) * 2 > len(ranks):
-        first = the("rank", [rank for rank in ranks if rank not in set(behind)])
-        return f"The ranks of {_name(key)} are between collective {least:,} and {furthest:,}; {first} came furthest"
+        first = [rank for rank in ranks if rank not in set(behind)]
+        between = f"The ranks of {_name(key)} are between collective {least:,} and {furthest:,}"
+        return f"{between}; {the('rank', first)} came furthest", first
+    came = f"came to collective {least:,} of {_name(key)}" if least else f"entered no collective of {_name(key)}"
     others = len(ranks) - len(behind)
-    say = f"{the('Rank', behind)} {came}; {plural(others, 'rank')} {'is' if others == 1 else 'are'} there"
+    there = f"the furthest to {furthest:,}; {plural(others, 'rank')} {'is' if others == 1 else 'are'} there"
     also = sum(bool(_behind(held)) for _, held in groups[1:])
-    return f"{say} (and {plural(also, 'further group')} with ranks behind)" if also else say
+    more = f" (and {plural(also, 'further group')} with ranks behind)" if also else ""
+    return f"{the('Rank', behind)} {came}, {there}{more}", behind
+
+
+def _even_headline(groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None) -> Pointed:
+    """That nobody is seen behind, and of whom that is known; with the ranks that it points at."""
+    known = sorted({rank for _, ranks in groups for rank in ranks})
+    single = len(groups) == 1
+    (key, ranks), *_ = groups
+    place = max(_place(at) for at in ranks.values())
+    came = f"came to collective {place:,} of {_name(key)}" if place else f"entered no collective of {_name(key)}"
+    if len(known) == 1 and known == _logged(case):
+        return f"Only rank {known[0]}'s log was given: it {came}", known
+    if not silent:
+        every = f"every rank {came}" if single else f"in each of {len(groups):,} groups every rank came equally far"
+        return text.start(every) if verdict else f"No rank is behind: {every}", ()
+    where = came if single else "came equally far in each of their groups"
+    return f"{the('Rank', known)} {where}; nothing says how far {the('rank', silent)} came", silent
+
+
+def _logged(case: Case) -> list[int]:
+    """The ranks that any line or dump is of."""
+    return [one.rank for one in timeline.timelines(case) if one.at]
 
 
 def _name(key: tuple[str, str]) -> str:
-    return key[1] or f"group {key[0]}"
+    return text.group(*key)
 
 
 def _group(key: tuple[str, str], ranks: Ranks) -> Markup:
@@ -100,12 +149,12 @@ def _group(key: tuple[str, str], ranks: Ranks) -> Markup:
     return el("section", title, fit(table(head, rows)), more, cls="nk-card")
 
 
-def _even(groups: Sequence[tuple[tuple[str, str], Ranks]]) -> Markup:
+def _even(groups: Groups) -> Markup:
     """Groups in which nobody is behind: those of one name, size and place share a row."""
     alike: dict[tuple[str, int, int], list[list[int]]] = {}
     for key, ranks in groups:
         place = _place(next(iter(ranks.values())))
-        alike.setdefault((key[1] or f"group {key[0]}", len(ranks), place), []).append(sorted(ranks))
+        alike.setdefault((_name(key), len(ranks), place), []).append(sorted(ranks))
     rows = [
         (
             code(name),
@@ -119,7 +168,7 @@ def _even(groups: Sequence[tuple[tuple[str, str], Ranks]]) -> Markup:
     if not rows:
         return Markup("")
     head = ("Group", "How many", "Ranks in each", "All came to", "Which ranks")
-    return el("section", el("h4", "Nobody is behind in"), fit(table(head, rows)), cls="nk-card")
+    return el("section", el("h4", "No rank is behind in"), fit(table(head, rows)), cls="nk-card")
 
 
 def _row(state: tuple[object, ...], ranks: Sequence[int], furthest: int) -> tuple[object, ...]:
@@ -140,17 +189,29 @@ WHAT = {
 
 
 def _card(one: Disagreement) -> Markup:
-    group = one.desc or f"group {one.group}"
-    chips = [("collective", f"{one.seq:,}"), ("of", group), ("what differs", WHAT.get(one.what, one.what))]
-    sides = [("The odd ones", _side(one.odd)), ("The majority", _side(one.majority))]
+    group = text.group(one.group, one.desc)
+    chips = [
+        ("collective", f"{one.seq:,}" if one.seq >= 0 else "unknown"),
+        ("of", group),
+        ("what differs", WHAT.get(one.what, one.what)),
+    ]
+    odd, others = _labels(one)
+    sides = [(odd, _side(one.odd)), (others, _side(one.majority))]
     return el(
         "section",
-        el("h4", one.say),
+        el("h4", one.summary),
         el("p", *(el("span", el("b", name), " ", words, cls="nk-chip") for name, words in chips)),
         table(("Side", "Ranks"), sides),
         evidence_part(one.evidence),
         cls="nk-card nk-edge-likely",
     )
+
+
+def _labels(one: Disagreement) -> tuple[str, str]:
+    """How the two sides are called: a majority is one only where it is larger than the rest."""
+    known = {"missing": ("Missing", "Waiting"), "stuck": ("Finished it", "Waiting")}
+    tie = len(one.odd) >= len(one.majority)
+    return known.get(one.what, ("One side", "The other side") if tie else ("The odd ones", "The majority"))
 
 
 def _side(ranks: Sequence[int]) -> str:

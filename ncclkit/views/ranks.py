@@ -1,4 +1,4 @@
-"""Who spoke and who fell silent: a row per rank over time, alike ranks together, 1,024 ranks on a page."""
+"""Which ranks logged and which stopped: a row for each rank over time, alike ranks together, 1,024 on a page."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from dataclasses import dataclass
 from itertools import pairwise
 from signal import SIGTERM
 
-from ncclkit.analysis.timeline import Story, abnormal, hearsay, stories
+from ncclkit.analysis.once import judged
+from ncclkit.analysis.timeline import RankTimeline, abnormal, reported_by_others, timelines
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, el, fit, join, table
-from ncclkit.views._pick import gist
+from ncclkit.views._pick import excerpt
+from ncclkit.views._verdict import beside, of_case
 from ncclkit.views._words import plural, some, the
 
 SEPARATE = 24
-"""Up to here every rank has a strip of its own; beyond, ranks with the same story share one."""
+"""Up to here every rank has a strip of its own; beyond, ranks with the same timeline share one."""
 MOST = 40
-"""Different stories that are shown."""
+"""Different timelines that are shown."""
 COLUMNS = 96
 SILENCE = 1.0
-"""Seconds that a rank must stop before all others to be called the first to fall silent."""
+"""Seconds that a rank must stop before all others to be called the first that stopped logging."""
 WORDS = 160
 
+Pointed = tuple[str, Sequence[int]]
+"""A sentence, and the ranks that it points at."""
 Own = Mapping[int, Sequence[Event]]
 """rank → what it said itself; only ranks that said something."""
 
@@ -64,7 +68,7 @@ class Scale:
         if not self.in_time:
             return "line of each log<br>(the lines carry no times)"
         return (
-            f"{self.unit[0]} after the first word<br>{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.start))}"
+            f"{self.unit[0]} after the first line<br>{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.start))}"
         )
 
     def middles(self) -> list[float]:
@@ -74,29 +78,30 @@ class Scale:
 
 
 def ranks_view(case: Case) -> View:
-    """A row per rank from its first word to its last, over time, or over line numbers where lines have no time."""
-    known = stories(case.events, case.inputs)
-    own = _own(case.events)
+    """A row per rank from its first line to its last, over time, or over line numbers where lines have no time."""
+    scope = judged(case)
+    known, own = timelines(scope), _own(scope.events)
     if not own:
         return View("No event names a rank", Markup(""))
     scale = _scale(own)
     groups = _groups(known, own, scale)
-    drawn = groups[:MOST] if len(known) > SEPARATE else [[story] for story in known]
+    drawn = groups[:MOST] if len(known) > SEPARATE else [[timeline] for timeline in known]
     voices = [voice for group in drawn if (voice := _voice(group, own, scale)) is not None]
     figure = _draw.strip(voices, scale.middles(), scale.axis) if voices else None
     rows = [
         (_label(group), _last(group, own, scale), group[0].end or "–", _words(group[0], own)) for group in groups[:MOST]
     ]
-    head = ("Rank", "Last word", "How it ended", "First trouble, or last words")
+    head = ("Rank", "Last log line", "How it ended", "First abnormal line, or the last one")
     left = sum(len(group) for group in groups[MOST:])
-    more = el("p", f"… and {plural(left, 'rank')} whose stories are less rare", cls="nk-dim") if left else ""
-    return Drawn(_say(known, own, scale), figure, join(fit(table(head, rows, "nk-ranks")), more))
+    more = el("p", f"… and {plural(left, 'rank')} whose timelines are less rare", cls="nk-dim") if left else ""
+    headline = beside(of_case(case), *_headline(known, own, scale, scope))
+    return Drawn(headline, figure, join(fit(table(head, rows, "nk-ranks")), more))
 
 
 def _own(events: Iterable[Event]) -> dict[int, list[Event]]:
     said: dict[int, list[Event]] = defaultdict(list)
     for event in events:
-        if event.rank is not None and event.rank >= 0 and not hearsay(event) and not _echo(event):
+        if event.rank is not None and event.rank >= 0 and not reported_by_others(event) and not _echo(event):
             said[event.rank].append(event)
     return said
 
@@ -114,25 +119,25 @@ def _scale(own: Own) -> Scale:
     return Scale(min(places, default=0.0), max(places, default=1.0), in_time)
 
 
-def _groups(known: Sequence[Story], own: Own, scale: Scale) -> list[list[Story]]:
-    """Stories that are alike; the rarest first, as the odd one out is what one looks for, then who stopped first."""
-    alike: dict[tuple[str, str, bool], list[Story]] = {}
-    for story in known:
-        wrong = story.abnormal.kind if story.abnormal else ""
-        alike.setdefault((wrong, re.sub(r"\d+", "#", story.end), story.rank in own), []).append(story)
+def _groups(known: Sequence[RankTimeline], own: Own, scale: Scale) -> list[list[RankTimeline]]:
+    """Timelines that are alike; the rarest first, as the odd one out is what one looks for, then who stopped first."""
+    alike: dict[tuple[str, str, bool], list[RankTimeline]] = {}
+    for timeline in known:
+        wrong = timeline.abnormal.kind if timeline.abnormal else ""
+        alike.setdefault((wrong, re.sub(r"\d+", "#", timeline.end), timeline.rank in own), []).append(timeline)
     return sorted(alike.values(), key=lambda group: (len(group), _ends(group, own, scale)[:1]))
 
 
-def _label(group: Sequence[Story]) -> str:
-    ranks = [story.rank for story in group]
+def _label(group: Sequence[RankTimeline]) -> str:
+    ranks = [timeline.rank for timeline in group]
     return str(ranks[0]) if len(ranks) == 1 else f"{plural(len(ranks), 'rank')}: {some(ranks)}"
 
 
-def _voice(group: Sequence[Story], own: Own, scale: Scale) -> _draw.Voice | None:
+def _voice(group: Sequence[RankTimeline], own: Own, scale: Scale) -> _draw.Voice | None:
     """One row; a group shows what any of its ranks did.  None where nothing has a place."""
     said: dict[int, int] = {}
-    for story in group:
-        for event in own.get(story.rank, ()):
+    for timeline in group:
+        for event in own.get(timeline.rank, ()):
             if (place := scale.place(event)) is not None:
                 column = scale.column(place)
                 said[column] = max(said.get(column, 0), 2 if abnormal(event) else 1)
@@ -142,63 +147,78 @@ def _voice(group: Sequence[Story], own: Own, scale: Scale) -> _draw.Voice | None
     return _draw.Voice(name, said, (min(said), max(said)))
 
 
-def _ends(group: Sequence[Story], own: Own, scale: Scale) -> list[float]:
+def _ends(group: Sequence[RankTimeline], own: Own, scale: Scale) -> list[float]:
     """The last place of each rank of a group that has one."""
-    places = ([p for event in own.get(story.rank, ()) if (p := scale.place(event)) is not None] for story in group)
+    places = (
+        [p for event in own.get(timeline.rank, ()) if (p := scale.place(event)) is not None] for timeline in group
+    )
     return sorted(max(held) for held in places if held)
 
 
-def _last(group: Sequence[Story], own: Own, scale: Scale) -> str:
+def _last(group: Sequence[RankTimeline], own: Own, scale: Scale) -> str:
     ends = _ends(group, own, scale)
     if not ends:
-        return "never spoke" if group[0].rank not in own else "nothing says when"
+        return "logged nothing" if group[0].rank not in own else "nothing says when"
     if not scale.in_time:
         return f"line {ends[0]:,.0f}" if ends[0] == ends[-1] else f"lines {ends[0]:,.0f}–{ends[-1]:,.0f}"
     first, last = (time.strftime("%H:%M:%S", time.localtime(end)) for end in (ends[0], ends[-1]))
     return first if first == last else f"{first}–{last}"
 
 
-def _words(story: Story, own: Own) -> Markup:
+def _words(timeline: RankTimeline, own: Own) -> Markup:
     """The first abnormal line, else the last one, raw."""
-    event = story.abnormal or next(iter(own.get(story.rank, ())[::-1]), None)
+    event = timeline.abnormal or next(iter(own.get(timeline.rank, ())[::-1]), None)
     if event is None:
         return el("span", "no line of this rank", cls="nk-dim")
     place = f"{event.path}:{event.line}" if event.line else event.path
-    said = gist(event)
+    said = excerpt(event)
     raw = said if len(said) <= WORDS else f"{said[:WORDS]} …"
     return join(el("b", event.kind), " ", el("span", place, cls="nk-path"), el("div", raw, cls="nk-raw"))
 
 
-def _say(known: Sequence[Story], own: Own, scale: Scale) -> str:
-    """Who never spoke, who fell silent first: one sentence."""
-    mute = [story.rank for story in known if story.rank not in own]
-    heard = [story for story in known if story.rank in own]
-    if mute:
-        return f"{the('Rank', mute)} never spoke; {plural(len(heard), 'rank')} did"
-    silent, gap = _silent(heard, own, scale) if scale.in_time else ([], 0.0)
-    if silent:
-        return f"{the('Rank', silent)} fell silent first, {gap:,.1f} s before any other; {_troubled(heard)}"
-    calm = [story.rank for story in heard if story.abnormal is None]
+def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case) -> Pointed:
+    """Which ranks logged nothing, or stopped first: one sentence, and the ranks that it points at."""
+    heard = [timeline for timeline in known if timeline.rank in own]
+    if len(heard) < len(known):
+        return _absent(known, own, case)
+    stopped, gap = _stopped(heard, own, scale) if scale.in_time else ([], 0.0)
+    if stopped:
+        others = f"{gap:,.1f} s before any other; {_troubled(heard)}"
+        return f"{the('Rank', stopped)} stopped logging first, {others}", stopped
+    calm = [timeline.rank for timeline in heard if timeline.abnormal is None]
     if calm and len(calm) * 2 < len(heard):
         others = f"the {len(heard) - len(calm):,} others do"
-        return f"{the('Rank', calm)} report{'s' if len(calm) == 1 else ''} nothing abnormal while {others}"
-    return f"{plural(len(heard), 'rank')} spoke{' and stopped together' if scale.in_time else ''}; {_troubled(heard)}"
+        return f"{the('Rank', calm)} report{'s' if len(calm) == 1 else ''} nothing abnormal while {others}", calm
+    together = ", none stopped clearly before the others" if scale.in_time and len(heard) > 1 else ""
+    return f"{plural(len(heard), 'rank')} logged{together}; {_troubled(heard)}", ()
 
 
-def _silent(heard: Sequence[Story], own: Own, scale: Scale) -> tuple[list[int], float]:
-    """Ranks whose last word lies clearly before that of any other (the widest gap), and by how many seconds."""
-    ends = sorted((end[-1], story.rank) for story in heard if (end := _ends([story], own, scale)))
+def _absent(known: Sequence[RankTimeline], own: Own, case: Case) -> Pointed:
+    """Ranks that logged nothing; those whose logs were not given are not said to be at fault."""
+    given = {rank for row in case.inputs for rank in row.get("ranks") or ()}
+    mute = [timeline.rank for timeline in known if timeline.rank not in own]
+    if empty := [rank for rank in mute if rank in given]:
+        return f"{the('Rank', empty)} logged nothing; {plural(len(own), 'rank')} did", empty
+    if len(mute) < len(own):
+        return f"No line of {the('rank', mute)} was given; {plural(len(own), 'rank')} logged", mute
+    logs = f"rank {min(own)}'s log was" if len(own) == 1 else f"the logs of {the('rank', sorted(own))} were"
+    return f"Only {logs} given, of {plural(len(known), 'rank')}", sorted(own)
+
+
+def _stopped(heard: Sequence[RankTimeline], own: Own, scale: Scale) -> tuple[list[int], float]:
+    """Ranks whose last line lies clearly before that of any other (the widest gap), and by how many seconds."""
+    ends = sorted((end[-1], timeline.rank) for timeline in heard if (end := _ends([timeline], own, scale)))
     gaps = [(b[0] - a[0], place) for place, (a, b) in enumerate(pairwise(ends), 1) if place * 2 <= len(ends)]
     gap, count = max(gaps, default=(0.0, 0))
     clear = gap > max(SILENCE, 0.05 * (scale.end - scale.start))
     return ([rank for _, rank in ends[:count]], gap) if clear else ([], 0.0)
 
 
-def _troubled(heard: Sequence[Story]) -> str:
-    if wrong := sum(story.abnormal is not None for story in heard):
-        return f"{plural(wrong, 'rank')} reported something abnormal"
-    died = [story.rank for story in heard if any(_died(event) for event in story.at)]
-    return f"{the('rank', died)} ended badly without a word" if died else "nothing abnormal was reported"
+def _troubled(heard: Sequence[RankTimeline]) -> str:
+    if wrong := sum(timeline.abnormal is not None for timeline in heard):
+        return f"{plural(wrong, 'rank')} logged something abnormal"
+    died = [timeline.rank for timeline in heard if any(_died(event) for event in timeline.at)]
+    return f"{the('rank', died)} ended badly without a line that says why" if died else "nothing abnormal was logged"
 
 
 def _died(event: Event) -> bool:

@@ -10,9 +10,10 @@ from ncclkit.core.model import Event
 from ncclkit.views import plots
 from ncclkit.views._base import View
 from ncclkit.views._html import code, el, fit, fold, join, pre, table
+from ncclkit.views._verdict import beside, of_rows
 from ncclkit.views._words import plural, some
 
-LOAD = ("Rank", "CPU", "Main thread at work", "State", "Sent by TCP", "Received", "Its GPU")
+UTILIZATION = ("Rank", "CPU", "Main thread at work", "State", "Sent by TCP", "Received", "Its GPU")
 
 
 def stacks_view(events: Iterable[Event], problems: Sequence[str] = (), found: Sequence[Mapping[str, Any]] = ()) -> View:
@@ -23,14 +24,16 @@ def stacks_view(events: Iterable[Event], problems: Sequence[str] = (), found: Se
     rows = [(ranks, f"{verb} {where}", fold("Stack of the first", stack)) for ranks, verb, where, stack in said]
     loads = [_load(event.rank, event.data) for event in known if event.kind == "telemetry.utilization"]
     cause = [(code(row["cause"]), row["say"]) for row in found]
+    seen = {event.rank for event in known if event.kind == "stack" and event.rank is not None}
+    headline = beside(of_rows(found), say[:1].upper() + say[1:], seen)
     body = join(
         table(("Cause", "What it says"), cause),
         fit(table(("Ranks", "Where they stand", "The whole stack"), rows)),
         el("h5", "How busy they were meanwhile") if loads else "",
-        fit(table(LOAD, loads, "nk-numbers")),
+        fit(table(UTILIZATION, loads, "nk-numbers")),
         fold(f"Could not be looked at: {len(problems):,}", pre("\n".join(problems)) if problems else "", is_open=True),
     )
-    return View(say[:1].upper() + say[1:], body)
+    return View(headline, body)
 
 
 def _load(rank: int | None, data: Mapping[str, Any]) -> tuple[object, ...]:

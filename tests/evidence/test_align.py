@@ -6,7 +6,7 @@ import pytest
 
 from ncclkit.analysis.alignment import align, clocks
 from ncclkit.analysis.communicators import communicators, rings, transports
-from ncclkit.analysis.timeline import stories
+from ncclkit.analysis.timeline import timelines_of
 from ncclkit.core.model import Event
 from ncclkit.evidence.samples import sample
 from tests.evidence.jobs import COMM_ID, call, line, started, status, timeout
@@ -62,14 +62,14 @@ def test_watchdogs_that_name_another_operation(look, pg):
     text = "".join(timeout(rank, 42, "ALLGATHER" if rank == 1 else "ALLREDUCE", pg=pg) for rank in range(4))
     one = only(align(look(text).events))
     assert (one.seq, one.what, one.majority, one.odd) == (42, "op", (0, 2, 3), (1,))
-    assert "rank 1: all_gather" in one.say
+    assert "rank 1: all_gather" in one.summary
 
 
 @GROUPS
 def test_watchdogs_that_name_another_size(look, pg):
     text = "".join(timeout(rank, 42, numel=7 if rank == 3 else 1024, pg=pg) for rank in range(4))
     one = only(align(look(text).events))
-    assert (one.what, one.odd) == ("size", (3,)) and "7 elements" in one.say
+    assert (one.what, one.odd) == ("size", (3,)) and "7 elements" in one.summary
 
 
 def test_sizes_that_may_differ_are_no_disagreement(look):
@@ -80,18 +80,18 @@ def test_sizes_that_may_differ_are_no_disagreement(look):
 def test_a_rank_whose_status_is_behind_is_missing(look):
     text = "".join(timeout(rank, 42) for rank in (0, 1, 3)) + status(2, 41, 41)
     one = only(align(look(text).events))
-    assert (one.seq, one.what, one.odd) == (42, "missing", (2,)) and "41" in one.say
+    assert (one.seq, one.what, one.odd) == (42, "missing", (2,)) and "41" in one.summary
 
 
 def test_a_rank_that_left_its_watchdog_silent_is_missing(look):
     text = started("2.21.5", range(4), 4) + "".join(timeout(rank, 42) for rank in (0, 1, 3))
     one = only(align(look(text).events))
-    assert (one.what, one.odd) == ("missing", (2,)) and "says nothing of it" in one.say
+    assert (one.what, one.odd) == ("missing", (2,)) and "says nothing of it" in one.summary
 
 
 def test_a_rank_without_any_line_is_said_to_be_without(look):
     text = started("2.21.5", (0, 1, 3), 4) + "".join(timeout(rank, 42) for rank in (0, 1, 3))
-    assert "rank 2 left no line" in only(align(look(text).events)).say
+    assert "rank 2 left no line" in only(align(look(text).events)).summary
 
 
 def test_one_voice_among_many_accuses_nobody(look):
@@ -124,7 +124,7 @@ def test_a_fingerprint_mismatch(look):
     text = f"RuntimeError: Detected mismatch between collectives on ranks. {prints[0]}, but {prints[1]}."
     text += "Collectives differ in the following aspects: \t Op type: ALLREDUCE vs BROADCAST\n"
     one = only(align(look(text).events))
-    assert (one.seq, one.what) == (7, "op") and "rank 1 broadcast" in one.say
+    assert (one.seq, one.what) == (7, "op") and "rank 1 broadcast" in one.summary
 
 
 def test_a_desync_report_names_the_missing_ranks(look):
@@ -175,7 +175,7 @@ def test_the_eleventh_call_differs(look, version, odd, what):
 
 def test_a_rank_that_called_more_than_the_others_is_the_odd_one(look):
     one = only(align(look(calls("2.28.9") + line(2, call(2, "Broadcast"))).events))
-    assert (one.seq, one.what, one.odd) == (11, "missing", (2,)) and "broadcast" in one.say
+    assert (one.seq, one.what, one.odd) == (11, "missing", (2,)) and "broadcast" in one.summary
 
 
 def test_ranks_that_are_not_equally_far_do_not_differ_in_the_operation(look):
@@ -264,7 +264,7 @@ FOUND = [
 @pytest.mark.parametrize(("kind", "data", "expected"), FOUND)
 def test_what_dumps_say(kind, data, expected):
     one = only(align([Event(kind, data=GROUP | data)]))
-    assert (one.seq, one.what, one.majority, one.odd) == expected[:4] and expected[4] in one.say
+    assert (one.seq, one.what, one.majority, one.odd) == expected[:4] and expected[4] in one.summary
 
 
 TORN = [
@@ -286,4 +286,4 @@ def test_torn_numbers_are_passed_over(kind, data):
     events = [Event(kind, path="a", line=n, rank=rank, data=data) for n, rank in enumerate((0, 1, None))]
     assert align(events) == [] and clocks(events) == []
     assert communicators(events) == [] and transports(events) == {} and rings(events) == {}
-    assert [story.end for story in stories(events)][:2] == ["still running where its log ends"] * 2
+    assert [story.end for story in timelines_of(events)][:2] == ["still running where its log ends"] * 2

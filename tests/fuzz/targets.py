@@ -97,7 +97,7 @@ def check(target: Target, data: bytes) -> float:
 def _told(reading: evidence.Reading) -> None:
     """What is made of events: job, stories, disagreements, clocks, communicators."""
     evidence.job(reading.events)
-    timeline.stories(reading.events, reading.inputs)
+    timeline.timelines_of(reading.events, reading.inputs)
     for tell in (alignment.align, alignment.clocks, *COMMUNICATORS):
         tell(reading.events)
 

@@ -127,7 +127,7 @@ def test_each_call_makes_its_own_widgets_and_one_view_keeps_them(name):
             ],
         ),
         ("events", ["c10d.timeout", "python.exception", "logs/rank0.log:410", "8 abnormal"]),
-        ("ranks", ["Rank 5 fell silent first, 30.0 s before any other", "logs/rank5.log:300", "Last word"]),
+        ("ranks", ["Rank 5 stopped logging first, 30.0 s before any other", "logs/rank5.log:300", "Last log line"]),
         ("measurements", ["16 MiB", "8.89 ms", "17.8 ms", "1.89", "2.83", "all_reduce reaches 2.83 GB/s"]),
         ("live", ["/p y", "X='<script>'", "120.0", "auto"]),
     ],

@@ -1,4 +1,4 @@
-"""Who spoke, who fell silent, where a line stands in its file."""
+"""Which ranks logged, which stopped, where a line stands in its file."""
 
 import gzip
 import os
@@ -24,10 +24,10 @@ def view(events):
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        (job(), "Rank 5 fell silent first, 30.0 s before any other; 7 ranks reported something abnormal"),
-        (job(silent=()), "8 ranks spoke and stopped together; 8 ranks reported something abnormal"),
+        (job(), "Rank 5 stopped logging first, 30.0 s before any other; 7 ranks logged something abnormal"),
+        (job(silent=()), "8 ranks logged, none stopped clearly before the others; 8 ranks logged something abnormal"),
         (job(times=False), "Rank 5 reports nothing abnormal while the 7 others do"),
-        ([e for e in job() if e.rank != 2], "Rank 2 never spoke; 7 ranks did"),
+        ([e for e in job() if e.rank != 2], "No line of rank 2 was given; 7 ranks logged"),
         ([], "No event names a rank"),
     ],
 )
@@ -83,7 +83,7 @@ def test_a_thousand_different_stories_stay_a_short_page():
         for rank in range(1000)
     ]
     page = view(raised).static()
-    assert page.count("<tr>") == 41 and "… and 600 ranks whose stories are less rare" in page
+    assert page.count("<tr>") == 41 and "… and 600 ranks whose timelines are less rare" in page
 
 
 def log(tmp_path, count=40):
@@ -189,18 +189,20 @@ def test_what_others_say_about_a_rank_does_not_make_it_speak():
         said("elastic.stop", "closing signal SIGTERM", time=1.7e9 + 63, rank=5, signal=15),
     ]
     seen = view([*job(), *late])
-    assert seen.say.startswith("Rank 5 fell silent first, 30.0 s") and "logs/rank5.log:300" in seen.static()
+    assert seen.say.startswith("Rank 5 stopped logging first, 30.0 s") and "logs/rank5.log:300" in seen.static()
 
 
 def test_a_rank_that_died_without_a_word_is_named():
     died = said("elastic.exit", "exitcode: -9", rank=3, exitcode=-9, signal=9)
     stopped = said("elastic.exit", "exitcode: -15", rank=1, exitcode=-15, signal=15)
     quiet = [event for event in job(4) if event.kind != "c10d.timeout"]
-    assert view([*quiet, died, stopped]).say == "4 ranks spoke and stopped together; rank 3 ended badly without a word"
+    assert view([*quiet, died, stopped]).say == (
+        "4 ranks logged, none stopped clearly before the others; rank 3 ended badly without a line that says why"
+    )
 
 
 def test_bundled_late_rank_is_the_one_that_fell_silent():
-    assert ranks_view(sample("rank_late")).say.startswith("Rank 2 fell silent first")
+    assert ranks_view(sample("rank_late")).say.startswith("Rank 2 stopped logging first")
 
 
 def test_context_reads_gzip_and_survives_a_torn_one(tmp_path):

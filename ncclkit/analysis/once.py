@@ -1,0 +1,60 @@
+"""What is computed once for a case: verdicts and pictures of one case read the same parts, whoever asks first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from functools import wraps
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from ncclkit.core import shapes
+from ncclkit.core.case import Case
+
+T = TypeVar("T")
+
+
+class _Parts:
+    """The parts of one case that are known, and the records that they were computed from."""
+
+    def __init__(self, case: Case) -> None:
+        self.known: dict[Callable[[Case], Any], Any] = {}
+        self._records = [list(records) for records in _records(case)]
+
+    def hold(self, case: Case) -> bool:
+        """Whether the case still has these very records; lists compare equal objects by identity, which is quick."""
+        return self._records == _records(case)
+
+
+_CASES: WeakKeyDictionary[Case, _Parts] = WeakKeyDictionary()
+
+
+def _records(case: Case) -> list[list[Any]]:
+    return [case.events, case.facts, case.measurements, case.inputs]
+
+
+def once(part: Callable[[Case], T]) -> Callable[[Case], T]:
+    """`part`, computed at the first call for a case and kept until the records of the case change.
+
+    Callers that get a list, a dict or a set get one of their own, as some add to it.
+    """
+
+    @wraps(part)
+    def kept(case: Case) -> T:
+        parts = _CASES.get(case)
+        if parts is None or not parts.hold(case):
+            parts = _CASES[case] = _Parts(case)
+        if part not in parts.known:
+            parts.known[part] = part(case)
+        known: T = parts.known[part]
+        return copy(known) if isinstance(known, (list, dict, set)) else known
+
+    return kept
+
+
+@once
+def judged(case: Case) -> Case:
+    """What a verdict is about: the case as its last run left it, without facts of a shape that no reader can use."""
+    scope = case.latest()
+    scope.facts = list(map(shapes.sound, scope.facts))
+    return scope

@@ -1,0 +1,145 @@
+"""What the headline of a picture says of who is at fault never contradicts the verdict, on every recording there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ncclkit import evidence, views
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Finding, found
+from ncclkit.evidence.samples import HERE, names
+from ncclkit.views.stacks import stacks_view
+from tests.causes import specimens
+from tests.causes.test_samples import TWO_HOSTS
+from tests.views.records import job, said
+
+RECORDINGS = [*(HERE / name for name in names()), *sorted(TWO_HOSTS.iterdir()), *specimens.FOLDERS]
+NUMBERS = r"\d+(?:[-–]\d+)?(?:(?:, | and )\d+(?:[-–]\d+)?)*"
+NAMED = re.compile(rf"\b[Rr]anks? ({NUMBERS})|\branks? \(({NUMBERS})")
+"""``rank 3``, ``Ranks 0–2, 5``, ``2 ranks (0, 1)``."""
+POINTED = re.compile(
+    rf"\b[Rr]anks? ({NUMBERS}) (?:stopped logging first|logged nothing|reports? nothing abnormal|came furthest"
+    r"|came to collective \S+ of [^;,]*, the furthest"
+    r"|entered no|never entered|did not (?:come|join|launch)|left no|says? nothing|fell silent|never spoke)"
+)
+"""The ranks that a headline says to be behind, missing, first or otherwise the odd ones."""
+
+
+def numbers(text: str) -> set[int]:
+    """``0–2, 5`` → 0, 1, 2, 5."""
+    pairs = re.findall(r"(\d+)(?:[-–](\d+))?", text)
+    return {rank for low, high in pairs for rank in range(int(low), int(high or low) + 1)}
+
+
+def ranks(pattern: re.Pattern[str], headline: str) -> set[int]:
+    return {rank for match in pattern.finditer(headline) for text in match.groups() if text for rank in numbers(text)}
+
+
+def contradicts(headline: str, first: Finding) -> bool:
+    """Whether a headline points at others than the culprits of the first finding without having named these first."""
+    culprits = set(first.culprits.get("ranks", ()))
+    if first.strength not in ("proven", "likely") or not culprits:
+        return False
+    if first.cause == "slow_rank" and headline.startswith(("No rank is behind", "Nobody is behind")):
+        return True
+    everyone, pointed = ranks(NAMED, headline), ranks(POINTED, headline)
+    begins = re.match(rf"Ranks? ({NUMBERS}) (?:is|are) the culprit", headline)
+    told = bool(begins and numbers(begins[1]) & culprits)
+    return bool(everyone and not everyone & culprits) or bool(pointed and not pointed & culprits and not told)
+
+
+def read(folder: Path) -> Case:
+    """A recorded run."""
+    reading, case = evidence.read([folder]), Case.open(folder, read_only=True)
+    case.events, case.inputs = list(reading.events), list(reading.inputs)
+    return case
+
+
+def headlines(case: Case) -> dict[str, str]:
+    """View → its headline, of a case that has been judged."""
+    rows = diagnose(case).to_dict()["findings"]
+    return {
+        "job": views.job_view(case).say,
+        "ranks": views.ranks_view(case).say,
+        "progress": views.progress_view(case).say,
+        "disagreement": views.disagreement_view(case).say,
+        "stacks": stacks_view(case.events, found=rows).say,
+    }
+
+
+@pytest.mark.parametrize("folder", RECORDINGS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_no_headline_contradicts_the_verdict(folder: Path) -> None:
+    case = specimens.load(folder) if folder in specimens.FOLDERS else read(folder)
+    said_by = headlines(case)
+    first = next((finding for finding in case.findings if finding.verdict == "found"), None)
+    assert first is None or not {view: text for view, text in said_by.items() if contradicts(text, first)}, first.say
+
+
+def finding(cause: str = "fd_limit", rank: int = 3) -> Finding:
+    return found(cause, "proven", "It is.", (job()[0],), ranks=(rank,))
+
+
+@pytest.mark.parametrize(
+    "headline",
+    [
+        "Rank 2 stopped logging first, 1.2 s before any other; 3 ranks logged something abnormal",
+        "Ranks 0, 2 fell silent first, 45.4 s before any other; 4 ranks reported something abnormal",
+        "Ranks 0-2 wait in all_reduce 880; rank 4 left no line",
+        "Rank 1 is in __getattr__ at run.py:124; 2 ranks (0, 2) wait in wrapper at exchange.py:165",
+        "Ranks 0, 1 and 3 wait in all_reduce 12 of default_pg; rank 2 never entered it",
+    ],
+)
+def test_a_contradiction_is_seen(headline: str) -> None:
+    assert contradicts(headline, finding())
+    assert not contradicts(f"Rank 3 is the culprit (fd_limit, proven). {headline}", finding())
+
+
+def test_nobody_behind_contradicts_a_late_rank() -> None:
+    assert contradicts("No rank is behind: every rank came to collective 12", finding("slow_rank"))
+
+
+def case_of(*events: Event) -> Case:
+    made = Case()
+    made.events = list(events)
+    return made
+
+
+def timed_out(rank: int) -> Event:
+    """The watchdog's line of one rank that waits in collective 12."""
+    told = {"seq": 12, "op": "ALLREDUCE", "numel_in": 4, "numel_out": 4, "timeout_ms": 6e4, "ran_ms": 6e4}
+    data = {"pg": "0", "desc": "default_pg", "pg_rank": None} | told
+    return said("c10d.timeout", f"[Rank {rank}] Watchdog caught collective operation timeout", rank=rank, **data)
+
+
+def test_one_log_is_said_to_be_one() -> None:
+    plan = said("worker.phase", phase="plan", ranks=4)
+    alone = case_of(plan, timed_out(0))
+    assert views.ranks_view(alone).say == "Only rank 0's log was given, of 4 ranks"
+    assert views.progress_view(alone).say == "Only rank 0's log was given: it came to collective 12 of default_pg"
+    other = case_of(plan, timed_out(0), timed_out(2))
+    assert views.progress_view(other).say == (
+        "Ranks 0, 2 came to collective 12 of default_pg; nothing says how far ranks 1, 3 came"
+    )
+
+
+def test_two_that_differ_are_no_majority() -> None:
+    page = views.disagreement_view(case_of(timed_out(0), said("c10d.timeout", rank=1, **odd_call()))).static()
+    assert "majority" not in page and "Operations differ" in page
+
+
+def odd_call() -> dict[str, object]:
+    return {**timed_out(1).data, "op": "BROADCAST"}
+
+
+def test_a_new_record_is_seen_by_the_next_picture() -> None:
+    """The analysis is kept for each case, and computed again when its records change."""
+    case = case_of(*job())
+    before = views.ranks_view(case).say
+    case.events = [event for event in case.events if event.rank != 2]
+    after = views.ranks_view(case).say
+    case.events[:] = [event for event in case.events if event.rank != 3]
+    assert len({before, after, views.ranks_view(case).say}) == 3
