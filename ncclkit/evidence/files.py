@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import BinaryIO
 
 from ncclkit.core.model import NcclkitError
+from ncclkit.core.text import natural
 from ncclkit.evidence import documents, tools
 from ncclkit.evidence.flight import pickles
 from ncclkit.evidence.merge import Merger
@@ -117,7 +118,7 @@ def _members(part: Part, stream: Readable, hashed: Hashed, source: Joined, packi
         part.problems.append(f"{part.path} holds no log.")
     if packing == "zip" and file is not None:
         hashed.restart(file)
-    return sorted(parts, key=lambda inner: inputs.natural(inner.path))
+    return sorted(parts, key=lambda inner: natural(inner.path))
 
 
 def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None:

@@ -6,11 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ncclkit.core import hostlist
 from ncclkit.core.model import Fact
+from ncclkit.core.text import host_list, quantity, some
 from ncclkit.views._how_to_read import by_hand
 from ncclkit.views._html import Markup, code, el, join, table, value
-from ncclkit.views._words import quantity, some
 
 EACH, MOST = 8, 40
 """Different values of one fact in a table, and rows of what could not be read."""
@@ -42,7 +41,7 @@ def _where(name: str, group: Sequence[Fact], hosts: bool) -> str:
     """Which hosts and which numbers (of GPUs, say) a row speaks of."""
     numbers = sorted({int(found) for fact in group for found in _NUMBER.findall(fact.name)})
     numbered = f"N = {some(numbers)}" if len(group) > 1 and name != group[0].name else ""
-    return "; ".join(filter(None, (hostlist.hosts(fact.host for fact in group) if hosts else "", numbered)))
+    return "; ".join(filter(None, (host_list(fact.host for fact in group) if hosts else "", numbered)))
 
 
 def blind_table(facts: Sequence[Fact]) -> Markup:

@@ -6,7 +6,7 @@ from functools import cache
 
 from ncclkit.views._html import Markup, code, join
 
-WAYS: dict[str, tuple[str, str]] = {
+BY_HAND: dict[str, tuple[str, str]] = {
     "gpu": ("nvidia-smi -q", "on the host itself, outside the container; where it hangs, look for Xid in dmesg"),
     "gpu.topology": ("nvidia-smi topo -m", "on the host itself"),
     "gpu.p2p": ("nvidia-smi topo -p2p r", "on the host itself; w, n, a and p ask for the other capabilities"),
@@ -32,7 +32,7 @@ WAYS: dict[str, tuple[str, str]] = {
     "host": ("uname -a; cat /etc/os-release", "on the host"),
     "host.container": ("cat /proc/1/cgroup", "or ask who started the job"),
     "host.iommu": ("ls /sys/class/iommu", "on the host itself; dmesg says it too"),
-    "cpu": ("lscpu; nproc", "inside the job: nproc tells what the job may use"),
+    "cpu": ("lscpu; nproc", "inside the job: nproc says what the job may use"),
     "cpu.pressure": ("cat /proc/pressure/cpu", "no such file: the kernel was built or booted without PSI (psi=1)"),
     "memory": ("free -h", "on the host"),
     "memory.swap": ("swapon --show; findmnt -T FILE", "the second says what a swap file lies on"),
@@ -53,5 +53,5 @@ def by_hand(name: str) -> Markup:
     """How to find out the fact `name`; empty where no family of facts has that name."""
     parts = ["#" if part.isdigit() else part for part in name.split(".")]
     starts = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    found = next((WAYS[start] for start in starts if start in WAYS), None)
+    found = next((BY_HAND[start] for start in starts if start in BY_HAND), None)
     return join(code(found[0]), f" {found[1]}") if found else Markup("")

@@ -15,7 +15,7 @@ from ncclkit.views._draw import BLUE, GREEN, ORANGE, PURPLE, SKY, blank
 from ncclkit.views._machine import Machine, Nic, closeness, kind
 from ncclkit.views.plots import INK, VERMILLION
 
-LOOKS = {
+STROKES = {
     "NV": (BLUE, "solid", 4.0),
     "PIX": (GREEN, "solid", 4.0),
     "PXB": (SKY, "dash", 3.5),
@@ -61,7 +61,7 @@ def draw(named: Mapping[str, Machine]) -> go.Figure:
     width = max(end for each in placed for _, end in each.boxes.values())
     for each in placed:
         _boxes(figure, each)
-    _links(figure, placed)
+    _draw_links(figure, placed)
     _parts(figure, placed)
     figure.update_layout(legend_itemsizing="trace")  # widths of lines tell something
     figure.update_xaxes(visible=False, range=[-0.1, width + 0.1])
@@ -140,14 +140,14 @@ def _write(figure: go.Figure, x: float, y: float, words: str, size: int = 11) ->
     figure.add_annotation(x=x, y=y, text=words, showarrow=False, xanchor="left", font={"size": size})
 
 
-def _links(figure: go.Figure, placed: Sequence[Placed]) -> None:
+def _draw_links(figure: go.Figure, placed: Sequence[Placed]) -> None:
     """One trace for each kind of link, the closest first, as a legend wants it."""
     lines: dict[str, list[Point]] = defaultdict(list)
     for each in placed:
         for way, points in (*_bus(each), *_down(each), *_between(each)):
             lines[way] += [*((x, y + each.base) for x, y in points), (None, None)]
     for way in sorted(lines, key=closeness):
-        colour, dash, width = LOOKS[kind(way)]
+        colour, dash, width = STROKES[kind(way)]
         number = int(way[2:]) if kind(way) == "NV" else 0
         figure.add_scatter(
             x=[x for x, _ in lines[way]],

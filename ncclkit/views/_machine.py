@@ -21,7 +21,7 @@ MEANS = {
 }
 """Kinds of links as `nvidia-smi topo -m` names them (its legend says what they are), the closest first."""
 
-MOST = 64
+MOST_GPUS = 64
 """GPUs that a count alone can claim; a torn number must not fill the memory."""
 
 _GPU = re.compile(r"gpu\.(\d{1,3})\.(model|numa|nvlink\.links|nvlink\.speed|pcie\.gen\.max|pcie\.width\.max)")
@@ -70,7 +70,7 @@ class Machine:
     def __hash__(self) -> int:
         return hash(repr(self))
 
-    def way(self, one: int, two: int) -> str:
+    def link(self, one: int, two: int) -> str:
         """The link between two GPUs; a dash to itself, and where it is not known."""
         return self.pairs.get((min(one, two), max(one, two)), "–")
 
@@ -88,20 +88,20 @@ class Machine:
         return best
 
 
-def kind(way: str) -> str:
+def kind(link: str) -> str:
     """``NV18`` → ``NV``; what is none of nvidia-smi's names is ``?``."""
-    found = "NV" if re.fullmatch(r"NV\d+", way) else way
+    found = "NV" if re.fullmatch(r"NV\d+", link) else link
     return found if found in MEANS else "?"
 
 
-def closeness(way: str) -> tuple[int, int]:
+def closeness(link: str) -> tuple[int, int]:
     """Sorts links, the closest and widest first."""
-    number = re.search(r"\d+", way)
-    return list(MEANS).index(kind(way)), -int(number.group()) if number else 0
+    number = re.search(r"\d+", link)
+    return list(MEANS).index(kind(link)), -int(number.group()) if number else 0
 
 
 def machines(facts: Iterable[Fact]) -> dict[Machine, list[str]]:
-    """Machines that are not alike → their hosts, the rarest first; a host of which nothing is known has no machine."""
+    """Machines that are not alike → their hosts, the rarest first; a host without facts has no machine."""
     hosts: dict[str, dict[str, Fact]] = defaultdict(dict)
     for fact in facts:
         if fact.name in _ONCE or _GPU.fullmatch(fact.name):
@@ -122,7 +122,7 @@ def _machine(known: Mapping[str, Fact]) -> Machine:
             each[found[2]][int(found[1])] = value
     count = _whole(values.get("gpu.count"))
     listed = {int(name[3:]) for name in matrix if re.fullmatch(r"GPU\d{1,3}", name)}
-    gpus = sorted(listed.union(range(min(count or 0, MOST)), *each.values()))
+    gpus = sorted(listed.union(range(min(count or 0, MOST_GPUS)), *each.values()))
     cpus = _map(values.get("cpu.numa"))
     only = _whole(next(iter(cpus))) if len(cpus) == 1 else None  # whatever is in the host is on its one node
     nodes = {gpu: _whole(each["numa"].get(gpu)) for gpu in gpus}
@@ -137,7 +137,7 @@ def _machine(known: Mapping[str, Fact]) -> Machine:
         nics=_nics(ports if isinstance(ports, list) else [], (nic for _, nic in near), only),
         pairs={pair: str(way) for pair, way in ways.items() if way},
         near=near,
-        refused=_refused([_map(values.get(name)) for name in _P2P], list(ways)),
+        refused=_refusals([_map(values.get(name)) for name in _P2P], list(ways)),
         nvlinks={gpu: number for gpu, number in links.items() if number is not None},
         pcie=_pcie(each["pcie.gen.max"], each["pcie.width.max"]),
         cpus={str(node): str(numbers) for node, numbers in cpus.items()},
@@ -147,7 +147,7 @@ def _machine(known: Mapping[str, Fact]) -> Machine:
     )
 
 
-def _refused(answers: Iterable[Mapping[str, Any]], pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
+def _refusals(answers: Iterable[Mapping[str, Any]], pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
     """Pairs of which a direction has another answer than OK."""
     found: dict[tuple[int, int], str] = {}
     for answer in answers:

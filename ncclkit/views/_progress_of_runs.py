@@ -15,7 +15,7 @@ from ncclkit.core.runs import Run
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RunProgress:
     """How one run of a training job went, by its wire records; None where nothing says."""
 
     steps: int | None = None
@@ -26,7 +26,7 @@ class Pace:
     """Median seconds from one step to the next."""
 
 
-def pace(folder: Path) -> Pace:
+def run_progress(folder: Path) -> RunProgress:
     """The pace of the run in `folder`; an empty one where no rank has begun a step."""
     begun: defaultdict[int, list[float]] = defaultdict(list)
     hello: dict[int, float] = {}
@@ -41,11 +41,11 @@ def pace(folder: Path) -> Pace:
             step = record.get("step")
             reached[rank] = max(reached.get(rank, 0), step + 1 if isinstance(step, int) else 0)
     if not any(begun.values()):
-        return Pace()
+        return RunProgress()
     gaps = [b - a for times in begun.values() for a, b in pairwise(times)]
     waits = [times[0] - hello[rank] for rank, times in begun.items() if times and rank in hello]
     fewest = min(reached.get(rank, 0) for rank in begun)
-    return Pace(fewest, max(waits, default=None), median(gaps) if gaps else None)
+    return RunProgress(fewest, max(waits, default=None), median(gaps) if gaps else None)
 
 
 def speeds(before: Run, after: Run) -> list[tuple[str, str, float | None, float | None]]:

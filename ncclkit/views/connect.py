@@ -7,11 +7,11 @@ from statistics import mean, median
 
 from ncclkit.core.case import Case
 from ncclkit.core.connections import FAULTS, Link
+from ncclkit.core.text import format_number, format_time, plural, some
 from ncclkit.live.connect import Connectivity, results
-from ncclkit.views import _draw, plots
+from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, el, fit, fold, join, table
-from ncclkit.views._words import plural, some
 
 OPEN, SLOW = "open", "open, but less than half as fast as most"
 SHOWN = 24
@@ -61,8 +61,8 @@ def _paths(links: Sequence[Link]) -> Markup:
         (
             f"{link.src} → {link.dst}",
             f"{link.interface} ({link.over})",
-            "–" if link.bandwidth is None else f"{plots.number(link.bandwidth)} GB/s{_again(link)}",
-            plots.duration(link.latency),
+            "–" if link.bandwidth is None else f"{format_number(link.bandwidth)} GB/s{_again(link)}",
+            format_time(link.latency),
             "–" if link.mtu is None else f"{link.mtu:,.0f} B",
         )
         for link in links[:SHOWN]
@@ -108,6 +108,6 @@ def _clock(links: Sequence[Link], first: str, other: str) -> str:
     ahead = mean(sign * (link.offset or 0.0) for sign, link in known)
     error = min(link.offset_error or 0.0 for _, link in known)
     if abs(ahead) <= error:
-        return f"the same within {plots.duration(1e6 * error)}"
+        return f"the same within {format_time(1e6 * error)}"
     side = "ahead" if ahead > 0 else "behind"
-    return f"{plots.duration(1e6 * abs(ahead))} {side}, ± {plots.duration(1e6 * error)}"
+    return f"{format_time(1e6 * abs(ahead))} {side}, ± {format_time(1e6 * error)}"

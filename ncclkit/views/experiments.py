@@ -11,11 +11,10 @@ from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import Trial
 from ncclkit.core.model import MOVES, OUTCOMES
 from ncclkit.core.runs import Run
-from ncclkit.views import plots
+from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fold, join, table, text
-from ncclkit.views._progress_of_runs import pace, speeds
-from ncclkit.views._words import plural
+from ncclkit.views._progress_of_runs import run_progress, speeds
 
 NONE = "No experiment was made yet"
 HOW = "The button “Check this” makes one, and so does `ncclkit diagnose CASE --check` in a terminal."
@@ -123,7 +122,7 @@ def _bars(before: Run | None, after: Run | None) -> Markup:
     if before is None or after is None:
         return Markup("")
     fast = [_pair(f"{op}: {kind}", a, b, _speed) for op, kind, a, b in speeds(before, after)]
-    old, new = pace(before.folder), pace(after.folder)
+    old, new = run_progress(before.folder), run_progress(after.folder)
     far = [_pair("Steps that every rank came to", old.steps, new.steps, _steps)]
     times = (
         ("Until the slowest rank began its first step", old.first, new.first),
@@ -145,7 +144,7 @@ def _pair(what: str, before: float | None, after: float | None, words: Callable[
 
 
 def _speed(speed: float) -> str:
-    return f"{plots.number(speed)} GB/s"
+    return f"{format_number(speed)} GB/s"
 
 
 def _steps(count: float) -> str:
@@ -153,7 +152,7 @@ def _steps(count: float) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return plots.duration(1e6 * seconds)
+    return format_time(1e6 * seconds)
 
 
 def _moves(verdicts: Mapping[str, str]) -> Markup:

@@ -8,13 +8,13 @@ from functools import cache
 
 from ncclkit.causes import catalogue
 from ncclkit.causes.engine import judge
-from ncclkit.core import hostlist, shapes
+from ncclkit.core import shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
+from ncclkit.core.text import host_list, plural, quantity, some
 from ncclkit.views._base import View
 from ncclkit.views._facts import blind_table, known_table
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
-from ncclkit.views._words import plural, quantity, some
 from ncclkit.views.findings import advice_part
 
 THEMES = {
@@ -94,7 +94,7 @@ def facts_say(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
         return "No facts have been collected yet"
     hosts = {fact.host for fact in facts if fact.host}
     blind = sum(fact.value is None for fact in facts)
-    about = f" about {hostlist.hosts(hosts)}" if hosts else ""
+    about = f" about {host_list(hosts)}" if hosts else ""
     read = f"{plural(len(facts), 'fact')}{about}; {f'{blind:,} could not be read' if blind else 'all could be read'}"
     risks = [finding for finding in verdicts if finding.verdict == "found"]
     return f"{plural(len(risks), 'risk')} for a job here; {read}" if risks else f"No check finds a risk here; {read}"

@@ -8,9 +8,9 @@ from ncclkit.analysis import alignment, timeline
 from ncclkit.analysis.alignment import Clock, Disagreement
 from ncclkit.analysis.timeline import Reached
 from ncclkit.core.case import Case
+from ncclkit.core.text import plural, some, the
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
-from ncclkit.views._words import plural, some, the
 from ncclkit.views.findings import evidence_part
 
 STATES = 12

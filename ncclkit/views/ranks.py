@@ -13,11 +13,11 @@ from signal import SIGTERM
 from ncclkit.analysis.timeline import Story, abnormal, hearsay, stories
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
+from ncclkit.core.text import plural, some, the
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, el, fit, join, table
 from ncclkit.views._pick import gist
-from ncclkit.views._words import plural, some, the
 
 SEPARATE = 24
 """Up to here every rank has a strip of its own; beyond, ranks with the same story share one."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ncclkit.core import hostlist
 from ncclkit.core.case import Case
+from ncclkit.core.text import format_number, host_list, plural, some, the
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._how_to_read import by_hand
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
 from ncclkit.views._joined import draw
 from ncclkit.views._machine import MEANS, Machine, closeness, kind, machines
-from ncclkit.views._words import plural, some, the
-from ncclkit.views.plots import number
 
 SHOWN = 3
 """Kinds of machines that are drawn and described; of further ones only the hosts are named."""
@@ -41,8 +39,8 @@ def topology_view(case: Case) -> View:
         return View("Nothing is known of GPUs and their links: their facts have not been read yet", Markup(""))
     *rare, usual = kinds.items()
     shown = [*rare[: SHOWN - 1], usual]
-    named = {hostlist.hosts(hosts) if rare else "": machine for machine, hosts in shown if machine.gpus or machine.nics}
-    others = [(hostlist.hosts(hosts), sentence(machine)) for machine, hosts in rare[SHOWN - 1 :]]
+    named = {host_list(hosts) if rare else "": machine for machine, hosts in shown if machine.gpus or machine.nics}
+    others = [(host_list(hosts), sentence(machine)) for machine, hosts in rare[SHOWN - 1 :]]
     body = join(
         *(_part(machine, hosts if rare else ()) for machine, hosts in shown),
         fold(
@@ -57,9 +55,9 @@ def _say(kinds: Kinds) -> str:
     *rare, (usual, hosts) = kinds.items()
     if not rare:
         return sentence(usual) + (f", on each of {len(hosts):,} hosts" if len(hosts) > 1 else "")
-    odd = "; ".join(f"{hostlist.hosts(names)}: {sentence(machine)}" for machine, names in rare[: SHOWN - 1])
+    odd = "; ".join(f"{host_list(names)}: {sentence(machine)}" for machine, names in rare[: SHOWN - 1])
     more = f"; {plural(len(rare) - SHOWN + 1, 'further kind')} of machine" if len(rare) >= SHOWN else ""
-    return f"{plural(len(kinds), 'kind')} of machine. {odd}{more}; {hostlist.hosts(hosts)}: {sentence(usual)}"
+    return f"{plural(len(kinds), 'kind')} of machine. {odd}{more}; {host_list(hosts)}: {sentence(usual)}"
 
 
 def sentence(machine: Machine) -> str:
@@ -120,7 +118,7 @@ def _nearest(machine: Machine) -> str:
 
 def _part(machine: Machine, hosts: Sequence[str]) -> Markup:
     """One machine in words: its links by kind, its parts, and the matrix as `nvidia-smi` gives it."""
-    head = el("h5", f"{plural(len(hosts), 'host')}: {hostlist.hosts(hosts)}") if hosts else ""
+    head = el("h5", f"{plural(len(hosts), 'host')}: {host_list(hosts)}") if hosts else ""
     links = table(("Link", "What it is", "Pairs of GPUs", "GPU – NIC"), _links(machine))
     parts = table(("Part", "NUMA node", "About"), _rows(machine))
     blind = (machine.count is None or machine.count > 1) and not machine.pairs
@@ -146,7 +144,9 @@ def _means(way: str, machine: Machine) -> str:
     """What a link is; of NVLinks the speed of all together, as the driver states it."""
     width = int(way[2:]) if kind(way) == "NV" and way[2:].isdigit() else 0
     if width and machine.speed:
-        speed = f"{width} × {number(machine.speed)} = {number(width * machine.speed)} GB/s in each direction"
+        speed = (
+            f"{width} × {format_number(machine.speed)} = {format_number(width * machine.speed)} GB/s in each direction"
+        )
         return f"{MEANS['NV']}: {speed}"
     return MEANS[kind(way)]
 
@@ -179,7 +179,7 @@ def _matrix(machine: Machine) -> Markup:
     rows = [
         (
             el("b", f"GPU {one}"),
-            *(machine.way(one, two) for two in machine.gpus),
+            *(machine.link(one, two) for two in machine.gpus),
             *(machine.near.get((one, name), "–") for name in names),
         )
         for one in machine.gpus
