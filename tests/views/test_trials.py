@@ -14,7 +14,7 @@ from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import Trial
 from ncclkit.core.runs import Plan, Run
-from ncclkit.views._progress_of_runs import RunProgress, run_progress
+from ncclkit.views.experiments import RunProgress, run_progress
 from tests.views.records import HOSTILE, measurement
 from tests.views.test_faces import Page
 
