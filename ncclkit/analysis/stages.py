@@ -33,13 +33,12 @@ from ncclkit.analysis.stage_results import (
     sharing,
     started,
 )
-from ncclkit.core import hostlist
 from ncclkit.core.bandwidth import chosen_gpus
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.summary import MOST
+from ncclkit.core.text import host_list, rate, start, verb
 from ncclkit.core.text import ranks as named
-from ncclkit.core.text import rate, start, verb
 
 ENDS = {"failed", "deadline"}
 
@@ -159,7 +158,7 @@ class Ladder:
         if self.failing and self.tried:
             return self._start(bisection.tell(self.narrowed, self.who, self.ail, self.ranks))
         if self.absent and self.ended in ENDS:
-            return f"{hostlist.hosts(self.absent)} never began, and the ranks of the other nodes waited in vain"
+            return f"{host_list(self.absent)} never began, and the ranks of the other nodes waited in vain"
         if not (self.pairs or self.silent or self.corrupt):
             return self._one() if self.ranks == 1 and self.alone else "No live test has climbed the ladder yet"
         links = [pair for pair in self.bad if not set(pair) & set(self.suspects)]

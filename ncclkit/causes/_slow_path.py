@@ -12,7 +12,8 @@ from ncclkit.causes import _tested
 from ncclkit.core.case import Case
 from ncclkit.core.connections import Link
 from ncclkit.core.model import Advice, Measurement
-from ncclkit.core.reference import marginal, size
+from ncclkit.core.reference import marginal
+from ncclkit.core.text import format_bytes
 
 HELD = 0.1
 """Share of what the other direction, or the link by its own word, carries: below it a direction is held back."""
@@ -90,7 +91,7 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
             continue
         say = (
             f"{op} between {last.hosts} hosts reaches {last.busbw:.3g} of at most {bound:.3g} GB/s busbw at "
-            f"{size(last.bytes)}, and latency is no reason: further bytes pass at {speed:.3g} GB/s."
+            f"{format_bytes(last.bytes)}, and latency is no reason: further bytes pass at {speed:.3g} GB/s."
         )
         return say, named, mine[-2:]
     return None
@@ -99,8 +100,9 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
 def _waits(one: Measurement, stalls: int, sizes: int) -> str:
     """Calls now and then take as long as TCP waits before it sends a lost packet again, at several sizes."""
     return (
-        f"takes {one.time_us / 1e3:.3g} ms for {size(one.bytes)} and now and then {(one.p99_us or 0.0) / 1e3:.0f} ms, "
-        f"at {stalls} of {sizes} sizes: TCP waits 200 ms and more before it sends a lost packet again."
+        f"takes {one.time_us / 1e3:.3g} ms for {format_bytes(one.bytes)} and now and then "
+        f"{(one.p99_us or 0.0) / 1e3:.0f} ms, at {stalls} of {sizes} sizes: TCP waits 200 ms and more before "
+        "it sends a lost packet again."
     )
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ncclkit.core.text import format_bytes
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Budget:
@@ -63,14 +65,16 @@ It is the "shared memory segment … (size 9637888)" of NCCL's own message.
 def shared_memory(ranks: int, channels: int = 4) -> Budget:
     """Bytes of /dev/shm that the ranks of one host need where none copies directly: each sends in a ring and a tree."""
     value = ranks * 2 * channels * SEGMENT
-    words = f"{ranks} ranks x 2 peers x {channels} channels x {_bytes(SEGMENT)} = {_bytes(value)}."
+    words = f"{ranks} ranks x 2 peers x {channels} channels x {format_bytes(SEGMENT)} = {format_bytes(value)}."
     return Budget(value, "bytes", words)
 
 
 def locked_memory(channels: int = 16) -> Budget:
     """Bytes that one rank locks for a network card without GPUDirect: two peers in a ring, four in trees."""
     value = 6 * channels * SEGMENT
-    return Budget(value, "bytes", f"6 connections x {channels} channels x {_bytes(SEGMENT)} = {_bytes(value)}.")
+    return Budget(
+        value, "bytes", f"6 connections x {channels} channels x {format_bytes(SEGMENT)} = {format_bytes(value)}."
+    )
 
 
 def threads(ranks: int, each: int = 128) -> Budget:
@@ -87,8 +91,8 @@ def host_memory(
     return Budget(
         value,
         "bytes",
-        f"{copies} x {_bytes(dataset)} of data + {ranks} ranks x {workers_per_rank} workers x {prefetch} batches of "
-        f"{_bytes(batch)} = {_bytes(value)}.",
+        f"{copies} x {format_bytes(dataset)} of data + {ranks} ranks x {workers_per_rank} workers x {prefetch} batches "
+        f"of {format_bytes(batch)} = {format_bytes(value)}.",
     )
 
 
@@ -102,14 +106,9 @@ def micro_batches(samples: int, sample: float, room: float) -> Budget:
         raise ValueError("not even one sample fits")
     fit = int(room // sample) if sample > 0 else samples
     value = max(1, math.ceil(samples / fit))
-    words = f"{samples} samples of {_bytes(sample)} in {_bytes(room)}: {value} micro-batches of {-(-samples // value)}."
+    each = f"{value} micro-batches of {-(-samples // value)}"
+    words = f"{samples} samples of {format_bytes(sample)} in {format_bytes(room)}: {each}."
     return Budget(value, "micro-batches", words)
-
-
-def _bytes(count: float) -> str:
-    """Bytes for people, as far as two digits tell."""
-    power = min(4, int(math.log2(count) // 10)) if count >= 1 else 0
-    return f"{count / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
 
 def knee(times: Mapping[int, float], within: float = 0.15) -> Budget:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.model import Measurement
+from ncclkit.core.text import format_bytes
 
 LOW = 0.85
 """A ratio below this part of the usual share, or of every reference, asks for a reason."""
@@ -113,7 +114,7 @@ class Judgement:
         others = "; ".join(f"{ref}, this is {ratio:.0%} of it" for ref, ratio in self.beside)
         measured = f" Measured elsewhere on {others}." if others else ""
         why = f" That is low: it could be {', '.join(self.suspects)}." if self.suspects else ""
-        return f"{numbers} at {size(self.best.bytes)}.{measured}{why}"
+        return f"{numbers} at {format_bytes(self.best.bytes)}.{measured}{why}"
 
 
 def judge(measurements: Iterable[Measurement], bound: Expectation | None) -> Judgement | None:
@@ -143,12 +144,3 @@ def judgements(measurements: Sequence[Measurement], bounds: Mapping[str, Expecta
     ops = dict.fromkeys(m.op for m in measurements)
     judged = (judge((m for m in measurements if m.op == op), bounds.get(op)) for op in ops)
     return [one for one in judged if one is not None]
-
-
-def size(count: float) -> str:
-    """Bytes in words: ``25 MiB``."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"

@@ -1,15 +1,30 @@
-"""How ranks, collectives and sizes are written for people, and read from them."""
+"""How ranks, hosts, collectives, sizes and times are written for people, and sizes read from them."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import groupby, pairwise
 from typing import Any
 
 from ncclkit.core.model import NcclkitError
 
 SHOWN = 8
 """Ranges of ranks that a text names before it counts the rest."""
+MANY = 12
+"""Names listed before the rest is only counted."""
+HOSTS = 4
+"""Pieces such as ``node[1-8]`` that a text names before it counts the other hosts."""
+WIDE = 6
+"""Ranges in one pair of brackets."""
+# one number only, at the end of the first label: lists of that form are also replaced in reports that name no host
+NUMBERED = re.compile(r"([^.]*[A-Za-z_-])([0-9]{1,9})((?:\..*)?)", re.DOTALL)
+NUMBER = re.compile(r"([0-9]{1,18})")
+
+Piece = tuple[str, int]
+"""Text, and how many hosts it stands for."""
 OPS = {
     "_allgather_base": "all_gather",
     "_all_gather_base": "all_gather",
@@ -24,15 +39,18 @@ OPS = {
 """Lower-case names of c10d, the Flight Recorder and NCCL → torch.distributed's own."""
 
 
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each unbroken run of numbers, in order."""
+    known = sorted(set(numbers))
+    starts = [0, *(i for i, (a, b) in enumerate(pairwise(known), 1) if b != a + 1), len(known)]
+    return [(known[a], known[b - 1]) for a, b in pairwise(starts) if a < b]
+
+
 def ranks(numbers: Iterable[int]) -> str:
     """``rank 3``, ``ranks 0, 2 and 5``, ``ranks 0-16 and 18-63``, ``no rank``."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(numbers)):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    parts = [part for run in runs for part in (map(str, run) if len(run) < 3 else [f"{run[0]}-{run[-1]}"])]
+    parts: list[str] = []
+    for first, last in runs(numbers):
+        parts += [f"{first}-{last}"] if last - first > 1 else map(str, dict.fromkeys((first, last)))
     if len(parts) < 2:
         return f"rank{'s' if '-' in parts[0] else ''} {parts[0]}" if parts else "no rank"
     tail = f"{sum(map(_width, parts[SHOWN:]))} more" if len(parts) > SHOWN + 1 else parts.pop()
@@ -93,3 +111,118 @@ def parse_size(value: Any, what: str = "The size") -> int:
     power = "KMGT".index(letter.upper()) + 1 if letter else 0
     factor = int((1000 if (rest or "").upper() == "B" else 1024) ** power)
     return round(float(number) * factor) if "." in number else int(number) * factor
+
+
+def format_number(value: float) -> str:
+    """Three significant digits without an exponent: ``0.0123``, ``1.90``, ``12.3``, ``1,234``."""
+    if value != 0 and abs(value) < 1:
+        return f"{value:.{min(2 - math.floor(math.log10(abs(value))), 9)}f}"
+    return f"{value:,.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
+
+
+def format_bytes(count: float) -> str:
+    """Bytes for people: ``512 B``, ``4 KiB``, ``1.50 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1024 or unit == "TiB":
+            break
+        count /= 1024
+    return f"{count:,.0f} {unit}" if count == int(count) else f"{format_number(count)} {unit}"
+
+
+def format_time(microseconds: float | None) -> str:
+    """A time for people: ``62.0 µs``, ``1.20 ms``, ``3.40 s``; a dash for one that was not measured."""
+    if microseconds is None:
+        return "–"
+    for unit, factor in (("µs", 1.0), ("ms", 1e3)):
+        if abs(microseconds) < factor * 1e3:
+            return f"{format_number(microseconds / factor)} {unit}"
+    return f"{format_number(microseconds / 1e6)} s"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 rank``, ``2 ranks``, ``1,024 ranks``."""
+    ending = "" if count == 1 else "es" if noun.endswith(("s", "x", "ch")) else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """``[0, 1, 2, 5]`` → ``0–2, 5``."""
+    return ", ".join(f"{a}" if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in runs(numbers))
+
+
+def some(names: Iterable[Any]) -> str:
+    """All names, numbers as ranges; past `MANY` the others are counted."""
+    known = list(names)
+    if known and all(isinstance(name, int) for name in known):
+        known = ranges(known).split(", ")
+    more = f" and {len(known) - MANY:,} more" if len(known) > MANY else ""
+    return ", ".join(str(name) for name in known[:MANY]) + more
+
+
+def the(noun: str, numbers: Iterable[int]) -> str:
+    """``Rank 5``, ``Ranks 0–2, 5``: a noun that agrees with its numbers."""
+    known = list(numbers)
+    return f"{noun}{'s' if len(known) != 1 else ''} {some(known)}"
+
+
+def quantity(value: Any, unit: str) -> Any:
+    """A value with its unit for people: bytes as KiB…TiB, times scaled, -1 of something as unlimited; else as it is."""
+    if unit and isinstance(value, list) and all(isinstance(item, (int, float)) for item in value):
+        return f"{', '.join(str(item) for item in value)} {unit}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    scale = {"bytes": 1.0, "B": 1.0, "KiB": 2.0**10, "kB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+    times = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
+    if unit and value == -1:  # how the agent writes a limit that is not there
+        return "unlimited"
+    if unit in scale:
+        return format_bytes(value * scale[unit])
+    if unit in times:
+        return format_time(value * times[unit])
+    if not unit:  # a port, a pid, a version: digits only
+        return value
+    return f"{value:,} {unit}" if isinstance(value, int) else f"{format_number(value)} {unit}"
+
+
+def host_list(names: Iterable[str], shown: int = HOSTS) -> str:
+    """``node-3``, ``login, node[1-8]``, ``node[001-997]``; past `shown` pieces the other hosts are counted."""
+    pieces = fold_hosts(names)
+    rest = sum(count for _, count in pieces[shown:])
+    return ", ".join(text for text, _ in pieces[:shown]) + (f" and {rest:,} more" if rest else "")
+
+
+def fold_hosts(names: Iterable[str]) -> list[Piece]:
+    """Each name once, those that differ in their last number only in one piece; leading zeros are kept."""
+    families: dict[tuple[str, str], list[str]] = defaultdict(list)
+    pieces: list[Piece] = []
+    for name in set(names):
+        if match := NUMBERED.fullmatch(name):
+            families[match[1], match[3]].append(match[2])
+        else:
+            pieces.append((name, 1))
+    for (head, tail), numbers in families.items():
+        pieces += [(head + text + tail, count) for text, count in _brackets(numbers)]
+    return sorted(pieces, key=lambda piece: natural(piece[0]))
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts ``node9`` before ``node10``."""
+    return [(int(part), "") if place % 2 else (0, part) for place, part in enumerate(NUMBER.split(name))]
+
+
+def _brackets(numbers: list[str]) -> Iterator[Piece]:
+    """``7``, ``[1-3,7]``: the numbers of one family, in as many pieces as it takes."""
+    padded = any(number.startswith("0") and len(number) > 1 for number in numbers)
+    numbers = sorted(numbers, key=lambda number: (len(number), number))
+    for _, same in groupby(numbers, key=len if padded else bool):
+        joined: list[list[str]] = []
+        for number in same:
+            if joined and int(number) == int(joined[-1][-1]) + 1:
+                joined[-1].append(number)
+            else:
+                joined.append([number])
+        for start in range(0, len(joined), WIDE):
+            part = joined[start : start + WIDE]
+            texts = [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in part]
+            count = sum(map(len, part))
+            yield (texts[0] if count == 1 else f"[{','.join(texts)}]"), count

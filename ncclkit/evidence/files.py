@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from ncclkit.agent import wire
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
+from ncclkit.core.text import natural
 from ncclkit.evidence import ras, records, tools
 from ncclkit.evidence.flight import dumps, pickles
 from ncclkit.evidence.grammars import stacks
@@ -283,7 +284,7 @@ def _members(part: Part, stream: Readable, hashed: Hashed, source: Joined, packi
         part.problems.append(f"{part.path} holds no log.")
     if packing == "zip" and file is not None:
         hashed.restart(file)
-    return sorted(parts, key=lambda inner: inputs.natural(inner.path))
+    return sorted(parts, key=lambda inner: natural(inner.path))
 
 
 def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None:

@@ -17,7 +17,7 @@ from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Measurement, NcclkitError
 from ncclkit.core.reference import Judgement, judge
-from ncclkit.core.reference import size as _bytes
+from ncclkit.core.text import format_bytes
 from ncclkit.live import probe
 from ncclkit.live.options import DEFAULTS, ProbeOptions
 
@@ -82,7 +82,7 @@ def _bucket(measurements: Sequence[Measurement]) -> list[Advice]:
         code="" if cap <= 25 else f"DistributedDataParallel(model, bucket_cap_mb={cap})",
         why=f"One all_reduce costs {cost:.0f} us before the first byte moves"
         + (f" (and Python {launched:.0f} us to launch it, which a job does ahead of its GPU)" if slow else "")
-        + f"; {_bytes(size)} reach 80 % of the {speed:.2f} GB/s of {_bytes(largest.bytes)}.",
+        + f"; {format_bytes(size)} reach 80 % of the {speed:.2f} GB/s of {format_bytes(largest.bytes)}.",
         check="Step time with the new bucket size, measured in pairs against the old one.",
         risk="Larger buckets overlap less with the backward pass and hold more memory.",
     )
@@ -125,8 +125,8 @@ def _jitter(m: Measurement) -> Advice:
     tail = m.p99_us or 0.0
     return Advice(
         do="Find what else runs on these cores or links before comparing settings.",
-        why=f"At {_bytes(m.bytes)} the slowest {'calls' if m.singles else 'repeats'} take {tail / m.time_us:.1f} times "
-        f"the median ({tail:.0f} against {m.time_us:.0f} us).",
+        why=f"At {format_bytes(m.bytes)} the slowest {'calls' if m.singles else 'repeats'} take "
+        f"{tail / m.time_us:.1f} times the median ({tail:.0f} against {m.time_us:.0f} us).",
         command="ncclkit inspect",
         check="p99 below twice the median in a repeated live test.",
     )
@@ -161,7 +161,7 @@ class Comparison:
         pairs = f"{len(self.base_us)} pairs of runs"
         if low == 0:
             return f"{name}: {pairs} cannot tell a difference from chance; {LEAST_PAIRS} are the least."
-        seen = f"{low:.2f} to {high:.2f} of the default's time at {_bytes(self.bytes)}, {pairs}"
+        seen = f"{low:.2f} to {high:.2f} of the default's time at {format_bytes(self.bytes)}, {pairs}"
         if low <= 1 <= high:
             return f"{name} makes no difference that can be told from chance ({seen})."
         return f"{name} is {'faster' if high < 1 else 'slower'}: {seen}."

@@ -8,8 +8,7 @@ from ncclkit.views.attach import Attach, attach_form
 from ncclkit.views.catalogue import catalogue_view
 from ncclkit.views.check import check_form
 from ncclkit.views.checkpoints import checkpoints_view
-from ncclkit.views.connect import connect_view
-from ncclkit.views.connect_form import Reach, connect_form
+from ncclkit.views.connect import Reach, connect_form, connect_view
 from ncclkit.views.consistency import consistency_view
 from ncclkit.views.evidence import events_view
 from ncclkit.views.experiments import trials_view

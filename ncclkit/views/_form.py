@@ -15,10 +15,10 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.core.model import NcclkitError
+from ncclkit.core.text import plural
 from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page, style
 from ncclkit.views._html import Markup, el, fold, join, pre
 from ncclkit.views._progress import Progress
-from ncclkit.views._words import plural
 
 Prepare = Callable[[], Coroutine[Any, Any, Any]]
 REDRAW = 0.15

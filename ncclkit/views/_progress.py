@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ncclkit.core.model import Measurement, from_dict
-from ncclkit.core.text import ranks, rate
-from ncclkit.views import plots
+from ncclkit.core.text import format_bytes, plural, ranges, ranks, rate, the
 from ncclkit.views._html import Markup, badge, el
-from ncclkit.views._words import plural, ranges, the
 
 STAGES = {"waiting": "·", "hello": "○", "simulate": "○", "import": "◔", "init": "◑"}
 STAGES |= {"alone": "◑", "pairs": "◒", "groups": "◒", "step": "◕", "size": "◕", "done": "✓", "error": "✕"}
@@ -82,7 +80,7 @@ class Progress:
             return f"{doing} {plural(len(self.stages), 'rank')}{self._behind()}" if self.stages else "Planning"
         count = len(self._measured)
         done = f"{count} of {plural(self.planned, 'size')}" if self.planned else plural(count, "size")
-        doing = f", now {self.op} {plots.size(self.now)}" if self.now is not None and self.share() < 1 else ""
+        doing = f", now {self.op} {format_bytes(self.now)}" if self.now is not None and self.share() < 1 else ""
         return f"{done} measured{doing}{self._behind()}"
 
     def lights(self) -> Markup:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ncclkit.core.case import Case
-from ncclkit.views._words import the
+from ncclkit.core.text import the
 
 SURE = ("proven", "likely")
 """Strengths of a verdict that a headline must not contradict."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from ncclkit.causes import catalogue, page
+from ncclkit.core.text import plural
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, code, el, fold, join
-from ncclkit.views._words import plural
 
 
 def catalogue_view(only: str = "") -> View:

@@ -6,12 +6,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ncclkit.core.text import format_bytes, plural
 from ncclkit.lab.course import checkpoints
 from ncclkit.lab.course.checkpoints import Checkpoint
-from ncclkit.views import plots
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fit, join, table
-from ncclkit.views._words import plural
 
 WHOLE = {
     True: ("✓", "whole", "state-done"),
@@ -46,7 +45,7 @@ def _rows(found: Sequence[Checkpoint], base: str) -> list[tuple[object, ...]]:
     return [
         (
             code(os.path.relpath(file.path, base)),
-            el("span", plots.size(file.bytes), cls="nk-whole"),
+            el("span", format_bytes(file.bytes), cls="nk-whole"),
             join(badge(*WHOLE[file.whole]), " ", file.words),
             _position(file),
         )

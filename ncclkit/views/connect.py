@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from statistics import mean, median
+from typing import Any
+
+import ipywidgets as W
 
 from ncclkit.core.case import Case
 from ncclkit.core.connections import FAULTS, Link
+from ncclkit.core.text import format_number, format_time, plural, some
+from ncclkit.live import connect
 from ncclkit.live.connect import Connectivity, results
-from ncclkit.views import _draw, plots
+from ncclkit.live.launch import slurm
+from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
+from ncclkit.views._form import Form
 from ncclkit.views._html import Markup, el, fit, fold, join, table
-from ncclkit.views._words import plural, some
 
 OPEN, SLOW = "open", "open, but less than half as fast as most"
 SHOWN = 24
@@ -61,8 +67,8 @@ def _paths(links: Sequence[Link]) -> Markup:
         (
             f"{link.src} → {link.dst}",
             f"{link.interface} ({link.over})",
-            "–" if link.bandwidth is None else f"{plots.number(link.bandwidth)} GB/s{_again(link)}",
-            plots.duration(link.latency),
+            "–" if link.bandwidth is None else f"{format_number(link.bandwidth)} GB/s{_again(link)}",
+            format_time(link.latency),
             "–" if link.mtu is None else f"{link.mtu:,.0f} B",
         )
         for link in links[:SHOWN]
@@ -108,6 +114,54 @@ def _clock(links: Sequence[Link], first: str, other: str) -> str:
     ahead = mean(sign * (link.offset or 0.0) for sign, link in known)
     error = min(link.offset_error or 0.0 for _, link in known)
     if abs(ahead) <= error:
-        return f"the same within {plots.duration(1e6 * error)}"
+        return f"the same within {format_time(1e6 * error)}"
     side = "ahead" if ahead > 0 else "behind"
-    return f"{plots.duration(1e6 * abs(ahead))} {side}, ± {plots.duration(1e6 * error)}"
+    return f"{format_time(1e6 * abs(ahead))} {side}, ± {format_time(1e6 * error)}"
+
+
+def connect_form(case: Case, hosts: str = "", remote_command: str = "") -> Reach:
+    """The form that tests connections between hosts; ``await form.run()`` does what its Test button does.
+
+    hosts: names or addresses separated by spaces or commas; empty are the nodes of the Slurm allocation, and outside
+    of one nothing is done.  remote_command: how to start a program there, as `ncclkit.live.connect.plan` wants it.
+    """
+    return Reach(case, hosts, remote_command)
+
+
+class Reach(Form):
+    """See `connect_form`."""
+
+    IDLE = "No connection was tested: no hosts are named, and this is no allocation of several nodes"
+    ASK = "Say which hosts to test: two or more names, space-separated"
+    BUSY = "Testing …"
+    CANCELLED = "Cancelled; what was found until then stays in the case folder"
+
+    def __init__(self, case: Case, hosts: str, remote_command: str) -> None:
+        self._case = case
+        wide = W.Layout(width="30em")
+        self.hosts = W.Text(value=hosts, placeholder="node-1 node-2", description="Hosts", layout=wide)
+        self.remote_command = W.Text(
+            value=remote_command,
+            placeholder="ssh, srun or a prefix with {host}",
+            description="Remote command",
+            style={"description_width": "initial"},
+            layout=wide,
+        )
+        test = W.Button(description="Test", icon="exchange", button_style="primary")
+        said = f"The form tests {hosts}" if hosts else "The form names no hosts"
+        super().__init__(said, [self.hosts, self.remote_command], test)
+
+    def asks(self) -> bool:
+        """Whether hosts are named, here or by the allocation."""
+        return bool(self._names()) or slurm.nodes() > 1
+
+    def prepare(self) -> Coroutine[Any, Any, View]:
+        """The test, between the hosts that are named now."""
+        return self._test(self._names(), self.remote_command.value.strip())
+
+    def _names(self) -> list[str]:
+        return str(self.hosts.value).replace(",", " ").split()
+
+    async def _test(self, hosts: list[str], remote_command: str) -> View:
+        await connect.connectivity(self._case, hosts, remote_command=remote_command)
+        return connect_view(self._case)

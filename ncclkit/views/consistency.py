@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 from ncclkit.analysis.consistency import MEANS, Comparison, Difference, Group, Unread, compare
 from ncclkit.core.case import Case
-from ncclkit.core.hostlist import SHOWN, hosts
-from ncclkit.core.hostlist import fold as fold_names
+from ncclkit.core.text import HOSTS, fold_hosts, host_list, plural
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
-from ncclkit.views._words import plural
 
 BADGES = {"breaks": ("▲", "problem"), "slows": ("◆", "likely"), "differs": ("·", "possible")}
 """Effect → symbol and colour."""
@@ -39,7 +37,7 @@ def _counts(seen: Comparison) -> Markup:
     """How many comparisons came out how."""
     effects = [found.effect for found in seen.differences]
     known: list[tuple[str, object]] = [
-        (plural(len(seen.hosts), "host"), hosts(seen.hosts)),
+        (plural(len(seen.hosts), "host"), host_list(seen.hosts)),
         (f"{seen.agreed:,} agree", ""),
     ]
     known += [(f"{effects.count(effect):,} {means}", "") for effect, means in MEANS.items() if effect in effects]
@@ -67,8 +65,8 @@ def _groups(groups: Sequence[Group]) -> Markup:
 
 def _hosts(names: Sequence[str]) -> Markup:
     """The first pieces of a list of hosts, and behind a click all of them."""
-    pieces = [text for text, _ in fold_names(names)]
-    return join(hosts(names), fold(f"all {len(names):,}", ", ".join(pieces)) if len(pieces) > SHOWN else "")
+    pieces = [text for text, _ in fold_hosts(names)]
+    return join(host_list(names), fold(f"all {len(names):,}", ", ".join(pieces)) if len(pieces) > HOSTS else "")
 
 
 def _value(group: Group) -> Markup:
@@ -106,7 +104,7 @@ def _unread(seen: Comparison) -> Markup:
 
 
 def _where(each: Unread, seen: Comparison) -> str:
-    return hosts(each.hosts) if len(each.hosts) < len(seen.hosts) else "all hosts"
+    return host_list(each.hosts) if len(each.hosts) < len(seen.hosts) else "all hosts"
 
 
 def _long(head: Sequence[str], rows: Sequence[Sequence[object]], noun: str) -> Markup:

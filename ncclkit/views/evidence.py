@@ -13,11 +13,11 @@ import ipywidgets as W
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
+from ncclkit.core.text import plural, some
 from ncclkit.views._base import View, style
 from ncclkit.views._context import AROUND, context
 from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table, value
 from ncclkit.views._pick import ALL, ODD, RANKS, excerpt, gather, pick
-from ncclkit.views._words import plural, some
 
 ROWS, FEW = 100, 12
 """Rows of the table at once, to which filters reach the others; and of the static face's open table."""

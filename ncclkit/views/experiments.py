@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 from ncclkit.core import experiment_records
@@ -11,11 +17,9 @@ from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import Trial
 from ncclkit.core.model import MOVES, OUTCOMES
 from ncclkit.core.runs import Run
-from ncclkit.views import plots
+from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fold, join, table, text
-from ncclkit.views._progress_of_runs import pace, speeds
-from ncclkit.views._words import plural
 
 NONE = "No experiment was made yet"
 HOW = "The button “Check this” makes one, and so does `ncclkit diagnose CASE --check` in a terminal."
@@ -123,7 +127,7 @@ def _bars(before: Run | None, after: Run | None) -> Markup:
     if before is None or after is None:
         return Markup("")
     fast = [_pair(f"{op}: {kind}", a, b, _speed) for op, kind, a, b in speeds(before, after)]
-    old, new = pace(before.folder), pace(after.folder)
+    old, new = run_progress(before.folder), run_progress(after.folder)
     far = [_pair("Steps that every rank came to", old.steps, new.steps, _steps)]
     times = (
         ("Until the slowest rank began its first step", old.first, new.first),
@@ -145,7 +149,7 @@ def _pair(what: str, before: float | None, after: float | None, words: Callable[
 
 
 def _speed(speed: float) -> str:
-    return f"{plots.number(speed)} GB/s"
+    return f"{format_number(speed)} GB/s"
 
 
 def _steps(count: float) -> str:
@@ -153,7 +157,7 @@ def _steps(count: float) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return plots.duration(1e6 * seconds)
+    return format_time(1e6 * seconds)
 
 
 def _moves(verdicts: Mapping[str, str]) -> Markup:
@@ -162,3 +166,65 @@ def _moves(verdicts: Mapping[str, str]) -> Markup:
     known = sorted((item for item in verdicts.items() if item[1] in MARKS), key=lambda item: order.index(item[1]))
     rows = [(code(cause), join(badge(*MARKS[move]), " ", MOVES[move])) for cause, move in known]
     return fold("What it says of each suspect", table(("Suspect", "Verdict"), rows), is_open=len(rows) <= SHOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """How one run of a training job went, by its wire records; None where nothing says."""
+
+    steps: int | None = None
+    """Steps of the rank that came least far, those before a restart included."""
+    first: float | None = None
+    """Seconds until the slowest rank began its first step; after a restart, of the last start."""
+    step: float | None = None
+    """Median seconds from one step to the next."""
+
+
+def run_progress(folder: Path) -> RunProgress:
+    """The pace of the run in `folder`; an empty one where no rank has begun a step."""
+    begun: defaultdict[int, list[float]] = defaultdict(list)
+    hello: dict[int, float] = {}
+    reached: dict[int, int] = {}
+    for record in _phases(folder / "wire.jsonl"):
+        rank, time = record["rank"], float(record["t"])
+        if record["phase"] == "hello":
+            hello[rank] = time
+            begun[rank].clear()  # torchrun may have started all ranks again
+        elif record["phase"] == "step":
+            begun[rank].append(time)
+            step = record.get("step")
+            reached[rank] = max(reached.get(rank, 0), step + 1 if isinstance(step, int) else 0)
+    if not any(begun.values()):
+        return RunProgress()
+    gaps = [b - a for times in begun.values() for a, b in pairwise(times)]
+    waits = [times[0] - hello[rank] for rank, times in begun.items() if times and rank in hello]
+    fewest = min(reached.get(rank, 0) for rank in begun)
+    return RunProgress(fewest, max(waits, default=None), median(gaps) if gaps else None)
+
+
+def speeds(before: Run, after: Run) -> list[tuple[str, str, float | None, float | None]]:
+    """For each collective: its name, ``busbw`` or ``algbw``, and the best of it in GB/s, before and after."""
+    both = (before.measurements, after.measurements)
+    found = []
+    for op in dict.fromkeys(m.op for rows in both for m in rows):
+        known = [[m for m in rows if m.op == op] for rows in both]
+        kind = "busbw" if all(m.busbw is not None for rows in known for m in rows) else "algbw"
+        a, b = (max((getattr(m, kind) for m in rows), default=None) for rows in known)
+        found.append((op, kind, a, b))
+    return found
+
+
+def _phases(path: Path) -> Iterator[dict[str, Any]]:
+    """The phases that ranks told; a torn line is left out, and a run without wire records has none."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and record.get("kind") == "phase":
+            if isinstance(record.get("rank"), int) and isinstance(record.get("t"), (int, float)):
+                yield record

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
 
 from ncclkit.causes import catalogue
 from ncclkit.causes.engine import judge
-from ncclkit.core import hostlist, shapes
+from ncclkit.core import shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
+from ncclkit.core.text import host_list, plural, quantity, some
 from ncclkit.views._base import View
-from ncclkit.views._facts import blind_table, known_table
-from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
-from ncclkit.views._words import plural, quantity, some
+from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table, value
 from ncclkit.views.findings import advice_part
 
 THEMES = {
@@ -94,7 +94,7 @@ def facts_say(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
         return "No facts have been collected yet"
     hosts = {fact.host for fact in facts if fact.host}
     blind = sum(fact.value is None for fact in facts)
-    about = f" about {hostlist.hosts(hosts)}" if hosts else ""
+    about = f" about {host_list(hosts)}" if hosts else ""
     read = f"{plural(len(facts), 'fact')}{about}; {f'{blind:,} could not be read' if blind else 'all could be read'}"
     risks = [finding for finding in verdicts if finding.verdict == "found"]
     return f"{plural(len(risks), 'risk')} for a job here; {read}" if risks else f"No check finds a risk here; {read}"
@@ -195,3 +195,104 @@ def _short(fact: Fact) -> str:
     if isinstance(shown, dict):
         return ""
     return ("yes" if shown else "no") if isinstance(shown, bool) else str(shown)
+
+
+BY_HAND: dict[str, tuple[str, str]] = {
+    "gpu": ("nvidia-smi -q", "on the host itself, outside the container; where it hangs, look for Xid in dmesg"),
+    "gpu.topology": ("nvidia-smi topo -m", "on the host itself"),
+    "gpu.p2p": ("nvidia-smi topo -p2p r", "on the host itself; w, n, a and p ask for the other capabilities"),
+    "gpu.#.nvlink": ("nvidia-smi nvlink -s", "on the host itself"),
+    "gpu.#.numa": ("cat /sys/bus/pci/devices/*/numa_node", "a container or a virtual machine may hide it"),
+    "gpu.#.fabric": ("nvidia-smi -q | grep -A 3 Fabric", "only GPUs behind NVSwitches have one"),
+    "gpu.#.ecc": ("nvidia-smi -q -d ECC", "N/A means that the GPU has none, or has it off"),
+    "gpu.#.remapped_rows": ("nvidia-smi -q -d ROW_REMAPPER", "only since A100"),
+    "gpu.peermem": ("lsmod | grep nvidia_peermem", "on the host itself"),
+    "gpu.gdrcopy": ("lsmod | grep gdrdrv", "on the host itself"),
+    "net": ("ip address; ip route", "on the host, in the container of the job"),
+    "net.nccl": ("ip -brief address", "then name one that is up and has an address in NCCL_SOCKET_IFNAME"),
+    "net.gloo": ("ip -brief address", "then name one that is up and has an address in GLOO_SOCKET_IFNAME"),
+    "net.hostname": ("getent hosts $(hostname)", "no answer: the name is missing in DNS and in /etc/hosts"),
+    "net.rdma": ("ibstat", "or: ls /sys/class/infiniband"),
+    "limits": ("ulimit -a", "in the shell or the batch script that starts the job"),
+    "limits.shm": ("df -h /dev/shm", "inside the container of the job"),
+    "limits.cgroup": (
+        "cat /proc/self/cgroup",
+        "the limits are files below /sys/fs/cgroup; your scheduler knows them too",
+    ),
+    "limits.ptrace_scope": ("cat /proc/sys/kernel/yama/ptrace_scope", "no such file: the kernel does not restrict it"),
+    "host": ("uname -a; cat /etc/os-release", "on the host"),
+    "host.container": ("cat /proc/1/cgroup", "or ask who started the job"),
+    "host.iommu": ("ls /sys/class/iommu", "on the host itself; dmesg says it too"),
+    "cpu": ("lscpu; nproc", "inside the job: nproc says what the job may use"),
+    "cpu.pressure": ("cat /proc/pressure/cpu", "no such file: the kernel was built or booted without PSI (psi=1)"),
+    "memory": ("free -h", "on the host"),
+    "memory.swap": ("swapon --show; findmnt -T FILE", "the second says what a swap file lies on"),
+    "memory.oom_kills": ("dmesg | grep -i oom", "may need root"),
+    "storage": ("df -hT FOLDER", "where it hangs, the file server does not answer: ask who runs it"),
+    "software": ("python -m pip list", "with the training interpreter"),
+    "software.torch": ("python -c 'import torch; print(torch.__version__)'", "with the training interpreter"),
+    "software.cudnn": ("python -c 'import torch; print(torch.backends.cudnn.version())'", "as above"),
+    "software.nccl": ("python -c 'import torch; print(torch.cuda.nccl.version())'", "and: ldconfig -p | grep nccl"),
+    "env": ("env | sort", "in the shell or the batch script that starts the job"),
+    "facts": ("ncclkit inspect --json", "a reader of the kit broke: please report its words"),
+}
+"""Beginning of a fact's name (``#`` is any number) → the command, and what else to know; the longest one holds."""
+
+
+@cache
+def by_hand(name: str) -> Markup:
+    """How to find out the fact `name`; empty where no family of facts has that name."""
+    parts = ["#" if part.isdigit() else part for part in name.split(".")]
+    starts = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    found = next((BY_HAND[start] for start in starts if start in BY_HAND), None)
+    return join(code(found[0]), f" {found[1]}") if found else Markup("")
+
+
+EACH, MOST = 8, 40
+"""Different values of one fact in a table, and rows of what could not be read."""
+
+_NUMBER = re.compile(r"\.(\d+)(?=\.)")
+
+
+def known_table(facts: Sequence[Fact]) -> Markup:
+    """One row per name and value; hosts that agree share a row, and so do GPUs; rare values of many are counted."""
+    names: dict[str, dict[str, list[Fact]]] = defaultdict(lambda: defaultdict(list))
+    for fact in facts:
+        names[_NUMBER.sub(".N", fact.name)][repr(fact.value)].append(fact)
+    hosts = len({fact.host for fact in facts if fact.host}) > 1
+    rows: list[tuple[Markup, str, object]] = []
+    for name, values in names.items():
+        groups = sorted(values.values(), key=len, reverse=True) if len(values) > EACH else list(values.values())
+        for group in groups[:EACH]:
+            shown = value(quantity(group[0].value, group[0].unit))
+            rows.append((_name(name, group), _where(name, group, hosts), shown))
+        if rest := groups[EACH:]:
+            others = [fact for group in rest for fact in group]
+            rows.append((code(name), _where(name, others, hosts), f"{len(rest):,} other values"))
+    placed = any(place for _, place, _ in rows)
+    head = ("Fact, and where it was read", *(("Of",) if placed else ()), "Value")
+    return table(head, [(name, *((place or "–",) if placed else ()), shown) for name, place, shown in rows])
+
+
+def _where(name: str, group: Sequence[Fact], hosts: bool) -> str:
+    """Which hosts and which numbers (of GPUs, say) a row speaks of."""
+    numbers = sorted({int(found) for fact in group for found in _NUMBER.findall(fact.name)})
+    numbered = f"N = {some(numbers)}" if len(group) > 1 and name != group[0].name else ""
+    return "; ".join(filter(None, (host_list(fact.host for fact in group) if hosts else "", numbered)))
+
+
+def blind_table(facts: Sequence[Fact]) -> Markup:
+    """Facts that could not be read, those of one reason and one way to find out together."""
+    alike: dict[tuple[str, Markup], list[str]] = defaultdict(list)
+    for fact in facts:
+        alike[fact.why or "the reader gave no reason", by_hand(fact.name)].append(_NUMBER.sub(".N", fact.name))
+    rows = [(some(dict.fromkeys(names)), why, how or "–") for (why, how), names in alike.items()]
+    more = [(f"{len(rows) - MOST:,} further reasons", "–", "–")] if len(rows) > MOST else []
+    return table(("Fact", "Why not", "How to find out"), [*rows[:MOST], *more])
+
+
+def _name(name: str, group: Sequence[Fact]) -> Markup:
+    """The name as it was given where a row holds one fact, its rank where it has one, and its source."""
+    ranks = {fact.rank for fact in group if fact.rank is not None}
+    said = f" rank {some(sorted(ranks))}" if ranks else ""
+    return join(code(name if len(group) > 1 else group[0].name), said, el("div", group[0].source, cls="nk-path"))

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
+from ncclkit.core.text import plural, some
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fold, join, pre, table, text, value
-from ncclkit.views._words import plural, some
 
 STRENGTH = {
     "proven": ("●", "proven", "a line or an experiment says so"),

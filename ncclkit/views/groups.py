@@ -10,10 +10,10 @@ from ncclkit.analysis.once import judged
 from ncclkit.analysis.timeline import RankProgress
 from ncclkit.core import text
 from ncclkit.core.case import Case
+from ncclkit.core.text import plural, some, the
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
 from ncclkit.views._verdict import Culprits, beside, of_case
-from ncclkit.views._words import plural, some, the
 from ncclkit.views.findings import evidence_part
 
 STATES = 12

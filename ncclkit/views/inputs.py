@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ncclkit.core.case import Case
-from ncclkit.views import plots
+from ncclkit.core.text import format_bytes, plural, some
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
-from ncclkit.views._words import plural, some
 
 BLIND = {"binary": "binary of no known kind", "unknown": "not what it looks like", "empty": "empty"}
 """Kinds of ``inputs.json`` of which nothing was used, and why."""
@@ -41,7 +40,7 @@ def _say(rows: Sequence[Row], blind: Sequence[Row], mute: Sequence[Row], problem
     if not rows:
         return "Nothing has been read yet"
     read = len(rows) - len(blind)
-    size = plots.size(sum(row.get("bytes") or 0 for row in rows))
+    size = format_bytes(sum(row.get("bytes") or 0 for row in rows))
     events = plural(sum(row.get("events") or 0 for row in rows), "event")
     counts = (
         (len(blind), "{} could not be used", "file"),
@@ -72,7 +71,7 @@ def _row(group: Sequence[Row]) -> tuple[object, ...]:
     return (
         mark,
         files,
-        plots.size(_sum(group, "bytes")),
+        format_bytes(_sum(group, "bytes")),
         f"{lines:,}" if (lines := _sum(group, "lines")) else "–",
         f"{_sum(group, 'events'):,}",
         f"{_sum(group, 'errors') or '–'}",
@@ -87,7 +86,7 @@ def _sum(rows: Iterable[Row], key: str) -> int:
 def _files(rows: Sequence[Row]) -> Markup:
     """Name, kind and size of every file, small enough for thousands."""
     lines = (
-        f"{row.get('kind', ''):10} {plots.size(row.get('bytes') or 0):>10}  {row.get('path', '')}\n" for row in rows
+        f"{row.get('kind', ''):10} {format_bytes(row.get('bytes') or 0):>10}  {row.get('path', '')}\n" for row in rows
     )
     return el("pre", *lines, cls="nk-pre")
 

@@ -9,9 +9,9 @@ from ncclkit.analysis import communicators
 from ncclkit.analysis.communicators import Communicator
 from ncclkit.causes.engine import describe
 from ncclkit.core.case import Case
+from ncclkit.core.text import plural, some, the
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
-from ncclkit.views._words import plural, some, the
 
 SHOWN = 8
 """Communicators and values shown at once; the others are folded."""

@@ -11,6 +11,7 @@ import ipywidgets as W
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement
+from ncclkit.core.text import format_bytes, plural
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
 from ncclkit.live.options import OPTIONS, ProbeOptions
@@ -18,7 +19,6 @@ from ncclkit.views import plots
 from ncclkit.views._base import outputs, page
 from ncclkit.views._form import Form, log_lines, row
 from ncclkit.views._html import Markup, badge, code, el, fold, join, pre, table
-from ncclkit.views._words import plural
 from ncclkit.views.runs import judged
 from ncclkit.views.tables import measurement_table
 
@@ -180,7 +180,7 @@ def lines(env: Mapping[str, str]) -> str:
 
 def sizes(chosen: int) -> list[tuple[str, int]]:
     """Labels and bytes of the list of sizes, with `chosen` among them; 0 lets the host decide."""
-    return [(plots.size(count) if count else "auto", count) for count in sorted({0, *SIZES, chosen})]
+    return [(format_bytes(count) if count else "auto", count) for count in sorted({0, *SIZES, chosen})]
 
 
 def _controls(options: ProbeOptions) -> dict[str, W.Widget]:
@@ -218,5 +218,5 @@ def _control(name: str, value: Any, choices: Sequence[str]) -> tuple[Any, dict[s
 def _words(name: str, chosen: Any) -> str:
     """A value of the form in words: sizes with their unit, what is left open as ``auto``."""
     if name == "max_bytes":
-        return plots.size(chosen) if chosen else "auto"
+        return format_bytes(chosen) if chosen else "auto"
     return str(chosen or ("this one" if name == "python" else "auto"))

@@ -8,11 +8,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ncclkit.core.case import Case
+from ncclkit.core.text import format_time, plural
 from ncclkit.lab.course.loader_sweep import Loading, measured
 from ncclkit.views import plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, el, fit, join, table
-from ncclkit.views._words import plural
 
 HEAD = (
     "Workers per rank",
@@ -52,7 +52,7 @@ def _say(found: Loading) -> str:
 
 
 def _row(row: Mapping[str, float]) -> tuple[object, ...]:
-    times = (plots.duration(1e3 * row[name]) for name in ("step_ms", "first_ms", "data_ms", "others_ms"))
+    times = (format_time(1e3 * row[name]) for name in ("step_ms", "first_ms", "data_ms", "others_ms"))
     ahead = f"{row['prefetch']:.0f}" if row["prefetch"] else "–"
     return f"{row['workers']:.0f}", ahead, *times, f"{row['queue']:.1f}", f"{row['preempted']:.0f} /s"
 

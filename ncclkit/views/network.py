@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from ncclkit.core import hostlist
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact
+from ncclkit.core.text import host_list, plural, some
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
-from ncclkit.views._words import plural, some
 
 SHOWN = 3
 """Kinds of networks with a table of their own; further ones are named only."""
@@ -87,7 +86,7 @@ def _kinds(facts: Iterable[Fact]) -> list[list[Network]]:
 
 
 def _hosts(held: Iterable[Network]) -> str:
-    return hostlist.hosts(network.host for network in held)
+    return host_list(network.host for network in held)
 
 
 def _say(kinds: Sequence[Sequence[Network]]) -> str:

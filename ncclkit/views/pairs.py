@@ -11,10 +11,10 @@ from ncclkit.analysis.stage_results import Group, Pair
 from ncclkit.analysis.stages import Ladder, ladder
 from ncclkit.core.case import Case
 from ncclkit.core.model import safe
+from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, badge, el, fit, fold, join, table
-from ncclkit.views._words import plural
 
 TOLD = 12
 """Up to here each cell says its number."""
@@ -78,7 +78,7 @@ def _outcome(group: Group) -> str:
     if group.problem:
         return group.problem
     wrong = f", {plural(group.wrong, 'value')} wrong" if group.wrong else ""
-    return (f"{plots.number(group.busbw)} GB/s busbw" if group.busbw is not None else "works alone") + wrong
+    return (f"{format_number(group.busbw)} GB/s busbw" if group.busbw is not None else "works alone") + wrong
 
 
 def _of(found: Ladder, way: str) -> list[Pair]:
@@ -92,9 +92,9 @@ def _kind(found: Ladder, way: str) -> tuple[object, ...]:
     return (
         way,
         f"{len(pairs):,}",
-        f"{plots.number(statistics.median(speeds))} GB/s",
-        f"{plots.number(min(speeds))} GB/s",
-        plots.duration(statistics.median(pair.latency_us for pair in pairs)),
+        f"{format_number(statistics.median(speeds))} GB/s",
+        f"{format_number(min(speeds))} GB/s",
+        format_time(statistics.median(pair.latency_us for pair in pairs)),
         badge("✕", f"{bad}", "likely") if bad else "none",
     )
 
@@ -107,9 +107,9 @@ def _bad(found: Ladder) -> list[tuple[object, ...]]:
         if pair is None:
             rows.append((f"{a} – {b}", "–", "–", "its round began, and no result came"))
             continue
-        usual = f"{plots.number(pair.usual)} GB/s" if pair.usual else "–"
+        usual = f"{format_number(pair.usual)} GB/s" if pair.usual else "–"
         why = f"{plural(pair.wrong, 'byte')} arrived wrong" if pair.wrong else f"others over {pair.way} are faster"
-        rows.append((f"{a} – {b}", f"{plots.number(pair.bandwidth)} GB/s", usual, why))
+        rows.append((f"{a} – {b}", f"{format_number(pair.bandwidth)} GB/s", usual, why))
     return rows
 
 
@@ -117,7 +117,7 @@ def _alone(found: Ladder) -> list[tuple[object, ...]]:
     slow, wrong = badge("✕", "slow", "likely"), badge("✕", "wrong bytes", "likely")
     odd = dict.fromkeys(found.lame, slow) | dict.fromkeys(found.corrupt, wrong)
     return [
-        (f"{rank}", join(f"{plots.number(speed)} GB/s ", odd.get(rank, "")))
+        (f"{rank}", join(f"{format_number(speed)} GB/s ", odd.get(rank, "")))
         for rank, speed in sorted(found.alone.items())
     ]
 
@@ -139,7 +139,7 @@ def _matrix(found: Ladder) -> go.Figure:
         ygap=1,
         hoverongaps=False,
         colorbar={"title": {"text": "GB/s each way"}, "thickness": 12},
-        text=[["" if cell is None else plots.number(cell) for cell in row] for row in cells],
+        text=[["" if cell is None else format_number(cell) for cell in row] for row in cells],
         texttemplate="%{text}" if count <= TOLD else None,
         hovertemplate="ranks %{y} and %{x}: %{z:.3g} GB/s each way<extra></extra>",
     )

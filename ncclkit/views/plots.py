@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import plotly.graph_objects as go
 
 from ncclkit.core.model import Measurement, safe
+from ncclkit.core.text import format_bytes, format_number, format_time
 
 LINES, VERMILLION = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"), "#D55E00"
 """Okabe and Ito's palette: told apart by colour-blind readers, visible on white and on black."""
@@ -24,32 +25,6 @@ ABREAST = 3
 """Names of a legend beside each other on a phone."""
 WIDTH = 40
 """Characters of a title line that fit beside each other on a phone of 390 px."""
-
-
-def number(value: float) -> str:
-    """Three significant digits without an exponent: ``0.0123``, ``1.90``, ``12.3``, ``1,234``."""
-    if value != 0 and abs(value) < 1:
-        return f"{value:.{min(2 - math.floor(math.log10(abs(value))), 9)}f}"
-    return f"{value:,.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
-
-
-def size(count: float) -> str:
-    """Bytes for people: ``512 B``, ``4 KiB``, ``1.5 GiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(count) < 1024 or unit == "TiB":
-            break
-        count /= 1024
-    return f"{count:,.0f} {unit}" if count == int(count) else f"{number(count)} {unit}"
-
-
-def duration(microseconds: float | None) -> str:
-    """A time for people: ``62.0 µs``, ``1.20 ms``, ``3.40 s``; a dash for one that was not measured."""
-    if microseconds is None:
-        return "–"
-    for unit, factor in (("µs", 1.0), ("ms", 1e3)):
-        if abs(microseconds) < factor * 1e3:
-            return f"{number(microseconds / factor)} {unit}"
-    return f"{number(microseconds / 1e6)} s"
 
 
 def bandwidth(
@@ -104,7 +79,7 @@ def latency(measurements: Iterable[Measurement]) -> go.Figure:
                 name=f"{safe(name)}, {label}" if len(kinds) > 1 else safe(name),
                 mode="lines+markers",
                 **_look(index, dotted=label == "p99"),
-                customdata=[[size(m.bytes), *map(duration, (m.time_us, m.p99_us))] for m in group],
+                customdata=[[format_bytes(m.bytes), *map(format_time, (m.time_us, m.p99_us))] for m in group],
                 hovertemplate="%{customdata[0]}<br>median %{customdata[1]}<br>p99 %{customdata[2]}",
             )
     drawn = [time for m in rows for time in (m.time_us, m.p99_us)[: len(kinds)] if time is not None]
@@ -118,7 +93,9 @@ def bandwidth_say(rows: Sequence[Measurement], expected: float | None = None, wo
         return "Nothing measured yet"
     if wrong := sum(m.wrong or 0 for m in rows):
         worst = max(rows, key=lambda m: m.wrong or 0)
-        return f"{worst.op} gave {wrong:,} wrong elements, most at {size(worst.bytes)}: do not trust these speeds"
+        return (
+            f"{worst.op} gave {wrong:,} wrong elements, most at {format_bytes(worst.bytes)}: do not trust these speeds"
+        )
     if all(m.ranks == 1 for m in rows):
         ops = sorted({m.op for m in rows})
         work = f"{ops[0]} works" if len(ops) == 1 else f"{len(ops)} collectives work"
@@ -129,8 +106,10 @@ def bandwidth_say(rows: Sequence[Measurement], expected: float | None = None, wo
     named = f" in run {best.run}" if len({m.run for m in rows}) > 1 else ""
     if expected and kind == "busbw":
         share = f"{100 * peak / (best.expected or expected):.0f} % of {words or 'what is expected'}"
-        return f"{best.op} reaches {number(peak)} GB/s{named}, {share}"
-    return f"{best.op} reaches {number(peak)} GB/s {kind}{named}; {words or 'nothing is known to compare it with'}"
+        return f"{best.op} reaches {format_number(peak)} GB/s{named}, {share}"
+    return (
+        f"{best.op} reaches {format_number(peak)} GB/s {kind}{named}; {words or 'nothing is known to compare it with'}"
+    )
 
 
 def latency_say(rows: Sequence[Measurement]) -> str:
@@ -140,9 +119,10 @@ def latency_say(rows: Sequence[Measurement]) -> str:
     least = min(rows, key=lambda m: m.bytes)
     alike = sorted((m for m in rows if m.bytes == least.bytes), key=lambda m: m.time_us)
     if len({m.op for m in rows}) > 1:
-        quick, slow = (f"{duration(m.time_us)} ({m.op})" for m in (alike[0], alike[-1]))
-        return f"A call of {size(least.bytes)} takes {quick} to {slow}"
-    return f"{least.op} of {size(least.bytes)} takes {duration(least.time_us)}; its p99 is {duration(least.p99_us)}"
+        quick, slow = (f"{format_time(m.time_us)} ({m.op})" for m in (alike[0], alike[-1]))
+        return f"A call of {format_bytes(least.bytes)} takes {quick} to {slow}"
+    median, p99 = format_time(least.time_us), format_time(least.p99_us)
+    return f"{least.op} of {format_bytes(least.bytes)} takes {median}; its p99 is {p99}"
 
 
 def _figure(say: str, rows: Sequence[Measurement], y_title: str, note: str = "", entries: int = 0) -> go.Figure:
@@ -175,7 +155,7 @@ def _figure(say: str, rows: Sequence[Measurement], y_title: str, note: str = "",
             "xaxis": axis
             | {
                 "tickvals": sizes,
-                "ticktext": [size(s) for s in sizes],
+                "ticktext": [format_bytes(s) for s in sizes],
                 "tickangle": 0,
                 "title": {"text": "<br>".join(["message size", *small])},
             },
@@ -206,7 +186,7 @@ def _look(index: int, dotted: bool = False) -> dict[str, object]:
 
 def _hover(m: Measurement, expected: float | None) -> list[str]:
     ratio = f", {100 * m.busbw / expected:.0f} % of expected" if expected and m.busbw is not None else ""
-    return [size(m.bytes), duration(m.time_us), duration(m.p99_us), ratio]
+    return [format_bytes(m.bytes), format_time(m.time_us), format_time(m.p99_us), ratio]
 
 
 def _ticks(sizes: Sequence[int]) -> list[int]:
@@ -269,7 +249,7 @@ def _level(figure: go.Figure, limit: float) -> None:
         y1=limit,
         line={"color": VERMILLION, "width": 2, "dash": "dash"},
         label={
-            "text": f"expected: at most {number(limit)} GB/s",
+            "text": f"expected: at most {format_number(limit)} GB/s",
             "textposition": "start",
             "yanchor": "bottom",
             "font": {"color": VERMILLION, "size": 13},

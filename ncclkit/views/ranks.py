@@ -14,12 +14,12 @@ from ncclkit.analysis.once import judged
 from ncclkit.analysis.timeline import RankTimeline, abnormal, reported_by_others, timelines
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
+from ncclkit.core.text import plural, some, the
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, el, fit, join, table
 from ncclkit.views._pick import excerpt
 from ncclkit.views._verdict import beside, of_case
-from ncclkit.views._words import plural, some, the
 
 SEPARATE = 24
 """Up to here every rank has a strip of its own; beyond, ranks with the same timeline share one."""

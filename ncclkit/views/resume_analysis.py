@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from ncclkit.core.case import Case
 from ncclkit.core.model import safe
+from ncclkit.core.text import format_time
 from ncclkit.lab.course import resume_analysis
 from ncclkit.lab.course.resume_analysis import Resumed, Start
 from ncclkit.views import _draw, plots
@@ -80,7 +81,7 @@ def _by(found: tuple[Resumed, ...]) -> str:
 
 
 def _seconds(seconds: float | None) -> str:
-    return plots.duration(None if seconds is None else 1e6 * seconds)
+    return format_time(None if seconds is None else 1e6 * seconds)
 
 
 def _figure(found: tuple[Resumed, ...]) -> go.Figure:

@@ -11,11 +11,11 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Advice
 from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.runs import Run
+from ncclkit.core.text import format_number, plural
 from ncclkit.live import tune
 from ncclkit.views import plots
 from ncclkit.views._base import Chart, View
 from ncclkit.views._html import Markup, code, el, fit, join, table
-from ncclkit.views._words import plural
 from ncclkit.views.findings import advice_part
 from ncclkit.views.tables import measurement_table
 
@@ -65,10 +65,10 @@ def _normal(judgement: Judgement | None) -> Markup:
     """Measured / expected = ratio, the same beside other systems, and what could explain a low one."""
     if judgement is None:
         return Markup("")
-    best = plots.number(judgement.best.busbw or 0.0)
+    best = format_number(judgement.best.busbw or 0.0)
     bound = (ALLOWS.get(judgement.bound.limit, "expected here"), judgement.bound.value, judgement.ratio)
     rows = [bound, *((str(ref), ref.busbw, ratio) for ref, ratio in judgement.beside)]
-    compared = [(name, best, plots.number(value or 0.0), f"{ratio:.0%}") for name, value, ratio in rows]
+    compared = [(name, best, format_number(value or 0.0), f"{ratio:.0%}") for name, value, ratio in rows]
     known = catalogue()
     suspects = [
         (code(name), page(name)[""], known[name].experiment(Case()).question) for name in judgement.suspects

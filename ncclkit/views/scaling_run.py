@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from ncclkit.core import budgets
+from ncclkit.core.text import format_number, plural
 from ncclkit.lab.course.scaling_run import BY_HAND, LIBRARY, Step
 from ncclkit.views import plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._draw import BLUE, blank
 from ncclkit.views._html import Markup, badge, el, fit, join, table
-from ncclkit.views._words import plural
 
 WAYS = {"one": "one communicator for all", "pairs": "one for each pair as well"}
 """Field of `Step` → how a line of the figure is named."""
@@ -69,7 +69,7 @@ def _row(step: Step) -> tuple[object, ...]:
     return (
         str(step.ranks),
         cell,
-        *(plots.number(m.busbw) if m and m.busbw else "–" for m in speeds),
+        *(format_number(m.busbw) if m and m.busbw else "–" for m in speeds),
         *("–" if value is None else f"{value:,}" for value in (step.one, step.pairs)),
     )
 

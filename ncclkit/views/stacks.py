@@ -7,11 +7,10 @@ from typing import Any
 
 from ncclkit.analysis.frames import places
 from ncclkit.core.model import Event
-from ncclkit.views import plots
+from ncclkit.core.text import format_bytes, plural, some
 from ncclkit.views._base import View
 from ncclkit.views._html import code, el, fit, fold, join, pre, table
 from ncclkit.views._verdict import beside, of_rows
-from ncclkit.views._words import plural, some
 
 UTILIZATION = ("Rank", "CPU", "Main thread at work", "State", "Sent by TCP", "Received", "Its GPU")
 
@@ -37,7 +36,7 @@ def stacks_view(events: Iterable[Event], problems: Sequence[str] = (), found: Se
 
 
 def _load(rank: int | None, data: Mapping[str, Any]) -> tuple[object, ...]:
-    traffic = ["–" if data[way] is None else f"{plots.size(round(data[way]))}/s" for way in ("sent", "received")]
+    traffic = ["–" if data[way] is None else f"{format_bytes(round(data[way]))}/s" for way in ("sent", "received")]
     shares = ["–" if data[name] is None else f"{data[name]:.0f} %" for name in ("cpu", "main", "gpu_busy")]
     return (rank, *shares[:2], data["states"] or "–", *traffic, shares[2])
 

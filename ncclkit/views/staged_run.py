@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from ncclkit.core.text import format_bytes, format_number, plural
 from ncclkit.lab.course.staged_run import Stage
-from ncclkit.views import plots
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, el, fit, join, table
-from ncclkit.views._words import plural
 from ncclkit.views.experiments import ENDS
 
 HEAD = ("Ranks", "Asked", "Ended", "First step", "Memory, at most", "Last loss")
@@ -59,7 +58,7 @@ def _row(stage: Stage) -> tuple[object, ...]:
         stage.run.plan.ranks,
         ", ".join(f"{name} {value}" for name, value in stage.options.items()) or "as it is",
         badge(symbol, words, kind),
-        "–" if stage.ready is None else f"{plots.number(stage.ready)} s",
-        "–" if stage.peak is None else plots.size(stage.peak),
+        "–" if stage.ready is None else f"{format_number(stage.ready)} s",
+        "–" if stage.peak is None else format_bytes(stage.peak),
         f"{stage.losses[-1]:.5f}" if stage.losses else "–",
     )

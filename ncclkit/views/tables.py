@@ -11,10 +11,9 @@ from pathlib import Path
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import FOLDER, trials
 from ncclkit.core.model import Measurement
-from ncclkit.views import plots
+from ncclkit.core.text import format_bytes, format_number, format_time, plural
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
-from ncclkit.views._words import plural
 
 FILES = {
     "case.json": "what was asked, when and with which versions",
@@ -46,8 +45,7 @@ def measurement_table(rows: Iterable[Measurement], expected: float | None = None
     head = [name.format(p99=tail) for name in (*HEAD, "In a CUDA graph", "Run")]
     several = len({m.run for m in rows}) > 1
     body = [
-        (m.op, *_measured(m, m.expected or expected), plots.duration(m.graph_us), m.run if several else "–")
-        for m in rows
+        (m.op, *_measured(m, m.expected or expected), format_time(m.graph_us), m.run if several else "–") for m in rows
     ]
     shown = [name not in OPTIONAL or any(row[place] != "–" for row in body) for place, name in enumerate(head)]
     shown[0] = len({m.op for m in rows}) > 1
@@ -59,7 +57,7 @@ def case_view(case: Case) -> View:
     if case.path is None:
         return View("This case is in memory only; Case.open(folder) makes one that stays", Markup(""))
     here = [(case.path / name, words) for name, words in FILES.items() if (case.path / name).is_file()]
-    kept = [(code(path.name), words, plots.size(path.stat().st_size)) for path, words in here]
+    kept = [(code(path.name), words, format_bytes(path.stat().st_size)) for path, words in here]
     runs = [(code(f"runs/{run.name}/"), _run_words(run), plural(_files(run), "file")) for run in case.runs()]
     asked = [(code(f"{FOLDER}/{made.folder.name}/"), f"{made.kind}: {made.say}", "–") for made in trials(case)]
     pack = shlex.join(["tar", "czf", f"{case.path.name}.tar.gz", "-C", str(case.path.parent), case.path.name])
@@ -77,19 +75,19 @@ def _measured(m: Measurement, expected: float | None) -> tuple[object, ...]:
     ratio = f"{100 * m.busbw / expected:.0f} %" if m.busbw is not None and expected else "–"
     wrong = el("b", f"✕ {m.wrong:,}", cls="nk-bad") if m.wrong else "–" if m.wrong is None else "0"
     return (
-        plots.size(m.bytes),
+        format_bytes(m.bytes),
         _maybe(m.busbw),
         _maybe(expected),
         ratio,
         wrong,
-        plots.duration(m.time_us),
-        plots.duration(m.p99_us),
-        plots.number(m.algbw),
+        format_time(m.time_us),
+        format_time(m.p99_us),
+        format_number(m.algbw),
     )
 
 
 def _maybe(value: float | None) -> str:
-    return "–" if value is None else plots.number(value)
+    return "–" if value is None else format_number(value)
 
 
 def _files(folder: Path) -> int:

@@ -13,10 +13,10 @@ from plotly.subplots import make_subplots
 
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, safe
+from ncclkit.core.text import format_bytes, plural
 from ncclkit.views import plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, table
-from ncclkit.views._words import plural
 
 GIB, MIB = 1 << 30, 1 << 20
 LINES = 400
@@ -88,7 +88,7 @@ def _say(host: str, samples: Sequence[Sample]) -> str:
     cpu, memory = _peak(samples, lambda s: s.get("cpu")), _peak(samples, lambda s: s["memory"]) / GIB
     swap = _peak(samples, lambda s: s.get("swap"))
     parts = [f"CPU at most {cpu:.0f} %", f"memory at most {memory:.1f} of {total:.1f} GiB"]
-    parts.append(f"{plots.size(swap)} of swap in use" if swap else "no swap in use")
+    parts.append(f"{format_bytes(swap)} of swap in use" if swap else "no swap in use")
     gpus = [_gpu_peak(samples, column) for column in (0, 1)]
     if gpus[0]:
         parts.append(f"GPU memory at most {gpus[0] / 1024:.1f} GiB, GPUs busy up to {gpus[1]:.0f} %")
@@ -122,14 +122,14 @@ def _fastest(samples: Sequence[Sample]) -> str:
     """The highest traffic of one interface, in and out together, and its name."""
     moved = [(rate, name) for s in samples for name, rate in (s.get("net") or {}).items() if _is_number(rate)]
     rate, name = max(moved, default=(0, ""))
-    return f"{plots.size(rate)}/s on {name}" if rate else ""
+    return f"{format_bytes(rate)}/s on {name}" if rate else ""
 
 
 COLUMNS: Mapping[str, Callable[[Sequence[Sample]], str]] = {
     "Seconds": lambda samples: f"{samples[-1]['t'] - samples[0]['t']:.0f}",
     "CPU, highest": lambda samples: f"{_peak(samples, lambda s: s.get('cpu')):.0f} %",
     "Memory, highest": lambda samples: f"{100 * _peak(samples, _memory_share):.0f} %",
-    "Swap": lambda samples: plots.size(_peak(samples, lambda s: s.get("swap"))),
+    "Swap": lambda samples: format_bytes(_peak(samples, lambda s: s.get("swap"))),
     "Waited for memory": lambda samples: f"{_peak(samples, lambda s: (s.get('pressure') or {}).get('memory')):.0f} %",
     "Network, highest": _fastest,
     "GPU memory, highest": lambda samples: f"{peak / 1024:.1f} GiB" if (peak := _gpu_peak(samples, 0)) else "",

@@ -7,10 +7,10 @@ from itertools import groupby
 
 from ncclkit.analysis import communicators
 from ncclkit.core.case import Case
+from ncclkit.core.text import MANY, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, el, fit, join, table
-from ncclkit.views._words import MANY, plural, some
 
 EACH = 64
 """Up to here the matrix has a row for each rank; beyond, one for each host."""

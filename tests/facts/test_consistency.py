@@ -13,8 +13,8 @@ from ncclkit.analysis.consistency import compare
 from ncclkit.analysis.consistency.rules import ANY
 from ncclkit.analysis.consistency.table import APART, RULES
 from ncclkit.core.case import Case
-from ncclkit.core.hostlist import fold, hosts
 from ncclkit.core.model import Fact, to_json
+from ncclkit.core.text import fold_hosts, host_list
 from ncclkit.live.launch import slurm
 from ncclkit.live.probe import renew
 from tests.facts.test_docs import PAGE, ROW
@@ -197,7 +197,7 @@ def test_values_of_a_wrong_shape_cost_only_their_own_comparison(junk):
     ],
 )  # fmt: skip
 def test_host_lists_are_short(names, said):
-    assert hosts(names) == said
+    assert host_list(names) == said
 
 
 def spread(piece: str) -> set[str]:
@@ -214,14 +214,14 @@ NAMES = st.sets(st.from_regex(r"[a-c]{0,2}[0-9]{0,3}(-n[0-9]{1,2})?(\.x)?", full
 
 @given(NAMES)
 def test_folding_loses_and_invents_no_host(names):
-    pieces = fold(names)
+    pieces = fold_hosts(names)
     assert set().union(*(spread(text) for text, _ in pieces)) == names
     assert sum(count for _, count in pieces) == len(names)
 
 
 def test_folded_names_are_hidden_in_a_report_that_names_no_host():
     names = [f"rack{r}-zebra{n:02}.lab.example" for r in (1, 2) for n in range(1, 9)] + ["login"]
-    hidden = Aliases(names)(hosts(names))
+    hidden = Aliases(names)(host_list(names))
     assert "host-[" in hidden and not re.search("rack|zebra|lab|login", hidden)
 
 

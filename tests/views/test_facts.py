@@ -12,8 +12,7 @@ from ncclkit.causes import catalogue
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
 from ncclkit.evidence.logs import read_facts
-from ncclkit.views._how_to_read import WAYS, by_hand
-from ncclkit.views.facts import FIRST, THEMES, facts_view
+from ncclkit.views.facts import BY_HAND, FIRST, THEMES, by_hand, facts_view
 from tests.views.machines import captured, copies, given
 from tests.views.records import hostile_machine
 from tests.views.test_faces import Page
@@ -83,7 +82,7 @@ def test_every_documented_fact_has_a_card_and_a_way_to_find_out(name: str) -> No
 
 def test_every_way_and_every_deciding_fact_is_of_a_documented_family() -> None:
     known = [re.sub(r"<\w+>", "#", name) for name in DOCUMENTED] + ["facts.gpu"]
-    assert [start for start in WAYS if not any(f"{name}.".startswith(f"{start}.") for name in known)] == []
+    assert [start for start in BY_HAND if not any(f"{name}.".startswith(f"{start}.") for name in known)] == []
     shapes = {re.sub(r"\.(\d+|work)\b", ".#", name) for name in FIRST}
     assert shapes <= set(known)
 

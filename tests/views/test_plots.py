@@ -8,6 +8,7 @@ import pytest
 
 from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.runs import Plan, Run
+from ncclkit.core.text import format_bytes, format_number, format_time
 from ncclkit.views import plots
 from ncclkit.views.runs import curve_view, measurements_view
 from tests.views.records import CURVE, HOSTILE, measurement
@@ -22,19 +23,19 @@ def title(figure):
     ("value", "words"), [(0, "0 B"), (512, "512 B"), (4096, "4 KiB"), (3 * 2**29, "1.50 GiB"), (2**50, "1,024 TiB")]
 )
 def test_size(value, words):
-    assert plots.size(value) == words
+    assert format_bytes(value) == words
 
 
 @pytest.mark.parametrize(("value", "words"), [(62, "62.0 µs"), (1200, "1.20 ms"), (3.4e6, "3.40 s"), (0.5, "0.500 µs")])
 def test_duration(value, words):
-    assert plots.duration(value) == words
+    assert format_time(value) == words
 
 
 @pytest.mark.parametrize(
     ("value", "words"), [(0, "0.00"), (0.012345, "0.0123"), (1.9, "1.90"), (12.34, "12.3"), (1234.5, "1,234")]
 )
 def test_number(value, words):
-    assert plots.number(value) == words
+    assert format_number(value) == words
 
 
 def test_title_is_the_conclusion_and_the_limit_is_drawn_and_named():

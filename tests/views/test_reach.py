@@ -11,7 +11,7 @@ import pytest
 from ncclkit.agent.run import processes
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
-from ncclkit.views.connect_form import connect_form
+from ncclkit.views.connect import connect_form
 
 HERE = "env PEER={host}"
 """A prefix that starts the peers of all hosts here."""

@@ -8,10 +8,10 @@ import pytest
 
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
+from ncclkit.core.text import quantity, ranges, some
 from ncclkit.evidence.samples import sample
 from ncclkit.views import evidence, ranks_view
 from ncclkit.views._context import context
-from ncclkit.views._words import quantity, ranges, some
 from tests.views.records import job, said
 
 

@@ -11,8 +11,7 @@ from ncclkit import views
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact
 from ncclkit.views._base import PLOTLY
-from ncclkit.views._machine import MEANS, closeness, kind, machines
-from ncclkit.views.topology import topology_view
+from ncclkit.views.topology import MEANS, closeness, kind, machines, topology_view
 from tests.views.machines import captured, copies, joined
 from tests.views.test_faces import Page
 

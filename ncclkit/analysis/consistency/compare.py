@@ -14,8 +14,8 @@ from ncclkit.analysis.consistency.rules import ANY, Rule, general
 from ncclkit.analysis.consistency.table import RULES
 from ncclkit.analysis.consistency.variables import variable
 from ncclkit.analysis.consistency.words import value_words
-from ncclkit.core.hostlist import natural
 from ncclkit.core.model import Fact
+from ncclkit.core.text import natural
 
 EFFECTS = ("breaks", "slows", "differs")
 ORDER = ("software.nccl", ANY, *RULES)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ncclkit.analysis.consistency.rules import Effect
-from ncclkit.core.hostlist import hosts as folded
 from ncclkit.core.model import Fact
+from ncclkit.core.text import host_list as folded
 
 MEANS: Mapping[Effect, str] = {"breaks": "can break a job", "slows": "can slow a job down", "differs": "only differs"}
 SHOWN = 3

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
 from ncclkit.core.model import NcclkitError
+from ncclkit.core.text import natural
 
 HEAD = 64 << 10
 """Bytes that the kind of a file is told from."""
@@ -123,13 +124,6 @@ def _walk(folder: str, problems: list[str]) -> Iterator[str]:
     if programs:
         files = "1 file with a program or page" if programs == 1 else f"{programs} files with programs or pages"
         problems.append(f"{files} (*.py, *.html …) in {folder} left out; name one to have it read.")
-
-
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """``rank10`` after ``rank9``."""
-    return [
-        (0, int(part), "") if part.isdigit() and len(part) < 19 else (1, 0, part) for part in re.split(r"(\d+)", name)
-    ]
 
 
 def is_hidden(name: str) -> bool:
