@@ -24,10 +24,11 @@ Read more
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from ncclkit.analysis.hosts import enterable, holders, plain
-from ncclkit.analysis.picks import (  # fmt: skip
+from ncclkit.analysis.picks import (
     ask,
     family,
     in_order,
@@ -41,13 +42,14 @@ from ncclkit.analysis.picks import (  # fmt: skip
     ranks_in,
 )
 from ncclkit.analysis.rank_states import all_in, crashes, look, spans_hosts
-from ncclkit.causes import _slow_path, _starting, _tested
-from ncclkit.causes._arrived import how_far
+from ncclkit.analysis.stage_results import LARGE, hosts_of
+from ncclkit.causes import _starting, _tested
 from ncclkit.causes._bisected import odd
 from ncclkit.core.case import Case
 from ncclkit.core.connections import Link, ends
-from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Strength, clear, found
-from ncclkit.core.text import start
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Measurement, Strength, clear, found
+from ncclkit.core.reference import marginal
+from ncclkit.core.text import format_bytes, start
 
 ID = "network_loss"
 NODE = 8  # ranks that one machine mostly has at most
@@ -222,13 +224,13 @@ def _tested_paths(case: Case) -> Finding | None:
 
 def _slow(case: Case) -> Finding | None:
     """A network path that loses nothing but is slow, by a connection test or by the live test's measurements."""
-    if tested := _slow_path.tested(case):
+    if tested := slow_paths(case):
         say, hosts, links = tested
         why, sure = tuple(link.event for link in links[:6]), _tested.risk(case)
-        return found(ID, sure, say, why, hosts=hosts, advice=(_slow_path.ADVICE,), next=experiment(case))
-    if crawl := _slow_path.crawls(case):
+        return found(ID, sure, say, why, hosts=hosts, advice=(HELD_BACK,), next=experiment(case))
+    if crawl := crawls(case):
         say, hosts, rows = crawl
-        return found(ID, "possible", say, tuple(rows), hosts=hosts, advice=(_slow_path.ADVICE,), next=experiment(case))
+        return found(ID, "possible", say, tuple(rows), hosts=hosts, advice=(HELD_BACK,), next=experiment(case))
     return None
 
 
@@ -303,3 +305,146 @@ def experiment(case: Case) -> Experiment:
         },
         {ID: "same", "wrong_interface": "same", "rank_exception": "works", "rank_divergence": "works"},
     )
+
+
+def how_far(case: Case, lines: list[Event]) -> tuple[str, list[Event]]:
+    """``: what n1 sent did not arrive on n2``, and the dumps that show it; nothing where nobody can tell.
+
+    lines: the ranks' own words on their waiting.
+    """
+    if dumps := _half_done(case):
+        return ": a collective that was done on some of them had not arrived on others", dumps
+    if one_way := _one_way(lines):
+        return f": what {one_way[0]} sent did not arrive on {one_way[1]}", []
+    if sizes := _too_large(case):
+        return f": messages of {sizes[0]:,} bytes had come through, and those of {sizes[1]:,} did not", []
+    return "", []
+
+
+def _one_way(lines: list[Event]) -> tuple[str, str] | None:
+    """The host that could not send and the one that waited to receive, where these are different ones."""
+    ends = {what: {e.host for e in lines if e.data.get("what") == what} for what in ("send", "recv")}
+    apart = all(ends.values()) and not ends["send"] & ends["recv"]
+    return (min(ends["send"]), min(ends["recv"])) if apart else None
+
+
+def _too_large(case: Case) -> tuple[int, int] | None:
+    """In the live test: the largest message that was measured, and the larger one at which all ranks stand."""
+    phases = {e.rank: e.data for e in in_order(case.of("worker.phase")) if e.data.get("phase") == "size"}
+    sizes = {told.get("bytes") for told in phases.values()}
+    last = sizes.pop() if len(sizes) == 1 else None
+    passed = max((m.bytes for m in case.measurements), default=0)
+    return (passed, last) if isinstance(last, int) and 0 < passed < last else None
+
+
+def _half_done(case: Case) -> list[Event]:
+    """Dumps of ranks that wait in a collective which another rank has already completed."""
+    dumps = [event for event in case.of("flight.dump") if isinstance(event.data.get("groups"), dict)]
+    done: dict[str, int] = {}
+    for event in dumps:
+        for group, seen in event.data["groups"].items():
+            done[group] = max(done.get(group, 0), seen.get("last_completed") or 0)
+    return [
+        event
+        for event in dumps
+        if any(min(seen.get("in_flight") or [1 << 62]) <= done[group] for group, seen in event.data["groups"].items())
+    ]
+
+
+HELD = 0.1
+"""Share of what the other direction, or the link by its own word, carries: below it a direction is held back."""
+LOST = 0.02
+"""Share of packets sent again from which on they get lost; a busy network drops one in a thousand."""
+WAIT, AGAIN = 2e5, 3.0
+"""us that TCP waits for a lost packet at least; and so many times the median a call takes that waited so."""
+
+Paths = tuple[str, tuple[str, ...], list[Link]]
+"""A sentence, the hosts, and the paths that show it."""
+
+
+def slow_paths(case: Case) -> Paths | None:
+    """What a connection test says of a direction on which packets get lost, or which is merely slow."""
+    return _lossy(case) or _held_back(case)
+
+
+def _lossy(case: Case) -> Paths | None:
+    """A direction in which more of the stream's packets had to be sent again than a busy network loses."""
+    lossy = _tested.paths(case, lambda link: link.bandwidth is not None and (link.resent or 0.0) >= LOST)
+    lossy.sort(key=lambda link: -(link.resent or 0.0))
+    if not lossy:
+        return None
+    first = lossy[0]
+    say = (
+        f"Of what {first.src} sends to {first.dst}{_tested.more(lossy, 'path')} {first.resent:.0%} of the packets get "
+        f"lost and are sent again; it passes at {first.bandwidth:.3g} GB/s."
+    )
+    return say, _shared(lossy), lossy
+
+
+def _held_back(case: Case) -> Paths | None:
+    """A direction is far slower than the opposite one."""
+    ways = {(link.src, link.dst): link for link in _tested.paths(case, lambda link: link.bandwidth is not None)}
+    slow = [one for (src, dst), one in ways.items() if (back := ways.get((dst, src))) and _less(one, back)]
+    if not slow:
+        return None
+    first = min(slow, key=lambda link: link.bandwidth or 0.0)
+    back = ways[first.dst, first.src]
+    say = (
+        f"What {first.src} sends to {first.dst}{_tested.more(slow, 'path')} passes at {first.bandwidth:.3g} GB/s, and "
+        f"the other way at {back.bandwidth:.3g} GB/s: something holds it back."
+    )
+    return say, _shared(slow), [first, back, *(link for link in slow if link is not first)]
+
+
+def _shared(links: list[Link]) -> tuple[str, ...]:
+    """The ends that all bad paths have in common; both of a single one, and all where they have none."""
+    ends = Counter(end for link in links for end in (link.src, link.dst))
+    return tuple(sorted(end for end, count in ends.items() if count == len(links))) or tuple(sorted(ends))
+
+
+def _less(link: Link, back: Link) -> bool:
+    return (link.bandwidth or 0.0) < HELD * (back.bandwidth or 0.0)
+
+
+def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
+    """What the last live test says of hosts that exchange far less than their interfaces send: sentence, hosts, rows.
+
+    By what each further byte costs, so that neither latency nor the number of hosts in a ring counts; or by small calls
+    that take as long as TCP waits before it sends a packet again.
+    """
+    run = case.measurements[-1].run if case.measurements else ""
+    rows = [m for m in case.measurements if m.run == run and m.hosts > 1 and m.expected and m.busbw]
+    for op in dict.fromkeys(m.op for m in rows):
+        mine = sorted((m for m in rows if m.op == op), key=lambda m: m.bytes)
+        speed = marginal(mine)
+        last, bound = mine[-1], mine[-1].expected or 0.0
+        hosts = tuple(sorted({*hosts_of(case.latest().of("worker.phase")).values()}))
+        named = hosts if len(hosts) == 2 else ()
+        stalls = [m for m in mine if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us)]
+        if len(stalls) > 1:
+            return f"{op} between {last.hosts} hosts {_waits(stalls[0], len(stalls), len(mine))}", named, stalls
+        if speed is None or last.bytes < LARGE or speed >= HELD * bound:
+            continue
+        say = (
+            f"{op} between {last.hosts} hosts reaches {last.busbw:.3g} of at most {bound:.3g} GB/s busbw at "
+            f"{format_bytes(last.bytes)}, and latency is no reason: further bytes pass at {speed:.3g} GB/s."
+        )
+        return say, named, mine[-2:]
+    return None
+
+
+def _waits(one: Measurement, stalls: int, sizes: int) -> str:
+    """Calls now and then take as long as TCP waits before it sends a lost packet again, at several sizes."""
+    return (
+        f"takes {one.time_us / 1e3:.3g} ms for {format_bytes(one.bytes)} and now and then "
+        f"{(one.p99_us or 0.0) / 1e3:.0f} ms, at {stalls} of {sizes} sizes: TCP waits 200 ms and more before it sends a lost packet again."
+    )
+
+
+HELD_BACK = Advice(
+    "Find what holds that direction back: a shaper, a link that agreed on less speed, a bad cable or port.",
+    command="tc -s qdisc show; ethtool eth0 | grep -i -e speed -e duplex; ip -s link show",
+    why="A collective waits for its slowest way, and TCP hides losses and shapers as mere slowness.",
+    check="`ncclkit connect HOST HOST` measures both directions alike, near what the link says.",
+    risk="None, it only looks.",
+)

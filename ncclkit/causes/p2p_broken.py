@@ -27,21 +27,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.calls import op_of
-from ncclkit.analysis.picks import (  # fmt: skip
-    ask,
-    env_of,
-    family,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    on,
-    pick,
-    ranks_in,
-)
+from ncclkit.analysis.picks import ask, env_of, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import all_in, look, spans_hosts
 from ncclkit.analysis.stages import ladder
-from ncclkit.causes import _copies, _starting
+from ncclkit.causes import _starting
 from ncclkit.causes._bisected import odd
 from ncclkit.causes._experiments import over_gloo, unasked
 from ncclkit.causes._preflight import Check, Host, Risk
@@ -82,7 +71,7 @@ SURVIVED = (
 def diagnose(case: Case) -> Finding:
     """Found where the kernel or CUDA reports it, or all ranks launched a collective over P2P and none completes it."""
     other = [e for e in case.of("nccl.channel") if e.data.get("via") in ("SHM", "NET")]
-    measured = [enabled for enabled, _ in _copies.measured(case)]
+    measured = [enabled for enabled, _ in copies(case)]
     went_well = measured or [*case.of("nccl.destroy"), *look(case).ended.values()] or other
     witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _relieved, _symptom]
     return ask(case, _from_stages, _wrong_values, *witnesses, CHECK.risk) or CHECK.otherwise(
@@ -160,7 +149,7 @@ def _denied(case: Case) -> Finding | None:
 
 def _slow(case: Case) -> Finding | None:
     """Direct copies between GPUs are far slower than copies through the host."""
-    tables, slow = _copies.measured(case), _copies.slow(case)
+    tables, slow = copies(case), slow_copies(case)
     if not slow:
         return None
     _, a, b, direct, fast = max(slow)
@@ -288,3 +277,35 @@ CHECK = Check(
     also=("host.acs",),
     next=experiment,
 )
+
+
+SLOWER = 2
+"""Direct copies that are this many times slower than those through the host are not healthy on any machine."""
+
+
+def copies(case: Case) -> list[tuple[Event, Event]]:
+    """p2pBandwidthLatencyTest's matrices with and without peer-to-peer, in pairs."""
+    tables = case.of("p2p.matrix")
+    return [
+        (on, off)
+        for on in tables
+        for off in tables
+        if on.data["enabled"]
+        and not off.data["enabled"]
+        and all(on.data[key] == off.data[key] for key in ("direction", "gpus"))
+        and (on.path, on.host) == (off.path, off.host)
+    ]
+
+
+def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:
+    """(how many times slower, from GPU, to GPU, GB/s direct, GB/s through the host) of pairs that are not healthy.
+
+    Equal ones are no sign: without peer access, and on PCIe, both go the same way.
+    """
+    return [
+        (fast / max(direct, 0.01), a, b, direct, fast)
+        for on, off in copies(case)
+        for a, direct_row, fast_row in zip(on.data["gpus"], on.data["values"], off.data["values"], strict=False)
+        for b, direct, fast in zip(on.data["gpus"], direct_row, fast_row, strict=True)
+        if a != b and direct * SLOWER < fast
+    ]

@@ -27,18 +27,18 @@ Read more
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
-from ncclkit.analysis.frames import for_workers, in_collective, stacks
-from ncclkit.analysis.picks import in_order, name_ranks, otherwise, pick, seconds
-from ncclkit.analysis.rank_states import RankStates, look, rank_of
-from ncclkit.causes import _lateness, _unseen
+from ncclkit.analysis.calls import exchanging
+from ncclkit.analysis.frames import Frame, for_workers, framework, in_collective, own_frame, place, stacks
+from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pick, seconds
+from ncclkit.analysis.rank_states import RankStates, all_in, look, odd_utilization, opening, rank_of, stopped
 from ncclkit.causes._experiments import recorded
-from ncclkit.causes._resume import keep_position
 from ncclkit.causes._settings import raise_timeout
-from ncclkit.causes._unseen import Suspicion
+from ncclkit.core import text
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Event, Experiment, Finding, clear, found, unknown
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
 from ncclkit.core.text import start
 
 ID = "slow_rank"
@@ -61,7 +61,7 @@ def diagnose(case: Case) -> Finding:
     mismatches = (*case.of("flight.mismatch"), *case.of("gloo.size_mismatch"))
     if mismatches:
         return clear(ID, "The ranks made different calls, so no rank was merely late.", mismatches[:3])
-    for witness in (_flight, _barrier, _stacks, _behind, _ras, _launched_late, *_unseen.WITNESSES):
+    for witness in (_flight, _barrier, _stacks, _behind, _ras, _launched_late, *WITNESSES):
         if suspicion := witness(case, scene):
             return _tell(case, scene, suspicion)
     if scene.waiting:
@@ -190,16 +190,16 @@ def _launched_late(case: Case, scene: RankStates) -> Suspicion | None:
 
 def _tell(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
-    where, seen = _lateness.where(case, ranks), _lateness.last_line(why)
-    load = "" if where else _lateness.load(why, ranks)
+    where, seen = place_in_code(case, ranks), last_progress(why)
+    load = "" if where else utilization(why, ranks)
     fed = for_workers(case, ranks)
     looked_into = stacks(case).keys() & set(ranks)
     if strength == "proven" and (fed or not looked_into):  # a file server, Python's lock or its workers may hold it up
         strength = "likely"
     first = next(iter(in_order(scene.waiting.values())), None)
-    call = _lateness.call(first, why)
+    call = call_waited_in(first, why)
     limit = f" after {seconds(first.data['timeout_ms'])}" if first and first.data.get("timeout_ms") else ""
-    doing = "waiting for data-loader workers" if fed else _lateness.doing(case, ranks)
+    doing = "waiting for data-loader workers" if fed else how_it_stood(case, ranks)
     busy = f", {doing} in {where}," if where else f", {load}," if load else f", last seen at {seen!r}," if seen else ""
     came = any(event.kind == "flight.late" for event in why)
     verb = "may have been late for" if strength == "possible" else "was late for" if came else "had not entered"
@@ -212,7 +212,7 @@ def _tell(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
         ID,
         strength,
         say,
-        pick(why, _lateness.counted(case, ranks), in_order(scene.waiting.values())),
+        pick(why, counted_by_ras(case, ranks), in_order(scene.waiting.values())),
         ranks=ranks,
         advice=_advice(case, ranks, where),
         next=None if strength == "proven" else experiment(case),
@@ -245,3 +245,190 @@ def experiment(case: Case) -> Experiment:
             "shape_mismatch": "all ranks have launched it, with different shapes or types",
         },
     )
+
+
+REPLAYS = re.compile(r"skip_?(?:first_)?(?:batch|sample|step|data|iter)|replay|fast_?forward|^_*resume", re.IGNORECASE)
+"""Names that programs give to reading data only to throw it away."""
+LOADERS = {
+    "lightning": (
+        "from torchdata.stateful_dataloader import StatefulDataLoader\n"
+        "trainer.fit(model, StatefulDataLoader(dataset, ...), ckpt_path=...)  # the Trainer keeps its state\n"
+        'fabric.save(path, {"model": model, "loaders": states})  # Fabric: gather loader.state_dict() of every rank'
+    ),
+    "accelerate": "Accelerator(dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))",
+    "transformers": 'TrainingArguments(..., accelerator_config={"use_stateful_dataloader": True})',
+    "": (
+        "from torchdata.stateful_dataloader import StatefulDataLoader\n"
+        "loader = StatefulDataLoader(dataset, ...)\n"
+        'checkpoint["loaders"][rank] = loader.state_dict()  # to resume: loader.load_state_dict(...)'
+    ),
+}
+"""How each framework keeps where the loaders stood; the empty name is plain PyTorch."""
+
+
+def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
+    """What helps where the stack of one of these ranks stands in a replay of its data; nothing where none does."""
+    seen = (frame for rank, stack in stacks(case).items() if rank in ranks for frame in stack.data["frames"])
+    frame = next((frame for frame in seen if _replays(frame)), None)
+    if frame is None:
+        return ()
+    return (
+        Advice(
+            "Keep where every rank's loader stands in the checkpoint, so that no rank reads its data again to resume.",
+            code=LOADERS.get(framework(case), LOADERS[""]),
+            why=f"{start(name_ranks(ranks))} stood in {place(frame)}, which takes as long as its storage lets it.",
+            check="The time to the first step after a resume no longer grows with the step it resumes from.",
+            risk="The state fits only as many ranks and workers as it was made with; a dataset that streams must have "
+            "a state_dict of its own, or torchdata replays it, too.",
+        ),
+    )
+
+
+def _replays(frame: Frame) -> bool:
+    return bool(REPLAYS.search(str(frame.get("func") or ""))) and "/torch/" not in str(frame.get("file"))
+
+
+def last_own_line(case: Case, rank: int) -> list[Event]:
+    """The last thing that a rank said of itself."""
+    return in_order(e for e in case.on(rank) if e.kind in ("progress", "worker.phase", "nccl.init", "c10d.monitor"))[
+        -1:
+    ]
+
+
+def counted_by_ras(case: Case, ranks: tuple[int, ...]) -> list[Event]:
+    """NCCL's own count of launches, where it says the same."""
+    return [report for report in case.of("ras.communicator") if set(report.data.get("behind", ())) & set(ranks)]
+
+
+def call_waited_in(first: Event | None, why: list[Event]) -> str:
+    """The collective, or the exchange, that the others waited in."""
+    source = next((e for e in why if e.kind in ("flight.missing", "flight.late", "flight.p2p")), first)
+    if source is not None and source.kind == "flight.p2p":
+        return f"the exchange from rank {source.data['src']} to rank {source.data['dst']}"
+    if source is None and any(e.kind in ("store.wait", "run.end") for e in why):
+        return "the rendezvous"
+    if source is None or not source.data.get("op"):
+        return "the collective"
+    seq = source.data.get("seq")
+    return f"collective {seq} ({source.data['op']})" if seq is not None else f"the {source.data['op']}"
+
+
+def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
+    """The place in the user's own code where one of these ranks stood; empty where no stack tells."""
+    seen = [stack for rank, stack in stacks(case).items() if rank in ranks]
+    return next((place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), "")
+
+
+def last_progress(why: list[Event]) -> str:
+    """The beginning of the last progress line among the evidence."""
+    return next((" ".join(e.text.split())[:60].strip() for e in why if e.kind == "progress"), "")
+
+
+def utilization(why: list[Event], ranks: tuple[int, ...]) -> str:
+    """What could be seen of these ranks from outside: ``at work 99 % of the time, while rank 0 was 1 %``."""
+    told = {event.rank: event.data["main"] for event in why if event.kind == "telemetry.utilization"}
+    mine = [told[rank] for rank in ranks if rank in told]
+    if not mine:
+        return ""
+    others = {rank: share for rank, share in told.items() if rank not in ranks and rank is not None}
+    low, high = min(others.values(), default=0.0), max(others.values(), default=0.0)
+    share = f"{low:.0f} to {high:.0f} %" if round(high) > round(low) else f"{high:.0f} %"
+    beside = f", while {text.ranks(others)} {'was' if len(others) == 1 else 'were'} {share}"
+    return f"with its main thread at work {mine[0]:.0f} % of the time{beside if others else ''}"
+
+
+def how_it_stood(case: Case, ranks: tuple[int, ...]) -> str:
+    """How these ranks stood where their stack says."""
+    return "stopped by a signal or a debugger (state T)" if stopped(case).keys() & set(ranks) else "busy"
+
+
+Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
+"""How sure, which ranks, and what says so."""
+
+
+def _load(case: Case, scene: RankStates) -> Suspicion | None:
+    """Where no stack could be read: a few ranks compute while the others idle, or idle while the others spin.
+
+    Either may be the one that waits, as NCCL spins where gloo sleeps; so the few stand against the many.
+    """
+    odd = odd_utilization(case)
+    ended = {e.data.get("reason") for e in case.of("run.end")} - {"deadline"}
+    if not odd or set(odd) & (stacks(case).keys() | scene.waiting.keys()) or ended or scene.ended:
+        return None
+    others = [event for event in case.of("telemetry.utilization") if event.rank not in odd]
+    return "likely" if scene.waiting else "possible", tuple(sorted(odd)), [*odd.values(), *others]
+
+
+def _absent(case: Case, scene: RankStates) -> Suspicion | None:
+    """Ranks of a run of ours whose process lived and never said that it had begun, while others waited at the start.
+
+    None where most are missing, as then it is no matter of single ranks.
+    """
+    told = {event.rank for event in case.of("worker.phase")} - {None}
+    missing = tuple(rank for rank in scene.members if rank not in told) if told and not scene.ended else ()
+    waits = [*case.of("store.wait"), *(end for end in case.of("run.end") if end.data.get("reason") == "deadline")]
+    lived = {event.rank: event for event in (*case.of("telemetry.utilization"), *case.of("elastic.stop"))}
+    if not (missing and waits) or 2 * len(missing) > len(scene.members) or not set(missing) <= lived.keys():
+        return None
+    return "likely", missing, [*waits, *case.of("telemetry.utilization"), *(lived[rank] for rank in missing)]
+
+
+def _silent(case: Case, scene: RankStates) -> Suspicion | None:
+    """The only ranks without a watchdog line, where most have one."""
+    silent = scene.silent
+    if not silent or len(silent) > max(1, len(scene.members) // 4) or len(scene.waiting) < 2 or _differ(scene):
+        return None
+    return "likely", silent, [event for rank in silent for event in last_own_line(case, rank)]
+
+
+def _busy(case: Case, scene: RankStates) -> Suspicion | None:
+    """A rank prepares or skips data at the start of the job, where the others wait for it."""
+    phase = opening(case, "data", "skip")
+    if phase is None or scene.ended or _differ(scene) or rank_of(phase) in scene.waiting:
+        return None
+    return "likely", () if phase.rank is None else (phase.rank,), [phase, *in_order(case.of("progress"))[-1:]]
+
+
+def _progress(case: Case, scene: RankStates) -> Suspicion | None:
+    """A loop with a visible counter is under way where somebody waits for a collective."""
+    running = [e for e in case.of("progress") if rank_of(e) not in scene.waiting]
+    if not scene.waiting or not running or scene.ended or _differ(scene):
+        return None
+    limit = max(e.data.get("timeout_ms") or 0 for e in scene.waiting.values()) / 1000
+    lone = [e for e in running if LONE.search(e.text) and 0.8 * limit < _took(e) < 2 * limit]
+    return "likely" if lone else "possible", (), in_order(lone or running)[-2:]
+
+
+LONE = re.compile(r"\b(?:evaluat|validat|generat|predict|tokeniz|filter|preprocess|merg|upload|download)", re.I)
+"""What one rank often does while the others wait for it."""
+TOOK = re.compile(r"\[(?:(\d+):)?(\d+):(\d\d)<")
+"""How long a loop with tqdm's counter has run."""
+
+
+def _took(event: Event) -> float:
+    """Seconds of the loop, as its counter says; it moved as long, where the others stood still."""
+    took = TOOK.search(event.text)
+    return (int(took[1] or 0) * 60 + int(took[2])) * 60 + int(took[3]) if took else 0.0
+
+
+def _symptom(case: Case, scene: RankStates) -> Suspicion | None:
+    absent = [e for e in case.of("c10d.unique_id") if not matching([e], "reset by peer", "Broken pipe", "got 0 bytes")]
+    short = [e for e in case.of("store.clients") if e.data.get("key") and e.data["joined"] != e.data["expected"]]
+    absent += [*case.of("store.wait"), *short]
+    if absent and not case.of("store.connect_timeout"):
+        ranks = {e.data["from_rank"] for e in absent if isinstance(e.data.get("from_rank"), int)}
+        return "possible", tuple(sorted(ranks)), absent
+    lone = _differ(scene) or exchanging(scene.waiting.values())
+    if scene.waiting and not scene.ended and not lone and not case.of("flight.") and not all_in(case, scene):
+        return "possible", (), []
+    return None
+
+
+def _differ(scene: RankStates) -> bool:
+    """Ranks wait for different collectives: divergence, not slowness."""
+    calls = {(e.data.get("pg"), e.data.get("op")) for e in scene.waiting.values() if e.data.get("op")}
+    return len({op for _, op in calls}) > 1 and len({pg for pg, _ in calls}) == 1
+
+
+WITNESSES = (_load, _absent, _silent, _busy, _progress, _symptom)
+"""In the order in which they are asked."""

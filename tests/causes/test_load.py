@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ncclkit.agent import facts as agent
-from ncclkit.causes import _lateness, gil_hold, network_loss, slow_rank, slow_transport
+from ncclkit.causes import gil_hold, network_loss, slow_rank, slow_transport
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding, Measurement
 
@@ -59,7 +59,7 @@ def test_a_stopped_process_holds_no_lock() -> None:
         case.events += [Event("c10d.timeout", data={"op": "ALLREDUCE", "seq": 1}), Event("run.end", data=end)]
         assert gil_hold.diagnose(case).verdict == verdict
         words = "stopped by a signal" if states == "STT" else "busy"
-        assert _lateness.doing(case, (2,)).startswith(words)
+        assert slow_rank.how_it_stood(case, (2,)).startswith(words)
 
 
 def test_who_says_that_it_waited_in_vain_makes_it_likely() -> None:

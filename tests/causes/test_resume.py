@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ncclkit.analysis.rank_states import look
-from ncclkit.causes._resume import keep_position
 from ncclkit.causes.engine import diagnose
+from ncclkit.causes.slow_rank import keep_position
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.evidence.samples import sample

@@ -40,7 +40,7 @@ def test_a_thousand_ranks_fit_on_a_page(thousand_ranks: Path) -> None:
     [
         "Rank 517, busy in data.py:88 (read_shard), had not entered collective 241",
         "1,024 ranks on 128 hosts",
-        "Rank 517 fell silent first",
+        "Rank 517 stopped logging first",
         "Rank 517 came to collective 240 of default_pg, the furthest to 241; 1,023 ranks are there",
         "rank 517 never entered it",
         "The clock of node-090 is 3.0 s ahead; 127 others agree",
@@ -58,7 +58,7 @@ def test_the_bundled_run_names_its_late_rank() -> None:
     case, run = made(LOGS)
     assert run.returncode == 0, run.stderr
     read = words(case / "report.html")
-    for said in ("Rank 5, busy in train.py:18 (skip_batches)", "Rank 5 fell silent first", "rank 5 never entered it"):
+    for said in ("Rank 5, busy in train.py:18 (skip_batches)", "Rank 5 stopped logging first", "rank 5 never entered it"):
         assert said in read
     assert not list(case.glob("runs/*attach*"))
 
