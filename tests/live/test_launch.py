@@ -135,6 +135,15 @@ def test_interpreter_that_does_not_exist(python: Any) -> None:
         asyncio.run(local.check(python))
 
 
+def test_an_interpreter_is_asked_again_only_where_its_answer_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = asyncio.run(local.check(sys.executable))
+    monkeypatch.setattr(local, "_ask", None)  # whoever asks again fails
+    assert asyncio.run(local.check(sys.executable)) == first
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    with pytest.raises(TypeError):
+        asyncio.run(local.check(sys.executable))
+
+
 def test_no_variable_is_set_but_those_that_were_asked_for_and_the_run(tmp_path: Path) -> None:
     local.pack(tmp_path)
     code = "import json, os; print(json.dumps({'ncclkit': 1, 'kind': 'environ', **os.environ}))"
