@@ -9,8 +9,11 @@ CASE ?= case
 
 BIN := .venv/bin
 READY := .venv/.installed
-# Tests that start no job run side by side; the others look for processes that were left behind, so they run alone.
-APART := tests/case tests/causes tests/evidence tests/views
+# Several tests at a time; what is made once for many of them stays together (tests/groups.py).
+SIDE_BY_SIDE := -n auto --dist loadgroup --no-loadscope-reorder
+# Tests that start no job, less those that read the same recordings over and over with parts missing.
+QUICK := tests/packaging/test_house.py tests/case tests/causes tests/evidence tests/views
+QUICK += --ignore=tests/causes/test_samples.py --ignore=tests/evidence/test_fuzz.py
 MADE_FROM := .venv/.made-from
 
 # Runs under whatever PYTHON names, so it must parse everywhere. Prints what .venv depends on: interpreter and folder.
@@ -27,11 +30,12 @@ print("Python %d.%d.%d of %s, in %s" % (sys.version_info[:3] + (sys.base_prefix,
 endef
 export LOOK
 
-.PHONY: help report test lab FORCE
+.PHONY: help report check test lab FORCE
 
 help:
 	@echo 'make report   the guided walk on this machine, as one HTML file: $(CASE)/report.html'
-	@echo 'make test     style, types and every test'
+	@echo 'make check    style, types and the tests that start no job, in a minute'
+	@echo 'make test     style, types and every test, in ten minutes on two cores'
 	@echo 'make lab      JupyterLab on the guided notebook'
 	@echo
 	@echo 'PYTHON=$(PYTHON)   interpreter of the workbook, 3.10 to 3.13; .venv is made from it'
@@ -41,11 +45,16 @@ help:
 report: $(READY)
 	@$(BIN)/ncclkit report --case "$(CASE)" $(if $(TRAIN_PYTHON),--train-python "$(TRAIN_PYTHON)")
 
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) $(QUICK)
+
 test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n auto --dist loadfile $(APART)
-	$(BIN)/python -m pytest -q --durations=10 $(APART:%=--ignore=%)
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=10 -m 'not serial'
+	$(BIN)/python -m pytest -q -m serial
 
 lab: $(READY)
 	@NCCLKIT_TRAIN_PYTHON="$(TRAIN_PYTHON)" $(BIN)/ncclkit open

@@ -5,9 +5,39 @@ from __future__ import annotations
 import os
 import signal
 import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.processes import RUNNER
+
+HERE = Path(__file__).parent
+LONG = ("browser", "notebooks", "probe", "live", "cli")
+"""Folders whose tests start jobs: they begin first, so that no process is left with one of them at the end."""
 
 os.environ[RUNNER] = uuid.uuid4().hex
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's background: the programs that tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)  # would inherit that, and not hear an interrupt
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first."""
+    folders = {item: item.path.relative_to(HERE).parts[0] for item in items}
+    items.sort(key=lambda item: LONG.index(folders[item]) if folders[item] in LONG else len(LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: a test that waits for its job needs none."""
+    return min(len(os.sched_getaffinity(0)) + 1, 9)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """What is made once for many tests is made in one process; loadgroup of xdist 3.8 has no effect in pytest 9.2."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from tests.groups import Groups
+
+    return Groups(config, log)

@@ -437,7 +437,8 @@ def _waits(one: Measurement, stalls: int, sizes: int) -> str:
     """Calls now and then take as long as TCP waits before it sends a lost packet again, at several sizes."""
     return (
         f"takes {one.time_us / 1e3:.3g} ms for {format_bytes(one.bytes)} and now and then "
-        f"{(one.p99_us or 0.0) / 1e3:.0f} ms, at {stalls} of {sizes} sizes: TCP waits 200 ms and more before it sends a lost packet again."
+        f"{(one.p99_us or 0.0) / 1e3:.0f} ms, at {stalls} of {sizes} sizes: "
+        "TCP waits 200 ms and more before it sends a lost packet again."
     )
 
 

@@ -49,9 +49,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(300))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
-    """The browser; of one module only, as no asyncio.run works in this process while it is open."""
+    """The browser; of this folder only, as no asyncio.run works in this process while it is open."""
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     try:
         from playwright.sync_api import sync_playwright
@@ -127,7 +127,7 @@ class Lab:
         return [pid for pid in pids if self.mark in _read(pid, "environ")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """JupyterLab with a configuration of its own; whatever it started is dead afterwards."""
     folder = tmp_path_factory.mktemp("lab")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -18,6 +19,7 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
+AuthInfo=socket={d}/munge.socket
 CredType=cred/munge
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
@@ -29,7 +31,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
 ReturnToService=2
-SlurmctldPort=16817
+SlurmctldPort={port}
 StateSaveLocation={d}/state
 SlurmdSpoolDir={d}/spool/%n
 SlurmctldPidFile={d}/slurmctld.pid
@@ -56,22 +58,23 @@ def available() -> bool:
 @contextmanager
 def cluster(folder: Path, nodes: int) -> Iterator[dict[str, str]]:
     """Start Slurm with `nodes` nodes; yields the environment that its clients need, and stops it afterwards."""
-    munge = _munge()
     host = socket.gethostname().split(".")[0]
-    lines = [NODE.format(i=i, host=host, port=17000 + i) for i in range(1, nodes + 1)]
+    first, *others = _free_ports(nodes + 1)
+    lines = [NODE.format(i=i, host=host, port=port) for i, port in enumerate(others, 1)]
     for name in ("state", *(f"spool/n{i}" for i in range(1, nodes + 1))):
         (folder / name).mkdir(parents=True)
     conf = folder / "slurm.conf"
-    conf.write_text(CONF.format(host=host, d=folder, nodes="\n".join(lines)))
+    conf.write_text(CONF.format(host=host, d=folder, port=first, nodes="\n".join(lines)))
     env = os.environ | {"SLURM_CONF": str(conf)}
     try:
+        _munge(folder)
         subprocess.run(["slurmctld", "-f", str(conf), "-c"], check=True, env=env, timeout=30)
         for i in range(1, nodes + 1):
             subprocess.run(["slurmd", "-f", str(conf), "-N", f"n{i}"], check=True, env=env, timeout=30)
         _wait_idle(env, nodes)
         yield env
     finally:
-        _end([*folder.glob("*.pid"), *munge])
+        _end([*folder.glob("*.pid")])
 
 
 def _end(kept: list[Path]) -> None:
@@ -85,21 +88,26 @@ def _end(kept: list[Path]) -> None:
         daemon.kill()
 
 
-def _munge() -> list[Path]:
-    """See to it that munged runs, with the rights it insists on; returns where it keeps its pid if it was started."""
-    key = Path("/etc/munge/munge.key")
-    if not key.exists():
-        key.write_bytes(os.urandom(1024))
-    for path in ("/run/munge", "/var/log/munge", "/var/lib/munge"):
-        Path(path).mkdir(exist_ok=True)
-        shutil.chown(path, "munge", "munge")
-    shutil.chown(key, "munge", "munge")
+def _munge(folder: Path) -> None:
+    """A munged of this cluster alone; what stands in /etc and /run is not touched."""
+    key = folder / "munge.key"
+    key.write_bytes(os.urandom(1024))
     key.chmod(0o400)
-    Path("/run/munge").chmod(0o755)
-    if subprocess.run(["pgrep", "-x", "munged"], capture_output=True).returncode == 0:
-        return []
-    subprocess.run(["runuser", "-u", "munge", "--", shutil.which("munged") or "munged"], check=True, timeout=30)
-    return [Path("/run/munge/munged.pid")]
+    kept = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+    places = [f"--{option}={folder}/munge.{what}" for option, what in kept.items()]
+    # forced, as temporary folders lie below one that anybody may write to
+    subprocess.run(["munged", "--force", *places], check=True, timeout=30)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, below those that the kernel gives to whoever asks for any."""
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.randrange(12000, 32000)
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("", port))
+            found.add(port)
+    return sorted(found)
 
 
 def _wait_idle(env: dict[str, str], nodes: int) -> None:

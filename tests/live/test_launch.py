@@ -78,6 +78,7 @@ def test_a_rank_that_is_killed(tmp_path: Path) -> None:
     assert "exitcode: -9" in (tmp_path / "launcher.log").read_text().replace("exitcode  :", "exitcode:")
 
 
+@pytest.mark.serial
 def test_a_hang_ends_at_the_deadline_with_evidence(tmp_path: Path) -> None:
     """Rank 1 stops (SIGSTOP); rank 0 waits in C++; the deadline comes first."""
     asyncio.run(start(tmp_path, ENDLESS, deadline=20, on_record=on_size(lambda pid: os.kill(pid, signal.SIGSTOP))))
@@ -134,6 +135,15 @@ def test_interpreter_without_torch(tmp_path: Path) -> None:
 def test_interpreter_that_does_not_exist(python: Any) -> None:
     with pytest.raises(NcclkitError, match="training interpreter"):
         asyncio.run(local.check(python))
+
+
+def test_an_interpreter_is_asked_again_only_where_its_answer_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = asyncio.run(local.check(sys.executable))
+    monkeypatch.setattr(local, "_ask", None)  # whoever asks again fails
+    assert asyncio.run(local.check(sys.executable)) == first
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    with pytest.raises(TypeError):
+        asyncio.run(local.check(sys.executable))
 
 
 def test_no_variable_is_set_but_those_that_were_asked_for_and_the_run(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def test_what_mends_a_network_is_seen_by_the_same_look(tmp_path: Path) -> None:
     assert not diagnose(case).findings
 
 
+@pytest.mark.serial
 @possible
 def test_a_way_that_is_merely_slow_is_suspected_by_its_numbers_found_by_a_look_and_mended(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
@@ -119,6 +120,7 @@ def test_a_way_that_is_merely_slow_is_suspected_by_its_numbers_found_by_a_look_a
     assert "What node-2 sends to node-1 passes at 0.02" in looked.say or "node-2" in diagnose(case).findings[0].say
 
 
+@pytest.mark.serial
 @possible
 def test_a_minimal_all_reduce_is_right_and_no_faster_than_the_way_between_the_hosts(tmp_path: Path) -> None:
     run = asyncio.run(simulated_hosts.minimal(Case.open(tmp_path), "slow"))

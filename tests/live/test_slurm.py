@@ -58,6 +58,7 @@ def salloc(env: dict[str, str], folder: Path, deadline: int, *argv: str) -> subp
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=150, cwd=Path(__file__).parents[2])
 
 
+@pytest.mark.serial
 def test_two_nodes_hang(tmp_path: Path) -> None:
     """The run ends at its deadline, with the evidence of both nodes; nothing is left on any of them."""
     with cluster(tmp_path / "slurm", 2) as env:

@@ -34,6 +34,7 @@ def test_every_view_shows_its_static_face(path: Path) -> None:
     assert "widget-state+json" not in page and "widget-view+json" not in page
 
 
+@pytest.mark.serial
 @pytest.mark.timeout(300)
 def test_a_reader_of_the_guided_report_finds_curve_culprit_lines_and_advice() -> None:
     case, _ = made(next(path for path in NOTEBOOKS if path.stem == "guided"))

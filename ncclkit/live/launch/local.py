@@ -21,6 +21,9 @@ TAG = "NCCLKIT_RUN"
 Record = dict[str, Any]
 OnRecord = Callable[[Record], None]
 
+_answers: dict[tuple[object, ...], Record] = {}
+"""What interpreters answered to `check`, which takes seconds: by what their answer depends on."""
+
 
 async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
     """Start the ranks of a plan in a run folder; returns every wire record, the last one of kind ``end``.
@@ -163,6 +166,15 @@ async def check(python: str, deadline: float = 60.0) -> Record:
         raise NcclkitError(
             f"The training interpreter {python!r} does not exist or may not be executed; give its full path."
         )
+    heeded = sorted(item for item in os.environ.items() if item[0].startswith(("CUDA_", "LD_", "NVIDIA_", "PYTHON")))
+    asked = (found, os.stat(found).st_mtime_ns, *heeded)
+    if asked not in _answers:  # only what it could do is remembered: torch may be installed meanwhile
+        _answers[asked] = await _ask(found, deadline)
+    return dict(_answers[asked])
+
+
+async def _ask(found: str, deadline: float) -> Record:
+    """What an interpreter says of itself, in a process of its own."""
     code = (
         "import json,sys,torch,torch.distributed as d; print('ncclkit'+json.dumps(dict(python=sys.version.split()[0],"
         "torch=torch.__version__,gpus=torch.cuda.device_count(),nccl=d.is_available() and d.is_nccl_available())))"
