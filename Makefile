@@ -34,8 +34,8 @@ export LOOK
 
 help:
 	@echo 'make report   the guided walk on this machine, as one HTML file: $(CASE)/report.html'
-	@echo 'make check    style, types and the tests that start no job, in a minute'
-	@echo 'make test     style, types and every test, in ten minutes on two cores'
+	@echo 'make check    style, types and the quick tests'
+	@echo 'make test     style, types and every test'
 	@echo 'make lab      JupyterLab on the guided notebook'
 	@echo
 	@echo 'PYTHON=$(PYTHON)   interpreter of the workbook, 3.10 to 3.13; .venv is made from it'
