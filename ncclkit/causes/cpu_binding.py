@@ -140,7 +140,7 @@ SOCKETS = Advice(
     command="nvidia-smi topo -m; torchrun --numa-binding=node …; docker run --cpuset-cpus=<both sockets> …",
     why="Launches, copies and NCCL's proxy threads cross the link between the sockets, and so does their memory.",
     check="cpu.affinity of `ncclkit inspect` holds CPUs of every NUMA node that has a GPU.",
-    risk="On a shared machine the other CPUs may be somebody else's: ask the scheduler for them.",
+    risk="On a shared machine the other CPUs may belong to another job: ask the scheduler for them.",
 )
 NEAR = Experiment(
     "Is all_reduce faster when NCCL's threads run next to their GPUs, whatever the mask of the process says?",

@@ -7,7 +7,7 @@ What you see
 
 Why it happens
     A GPU lowers its clock until it keeps within its power limit.  The limit and the locked clocks are settings of the
-    driver (nvidia-smi -pl, -lgc, -ac) that somebody makes for a benchmark, for a weak power supply or to save energy,
+    driver (nvidia-smi -pl, -lgc, -ac) that are made for a benchmark, for a weak power supply or to save energy,
     and that stay until the next reboot or reset, often on one card or one node only.  In synchronous training each
     step ends when the slowest rank has computed, so one card at 500 W slows a thousand at 700 W.  The card is sound;
     heat or a failing power supply would be reported by the driver as a slowdown.

@@ -76,7 +76,7 @@ def _advice(gpu: str) -> Advice:
         command=f"nvidia-smi -i {gpu}; nvidia-smi pmon -c 5 -i {gpu}; ps -fp <pid>",
         why="A GPU does the work of one process at a time, and a collective waits for the slowest rank.",
         check=f"`nvidia-smi -i {gpu}` shows 0 % and no process before the job starts.",
-        risk="Ending a process that belongs to somebody else destroys their work: ask first.",
+        risk="Ending a process that belongs to another user destroys their work: ask first.",
     )
 
 

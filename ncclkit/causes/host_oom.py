@@ -206,7 +206,7 @@ def _look(host: Host) -> Iterator[Risk]:
     remote = [row for row in host.value("memory.swap") or () if REMOTE.search(str(row.get("storage")))]
     if remote:
         say = (
-            f"the swap area {remote[0].get('device')} lies on network storage ({remote[0].get('storage')}); a job "
+            f"the swap area {remote[0].get('device')} is on network storage ({remote[0].get('storage')}); a job "
             "short of memory would stall as long as the server or the network is slow"
         )
         yield Risk(say, [host.fact("memory.swap")], SWAP, "likely")
@@ -249,7 +249,7 @@ def _data(host: Host, room: float, fact: Fact | None) -> Iterator[Risk]:
 
 
 def before_a_job(case: Case) -> Experiment:
-    """Check whether that much memory is free now; it does not answer where swap lies or why a past job failed."""
+    """Check whether that much memory is free now; it does not answer where swap is or why a past job failed."""
     areas = [row for fact in case.facts_of("memory.swap") for row in fact.value or ()]
     if failed(case) or any(REMOTE.search(str(area.get("storage"))) for area in areas):
         return experiment(case)

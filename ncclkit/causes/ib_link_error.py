@@ -7,7 +7,7 @@ What you see
 
 Why it happens
     The network card sends a packet and waits for the acknowledgement; after its retries (by default about 30 s with
-    NCCL 2.23 and newer, 8 s before) it gives the connection up.  The cause lies between the two ports: a cable or
+    NCCL 2.23 and newer, 8 s before) it closes the connection.  The cause is between the two ports: a cable or
     optic, a switch, congestion without flow control on RoCE, a peer that died.  Status 5 is only the echo on
     connections that were up at that moment.
 

@@ -212,7 +212,7 @@ def _stuck(case: Case) -> list[Event]:
 OWN = Advice(
     "Switch off the serving program's own all_reduce, which needs peer-to-peer.",
     command="vllm serve … --disable-custom-all-reduce",
-    why="It writes into the other GPUs' memory itself, whatever NCCL is told.",
+    why="It writes into the other GPUs' memory itself, whatever NCCL's settings are.",
     check="The program starts, and NCCL's Channel lines say what it uses instead.",
     risk="Small all_reduce calls take longer.",
 )

@@ -5,7 +5,7 @@ What you see
     already in use" (EADDRINUSE, errno 98), from torchrun or from rank 0 in init_process_group.
 
 Why it happens
-    One process of the job, the agent of the first node or rank 0, opens the store on MASTER_PORT (29500 unless told
+    One process of the job, the agent of the first node or rank 0, opens the store on MASTER_PORT (29500 unless set
     otherwise; 29400 for torchrun's c10d rendezvous).  A second job on the same machine with the same number, or a
     process that survived the last run, already holds it.  The kernel gives a port to one listener only.
 

@@ -6,7 +6,7 @@ What you see
     error 5/10/1 over InfiniBand, or, worse, silently wrong numbers.
 
 Why it happens
-    A collective moves raw bytes by an agreed plan; nobody sends the shape along.  If a rank's last batch is
+    A collective moves raw bytes by an agreed plan; the shape is not sent along.  If a rank's last batch is
     smaller, a buffer grew on one rank only, one checkpoint loaded partially, or one rank runs in float32, the
     ranks follow different plans: one waits for data that never comes, or adds numbers that do not belong together.
 
@@ -89,7 +89,7 @@ def _flight(case: Case) -> Finding | None:
             if witness is not None:
                 odd, right = [group for group in odd if group is not witness[1]], [witness[1]]
             first, *others = [*odd, *right]
-            brought = [f"{name_ranks(ranks_of([group]))} brought {_short(group.get('value'))}" for group in others]
+            brought = [f"{name_ranks(ranks_of([group]))} passed {_short(group.get('value'))}" for group in others]
             say = f"{_who(ranks_of([first]))} called collective {event.data.get('seq')} with {event.data['field']} "
             say += f"{_short(first.get('value'))} where {' and '.join(brought)}"
             say += f", as {witness[0]} did." if witness else "." if right else f". {UNDECIDED}"
@@ -143,7 +143,7 @@ def _watchdog(case: Case) -> Finding | None:
         sizes = differ([e for e in events if op_of(e) in SAME_SIZE], size_of)
         if sizes and not differ(events, op_of):
             parts = [f"{name_ranks(ranks_in(group))} {size}" for size, group in sorted(sizes.items())]
-            say = f"In collective {seq} ({op_of(events[0])}) the ranks brought different numbers of elements: "
+            say = f"In collective {seq} ({op_of(events[0])}) the ranks passed different numbers of elements: "
             # The same place of the sequence may be another call of the program; only recorded calls show which.
             strength: Strength = "possible" if unlike_calls(op_of(events[0]), sizes) else "likely"
             return _found(f"{say}{', '.join(parts)}.", events, odd_ones(sizes), strength)
@@ -183,7 +183,7 @@ def _entries(case: Case) -> Finding | None:
     events = unlike_entries(case, "sizes")
     if not events or unlike_entries(case, "op"):
         return None
-    brought = [f"{name_ranks(ranks_in([e]))} brought {_short(e.data['sizes'])}" for e in events[:4]]
+    brought = [f"{name_ranks(ranks_in([e]))} passed {_short(e.data['sizes'])}" for e in events[:4]]
     say = f"In collective {events[0].data['seq']} ({events[0].data['op']}) {', '.join(brought)}."
     return _found(say, events, odd_ones(differ(events, lambda event: event.data["sizes"])), "likely")
 

@@ -203,7 +203,7 @@ def experiment(case: Case) -> Experiment:
         {"unset": off or list(SWITCHES)},
         {
             ID: "busbw rises by half or more",
-            "p2p_broken": "it hangs or gives wrong results without the switch: that is why somebody set it",
+            "p2p_broken": "it hangs or gives wrong results without the switch, which was probably set for that reason",
             "nvswitch_fabric": "it does not start without the switch",
         },
         {ID: "faster", "p2p_broken": "other", "nvswitch_fabric": "other"},

@@ -1,4 +1,4 @@
-"""The job does not have the ranks it was told to expect
+"""The job does not have the number of ranks that it expects
 
 What you see
     "Timed out after 1800 seconds waiting for clients. 3/4 clients joined", "mismatch in rank count from procs",

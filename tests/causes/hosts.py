@@ -112,7 +112,7 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
         "host_oom",
         "likely",
         {"memory.swap": [{"device": "/mnt/swap", "size": GIB, "used": 0, "storage": "file on nfs4"}]},
-        "swap area /mnt/swap lies on network storage",
+        "swap area /mnt/swap is on network storage",
     ),
     ("host_oom", "likely", {"limits.cgroup.memory": 2 * GIB}, "limit (cgroup) is 2 GiB, 1 GiB for each of 2 ranks"),
     ("host_oom", "possible", {"memory.total": 6 * GIB}, "the memory is 6 GiB"),
