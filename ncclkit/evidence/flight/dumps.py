@@ -260,7 +260,7 @@ RANKS = 1 << 20
 GROUPS = 10_000
 HOST = re.compile(r"(?:^|_)((?:host|node)[\w.-]*?)_(?:rank[_-]?)?\d{1,7}(?:\.\w+)?$")
 NUMBERS = re.compile(r"\d{1,7}")
-NUMBER = re.compile(r"(\d{1,7})(?:\.[a-z]\w*)*$")
+NUMBER = re.compile(r"(\d{1,7})(?:\.[a-z]\w{0,30}){0,6}$")
 
 
 @dataclass(slots=True)

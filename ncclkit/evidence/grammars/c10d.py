@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.evidence.grammars.families import classify
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, rule, whole
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, once, rule, whole
 
 
 def _monitor(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -88,7 +88,7 @@ MONITOR: tuple[Rule, ...] = (
 
 
 # [PG ID 2 PG GUID 7(tp_group) Rank 1]      [PG 0 (default_pg) Rank 3]      [Rank 2]      [PG GUID 0(default_pg) Rank 3]
-PG = r"^(?:.*?\[(?:PG (?P<pg>[^\]]*?) )?Rank (?P<pg_rank>\d{1,7})\])?.*?"
+PG = r"^(?:(?=(.*?\[(?:PG (?P<pg>[^\]]{0,300}?) )?Rank (?P<pg_rank>\d{1,7})\]))\1)?.*?"
 
 
 # [TC][rank=3][name=default_pg] of nccl2
@@ -198,10 +198,12 @@ RULES: tuple[Rule, ...] = (
         make=_timeout,
     ),
     # [TC][rank=3][name=default_pg] Operation timed out after 600000 ms
-    rule("c10d.timeout", "imed out after ", TC + r".*imed out after (?P<ran_ms>\d+) ?ms", make=_second),
+    rule("c10d.timeout", "imed out after ", once(TC) + r".*imed out after (?P<ran_ms>\d+) ?ms", make=_second),
     # [TC][rank=3][name=default_pg] Watchdog caught collective operation timeout: NCCL operation timed out
     # torch.distributed.DistBackendError: Watchdog caught collective operation timeout: NCCL operation timed out
-    rule("c10d.timeout", "NCCL operation timed out", rf"^(?:.*?{TC})?.*NCCL operation timed out", make=_unsized),
+    rule(
+        "c10d.timeout", "NCCL operation timed out", rf"^(?:(?=(.*?{TC}))\1)?.*NCCL operation timed out", make=_unsized
+    ),
     # frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<…>) + 0x1d2 (0x7f in …/libtorch_cuda.so)
     # Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call …
     # An excerpt without the message: checkTimeout throws for a timeout only, while ncclCommWatchdog throws anything on.
@@ -246,7 +248,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "c10d.error",
         "NCCL error in:",
-        r"NCCL error in: \S+?:\d+, (?P<nccl_error>.+?)(?:, NCCL version (?P<nccl_version>[\d.]+\d))?\s*$",
+        r"NCCL error in: \S+?:\d+, (?P<nccl_error>.+?)(?:, NCCL version (?P<nccl_version>[\d.]+\d))?\s{0,80}$",
         make=_last_error,
     ),
     # NCCL communicator encountered error set by ProcessGroupNCCL: NCCL error: remote process exited …
@@ -264,7 +266,7 @@ RULES: tuple[Rule, ...] = (
         rule(
             "c10d.error",
             anchor,
-            r"(?:^|: )(?P<message>NCCL [Ee]rror(?: \d+)?: (?P<nccl_error>[^{]+?))\s*$",
+            r"(?:^|: )(?P<message>NCCL [Ee]rror(?: \d+)?: (?P<nccl_error>[^{]+?))\s{0,80}$",
             last_error="",
         )
         for anchor in ("NCCL error: ", "NCCL Error ")
@@ -275,17 +277,17 @@ RULES: tuple[Rule, ...] = (
     ),
     # Last error:
     # Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10
-    rule("nccl.warn", "Last error:", r"Last error:\s*$", make=_quoted),
+    rule("nccl.warn", "Last error:", r"Last error:\s{0,80}$", make=_quoted),
     # [5] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but
     # store->get('0') got error: …
     rule(
         "c10d.unique_id",
         "ncclUniqueId from",
         r"\[(?P<rank>\d+)\] is setting up NCCL communicator and retrieving ncclUniqueId from "
-        r"\[(?P<from_rank>\d+)\].*?by key '(?P<key>[^']*)'(?:.*got error: ?(?P<error>.*))?",
+        r"\[(?P<from_rank>\d+)\].{0,300}?by key '(?P<key>[^']{0,300})'(?:.{0,300}got error: ?(?P<error>.*))?",
         make=lambda match, data, line: data | {"_rank": data["rank"] if line.rank is None or line.local else None},
     ),
     # using GPU 3 as device used by this process is currently unknown         Guessing device ID based on global rank
-    rule("c10d.device_unknown", "currently unknown", r"using GPU (?P<gpu>\d+) .*?currently unknown"),
+    rule("c10d.device_unknown", "currently unknown", r"using GPU (?P<gpu>\d+) .{0,300}?currently unknown"),
     rule("c10d.device_unknown", "Guessing device ID", r"Guessing device ID"),
 )

@@ -56,7 +56,8 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ),
     (
         "socket_connect",
-        r"[Cc]onnect(?:ing)? to .* (?:failed|returned)|connect returned|exceeded (?:error )?retr|exceeded .*timeouts"
+        r"[Cc]onnect(?:ing)? to .{0,300} (?:failed|returned)|connect returned"
+        r"|exceeded (?:error )?retr|exceeded .{0,300}timeouts"
         r"|Connection refused|No route to host|Network is unreachable",
     ),
     ("cuda", r"Cuda failure|CUDA failure|cudaIpc|CUDA calloc|CUDA error"),
@@ -81,7 +82,8 @@ _FAMILIES = tuple((name, re.compile(pattern)) for name, pattern in FAMILIES)
 # … status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) … vendor_err=129      … Got completion with error 12, opcode
 # 0, len 0, vendor err 129
 COMPLETION = re.compile(
-    r"(?:status=(?:IBV_WC_\w+\()?|with error |error )(?P<status>\d+).*?vendor[ _]err[ =]*(?P<vendor>\d+)"
+    r"(?:status=(?:IBV_WC_\w{1,60}\()?|with error |error )(?P<status>\d{1,9})"
+    r".{0,400}?vendor[ _]err[ =]{0,9}(?P<vendor>\d{1,9})"
 )
 # localGid ::ffff:10.0.0.1 remoteGids::ffff:10.0.0.2 hca mlx5_4: both ends use RoCE v2 entries with IPv4 addresses
 ROUTED = re.compile(r"localGid ::ffff:[\d.]+ remoteGids?[ :]*ffff:[\d.]+")
@@ -147,12 +149,12 @@ INFO_FAMILIES: tuple[tuple[str, str, str], ...] = (
     ("plugin", "Plugin load ", r"Plugin load .{0,200} returned 2 ?: .{0,300}(?:version `|undefined symbol)"),
     ("no_plugin", "Plugin load ", r"Plugin load .{0,200} returned 2"),
     # Successfully loaded external network plugin /opt/…/libnccl-net.so    Failed to initialize NET plugin X
-    ("plugin", "loaded external", r"loaded external .*plugin"),
+    ("plugin", "loaded external", r"loaded external .{0,300}plugin"),
     ("plugin", " plugin ", r"Failed to initialize|Loaded net plugin|Initialized NET plugin|Assigned NET plugin"),
     # NET/Plugin: dlopen failed for libnccl-net.so: undefined symbol
     ("plugin", "dlopen", r"lugin.{0,200}dlopen|dlopen.{0,200}lugin"),
     # TUNER/Plugin: libnccl-tuner.so: cannot open shared object file
-    ("plugin", "cannot open shared object", r"[Pp]lugin.*cannot open"),
+    ("plugin", "cannot open shared object", r"[Pp]lugin.{0,300}cannot open"),
     # NET/OFI Initializing aws-ofi-nccl 1.7.4
     ("plugin", "NET/OFI", r"NET/OFI"),
     # P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.

@@ -43,10 +43,10 @@ RULES: tuple[Rule, ...] = (
     rule(
         "c10d.mismatch",
         "Detected mismatch between",
-        r"Rank (?P<a>\d+) is running [^:]*: ?CollectiveFingerPrint\((?:SequenceNumber=(?P<a_seq>\d+), ?)?"
-        r"OpType=(?P<a_op>\w+).*?"
-        r"but Rank (?P<b>\d+) is running [^:]*: ?CollectiveFingerPrint\((?:SequenceNumber=(?P<b_seq>\d+), ?)?"
-        r"OpType=(?P<b_op>\w+)[^)]*\)",
+        r"Rank (?P<a>\d+) is running [^:]{0,300}: ?CollectiveFingerPrint\((?:SequenceNumber=(?P<a_seq>\d+), ?)?"
+        r"OpType=(?P<a_op>\w{1,60}).{0,900}?"
+        r"but Rank (?P<b>\d+) is running [^:]{0,300}: ?CollectiveFingerPrint\((?:SequenceNumber=(?P<b_seq>\d+), ?)?"
+        r"OpType=(?P<b_op>\w{1,60})[^)]{0,900}\)",
         span=4,
         make=_fingerprint,
     ),
@@ -75,14 +75,14 @@ RULES: tuple[Rule, ...] = (
     rule(
         "gloo.closed",
         "Connection reset by peer",
-        r"(?:Read|Write|write|read) error (?P<address>\[[^\]]*\]:\d+)?.*Connection reset by peer",
+        r"(?:Read|Write|write|read) error (?P<address>\[[^\]]{0,200}\]:\d{1,5}\b)?.{0,400}Connection reset by peer",
         how="reset",
     ),
     # pair.cc:537] Read error [10.0.0.2]:43672: Connection timed out. (what was sent is not acknowledged any more)
     rule(
         "gloo.closed",
         "Connection timed out",
-        r"(?:Read|Write|read|write) error (?P<address>\[[^\]]*\]:\d+)?.*Connection timed out",
+        r"(?:Read|Write|read|write) error (?P<address>\[[^\]]{0,200}\]:\d{1,5}\b)?.{0,400}Connection timed out",
         how="timed out",
     ),
     # Gloo connectFullMesh failed with [.../gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: Connection
@@ -90,7 +90,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "gloo.connect",
         "connectFullMesh failed",
-        r"connectFullMesh failed with .*?(?:SO_ERROR: )?(?P<why>[^:\]]+), remote=(?P<address>\[[^\]]*\]:\d+)",
+        r"connectFullMesh failed with (?:[^:\]]{0,300}[:\]] ?){0,12}(?P<why>[^:\]]{1,300})"
+        r", remote=(?P<address>\[[^\]]{0,200}\]:\d+)",
     ),
     # Gloo connectFullMesh failed with [.../gloo/transport/tcp/pair.cc:144] no error       (the address is not said)
     rule("gloo.connect", "connectFullMesh failed", r"connectFullMesh failed with \[[^\]]*\] (?P<why>.+)", address=""),
@@ -140,9 +141,12 @@ RULES: tuple[Rule, ...] = (
     ),
     # Missing ranks:
     # 1: [DistributedOptimizer_Allreduce/grad_1, DistributedOptimizer_Allreduce/grad_2 ...]
-    rule("horovod.stalled", "Missing ranks:", r"^Missing ranks:\s*$", make=_stalled),
+    rule("horovod.stalled", "Missing ranks:", r"^Missing ranks:\s{0,80}$", make=_stalled),
     # Stalled ops: …  Allreduce_0 [missing ranks: 3, 6]
     rule(
-        "horovod.stalled", "[missing ranks:", r"(?P<op>\S{1,300}) \[missing ranks: ?(?P<ranks>[\d, ]+)\]", make=_ranks
+        "horovod.stalled",
+        "[missing ranks:",
+        r"(?<!\S)(?P<op>\S{1,300}) \[missing ranks: ?(?P<ranks>[\d, ]+)\]",
+        make=_ranks,
     ),
 )

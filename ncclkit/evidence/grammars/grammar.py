@@ -19,7 +19,7 @@ from ncclkit.evidence.kinds import KINDS
 TEXT = 2000
 """Longest text of an event in characters."""
 
-LABEL = re.compile(r"(\[\w+\]|\(\w+ pid=\d+[^()]*\)):?$", re.ASCII)
+LABEL = re.compile(r"(\[\w{1,300}\]|\(\w{1,120} pid=\d{1,10}[^()]{0,100}\)):?$", re.ASCII)
 """What all lines of a speaker hold, if its name ends so."""
 
 Data = dict[str, Any]
@@ -116,10 +116,18 @@ def rule(kind: str, anchor: str, pattern: str, *, span: int = 1, make: Make | No
     return Rule(kind, anchor.encode(), compiled, frozenset(WHOLE.findall(pattern)), span, make, known, literal)
 
 
+def once(pattern: str) -> str:
+    """What leads to the first match of a pattern in a line, and never to a later one.
+
+    A pattern ``X.*Y`` without ``Y`` in a line with many ``X`` would be tried from each of them, in quadratic time.
+    """
+    return rf"^(?=(.*?{pattern}))\1"
+
+
 WHOLE = re.compile(r"\(\?P<(\w+)>(?:-\?)?\\d(?:\+|\{[\d,]+\})?\)")
 """A named group of digits and a sign."""
-NO_DIGIT = re.compile(r"\{\d*,?\d*\}|0x|0-9")
-"""Digits of a pattern that stand for no certain digit of a text: counts, ``0x`` before hexadecimal numbers, ranges."""
+NO_DIGIT = re.compile(r"\{\d{0,9},?\d{0,9}\}|\\1|0x|0-9")
+"""Digits of a pattern that stand for no certain digit of a text: counts, groups, ``0x`` before numbers, ranges."""
 
 
 NAMED = re.compile(r"\b[Rr]ank[ =:#]{0,2}(\d{1,7})\b")

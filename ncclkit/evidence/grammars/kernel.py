@@ -55,8 +55,8 @@ RULES: tuple[Rule, ...] = (
         rule(
             "kernel.oom",
             anchor,
-            r"(?P<memcg>Memory cgroup )?[Oo]ut of memory:? .{0,200}?Kill(?:ed)? process (?P<pid>\d+) "
-            r"\((?P<name>[^)]*)\)",
+            r"(?P<memcg>Memory cgroup )?[Oo]ut of memory:? .{0,200}?Kill(?:ed)? process (?P<pid>\d{1,10}) "
+            r"\((?P<name>[^)]{0,100})\)",
             make=_killed,
         )
         for anchor in ("Killed process ", "Kill process ")
@@ -65,14 +65,14 @@ RULES: tuple[Rule, ...] = (
     rule(
         "kernel.oom",
         "oom-kill:constraint",
-        r"oom-kill:constraint=(?P<memcg>\w+).*?task=(?P<name>[^,]+),pid=(?P<pid>\d+)",
+        r"oom-kill:constraint=(?P<memcg>\w{1,60}),.{0,1500}?\btask=(?P<name>[^,]{1,64}),pid=(?P<pid>\d+)",
         make=lambda match, data, line: data | {"memcg": "MEMCG" in str(data["memcg"]), "_pid": data["pid"]},
     ),
     # oom_reaper: reaped process 4711 (python), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB
     rule(
         "kernel.oom",
         "oom_reaper: reaped",
-        r"oom_reaper: reaped process (?P<pid>\d+) \((?P<name>[^)]*)\)",
+        r"oom_reaper: reaped process (?P<pid>\d+) \((?P<name>[^)]{0,100})\)",
         make=_whose,
         memcg=False,
     ),
@@ -96,7 +96,12 @@ RULES: tuple[Rule, ...] = (
     rule("kernel.link", ": Link ", r"mlx5_core \S+ (?P<device>[^\s:]+): Link (?P<state>\w+)", make=_state),
     # mlx5_core 0000:17:00.0 mlx5_5: Port: 1 Link DOWN       mlx5_core 0000:17:00.0 mlx5_5: Port: 1 Link ACTIVE
     *(
-        rule("kernel.link", anchor, r"mlx5_\w+ \S+ (?P<device>[^\s:]+): Port: \d+ Link (?P<state>\w+)", make=_state)
+        rule(
+            "kernel.link",
+            anchor,
+            r"mlx5_\w{1,20} \S{1,60} (?P<device>[^\s:]{1,60}): Port: \d+ Link (?P<state>\w+)",
+            make=_state,
+        )
         for anchor in (" Link DOWN", " Link ACTIVE")
     ),
     # ixgbe 0000:17:00.0 ens1f0: NIC Link is Down       bnxt_en 0000:17:00.0 ens1: NIC Link is Up, 100000 Mbps
@@ -128,7 +133,7 @@ RULES: tuple[Rule, ...] = (
     # NETDEV WATCHDOG: eth0 (ena): transmit queue 3 timed out
     rule("kernel.link", "NETDEV WATCHDOG", r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<device>[\w.]+)", state="down"),
     # DMAR: [DMA Read] Request device [17:00.0] fault addr …      DMAR: [DMA Read NO_PASID] Request device [17:00.0] …
-    rule("kernel.iommu", "DMAR: [", r"(?P<message>DMAR: \[[^\]]*\] Request device.*)", make=_mapped),
+    rule("kernel.iommu", "DMAR: [", r"(?P<message>DMAR: \[[^\]]{0,100}\] Request device.*)", make=_mapped),
     # AMD-Vi: Event logged [IO_PAGE_FAULT device=1b:00.0 domain=0x000e address=0x1000 flags=0x0030]
     # nvidia 0000:1b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x000e address=0x1000 flags=0x0030]
     rule("kernel.iommu", "IO_PAGE_FAULT", r"^(?P<message>.*IO_PAGE_FAULT.*)", make=_mapped),
@@ -164,7 +169,7 @@ RULES: tuple[Rule, ...] = (
         rule("kernel.stall", anchor, rf"(?P<message>{pattern}.*)", what="storage")
         for anchor, pattern in (
             ("LustreError", r"LustreError: [\d:-]+ (?P<name>[\w.-]+)"),
-            ("Lustre: ", r"Lustre: .*Connection to (?P<name>\S+) .*was lost"),
+            ("Lustre: ", r"Lustre: .{0,200}Connection to (?P<name>\S{1,200}) .{0,200}was lost"),
             ("I/O error", r"I/O error,? (?:.{0,80}?)dev (?P<name>\w+)"),
             ("I/O error", r"XFS \((?P<name>[\w-]+)\): .{0,80}I/O error"),
             ("EXT4-fs error", r"EXT4-fs error \(device (?P<name>[\w-]+)\)"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.evidence.grammars.families import INFO_FAMILIES, classify
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, decimal, rule, whole
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, decimal, once, rule, whole
 
 PATTERNS = {1: "balanced tree", 2: "split tree", 3: "tree", 4: "ring", 5: "nvls", 6: "collnet direct"}
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
@@ -100,14 +100,14 @@ PLAN: tuple[Rule, ...] = (
     rule(
         "nccl.ring",
         "Channel ",
-        r"Channel (?P<channel>\d+)/\d+ : *(?P<order>\d[\d ]*) ?(?P<cut>\.{2,3})?\s*$",
+        r"Channel (?P<channel>\d+)/\d+ : *(?P<order>\d+(?: +\d+)*) {0,9}(?P<cut>\.{2,3})?\s{0,80}$",
         make=_ring,
     ),
     # Ring 00 : 3 -> 0 -> 1
     rule(
         "nccl.ring",
         "Ring ",
-        r"Ring (?P<channel>\d+) : (?P<left>\d+) -> (?P<rank>\d+) -> (?P<right>\d+)\s*$",
+        r"Ring (?P<channel>\d+) : (?P<left>\d+) -> (?P<rank>\d+) -> (?P<right>\d+)\s{0,80}$",
         make=_neighbours,
     ),
     # Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1        Trees [0] 1/-1/-1->0->-1|-1->0->1/-1/-1 (2.10)
@@ -117,7 +117,7 @@ PLAN: tuple[Rule, ...] = (
     rule(
         "nccl.tree",
         "Tree ",
-        r"NCCL INFO Tree (?P<channel>\d+) : (?P<up>-?\d+) -> (?P<rank>\d+) -> (?P<below>-?\d+(?:/-?\d+){0,3})\s*$",
+        r"NCCL INFO Tree (?P<channel>\d+) : (?P<up>-?\d+) -> (?P<rank>\d+) -> (?P<below>-?\d+(?:/-?\d+){0,3})\s{0,80}$",
         make=_tree,
     ),
     # Pattern 4, crossNic 0, nChannels 16, bw 20.000000/20.000000, type NVL/PIX, sameChannels 1
@@ -327,7 +327,7 @@ INFO: tuple[Rule, ...] = (
     rule(
         "nccl.init",
         "- Init ",
-        r"(?:(?P<api>nccl\w+) )?comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<nranks>\d+) "
+        r"(?:\b(?P<api>nccl\w{1,60}) )?comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<nranks>\d+) "
         r"cudaDev (?P<cuda_dev>\d+)(?: nvmlDev (?P<nvml_dev>\d+))? busId (?P<bus>\w+)(?P<rest>.{0,200}?)"
         r"- Init (?P<phase>START|COMPLETE)",
         make=_init,
@@ -349,10 +349,10 @@ INFO: tuple[Rule, ...] = (
     rule(
         "nccl.env",
         "set by environment to",
-        r"(?P<name>[A-Z][A-Z0-9_]{1,99}) set by environment to (?P<value>.*?)\.?\s*$",
+        r"(?P<name>[A-Z][A-Z0-9_]{1,99}) set by environment to (?P<value>.*?)\.?\s{0,80}$",
     ),
     # NCCL_SOCKET_IFNAME set to eth2
-    rule("nccl.env", "NCCL INFO NCCL_", r"NCCL INFO (?P<name>NCCL_[A-Z0-9_]+) set to (?P<value>\S+)\s*$"),
+    rule("nccl.env", "NCCL INFO NCCL_", r"NCCL INFO (?P<name>NCCL_[A-Z0-9_]+) set to (?P<value>\S+)\s{0,80}$"),
     # Bootstrap : Using eth0:10.0.0.1<0>      Bootstrap: Using [0]ens5:172.18.1.169<0> [1]veth7:fe80::1%veth7<0>
     *(
         rule(
@@ -364,7 +364,7 @@ INFO: tuple[Rule, ...] = (
         for anchor in ("Bootstrap : Using", "Bootstrap: Using")
     ),
     # Using network Socket
-    rule("nccl.network", "Using network", r"Using network (?P<name>.+?)\s*$"),
+    rule("nccl.network", "Using network", r"Using network (?P<name>.+?)\s{0,80}$"),
     # NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>      NET/IB : No device found.
     rule("nccl.ib_devices", "NET/IB : Using", r"NET/IB : Using .*?(?:;|$)", make=_devices),
     rule("nccl.ib_devices", "NET/IB : No device", r"NET/IB : No device found", make=_devices),
@@ -382,7 +382,8 @@ INFO: tuple[Rule, ...] = (
     rule(
         "nccl.op",
         ": opCount ",
-        r"(?P<op>\w{1,60}): opCount (?P<last>[0-9a-f]{1,16}) .*? count (?P<count>\d+) datatype (?P<dtype>\d+) op \d+ "
+        r"(?P<op>\w{1,60}): opCount (?P<last>[0-9a-f]{1,16}) .{0,200}? count (?P<count>\d+) datatype (?P<dtype>\d+) "
+        r"op \d+ "
         r"root (?P<root>\d+) comm (?P<comm>0x[0-9a-f]+)(?: \[nranks=(?P<nranks>\d+)\])?",
         make=_operation,
     ),
@@ -402,7 +403,7 @@ INFO: tuple[Rule, ...] = (
     rule("nccl.peer_closed", "closed by localRank", r"Connection closed by localRank (?P<local_rank>\d+)"),
     *PLAN,
     *(
-        rule("nccl.info", anchor, rf"NCCL (?:INFO|WARN) (?P<message>.*(?:{pattern}).*)", family=family)
+        rule("nccl.info", anchor, once("NCCL (?:INFO|WARN) ") + rf"(?P<message>.*(?:{pattern}).*)", family=family)
         for family, anchor, pattern in INFO_FAMILIES
     ),
 )

@@ -23,7 +23,8 @@ WIDE = 2048
 """Bytes at the end of a longer line in which it is looked for."""
 
 BAR = re.compile(
-    r"(?P<step>\d{1,15})/(?P<total>\d{1,15}|\?) \[(?P<elapsed>[\d:]+)<(?P<left>[\d:?]+), +(?P<rate>[\d.?]+ ?\w+/\w+)"
+    r"(?P<step>\d{1,15})/(?P<total>\d{1,15}|\?) \[(?P<elapsed>[\d:]{1,20})"
+    r"<(?P<left>[\d:?]{1,20}), {1,9}(?P<rate>[\d.?]{1,20} ?\w{1,20}/\w{1,20})"
 )
 COUNTER = re.compile(
     r"\b(?:global_?step|[Ss]tep|iter(?:ation)?|finish|(?:layer|shard|chunk|file)(?= \d{1,15}/\d))\b"
@@ -127,7 +128,7 @@ def _of_rank(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 PHASES = (
     # AUTOTUNE mm(4096x4096, 4096x11008)      SingleProcess AUTOTUNE benchmarking takes 4.1 seconds and 0.9 seconds …
-    ("compile", "AUTOTUNE", r"\bAUTOTUNE (?:benchmarking|\w+\()"),
+    ("compile", "AUTOTUNE", r"\bAUTOTUNE (?:benchmarking|\w{1,60}\()"),
     # Entering DeepGEMM JIT Pre-Compile session.       Try DeepGEMM JIT Compiling for …
     ("compile", "JIT Compil", r"JIT Compiling"),
     ("compile", "Pre-Compile", r"JIT Pre-Compile"),
@@ -140,22 +141,22 @@ PHASES = (
     ("compile", "Building extension module", r"Building extension module"),
     ("compile", "Emitting ninja build", r"Emitting ninja build file"),
     # Running tokenizer on dataset (num_proc=8):  41%|####      | 11873/28900 [10:55<15:01, 17.62 examples/s]
-    ("data", " examples/s]", r"\| ?\d+(?:/\d+)? \[.* examples/s\]"),
+    ("data", " examples/s]", r"\| ?\d{1,15}(?:/\d{1,15})? \[.{0,100} examples/s\]"),
     # > building shuffle index with split [0, 1803422) …      Build and save the GPTDataset train indices
     ("data", " building ", r"> ?building (?:dataset|shuffle|sample|document|indices|doc)"),
-    ("data", "Build and save", r"Build and save the \w+ \w+ indices"),
+    ("data", "Build and save", r"Build and save the \w{1,60} \w{1,60} indices"),
     # Skipping the first 12000 batches       Will skip the first 2 epochs then the first 400 batches in the first epoch.
-    ("skip", "the first", r"[Ss]kip(?:ping)? the first \d+ (?:batch|epoch|step|sample)"),
+    ("skip", "the first", r"[Ss]kip(?:ping)? the first \d{1,15} (?:batch|epoch|step|sample)"),
 )
 ALONE = (
     # rank 5: loss is nan at step 20483, skipping this batch      [rank3]: empty batch, continue
     # [rank2]: batch 7 was skipped      [rank2]: non-finite loss
-    ("kipping", r"[Ss]kipping (?:\w+ ){0,2}(?:batch|step|sample|update|iteration|backward)\b"),
+    ("kipping", r"[Ss]kipping (?:\w{1,30} ){0,2}(?:batch|step|sample|update|iteration|backward)\b"),
     ("skipped", r"\b(?:batch|step|sample|update|backward)\b.{0,20} (?:was )?skipped\b"),
     ("empty batch", r"empty batch"),
     # [rank1] early stopping triggered after epoch 7       [rank2]: data loader exhausted
     ("arly stop", r"[Ee]arly stop(?:ping)?\b(?! (?:monitor|callback|patience))"),
-    ("exhausted", r"(?:data|loader|iterator|dataset|shard|stream)\w* (?:is |was )?exhausted"),
+    ("exhausted", r"(?:data|loader|iterator|dataset|shard|stream)\w{0,30} (?:is |was )?exhausted"),
     # Rank 0 ran out of data after 812 steps      Rank 0 exiting training loop
     ("ran out of", r"\bran out of (?:data|batches|samples)"),
     ("training loop", r"(?:exit(?:ing|ed)|left|leaving) (?:the )?training loop"),
@@ -171,14 +172,14 @@ SHARES = (
     ("len(", r"len\(\w*(?:loader|sampler|dataset|_dl|_ds)\)[ :=]{1,4}(?P<count>\d+)"),
     ("num_batches", r"num_batches[ :=]{1,4}(?P<count>\d+)"),
     ("number of batches", r"number of batches[ :=]{1,4}(?P<count>\d+)"),
-    (" batches in", r"(?P<count>\d+) batches in "),
+    (" batches in", r"\b(?P<count>\d{1,18}) batches in "),
     # rank 0: 1251 batches per epoch      [rank3] got 97 batches
-    (" batches per epoch", r"(?P<count>\d+) batches per epoch"),
+    (" batches per epoch", r"\b(?P<count>\d{1,18}) batches per epoch"),
     (" batches", r"\b(?:has|got|gets|sees|finished|processed) (?P<count>\d+) batches\b"),
 )
 
 RULES: tuple[Rule, ...] = (
-    *(rule("job.phase", anchor, rf"(?P<message>.*{pattern}.*)", what=what) for what, anchor, pattern in PHASES),
-    *(rule("job.alone", anchor, rf"(?P<message>.*{pattern}.*)", make=_of_rank) for anchor, pattern in ALONE),
+    *(rule("job.phase", anchor, rf"^(?P<message>.*{pattern}.*)", what=what) for what, anchor, pattern in PHASES),
+    *(rule("job.alone", anchor, rf"^(?P<message>.*{pattern}.*)", make=_of_rank) for anchor, pattern in ALONE),
     *(rule("job.share", anchor, pattern, make=_of_rank) for anchor, pattern in SHARES),
 )

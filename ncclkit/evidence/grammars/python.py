@@ -24,11 +24,11 @@ TEXT = re.compile(
     r"|monitoredBarrier|Socket Timeout|(?:Read|Write) error .{0,80}Connection timed out"
     r"|NCCL communicator was aborted|remote process exited|Failed to recv, got 0 bytes|Connection was likely closed"
     r"|wait timeout after"
-    r"|RPC call to \w+ timed out|Horovod has been shut ?down|[Bb]ackground loop has errored|Engine loop has died"
+    r"|RPC call to \w{1,60} timed out|Horovod has been shut ?down|[Bb]ackground loop has errored|Engine loop has died"
     r"|Worker failed with error .{0,400}check the stack trace above|WorkerProc initialization failed"
     r"|scheduler is dead|Pin memory thread exited unexpectedly|returned non-zero exit status"
     r"|collective operation timeout|waiting for clients|in store based barrier|NCCL operation timed out"
-    r"|DataLoader worker \(pid.*(?:exited unexpectedly|killed by signal)"
+    r"|DataLoader worker \(pid.{0,300}(?:exited unexpectedly|killed by signal)"
 )
 OWN = re.compile(
     r"unhandled cuda error|invalid usage|invalid argument|internal error|unhandled system error|Duplicate GPU"
@@ -59,8 +59,8 @@ FINAL = re.compile(
     r"(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Iteration|Failure|[Ee]xceeded))(?:: "
     r"(?P<message>.*))?\s*$"
 )
-ANY = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?::(?: (?P<message>.*))?)?\s*$")
-REPEATED = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
+ANY = re.compile(r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*)(?::(?: (?P<message>.*))?)?\s*$")
+REPEATED = re.compile(r"\s{0,80}\[repeated \d+x across cluster\].*$")
 # E   ImportError: …   of pytest;   ERROR 08-27 06:25:25 worker_base.py:382]   of a logger
 LOGGER = re.compile(r"^(?:E   |[\w .:,/\[\]-]{0,120}?(?:ERROR|CRITICAL|FATAL)[^\]]{0,100}\] ?)")
 TIMES = re.compile(r"\d{1,4}[-/]\d{1,2}(?:[-/]\d{1,4})?|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")

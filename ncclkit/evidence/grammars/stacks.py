@@ -23,7 +23,7 @@ PYSPY_FRAME = re.compile(r"^ {2,8}(?P<func>\S.*?) \((?P<file>[^()]+?)(?::(?P<lin
 FAULT = re.compile(
     r"^(?:Current thread|Thread) (?P<tid>0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
 )
-FAULT_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+|\?\?\?) in (?P<func>.+?)\s*$')
+FAULT_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+|\?\?\?) in (?P<func>.+?)\s{0,80}$')
 # #1  0x00007f in ncclCommInitRank (comm=…) at init.cc:1387
 GDB_FRAME = re.compile(
     r"^#\d+ +(?:0x[0-9a-f]+ in )?(?P<func>[^ (]+) \(.*\)(?: at (?P<file>[^\s:]+):(?P<line>\d+)| from "

@@ -86,8 +86,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "store.bind",
         "server socket has failed",
-        r"server socket has failed to (?:listen|bind).*?"
-        r"(?P<error>EADDRINUSE|\(errno: [^)]*\)|[Aa]ddress already in use|any local network address\.?\s*$)",
+        r"server socket has failed to (?:listen|bind).{0,400}?"
+        r"(?P<error>EADDRINUSE|\(errno: [^)]{0,100}\)|[Aa]ddress already in use|any local network address\.?\s{0,9}$)",
         make=_port,
     ),
     # DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//…
@@ -149,9 +149,5 @@ RULES: tuple[Rule, ...] = (
     ),
     # torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError     RendezvousConnectionError: The connection to
     # the C10d store has failed.
-    rule(
-        "rendezvous.error",
-        "Rendezvous",
-        r"(?P<name>Rendezvous(?:Timeout|Connection|Closed|State|Gracefully\w*)?\w*Error)(?:: (?P<message>[^\\\n\"]*))?",
-    ),
+    rule("rendezvous.error", "Rendezvous", r"(?P<name>Rendezvous\w{0,60}?Error)(?:: (?P<message>[^\\\n\"]*))?"),
 )

@@ -66,14 +66,14 @@ RULES: tuple[Rule, ...] = (
         "cuda.error",
         "CUDA error:",
         r"(?P<message>(?!(?<=with error: )CUDA error: invalid arg)CUDA error: (?P<error>.*?))"
-        r"(?:\s*$|\s+CUDA kernel errors)",
+        r"(?:\s{0,80}$|\s{1,80}CUDA kernel errors)",
     ),
     # UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions …?
     # Error 802: system not yet initialized (Triggered internally at ../c10/cuda/CUDAFunctions.cpp:109.)
     rule(
         "cuda.error",
         "from cudaGetDeviceCount()",
-        r"(?P<message>from cudaGetDeviceCount\(\).*?Error \d+: (?P<error>[^(]*[^( ]).*)",
+        r"(?P<message>from cudaGetDeviceCount\(\).{0,600}?Error \d{1,9}: (?P<error>[^(]{0,300}[^( ]).*)",
     ),
     # failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized
     rule("cuda.error", "CUDA_ERROR_", r"(?P<message>(?P<error>\bCUDA_ERROR_[A-Z_]{3,60}).*)"),
@@ -84,14 +84,14 @@ RULES: tuple[Rule, ...] = (
     rule(
         "cuda.error", "the device handle for", r"(?P<message>Unable to determine (?P<error>the device handle for .*))"
     ),
-    rule("cuda.error", "fallen off the bus", r"NVRM: (?P<message>(?!Xid).*(?P<error>fallen off the bus).*)"),
+    rule("cuda.error", "fallen off the bus", r"NVRM: (?P<message>(?!Xid).{0,300}(?P<error>fallen off the bus).*)"),
     rule("cuda.error", "RmInitAdapter failed", r"(?P<message>(?P<error>RmInitAdapter failed).*)"),
     # ../aten/src/ATen/native/cuda/Indexing.cu:1290: indexSelectLargeIndex: block: [3,0,0], thread: [0,0,0] Assertion
     # `srcIndex < srcSelectDimSize` failed.
     rule(
         "cuda.error",
         "Assertion `",
-        r"(?P<message>\S{1,300}\.cu:\d+: .{0,600}?Assertion `.*` failed.*)",
+        r"(?P<message>\S{1,300}\.cu:\d+: .{0,600}?Assertion `.{0,600}` failed.*)",
         error="device-side assert triggered",
     ),
     # node-1: Test CUDA failure common.cu:941 'system not yet initialized'
@@ -148,7 +148,7 @@ RULES: tuple[Rule, ...] = (
     text(
         "dataloader_killed",
         "DataLoader worker",
-        r"DataLoader worker \(pid(?:\(s\))? .*(?:exited unexpectedly|is killed by signal)",
+        r"DataLoader worker \(pid(?:\(s\))? .{0,300}(?:exited unexpectedly|is killed by signal)",
     ),
     # UserWarning: This DataLoader will create 8 worker processes in total. Our suggested max number of worker in
     # current system is 4
@@ -178,7 +178,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "system.error",
         "OOMKill",
-        r"^(?P<message>(?:(?P<_host>[a-z0-9][\w.-]*)\s+\d+/\d+\s+)?(?!.*OOMKilled\"?: ?[Ff]alse)"
+        r"^(?P<message>(?:(?P<_host>[a-z0-9][\w.-]{0,255})\s{1,80}\d{1,5}/\d{1,5}\s)?(?!.*OOMKilled\"?: ?[Ff]alse)"
         r".*\bOOMKill(?:ed|ing)\b.*)",
         what="oom_kill",
     ),
@@ -232,7 +232,7 @@ RULES: tuple[Rule, ...] = (
         for anchor in ("mempolicy", "mbind")
     ),
     # python: symbol lookup error: …/libtorch_cuda.so: undefined symbol: ncclCommSplit
-    text("loader", "symbol lookup error", "symbol lookup error: .*undefined symbol"),
+    text("loader", "symbol lookup error", "symbol lookup error: .{0,600}undefined symbol"),
     # Verification error @ element 1: val = 0.000000, ref = 4.000000 (simpleP2P)
     text("peer_copy", "Verification error @", "Verification error @ element"),
     # ping: local error: message too long, mtu=1500        From 10.0.0.1 icmp_seq=1 Frag needed and DF set (mtu = 1500)

@@ -119,7 +119,7 @@ TORCHRUN: tuple[Rule, ...] = (
         rule(
             "slurm.event",
             anchor,
-            r"(?:slurmstepd|srun).*(?:oom[_-]kill event|OOM Killed|Exceeded (?:step|job) memory limit)",
+            r"(?:slurmstepd|srun).{0,300}(?:oom[_-]kill event|OOM Killed|Exceeded (?:step|job) memory limit)",
             what="oom",
             signal=9,
         )
@@ -134,11 +134,11 @@ TORCHRUN: tuple[Rule, ...] = (
         signal=9,
     ),
     # slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-21T01:02:03 DUE TO TIME LIMIT ***
-    rule("slurm.event", "TIME LIMIT", r"CANCELLED AT .* DUE TO TIME LIMIT", what="time_limit", signal=15),
+    rule("slurm.event", "TIME LIMIT", r"CANCELLED AT .{0,60} DUE TO TIME LIMIT", what="time_limit", signal=15),
     # slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-21T01:02:03 DUE TO NODE FAILURE …
     # srun: error: Node failure on n2
     rule("slurm.event", "NODE FAIL", r"DUE TO NODE FAIL", what="node_fail"),
-    rule("slurm.event", "Node failure", r"(?:srun|slurm\w*): error: .*Node failure", what="node_fail"),
+    rule("slurm.event", "Node failure", r"(?:srun|slurm\w{0,20}): error: .{0,300}Node failure", what="node_fail"),
     # srun: error: Task launch for StepId=4711.0 failed on node n3: Socket timed out on send/recv operation
     rule(
         "slurm.event",
@@ -211,7 +211,7 @@ PROGRAMS: tuple[Rule, ...] = (
     rule(
         "system.error",
         "its bootstrapping phase",
-        r"(?P<message>.*current process has finished its bootstrapping phase.*)",
+        r"^(?P<message>.*current process has finished its bootstrapping phase.*)",
         what="start_method",
     ),
     # [n1:01873] [ 1] /usr/lib/x86_64-linux-gnu/libnccl.so.2(+0x5a1c3)[0x7f6c5d3a81c3]

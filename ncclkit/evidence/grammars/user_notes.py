@@ -194,5 +194,5 @@ RULES: tuple[Rule, ...] = (
     # NCCL_ALGO=Ring resolved the hang      NCCL_ALGO=Ring fixed the hang      it runs normally with NCCL_ALGO=Ring
     # it gets through with NCCL_ALGO=Ring      it runs fine with NCCL_ALGO=Ring
     # NCCL_ALGO=Ring fixes it      num_workers=0 works      hangs with 2.20.3, not with 2.19.4      Works with 2.19.4
-    *(rule("told.trial", word, r"[A-Z]{2,5}_[A-Z0-9_]+=|num_workers=|\d\.\d", make=_trials) for word in TRIED),
+    *(rule("told.trial", word, r"\b[A-Z]{2,5}_[A-Z0-9_]{1,60}=|num_workers=|\d\.\d", make=_trials) for word in TRIED),
 )

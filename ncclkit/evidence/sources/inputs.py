@@ -28,7 +28,7 @@ OURS = frozenset(
 )
 BROUGHT = frozenset(("facts.jsonl", "measurements.jsonl"))
 """What of it is read of a case that was itself named, or packed: one within a folder of logs may be another job's."""
-RANK = re.compile(r"rank[_\-.]?(\d{1,7})(?=\D|$)|(?:trace|fr|flight|dump)\w*?_(\d{1,7})$", re.IGNORECASE)
+RANK = re.compile(r"rank[_\-.]?(\d{1,7})(?=\D|$)|(?:trace|fr|flight|dump)\w{0,60}?_(\d{1,7})$", re.IGNORECASE)
 
 
 def width(head: bytes) -> str:
