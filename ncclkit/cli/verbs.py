@@ -130,7 +130,7 @@ def probe(options: argparse.Namespace) -> int:
     if options.json:
         say("\n".join(to_json(m) for m in run.measurements))
     else:
-        climbed = stages.ladder(case).say if options.ladder else ""
+        climbed = stages.staged_test(case).summary if options.ladder else ""
         told = [climbed] if climbed and climbed not in run.say else []
         judged = reference.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.say}" if len(run.expectations) > 1 else one.say for one in judged]

@@ -276,5 +276,5 @@ async def probe(case: Case, on_record: OnRecord = lambda record: None, **choices
     run = await execute(case, await plan(case, **choices), on_record)
     if "--ladder" in run.plan.argv:
         found = await bisect.to_the_end(case, run, launcher(run.plan), on_record)
-        run = replace(run, problem=found.say) if found.failing and found.tried else run
+        run = replace(run, problem=found.summary) if found.failing and found.tried else run
     return run

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.analysis.consistency import compare
-from ncclkit.analysis.stages import ladder
+from ncclkit.analysis.stages import staged_test
 from ncclkit.core.case import Case
 from tests.live.slurm_cluster import available, cluster
 from tests.processes import leftovers
@@ -105,8 +105,8 @@ def test_the_ladder_climbs_and_a_node_that_fails_alone_is_found_by_smaller_jobs(
         steps = subprocess.run(["squeue", "-h", "-s"], env=env, capture_output=True, text=True, timeout=20).stdout
     assert "every value was right" in done.stdout and " over network" in done.stdout, done.stderr
     case = Case.open(tmp_path / "case")
-    found = ladder(case)
+    found = staged_test(case)
     assert [(m.bytes, m.ranks, m.wrong) for m in case.measurements] == [(8, 2, 0), (65536, 2, 0)]
-    assert found.say == "n2 (rank 1) fails even alone; the other one works without it", done.stderr
+    assert found.summary == "n2 (rank 1) fails even alone; the other one works without it", done.stderr
     assert {group.ranks: group.bad for group in found.tried} == {(0, 1): True, (0,): False, (1,): True}
     assert (steps, leftovers()) == ("", [])

@@ -58,7 +58,11 @@ def test_the_bundled_run_names_its_late_rank() -> None:
     case, run = made(LOGS)
     assert run.returncode == 0, run.stderr
     read = words(case / "report.html")
-    for said in ("Rank 5, busy in train.py:18 (skip_batches)", "Rank 5 stopped logging first", "rank 5 never entered it"):
+    for said in (
+        "Rank 5, busy in train.py:18 (skip_batches)",
+        "Rank 5 stopped logging first",
+        "rank 5 never entered it",
+    ):
         assert said in read
     assert not list(case.glob("runs/*attach*"))
 
