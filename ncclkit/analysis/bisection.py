@@ -1,11 +1,11 @@
 """Who is at fault where ranks fail together: groups are tried until the smallest one that fails is known.
 
-Halves first, both at once; where both halves are well, the fault needs some of each, and one half is narrowed while
-the other stays complete, then the other way round (Zeller's delta debugging).  Then each member of the smallest
+Halves first, both at once; where both halves are well, the fault needs some of each, and one half is made smaller while
+the other stays complete, then vice versa (Zeller's delta debugging).  Then each member of the smallest
 failing group is exchanged for somebody from outside: the one without whom it works is to blame; where it works
-without either of two, it is the way between them.  In the end the others are tried without whoever was found.
+without either of two, it is the path between them.  In the end the others are tried without whoever was found.
 
-This is a pure function of what was tried: `narrow` says what it would have to know next, or whom it has found.
+This is a pure function of what was tried: `bisect_ranks` says what it would have to know next, or whom it has found.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Found:
     """``rank``, ``node`` (it fails alone), ``company`` (one rank or node, only with others), ``way`` (each of two
     works with others), ``pair`` (two that nobody else can tell apart), ``together`` (only all of these)."""
     ranks: tuple[int, ...]
-    """To blame; of a way, both ends."""
+    """To blame; of a path, both ends."""
     within: tuple[int, ...]
     """The smallest group that fails."""
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowed:
+class Bisected:
     """How far the search has come."""
 
     found: tuple[Found, ...] = ()
@@ -50,25 +50,27 @@ class Narrowed:
 
 
 class _Ask(Exception):  # noqa: N818  # it is a question, not an error
-    """Groups of which nothing is known yet."""
+    """Groups that nothing is known of yet."""
 
     def __init__(self, groups: Iterable[Group]) -> None:
         super().__init__()
         self.groups = tuple(tuple(sorted(group)) for group in groups)
 
 
-def narrow(nodes: Sequence[Sequence[int]], bad: Mapping[Group, bool], hints: Iterable[Iterable[int]] = ()) -> Narrowed:
+def bisect_ranks(
+    nodes: Sequence[Sequence[int]], bad: Mapping[Group, bool], hints: Iterable[Iterable[int]] = ()
+) -> Bisected:
     """The verdict on a job whose ranks failed together, or the groups to try next.
 
     nodes: the ranks of each node; bad: group → whether it failed; hints: groups that may be the failing ones, tried
     first.
     """
-    search, state = _Search(nodes, bad), Narrowed()
+    search, state = _Search(nodes, bad), Bisected()
     try:
         left = frozenset(rank for node in nodes for rank in node)
         start = search.started(left, [frozenset(hint) for hint in hints])
         if start is None:
-            return Narrowed(passing=True)
+            return Bisected(passing=True)
         while len(state.found) < MOST:
             before, one = state.found, search.named(start, left)
             state = replace(state, found=(*before, one))  # it stands where there is no time for what follows
@@ -100,7 +102,7 @@ class _Search:
         return [bool(fails) for fails in known]
 
     def known(self, group: Group) -> bool | None:
-        """What was seen; part of what works does, too, and what has a failing part fails.  None where nothing tells."""
+        """Whether a group fails, as far as seen: part of what works does, and what has a failing part fails."""
         if group in self.bad:
             return self.bad[group]
         if any(group <= other for other, fails in self.bad.items() if not fails):
@@ -197,17 +199,17 @@ class _Search:
         return replace(found, ranks=tuple(sorted(rail & set(found.ranks))), within=tuple(sorted(rail)))
 
 
-def tell(state: Narrowed, who: Callable[[Iterable[int]], str], ail: tuple[str, str], ranks: int) -> str:
+def tell(state: Bisected, who: Callable[[Iterable[int]], str], symptom: tuple[str, str], ranks: int) -> str:
     """The verdict in words, without a full stop.
 
-    who: names ranks; ail: what is wrong, as ``("is slow", "are slow")``; ranks: of the whole job.
+    who: names ranks; symptom: what is wrong, as ``("is slow", "are slow")``; ranks: of the whole job.
     """
     if state.passing:
         return f"all {ranks} ranks were started anew, and nothing of it came back: it comes and goes"
-    parts = [_told(one, who, ail, ranks) for one in state.found]
+    parts = [_told(one, who, symptom, ranks) for one in state.found]
     if len(state.found) == MOST and not state.rest and all(one.what in ("rank", "node") for one in state.found):
         whom = who(rank for one in state.found for rank in one.ranks)
-        return f"{whom} {ail[1]} even alone, and the others without them: this is no matter of single ranks"
+        return f"{whom} {symptom[1]} even alone, and the others without them: this is no matter of single ranks"
     if state.ask:
         told = {one.within for one in state.found}
         among = f" than {who(state.among)}" if state.among and state.among not in told else ""
@@ -215,7 +217,7 @@ def tell(state: Narrowed, who: Callable[[Iterable[int]], str], ail: tuple[str, s
     elif state.rest:
         parts.append(f"{_rest(state.rest)} without {_gone(state, who, ranks)}")
     elif len(state.found) == MOST:
-        parts.append(f"the others {ail[1]} without them, too")
+        parts.append(f"the others {symptom[1]} without them, too")
     return "; ".join(parts)
 
 
@@ -224,15 +226,15 @@ def _rest(ranks: Iterable[int]) -> str:
     return "the other one works" if count == 1 else f"the other {count} work"
 
 
-def _gone(state: Narrowed, who: Callable[[Iterable[int]], str], ranks: int) -> str:
+def _gone(state: Bisected, who: Callable[[Iterable[int]], str], ranks: int) -> str:
     gone = set(range(ranks)) - set(state.rest)
     if gone == {rank for one in state.found for rank in one.ranks}:
         return "it" if len(state.found) == 1 else "them"
     return who(gone)
 
 
-def _told(one: Found, who: Callable[[Iterable[int]], str], ail: tuple[str, str], ranks: int) -> str:
-    whom, fails, both = who(one.ranks), ail[0], ail[1]
+def _told(one: Found, who: Callable[[Iterable[int]], str], symptom: tuple[str, str], ranks: int) -> str:
+    whom, fails, both = who(one.ranks), symptom[0], symptom[1]
     if one.what in ("rank", "node"):
         return f"{whom} {fails} even alone"
     others = set(one.within) - set(one.ranks)
@@ -240,7 +242,7 @@ def _told(one: Found, who: Callable[[Iterable[int]], str], ail: tuple[str, str],
         least = f", already with {who(others)}" if len(one.within) < ranks else ""
         return f"{whom} {fails} in company{least}, and is well alone"
     if one.what == "way":
-        return f"{whom} {both} with each other, and each is well with others: the way between them"
+        return f"{whom} {both} with each other, and each is well with others: the path from one to the other"
     if one.what == "pair":
-        return f"{whom} {both} with each other, and each is well alone: the way between them, or either end"
+        return f"{whom} {both} with each other, and each is well alone: the path from one to the other, or either end"
     return f"{whom} {both} only all together: every smaller group that was tried is well"

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from ncclkit.analysis.members import Communicator, Fits, Index
 from ncclkit.core.model import Event
 
-__all__ = ["Communicator", "Link", "communicators", "rings", "transports", "variables"]
+__all__ = ["Communicator", "Transport", "communicators", "rings", "transports", "variables"]
 
 
-class Link(NamedTuple):
+class Transport(NamedTuple):
     """How one rank sends to another."""
 
     via: str
@@ -28,7 +28,7 @@ def communicators(events: Iterable[Event]) -> list[Communicator]:
     return sorted(Index(events).all, key=lambda made: -made.size)
 
 
-def transports(events: Sequence[Event]) -> dict[tuple[int, int], Link]:
+def transports(events: Sequence[Event]) -> dict[tuple[int, int], Transport]:
     """(sender, receiver) → how they are connected, in global ranks where the communicator is known."""
     index, found = Index(events), defaultdict(list)
     for event in events:
@@ -47,7 +47,7 @@ def _among(pair: tuple[int, int]) -> Fits:
     return lambda made, rank: rank in pair and max(pair) < made.size
 
 
-def _link(lines: list[Event]) -> Link:
+def _link(lines: list[Event]) -> Transport:
     """Both ends of a pair may say it, each with its own device: the end that names more channels counts."""
     ends: dict[bool, int] = defaultdict(int)
     for line in lines:
@@ -55,7 +55,7 @@ def _link(lines: list[Event]) -> Link:
     ways = sorted(lines, key=lambda line: -line.data["channels"])
     net = [line.data["gdr"] for line in lines if line.data["via"] == "NET"]
     joined = [" / ".join(dict.fromkeys(str(line.data[name]) for line in ways)) for name in ("via", "transport")]
-    return Link(joined[0], joined[1], max(ends.values()), bool(net) and all(net))
+    return Transport(joined[0], joined[1], max(ends.values()), bool(net) and all(net))
 
 
 def rings(events: Sequence[Event]) -> dict[int, list[int]]:
@@ -99,7 +99,7 @@ def _way(follows: Mapping[int, int], start: int) -> list[int]:
     return list(seen)
 
 
-def _from_links(links: Mapping[tuple[int, int], Link]) -> dict[int, list[int]]:
+def _from_links(links: Mapping[tuple[int, int], Transport]) -> dict[int, list[int]]:
     """Where every rank sends to one other rank only, over as many channels, the pairs are the ring of each channel."""
     follows = dict(links.keys())
     widths = {link.channels for link in links.values()}

@@ -1,4 +1,4 @@
-"""What one rung of the ladder shows: a pair of ranks, or a group of them; read from the events of a run."""
+"""What one stage of the live test shows: a pair of ranks, or a group of them; read from the events of a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Pair:
 
     a: int
     b: int
-    way: str
+    path: str
     """How they are joined: ``NV18``, ``PIX``, ``SYS`` …, ``network`` between hosts, ``loopback`` without GPUs."""
     bandwidth: float
     """GB/s each way, both at once."""
@@ -55,10 +55,10 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupResult:
     """Ranks that did an all_reduce together, at the same time as other groups, or asked for by the search."""
 
-    rung: str
+    stage: str
     """``node``, ``nodes`` (a few of them), ``all``, or ``bisect`` (a job of its own, to find who is at fault)."""
     ranks: tuple[int, ...]
     busbw: float | None
@@ -85,7 +85,7 @@ def hosts_of(phases: Sequence[Event]) -> dict[int, str]:
 
 
 def sharing(phases: Iterable[Event], hosts: Mapping[Any, str]) -> bool:
-    """Whether ranks share GPUs, as they can on pretended hosts: they take turns there, and no two runs are alike."""
+    """Whether ranks share GPUs, as they can on simulated hosts: they take turns there, and no two runs are alike."""
     most = max(Counter(hosts.values()).values(), default=0)
     said = (e.data for e in phases if e.data.get("phase") == "simulate")
     # hosts of namespaces have names of their own, so that their ranks say how many use the GPUs
@@ -102,7 +102,7 @@ def nodes_of(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]
 
 
 def started(phases: Iterable[Event]) -> set[tuple[int, ...]]:
-    """Groups whose rung began."""
+    """Groups whose stage began."""
     texts = {str(e.data["ranks"]) for e in phases if e.data.get("phase") == "groups" and e.data.get("ranks")}
     found = set[tuple[int, ...]]()
     for text in texts:
@@ -111,36 +111,36 @@ def started(phases: Iterable[Event]) -> set[tuple[int, ...]]:
     return found
 
 
-def groups_of(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[Group, ...]:
+def groups_of(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[GroupResult, ...]:
     """What is known of every group, worst first where several of its ranks speak."""
     ways: dict[str, list[float]] = {}
     for pair in pairs:
-        ways.setdefault(pair.way, []).append(pair.bandwidth)
+        ways.setdefault(pair.path, []).append(pair.bandwidth)
     part = SLOW_ALL if steady else SLOW_HERE
     least = part * min((statistics.median(speeds) for speeds in ways.values()), default=0.0)
-    made: dict[tuple[str, tuple[int, ...]], Group] = {}
+    made: dict[tuple[str, tuple[int, ...]], GroupResult] = {}
     for event in case.of("stage.group"):
         data, speed = event.data, event.data["busbw"]
         slow = speed is not None and data["bytes"] >= LARGE and speed < least
         key = data["stage"], tuple(data["ranks"])
-        group = Group(*key, speed, data["latency_us"], data["wrong"], data["problem"], slow, event)
+        group = GroupResult(*key, speed, data["latency_us"], data["wrong"], data["problem"], slow, event)
         if key not in made or (group.bad and not made[key].problem):
             made[key] = group
     return tuple(made.values())
 
 
-def pair_of(event: Event, way: str, steady: bool) -> Pair:
+def pair_of(event: Event, path: str, steady: bool) -> Pair:
     """What two ranks told of their exchange; `steady`: GPUs of their own measure alike each time."""
-    data, share = event.data, SLOW if steady else SLOW_HERE if way == HOST else SLOW_HOST
+    data, share = event.data, SLOW if steady else SLOW_HERE if path == HOST else SLOW_HOST
     speeds = data["bandwidth"], data["latency_us"], data["wrong"]
-    return Pair(event.rank or 0, data["peer"], way, *speeds, share, event=event)
+    return Pair(event.rank or 0, data["peer"], path, *speeds, share, event=event)
 
 
 def compared(pairs: Sequence[Pair], turns: bool) -> tuple[Pair, ...]:
     """The same in order, each with what is usual for its kind; nothing is where ranks take turns on a GPU."""
     kinds: dict[str, list[float]] = {}
     for pair in pairs:
-        kinds.setdefault(pair.way, []).append(pair.bandwidth)
+        kinds.setdefault(pair.path, []).append(pair.bandwidth)
     usual = {way: statistics.median(speeds) for way, speeds in kinds.items() if len(speeds) >= FEW and not turns}
     ordered = sorted(pairs, key=lambda pair: (pair.a, pair.b))
-    return tuple(replace(pair, usual=usual.get(pair.way)) for pair in ordered)
+    return tuple(replace(pair, usual=usual.get(pair.path)) for pair in ordered)

@@ -1,9 +1,9 @@
-"""What the ladder of the live test says: which rank is slow alone, which pair is slow, wrong or never answered, and who
+"""What the stages of the live test show: which rank is slow alone, which pair is slow, wrong or never answered, and who
 is to blame where all of them together fail.
 
 A pair is measured against the other pairs that are joined the same way (NV18, PIX, SYS, another host …), so that no
 table of speeds is needed to say that one of them is not like the rest.  Of ranks that fail together smaller groups
-have been tried (`narrow`).
+have been tried (`bisect_ranks`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ncclkit.analysis.stage_results import (
     NOWHERE,
     SLOW,
     SLOW_HERE,
-    Group,
+    GroupResult,
     Pair,
     compared,
     groups_of,
@@ -44,8 +44,8 @@ ENDS = {"failed", "deadline"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Ladder:
-    """The rungs of the last live test that climbed them."""
+class StagedTest:
+    """The stages of the last staged live test."""
 
     ranks: int
     alone: Mapping[int, float] = field(default_factory=dict)
@@ -56,8 +56,8 @@ class Ladder:
     silent: tuple[tuple[int, int], ...] = ()
     """Pairs whose round began, and that never told a result."""
     nodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """host, real or pretended → its ranks."""
-    groups: tuple[Group, ...] = ()
+    """host, real or simulated → its ranks."""
+    groups: tuple[GroupResult, ...] = ()
     unheard: tuple[tuple[int, ...], ...] = ()
     """Groups that began, and never told a result."""
     ended: str = ""
@@ -65,13 +65,13 @@ class Ladder:
     absent: tuple[str, ...] = ()
     """Nodes of the allocation on which nothing was ever started."""
     turns: bool = False
-    """Whether ranks take turns on GPUs that they share: how fast a pair is then says nothing of its way."""
+    """Whether ranks take turns on GPUs that they share: how fast a pair is then says nothing of its path."""
 
     def __repr__(self) -> str:
-        return self.say
+        return self.summary
 
     @property
-    def lame(self) -> tuple[int, ...]:
+    def slow_ranks(self) -> tuple[int, ...]:
         """Ranks that are slow alone, compared with the others."""
         usual = statistics.median(self.alone.values()) if len(self.alone) >= FEW else 0.0
         share = SLOW_HERE if all(pair.share != SLOW for pair in self.pairs) else SLOW
@@ -103,32 +103,32 @@ class Ladder:
         """
         if NOWHERE in self.nodes:
             return False
-        together = any(group.bad for group in self.groups if group.rung != "bisect")
-        blamed = self.bad or self.lame or self.corrupt
+        together = any(group.bad for group in self.groups if group.stage != "bisect")
+        blamed = self.bad or self.slow_ranks or self.corrupt
         return self.ended in ENDS or (self.ended == "done" and together and not blamed)
 
     @property
-    def narrowed(self) -> bisection.Narrowed:
-        """How far the search for whom it takes to fail has come (only where `failing`)."""
+    def bisected(self) -> bisection.Bisected:
+        """How far the search for the ranks that fail together has come (only where `failing`)."""
         every = frozenset(range(self.ranks))
         works: set[bisection.Group] = {frozenset((rank,)) for rank in self.alone}
         works |= {frozenset((pair.a, pair.b)) for pair in self.pairs if not pair.wrong}
-        odd = [group.ranks for group in self.groups if group.rung != "bisect" and self._counts(group)]
-        works |= {frozenset(group.ranks) for group in self.groups if group.rung != "bisect"} - {*map(frozenset, odd)}
+        odd = [group.ranks for group in self.groups if group.stage != "bisect" and self._counts(group)]
+        works |= {frozenset(group.ranks) for group in self.groups if group.stage != "bisect"} - {*map(frozenset, odd)}
         known = dict.fromkeys(works - {every}, False)  # what failed may be passing: it is tried anew
         known |= {frozenset(group.ranks): self._counts(group) for group in self.tried}
         hints = [*self.silent, *((pair.a, pair.b) for pair in self.pairs if pair.wrong), *self.unheard, *odd]
         nodes = [*self.nodes.values()] or [tuple(every)]
-        return bisection.narrow(nodes, known, [hint for hint in hints if len(hint) < self.ranks])
+        return bisection.bisect_ranks(nodes, known, [hint for hint in hints if len(hint) < self.ranks])
 
-    def _counts(self, group: Group) -> bool:
-        """Whether a group is bad in the way that is looked for: where ranks fail, one that is merely slow is not."""
+    def _counts(self, group: GroupResult) -> bool:
+        """Whether a group is bad in the manner that is looked for: where ranks fail, one that is merely slow is not."""
         return bool(group.problem or group.wrong) or (group.slow and self.ended not in ENDS)
 
     @property
-    def tried(self) -> tuple[Group, ...]:
+    def tried(self) -> tuple[GroupResult, ...]:
         """Groups that were started anew to find who is at fault."""
-        return tuple(group for group in self.groups if group.rung == "bisect")
+        return tuple(group for group in self.groups if group.stage == "bisect")
 
     def near(self, a: int, b: int) -> bool:
         """Whether two ranks are on one node."""
@@ -145,7 +145,7 @@ class Ladder:
         return f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else (told or ["no rank"])[0]
 
     @property
-    def ail(self) -> tuple[str, str]:
+    def symptom(self) -> tuple[str, str]:
         """What is wrong with the groups, of one and of several."""
         bad = [group for group in self.groups if group.bad]
         if self.ended in ENDS or any(group.problem for group in bad):
@@ -153,21 +153,21 @@ class Ladder:
         return ("gives wrong values", "give wrong values") if any(g.wrong for g in bad) else ("is slow", "are slow")
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """The conclusion in one sentence."""
         if self.failing and self.tried:
-            return self._start(bisection.tell(self.narrowed, self.who, self.ail, self.ranks))
+            return self._start(bisection.tell(self.bisected, self.who, self.symptom, self.ranks))
         if self.absent and self.ended in ENDS:
-            return f"{host_list(self.absent)} never began, and the ranks of the other nodes waited in vain"
+            return f"{host_list(self.absent)} never began, and the ranks of the other nodes timed out waiting"
         if not (self.pairs or self.silent or self.corrupt):
-            return self._one() if self.ranks == 1 and self.alone else "No live test has climbed the ladder yet"
+            return self._one() if self.ranks == 1 and self.alone else "No staged live test has run yet"
         links = [pair for pair in self.bad if not set(pair) & set(self.suspects)]
-        alone = verb(self.lame, "copies slowly in its", "copy slowly in their")
+        alone = verb(self.slow_ranks, "copies slowly in its", "copy slowly in their")
         wrong = f"{verb(self.corrupt, 'copies its', 'copy their')} own memory wrongly"
         parts = [f"{self.who(self.corrupt)} {wrong} ({sum(self.corrupt.values()):,} bytes)"] if self.corrupt else []
-        parts += [f"{self.who(self.lame)} {alone} own memory"] if self.lame else []
-        parts += [f"{self.who(self.suspects)} {self._ails()} with most others"] if self.suspects else []
-        parts += [f"the pair of {self.who((a, b))} {self._ail(a, b)}" for a, b in links[:3]]
+        parts += [f"{self.who(self.slow_ranks)} {alone} own memory"] if self.slow_ranks else []
+        parts += [f"{self.who(self.suspects)} {self._symptoms()} with most others"] if self.suspects else []
+        parts += [f"the pair of {self.who((a, b))} {self._symptom(a, b)}" for a, b in links[:3]]
         if len(links) > 3:
             parts.append(f"{len(links) - 3} more pairs are bad")
         parts += [] if parts else [self._grouped(group) for group in self.groups if group.bad][:3]
@@ -177,20 +177,20 @@ class Ladder:
         """With a capital letter, unless it begins with the name of a host."""
         return sentence if sentence.partition(" ")[0] in self.nodes else start(sentence)
 
-    def _grouped(self, group: Group) -> str:
+    def _grouped(self, group: GroupResult) -> str:
         if group.problem or group.wrong:
             return f"{self.who(group.ranks)} together: {group.problem or f'{group.wrong} values were wrong'}"
         return f"{self.who(group.ranks)} together reach only {rate(group.busbw or 0)} busbw"
 
-    def _ail(self, a: int, b: int) -> str:
+    def _symptom(self, a: int, b: int) -> str:
         pair = next((p for p in self.pairs if (p.a, p.b) == (a, b)), None)
         if pair is None:
             return "never answered"
         if pair.wrong:
             return f"gave {pair.wrong:,} wrong bytes"
-        return f"reaches {rate(pair.bandwidth)} where pairs over {pair.way} reach {rate(pair.usual or 0)}"
+        return f"reaches {rate(pair.bandwidth)} where pairs over {pair.path} reach {rate(pair.usual or 0)}"
 
-    def _ails(self) -> str:
+    def _symptoms(self) -> str:
         """What is bad about the pairs of the suspects, in a word."""
         mine = {pair for pair in self.bad if set(pair) & set(self.suspects)}
         if mine & set(self.silent):
@@ -204,7 +204,7 @@ class Ladder:
         return f"Rank {rank} copies {rate(speed)} in its own memory, every byte was right; one rank alone has no pairs"
 
     def _well(self) -> str:
-        ways = {way: [p.bandwidth for p in self.pairs if p.way == way] for way in {p.way for p in self.pairs}}
+        ways = {way: [p.bandwidth for p in self.pairs if p.path == way] for way in {p.path for p in self.pairs}}
         each = (f"{rate(statistics.median(speeds))} over {way}" for way, speeds in sorted(ways.items()))
         like = "and all are alike" if all(len(speeds) >= FEW for speeds in ways.values()) else "and too few to compare"
         like = "by turns on GPUs that they share" if self.turns else like
@@ -212,8 +212,8 @@ class Ladder:
 
 
 @once
-def ladder(case: Case) -> Ladder:
-    """The rungs of the last run of a case; without any where it climbed none."""
+def staged_test(case: Case) -> StagedTest:
+    """The stages of the last run of a case; without any where it had none."""
     case = case.latest()
     told, phases = case.of("stage.pair"), case.of("worker.phase")
     hosts = hosts_of(phases)
@@ -225,7 +225,7 @@ def ladder(case: Case) -> Ladder:
     nccl = any(e.data.get("nccl") for e in phases)
     turns = nccl and sharing(phases, hosts)
     steady = nccl and not turns
-    if nccl:  # which alone believes in pretended hosts
+    if nccl:  # which alone believes in simulated hosts
         hosts = nodes
     gpus = _gpus(case, phases, ranks) if nccl else {}
     ways = (_way(case, hosts, gpus, event.rank or 0, event.data["peer"]) for event in told)
@@ -235,7 +235,7 @@ def ladder(case: Case) -> Ladder:
     due = {(min(a, b), max(a, b)) for a, b in met.items() if isinstance(a, int) and isinstance(b, int)}
     groups, begun = groups_of(case, pairs, steady), started(phases)
     heard = {group.ranks for group in groups}
-    return Ladder(
+    return StagedTest(
         ranks,
         alone,
         corrupt,
@@ -251,7 +251,7 @@ def ladder(case: Case) -> Ladder:
 
 
 def _gpus(case: Case, phases: Iterable[Event], ranks: int) -> dict[int, int]:
-    """rank → its GPU as nvidia-smi counts them: the one it names itself on pretended hosts, else its own number."""
+    """rank → its GPU as nvidia-smi counts them: the one it names itself on simulated hosts, else its own number."""
     told = {e.rank: e.data.get("gpu") for e in phases if e.data.get("phase") == "simulate"}
     own = {rank: gpu for rank, gpu in told.items() if isinstance(gpu, int) and 0 <= gpu < MOST}
     places = {rank: own.get(rank, rank) for rank in range(ranks)}

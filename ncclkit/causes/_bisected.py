@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ncclkit.analysis.bisection import Found
 from ncclkit.analysis.picks import pick
-from ncclkit.analysis.stages import Ladder, ladder
+from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.core.case import Case
 from ncclkit.core.model import Evidence, Strength
 
@@ -32,22 +32,22 @@ class Odd:
 
 def odd(case: Case) -> Odd | None:
     """What the last live test's ladder says of ranks together, or of slow pairs; None where it blames nobody."""
-    climbed = ladder(case)
+    climbed = staged_test(case)
     gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
     if climbed.corrupt:
         return _corrupt(case, climbed, gpus)
     return _narrowed(climbed, gpus) if climbed.tried else _slow(case, climbed, gpus)
 
 
-def _corrupt(case: Case, climbed: Ladder, gpus: bool) -> Odd:
+def _corrupt(case: Case, climbed: StagedTest, gpus: bool) -> Odd:
     """Ranks whose own memory gave other bytes than were copied in; what they exchange cannot be right either."""
     wrong, right = ([e for e in case.of("stage.rank") if bool(e.data["wrong"]) == bad] for bad in (True, False))
     ranks = tuple(sorted(climbed.corrupt))
-    return Odd(f"{climbed.say}.", ranks, (), pick(wrong, right[:2]), "likely", False, True, False, gpus)
+    return Odd(f"{climbed.summary}.", ranks, (), pick(wrong, right[:2]), "likely", False, True, False, gpus)
 
 
-def _narrowed(climbed: Ladder, gpus: bool) -> Odd | None:
-    state, tried = climbed.narrowed, climbed.tried
+def _narrowed(climbed: StagedTest, gpus: bool) -> Odd | None:
+    state, tried = climbed.bisected, climbed.tried
     one = next(iter(state.found), Found("", state.among, state.among) if state.ask else None)
     if one is None or not climbed.failing or one.what == "together":
         return None
@@ -60,18 +60,20 @@ def _narrowed(climbed: Ladder, gpus: bool) -> Odd | None:
     hosts = tuple(host for host in nodes if set(climbed.nodes[host]) & set(one.ranks)) if len(climbed.nodes) > 1 else ()
     sure = one.what in ("rank", "node", "company", "way") and len(state.found) == 1
     strength: Strength = "likely" if sure else "possible"
-    slow = climbed.ail[0] == "is slow"
-    return Odd(f"{climbed.say}.", one.ranks, hosts, why, strength, slow, alone, between, gpus)
+    slow = climbed.symptom[0] == "is slow"
+    return Odd(f"{climbed.summary}.", one.ranks, hosts, why, strength, slow, alone, between, gpus)
 
 
-def _slow(case: Case, climbed: Ladder, gpus: bool) -> Odd | None:
+def _slow(case: Case, climbed: StagedTest, gpus: bool) -> Odd | None:
     slow = [pair for pair in climbed.pairs if pair.slow and not pair.wrong]
-    if not slow and not climbed.lame:
+    if not slow and not climbed.slow_ranks:
         return None
-    ranks = sorted({*climbed.suspects, *climbed.lame}) or sorted({rank for pair in slow for rank in (pair.a, pair.b)})
-    alone = [event for event in case.of("stage.rank") if event.rank in climbed.lame]
+    ranks = sorted({*climbed.suspects, *climbed.slow_ranks}) or sorted(
+        {rank for pair in slow for rank in (pair.a, pair.b)}
+    )
+    alone = [event for event in case.of("stage.rank") if event.rank in climbed.slow_ranks]
     others = [pair.event for pair in climbed.pairs if not pair.slow and pair.event]
     why = pick([pair.event for pair in slow if pair.event], alone, others[:2], limit=6)
-    between = not climbed.lame and all(pair.way == "network" for pair in slow)
+    between = not climbed.slow_ranks and all(pair.path == "network" for pair in slow)
     hosts = tuple(host for host, mine in climbed.nodes.items() if set(mine) & set(ranks)) if between else ()
-    return Odd(f"{climbed.say}.", tuple(ranks), hosts, why, "likely", True, not slow, between, gpus)
+    return Odd(f"{climbed.summary}.", tuple(ranks), hosts, why, "likely", True, not slow, between, gpus)

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ncclkit.analysis.picks import in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.analysis.stages import ladder
+from ncclkit.analysis.stages import staged_test
 from ncclkit.causes._bisected import odd
 from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
 from ncclkit.core.case import Case
@@ -104,7 +104,7 @@ def diagnose(case: Case) -> Finding:
         )
     if (who := odd(case)) and who.gpus and who.alone and not who.slow:
         advice = _advice("its GPU")
-        strength: Strength = "likely" if ladder(case).corrupt else "possible"
+        strength: Strength = "likely" if staged_test(case).corrupt else "possible"
         return found(
             ID, strength, who.say, who.why, ranks=who.ranks, hosts=who.hosts, advice=advice, next=experiment(case)
         )

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from ncclkit.analysis.calls import op_of
 from ncclkit.analysis.picks import ask, env_of, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import all_in, look, spans_hosts
-from ncclkit.analysis.stages import ladder
+from ncclkit.analysis.stages import staged_test
 from ncclkit.causes import _starting
 from ncclkit.causes._bisected import odd
 from ncclkit.causes._experiments import over_gloo, unasked
@@ -95,7 +95,7 @@ def _look(host: Host) -> Iterator[Risk]:
 
 def _from_stages(case: Case) -> Finding | None:
     """The staged test found ranks of one machine that fail together, exchanged wrong values, or never answered."""
-    who, staged = odd(case), ladder(case)
+    who, staged = odd(case), staged_test(case)
     if who and who.gpus and not (who.slow or who.alone or who.between):
         return found(ID, who.strength, who.say, who.why, ranks=who.ranks, advice=_advice(True), next=experiment(case))
     wrong = [pair for pair in staged.pairs if pair.wrong and not {pair.a, pair.b} & set(staged.corrupt)]
@@ -106,7 +106,7 @@ def _from_stages(case: Case) -> Finding | None:
     ranks = staged.suspects or tuple(sorted({rank for pair in bad for rank in pair}))
     why = pick([pair.event for pair in wrong if pair.event], case.of("run.end"), case.of("stage.pair"), limit=5)
     strength: Strength = "likely" if wrong else "possible"
-    return found(ID, strength, f"{staged.say}.", why, ranks=ranks, advice=_advice(True), next=experiment(case))
+    return found(ID, strength, f"{staged.summary}.", why, ranks=ranks, advice=_advice(True), next=experiment(case))
 
 
 def _wrong_values(case: Case) -> Finding | None:

@@ -129,7 +129,7 @@ def probe(options: argparse.Namespace) -> int:
     if options.json:
         say("\n".join(to_json(m) for m in run.measurements))
     else:
-        staged = stages.ladder(case).say if options.stages else ""
+        staged = stages.staged_test(case).summary if options.stages else ""
         told = [staged] if staged and staged not in run.say else []
         judged = reference.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.say}" if len(run.expectations) > 1 else one.say for one in judged]

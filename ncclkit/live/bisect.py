@@ -17,7 +17,7 @@ from typing import Any
 from ncclkit import evidence
 from ncclkit.agent import wire
 from ncclkit.agent.run.subgroup import spans
-from ncclkit.analysis.stages import Ladder, ladder
+from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan, Run
@@ -33,13 +33,13 @@ OnRecord = Callable[[dict[str, Any]], None]
 Launch = Callable[[Plan, Path, OnRecord], Awaitable[list[dict[str, Any]]]]
 
 
-async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord = lambda record: None) -> Ladder:
+async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord = lambda record: None) -> StagedTest:
     """Ask until it is known who is at fault in a run with the ladder, or the run's deadline has come.
 
     launch: as `ncclkit.live.launch.local.run`.  Every answer is in the case when this returns, is cancelled or raises.
     """
     until, alone = time.monotonic() + run.plan.deadline - run.seconds, False
-    while (found := ladder(case)).failing and (asked := found.narrowed.ask):
+    while (found := staged_test(case)).failing and (asked := found.bisected.ask):
         left = until - time.monotonic()
         if left < LEAST:
             break

@@ -273,5 +273,5 @@ async def probe(case: Case, options: ProbeOptions = DEFAULTS, on_record: OnRecor
     run = await execute(case, await plan(case, options), on_record)
     if options.stages:
         found = await bisect.to_the_end(case, run, launcher(run.plan), on_record)
-        run = replace(run, problem=found.say) if found.failing and found.tried else run
+        run = replace(run, problem=found.summary) if found.failing and found.tried else run
     return run

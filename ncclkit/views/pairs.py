@@ -7,8 +7,8 @@ import statistics
 
 import plotly.graph_objects as go
 
-from ncclkit.analysis.stage_results import Group, Pair
-from ncclkit.analysis.stages import Ladder, ladder
+from ncclkit.analysis.stage_results import GroupResult, Pair
+from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.core.case import Case
 from ncclkit.core.model import safe
 from ncclkit.core.text import format_number, format_time, plural
@@ -18,15 +18,15 @@ from ncclkit.views._html import Markup, badge, el, fit, fold, join, table
 
 TOLD = 12
 """Up to here each cell says its number."""
-HOW = "ncclkit probe --ladder, or the box “Ladder” of the live test's form, measures every pair"
+HOW = "ncclkit probe --stages, or the box “Staged test” of the live test's form, measures every pair"
 
 
 def pairs_view(case: Case) -> View:
     """Bandwidth and latency of every pair of ranks of the last live test that climbed the ladder."""
-    found = ladder(case)
+    found = staged_test(case)
     if not (found.pairs or found.silent or found.groups or found.alone):
-        return View(f"{found.say}: {HOW}", Markup(""))
-    ways = sorted({pair.way for pair in found.pairs}, key=lambda way: -len(_of(found, way)))
+        return View(f"{found.summary}: {HOW}", Markup(""))
+    ways = sorted({pair.path for pair in found.pairs}, key=lambda way: -len(_of(found, way)))
     body = join(
         _lights(found),
         fit(table(("Tried anew, to find who it takes", "Outcome"), _tried(found))),
@@ -34,22 +34,22 @@ def pairs_view(case: Case) -> View:
         fit(table(("Bad pair", "Bandwidth", "Usual", "Why"), _bad(found))) if found.bad else Markup(""),
         fold("Each rank alone", table(("Rank", "Copies in its own memory"), _alone(found))),
     )
-    return Drawn(found.say, _matrix(found) if found.pairs or found.silent else None, body)
+    return Drawn(found.summary, _matrix(found) if found.pairs or found.silent else None, body)
 
 
-def _lights(found: Ladder) -> Markup:
+def _lights(found: StagedTest) -> Markup:
     """One light for each rung, from the lowest: well, bad, or not reached."""
     near = {pair: found.near(*pair) for pair in (*((p.a, p.b) for p in found.pairs), *found.silent)}
-    rungs = [("each rank alone", len(found.alone), len({*found.lame, *found.corrupt}))]
+    rungs = [("each rank alone", len(found.alone), len({*found.slow_ranks, *found.corrupt}))]
     for name, inner in (("pairs in a node", True), ("pairs of nodes", False)):
         mine = {pair for pair, same in near.items() if same == inner}
         if mine or (inner and any(len(node) > 1 for node in found.nodes.values())):
             rungs.append((name, len(mine), len(mine & {*found.bad})))
-        groups = [group for group in found.groups if group.rung == "node"]
+        groups = [group for group in found.groups if group.stage == "node"]
         if inner and groups:
             rungs.append(("each node", len(groups), sum(group.bad for group in groups)))
     for rung, name in (("nodes", "more and more nodes"), ("all", "all ranks")):
-        groups = [group for group in found.groups if group.rung == rung]
+        groups = [group for group in found.groups if group.stage == rung]
         if groups or (rung == "all" and found.ranks > 1):
             rungs.append((name, len(groups), sum(group.bad for group in groups)))
     return el("p", *(_light(*rung) for rung in rungs), cls="nk-lights")
@@ -61,7 +61,7 @@ def _light(name: str, count: int, bad: int) -> Markup:
     return badge("✓", name, "stage-done") if count else badge("·", f"{name}: not reached", "stage-waiting")
 
 
-def _tried(found: Ladder) -> list[tuple[object, ...]]:
+def _tried(found: StagedTest) -> list[tuple[object, ...]]:
     """What was asked in jobs of their own, in order."""
     return [
         (
@@ -74,18 +74,18 @@ def _tried(found: Ladder) -> list[tuple[object, ...]]:
     ]
 
 
-def _outcome(group: Group) -> str:
+def _outcome(group: GroupResult) -> str:
     if group.problem:
         return group.problem
     wrong = f", {plural(group.wrong, 'value')} wrong" if group.wrong else ""
     return (f"{format_number(group.busbw)} GB/s busbw" if group.busbw is not None else "works alone") + wrong
 
 
-def _of(found: Ladder, way: str) -> list[Pair]:
-    return [pair for pair in found.pairs if pair.way == way]
+def _of(found: StagedTest, way: str) -> list[Pair]:
+    return [pair for pair in found.pairs if pair.path == way]
 
 
-def _kind(found: Ladder, way: str) -> tuple[object, ...]:
+def _kind(found: StagedTest, way: str) -> tuple[object, ...]:
     pairs = _of(found, way)
     speeds = [pair.bandwidth for pair in pairs]
     bad = sum((pair.a, pair.b) in found.bad for pair in pairs)
@@ -99,7 +99,7 @@ def _kind(found: Ladder, way: str) -> tuple[object, ...]:
     )
 
 
-def _bad(found: Ladder) -> list[tuple[object, ...]]:
+def _bad(found: StagedTest) -> list[tuple[object, ...]]:
     known = {(pair.a, pair.b): pair for pair in found.pairs}
     rows: list[tuple[object, ...]] = []
     for a, b in found.bad:
@@ -108,21 +108,21 @@ def _bad(found: Ladder) -> list[tuple[object, ...]]:
             rows.append((f"{a} – {b}", "–", "–", "its round began, and no result came"))
             continue
         usual = f"{format_number(pair.usual)} GB/s" if pair.usual else "–"
-        why = f"{plural(pair.wrong, 'byte')} arrived wrong" if pair.wrong else f"others over {pair.way} are faster"
+        why = f"{plural(pair.wrong, 'byte')} arrived wrong" if pair.wrong else f"others over {pair.path} are faster"
         rows.append((f"{a} – {b}", f"{format_number(pair.bandwidth)} GB/s", usual, why))
     return rows
 
 
-def _alone(found: Ladder) -> list[tuple[object, ...]]:
+def _alone(found: StagedTest) -> list[tuple[object, ...]]:
     slow, wrong = badge("✕", "slow", "likely"), badge("✕", "wrong bytes", "likely")
-    odd = dict.fromkeys(found.lame, slow) | dict.fromkeys(found.corrupt, wrong)
+    odd = dict.fromkeys(found.slow_ranks, slow) | dict.fromkeys(found.corrupt, wrong)
     return [
         (f"{rank}", join(f"{format_number(speed)} GB/s ", odd.get(rank, "")))
         for rank, speed in sorted(found.alone.items())
     ]
 
 
-def _matrix(found: Ladder) -> go.Figure:
+def _matrix(found: StagedTest) -> go.Figure:
     """Rank × rank in GB/s each way; bad pairs are framed, whatever their colour."""
     count = found.ranks
     cells: list[list[float | None]] = [[None] * count for _ in range(count)]
@@ -151,7 +151,7 @@ def _matrix(found: Ladder) -> go.Figure:
     return figure
 
 
-def _frames(figure: go.Figure, found: Ladder, size: float) -> None:
+def _frames(figure: go.Figure, found: StagedTest, size: float) -> None:
     """A frame of `size` pixels around what is bad; a cross where no number came."""
     for name, symbol, bad in (
         ("slow or wrong", "square-open", set(found.bad) - set(found.silent)),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ncclkit.analysis.stages import ladder
+from ncclkit.analysis.stages import staged_test
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.live import bisect, probe
@@ -37,8 +37,8 @@ def climbed(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) -> 
 def test_a_thin_way_between_two_hosts_is_named(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     climbed(case, 3, hosts=3, wrong="thin")
-    found = ladder(case)
-    assert found.bad == ((0, 1),) and not found.suspects and not found.tried, found.say
+    found = staged_test(case)
+    assert found.bad == ((0, 1),) and not found.suspects and not found.tried, found.summary
     every = diagnose(case).findings
     named = every[0].cause, every[0].culprits["hosts"]
     assert named == ("network_loss", ("node-1", "node-2")), [finding.say for finding in every]
@@ -48,6 +48,6 @@ def test_a_thin_way_between_two_hosts_is_named(tmp_path: Path) -> None:
 def test_a_rank_that_fails_alone_is_named_and_the_other_was_seen_to_work(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     climbed(case, 2, ("--fault", "few_files", "--rank", "1"))
-    assert ladder(case).say == "Rank 1 fails even alone; the other one works without it"
-    assert {group.ranks: group.bad for group in ladder(case).tried} == {(0, 1): True, (0,): False, (1,): True}
+    assert staged_test(case).summary == "Rank 1 fails even alone; the other one works without it"
+    assert {group.ranks: group.bad for group in staged_test(case).tried} == {(0, 1): True, (0,): False, (1,): True}
     assert leftovers() == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.analysis.consistency import compare
-from ncclkit.analysis.stages import ladder
+from ncclkit.analysis.stages import staged_test
 from ncclkit.core.case import Case
 from tests.live.slurm_cluster import available, cluster
 from tests.processes import leftovers
@@ -35,13 +35,13 @@ from dataclasses import replace
 from ncclkit import evidence
 from ncclkit.live import bisect, probe
 from ncclkit.core.case import Case
-from ncclkit.analysis.stages import ladder
+from ncclkit.analysis.stages import staged_test
 from ncclkit.core.runs import Plan, Run
 case, fault = Case.open(sys.argv[1]), sys.argv[2:]
 argv = "collective --backend gloo --sizes 8,65536 --repeats 2 --timeout 30 --stages".split()
 plan = Plan("all_reduce", tuple(argv), 2, "gloo", sys.executable, 100.0, {"GLOO_SOCKET_IFNAME": "lo"})
 run = asyncio.run(probe.execute(case, plan))
-print(run.say, ladder(case).say)
+print(run.say, staged_test(case).summary)
 broken = Run(replace(plan, argv=(*plan.argv, *fault)), case.new_run("all_reduce"), "failed", 0.0)
 hellos = [line for line in (run.folder / "wire.jsonl").read_text().splitlines(True) if '"hello"' in line]
 (broken.folder / "wire.jsonl").write_text("".join(hellos))
@@ -106,8 +106,8 @@ def test_the_ladder_climbs_and_a_node_that_fails_alone_is_found_by_smaller_jobs(
         steps = subprocess.run(["squeue", "-h", "-s"], env=env, capture_output=True, text=True, timeout=20).stdout
     assert "every value was right" in done.stdout and " over network" in done.stdout, done.stderr
     case = Case.open(tmp_path / "case")
-    found = ladder(case)
+    found = staged_test(case)
     assert [(m.bytes, m.ranks, m.wrong) for m in case.measurements] == [(8, 2, 0), (65536, 2, 0)]
-    assert found.say == "n2 (rank 1) fails even alone; the other one works without it", done.stderr
+    assert found.summary == "n2 (rank 1) fails even alone; the other one works without it", done.stderr
     assert {group.ranks: group.bad for group in found.tried} == {(0, 1): True, (0,): False, (1,): True}
     assert (steps, leftovers()) == ("", [])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit import evidence
-from ncclkit.analysis.stages import ladder
+from ncclkit.analysis.stages import staged_test
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.views.pairs import pairs_view
@@ -59,14 +59,14 @@ def case_of(name: str) -> Case:
 @pytest.mark.parametrize("name", SAYS)
 def test_the_verdict_and_the_finding(name: str) -> None:
     case, (says, cause, ranks) = case_of(name), SAYS[name]
-    assert ladder(case).say.startswith(says)
+    assert staged_test(case).summary.startswith(says)
     named = [(f.cause, f.culprits["ranks"]) for f in diagnose(case).findings if f.culprits.get("ranks")]
     assert named[:1] == ([(cause, ranks)] if cause else [])
 
 
 @pytest.mark.parametrize("name", SAYS)
 def test_the_lights_and_the_tries_are_shown(name: str) -> None:
-    found, page = ladder(case_of(name)), str(pairs_view(case_of(name)).static())
+    found, page = staged_test(case_of(name)), str(pairs_view(case_of(name)).static())
     assert all(found.who(group.ranks) in page for group in found.tried)
     assert ("all ranks: not reached" in page) == (found.ended == "failed")
     assert ("Tried anew" in page) == bool(found.tried) and "each rank alone" in page

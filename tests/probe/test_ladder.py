@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ncclkit.agent.run.stages import rounds
-from ncclkit.analysis.stages import Ladder, ladder
+from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact
@@ -25,9 +25,9 @@ def climbed(
     wrong: tuple[int, int] | None = None,
     lost: tuple[int, int] | None = None,
     copy: dict[int, float] | None = None,
-) -> Ladder:
+) -> StagedTest:
     """Eight GPUs on NVLink: 160 GB/s between all pairs, but for what is given."""
-    return ladder(told(bandwidth or {}, wrong, lost, copy or {}))
+    return staged_test(told(bandwidth or {}, wrong, lost, copy or {}))
 
 
 def told(
@@ -66,14 +66,14 @@ def test_every_pair_meets_once_and_nobody_is_in_two_places(ranks: int) -> None:
 
 def test_where_all_are_alike_nobody_is_blamed() -> None:
     found = climbed({(0, 1): 140.0, (2, 5): 150.0})
-    assert (found.bad, found.suspects, found.lame) == ((), (), ())
-    assert found.say == "Every pair of the 8 ranks works: 160.00 GB/s over NV18, and all are alike"
+    assert (found.bad, found.suspects, found.slow_ranks) == ((), (), ())
+    assert found.summary == "Every pair of the 8 ranks works: 160.00 GB/s over NV18, and all are alike"
 
 
 def test_one_slow_pair_is_a_link() -> None:
     found = climbed({(2, 5): 20.0})
     assert found.bad == ((2, 5),) and found.suspects == ()
-    assert found.say == "The pair of ranks 2 and 5 reaches 20.00 GB/s where pairs over NV18 reach 160.00 GB/s"
+    assert found.summary == "The pair of ranks 2 and 5 reaches 20.00 GB/s where pairs over NV18 reach 160.00 GB/s"
 
 
 @pytest.mark.parametrize(("on_them", "bad"), [(8, ((2, 3),)), (16, ())], ids=("own", "by turns"))
@@ -83,15 +83,17 @@ def test_pretended_hosts_are_compared_where_each_rank_has_a_gpu_of_its_own(on_th
     own = {"gpus": 8, "on_them": on_them}
     for rank in range(RANKS):
         case.events.append(phase(rank, "simulate", hostid=f"simulated-{rank // 4}", gpu=rank % (64 // on_them), **own))
-    found = ladder(case)
-    assert found.bad == bad and {pair.way for pair in found.pairs if pair.b < 4 or pair.a > 3} == {"NV18"}
-    assert ("by turns on GPUs that they share" in found.say) == (not bad) and bool(diagnose(case).findings) == bool(bad)
+    found = staged_test(case)
+    assert found.bad == bad and {pair.path for pair in found.pairs if pair.b < 4 or pair.a > 3} == {"NV18"}
+    assert ("by turns on GPUs that they share" in found.summary) == (not bad) and bool(diagnose(case).findings) == bool(
+        bad
+    )
 
 
 def test_a_rank_that_is_slow_with_all_others_is_the_suspect() -> None:
     found = climbed({pair: 20.0 for pair in combinations(range(RANKS), 2) if 3 in pair} | {(0, 1): 20.0})
     assert found.suspects == (3,)
-    assert found.say.startswith("Rank 3 is slow with most others; the pair of ranks 0 and 1 reaches 20.00")
+    assert found.summary.startswith("Rank 3 is slow with most others; the pair of ranks 0 and 1 reaches 20.00")
 
 
 def test_wrong_bytes_count_more_than_speed() -> None:
@@ -100,20 +102,20 @@ def test_wrong_bytes_count_more_than_speed() -> None:
 
 def test_a_pair_that_never_answered_is_named() -> None:
     found = climbed(lost=(0, 7))
-    assert found.silent == ((0, 7),) and found.say == "The pair of ranks 0 and 7 never answered"
+    assert found.silent == ((0, 7),) and found.summary == "The pair of ranks 0 and 7 never answered"
 
 
 def test_a_rank_that_is_slow_alone_is_said_first() -> None:
     found = climbed(copy={6: 900.0})
-    assert found.lame == (6,) and found.say == "Rank 6 copies slowly in its own memory"
+    assert found.slow_ranks == (6,) and found.summary == "Rank 6 copies slowly in its own memory"
 
 
 def test_a_rank_whose_own_memory_gives_other_bytes_is_a_finding_and_its_pairs_are_not() -> None:
     case = told({}, (1, 4), None, {})
     own = next(event for event in case.of("stage.rank") if event.rank == 4)
     own.data["wrong"] = 12
-    found = ladder(case)
-    assert found.corrupt == {4: 12} and found.say.startswith("Rank 4 copies its own memory wrongly (12 bytes); ")
+    found = staged_test(case)
+    assert found.corrupt == {4: 12} and found.summary.startswith("Rank 4 copies its own memory wrongly (12 bytes); ")
     (first,) = diagnose(case).findings
     assert (first.cause, first.strength, first.culprits["ranks"]) == ("gpu_hardware_error", "likely", (4,))
     assert first.evidence[0] == own and "wrong bytes" in str(pairs_view(case).static())
@@ -124,7 +126,7 @@ def test_one_rank_has_a_first_rung_and_no_pairs() -> None:
     case.events = [phase(0, "hello", host="h"), phase(0, "init", nccl="2.28.9"), phase(0, "plan", ranks=1)]
     case.events.append(Event("stage.rank", "rank 0", rank=0, data={"bytes": 1 << 26, "copy": 3900.0, "wrong": 0}))
     page = str(pairs_view(case).static())
-    assert ladder(case).say.startswith("Rank 0 copies 3,900 GB/s in its own memory, every byte was right")
+    assert staged_test(case).summary.startswith("Rank 0 copies 3,900 GB/s in its own memory, every byte was right")
     assert "each rank alone" in page and "not reached" not in page and "all ranks" not in page
     assert diagnose(case).findings == ()
 
@@ -150,7 +152,7 @@ def broken_off(case: Case, fails: Callable[[set[int]], bool]) -> Case:
     """The run failed, and every group that was asked for has been tried."""
     end = {"reason": "failed", "exitcode": 1, "say": ""}
     case.events.append(Event("run.end", "the run ended: failed", data=end))
-    while asked := ladder(case).narrowed.ask:
+    while asked := staged_test(case).bisected.ask:
         for group in asked:
             problem = "RuntimeError: timed out" if fails(set(group)) else ""
             told = {"stage": "bisect", "ranks": list(group), "bytes": 8, "busbw": None, "latency_us": None, "wrong": 0}
@@ -208,7 +210,7 @@ def test_the_view_says_it_and_marks_it() -> None:
     view = pairs_view(told({(2, 5): 20.0}, None, (0, 7), {}))
     page = str(view.static())
     assert "never answered" in view.say and "2 – 5" in page and "no result came" in page
-    assert pairs_view(Case()).say.startswith("No live test has climbed the ladder yet: ncclkit probe --ladder")
+    assert pairs_view(Case()).say.startswith("No staged live test has run yet: ncclkit probe --ladder")
 
 
 @pytest.mark.parametrize(("gpus", "slow"), [(8, True), (2, False), (0, True), ("two", True)])
@@ -216,5 +218,5 @@ def test_where_ranks_share_gpus_only_much_slower_pairs_are_odd(gpus: object, slo
     """Ranks that take turns on a card are no steadier than those that share cores."""
     case = told({(2, 5): 60.0}, None, None, {})
     case.events += [phase(rank, "simulate", hostid=f"simulated-{rank // 4}", gpus=gpus) for rank in range(RANKS)]
-    pair = next(pair for pair in ladder(case).pairs if (pair.a, pair.b) == (2, 5))
+    pair = next(pair for pair in staged_test(case).pairs if (pair.a, pair.b) == (2, 5))
     assert pair.slow == slow

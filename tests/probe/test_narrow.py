@@ -14,8 +14,8 @@ import pytest
 from ncclkit import evidence
 from ncclkit.agent.run.stages import between, blocks, inside, places
 from ncclkit.agent.run.subgroup import ranks_of, spans
-from ncclkit.analysis.bisection import Found, Narrowed, narrow, tell
-from ncclkit.analysis.stages import ladder
+from ncclkit.analysis.bisection import Bisected, Found, bisect_ranks, tell
+from ncclkit.analysis.stages import staged_test
 from ncclkit.core.case import Case
 from ncclkit.core.runs import Plan, Run
 from ncclkit.live import bisect
@@ -31,10 +31,10 @@ MANY: Nodes = [range(8 * node, 8 * node + 8) for node in range(16)]
 FIFTH = set(range(40, 48))
 
 
-def asked(nodes: Nodes, fails: Fails, hints: Sequence[tuple[int, ...]] = (), well: Any = ()) -> tuple[Narrowed, int]:
+def asked(nodes: Nodes, fails: Fails, hints: Sequence[tuple[int, ...]] = (), well: Any = ()) -> tuple[Bisected, int]:
     """The verdict, and in how many rounds of disjoint groups it was reached."""
     bad, rounds = {frozenset(group): False for group in well}, 0
-    while (state := narrow(nodes, bad, hints)).ask:
+    while (state := bisect_ranks(nodes, bad, hints)).ask:
         groups = bisect.at_once(state.ask)
         bad |= {frozenset(group): fails(set(group)) for group in groups}
         rounds += 1
@@ -110,7 +110,7 @@ def test_a_pair_of_two_nodes_leads_to_the_nodes() -> None:
 def test_the_two_nodes_stand_where_there_is_no_time_for_the_rank() -> None:
     bad = {frozenset(range(4)): True, frozenset({0, 1}): False, frozenset({2, 3}): False}
     bad |= {frozenset(rail): False for rail in ((0, 2), (1, 3))}
-    state = narrow(PAIRS, bad)
+    state = bisect_ranks(PAIRS, bad)
     assert state.found == (Found("pair", (0, 1, 2, 3), (0, 1, 2, 3)),) and state.ask
     said = tell(state, lambda ranks: f"ranks {sorted(ranks)}", ("is slow", "are slow"), 4)
     assert said.startswith("ranks [0, 1, 2, 3] are slow with each other") and "narrowed down no further" in said
@@ -206,8 +206,8 @@ class Ranks:
 SAYS: dict[str, tuple[Ranks, str]] = {
     "way": (
         Ranks(lambda g: {1, 2} <= g),
-        "node-2 (rank 1) and node-3 (rank 2) fail with each other, and each is well with others: the way between them; "
-        "the other 3 work without node-3 (rank 2)",
+        "node-2 (rank 1) and node-3 (rank 2) fail with each other, and each is well with others: the path from one to "
+        "the other; the other 3 work without node-3 (rank 2)",
     ),
     "killed": (
         Ranks(lambda g: False, lambda g: 3 in g and len(g) > 1),
@@ -226,7 +226,7 @@ def test_a_run_that_broke_off_is_narrowed_down(tmp_path: Path, name: str) -> Non
     case, (launch, says) = Case.open(tmp_path), SAYS[name]
     told: list[dict[str, Any]] = []
     found = asyncio.run(bisect.to_the_end(case, broken_off(case, 4, 4), launch, told.append))
-    assert found.say == says == ladder(Case.open(tmp_path)).say
+    assert found.summary == says == staged_test(Case.open(tmp_path)).summary
     assert [record["number"] for record in told] == list(range(1, len(launch.starts) + 1))
     progress = Progress(4)
     progress.take(told[0])
@@ -236,7 +236,7 @@ def test_a_run_that_broke_off_is_narrowed_down(tmp_path: Path, name: str) -> Non
 def test_without_time_it_says_how_far_it_came(tmp_path: Path) -> None:
     case, launch = Case.open(tmp_path), Ranks(lambda g: True)
     found = asyncio.run(bisect.to_the_end(case, broken_off(case, 4, 1, deadline=2.0), launch))
-    assert launch.starts == [] and found.narrowed.ask == ((0, 1, 2, 3),) and not found.tried
+    assert launch.starts == [] and found.bisected.ask == ((0, 1, 2, 3),) and not found.tried
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_ranks_that_were_ended_before_they_answered_are_not_blamed(tmp_path: Pat
     """Slow to start is not at fault, nor is a host that starts nothing; who waits for one that is ended, fails, too."""
     case = Case.open(tmp_path)
     found = asyncio.run(bisect.to_the_end(case, broken_off(case, 4, 1), launch))
-    assert len(launch.starts) == 1 and not found.tried and not found.narrowed.found
+    assert len(launch.starts) == 1 and not found.tried and not found.bisected.found
 
 
 def test_a_node_that_never_began_is_named(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_node_that_never_began_is_named(tmp_path: Path) -> None:
     run = broken_off(case, 1, 1)
     slurm._absent(run.folder, [{"phase": "node", "number": number} for number in (0, 2, 3)], ["n1", "n2", "n3", "n4"])
     case.add(evidence.read([run.folder / "wire.jsonl"]).events)
-    assert ladder(case).say == "n2 never began, and the ranks of the other nodes waited in vain"
+    assert staged_test(case).summary == "n2 never began, and the ranks of the other nodes timed out waiting"
 
 
 TASKS = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "8"}

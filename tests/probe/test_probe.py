@@ -91,7 +91,7 @@ def test_every_collective_is_measured_and_checked(tmp_path: Path) -> None:
     )
     run = asyncio.run(probe.probe(case, options))
     assert run.reason == "done" and run.name == "1-collectives", run.problem
-    climbed = stages.ladder(case)
+    climbed = stages.staged_test(case)
     assert [(pair.a, pair.b, pair.wrong) for pair in climbed.pairs] == [(0, 1, 0), (0, 2, 0), (1, 2, 0)]
     assert len(climbed.alone) == 3 and climbed.silent == ()
     assert {m.op for m in run.measurements} == set(NAMES) and {m.wrong for m in run.measurements} == {0}

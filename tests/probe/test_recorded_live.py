@@ -8,7 +8,7 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.agent.run.operations import NAMES
-from ncclkit.analysis.stages import ladder
+from ncclkit.analysis.stages import staged_test
 from ncclkit.causes.engine import diagnose
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
@@ -53,15 +53,17 @@ def test_a_replayed_graph_is_faster_than_python_and_only_small_messages_are_repl
 
 
 def test_the_pairs_are_alike_and_joined_by_nvlink() -> None:
-    found = ladder(case_of("ladder"))
-    assert {(pair.way, pair.slow, pair.wrong) for pair in found.pairs} == {("NV18", False, 0)} and len(found.pairs) == 6
+    found = staged_test(case_of("ladder"))
+    assert {(pair.path, pair.slow, pair.wrong) for pair in found.pairs} == {("NV18", False, 0)} and len(
+        found.pairs
+    ) == 6
     assert all(2500 < speed < 4800 for speed in found.alone.values())  # an H200 moves at most 4.8 TB/s
-    assert found.say.endswith("over NV18, and all are alike")
+    assert found.summary.endswith("over NV18, and all are alike")
 
 
 def test_pretended_hosts_talk_over_the_network() -> None:
     case = case_of("two_hosts")
-    ways = {(pair.a, pair.b): pair.way for pair in ladder(case).pairs}
+    ways = {(pair.a, pair.b): pair.path for pair in staged_test(case).pairs}
     assert {pair for pair, way in ways.items() if way == "NV18"} == {(0, 1), (2, 3)}
     assert set(ways.values()) == {"NV18", "network"} and {m.hosts for m in case.measurements} == {2}
     assert {event.data["via"] for event in case.of("nccl.channel")} == {"P2P", "NET"}
