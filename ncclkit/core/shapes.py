@@ -1,7 +1,6 @@
 """What the value of a fact looks like: facts also come from files of other people, which may hold anything.
 
-A value of another shape is no value: it becomes unknown, with the reason, so that nobody who reads facts has to doubt
-their types and nothing raises.
+A value of another shape becomes unknown, with the reason, so that whoever reads facts can rely on their types.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ Shape = Callable[[Any], bool]
 
 
 def number(value: Any) -> bool:
-    """A finite number, no truth value; text of one will not do."""
+    """Whether it is a finite number; text of a number and truth values are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def text(value: Any) -> bool:
-    """Text."""
+    """Whether it is text."""
     return isinstance(value, str)
 
 
 def texts(value: Any) -> bool:
-    """A list of text."""
+    """Whether it is a list of text."""
     return isinstance(value, list) and all(map(text, value))
 
 
@@ -45,7 +44,7 @@ def _matrix(value: Any) -> bool:
 
 
 def rows(must: Mapping[str, Shape] | None = None, may: Mapping[str, Shape] | None = None) -> Shape:
-    """A list of mappings, each with the keys `must`, and with keys `may` that are of their shape or None."""
+    """A shape: a list of mappings, each with the keys `must`, and with keys `may` that are of their shape or None."""
 
     def fits(row: Any) -> bool:
         return (

@@ -200,7 +200,7 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
 
 
 def launcher(plan: Plan) -> bisect.Launch:
-    """What starts the ranks of a plan, as `local.run` does: on pretended hosts, on nodes, or here."""
+    """What starts the ranks of a plan, as `local.run` does: on simulated hosts, on nodes, or here."""
     if plan.network:
         return simulated.run
     return slurm.run if slurm.nodes() > 1 else local.run
@@ -240,7 +240,7 @@ def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]]
 
 
 def reread(case: Case, folder: Path, plan: Plan) -> Run:
-    """A run of this case as its folder tells it; `plan` is what it was asked to do."""
+    """A run of this case, read back from its folder; `plan` is what it was asked to do."""
     wired = folder / "wire.jsonl"
     lines = wired.read_bytes().splitlines() if wired.exists() else []
     records = [record for record in map(wire.parse, lines) if record is not None]

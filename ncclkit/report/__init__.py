@@ -139,7 +139,7 @@ def _sentence(error: Exception, deadline: float) -> str:
         return f"Cell [{error.exec_count}] of the notebook raised {error.ename}: {_first_line(error.evalue)}."
     if isinstance(error, CellTimeoutError):
         return f"The notebook was not done after {deadline:.0f} s and was stopped."
-    return "The notebook's kernel died, most likely of a lack of memory; `dmesg` tells."
+    return "The notebook's kernel died, most likely of a lack of memory; `dmesg` says."
 
 
 def _first_line(error: object) -> str:

@@ -1,4 +1,4 @@
-"""Drawings of ranks: who spoke when, which pair goes over which transport, the ring.  Plotly, without a title.
+"""Drawings of ranks: who logged when, which pair uses which transport, the ring.  Plotly, without a title.
 
 Every kind of mark has a colour of Okabe and Ito's palette and a shape of its own.
 """
@@ -24,21 +24,21 @@ LABELLED = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class StripRow:
     """One row of the heat strip: a rank, or ranks that are alike."""
 
     name: str
     said: Mapping[int, int]
-    """column → 1 where it spoke, 2 where it said something abnormal."""
+    """column → 1 where it logged, 2 where a line is abnormal."""
     extent: tuple[int, int]
-    """First and last column of its own words."""
+    """First and last column of its own log lines."""
 
 
-def strip(voices: Sequence[Voice], places: Sequence[float], axis: str) -> go.Figure:
-    """Rank × time: one row per voice, top down; `places` are the middles of the columns, `axis` their unit."""
-    cells = [[_level(voice, column) for column in range(len(places))] for voice in voices]
-    names = [safe(voice.name) for voice in voices]
-    figure = blank(height=136 + 22 * len(voices))
+def log_strip(rows: Sequence[StripRow], places: Sequence[float], axis: str) -> go.Figure:
+    """Rank × time: one row per `StripRow`, top down; `places` are the middles of the columns, `axis` their unit."""
+    cells = [[_level(row, column) for column in range(len(places))] for row in rows]
+    names = [safe(row.name) for row in rows]
+    figure = blank(height=136 + 22 * len(rows))
     figure.add_heatmap(
         z=cells,
         x=list(places),
@@ -48,20 +48,20 @@ def strip(voices: Sequence[Voice], places: Sequence[float], axis: str) -> go.Fig
         colorscale=[[0, SKY], [0.33, SKY], [0.33, BLUE], [0.67, BLUE], [0.67, VERMILLION], [1, VERMILLION]],
         showscale=False,
         ygap=3,
-        customdata=[["" if cell is None else WORDS[cell] for cell in row] for row in cells],
+        customdata=[["" if cell is None else WORDS[cell] for cell in line] for line in cells],
         hovertemplate="%{y}<br>%{x}: %{customdata}<extra></extra>",
         hoverongaps=False,
     )
-    ends = [voice.extent[1] for voice in voices]
+    ends = [row.extent[1] for row in rows]
     figure.add_scatter(
         x=[places[end] for end in ends],
         y=names,
         mode="markers",
-        marker=DIAMOND | {"color": [VERMILLION if voice.said[voice.extent[1]] == 2 else "#fff" for voice in voices]},
+        marker=DIAMOND | {"color": [VERMILLION if row.said[row.extent[1]] == 2 else "#fff" for row in rows]},
         showlegend=False,
-        hovertemplate="%{y}<br>last word at %{x}<extra></extra>",
+        hovertemplate="%{y}<br>last log line at %{x}<extra></extra>",
     )
-    figure.add_scatter(x=[None], y=[None], mode="markers", marker=DIAMOND, name="last word")
+    figure.add_scatter(x=[None], y=[None], mode="markers", marker=DIAMOND, name="last log line")
     for level, words in WORDS.items():
         look = {"symbol": "square", "size": 11, "color": (SKY, BLUE, VERMILLION)[level]}
         figure.add_scatter(x=[None], y=[None], mode="markers", marker=look, name=words)
@@ -71,14 +71,14 @@ def strip(voices: Sequence[Voice], places: Sequence[float], axis: str) -> go.Fig
 
 
 DIAMOND = {"symbol": "diamond", "size": 11, "color": "#fff", "line": {"color": "#000", "width": 1.5}}
-WORDS = {0: "alive, silent", 1: "spoke", 2: "abnormal line"}
+WORDS = {0: "between its log lines", 1: "logged", 2: "abnormal line"}
 """Level of a cell → what it means."""
 
 
-def _level(voice: Voice, column: int) -> int | None:
-    if column in voice.said:
-        return voice.said[column]
-    return 0 if voice.extent[0] <= column <= voice.extent[1] else None
+def _level(row: StripRow, column: int) -> int | None:
+    if column in row.said:
+        return row.said[column]
+    return 0 if row.extent[0] <= column <= row.extent[1] else None
 
 
 def matrix(pairs: Mapping[str, Sequence[tuple[int, int]]], names: Sequence[str], what: str) -> go.Figure:

@@ -13,6 +13,8 @@ from ncclkit.views._html import Markup, badge, el
 STAGES = {"waiting": "·", "hello": "○", "simulate": "○", "import": "◔", "init": "◑"}
 STAGES |= {"alone": "◑", "pairs": "◒", "groups": "◒", "step": "◕", "size": "◕", "done": "✓", "error": "✕"}
 """Phases of the wire, in order, with the symbol of each light."""
+NAMES = {"hello": "starting", "simulate": "starting", "import": "importing torch", "init": "init_process_group"}
+"""How a phase is shown where its name on the wire says little."""
 
 SINGLE = 32
 """Up to here each rank has a light of its own; beyond, ranks of one stage share one."""
@@ -23,7 +25,7 @@ MOST = 1 << 16
 
 
 class Progress:
-    """Takes wire records; tells share done, words, lights, measurements, variables and the last lines of the log."""
+    """The state of a running test, from its wire records: share done, words, lights, measurements, variables, log."""
 
     def __init__(self, ranks: int) -> None:
         self.stages = dict.fromkeys(range(ranks), "waiting")
@@ -31,7 +33,7 @@ class Progress:
         self.op = ""
         self.now: int | None = None
         self.step: int | None = None
-        self.rung = ""
+        self.stage = ""
         self.pairs, self.pair = 0, ""
         self.env: dict[str, str] = {}
         self.log: deque[str] = deque(maxlen=LOG_LINES)
@@ -49,7 +51,7 @@ class Progress:
             "phase": self._phase,
             "measure": self._measure,
             "plan": self._plan,
-            "stage": self._rung,
+            "stage": self._stage,
             "stage.pair": self._pair,
             "log": self._line,
             "problem": self._line,
@@ -68,13 +70,13 @@ class Progress:
 
     def words(self) -> str:
         """One line: what is done, what is under way, who is behind."""
-        if self.rung:
-            return self.rung
+        if self.stage:
+            return self.stage
         if self.errors:
             rank, error = next(iter(self.errors.items()))
             return f"Rank {rank} failed: {error.splitlines()[0] if error else 'no message'}"
         if not self._measured and self.now is None and self.pairs:
-            return f"On the ladder: {plural(self.pairs, 'pair')} measured, last {self.pair}{self._behind()}"
+            return f"Staged test: {plural(self.pairs, 'pair')} measured, last {self.pair}{self._behind()}"
         if not self._measured and self.now is None:
             doing = "Starting" if self.step is None else f"Step {self.step} on"
             return f"{doing} {plural(len(self.stages), 'rank')}{self._behind()}" if self.stages else "Planning"
@@ -85,10 +87,11 @@ class Progress:
 
     def lights(self) -> Markup:
         """One light per rank, or per stage where there are many ranks: symbol and word."""
-        shown = [(f"{rank} {stage}", stage) for rank, stage in sorted(self.stages.items())]
+        shown = [(f"{rank} {NAMES.get(stage, stage)}", stage) for rank, stage in sorted(self.stages.items())]
         if len(shown) > SINGLE:
             counts = Counter(self.stages.values())
-            shown = [(f"{stage}: {count:,}{self._named(stage, count)}", stage) for stage, count in counts.items()]
+            counted = ((stage, f"{NAMES.get(stage, stage)}: {count:,}") for stage, count in counts.items())
+            shown = [(f"{words}{self._named(stage, counts[stage])}", stage) for stage, words in counted]
         lights = (badge(STAGES.get(stage, "•"), words, f"stage-{stage}") for words, stage in shown)
         return el("p", *lights, cls="nk-lights") if shown else Markup("")
 
@@ -102,7 +105,7 @@ class Progress:
         if len(places) < 2 or len(late) * 2 > len(self.stages):
             return ""
         stage = self.stages[late[0]]
-        return f"; {the('rank', late)} {'still' if stage == 'waiting' else 'only'} at “{stage}”"
+        return f"; {the('rank', late)} {'still' if stage == 'waiting' else 'only'} at “{NAMES.get(stage, stage)}”"
 
     def _phase(self, record: Mapping[str, Any]) -> None:
         rank, phase = int(record["rank"]), str(record["phase"])
@@ -114,9 +117,9 @@ class Progress:
         if phase == "error":
             self.errors[rank] = str(record.get("error", ""))
 
-    def _rung(self, record: Mapping[str, Any]) -> None:
+    def _stage(self, record: Mapping[str, Any]) -> None:
         """The run broke off, and it is narrowed down who is at fault."""
-        self.rung = str(record["say"])
+        self.stage = str(record["say"])
 
     def _pair(self, record: Mapping[str, Any]) -> None:
         self.pairs += 1

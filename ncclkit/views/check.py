@@ -27,7 +27,7 @@ def check_form(case: Case, cause: str = "", python: str = "", deadline: float = 
 
     ``await form.run()`` does all of it, as `ncclkit.experiments.loop.close` does: experiments until the first cause is
     proven or nothing is left to ask, then its fix.  cause: whose experiment the buttons make (empty: the one that
-    tells most); python: the training interpreter; deadline: seconds for each run.
+    decides most); python: the training interpreter; deadline: seconds for each run.
     """
     return Check(case, cause, python, deadline)
 
@@ -76,7 +76,7 @@ class Check(Form):
         found = _found(self._case)
         asked = next((f.next.question for f in found if f.next and f.next.expects), "")
         if asked:
-            return f"An experiment would tell more: {asked}"
+            return f"Next experiment: {asked}"
         return f"{found[0].cause} is {found[0].strength}; what is advised can be tried" if found else self.ASK
 
     async def run(self, go: bool = True) -> View:

@@ -1,4 +1,4 @@
-"""Which host reaches which, and how well: the last connection test of a case, what is wrong first."""
+"""The connection test: its form, and the hosts and network paths that the last one found, what is wrong first."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _hosts(found: Connectivity) -> Markup:
         for host in found.hosts.values()
         if not host.problem
     ]
-    head = ("Host", "NCCL would use", "gloo", "Its own name leads to", f"Clock against {first}")
+    head = ("Host", "NCCL would use", "gloo", "Its own name resolves to", f"Clock against {first}")
     lost = [(host.name, host.problem) for host in found.hosts.values() if host.problem]
     asked = fold(plural(len(rows), "host"), fit(table(head, rows)), is_open=len(rows) <= SHOWN)
     return join(fit(table(("Could not be asked", "Why"), lost)) if lost else "", asked)
@@ -131,7 +131,7 @@ def connect_form(case: Case, hosts: str = "", remote_command: str = "") -> Reach
 class Reach(Form):
     """See `connect_form`."""
 
-    IDLE = "No connection was tested: no hosts are named, and this is no allocation of several nodes"
+    IDLE = "No connection was tested: no hosts are named, and this is not an allocation of several nodes"
     ASK = "Say which hosts to test: two or more names, space-separated"
     BUSY = "Testing …"
     CANCELLED = "Cancelled; what was found until then stays in the case folder"

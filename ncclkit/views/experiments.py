@@ -28,9 +28,9 @@ SHOWN = 8
 APART = 1.5
 """Times are drawn where one is so many times the other: what differs less is chance on a busy machine."""
 ENDS = {
-    "done": ("✓", "ended well", "state-done"),
+    "done": ("✓", "succeeded", "state-done"),
     "failed": ("✕", "failed", "state-failed"),
-    "deadline": ("■", "hung until its deadline", "state-failed"),
+    "deadline": ("■", "hung until its timeout", "state-failed"),
     "cancelled": ("■", "cancelled", "state-cancelled"),
 }
 """`Run.reason` → symbol, words and class of its badge."""
@@ -47,7 +47,7 @@ WORDS: dict[str, Callable[[Any], str]] = {
     "ranks": lambda count: f"{count} rank{'s' * (count != 1)}",
     "timeout": lambda factor: f"collectives may take {factor} times as long",
     "restarts": lambda count: f"the launcher may start all ranks again {count} time{'s' * (count != 1)}",
-    "stages": lambda _: "first each rank alone, then every pair of ranks",
+    "stages": lambda _: "a staged test: each rank alone, then every pair of ranks",
     "minimal": lambda _: "a plain live test in place of the job",
     "hosts": lambda number: f"all ranks on {number} host{'s' if number != 1 else ''}",
     "fix": lambda cause: f"the job itself, at the place that {cause} blames",
@@ -181,7 +181,7 @@ class RunProgress:
 
 
 def run_progress(folder: Path) -> RunProgress:
-    """The pace of the run in `folder`; an empty one where no rank has begun a step."""
+    """The progress of the run in `folder`; an empty one where no rank has begun a step."""
     begun: defaultdict[int, list[float]] = defaultdict(list)
     hello: dict[int, float] = {}
     reached: dict[int, int] = {}

@@ -24,7 +24,7 @@ THEMES = {
     "CPU and memory": ("cpu", "memory"),
     "Storage": ("storage",),
     "Software": ("software", "host"),
-    "Variables": ("env",),
+    "Environment variables": ("env",),
     "Other": ("",),
 }
 """Cards in their order, each with the beginnings of the fact names that belong to it; the longest one holds."""
@@ -33,7 +33,7 @@ FIRST = {
     "gpu.count": "GPUs",
     "gpu.0.model": "model",
     "gpu.driver": "driver",
-    "gpu.cuda": "newest CUDA",
+    "gpu.cuda": "CUDA supported by the driver",
     "gpu.nvidia_smi": "nvidia-smi",
     "net.nccl.interface": "NCCL uses",
     "net.gloo.interface": "gloo uses",
@@ -138,7 +138,7 @@ def _badge(found: Sequence[Finding], cleared: Sequence[Finding], known: Sequence
         return badge("△", "risk", "likely")
     if not known:
         return badge("?", "not read", "unread")
-    return badge("✓", "checked", "checked") if cleared else badge("·", "for reading", "for-reading")
+    return badge("✓", "checked", "checked") if cleared else badge("·", "info", "info")
 
 
 def _risk(finding: Finding) -> Markup:

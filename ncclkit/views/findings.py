@@ -35,11 +35,11 @@ def findings_view(source: Any) -> View:
     body = join(
         *(card(finding, number) for number, finding in enumerate(found, 1)),
         fold(
-            f"Could not look: {plural(len(unknown), 'cause')}, and what would settle each",
+            f"Not evaluated: evidence missing for {plural(len(unknown), 'cause')}",
             table(("Cause", "What is missing"), [(code(f.cause), _missing(f)) for f in unknown]),
         ),
         fold(
-            f"Looked, and it is not there: {plural(len(clear), 'cause')}",
+            f"{plural(len(clear), 'check')} passed",
             table(("Cause", "Why it is clear"), [(code(f.cause), f.say or "no sign of it") for f in clear]),
         ),
     )

@@ -11,7 +11,7 @@ from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
 
 BLIND = {"binary": "binary of no known kind", "unknown": "not what it looks like", "empty": "empty"}
-"""Kinds of ``inputs.json`` of which nothing was used, and why."""
+"""Kinds of ``inputs.json`` that were not used, and why."""
 SINGLE = 12
 """Up to here each file has a row of its own; beyond, files of one kind share one."""
 

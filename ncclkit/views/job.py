@@ -40,7 +40,7 @@ def job_view(case: Case) -> View:
 
 def _say(job: Mapping[str, Any], comms: Sequence[Communicator], known: Variables, odd: Variables) -> str:
     if not job["ranks"]:
-        return "Nothing says what this job was: no line tells its ranks"
+        return "This job is unknown: no line names its ranks"
     hosts = f" on {plural(len(job['hosts']), 'host')}" if job["hosts"] else ""
     named = (("NCCL", job["nccl"]), ("CUDA", job["cuda"]), ("torch", job["torch"]), ("network", job["network"]))
     parts = [f"{plural(job['ranks'], 'rank')}{hosts}", *(f"{name} {value}" for name, value in named if value)]

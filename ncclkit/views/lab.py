@@ -1,4 +1,4 @@
-"""The lab as a form: which fault, Break it, and how the broken job ended, not yet why."""
+"""The lab as a form: choose a fault, break a job with it, and see how the job ended, not yet why."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lab_form(case: Case, fault: str, ranks: int = 0, **choices: Any) -> Lab:
     return Lab(case, fault, ranks, choices)
 
 
-class Broken(View):
+class FaultyRun(View):
     """How the broken job ended: in words, rank by rank, and where all of it is kept."""
 
     def __init__(self, run: Run, progress: Progress) -> None:
@@ -76,6 +76,6 @@ class Lab(Form):
         """The run with the fault that is chosen now."""
         return self._break(self.fault.value, self.ranks.value)
 
-    async def _break(self, fault: str, ranks: int) -> Broken:
+    async def _break(self, fault: str, ranks: int) -> FaultyRun:
         run = await injection.break_it(self._case, fault, ranks=ranks, on_record=self.observe, **self._choices)
-        return Broken(run, self.progress)
+        return FaultyRun(run, self.progress)

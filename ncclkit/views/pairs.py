@@ -16,13 +16,13 @@ from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, badge, el, fit, fold, join, table
 
-TOLD = 12
+NUMBERED = 12
 """Up to here each cell says its number."""
 HOW = "ncclkit probe --stages, or the box “Staged test” of the live test's form, measures every pair"
 
 
 def pairs_view(case: Case) -> View:
-    """Bandwidth and latency of every pair of ranks of the last live test that climbed the ladder."""
+    """Bandwidth and latency of every pair of ranks of the last staged test."""
     found = staged_test(case)
     if not (found.pairs or found.silent or found.groups or found.alone):
         return View(f"{found.summary}: {HOW}", Markup(""))
@@ -140,7 +140,7 @@ def _matrix(found: StagedTest) -> go.Figure:
         hoverongaps=False,
         colorbar={"title": {"text": "GB/s each way"}, "thickness": 12},
         text=[["" if cell is None else format_number(cell) for cell in row] for row in cells],
-        texttemplate="%{text}" if count <= TOLD else None,
+        texttemplate="%{text}" if count <= NUMBERED else None,
         hovertemplate="ranks %{y} and %{x}: %{z:.3g} GB/s each way<extra></extra>",
     )
     _frames(figure, found, 0.72 * side / count)

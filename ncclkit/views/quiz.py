@@ -16,7 +16,8 @@ def guess(question: str, choices: Mapping[str, str], right: str) -> Guess:
     """A question with a choice widget; on paper the choices, and the answers folded below them.
 
     choices: what can be picked → what is said to whoever picks it (why it is right, or what speaks against it);
-    right: the one of them that holds.  Raises NcclkitError where there is nothing to choose, or `right` is no choice.
+    right: the one of them that holds.  Raises NcclkitError where there is nothing to choose, or `right` is none
+    of them.
     """
     if len(choices) < 2 or right not in choices:
         raise NcclkitError(f"The question {question!r} needs two choices or more, and {right!r} must be one of them.")

@@ -73,24 +73,24 @@ def _normal(judgement: Judgement | None) -> Markup:
     suspects = [
         (code(name), page(name)[""], known[name].experiment(Case()).question) for name in judgement.suspects
     ]  # a case of its own: which experiment it is, not with which variables
-    low = "This is low. These could explain it; the diagnosis looks at each:"
+    low = "This is low. These could explain it; the diagnosis checks each:"
     return join(
         el("h5", "Is this number normal?"),
-        fit(table(("Beside", "Measured, GB/s", "There, GB/s", "Ratio"), compared, "nk-numbers")),
+        fit(table(("Reference", "Measured, GB/s", "Expected, GB/s", "Ratio"), compared, "nk-numbers")),
         el("p", low) if suspects else "",
-        fit(table(("Cause", "What it is", "The experiment that tells"), suspects)),
+        fit(table(("Cause", "What it is", "The experiment that decides"), suspects)),
     )
 
 
 def _cut_short(source: Any) -> str:
-    """What a run that did not end well says of itself; its speeds are of what came before."""
+    """The summary of a run that failed, as its speeds are of what came before; else empty."""
     return source.say if isinstance(source, Run) and source.reason != "done" else ""
 
 
 def tuning_view(source: Run | Iterable[Advice]) -> View:
     """What to set, with its reason, its check and its risk: drawn from a run's numbers, or advice as it is given."""
     if isinstance(source, Run) and source.reason != "done":
-        return View("Nothing is advised from a live test that did not end well", Markup(""))
+        return View("Nothing is advised from a live test that failed", Markup(""))
     if isinstance(source, Run):
         source = tune.advise(source.curve, source.expectation)
     rows = list(source)

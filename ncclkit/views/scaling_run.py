@@ -14,7 +14,7 @@ from ncclkit.views._base import Drawn, View
 from ncclkit.views._draw import BLUE, blank
 from ncclkit.views._html import Markup, badge, el, fit, join, table
 
-WAYS = {"one": "one communicator for all", "pairs": "one for each pair as well"}
+LAYOUTS = {"one": "one communicator for all", "pairs": "one for each pair as well"}
 """Field of `Step` → how a line of the figure is named."""
 COLOURS = {"one": BLUE, "pairs": plots.VERMILLION}
 HEAD = ("Ranks", "Wrong", "By hand, GB/s", "Library, GB/s", "Files, one", "Files, pairs")
@@ -23,15 +23,15 @@ HEAD = ("Ranks", "Wrong", "By hand, GB/s", "Library, GB/s", "Files, one", "Files
 def rehearsal_view(steps: Sequence[Step], ranks: int = 32) -> View:
     """Correctness, speed and open files for each count of ranks, and the files that a rank needs on `ranks` of them."""
     if not steps:
-        return View("Nothing was rehearsed yet", Markup(""))
-    files = {way: {step.ranks: value for step in steps if (value := getattr(step, way)) is not None} for way in WAYS}
+        return View("No scaling run was made yet", Markup(""))
+    files = {way: {step.ranks: value for step in steps if (value := getattr(step, way)) is not None} for way in LAYOUTS}
     known = len(files["one"]) > 1
     plans = {way: budgets.open_files(counts, ranks) for way, counts in files.items()} if known else {}
     limit = min((step.limit for step in steps if step.limit is not None), default=None)
     body = join(
         el("h5", "Bus bandwidth of the largest message, and open files of a rank"),
         fit(table(HEAD, [_row(step) for step in steps], "nk-numbers")),
-        *(el("p", f"{WAYS[way].capitalize()}: {plan.words}", cls="nk-dim") for way, plan in plans.items()),
+        *(el("p", f"{LAYOUTS[way].capitalize()}: {plan.words}", cls="nk-dim") for way, plan in plans.items()),
         el("p", _advice({way: plan.value for way, plan in plans.items()}, ranks, limit)) if plans else "",
     )
     return Drawn(_say(steps, plans, ranks), _figure(files, plans, ranks, limit) if plans else None, body)
@@ -47,7 +47,7 @@ def _say(steps: Sequence[Step], plans: Mapping[str, budgets.Budget], ranks: int)
     say = f"On {counts} ranks {same}, by hand and by the library"
     if not plans:
         return say
-    one, pairs = (plans[way].value for way in WAYS)
+    one, pairs = (plans[way].value for way in LAYOUTS)
     return f"{say}; on {ranks} ranks one communicator needs {one:,.0f} open files of a rank, and pairs {pairs:,.0f}"
 
 
@@ -56,7 +56,7 @@ def _advice(needs: Mapping[str, float], ranks: int, limit: int | None) -> str:
     if limit is None or limit < 0:
         return "How many files a rank may open is unlimited or not known: ask ulimit -n inside the job."
     room = f"A rank may open {plural(limit, 'file')} (ulimit -n inside the job)"
-    short = [WAYS[way] for way, need in needs.items() if need > limit]
+    short = [LAYOUTS[way] for way, need in needs.items() if need > limit]
     if short:
         return f"{room}: too few on {ranks} ranks for {' and for '.join(short)}. Raise it in the job script."
     return f"{room}: enough on {ranks} ranks, before any data-loader worker has opened its own."
@@ -85,7 +85,7 @@ def _figure(
         figure.add_scatter(
             x=[*counts, ranks],
             y=[*counts.values(), plans[way].value],
-            name=WAYS[way],
+            name=LAYOUTS[way],
             mode="lines+markers",
             line=look | {"dash": "dot"},
             marker={

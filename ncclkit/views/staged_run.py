@@ -28,7 +28,7 @@ def stages_view(stages: Sequence[Stage]) -> View:
     last = stages[-1].run
     if last.reason != "done":
         return View(f"Stop here, before more data or more ranks are used: {last.say}", body)
-    well = "The stage ended well" if len(stages) == 1 else f"All {plural(len(stages), 'stage')} ended well"
+    well = "The stage succeeded" if len(stages) == 1 else f"All {plural(len(stages), 'stage')} succeeded"
     loss = "" if apart is None else f", and equal batches gave {'equal' if equal else 'DIFFERENT'} losses"
     return View(well + loss, body)
 

@@ -30,8 +30,8 @@ HEAD = ("Collective", "Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "T
 OPTIONAL = {"busbw GB/s", "At most GB/s", "Ratio", "In a CUDA graph", "Run"}
 """Columns that are left out where no row has a value."""
 MAIL = (
-    "A colleague has it judged as it is (ncclkit diagnose FILE.tar.gz), unpacks and opens it (ncclkit.Case.open), or "
-    "reads report.html in any browser."
+    "A colleague can run `ncclkit diagnose FILE.tar.gz`, unpack and open it (ncclkit.Case.open), or read report.html "
+    "in any browser."
 )
 
 

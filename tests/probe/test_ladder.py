@@ -210,7 +210,7 @@ def test_the_view_says_it_and_marks_it() -> None:
     view = pairs_view(told({(2, 5): 20.0}, None, (0, 7), {}))
     page = str(view.static())
     assert "never answered" in view.say and "2 – 5" in page and "no result came" in page
-    assert pairs_view(Case()).say.startswith("No staged live test has run yet: ncclkit probe --ladder")
+    assert pairs_view(Case()).say.startswith("No staged live test has run yet: ncclkit probe --stages")
 
 
 @pytest.mark.parametrize(("gpus", "slow"), [(8, True), (2, False), (0, True), ("two", True)])

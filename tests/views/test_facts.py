@@ -42,7 +42,7 @@ def cards(case: Case) -> dict[str, str]:
         ("hung-smi", "CPU and memory", "network storage"),
         ("hung-smi", "GPUs", "nvidia-smi topo -m"),
         ("rdma-misnamed", "Network", "NCCL_SOCKET_IFNAME=eth9"),
-        ("rdma-misnamed", "Variables", "NCCL_BUFSIZE"),
+        ("rdma-misnamed", "Environment variables", "NCCL_BUFSIZE"),
     ],
 )
 def test_a_card_says_what_decides(machine: str, theme: str, said: str) -> None:

@@ -90,7 +90,7 @@ def test_the_first_number_is_said_while_the_ladder_is_climbed():
     progress.take({"kind": "plan", "sizes": [8], "ranks": 4})
     for peer in (1, 3):
         progress.take({"kind": "stage.pair", "rank": 0, "peer": peer, "bandwidth": 41.5, "latency_us": 9.0, "wrong": 0})
-    assert progress.words() == "On the ladder: 2 pairs measured, last ranks 0 and 3 at 41.50 GB/s"
+    assert progress.words() == "Staged test: 2 pairs measured, last ranks 0 and 3 at 41.50 GB/s"
     progress.take({"kind": "stage.pair", "rank": 0, "peer": HOSTILE, "bandwidth": None})
     assert "could not be read" in progress.log[-1]
 
@@ -235,7 +235,7 @@ def test_progress_names_who_is_behind_and_who_failed():
 def test_many_ranks_share_lights():
     progress = Progress(1024)
     progress.take({"kind": "phase", "phase": "hello", "rank": 17})
-    assert "waiting: 1,023" in progress.lights() and "hello: 1 (rank 17)" in progress.lights()
+    assert "waiting: 1,023" in progress.lights() and "starting: 1 (rank 17)" in progress.lights()
 
 
 @pytest.mark.parametrize(

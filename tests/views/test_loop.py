@@ -13,7 +13,7 @@ import ncclkit as nk
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.views.check import Check, Closed
-from ncclkit.views.lab import Broken, Lab
+from ncclkit.views.lab import FaultyRun, Lab
 from tests.views.records import findings
 from tests.views.test_faces import Page
 
@@ -25,7 +25,7 @@ class Loop:
     """A job that was broken and mended by the two forms."""
 
     lab: Lab
-    broken: Broken
+    broken: FaultyRun
     check: Check
     closed: Closed
     lights: list[str]

@@ -59,7 +59,7 @@ def test_without_a_trial_it_says_how_to_make_one() -> None:
         ({"env": {"NCCL_P2P_DISABLE": "1", "X": HOSTILE}}, "NCCL_P2P_DISABLE=1 ; X="),
         ({"unset": ["NCCL_SOCKET_IFNAME"]}, "NCCL_SOCKET_IFNAME is not set"),
         ({"ranks": 2, "timeout": 4}, "2 ranks; collectives may take 4 times as long"),
-        ({"restarts": 1, "stages": True, "minimal": False}, "start all ranks again 1 time; first each rank alone"),
+        ({"restarts": 1, "stages": True, "minimal": False}, "again 1 time; a staged test: each rank alone"),
         ({"fix": "slow_rank"}, "the job itself, at the place that slow_rank blames"),
         ({"check": "facts"}, "nothing; facts are looked at again"),
         ({}, "What was changed: nothing"),
@@ -74,7 +74,7 @@ def test_both_ends_stand_side_by_side_with_their_first_cause(tmp_path: Path) -> 
     before, _, after = read.partition("After")
     assert "✕ failed rank_late on 4 ranks over gloo failed after 12 s" in before
     assert "slow_rank Rank 3 is late <script>" in before and "slow_rank Rank" not in after
-    assert "✓ ended well" in after and "Nothing found." in after
+    assert "✓ succeeded" in after and "Nothing found." in after
 
 
 @pytest.mark.parametrize(
