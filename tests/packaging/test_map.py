@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.packaging.project import ROOT
 from tests.packaging.test_structure import FLOORS
 from tests.record.map import PICTURE, picture, reduced
@@ -26,6 +28,13 @@ def test_every_function_that_the_design_names_exists():
     assert named
     missing = [f"{module}.{name}" for module, name in named if not defines(module, name)]
     assert not missing
+
+
+@pytest.mark.parametrize("file", ["CONTRIBUTING.md", "docs/design.md"])
+def test_every_file_that_a_newcomer_is_sent_to_exists(file):
+    named = re.findall(r"`((?:ncclkit|tests)/[\w./]+)`", (ROOT / file).read_text(encoding="utf-8"))
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def defines(module: str, name: str) -> bool:
