@@ -33,7 +33,7 @@ def change_of(finding: Finding, plan: Plan) -> dict[str, Any]:
         env = dict(advice.env) | dict(advice.change.get("env", {}))
         change = dict(advice.change) | ({"env": env} if env else {})
     if breakable(plan.argv, plan.network):
-        change["mend"] = finding.cause
+        change["fix"] = finding.cause
     if not change:
         raise by_hand(finding)
     return change
