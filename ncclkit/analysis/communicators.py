@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ncclkit.analysis.members import Communicator, Fits, Index
 from ncclkit.core.model import Event
 
-__all__ = ["Communicator", "Link", "communicators", "rings", "transports", "variables"]
+__all__ = ["Communicator", "Transport", "communicators", "rings", "transports", "variables"]
 
 
 class Transport(NamedTuple):

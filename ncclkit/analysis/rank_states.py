@@ -1,4 +1,4 @@
-"""Who waited, who died, who was killed, who fell silent: the ranks of one case.
+"""Who waited, who died, who was killed, who stopped logging: the ranks of one case.
 
 The first question of every hang is which rank is the culprit and which are its
 victims.  A victim says "timed out" or "connection closed"; a culprit says
@@ -72,7 +72,7 @@ class RankStates:
     members: tuple[int, ...] = ()
     """Every rank that must exist: 0 … world-1, or 0 … highest one seen."""
     waiting: dict[int, Event] = field(default_factory=dict)
-    """rank → the line in which it says that it waited in vain for a collective."""
+    """rank → the line in which it says that it timed out waiting for a collective."""
     raised: dict[int, Event] = field(default_factory=dict)
     """rank → the traceback of its own error (-1: nobody knows which rank)."""
     killed: dict[int, Event] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def _together(waiting: dict[int, Event]) -> dict[int, Event]:
 
 
 def _unanswered(case: Case) -> list[Event]:
-    """Ranks that waited in vain for the id of a communicator; not those whose connection to the store broke."""
+    """Ranks that timed out waiting for the id of a communicator; not those whose connection to the store broke."""
     return [event for event in case.of("c10d.unique_id") if UNANSWERED.search(str(event.data.get("error")))]
 
 
@@ -210,7 +210,7 @@ def _group_size(wait: Event) -> int | None:
 
 
 def opening(case: Case, *kinds: str) -> Event | None:
-    """The phase of the job's start in which ranks began to wait in vain, where it is of one of these kinds."""
+    """The phase of the job's start in which ranks began to wait and timed out, if it is of one of these kinds."""
     waits = list(look(case).waiting.values())
     begun = [e for e in case.of("job.phase") if any(e.path == wait.path and e.line < wait.line for wait in waits)]
     early = any(isinstance(wait.data.get("seq"), int) and wait.data["seq"] <= EARLY for wait in waits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ncclkit.analysis.bisection import Found
+from ncclkit.analysis.bisection import Blamed
 from ncclkit.analysis.picks import pick
 from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.core.case import Case
@@ -48,7 +48,7 @@ def _corrupt(case: Case, climbed: StagedTest, gpus: bool) -> Odd:
 
 def _narrowed(climbed: StagedTest, gpus: bool) -> Odd | None:
     state, tried = climbed.bisected, climbed.tried
-    one = next(iter(state.found), Found("", state.among, state.among) if state.ask else None)
+    one = next(iter(state.found), Blamed("", state.among, state.among) if state.ask else None)
     if one is None or not climbed.failing or one.what == "together":
         return None
     if not one.what and len(one.within) == climbed.ranks:  # nothing is known but that it fails
@@ -68,7 +68,9 @@ def _slow(case: Case, climbed: StagedTest, gpus: bool) -> Odd | None:
     slow = [pair for pair in climbed.pairs if pair.slow and not pair.wrong]
     if not slow and not climbed.slow_ranks:
         return None
-    ranks = sorted({*climbed.suspects, *climbed.slow_ranks}) or sorted({rank for pair in slow for rank in (pair.a, pair.b)})
+    ranks = sorted({*climbed.suspects, *climbed.slow_ranks}) or sorted(
+        {rank for pair in slow for rank in (pair.a, pair.b)}
+    )
     alone = [event for event in case.of("ladder.rank") if event.rank in climbed.slow_ranks]
     others = [pair.event for pair in climbed.pairs if not pair.slow and pair.event]
     why = pick([pair.event for pair in slow if pair.event], alone, others[:2], limit=6)
