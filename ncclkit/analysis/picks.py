@@ -157,6 +157,6 @@ def failed(case: Case) -> bool:
     return any(event.kind in FATAL for event in case.events)
 
 
-def otherwise(cause: str, went_well: Sequence[Evidence], say: str, missing: str) -> Finding:
+def otherwise(cause: str, went_well: Sequence[Evidence], summary: str, missing: str) -> Finding:
     """``clear`` where something shows that it went well, else ``unknown`` with what would settle it."""
-    return clear(cause, say, tuple(went_well[:3])) if went_well else unknown(cause, missing)
+    return clear(cause, summary, tuple(went_well[:3])) if went_well else unknown(cause, missing)

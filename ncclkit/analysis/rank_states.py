@@ -96,7 +96,7 @@ class RankStates:
 
 @once
 def look(case: Case) -> RankStates:
-    """Read the scene of one case."""
+    """The states of the ranks of one case."""
     world = _world(case)
     waiting = _together(_first_by_rank([*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_unanswered(case)]))
     waiting = waiting or {rank: gap for gap in case.of("flight.missing") for rank in gap.data.get("waiting", ())}
@@ -193,11 +193,11 @@ def spans_hosts(case: Case) -> bool:
     return len(hosts) > 1 or (not disabled and any(e.data.get("via") == "NET" for e in case.of("nccl.channel")))
 
 
-def all_in(case: Case, scene: RankStates) -> list[Event]:
+def all_in(case: Case, states: RankStates) -> list[Event]:
     """The waits, where every rank of the job is known to wait in one and the same collective: nobody is missing."""
-    waits = list(scene.waiting.values())
+    waits = list(states.waiting.values())
     calls = {(e.data.get("seq"), e.data.get("op"), e.data.get("numel_in")) for e in waits}
-    size = scene.world or (_group_size(waits[0]) if waits else None)
+    size = states.world or (_group_size(waits[0]) if waits else None)
     complete = size is not None and len(waits) >= size and len(calls) == 1 and waits[0].data.get("seq") is not None
     return case.of("flight.stuck") or (waits if complete else [])
 

@@ -123,7 +123,7 @@ def family(value: Any, host: Host) -> str:
 
 
 def resolved(value: Any, host: Host) -> str:
-    """What the own host name leads to."""
+    """What the own host name resolves to."""
     inward = [ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in value]
     return "127.x" if inward and inward[0] else "an address that others can reach"
 
