@@ -115,8 +115,9 @@ def _unpaired(data: Data) -> Parts:
             [data["dst"]],
             f"From {pair} {data['sizes'][0]} elements are sent, {data['sizes'][1]} expected",
         )
-    say = f"From {pair} there are {data['sent']} sends and {data['received']} receives"
-    return "missing", data["waiting"], data["lacking"], say
+    side, call = (data["dst"], "recv") if data["received"] > data["sent"] else (data["src"], "send")
+    posted = f"{data['sent']:,} sends and {data['received']:,} receives were posted"
+    return "missing", data["waiting"], data["lacking"], f"Rank {side} waits in {call}: from {pair} {posted}"
 
 
 def _waiting(data: Data, ranks: Iterable[int]) -> str:

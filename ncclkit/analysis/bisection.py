@@ -22,7 +22,7 @@ MOST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Blamed:
     """One thing at fault."""
 
     what: str
@@ -38,7 +38,7 @@ class Found:
 class Bisected:
     """How far the search has come."""
 
-    found: tuple[Found, ...] = ()
+    found: tuple[Blamed, ...] = ()
     passing: bool = False
     """All ranks were started anew, and nothing failed."""
     rest: tuple[int, ...] = ()
@@ -121,7 +121,7 @@ class _Search:
             return smallest.union(*nodes) if len(nodes) > 1 else smallest
         return every if self.fails(every)[0] else None
 
-    def named(self, start: Group, left: Group) -> Found:
+    def named(self, start: Group, left: Group) -> Blamed:
         """Who is at fault where `start` fails; left: ranks that may be taken for an exchange."""
         nodes = [node & start for node in self.nodes if node & start]
         if len(nodes) > 1 and all(node in self.nodes for node in nodes):
@@ -133,7 +133,7 @@ class _Search:
         near = sorted(left, key=lambda rank: (not any({rank} | start <= node for node in self.nodes), rank))
         return self._blamed(ranks, [frozenset({rank}) for rank in near])
 
-    def singled(self, one: Found, left: Group) -> Found:
+    def singled(self, one: Blamed, left: Group) -> Blamed:
         """Of two nodes that nobody else can stand in for the rank at fault, if it is one: others of its node can."""
         nodes = [node for node in self.nodes if node & set(one.within)]
         if one.what != "pair" or len(nodes) != 2:
@@ -144,7 +144,7 @@ class _Search:
         found = self._blamed(units, [frozenset({rank}) for rank in sorted(left & (nodes[0] | nodes[1]))])
         return found if found.what == "company" else one
 
-    def leaving(self, one: Found) -> Group:
+    def leaving(self, one: Blamed) -> Group:
         """Whom to leave out so that the rest should work: of two ends one."""
         if one.what not in ("way", "pair"):
             return frozenset(one.ranks)
@@ -168,14 +168,14 @@ class _Search:
         needed = self.smallest(halves[0], second)
         return needed + self.smallest(halves[1], company.union(*needed))
 
-    def _blamed(self, units: list[Group], outside: list[Group]) -> Found:
+    def _blamed(self, units: list[Group], outside: list[Group]) -> Blamed:
         """Which of the units that only fail together is at fault: the one whose exchange mends it."""
         within = tuple(sorted(frozenset().union(*units)))
         if len(units) == 1:
-            return Found("node" if len(within) > 1 else "rank", within, within)
+            return Blamed("node" if len(within) > 1 else "rank", within, within)
         others = [unit for unit in outside if not unit & set(within)]
         if len(units) > MOST or not others:
-            return Found("pair" if len(units) == 2 else "together", within, within)
+            return Blamed("pair" if len(units) == 2 else "together", within, within)
         swapped = [
             others[place % len(others)].union(*(other for other in units if other != unit))
             for place, unit in enumerate(units)
@@ -183,10 +183,10 @@ class _Search:
         still = self.fails(*swapped)
         guilty = [unit for unit, fails in zip(units, still, strict=True) if not fails]
         if len(guilty) == 1:
-            return Found("company", tuple(sorted(guilty[0])), within)
-        return Found("way" if len(guilty) == len(units) == 2 else "together", within, within)
+            return Blamed("company", tuple(sorted(guilty[0])), within)
+        return Blamed("way" if len(guilty) == len(units) == 2 else "together", within, within)
 
-    def _finer(self, found: Found) -> Found:
+    def _finer(self, found: Blamed) -> Blamed:
         """Of nodes that fail with each other: the ranks of the same place in both, each over its own NIC."""
         both = [sorted(node) for node in self.nodes if node <= set(found.within)]
         if len(both) != 2 or len(both[0]) == 1:
@@ -233,7 +233,7 @@ def _gone(state: Bisected, who: Callable[[Iterable[int]], str], ranks: int) -> s
     return who(gone)
 
 
-def _told(one: Found, who: Callable[[Iterable[int]], str], symptom: tuple[str, str], ranks: int) -> str:
+def _told(one: Blamed, who: Callable[[Iterable[int]], str], symptom: tuple[str, str], ranks: int) -> str:
     whom, fails, both = who(one.ranks), symptom[0], symptom[1]
     if one.what in ("rank", "node"):
         return f"{whom} {fails} even alone"

@@ -1,6 +1,6 @@
 """Ranks compared by NCCL's COLL lines (``NCCL_DEBUG_SUBSYS=COLL``): who called what on a communicator, and how often.
 
-opCount cannot be compared: since 2.27 it stands still on communicators that need no proxy, and grouped calls share it.
+opCount cannot be compared: since 2.27 it stalls on communicators that need no proxy, and grouped calls share it.
 Events keep equal calls as one with a count, so what ranks have in common is known as a set with counts: the first call
 they disagree on is the next one, or one before it where they ran the same calls in another order.
 """

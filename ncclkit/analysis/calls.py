@@ -100,7 +100,7 @@ def sides(mismatch: Event) -> tuple[list[Mapping[str, Any]], list[Mapping[str, A
 def unlike_calls(op: str, sizes: Iterable[int]) -> bool:
     """True where sizes of one place are those of different calls, and not of one call with another tensor.
 
-    A flag beside a bucket of gradients is no odd batch; and gradients and parameters, which all ranks hold in the same
+    A flag beside a bucket of gradients is not an odd batch; gradients and parameters, which all ranks hold in the same
     sizes, differ only where ranks are at another bucket or another layer.  A broadcast carries rank-local state.
     """
     low, high = min(sizes), max(sizes)

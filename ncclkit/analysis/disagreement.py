@@ -20,7 +20,7 @@ class Disagreement:
     """Name of the process group, or `id` of the communicator."""
     desc: str
     seq: int
-    """Its number: c10d's own, or the how-manieth call on the communicator; -1 where nothing tells it."""
+    """Its number: c10d's own, or the how-manieth call on the communicator; -1 where nothing shows it."""
     what: str
     """``missing`` (the odd ranks are not in it), ``op``, ``size``, ``dtype``, or ``stuck`` (all are in it)."""
     majority: tuple[int, ...]

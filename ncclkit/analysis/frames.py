@@ -36,7 +36,7 @@ WAITING_CALLS = {
     "_engine_run_backward",
 }
 BETWEEN = re.compile(r"/multiprocessing/|/concurrent/|/(?:threading|subprocess|selectors|queue)\.py")
-"""Python's own library, whose ``wait`` is for a process or a thread: what called it tells what for."""
+"""Python's own library, whose ``wait`` is for a process or a thread: what called it says what for."""
 WORKERS = {"_try_get_data", "_get_data"}
 """Functions of torch's DataLoader in which a rank waits for its workers."""
 
@@ -65,7 +65,7 @@ def place(frame: Frame | None) -> str:
 def in_collective(frames: Iterable[Frame]) -> bool:
     """True when a stack (innermost frame first) stands inside a collective or waits for the GPU to finish one.
 
-    What a model computes below DDP's ``forward`` is no collective, though DDP stands further out in the stack; nor is
+    What a model computes below DDP's ``forward`` is not a collective, though DDP stands further out in it; nor is
     a ``wait`` written in Python for a lock file or a process.
     """
     for frame in list(frames)[:12]:

@@ -119,5 +119,5 @@ def common(case: Case) -> str:
 
 
 def enterable(case: Case) -> bool:
-    """True where the hosts were pretended by a run of ours, which can make them again and look."""
+    """True where the hosts were simulated by a run of ours, which can make them again and look."""
     return any(event.data.get("phase") == "launch" for event in case.of("worker.phase"))

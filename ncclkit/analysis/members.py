@@ -1,4 +1,4 @@
-"""Which process is which rank of which communicator.
+"""Each process's rank in each communicator.
 
 A pointer (``comm 0x55d``) means something in one process only; ``commId`` (2.16+) joins the processes.  Children of a
 split (2.23+) print their parent's pointer and a colour instead.  Before 2.16 nothing joins them but size and order.

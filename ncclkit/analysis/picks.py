@@ -20,7 +20,7 @@ FATAL = (
     "cuda.error",
     "cuda.oom",
 )
-"""Kinds that show that the job did not end well."""
+"""Kinds that show that the job did not succeed."""
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
@@ -57,8 +57,8 @@ def _hosts(case: Case) -> set[str]:
 
 
 def seconds(milliseconds: float | None) -> str:
-    """``600000`` → ``600 s``; what is not known stays out of the sentence as ``its time limit``."""
-    return f"{milliseconds / 1000:g} s" if milliseconds else "its time limit"
+    """``600000`` → ``600 s``; what is not known stays out of the sentence as ``its timeout``."""
+    return f"{milliseconds / 1000:g} s" if milliseconds else "its timeout"
 
 
 def amount(size: float | None) -> str:
@@ -153,10 +153,10 @@ def of_job(case: Case) -> list[Event]:
 
 @once
 def failed(case: Case) -> bool:
-    """True when anything shows that the job did not end well."""
+    """True when anything shows that the job did not succeed."""
     return any(event.kind in FATAL for event in case.events)
 
 
-def otherwise(cause: str, went_well: Sequence[Evidence], say: str, missing: str) -> Finding:
+def otherwise(cause: str, went_well: Sequence[Evidence], summary: str, missing: str) -> Finding:
     """``clear`` where something shows that it went well, else ``unknown`` with what would settle it."""
-    return clear(cause, say, tuple(went_well[:3])) if went_well else unknown(cause, missing)
+    return clear(cause, summary, tuple(went_well[:3])) if went_well else unknown(cause, missing)

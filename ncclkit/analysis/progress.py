@@ -1,7 +1,7 @@
-"""How far each rank came in each process group and communicator, from whatever tells it.
+"""How far each rank came in each process group and communicator, from whatever shows it.
 
 c10d and the Flight Recorder number the collectives of a group.  NCCL's own lines are counted per communicator, as its
-opCount stands still on communicators that need no proxy (since 2.27) and grouped calls share it.
+opCount stalls on communicators that need no proxy (since 2.27) and grouped calls share it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RankProgress:
     """Name of the process group, or `id` of the communicator."""
     desc: str
     op: str
-    """The collective that it waits for, as the source names it; empty where nothing tells it."""
+    """The collective that it waits for, as the source names it; empty where nothing shows it."""
     enqueued: int | None
     """Number of the last collective that it enqueued, started, completed; 0: none, None: unknown."""
     started: int | None
@@ -33,7 +33,7 @@ class RankProgress:
 
     @property
     def waits(self) -> int | None:
-        """Number of the collective that it waits for; None: it waits for none, or nothing tells it."""
+        """Number of the collective that it waits for; None: it waits for none, or nothing shows it."""
         if self.enqueued is None or self.completed is None or self.enqueued <= self.completed:
             return None
         return self.completed + 1

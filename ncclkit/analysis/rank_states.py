@@ -1,4 +1,4 @@
-"""Who waited, who died, who was killed, who fell silent: the ranks of one case.
+"""Who waited, who died, who was killed, who stopped logging: the ranks of one case.
 
 The first question of every hang is which rank is the culprit and which are its
 victims.  A victim says "timed out" or "connection closed"; a culprit says
@@ -72,7 +72,7 @@ class RankStates:
     members: tuple[int, ...] = ()
     """Every rank that must exist: 0 … world-1, or 0 … highest one seen."""
     waiting: dict[int, Event] = field(default_factory=dict)
-    """rank → the line in which it says that it waited in vain for a collective."""
+    """rank → the line in which it says that it timed out waiting for a collective."""
     raised: dict[int, Event] = field(default_factory=dict)
     """rank → the traceback of its own error (-1: nobody knows which rank)."""
     killed: dict[int, Event] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class RankStates:
 
 @once
 def look(case: Case) -> RankStates:
-    """Read the scene of one case."""
+    """The states of the ranks of one case."""
     world = _world(case)
     waiting = _together(_first_by_rank([*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_unanswered(case)]))
     waiting = waiting or {rank: gap for gap in case.of("flight.missing") for rank in gap.data.get("waiting", ())}
@@ -121,7 +121,7 @@ def _together(waiting: dict[int, Event]) -> dict[int, Event]:
 
 
 def _unanswered(case: Case) -> list[Event]:
-    """Ranks that waited in vain for the id of a communicator; not those whose connection to the store broke."""
+    """Ranks that timed out waiting for the id of a communicator; not those whose connection to the store broke."""
     return [event for event in case.of("c10d.unique_id") if UNANSWERED.search(str(event.data.get("error")))]
 
 
@@ -195,11 +195,11 @@ def spans_hosts(case: Case) -> bool:
     return len(hosts) > 1 or (not disabled and any(e.data.get("via") == "NET" for e in case.of("nccl.channel")))
 
 
-def all_in(case: Case, scene: RankStates) -> list[Event]:
+def all_in(case: Case, states: RankStates) -> list[Event]:
     """The waits, where every rank of the job is known to wait in one and the same collective: nobody is missing."""
-    waits = list(scene.waiting.values())
+    waits = list(states.waiting.values())
     calls = {(e.data.get("seq"), e.data.get("op"), e.data.get("numel_in")) for e in waits}
-    size = scene.world or (_group_size(waits[0]) if waits else None)
+    size = states.world or (_group_size(waits[0]) if waits else None)
     complete = size is not None and len(waits) >= size and len(calls) == 1 and waits[0].data.get("seq") is not None
     return case.of("flight.stuck") or (waits if complete else [])
 
@@ -212,7 +212,7 @@ def _group_size(wait: Event) -> int | None:
 
 
 def opening(case: Case, *kinds: str) -> Event | None:
-    """The phase of the job's start in which ranks began to wait in vain, where it is of one of these kinds."""
+    """The phase of the job's start in which ranks began to wait and timed out, if it is of one of these kinds."""
     waits = list(look(case).waiting.values())
     begun = [e for e in case.of("job.phase") if any(e.path == wait.path and e.line < wait.line for wait in waits)]
     early = any(isinstance(wait.data.get("seq"), int) and wait.data["seq"] <= EARLY for wait in waits)

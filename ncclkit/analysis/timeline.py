@@ -153,7 +153,7 @@ def _runs(spec: str) -> Iterable[tuple[int, int]]:
 def exit_status(rank: int, events: Sequence[Event], reached: Sequence[RankProgress], whole: Fates) -> str:
     """One rank's end: ``waits in all_reduce 17 of default_pg``, ``raised ValueError, then exited with 1``, …
 
-    events: of this rank, in order.  Empty where no event tells anything.
+    events: of this rank, in order.  Empty where no event shows anything.
     """
     waits, raised, ended = _waits(events, reached), _raised(events), _ended(rank, events, whole)
     if ended == "finished":

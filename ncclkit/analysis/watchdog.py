@@ -16,7 +16,7 @@ from ncclkit.core.summary import ranks
 
 @dataclass(slots=True)
 class _Wait:
-    """One rank in one group, as its watchdog tells it."""
+    """One rank in one group, as its watchdog reports it."""
 
     said: list[Event] = field(default_factory=list)
     last: int = 0
@@ -51,7 +51,7 @@ def grouped(events: Sequence[Event]) -> Iterator[tuple[Event, str]]:
     """The watchdog's numbered lines, each with the name of its process group.
 
     Up to torch 2.13 the timeout itself names no group: it belongs to the one where the same rank, or else the whole
-    job, has that number.  Empty where nothing tells.
+    job, has that number.  Empty where nothing shows it.
     """
     lines = [e for e in events if e.kind == "c10d.status" or (e.kind == "c10d.timeout" and e.data["seq"] is not None)]
     own: dict[tuple[int | None, int | None], set[str]] = defaultdict(set)
@@ -117,7 +117,7 @@ class _Group:
         elif gone:
             yield self._lack(gone, "left no line")
         elif len(inside := list(self.inside)) > 1:
-            yield self._made("stuck", inside, [], f"{self._wait(inside)}: all of whom a line tells")
+            yield self._made("stuck", inside, [], f"{self._wait(inside)}: all that any line names")
 
     def _differ(self, what: str, values: dict[int, str | int]) -> Disagreement:
         (value, most), *others = sides(values)

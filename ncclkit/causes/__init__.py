@@ -31,7 +31,7 @@ class Cause(Protocol):
         """Judge one case."""
 
     def experiment(self, case: Case) -> Experiment:
-        """The question that tells this cause from its rivals, with what each of them predicts."""
+        """The question that separates this cause from its rivals, with what each of them predicts."""
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ncclkit.analysis.bisection import Found
+from ncclkit.analysis.bisection import Blamed
 from ncclkit.analysis.picks import pick
 from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.core.case import Case
@@ -48,7 +48,7 @@ def _corrupt(case: Case, climbed: StagedTest, gpus: bool) -> Odd:
 
 def _narrowed(climbed: StagedTest, gpus: bool) -> Odd | None:
     state, tried = climbed.bisected, climbed.tried
-    one = next(iter(state.found), Found("", state.among, state.among) if state.ask else None)
+    one = next(iter(state.found), Blamed("", state.among, state.among) if state.ask else None)
     if one is None or not climbed.failing or one.what == "together":
         return None
     if not one.what and len(one.within) == climbed.ranks:  # nothing is known but that it fails

@@ -101,7 +101,7 @@ class Check:
     fine: str
     """What is said where all is well."""
     next: Callable[[Case], Experiment]
-    """The experiment that tells the risk from the other suspects."""
+    """The experiment that separates the risk from the other suspects."""
     also: tuple[str, ...] = ()
     """Facts that `look` can use besides."""
 
@@ -125,7 +125,7 @@ class Check:
         )
 
     def otherwise(self, case: Case, went_well: Sequence[Evidence], say: str, missing: str) -> Finding:
-        """``clear`` by what the job shows, else by the facts unless a job failed; ``unknown`` where neither tells."""
+        """``clear`` by what the job shows, else by the facts unless a job failed; ``unknown`` else."""
         if went_well:
             return clear(self.cause, say, tuple(went_well[:3]))
         hosts = _hosts(case, self.reads)

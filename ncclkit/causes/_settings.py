@@ -18,7 +18,7 @@ TIMEOUTS = {
     "megatron": "--distributed-timeout-minutes {1}",
     "": "torch.distributed.init_process_group(..., timeout=timedelta(seconds={0}))",
 }
-"""Where each framework takes the time limit of a collective, {0} in seconds, {1} in minutes; "" is plain PyTorch."""
+"""Where each framework takes the timeout of a collective, {0} in seconds, {1} in minutes; "" is plain PyTorch."""
 BATCHES = {
     "recbole": "train_batch_size: <half>  # RecBole does not accumulate gradients: lower learning_rate with it",
     "wenet": "accum_grad: <twice>\ndataset_conf: {batch_conf: {batch_size: <half>}}",
@@ -41,7 +41,7 @@ def raise_timeout(case: Case, why: str) -> Advice:
     seconds = round(LONGER * now) if now else UNKNOWN
     more = f", now {now:g} s," if now else ""
     return Advice(
-        f"Raise the time limit of the collectives{more}{' in ' + name if name else ''} above the longest rank-local "
+        f"Raise the timeout of the collectives{more}{' in ' + name if name else ''} above the longest rank-local "
         "phase.",
         code=TIMEOUTS[name].format(seconds, -(-seconds // 60)),
         why=why,
@@ -55,7 +55,7 @@ def raise_timeout(case: Case, why: str) -> Advice:
 
 
 def _limit(case: Case) -> float:
-    """The longest time limit that a collective of this job ran into, in seconds; 0 where none is told."""
+    """The longest timeout that a collective of this job ran into, in seconds; 0 where none is told."""
     waits = [*case.of("c10d.timeout"), *case.of("gloo.timeout")]
     return max((float(e.data.get("timeout_ms") or 0) / 1000 for e in waits), default=0.0)
 

@@ -21,8 +21,8 @@ WATCHED = ("worker.", "telemetry.", "run.", "ras.", "stack", "elastic.signal", "
 def hangs(case: Case) -> list[Event]:
     """The last lines of a log in which NCCL begins its start, never ends it, and nothing else is said.
 
-    A library that only names its NCCL has begun it too, where a person says that the job stands still.  Nothing where
-    the ranks are ours and not all of them have begun: the others wait for those, whatever the way between them is.
+    A library that only names its NCCL has begun it too, where a person says that the job stalls.  Nothing where
+    the ranks are ours and not all of them have begun: the others wait for those, whatever path joins them.
     """
     starts = [e for e in case.of("nccl.init") if e.data.get("phase") == "start"]
     named, hang = case.of("nccl.version"), case.of("told.hang")

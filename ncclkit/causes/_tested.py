@@ -51,7 +51,7 @@ def ends_of(found: Sequence[Link]) -> tuple[str, ...]:
 HEADERS = 28
 """Bytes of IPv4 and ICMP around the data of a ping."""
 STANDS, SAMPLE = 3, 10
-"""Doubled timeouts in a row from which a connection stands still; pings from which a loss of some is no accident."""
+"""Doubled timeouts in a row from which a connection stalls; pings from which a loss of some is not an accident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Looked:
 
 
 def looked(case: Case) -> Looked | None:
-    """Large packets that get lost, a connection that gets no answer, or pings of which some are lost.
+    """Large packets that get lost, a connection that gets no answer, or pings that are partly lost.
 
     A host that answers no ping of any size is one that cannot be reached at all: nothing is said of the way to it.
     """

@@ -190,7 +190,7 @@ def _text(number: int, finding: Finding) -> str:
         lines += [f"     {place}", *[f"       {line}" for line in _clip(row["text"])]]
     lines += [line for advice in finding.advice for line in _advice(advice)]
     if finding.next:
-        lines.append(f"   To decide: {finding.next.question}")
+        lines.append(f"   Next experiment: {finding.next.question}")
         lines += [f"     {cause}: {answer}" for cause, answer in finding.next.predicts.items()]
     return "\n".join(lines)
 
@@ -214,7 +214,7 @@ MEETING = ("store.", "rendezvous.", "gloo.connect", "gloo.no_interface")
 ERRORS = (*FATAL, *MEETING, "system.error", "cuda.", "gloo.", "c10d.", "nccl.warn", "nccl.trace", "ddp.")
 """Kinds of lines that a job that goes on has outlived; settings, and what the kernel saw of hardware, last."""
 UNCAUGHT = re.compile(r"(?:\[[\w.-]+\] ?){0,2}\[rank\d+\]:? *(?:Traceback|[\w.]+(?:Error|Exception)\b)")
-"""How torch marks the last words of a rank; what a program prints of an error that it got over has no such mark."""
+"""How torch marks the last log lines of a rank; what a program prints of an error that it got over has no such mark."""
 OWN = ("IndexError", "KeyError", "NameError", "AttributeError", "ModuleNotFoundError", "ZeroDivisionError")
 """Errors that nothing but the program brings about, least of all the end of another rank."""
 STEP, GROUP = "COMPLETED", "successfully finished"
@@ -228,7 +228,7 @@ PROSE = re.compile(
 )
 """A person's sentence, which may quote an error that is gone, was never there, or belongs to another attempt."""
 LIBRARY = re.compile(r"\.(?:cpp|cc|cu|py)\b|NCCL (?:INFO|WARN)|^\s*\[|data inconsistency")
-"""Lines of programs, some of which say ``we`` as well."""
+"""Lines of programs, as some say ``we`` as well."""
 LASTING = ("dataloader_workers", "memlock", "own_name", "no_verbs")
 """What a `system.error` says of a setting, which is as it was however long the job goes on."""
 WAITS = ("c10d.timeout", "gloo.timeout")

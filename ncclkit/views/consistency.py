@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ncclkit.analysis.consistency import MEANS, Comparison, Difference, Group, Unread, compare
+from ncclkit.analysis.consistency import MEANS, Consistency, Difference, HostGroup, MissingFact, compare
 from ncclkit.core.case import Case
 from ncclkit.core.text import HOSTS, fold_hosts, host_list, plural
 from ncclkit.views._base import View
@@ -33,7 +33,7 @@ def consistency_view(case: Case) -> View:
     return View(seen.say, join(_counts(seen), _differences(seen.differences), _standing_out(seen), _unread(seen)))
 
 
-def _counts(seen: Comparison) -> Markup:
+def _counts(seen: Consistency) -> Markup:
     """How many comparisons came out how."""
     effects = [found.effect for found in seen.differences]
     known: list[tuple[str, object]] = [
@@ -54,7 +54,7 @@ def _what(found: Difference) -> Markup:
     return join(el("div", el("b", found.title)), badge(symbol, MEANS[found.effect], colour))
 
 
-def _groups(groups: Sequence[Group]) -> Markup:
+def _groups(groups: Sequence[HostGroup]) -> Markup:
     """A line for each group, the smallest first."""
     lines = [el("div", _value(group), " on ", _hosts(group.hosts)) for group in groups[: GROUPS + MOST]]
     left = sum(len(group.hosts) for group in groups[GROUPS + MOST :])
@@ -69,7 +69,7 @@ def _hosts(names: Sequence[str]) -> Markup:
     return join(host_list(names), fold(f"all {len(names):,}", ", ".join(pieces)) if len(pieces) > HOSTS else "")
 
 
-def _value(group: Group) -> Markup:
+def _value(group: HostGroup) -> Markup:
     """A short value in one piece, a long one in as many lines as it takes."""
     return code(group.value) if len(group.value) <= SHORT else el("b", group.value)
 
@@ -80,7 +80,7 @@ def _usual(found: Difference) -> Markup:
     return join(_value(found.usual), f" on {plural(len(found.usual.hosts), 'host')}")
 
 
-def _standing_out(seen: Comparison) -> Markup:
+def _standing_out(seen: Consistency) -> Markup:
     """Hosts that stand out in the same things share a row, those with most of them first."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for host, found in seen.odd.items():
@@ -91,7 +91,7 @@ def _standing_out(seen: Comparison) -> Markup:
     return join(el("h5", "Hosts that stand out"), _long(("Host", "Differences", "In what"), rows, "row"))
 
 
-def _unread(seen: Comparison) -> Markup:
+def _unread(seen: Consistency) -> Markup:
     """What only some hosts could read stands open: a host that cannot say is an odd one, too."""
     partly, nowhere = seen.partly, [each for each in seen.unread if each.nowhere]
     head = ("What", "Why not", "On")
@@ -103,7 +103,7 @@ def _unread(seen: Comparison) -> Markup:
     )
 
 
-def _where(each: Unread, seen: Comparison) -> str:
+def _where(each: MissingFact, seen: Consistency) -> str:
     return host_list(each.hosts) if len(each.hosts) < len(seen.hosts) else "all hosts"
 
 

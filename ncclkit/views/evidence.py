@@ -70,7 +70,7 @@ class EventsView(View):
     def filter(self) -> None:
         """Show what the filters pick; where that is much, equal lines share a row."""
         if self.rank.value.strip() and not RANKS.fullmatch(self.rank.value):
-            self.rows.value = _notice(f"“{self.rank.value}” is no rank; write numbers and ranges, such as 0-7, 12")
+            self.rows.value = _notice(f"“{self.rank.value}” is not a rank; write numbers and ranges, such as 0-7, 12")
             return
         picked = pick(self._events, self.kind.value, self.rank.value or ALL, self.words.value, self.host.value)
         self.rows.value = picked_html(picked)

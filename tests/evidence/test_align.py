@@ -235,7 +235,7 @@ FOUND = [
     (
         "flight.p2p",
         {"src": 0, "dst": 1, "sent": 3, "received": 2, "sizes": None, "waiting": [0], "lacking": [1]},
-        (-1, "missing", (0,), (1,), "3 sends and 2 receives"),
+        (-1, "missing", (0,), (1,), "3 sends and 2 receives were posted"),
     ),
     (
         "flight.p2p",

@@ -62,7 +62,7 @@ def test_equal_hosts_agree():
         ({"gpu.5.pcie.width": 8}, [("PCIe lanes", "slows", "16 (GPU 5: 8)")]),
         ({"gpu.2.throttle": ["hw_slowdown"]}, [("lowered clocks", "slows", "none (GPU 2: hw_slowdown)")]),
         ({"gpu.2.remapped_rows": PENDING}, [("row remapping", "breaks", "in order (GPU 2: pending)")]),
-        ({"gpu.topology": WAYS | {"GPU0": {"GPU1": "SYS"}}}, [("way between GPUs", "slows", "NV18, SYS")]),
+        ({"gpu.topology": WAYS | {"GPU0": {"GPU1": "SYS"}}}, [("path from GPU to GPU", "slows", "NV18, SYS")]),
         ({"memory.swap": [{"storage": "nfs4"}]}, [("storage of the swap", "slows", "nfs4")]),
         ({"storage.work.latency": 900.0}, [("small writes (work)", "slows", "900 ms")]),
         ({"net.hostname.addresses": ["127.0.1.1"]}, [("own host name", "breaks", "127.x")]),
@@ -138,7 +138,7 @@ def test_a_network_for_each_rack_is_no_difference():
 def test_what_some_hosts_could_not_read_is_not_agreement():
     seen = compare(fleet(4, {ODD: {"gpu.topology": None, "limits.memlock": ...}}))
     assert {(each.title, each.why, each.hosts) for each in seen.partly} == {
-        ("way between GPUs", "it did not answer", (ODD,)),
+        ("path from GPU to GPU", "it did not answer", (ODD,)),
         ("locked memory", "not among the facts of this host", (ODD,)),
     }
     assert seen.say.endswith(" (not everything could be read on node0003)")

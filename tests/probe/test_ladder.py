@@ -97,7 +97,7 @@ def test_a_rank_that_is_slow_with_all_others_is_the_suspect() -> None:
 
 
 def test_wrong_bytes_count_more_than_speed() -> None:
-    assert climbed(wrong=(1, 4)).say == "The pair of ranks 1 and 4 gave 7 wrong bytes"
+    assert climbed(wrong=(1, 4)).summary == "The pair of ranks 1 and 4 gave 7 wrong bytes"
 
 
 def test_a_pair_that_never_answered_is_named() -> None:

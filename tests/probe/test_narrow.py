@@ -14,7 +14,7 @@ import pytest
 from ncclkit import evidence
 from ncclkit.agent.run.stages import between, blocks, inside, places
 from ncclkit.agent.run.subgroup import ranks_of, spans
-from ncclkit.analysis.bisection import Bisected, Found, bisect_ranks, tell
+from ncclkit.analysis.bisection import Bisected, Blamed, bisect_ranks, tell
 from ncclkit.analysis.stages import staged_test
 from ncclkit.core.case import Case
 from ncclkit.core.runs import Plan, Run
@@ -41,37 +41,37 @@ def asked(nodes: Nodes, fails: Fails, hints: Sequence[tuple[int, ...]] = (), wel
     return state, rounds
 
 
-CASES: dict[str, tuple[Nodes, Fails, Found | None, int]] = {
-    "a rank": (FOUR, lambda g: 2 in g, Found("rank", (2,), (2,)), 4),
-    "a rank among three": (FOUR, lambda g: 1 in g and len(g) > 2, Found("company", (1,), (1, 2, 3)), 8),
-    "two ranks": (FOUR, lambda g: {1, 2} <= g, Found("way", (1, 2), (1, 2)), 6),
-    "all four": (FOUR, lambda g: len(g) > 3, Found("together", (0, 1, 2, 3), (0, 1, 2, 3)), 8),
-    "one of two": ([[0, 1]], lambda g: 1 in g, Found("rank", (1,), (1,)), 3),
-    "both of two": ([[0, 1]], lambda g: len(g) > 1, Found("pair", (0, 1), (0, 1)), 2),
+CASES: dict[str, tuple[Nodes, Fails, Blamed | None, int]] = {
+    "a rank": (FOUR, lambda g: 2 in g, Blamed("rank", (2,), (2,)), 4),
+    "a rank among three": (FOUR, lambda g: 1 in g and len(g) > 2, Blamed("company", (1,), (1, 2, 3)), 8),
+    "two ranks": (FOUR, lambda g: {1, 2} <= g, Blamed("way", (1, 2), (1, 2)), 6),
+    "all four": (FOUR, lambda g: len(g) > 3, Blamed("together", (0, 1, 2, 3), (0, 1, 2, 3)), 8),
+    "one of two": ([[0, 1]], lambda g: 1 in g, Blamed("rank", (1,), (1,)), 3),
+    "both of two": ([[0, 1]], lambda g: len(g) > 1, Blamed("pair", (0, 1), (0, 1)), 2),
     "nothing": (FOUR, lambda g: False, None, 1),
-    "a host's network": (HOSTS, lambda g: 3 in g and len(g) > 1, Found("company", (3,), (2, 3)), 5),
-    "the way between hosts": (HOSTS, lambda g: {1, 2} <= g, Found("way", (1, 2), (1, 2)), 6),
+    "a host's network": (HOSTS, lambda g: 3 in g and len(g) > 1, Blamed("company", (3,), (2, 3)), 5),
+    "the way between hosts": (HOSTS, lambda g: {1, 2} <= g, Blamed("way", (1, 2), (1, 2)), 6),
     "between two hosts": (
         PAIRS,
         lambda g: bool(g & {0, 1}) and bool(g & {2, 3}),
-        Found("pair", (0, 1, 2, 3), (0, 1, 2, 3)),
+        Blamed("pair", (0, 1, 2, 3), (0, 1, 2, 3)),
         5,
     ),
-    "a rank among three on two hosts": (PAIRS, lambda g: 1 in g and len(g) > 2, Found("company", (1,), (1, 2, 3)), 9),
+    "a rank among three on two hosts": (PAIRS, lambda g: 1 in g and len(g) > 2, Blamed("company", (1,), (1, 2, 3)), 9),
     "a NIC of two hosts": (
         [range(8), range(8, 16)],
         lambda g: 11 in g and bool(g & set(range(8))),
-        Found("company", (11,), (3, 11)),
+        Blamed("company", (11,), (3, 11)),
         5,
     ),
-    "a rank of a node": (MANY, lambda g: 77 in g, Found("rank", (77,), (77,)), 9),
+    "a rank of a node": (MANY, lambda g: 77 in g, Blamed("rank", (77,), (77,)), 9),
     "a node's network": (
         MANY,
         lambda g: bool(g & FIFTH) and bool(g - FIFTH),
-        Found("company", tuple(sorted(FIFTH)), tuple(range(32, 48))),
+        Blamed("company", tuple(sorted(FIFTH)), tuple(range(32, 48))),
         8,
     ),
-    "a NIC": (MANY, lambda g: 43 in g and bool(g - FIFTH), Found("company", (43,), (35, 43)), 8),
+    "a NIC": (MANY, lambda g: 43 in g and bool(g - FIFTH), Blamed("company", (43,), (35, 43)), 8),
 }
 """What it takes to fail → whom that names, and in how many rounds at most."""
 
@@ -93,16 +93,16 @@ def test_whoever_is_left_was_seen_to_work() -> None:
 
 def test_a_pair_that_was_silent_is_asked_first() -> None:
     state, rounds = asked([range(8)], lambda g: {1, 2} <= g, hints=[(1, 2), (0, 3)])
-    assert state.found == (Found("way", (1, 2), (1, 2)),) and rounds == 4
+    assert state.found == (Blamed("way", (1, 2), (1, 2)),) and rounds == 4
     blamed, _ = asked([range(8)], lambda g: 2 in g and len(g) > 1, hints=[(1, 2), (0, 3)])
-    assert blamed.found == (Found("company", (2,), (1, 2)),)
+    assert blamed.found == (Blamed("company", (2,), (1, 2)),)
     assert asked([range(8)], lambda g: False, hints=[(1, 2)])[0].passing
 
 
 def test_a_pair_of_two_nodes_leads_to_the_nodes() -> None:
     fails = CASES["between two hosts"][1]
     state, _ = asked(PAIRS, fails, hints=[(0, 2), (1, 3)])
-    assert state.found == (Found("pair", (0, 1, 2, 3), (0, 1, 2, 3)),) and state.rest == (0, 1)
+    assert state.found == (Blamed("pair", (0, 1, 2, 3), (0, 1, 2, 3)),) and state.rest == (0, 1)
     node, _ = asked(MANY, CASES["a node's network"][1], hints=[(rank, rank + 8) for rank in range(32, 40)])
     assert node.found[0].ranks == tuple(sorted(FIFTH))
 
@@ -111,7 +111,7 @@ def test_the_two_nodes_stand_where_there_is_no_time_for_the_rank() -> None:
     bad = {frozenset(range(4)): True, frozenset({0, 1}): False, frozenset({2, 3}): False}
     bad |= {frozenset(rail): False for rail in ((0, 2), (1, 3))}
     state = bisect_ranks(PAIRS, bad)
-    assert state.found == (Found("pair", (0, 1, 2, 3), (0, 1, 2, 3)),) and state.ask
+    assert state.found == (Blamed("pair", (0, 1, 2, 3), (0, 1, 2, 3)),) and state.ask
     said = tell(state, lambda ranks: f"ranks {sorted(ranks)}", ("is slow", "are slow"), 4)
     assert said.startswith("ranks [0, 1, 2, 3] are slow with each other") and "narrowed down no further" in said
 

@@ -146,7 +146,7 @@ def test_explorer_filters_and_opens(tmp_path):
     explorer.near.value = 1
     assert "line 21" in explorer.around.value and "line 25" not in explorer.around.value
     explorer.rank.value = "0-"
-    assert "is no rank" in explorer.rows.value
+    assert "is not a rank" in explorer.rows.value
     explorer.rank.value = "1"
     explorer.words.value = "nowhere"
     assert "0 events picked" in explorer.rows.value and explorer.around.value == ""

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from ncclkit.analysis.consistency.compare import compare
-from ncclkit.analysis.consistency.outcome import MEANS, Comparison, Difference, Group, Unread
+from ncclkit.analysis.consistency.outcome import MEANS, Consistency, Difference, HostGroup, MissingFact
 
-__all__ = ["MEANS", "Comparison", "Difference", "Group", "Unread", "compare"]
+__all__ = ["MEANS", "Consistency", "Difference", "HostGroup", "MissingFact", "compare"]

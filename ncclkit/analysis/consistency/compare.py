@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from ncclkit.analysis.consistency.normalizers import Host
-from ncclkit.analysis.consistency.outcome import Comparison, Difference, Group, Unread
-from ncclkit.analysis.consistency.rules import ANY, Rule, general
+from ncclkit.analysis.consistency.outcome import Consistency, Difference, HostGroup, MissingFact
+from ncclkit.analysis.consistency.rules import ANY, ConsistencyRule, general
 from ncclkit.analysis.consistency.table import RULES
 from ncclkit.analysis.consistency.variables import variable
 from ncclkit.analysis.consistency.words import value_words
@@ -44,7 +44,7 @@ class Held:
         return frozenset(known.items() if len(known) > 1 else ((value, 0) for value in known))
 
 
-def compare(facts: Iterable[Fact]) -> Comparison:
+def compare(facts: Iterable[Fact]) -> Consistency:
     """The facts of N hosts side by side: what differs and matters, the worst first, and what could not be read.
 
     Facts without a host are left out; of two readings of the same fact the later one counts.
@@ -64,11 +64,11 @@ def compare(facts: Iterable[Fact]) -> Comparison:
             differences += [difference] if difference else []
             agreed += difference is None and len(held) > 1
     differences.sort(key=lambda found: (EFFECTS.index(found.effect), found.fewest, ORDER.index(general(found.name))))
-    return Comparison(names, agreed, tuple(differences), tuple(_joined(unread)))
+    return Consistency(names, agreed, tuple(differences), tuple(_joined(unread)))
 
 
 @cache
-def _rules(name: str) -> tuple[Rule, ...]:
+def _rules(name: str) -> tuple[ConsistencyRule, ...]:
     """How the facts of one row of the table are compared."""
     if general(name) == ANY:
         rule = variable(name.removeprefix("env."))
@@ -102,7 +102,7 @@ def _table(hosts: Mapping[str, Host]) -> dict[str, Cells]:
     return table
 
 
-def _held(rule: Rule, cells: Cells, hosts: Mapping[str, Host], unread: list[Unread]) -> dict[str, Held]:
+def _held(rule: ConsistencyRule, cells: Cells, hosts: Mapping[str, Host], unread: list[MissingFact]) -> dict[str, Held]:
     """Host → normal forms of one rule; what has no value, or nothing to compare, is left out."""
     column: dict[str, dict[Place, Any]] = {}
     for host, places in cells.items():
@@ -110,7 +110,9 @@ def _held(rule: Rule, cells: Cells, hosts: Mapping[str, Host], unread: list[Unre
             formed = {at: _formed(rule, f.value, hosts[host]) for at, f in places.items() if f.value is not None}
         except (LookupError, TypeError, ValueError, AttributeError, StopIteration):
             unread.append(
-                Unread(rule.title, "its value, or one that it depends on, is not in the form it should have", (host,))
+                MissingFact(
+                    rule.title, "its value, or one that it depends on, is not in the form it should have", (host,)
+                )
             )
             continue
         column[host] = {at: value for at, value in formed.items() if value is not None}
@@ -122,7 +124,7 @@ def _held(rule: Rule, cells: Cells, hosts: Mapping[str, Host], unread: list[Unre
     return {host: Held(formed, cells[host][min(formed)]) for host, formed in column.items() if formed}
 
 
-def _formed(rule: Rule, value: Any, host: Host) -> Any:
+def _formed(rule: ConsistencyRule, value: Any, host: Host) -> Any:
     return value if value is NOT_SET else rule.form(value, host)
 
 
@@ -142,7 +144,7 @@ def _rounded(column: Mapping[str, Mapping[Place, Any]], times: float, by: float)
     }
 
 
-def _difference(name: str, rule: Rule, held: Mapping[str, Held]) -> Difference | None:
+def _difference(name: str, rule: ConsistencyRule, held: Mapping[str, Held]) -> Difference | None:
     """The groups of hosts, the smallest first; None where all agree."""
     alike: dict[frozenset[tuple[str, int]], list[str]] = {}
     for host, what in held.items():
@@ -152,26 +154,26 @@ def _difference(name: str, rule: Rule, held: Mapping[str, Held]) -> Difference |
     members = sorted(alike.values(), key=len)
     values = value_words([[held[host].places for host in group] for group in members], held[members[0][0]].fact.unit)
     groups = (
-        Group(value, tuple(sorted(group, key=natural)), held[group[0]].fact)
+        HostGroup(value, tuple(sorted(group, key=natural)), held[group[0]].fact)
         for group, value in zip(members, values, strict=True)
     )
     return Difference(name, rule.title, rule.effect, rule.why, tuple(groups))
 
 
-def _unread(table: Mapping[str, Cells], hosts: Mapping[str, Host]) -> Iterator[Unread]:
+def _unread(table: Mapping[str, Cells], hosts: Mapping[str, Host]) -> Iterator[MissingFact]:
     """What a host looked for in vain, and what it does not even mention although others do."""
     mute = {host: facts[MUTE].why for host, facts in hosts.items() if MUTE in facts}
     for host, why in mute.items():
-        yield Unread("everything", why, (host,))
+        yield MissingFact("everything", why, (host,))
     for name, cells in table.items():
         title = _rules(name)[0].title
         known = {host for host, places in cells.items() if any(fact.value is not None for fact in places.values())}
         for host in hosts.keys() - known - mute.keys():
             if host in cells:
                 why = next(iter(cells[host].values())).why or "the reader gave no reason"
-                yield Unread(title, why, (host,), nowhere=not known)
+                yield MissingFact(title, why, (host,), nowhere=not known)
             elif not _without_gpu(name, hosts[host]):
-                yield Unread(title, "not among the facts of this host", (host,), nowhere=not known)
+                yield MissingFact(title, "not among the facts of this host", (host,), nowhere=not known)
 
 
 def _without_gpu(name: str, host: Host) -> bool:
@@ -179,10 +181,10 @@ def _without_gpu(name: str, host: Host) -> bool:
     return name.startswith("gpu.<i>.") and "gpu.count" in host and not host["gpu.count"].value
 
 
-def _joined(unread: Iterable[Unread]) -> Iterator[Unread]:
+def _joined(unread: Iterable[MissingFact]) -> Iterator[MissingFact]:
     """Hosts with the same reason together; what only few could not read first."""
     same: dict[tuple[str, str, bool], list[str]] = {}
     for each in unread:
         same.setdefault((each.title, each.why, each.nowhere), []).extend(each.hosts)
     for (title, why, nowhere), names in sorted(same.items(), key=lambda item: (len(item[1]), item[0])):
-        yield Unread(title, why, tuple(sorted(set(names), key=natural)), nowhere)
+        yield MissingFact(title, why, tuple(sorted(set(names), key=natural)), nowhere)

@@ -1,7 +1,7 @@
 """What of a fact can be compared between hosts: names, addresses and order of one host are left behind.
 
 A form takes the value and all facts of its host, and gives what is equal on hosts that are equal; None where this host
-has nothing to compare.  A set stands for things of which only those that not all hosts have need to be named.  It may
+has nothing to compare.  A set stands for things; only those that not all hosts have need to be named.  It may
 raise on values of an unexpected shape, as facts can come from a file.
 """
 
@@ -77,7 +77,7 @@ def remapped(value: Any, host: Host) -> str:
 
 
 def between_gpus(value: Any, host: Host) -> tuple[str, ...] | None:
-    """The kinds of way between GPUs."""
+    """The kinds of paths that join GPUs."""
     gpus = [name for name in value if name.startswith("GPU")]
     return tuple(sorted({value[a][b] for a in gpus for b in value[a] if b in gpus and a != b})) or None
 
@@ -123,7 +123,7 @@ def family(value: Any, host: Host) -> str:
 
 
 def resolved(value: Any, host: Host) -> str:
-    """What the own host name leads to."""
+    """What the own host name resolves to."""
     inward = [ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in value]
     return "127.x" if inward and inward[0] else "an address that others can reach"
 

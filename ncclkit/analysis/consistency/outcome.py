@@ -15,7 +15,7 @@ SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class HostGroup:
     """Hosts that agree in one fact."""
 
     value: str
@@ -35,17 +35,17 @@ class Difference:
     effect: Effect
     why: str
     """Why it matters, one sentence."""
-    groups: tuple[Group, ...]
+    groups: tuple[HostGroup, ...]
     """The smallest first."""
 
     @property
-    def usual(self) -> Group | None:
+    def usual(self) -> HostGroup | None:
         """What more than half of the hosts have; None where nothing is so common."""
         last = self.groups[-1]
         return last if 2 * len(last.hosts) > sum(len(group.hosts) for group in self.groups) else None
 
     @property
-    def odd(self) -> tuple[Group, ...]:
+    def odd(self) -> tuple[HostGroup, ...]:
         """The groups that stand out: all but the usual one, or all where none is usual."""
         return self.groups[:-1] if self.usual else self.groups
 
@@ -70,7 +70,7 @@ def others(hosts: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class MissingFact:
     """What could not be compared on some hosts."""
 
     title: str
@@ -81,7 +81,7 @@ class Unread:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison:
+class Consistency:
     """The facts of N hosts side by side."""
 
     hosts: tuple[str, ...]
@@ -89,7 +89,7 @@ class Comparison:
     """Comparisons in which all hosts that could be read agree."""
     differences: tuple[Difference, ...]
     """What can break a job before what only differs, the odd one out before what splits the hosts."""
-    unread: tuple[Unread, ...]
+    unread: tuple[MissingFact, ...]
     """What one host could not read before what none could."""
 
     def __repr__(self) -> str:
@@ -117,7 +117,7 @@ class Comparison:
         return any(found.effect == "breaks" for found in self.differences)
 
     @property
-    def partly(self) -> tuple[Unread, ...]:
+    def partly(self) -> tuple[MissingFact, ...]:
         """What some hosts could read and others could not."""
         return tuple(each for each in self.unread if not each.nowhere)
 

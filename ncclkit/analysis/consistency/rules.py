@@ -17,7 +17,7 @@ ANY = "env.<NAME>"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ConsistencyRule:
     """How one fact is compared."""
 
     fact: str
@@ -33,19 +33,19 @@ class Rule:
     """Host → form becomes host → what is compared, where that depends on the other hosts."""
 
 
-def breaks(fact: str, title: str, why: str, form: Form = same, **more: Any) -> Rule:
+def breaks(fact: str, title: str, why: str, form: Form = same, **more: Any) -> ConsistencyRule:
     """A rule of a difference that can break a job."""
-    return Rule(fact, title, "breaks", why, form, **more)
+    return ConsistencyRule(fact, title, "breaks", why, form, **more)
 
 
-def slows(fact: str, title: str, why: str, form: Form = same, **more: Any) -> Rule:
+def slows(fact: str, title: str, why: str, form: Form = same, **more: Any) -> ConsistencyRule:
     """A rule of a difference that can slow a job down."""
-    return Rule(fact, title, "slows", why, form, **more)
+    return ConsistencyRule(fact, title, "slows", why, form, **more)
 
 
-def differs(fact: str, title: str, why: str, form: Form = same, **more: Any) -> Rule:
+def differs(fact: str, title: str, why: str, form: Form = same, **more: Any) -> ConsistencyRule:
     """A rule of a difference that is only worth knowing."""
-    return Rule(fact, title, "differs", why, form, **more)
+    return ConsistencyRule(fact, title, "differs", why, form, **more)
 
 
 def general(name: str) -> str:

@@ -35,7 +35,7 @@ TABLE = (
         "gpu.library", "library of the driver", "Where it is of another version than the driver, CUDA does not start."
     ),
     differs("gpu.cuda", "CUDA of the driver", "A program for a newer CUDA starts on some of the hosts only."),
-    slows("gpu.topology", "way between GPUs", SLOWEST, normalizers.between_gpus),
+    slows("gpu.topology", "path from GPU to GPU", SLOWEST, normalizers.between_gpus),
     slows("gpu.topology", "way from GPU to NIC", SLOWEST, normalizers.to_nics),
     slows("gpu.p2p.read", "reading from a peer GPU", SLOWEST, normalizers.between_gpus),
     slows("gpu.p2p.write", "writing to a peer GPU", SLOWEST, normalizers.between_gpus),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.analysis.consistency import normalizers
-from ncclkit.analysis.consistency.rules import ANY, Rule, breaks, differs, slows
+from ncclkit.analysis.consistency.rules import ANY, ConsistencyRule, breaks, differs, slows
 
 OWN = re.compile(
     r"SLURM_|(?:LOCAL_|GROUP_|ROLE_)?RANK$|TORCHELASTIC_|(?:CUDA|NVIDIA)_VISIBLE_DEVICES$|NCCL_(?:DEBUG_FILE|TOPO_FILE)$"
@@ -28,7 +28,7 @@ PACE = re.compile(
 """Variables that set the pace of one host."""
 
 
-def variable(name: str) -> Rule | None:
+def variable(name: str) -> ConsistencyRule | None:
     """The rule for one variable; None for what is each host's own."""
     if OWN.match(name):
         return None
