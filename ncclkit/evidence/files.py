@@ -179,14 +179,21 @@ def _value(part: Part, value: Any) -> bool:
 
 
 def _wire(part: Part, stream: BinaryIO) -> None:
-    merger = Merger()
+    merger, bad = Merger(), 0
     for number, raw in enumerate(stream, 1):
         part.lines = number
-        event = records.from_wire(raw, part.path, number)
+        try:
+            event = records.from_wire(raw, part.path, number)
+        except records.Malformed:
+            event, bad = None, bad + 1
         if event is not None:
             merger.add(event)
             part.speakers += [event.rank] if event.rank is not None and event.rank not in part.speakers else []
     part.events = merger.events()
+    if bad:
+        part.problems.append(
+            f"{part.path}: {bad} of {part.lines} records could not be understood; the others were read."
+        )
 
 
 TASKS = re.compile(rb"(?m)^ {0,4}\d{1,5}: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -57,11 +58,12 @@ class Merger:
     def events(self) -> list[Event]:
         """The same without exception lines that a traceback tells, and stacks of timeouts that a message tells."""
         events = self.floods()
-        told = [event for event in events if event.kind == "python.exception" and event.data["frames"]]
-        waits = [event for event in events if event.kind == "c10d.timeout"]
-        ignored = [event for event in events if event.kind == "python.ignored"]
-        events = [event for event in events if not _is_ignored(event, ignored)]
-        return [event for event in events if not _is_told(event, told) and not _is_said(event, waits)]
+        errors = [event for event in events if event.kind == "python.exception"]
+        told = Regions(event for event in errors if event.data["frames"])
+        ignored = Regions((event for event in events if event.kind == "python.ignored"), of_rank=True)
+        said = Timeouts(event for event in events if event.kind == "c10d.timeout")
+        gone = {id(event) for event in errors if ignored.hold(event) or not event.data["frames"] and told.hold(event)}
+        return [event for event in events if id(event) not in gone and not said.better(event)]
 
 
 class Flood:
@@ -131,29 +133,44 @@ def _shape(text: str) -> str:
     return NUMBERS.sub("#", text) if "." not in text else NUMBERS.sub(lambda match: match[1] or "#", text)
 
 
-def _is_ignored(event: Event, ignored: list[Event]) -> bool:
-    """True for an error in a destructor or a callback, after which Python went on."""
-    return event.kind == "python.exception" and any(_holds(one, event) and one.rank == event.rank for one in ignored)
+class Regions:
+    """The lines of tracebacks, by file and type of error, so that each error is looked up and not compared with all.
+
+    of_rank: an error is only held by a region of its own rank.
+    """
+
+    def __init__(self, events: Iterable[Event], *, of_rank: bool = False) -> None:
+        self.of_rank = of_rank
+        self.known: dict[Any, tuple[list[int], list[int]]] = {}
+        """Key → first lines in order, and the last line of any region that begins there or before."""
+        for event in sorted(events, key=lambda event: event.line):
+            lines, ends = self.known.setdefault(self._key(event), ([], []))
+            lines.append(event.line)
+            ends.append(max(event.data["until"], ends[-1] if ends else 0))
+
+    def _key(self, event: Event) -> Any:
+        return (event.path, event.data["type"], event.rank if self.of_rank else None)
+
+    def hold(self, event: Event) -> bool:
+        """True where an error stands in the lines of one above it, and is of its type."""
+        lines, ends = self.known.get(self._key(event), ([], []))
+        above = bisect_left(lines, event.line)
+        return above > 0 and event.line <= ends[above - 1]
 
 
-def _is_told(event: Event, told: list[Event]) -> bool:
-    if event.kind != "python.exception" or event.data["frames"]:
-        return False
-    return any(_holds(trace, event) for trace in told)
+class Timeouts:
+    """Which ranks a message says to have timed out; the stack of such a timeout says the same, and less."""
 
+    def __init__(self, events: Iterable[Event]) -> None:
+        known = list(events)
+        self.ranks = {event.rank for event in known if not event.data.get("_bare")}
+        self.any = bool(self.ranks) or any(event.rank is not None for event in known)
 
-def _holds(above: Event, event: Event) -> bool:
-    """True where the event stands in the lines of the one above it, and is of its type."""
-    inside = above.path == event.path and above.line < event.line <= above.data["until"]
-    return inside and above.data["type"] == event.data["type"]
-
-
-def _is_said(event: Event, waits: list[Event]) -> bool:
-    """True for the stack of a timeout that a message, or the first line of that stack, tells better."""
-    if not event.data.get("_bare"):
-        return False
-    better = [wait for wait in waits if not wait.data.get("_bare") or (event.rank is None and wait.rank is not None)]
-    return any(event.rank in (None, wait.rank) for wait in better)
+    def better(self, event: Event) -> bool:
+        """True for the stack of a timeout that a message, or the first line of that stack, reports better."""
+        if event.kind != "c10d.timeout" or not event.data.get("_bare"):
+            return False
+        return self.any if event.rank is None else event.rank in self.ranks
 
 
 def finish(events: Iterable[Event]) -> list[Event]:

@@ -23,10 +23,23 @@ SKIPPED = frozenset({"fact", "measure"})
 """Records that are facts and measurements, not events."""
 
 
+TEXTS_OF_WIRE = ("kind", "phase", "log")
+LARGEST = 1 << 31
+"""Ranks and processes are numbered below."""
+
+
+class Malformed(ValueError):
+    """A record holds something else than it should where events are told apart by it."""
+
+
 def from_wire(raw: bytes, path: str, number: int) -> Event | None:
-    """The `worker.phase` event of one line of ``wire.jsonl``."""
+    """The `worker.phase` event of one line of ``wire.jsonl``; None for none; Malformed for lists where texts belong."""
     record = _parsed(raw)
-    if record is None or record.get("kind") in SKIPPED:
+    if record is None:
+        return None
+    if any(isinstance(record.get(name), (dict, list)) for name in TEXTS_OF_WIRE):
+        raise Malformed(f"{', '.join(TEXTS_OF_WIRE)} are no texts")
+    if record.get("kind") in SKIPPED:
         return None
     if str(record.get("kind")).startswith(("connect.", "limits.")):
         return _looked(record, path, number)
@@ -42,8 +55,8 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
         number,
         _moment(time),
         str(record.get("host") or ""),
-        pid if isinstance(pid, int) else None,
-        rank if isinstance(rank, int) else None,
+        pid if isinstance(pid, int) and abs(pid) < LARGEST else None,
+        rank if isinstance(rank, int) and abs(rank) < LARGEST else None,
         data,
     )
 

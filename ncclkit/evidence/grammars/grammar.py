@@ -46,13 +46,13 @@ class Line:
     """Where the line ends in its block."""
     speaker: str = ""
     """The launcher prefix itself; lines of one process share it."""
-    following: Callable[[bytes], Iterator[Line]] = field(default=lambda label: iter(()))
-    """The lines after this one that hold a label, as far as the scanner may look ahead."""
+    following: Callable[[bytes, str], Iterator[Line]] = field(default=lambda label, speaker: iter(()))
+    """The lines after this one that hold a label (or, without one, of a speaker), as far as the scanner looks ahead."""
 
     def own(self, limit: int) -> Iterator[Line]:
         """The next `limit` lines of the same speaker."""
         label = LABEL.search(self.speaker)
-        for line in self.following(label[1].encode() if label else b""):
+        for line in self.following(label[1].encode() if label else b"", self.speaker):
             if line.speaker == self.speaker:
                 if limit == 0:
                     return

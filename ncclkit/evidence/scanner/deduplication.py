@@ -13,7 +13,7 @@ from typing import Any
 from ncclkit.evidence.grammars.families import classify
 from ncclkit.evidence.merge import Flood, Merger, merges
 from ncclkit.evidence.scanner.engine import SHORT, Choice
-from ncclkit.evidence.scanner.scan import Block
+from ncclkit.evidence.scanner.scan import Block, Lines
 
 KEPT = 1 << 15
 """How many keys, beginnings and texts are remembered."""
@@ -56,6 +56,7 @@ class Deduplication:
         for start, raw, number, choice in block.shown():
             self.take(block, start, raw, number, choice)
         block.lines.clear()  # they know this block
+        block.speakers = Lines()
 
     def take(self, block: Block, start: int, raw: bytes, number: int, choice: Choice) -> None:
         """Take a line of a block that begins at `start`."""

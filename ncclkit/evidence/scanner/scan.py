@@ -7,6 +7,7 @@ wrapped messages are read whole.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,6 +25,8 @@ AHEAD = 256 << 10
 """How far a multi-line message may reach beyond its block, in bytes."""
 WIDE = 2048
 """A line longer than `LONG` is read in windows of this many bytes, with as much before and after them."""
+BUDGET = 128 << 10
+"""Bytes at either end of a line that are looked at: no program writes a longer line that somebody was to read."""
 
 Shown = tuple[int, bytes, int, Choice]
 """Where a line begins in its block, its bytes, its number, and what may be found in it."""
@@ -40,6 +43,46 @@ class Context:
     """Lines begin with ``3: `` (srun -l)."""
     changed: datetime | None = None
     """Last change of the file: the year of time stamps that have none."""
+
+
+class Lines:
+    """The lines of one stretch of a block by their speakers.
+
+    Each line is taken apart once, however many tracebacks of mixed speakers look ahead over it.
+    """
+
+    def __init__(self) -> None:
+        self.first = self.end = self.number = 0
+        """Where the stretch begins, where the next line begins, and its number."""
+        self.known: dict[str, tuple[list[int], list[Line]]] = {}
+
+    def following(self, block: Block, end: int, number: int, speaker: str) -> Iterator[Line]:
+        """The lines of a speaker after a position, as far as a block may be looked ahead."""
+        block.looked = True
+        start, last = block.data.find(b"\n", end) + 1, min(len(block.data), end + AHEAD)
+        if start == 0:
+            return
+        if not self.first <= start <= self.end:
+            self.first = self.end = start
+            self.number, self.known = number + 1, {}
+        starts, lines = self.known.setdefault(speaker, ([], []))
+        at = bisect_left(starts, start)
+        while True:
+            while at == len(starts) and self.end < last:
+                self._next(block)
+            if at == len(starts) or starts[at] >= last:
+                return
+            yield lines[at]
+            at += 1
+
+    def _next(self, block: Block) -> None:
+        stop = block.data.find(b"\n", self.end)
+        stop = len(block.data) if stop < 0 else stop
+        line = block.line(self.end, min(stop, self.end + WIDE), self.number)
+        starts, lines = self.known.setdefault(line.speaker, ([], []))
+        starts.append(self.end)
+        lines.append(line)
+        self.end, self.number = stop + 1, self.number + 1
 
 
 @dataclass(slots=True)
@@ -59,6 +102,7 @@ class Block:
     """True once the lines after one were looked at."""
     lines: dict[int, Line] = field(default_factory=dict)
     """Lines taken apart so far, by where they begin: many tracebacks look ahead over the same lines."""
+    speakers: Lines = field(default_factory=Lines)
 
     def told(self, start: int, end: int, number: int, choice: Choice) -> tuple[list[Event], bool]:
         """The events of a line, and whether they depend on the lines after it."""
@@ -117,11 +161,13 @@ class Block:
         if context.rank is not None and (line.rank is None or line.local):
             line.rank, line.local = context.rank, False
         line.end = end
-        line.following = lambda label: self.following(end, number, label)
+        line.following = lambda label, speaker: (
+            self.following(end, number, label) if label else self.speakers.following(self, end, number, speaker)
+        )
         self.lines[start] = line
         return line
 
-    def following(self, end: int, number: int, label: bytes = b"") -> Iterator[Line]:
+    def following(self, end: int, number: int, label: bytes) -> Iterator[Line]:
         """The lines after a position that hold a label, prefix taken apart, as far as this block reaches."""
         self.looked = True
         at, last = self.data.find(b"\n", end) + 1, min(len(self.data), end + AHEAD)
@@ -156,8 +202,10 @@ class Block:
 def _parted(line: bytes, at: int, number: int) -> Iterator[Shown]:
     """What may say something of one line: carriage returns split it (progress bars), a long one is cut in windows."""
     for raw in line.split(b"\r"):
-        choice = KNOWN[raw.translate(FOLD)]
-        if choice is not None and len(raw) <= LONG:
+        if len(raw) > 2 * BUDGET:
+            yield from _windows(raw[:BUDGET], at, number)
+            yield from _windows(raw[-BUDGET:], at + len(raw) - BUDGET, number)
+        elif (choice := KNOWN[raw.translate(FOLD)]) is not None and len(raw) <= LONG:
             yield at, raw, number, choice
         elif choice is not None:
             yield from _windows(raw, at, number)

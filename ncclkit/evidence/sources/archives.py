@@ -69,8 +69,11 @@ NAME = 400
 """Characters of a member's name that are shown."""
 MEMBERS = 100_000
 """Members that are looked at in one archive."""
-HEADER = 1 << 20
-"""Largest extended header (long names, attributes) of a tar member in bytes; Python reads it in one piece."""
+HEADER, SHORT = 8 << 10, 1 << 10
+"""Largest extended header (long names, attributes) of a tar member in bytes, which Python searches in quadratic time;
+and how long one may be that costs nothing."""
+HEADERS = 64 * HEADER**2
+"""Squares of the lengths of all extended headers of an archive that are longer than `SHORT`, together."""
 
 HOSTILE = (*DAMAGE, ValueError, RuntimeError, ArithmeticError, LookupError, struct.error)
 """What tarfile and zipfile raise on headers that nobody meant."""
@@ -151,7 +154,7 @@ class Archive:
     def tar(self, source: Joined) -> Iterator[Member]:
         """Members of a tar archive in the order of the stream."""
         try:
-            with tarfile.open(fileobj=source, mode="r|", tarinfo=_Info) as archive:
+            with tarfile.open(fileobj=_Ending(source), mode="r|", tarinfo=type("Info", (_Info,), {})) as archive:
                 for number, info in enumerate(archive):
                     if self.is_full(number):
                         return
@@ -232,10 +235,29 @@ class Archive:
 LOCAL = struct.Struct("<4s5H3I2H")
 """Header before each member of a zip: mark, version, flags, method, time, date, crc, sizes, lengths of what follows."""
 NO_SIZE = 0xFFFFFFFF
+PLAIN_TYPES = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
+
+
+class _Ending(io.RawIOBase):
+    """A stream that says when it has ended: tarfile would read 2^60 bytes beyond its end, block by block."""
+
+    def __init__(self, source: Readable) -> None:
+        super().__init__()
+        self.source, self.empty = source, 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.source.read(size) or b""
+        self.empty = 0 if data else self.empty + 1
+        if self.empty > 8:
+            raise tarfile.ReadError("a member is longer than the archive")
+        return data
 
 
 class _Info(tarfile.TarInfo):
     """A tar header that does not take damage for the end of the archive, nor gigabytes for a name."""
+
+    extended = 0
+    """Squares of lengths of extended headers so far, in the class made for one archive."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Info:
@@ -245,8 +267,10 @@ class _Info(tarfile.TarInfo):
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(str(error)) from error
-        if info.type not in tarfile.SUPPORTED_TYPES and info.size > HEADER:
-            raise tarfile.ReadError("extended header too large")
+        if info.type not in (*tarfile.REGULAR_TYPES, *PLAIN_TYPES):
+            cls.extended += info.size**2 if info.size > SHORT else 0
+            if info.size > HEADER or cls.extended > HEADERS:
+                raise tarfile.ReadError("extended header too large")
         return info
 
 

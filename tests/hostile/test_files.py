@@ -1,0 +1,74 @@
+"""Files that nobody meant: one bad record or header costs one sentence, and never what stands beside it."""
+
+from __future__ import annotations
+
+import tarfile
+import time
+
+import pytest
+
+from ncclkit import evidence
+
+GOOD = '{"ncclkit": 1, "kind": "phase", "phase": "import", "rank": 0, "host": "a", "pid": 3, "t": 1.0}\n'
+BAD = {
+    "phase": '"kind": "phase", "phase": {}, "rank": 0',
+    "kind": '"kind": [], "rank": 0',
+    "log": '"kind": "phase", "phase": "launch", "log": [], "host": "n1", "rank": 0',
+    "host": '"kind": "phase", "phase": "x", "host": {}, "rank": []',
+    "integers": f'"kind": "phase", "phase": "x", "rank": {10**30}, "pid": {10**40}, "t": {10**400}',
+    "digits": f'"kind": "phase", "phase": "x", "rank": 1{"0" * 5000}',
+    "nested": f'"kind": "phase", "phase": "x", "value": {"[" * 900}{"]" * 900}',
+    "host of a test": '"kind": "connect.host", "interfaces": {"a": []}, "name": [], "names": 5',
+    "pair of a test": '"kind": "connect.pair", "src": {}, "reached": [], "bandwidth": "x"',
+    "limit": '"kind": "limits.tried", "what": [], "need": {}',
+}
+
+
+@pytest.mark.parametrize("record", BAD.values(), ids=BAD)
+def test_a_bad_record_costs_no_other(tmp_path, record):
+    path = tmp_path / "wire.jsonl"
+    path.write_text(f'{{"ncclkit": 1, {record}}}\n{GOOD}')
+    reading = evidence.read([path])
+    assert [event.line for event in reading.events if event.pid == 3] == [2]
+    assert all(abs(number) < 1 << 31 for event in reading.events for number in (event.rank, event.pid) if number)
+
+
+@pytest.mark.parametrize("name", ["phase", "kind", "log"])
+def test_a_record_that_cannot_be_told_apart_is_named(tmp_path, name):
+    path = tmp_path / "wire.jsonl"
+    path.write_text(f'{{"ncclkit": 1, {BAD[name]}}}\n{GOOD}')
+    assert evidence.read([path]).problems == [f"{path}: 1 of 2 records could not be understood; the others were read."]
+
+
+def header(name, size, kind=tarfile.REGTYPE):
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def padded(data):
+    return data + b"\0" * (-len(data) % tarfile.BLOCKSIZE)
+
+
+FIRST = header("first.log", 44) + padded(b"[rank0]: RuntimeError: CUDA error: unknown \n\n")
+DIGITS = header("x", 1 << 20, tarfile.XHDTYPE) + padded(b"9" * (1 << 20))
+MANY = b"".join(header("x", 8 << 10, tarfile.XHDTYPE) + padded(b"9" * (8 << 10)) for _ in range(2000))
+ARCHIVES = {
+    "a member of 2^60": header("a.log", 1 << 60) + b"x" * 4096,
+    "a member of 2^60 that is passed over": header("a.pyc", 1 << 60) + b"\0" * 1024,
+    "an unknown kind of 2^60": header("a.log", 1 << 60, b"z") + b"x" * 4096,
+    "a long name of 2^60": header("a.log", 1 << 60, tarfile.GNUTYPE_LONGNAME) + b"x" * 4096,
+    "an extended header of digits": DIGITS + header("b.log", 5) + padded(b"hello"),
+    "thousands of extended headers": MANY + header("b.log", 5) + padded(b"hello"),
+}
+
+
+@pytest.mark.parametrize("rest", ARCHIVES.values(), ids=ARCHIVES)
+def test_headers_of_archives_cost_little_and_lose_nothing_before_them(tmp_path, rest):
+    path = tmp_path / "logs.tar"
+    path.write_bytes(FIRST + rest)
+    start = time.process_time()
+    reading = evidence.read([path])
+    assert time.process_time() - start < 20
+    assert "cuda.error" in {event.kind for event in reading.events}
+    assert any("breaks off" in problem for problem in reading.problems)
