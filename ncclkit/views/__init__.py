@@ -4,11 +4,11 @@ Only this package and `ncclkit.views.plots` import plotly and ipywidgets.
 """
 
 from ncclkit.views._base import Chart, Drawn, View, style
-from ncclkit.views.attach import Attach, attach_form
+from ncclkit.views.attach import AttachForm, attach_form
 from ncclkit.views.catalogue import catalogue_view
 from ncclkit.views.check import check_form
 from ncclkit.views.checkpoints import checkpoints_view
-from ncclkit.views.connect import Reach, connect_form, connect_view
+from ncclkit.views.connect import ConnectForm, connect_form, connect_view
 from ncclkit.views.consistency import consistency_view
 from ncclkit.views.evidence import events_view
 from ncclkit.views.experiments import trials_view

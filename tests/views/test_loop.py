@@ -12,8 +12,8 @@ import pytest
 import ncclkit as nk
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
-from ncclkit.views.check import Check, Closed
-from ncclkit.views.lab import FaultyRun, Lab
+from ncclkit.views.check import CheckForm, Closed
+from ncclkit.views.lab import FaultyRun, LabForm
 from tests.views.records import findings
 from tests.views.test_faces import Page
 
@@ -24,9 +24,9 @@ CHOICES = {"backend": "gloo", "timeout": 8.0, "deadline": 90.0}
 class Loop:
     """A job that was broken and mended by the two forms."""
 
-    lab: Lab
+    lab: LabForm
     broken: FaultyRun
-    check: Check
+    check: CheckForm
     closed: Closed
     lights: list[str]
     """What the lab's form showed while the job ran."""
