@@ -18,7 +18,7 @@ from ncclkit.views._html import code, el, fold, join, value
 from ncclkit.views._progress import Progress
 
 TAKEN = {"case", "name", "ranks", "on_record"}
-"""What the form itself tells `ncclkit.lab.faults.injection.break_it`."""
+"""What the form itself hands to `ncclkit.lab.faults.injection.break_it`."""
 
 
 def lab_form(case: Case, fault: str, ranks: int = 0, **choices: Any) -> LabForm:

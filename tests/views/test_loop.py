@@ -70,7 +70,7 @@ def test_the_fix_is_shown_to_work_side_by_side(loop: Loop) -> None:
     assert loop.check.say == loop.closed.say and "rank_exception" in loop.closed.say
     before, _, after = read.partition("After")
     assert "✕ failed" in before and "rank_exception Rank 1 raised ValueError" in before
-    assert "✓ ended well" in after and "Steps that every rank came to before 4 steps after 6 steps" in after
+    assert "✓ succeeded" in after and "Steps that every rank came to before 4 steps after 6 steps" in after
     assert "The first cause is now" not in read
 
 
