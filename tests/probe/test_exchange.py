@@ -82,7 +82,7 @@ def test_files_go_on_in_a_straight_line() -> None:
 @pytest.mark.parametrize(
     ("steps", "says"),
     [
-        ([], "Nothing was rehearsed"),
+        ([], "No scaling run was made"),
         ([step(2)], "On 2 ranks every value is right"),
         ([step(2), step(4, 17, 32)], "on 32 ranks one communicator needs 45 open files of a rank, and pairs 200"),
         ([step(2), step(4, wrong=7)], "7 values are WRONG"),
