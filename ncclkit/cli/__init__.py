@@ -25,10 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(options.verb(options))
     except NcclkitError as error:
-        verbs.say(f"ncclkit: {error}", sys.stderr)
+        verbs.show(f"ncclkit: {error}", sys.stderr)
         return 2
     except KeyboardInterrupt:
-        verbs.say("ncclkit: interrupted; everything that was started has been ended.", file=sys.stderr)
+        verbs.show("ncclkit: interrupted; everything that was started has been ended.", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader (head, less) has gone: nothing left to say

@@ -24,7 +24,7 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 """Control characters but for newline and tab, marks that turn the writing direction, bytes that are no UTF-8."""
 
 
-def say(text: str, file: TextIO | None = None) -> None:
+def show(text: str, file: TextIO | None = None) -> None:
     """Print text that may quote logs or names: what could steer a terminal is written as its code, as JSON does."""
     file = file or sys.stdout
     known = getattr(file, "encoding", None) or "utf-8"  # a terminal of another language lacks letters of ours
@@ -61,14 +61,14 @@ def diagnose(options: argparse.Namespace) -> int:
     case = logs.fill(_checked(options) if options.check else Case(), reading)
     found = diagnose(case)
     for problem in reading.problems:
-        say(f"ncclkit: {problem}", sys.stderr)
+        show(f"ncclkit: {problem}", sys.stderr)
     if options.check:
         found = _close(case, options)
     if options.json:
-        say(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
+        show(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
         return found.exit_code
-    say(f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
-    say(found.text())
+    show(f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
+    show(found.text())
     return found.exit_code
 
 
@@ -87,13 +87,13 @@ def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
 
     def told(trial: Trial) -> None:
         done = f"Checked: {trial.question}" if trial.kind == "check" else "Fix tried:"
-        say(f"{done} {trial.say}", sys.stderr)
+        show(f"{done} {trial.say}", sys.stderr)
 
-    say(f"ncclkit: small jobs run now, in {case.path}; Ctrl-C ends them.", sys.stderr)
+    show(f"ncclkit: small jobs run now, in {case.path}; Ctrl-C ends them.", sys.stderr)
     try:
         asyncio.run(loop.close(case, told, python=options.python or None, on_record=_narrate))
     except NcclkitError as error:  # what was found stays to be said
-        say(f"ncclkit: {error}", sys.stderr)
+        show(f"ncclkit: {error}", sys.stderr)
     return diagnose(case)
 
 
@@ -111,10 +111,10 @@ def inspect(options: argparse.Namespace) -> int:
     case = asyncio.run(probe.inspect(case, options.python or None, paths))
     found, hosts = diagnose(case), compare(case.facts)
     if options.json:
-        say("\n".join(to_json(fact) for fact in case.facts))
+        show("\n".join(to_json(fact) for fact in case.facts))
     else:
-        say(hosts.text() if len(hosts.hosts) > 1 else "\n".join(str(fact) for fact in case.facts))
-        say("\n" + found.text())
+        show(hosts.text() if len(hosts.hosts) > 1 else "\n".join(str(fact) for fact in case.facts))
+        show("\n" + found.text())
     return found.exit_code or int(hosts.broken)
 
 
@@ -127,7 +127,7 @@ def probe(options: argparse.Namespace) -> int:
     case = _case(options)
     run = asyncio.run(_live(case, _options(options)))
     if options.json:
-        say("\n".join(to_json(m) for m in run.measurements))
+        show("\n".join(to_json(m) for m in run.measurements))
     else:
         staged = stages.staged_test(case).summary if options.stages else ""
         told = [staged] if staged and staged not in run.say else []
@@ -135,7 +135,7 @@ def probe(options: argparse.Namespace) -> int:
         told += [f"{one.best.op}: {one.say}" if len(run.expectations) > 1 else one.say for one in judged]
         told += dict.fromkeys(bound.words for bound in run.expectations.values())
         why = ["", diagnose(case).text()] if run.reason != "done" else []
-        say("\n".join([*(str(m) for m in run.measurements), *told, run.say, f"Run folder: {run.folder}", *why]))
+        show("\n".join([*(str(m) for m in run.measurements), *told, run.say, f"Run folder: {run.folder}", *why]))
     return 0 if run.reason == "done" else 1
 
 
@@ -153,12 +153,12 @@ def _narrate(record: dict[str, Any]) -> None:
     """Progress on stderr, so that stdout stays the result."""
     if record["kind"] == "plan":
         env = (f"{name}={value}" for name, value in record["env"].items())
-        say(f"  set for the ranks: {shlex.join(env)}", sys.stderr)
+        show(f"  set for the ranks: {shlex.join(env)}", sys.stderr)
     if record["kind"] == "phase" and record.get("rank") == 0:
         what = [record["phase"], str(record.get("bytes", "")), str(record.get("op", ""))]
-        say(f"  rank 0: {' '.join(filter(None, what))}", file=sys.stderr)
+        show(f"  rank 0: {' '.join(filter(None, what))}", file=sys.stderr)
     if record["kind"] == "stage":
-        say(f"  {record['say']}", file=sys.stderr)
+        show(f"  {record['say']}", file=sys.stderr)
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -168,7 +168,7 @@ def tune(options: argparse.Namespace) -> int:
 
     variants = [variables(setting.split(",")) for setting in options.settings]
     results = asyncio.run(tune.sweep(_case(options), variants, options.pairs, _options(options)))
-    say("\n".join(to_json(result) if options.json else result.say for result in results))
+    show("\n".join(to_json(result) if options.json else result.say for result in results))
     return 0
 
 
@@ -182,7 +182,7 @@ def connect(options: argparse.Namespace) -> int:
 
     def narrate(record: dict[str, Any]) -> None:
         if record["kind"] == "connect.step":
-            say(f"  {record.get('say')}", file=sys.stderr)
+            show(f"  {record.get('say')}", file=sys.stderr)
 
     case = _case(options)
     choices = {"remote_command": options.remote_command, "port": options.port, "python": options.python or None}
@@ -190,9 +190,9 @@ def connect(options: argparse.Namespace) -> int:
     diagnosis = diagnose(case)
     rows = [*(host.event for host in found.hosts.values()), *(link.event for link in found.links)]
     if options.json:
-        say("\n".join(to_json(row) for row in rows))
+        show("\n".join(to_json(row) for row in rows))
     else:
-        say(f"{found.text()}\n\n{found.say}.\n\n{diagnosis.text()}")
+        show(f"{found.text()}\n\n{found.say}.\n\n{diagnosis.text()}")
     return diagnosis.exit_code or 2 * any(host.problem for host in found.hosts.values())
 
 
@@ -203,9 +203,9 @@ def lab(options: argparse.Namespace) -> int:
 
     if options.list or not options.fault:
         wide = max(map(len, injection.FAULTS))
-        say("\n".join(f"{name:{wide}}  {injection.told(fault)}" for name, fault in injection.FAULTS.items()))
+        show("\n".join(f"{name:{wide}}  {injection.told(fault)}" for name, fault in injection.FAULTS.items()))
         return 0
-    say(
+    show(
         f"This run: {injection.fault(options.fault).says}. It touches only its own processes and {options.case}.",
         file=sys.stderr,
     )
@@ -225,7 +225,7 @@ def lab(options: argparse.Namespace) -> int:
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
     found = _close(case, options) if options.check else diagnose(case)
-    say(
+    show(
         json.dumps(found.to_dict(case.inputs), indent=1, default=str)
         if options.json
         else f"{run.say}\n\n{found.text()}"
@@ -241,15 +241,15 @@ def attach(options: argparse.Namespace) -> int:
 
     def narrate(record: dict[str, Any]) -> None:
         if record["kind"] == "problem":
-            say(f"ncclkit: {record['say']}", sys.stderr)
+            show(f"ncclkit: {record['say']}", sys.stderr)
 
     case = _case(options)
     reading = asyncio.run(attach(case, options.pid, options.job, options.seconds, narrate)).reading
     found = diagnose(case)
     if not options.json:
-        say("".join(f"{place}\n" for place in standing(reading.events)))
-        say("".join(f"{event.text}\n" for event in reading.events if event.kind == "telemetry.utilization"))
-    say(json.dumps(found.to_dict(reading.inputs), indent=1, default=str) if options.json else found.text())
+        show("".join(f"{place}\n" for place in standing(reading.events)))
+        show("".join(f"{event.text}\n" for event in reading.events if event.kind == "telemetry.utilization"))
+    show(json.dumps(found.to_dict(reading.inputs), indent=1, default=str) if options.json else found.text())
     return found.exit_code
 
 
@@ -266,7 +266,7 @@ def report(options: argparse.Namespace) -> int:
     folder = Path(parameters.get("case_dir") or options.case).expanduser().absolute()
     parameters |= {"case_dir": folder} if "case_dir" in parameters else {}
     html = report.make(path, folder, parameters, redact=options.redact)
-    say(f"Report: {html}\nCase folder: {html.parent}")
+    show(f"Report: {html}\nCase folder: {html.parent}")
     return 0
 
 

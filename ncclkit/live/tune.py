@@ -137,7 +137,7 @@ LEAST_PAIRS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairedComparison:
     """One setting against the default, measured in pairs of runs on the same ranks."""
 
     env: Mapping[str, str]
@@ -169,7 +169,7 @@ class Comparison:
 
 async def sweep(
     case: Case, settings: Sequence[Mapping[str, str]], pairs: int = LEAST_PAIRS, options: ProbeOptions = DEFAULTS
-) -> list[Comparison]:
+) -> list[PairedComparison]:
     """Compare each setting with the default in pairs of runs whose order alternates, so that drift cancels.
 
     settings: variables per variant; pairs: at least `LEAST_PAIRS`; options: of every run.
@@ -179,7 +179,7 @@ async def sweep(
     return [await _compare(case, env, pairs, options) for env in settings]
 
 
-async def _compare(case: Case, env: Mapping[str, str], pairs: int, options: ProbeOptions) -> Comparison:
+async def _compare(case: Case, env: Mapping[str, str], pairs: int, options: ProbeOptions) -> PairedComparison:
     times: dict[bool, list[float]] = {False: [], True: []}
     size = 0
     for pair in range(pairs):
@@ -190,7 +190,7 @@ async def _compare(case: Case, env: Mapping[str, str], pairs: int, options: Prob
             largest = max(run.measurements, key=lambda m: m.bytes)
             times[changed].append(largest.time_us)
             size = largest.bytes
-    return Comparison(redact.clean(dict(env)), size, tuple(times[False]), tuple(times[True]))
+    return PairedComparison(redact.clean(dict(env)), size, tuple(times[False]), tuple(times[True]))
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:

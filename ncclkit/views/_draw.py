@@ -24,8 +24,8 @@ LABELLED = 32
 
 
 @dataclass(frozen=True, slots=True)
-class StripRow:
-    """One row of the heat strip: a rank, or ranks that are alike."""
+class TimelineRow:
+    """One row of the timeline: a rank, or ranks that are alike."""
 
     name: str
     said: Mapping[int, int]
@@ -34,8 +34,8 @@ class StripRow:
     """First and last column of its own log lines."""
 
 
-def log_strip(rows: Sequence[StripRow], places: Sequence[float], axis: str) -> go.Figure:
-    """Rank × time: one row per `StripRow`, top down; `places` are the middles of the columns, `axis` their unit."""
+def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str) -> go.Figure:
+    """Rank × time: one row per `TimelineRow`, top down; `places` are the middles of the columns, `axis` their unit."""
     cells = [[_level(row, column) for column in range(len(places))] for row in rows]
     names = [safe(row.name) for row in rows]
     figure = blank(height=136 + 22 * len(rows))
@@ -75,7 +75,7 @@ WORDS = {0: "between its log lines", 1: "logged", 2: "abnormal line"}
 """Level of a cell → what it means."""
 
 
-def _level(row: StripRow, column: int) -> int | None:
+def _level(row: TimelineRow, column: int) -> int | None:
     if column in row.said:
         return row.said[column]
     return 0 if row.extent[0] <= column <= row.extent[1] else None

@@ -16,23 +16,23 @@ from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form
 from ncclkit.views._html import el, join
 from ncclkit.views.stacks import stacks_view
-from ncclkit.views.telemetry import strip_view
+from ncclkit.views.telemetry import run_telemetry_view
 
 TARGETS = "all, or process ids, or job and its Slurm id"
 TARGET = re.compile(r"all|job \d{1,12}|(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)?\d{1,10})*")
 
 
-def attach_form(case: Case, target: str = "") -> Attach:
+def attach_form(case: Case, target: str = "") -> AttachForm:
     """The form that looks into running processes; ``await form.run()`` does what its Look button does.
 
     target: ``all`` (every process of this user with a RANK), process ids (one of a rank or a launcher stands for its
     job, ``3=4711`` is rank 3), ``job`` and a Slurm job's id (its ranks on this host), or nothing, and then nothing is
     done.  Raises NcclkitError for anything else.
     """
-    return Attach(case, target)
+    return AttachForm(case, target)
 
 
-class Attach(Form):
+class AttachForm(Form):
     """See `attach_form`."""
 
     IDLE = "Nothing is attached; name the processes of a job that hangs right now on this host"
@@ -65,7 +65,7 @@ async def look(case: Case, target: str) -> View:
     made = await attach(case, () if by_job else numbers, int(numbers[0]) if by_job else None)
     found = diagnose(case).to_dict(made.reading.inputs)["findings"]
     where = stacks_view(made.reading.events, made.problems, found)
-    strip = strip_view(made.folder, made.reading.events)
+    strip = run_telemetry_view(made.folder, made.reading.events)
     return where if strip is None else Drawn(where.say, strip.figure, join(where.body, el("p", strip.say)))
 
 

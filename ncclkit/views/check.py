@@ -22,14 +22,14 @@ ANY = "what tells the suspects apart best"
 """The choice that leaves the experiment to the kit, and the fix to the first finding."""
 
 
-def check_form(case: Case, cause: str = "", python: str = "", deadline: float = 120.0) -> Check:
+def check_form(case: Case, cause: str = "", python: str = "", deadline: float = 120.0) -> CheckForm:
     """The form that tells the suspects apart by experiments, and then tries the fix; nothing runs until it is asked to.
 
     ``await form.run()`` does all of it, as `ncclkit.experiments.loop.close` does: experiments until the first cause is
     proven or nothing is left to ask, then its fix.  cause: whose experiment the buttons make (empty: the one that
     decides most); python: the training interpreter; deadline: seconds for each run.
     """
-    return Check(case, cause, python, deadline)
+    return CheckForm(case, cause, python, deadline)
 
 
 class Closed(View):
@@ -42,10 +42,10 @@ class Closed(View):
         first = None if mended else next(iter(_found(case)), None)
         now = f"The first cause is now {first.cause}, {first.strength}: {first.say}" if first else ""
         told = [el("p", words, cls="nk-now") for words in (problem if made else "", now) if words]
-        super().__init__(made[-1].say if made else problem or Check.IDLE, join(*told, cards(made)))
+        super().__init__(made[-1].say if made else problem or CheckForm.IDLE, join(*told, cards(made)))
 
 
-class Check(Form):
+class CheckForm(Form):
     """See `check_form`."""
 
     IDLE = "No experiment was made"

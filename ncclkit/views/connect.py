@@ -119,16 +119,16 @@ def _clock(links: Sequence[Link], first: str, other: str) -> str:
     return f"{format_time(1e6 * abs(ahead))} {side}, ± {format_time(1e6 * error)}"
 
 
-def connect_form(case: Case, hosts: str = "", remote_command: str = "") -> Reach:
+def connect_form(case: Case, hosts: str = "", remote_command: str = "") -> ConnectForm:
     """The form that tests connections between hosts; ``await form.run()`` does what its Test button does.
 
     hosts: names or addresses separated by spaces or commas; empty are the nodes of the Slurm allocation, and outside
     of one nothing is done.  remote_command: how to start a program there, as `ncclkit.live.connect.plan` wants it.
     """
-    return Reach(case, hosts, remote_command)
+    return ConnectForm(case, hosts, remote_command)
 
 
-class Reach(Form):
+class ConnectForm(Form):
     """See `connect_form`."""
 
     IDLE = "No connection was tested: no hosts are named, and this is not an allocation of several nodes"

@@ -57,7 +57,7 @@ WORDS: dict[str, Callable[[Any], str]] = {
 """Words of `ncclkit.core.runs.changed`, for people."""
 
 
-def trials_view(source: Case | Iterable[Trial]) -> View:
+def experiments_view(source: Case | Iterable[Trial]) -> View:
     """Every experiment and fix of a case (or those given), the last one first: before and after side by side."""
     known = list(experiment_records.trials(source) if isinstance(source, Case) else source)
     if not known:

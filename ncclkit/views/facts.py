@@ -78,7 +78,7 @@ def facts_view(case: Case) -> View:
         themes[_theme(fact.name)].append(fact)
     verdicts = judge_facts(case.facts)
     body = [_card(title, facts, verdicts) for title, facts in themes.items() if facts]
-    return View(facts_say(case.facts, verdicts), el("div", *body, cls="nk-cards") if body else Markup(""))
+    return View(facts_summary(case.facts, verdicts), el("div", *body, cls="nk-cards") if body else Markup(""))
 
 
 def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
@@ -88,7 +88,7 @@ def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
     return [judge(name, cause, seen) for name, cause in catalogue().items()]
 
 
-def facts_say(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
+def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
     """What these hosts would make a job suffer, how much is known of them, and how much could not be read."""
     if not facts:
         return "No facts have been collected yet"

@@ -43,10 +43,10 @@ def findings_view(source: Any) -> View:
             table(("Cause", "Why it is clear"), [(code(f.cause), f.say or "no sign of it") for f in clear]),
         ),
     )
-    return View(findings_say(rows), body)
+    return View(findings_summary(rows), body)
 
 
-def findings_say(rows: Iterable[Finding]) -> str:
+def findings_summary(rows: Iterable[Finding]) -> str:
     """The conclusion over all verdicts, in one sentence."""
     rows = list(rows)
     found, unknown = _of(rows, "found"), _of(rows, "unknown")

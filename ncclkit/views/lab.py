@@ -18,10 +18,10 @@ from ncclkit.views._html import code, el, fold, join, value
 from ncclkit.views._progress import Progress
 
 TAKEN = {"case", "name", "ranks", "on_record"}
-"""What the form itself tells `ncclkit.lab.faults.injection.break_it`."""
+"""What the form itself hands to `ncclkit.lab.faults.injection.break_it`."""
 
 
-def lab_form(case: Case, fault: str, ranks: int = 0, **choices: Any) -> Lab:
+def lab_form(case: Case, fault: str, ranks: int = 0, **choices: Any) -> LabForm:
     """The form that breaks a small honest job on purpose; ``await form.run()`` does what its Break it button does.
 
     fault: a name of ``ncclkit lab --list``; ranks: how many (0: by what the host has); choices: the others of
@@ -29,7 +29,7 @@ def lab_form(case: Case, fault: str, ranks: int = 0, **choices: Any) -> Lab:
 
     Raises NcclkitError for a fault or a choice that does not exist.
     """
-    return Lab(case, fault, ranks, choices)
+    return LabForm(case, fault, ranks, choices)
 
 
 class FaultyRun(View):
@@ -43,7 +43,7 @@ class FaultyRun(View):
         super().__init__(run.say, join(trail(progress), kept, fold("What was run", value(asked))))
 
 
-class Lab(Form):
+class LabForm(Form):
     """See `lab_form`."""
 
     BUSY = "Breaking it …"

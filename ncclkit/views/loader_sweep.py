@@ -28,7 +28,7 @@ CURVES = (("step_ms", "step"), ("data_ms", "wait for data"), ("others_ms", "wait
 """Measured, and its name in the legend."""
 
 
-def loading_view(case: Case) -> View:
+def loader_sweep_view(case: Case) -> View:
     """Step time, waits and the queue for the cores, for each choice of workers that the last sweep measured."""
     found = measured(case)
     if found is None:

@@ -45,7 +45,7 @@ def bandwidth(
     rows = sorted(measurements, key=lambda m: m.bytes)
     kind = "busbw" if rows and all(m.busbw is not None for m in rows) else "algbw"
     limit = expected if kind == "busbw" else None
-    figure = _figure(say or bandwidth_say(rows, limit, words), rows, f"{kind}, GB/s", derived)
+    figure = _figure(say or bandwidth_summary(rows, limit, words), rows, f"{kind}, GB/s", derived)
     for index, (name, group) in enumerate(_groups(rows).items()):
         figure.add_scatter(
             x=[m.bytes for m in group],
@@ -69,7 +69,7 @@ def latency(measurements: Iterable[Measurement]) -> go.Figure:
     rows = sorted(measurements, key=lambda m: m.bytes)
     groups, labels = _groups(rows), ("median", "p99")
     kinds = labels[: 1 if len(groups) > 1 else 2]  # of several, twice as many lines say nothing
-    figure = _figure(latency_say(rows), rows, "time of one call, µs", entries=len(kinds) * len(groups))
+    figure = _figure(latency_summary(rows), rows, "time of one call, µs", entries=len(kinds) * len(groups))
     for index, (name, group) in enumerate(groups.items()):
         for label in kinds:
             times = [m.time_us if label == "median" else m.p99_us for m in group]
@@ -87,7 +87,7 @@ def latency(measurements: Iterable[Measurement]) -> go.Figure:
     return figure
 
 
-def bandwidth_say(rows: Sequence[Measurement], expected: float | None = None, words: str = "") -> str:
+def bandwidth_summary(rows: Sequence[Measurement], expected: float | None = None, words: str = "") -> str:
     """The conclusion of `bandwidth` in one sentence, plain text."""
     if not rows:
         return "Nothing measured yet"
@@ -112,7 +112,7 @@ def bandwidth_say(rows: Sequence[Measurement], expected: float | None = None, wo
     )
 
 
-def latency_say(rows: Sequence[Measurement]) -> str:
+def latency_summary(rows: Sequence[Measurement]) -> str:
     """The conclusion of `latency` in one sentence, plain text."""
     if not rows:
         return "Nothing measured yet"

@@ -87,7 +87,7 @@ def ranks_view(case: Case) -> View:
     groups = _groups(known, own, scale)
     drawn = groups[:MOST] if len(known) > SEPARATE else [[timeline] for timeline in known]
     voices = [voice for group in drawn if (voice := _voice(group, own, scale)) is not None]
-    figure = _draw.log_strip(voices, scale.middles(), scale.axis) if voices else None
+    figure = _draw.log_timeline(voices, scale.middles(), scale.axis) if voices else None
     rows = [
         (_label(group), _last(group, own, scale), group[0].end or "–", _words(group[0], own)) for group in groups[:MOST]
     ]
@@ -133,7 +133,7 @@ def _label(group: Sequence[RankTimeline]) -> str:
     return str(ranks[0]) if len(ranks) == 1 else f"{plural(len(ranks), 'rank')}: {some(ranks)}"
 
 
-def _voice(group: Sequence[RankTimeline], own: Own, scale: Scale) -> _draw.StripRow | None:
+def _voice(group: Sequence[RankTimeline], own: Own, scale: Scale) -> _draw.TimelineRow | None:
     """One row; a group shows what any of its ranks did.  None where nothing has a place."""
     said: dict[int, int] = {}
     for timeline in group:
@@ -144,7 +144,7 @@ def _voice(group: Sequence[RankTimeline], own: Own, scale: Scale) -> _draw.Strip
     if not said:
         return None
     name = f"rank {group[0].rank}" if len(group) == 1 else plural(len(group), "rank")
-    return _draw.StripRow(name, said, (min(said), max(said)))
+    return _draw.TimelineRow(name, said, (min(said), max(said)))
 
 
 def _ends(group: Sequence[RankTimeline], own: Own, scale: Scale) -> list[float]:

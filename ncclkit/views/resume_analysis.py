@@ -18,7 +18,7 @@ UNEVEN = 3.0
 """A rank that needs so many times as long for its batch as the middle one sets the pace of all."""
 
 
-def resumed_view(case: Case) -> View:
+def resume_view(case: Case) -> View:
     """One row per rank of every start from a checkpoint, in the case and in its trials."""
     found = resume_analysis.resumed(case)
     if not found:

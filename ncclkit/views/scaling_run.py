@@ -20,7 +20,7 @@ COLOURS = {"one": BLUE, "pairs": plots.VERMILLION}
 HEAD = ("Ranks", "Wrong", "By hand, GB/s", "Library, GB/s", "Files, one", "Files, pairs")
 
 
-def rehearsal_view(steps: Sequence[Step], ranks: int = 32) -> View:
+def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
     """Correctness, speed and open files for each count of ranks, and the files that a rank needs on `ranks` of them."""
     if not steps:
         return View("No scaling run was made yet", Markup(""))

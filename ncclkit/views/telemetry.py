@@ -36,12 +36,12 @@ Curve = tuple[str, list[float | None]]
 
 def watch_view(case: Case) -> View:
     """What the host, its GPUs and the ranks did while the last run, or a job, was watched; each host has a row."""
-    watched = (strip_view(run, case.events) for run in reversed(case.runs()))
+    watched = (run_telemetry_view(run, case.events) for run in reversed(case.runs()))
     none = View("No run of this case was watched: the strip is recorded by live tests and by attach", Markup(""))
     return next((view for view in watched if view is not None), none)
 
 
-def strip_view(run: Path, events: Iterable[Event]) -> Drawn | None:
+def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:
     """The strip of one run folder, in step with the phases that these events tell; None where it has none."""
     strips = _strips(run)
     if not strips:

@@ -64,7 +64,7 @@ def _say(kinds: Kinds) -> str:
     return f"{plural(len(kinds), 'kind')} of machine. {odd}{more}; {host_list(hosts)}: {sentence(usual)}"
 
 
-def sentence(machine: Machine) -> str:
+def sentence(machine: MachineLinks) -> str:
     """One machine in one sentence: what its GPUs reach each other over, and what is odd about it."""
     count = machine.count
     if count == 0:
@@ -79,7 +79,7 @@ def sentence(machine: Machine) -> str:
     return "; ".join(filter(None, (said, _refused(machine), _lost(machine), _nearest(machine))))
 
 
-def _pairs(machine: Machine) -> str:
+def _pairs(machine: MachineLinks) -> str:
     ways = sorted(Counter(machine.pairs.values()).items(), key=lambda item: (-item[1], closeness(item[0])))
     gpus = "Both GPUs" if machine.count == 2 else f"All {machine.count} GPUs"
     if len(ways) == 1:
@@ -91,7 +91,7 @@ def _pairs(machine: Machine) -> str:
     return f"{most} pairs of GPUs reach each other over {usual}, {rest}{named}"
 
 
-def _refused(machine: Machine) -> str:
+def _refused(machine: MachineLinks) -> str:
     """Pairs without P2P: what joins them is of no use, as their data goes through the memory of the host."""
     if not machine.refused:
         return ""
@@ -101,7 +101,7 @@ def _refused(machine: Machine) -> str:
     return f"P2P is refused{pairs} ({words}), so data goes through the memory of the host"
 
 
-def _lost(machine: Machine) -> str:
+def _lost(machine: MachineLinks) -> str:
     weak = machine.weak()
     if not weak:
         return ""
@@ -110,7 +110,7 @@ def _lost(machine: Machine) -> str:
     return f"{the('GPU', weak)} {has} {counts} active NVLinks, not {max(machine.nvlinks.values())}"
 
 
-def _nearest(machine: Machine) -> str:
+def _nearest(machine: MachineLinks) -> str:
     """How near the closest NIC of each GPU is."""
     ways = Counter(way for way, _ in machine.nearest().values())
     if not ways:
@@ -120,7 +120,7 @@ def _nearest(machine: Machine) -> str:
     return "closest NIC at " + ", ".join(f"{way} for {plural(count, 'GPU')}" for way, count in ways.items())
 
 
-def _part(machine: Machine, hosts: Sequence[str]) -> Markup:
+def _part(machine: MachineLinks, hosts: Sequence[str]) -> Markup:
     """One machine in words: its links by kind, its parts, and the matrix as `nvidia-smi` gives it."""
     head = el("h5", f"{plural(len(hosts), 'host')}: {host_list(hosts)}") if hosts else ""
     links = table(("Link", "What it is", "Pairs of GPUs", "GPU – NIC"), _links(machine))
@@ -131,7 +131,7 @@ def _part(machine: Machine, hosts: Sequence[str]) -> Markup:
     return join(head, how, fit(links), fold("GPUs, NICs and NUMA nodes", fit(parts)), whole)
 
 
-def _links(machine: Machine) -> Iterable[tuple[object, ...]]:
+def _links(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
     """The kinds of links, the closest first, with the pairs that they join."""
     inner: dict[str, list[str]] = defaultdict(list)
     outer: dict[str, list[str]] = defaultdict(list)
@@ -144,7 +144,7 @@ def _links(machine: Machine) -> Iterable[tuple[object, ...]]:
         yield code(way), _means(way, machine), gpus or "–", some(outer[way]) or "–"
 
 
-def _means(way: str, machine: Machine) -> str:
+def _means(way: str, machine: MachineLinks) -> str:
     """What a link is; of NVLinks the speed of all together, as the driver states it."""
     width = int(way[2:]) if kind(way) == "NV" and way[2:].isdigit() else 0
     if width and machine.speed:
@@ -155,7 +155,7 @@ def _means(way: str, machine: Machine) -> str:
     return MEANS[kind(way)]
 
 
-def _rows(machine: Machine) -> Iterable[tuple[object, ...]]:
+def _rows(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
     for gpu, numa in machine.gpus.items():
         links = machine.nvlinks.get(gpu)
         about = "; ".join(
@@ -174,7 +174,7 @@ def _node(numa: int | None) -> str:
     return "not known" if numa is None else str(numa)
 
 
-def _matrix(machine: Machine) -> Markup:
+def _matrix(machine: MachineLinks) -> Markup:
     """GPU × (GPU, NIC); empty where there is no matrix."""
     if not machine.pairs and not machine.near:
         return Markup("")
@@ -218,7 +218,7 @@ Point = tuple[float | None, float | None]
 class Placed:
     """A machine with a place for each of its parts; `base` is where it begins in the figure."""
 
-    machine: Machine
+    machine: MachineLinks
     name: str
     base: float
     gpus: Mapping[int, float]
@@ -226,7 +226,7 @@ class Placed:
     boxes: Mapping[int | None, tuple[float, float]]
 
 
-def draw(named: Mapping[str, Machine]) -> go.Figure:
+def draw(named: Mapping[str, MachineLinks]) -> go.Figure:
     """Machines one above the other, the first on top; a name that is empty is not written."""
     placed: list[Placed] = []
     top = 0.0
@@ -245,16 +245,16 @@ def draw(named: Mapping[str, Machine]) -> go.Figure:
     return figure
 
 
-def _height(machine: Machine) -> float:
+def _height(machine: MachineLinks) -> float:
     return BUS - LOW + (ARCS if len(set(machine.pairs.values())) > 1 else 0) + 0.65 - _sunk(machine)
 
 
-def _sunk(machine: Machine) -> float:
+def _sunk(machine: MachineLinks) -> float:
     """What is saved where there are no NICs below the GPUs."""
     return 0.0 if machine.nics else GPUS - NICS
 
 
-def _place(machine: Machine, name: str, base: float) -> Placed:
+def _place(machine: MachineLinks, name: str, base: float) -> Placed:
     """Columns from left to right, NUMA node by NUMA node; a NIC stands below the GPU that is closest to it."""
     closest = machine.nearest()
     homes = {nic.name: _home(nic, machine, closest) for nic in machine.nics}
@@ -275,7 +275,7 @@ def _place(machine: Machine, name: str, base: float) -> Placed:
     return Placed(machine, name, base, gpus, nics, boxes)
 
 
-def _home(nic: Nic, machine: Machine, closest: Mapping[int, tuple[str, list[str]]]) -> int | None:
+def _home(nic: Nic, machine: MachineLinks, closest: Mapping[int, tuple[str, list[str]]]) -> int | None:
     """The NUMA node of a NIC: its own word, else that of a GPU which reaches it without leaving the node."""
     if nic.numa is not None:
         return nic.numa
@@ -283,7 +283,7 @@ def _home(nic: Nic, machine: Machine, closest: Mapping[int, tuple[str, list[str]
     return next((machine.gpus[gpu] for gpu in inside), None)
 
 
-def _under(nic: str, gpus: Sequence[int], machine: Machine) -> tuple[int, int]:
+def _under(nic: str, gpus: Sequence[int], machine: MachineLinks) -> tuple[int, int]:
     """Place of the GPU that a NIC is closest to, so that few lines cross."""
     ways = [(closeness(machine.near[gpu, nic]), place) for place, gpu in enumerate(gpus) if (gpu, nic) in machine.near]
     return (0, min(ways)[1]) if ways else (1, 0)
@@ -450,7 +450,7 @@ class Nic:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineLinks:
     """The parts of one host and what joins them."""
 
     count: int | None
@@ -497,7 +497,7 @@ class Machine:
         return best
 
 
-Kinds = Mapping[Machine, Sequence[str]]
+Kinds = Mapping[MachineLinks, Sequence[str]]
 """Machines that are not alike → their hosts, the rarest first."""
 
 
@@ -513,20 +513,20 @@ def closeness(link: str) -> tuple[int, int]:
     return list(MEANS).index(kind(link)), -int(number.group()) if number else 0
 
 
-def machines(facts: Iterable[Fact]) -> dict[Machine, list[str]]:
+def machines(facts: Iterable[Fact]) -> dict[MachineLinks, list[str]]:
     """Machines that are not alike → their hosts, the rarest first; a host without facts has no machine."""
     hosts: dict[str, dict[str, Fact]] = defaultdict(dict)
     for fact in facts:
         if fact.name in _ONCE or _GPU.fullmatch(fact.name):
             hosts[fact.host][fact.name] = fact
-    alike: dict[Machine, list[str]] = defaultdict(list)
+    alike: dict[MachineLinks, list[str]] = defaultdict(list)
     for host, known in hosts.items():
         if "gpu.count" in known or "gpu.topology" in known:
             alike[_machine(known)].append(host or "a host without a name")
     return dict(sorted(alike.items(), key=lambda item: len(item[1])))
 
 
-def _machine(known: Mapping[str, Fact]) -> Machine:
+def _machine(known: Mapping[str, Fact]) -> MachineLinks:
     values = {name: fact.value for name, fact in known.items()}
     matrix = {row: _map(cells) for row, cells in _map(values.get("gpu.topology")).items()}
     each: dict[str, dict[int, Any]] = defaultdict(dict)
@@ -544,7 +544,7 @@ def _machine(known: Mapping[str, Fact]) -> Machine:
     speeds = [speed for speed in each["nvlink.speed"].values() if isinstance(speed, (int, float)) and speed > 0]
     links = {gpu: _whole(number) for gpu, number in sorted(each["nvlink.links"].items())}
     ways = {(a, b): matrix.get(f"GPU{a}", {}).get(f"GPU{b}") for a in gpus for b in gpus if a < b}
-    return Machine(
+    return MachineLinks(
         count=count if count is not None else len(gpus) or None,
         gpus={gpu: only if node is None else node for gpu, node in nodes.items()},
         nics=_nics(ports if isinstance(ports, list) else [], (nic for _, nic in near), only),

@@ -17,7 +17,7 @@ from ncclkit.core.runs import Plan, Run
 from ncclkit.lab.course import scaling_run
 from ncclkit.lab.course.scaling_run import BY_HAND, LIBRARY, Step
 from ncclkit.lab.faults import injection, table
-from ncclkit.views import rehearsal_view
+from ncclkit.views import scaling_view
 
 
 def step(ranks: int, one: int | None = 15, pairs: int | None = 20, limit: int | None = 1024, **more: Any) -> Step:
@@ -82,7 +82,7 @@ def test_files_go_on_in_a_straight_line() -> None:
 @pytest.mark.parametrize(
     ("steps", "says"),
     [
-        ([], "Nothing was rehearsed"),
+        ([], "No scaling run was made"),
         ([step(2)], "On 2 ranks every value is right"),
         ([step(2), step(4, 17, 32)], "on 32 ranks one communicator needs 45 open files of a rank, and pairs 200"),
         ([step(2), step(4, wrong=7)], "7 values are WRONG"),
@@ -90,7 +90,7 @@ def test_files_go_on_in_a_straight_line() -> None:
     ],
 )
 def test_the_rehearsal_is_said_in_a_sentence(steps: list[Step], says: str) -> None:
-    assert says in rehearsal_view(steps).say
+    assert says in scaling_view(steps).say
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,4 @@ def test_the_rehearsal_is_said_in_a_sentence(steps: list[Step], says: str) -> No
     ],
 )
 def test_the_need_is_compared_with_the_limit_of_the_job(limit: int | None, says: str) -> None:
-    assert says in rehearsal_view([step(2, limit=limit), step(4, 17, 32, limit)], ranks=32).html
+    assert says in scaling_view([step(2, limit=limit), step(4, 17, 32, limit)], ranks=32).html

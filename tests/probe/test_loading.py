@@ -12,7 +12,7 @@ from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.lab.course import loader_sweep
-from ncclkit.views import loading_view
+from ncclkit.views import loader_sweep_view
 from tests.processes import leftovers
 
 
@@ -38,7 +38,7 @@ def test_the_sweep_measures_each_choice_and_leaves_nothing(tmp_path: Path) -> No
     assert found is not None and found.ranks == 2
     assert [(one["workers"], one["prefetch"]) for one in found.rows] == [(0, 0), (2, 1)]
     assert all(one["step_ms"] > 0 and one["first_ms"] >= 20 for one in found.rows)  # 20 ms of CPU for a batch
-    assert "nk-figure" in (html := loading_view(case).html) and "First batch" in html
+    assert "nk-figure" in (html := loader_sweep_view(case).html) and "First batch" in html
     assert leftovers() == []
 
 
@@ -72,7 +72,7 @@ def test_the_knee_compares_choices_that_prepare_as_much_ahead() -> None:
     ],
 )
 def test_the_view_says_what_follows(case: Case, says: str) -> None:
-    assert says in loading_view(case).say
+    assert says in loader_sweep_view(case).say
 
 
 @pytest.mark.parametrize("choices", [(), ((-1, 2),), ((1, 0),), ((1,),)])

@@ -67,10 +67,10 @@ OTHER = stage(4, {"rows": 40000, "accumulate": 8}, 8.45, 8.40)
 @pytest.mark.parametrize(
     ("stages", "apart", "says"),
     [
-        ([SMALL], None, "The stage ended well"),
-        ([SMALL, ONE], None, "All 2 stages ended well"),
-        ([SMALL, ONE, FOUR], 1.2e-7, "All 3 stages ended well, and equal batches gave equal losses"),
-        ([ONE, OTHER], 1.2e-3, "All 2 stages ended well, and equal batches gave DIFFERENT losses"),
+        ([SMALL], None, "The stage succeeded"),
+        ([SMALL, ONE], None, "All 2 stages succeeded"),
+        ([SMALL, ONE, FOUR], 1.2e-7, "All 3 stages succeeded, and equal batches gave equal losses"),
+        ([ONE, OTHER], 1.2e-3, "All 2 stages succeeded, and equal batches gave DIFFERENT losses"),
         ([], None, "No stage was run yet"),
     ],
 )

@@ -12,8 +12,8 @@ import pytest
 import ncclkit as nk
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
-from ncclkit.views.check import Check, Closed
-from ncclkit.views.lab import FaultyRun, Lab
+from ncclkit.views.check import CheckForm, Closed
+from ncclkit.views.lab import FaultyRun, LabForm
 from tests.views.records import findings
 from tests.views.test_faces import Page
 
@@ -24,9 +24,9 @@ CHOICES = {"backend": "gloo", "timeout": 8.0, "deadline": 90.0}
 class Loop:
     """A job that was broken and mended by the two forms."""
 
-    lab: Lab
+    lab: LabForm
     broken: FaultyRun
-    check: Check
+    check: CheckForm
     closed: Closed
     lights: list[str]
     """What the lab's form showed while the job ran."""
@@ -70,7 +70,7 @@ def test_the_fix_is_shown_to_work_side_by_side(loop: Loop) -> None:
     assert loop.check.say == loop.closed.say and "rank_exception" in loop.closed.say
     before, _, after = read.partition("After")
     assert "✕ failed" in before and "rank_exception Rank 1 raised ValueError" in before
-    assert "✓ ended well" in after and "Steps that every rank came to before 4 steps after 6 steps" in after
+    assert "✓ succeeded" in after and "Steps that every rank came to before 4 steps after 6 steps" in after
     assert "The first cause is now" not in read
 
 

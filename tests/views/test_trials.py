@@ -33,7 +33,7 @@ def trial(folder: Path, **given: Any) -> Trial:
 
 
 def words(*made: Trial) -> str:
-    return " ".join(Page(views.trials_view(made).static()).words.split())
+    return " ".join(Page(views.experiments_view(made).static()).words.split())
 
 
 def told(folder: Path, *starts: tuple[int, str, float]) -> Path:
@@ -49,7 +49,7 @@ def told(folder: Path, *starts: tuple[int, str, float]) -> Path:
 
 
 def test_without_a_trial_it_says_how_to_make_one() -> None:
-    view = views.trials_view(Case())
+    view = views.experiments_view(Case())
     assert view.say == "No experiment was made yet" and "--check" in Page(view.static()).words
 
 
@@ -106,7 +106,7 @@ def test_one_that_only_looked_has_no_sides(tmp_path: Path) -> None:
 
 def test_bandwidth_is_drawn_on_one_scale(tmp_path: Path) -> None:
     made = trial(tmp_path, before=run(tmp_path / "a", speed=2.0), after=run(tmp_path / "b", speed=8.0))
-    page = views.trials_view([made]).static()
+    page = views.experiments_view([made]).static()
     assert "width:25.0%" in page and "width:100.0%" in page
     assert "all_reduce: busbw before 2.00 GB/s after 8.00 GB/s" in words(made)
 
@@ -139,7 +139,7 @@ def test_kept_trials_come_back_the_last_one_first_and_run_nothing_of_what_they_h
         hostile = dict.fromkeys(("question", "cause", "cause_before"), HOSTILE) | {"said": (HOSTILE, HOSTILE)}
         hostile |= {"change": {"env": {HOSTILE: HOSTILE}}, "verdicts": {HOSTILE: "proven"}, "say": say}
         experiment_records.keep(trial(folder, **hostile))
-    view = views.trials_view(Case.open(case.path))
+    view = views.experiments_view(Case.open(case.path))
     page = Page(view.static())
     assert view.say.startswith("second") and page.words.index("second") < page.words.index("first")
     assert not {"script", "img"} & set(page.tags)
