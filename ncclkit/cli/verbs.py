@@ -37,7 +37,7 @@ def _case(options: argparse.Namespace) -> Case:
 
     case = Case.open(options.case)
     if told := case.exposed():
-        say(f"ncclkit: {told}", sys.stderr)
+        show(f"ncclkit: {told}", sys.stderr)
     return case
 
 
