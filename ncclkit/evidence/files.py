@@ -58,7 +58,7 @@ class Part:
     problems: list[str] = field(default_factory=list)
     """One sentence per thing that went wrong."""
     spread: Spread | None = None
-    """How the pieces of a plain file are scanned; None for what is no plain file."""
+    """How the pieces of a plain file are scanned; None for what is not a plain file."""
     hashed: Hashed | None = None
     """Its digest, as long as it is read."""
 
@@ -87,7 +87,7 @@ class Part:
         }
 
 
-STRIP = b'{"telemetry": 1, '
+SAMPLE = b'{"telemetry": 1, '
 """How the samples of `ncclkit.agent.monitor.telemetry` begin."""
 
 
@@ -101,7 +101,7 @@ def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
         part.kind = "wire"
         _wire(part, io.BufferedReader(Joined(head, text)))
         return None
-    if head.startswith(STRIP):
+    if head.startswith(SAMPLE):
         part.kind = "telemetry"
         part.events, part.lines = records.telemetry_of(io.BufferedReader(Joined(head, text)), part.path)
         return None
@@ -116,10 +116,12 @@ def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
         part.kind = "flight"
         _dump(part, data)
         return None
+    if data.count(b"{") + data.count(b"[") > pickles.CONTAINERS:
+        return data  # as objects they would take gigabytes
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        value = ras.mended(data) or _lines(data)
+        value = ras.repaired(data) or _lines(data)
         if value is None:
             return data
     part.lines = data.count(b"\n")

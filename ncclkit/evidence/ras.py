@@ -178,7 +178,7 @@ RESULTS |= {6: "remote error", 7: "in progress"}
 """ncclResult_t, as `init_state` and `async_error` give it; 0 is success."""
 LARGEST = 1 << 62
 # NCCL 2.28.9 forgets the comma here, whenever a rank is missing:     "nvml_dev": 3\n          "status": {
-MENDS = re.compile(rb'("nvml_dev": -?\d{1,9})(\s{1,40}"status":)')
+REPAIRS = re.compile(rb'("nvml_dev": -?\d{1,9})(\s{1,40}"status":)')
 
 
 def from_json(value: Data, path: str) -> Report:
@@ -204,12 +204,12 @@ def from_json(value: Data, path: str) -> Report:
     return report
 
 
-def mended(data: bytes) -> Any:
+def repaired(data: bytes) -> Any:
     """The value of a JSON report that NCCL wrote without a comma; None for any other damaged document."""
     if b'"communicators"' not in data[:4096] or b'"nccl_version"' not in data[:4096]:
         return None
     try:
-        return json.loads(MENDS.sub(rb"\1,\2", data))
+        return json.loads(REPAIRS.sub(rb"\1,\2", data))
     except (ValueError, RecursionError):
         return None
 

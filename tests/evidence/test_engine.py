@@ -61,7 +61,7 @@ def backends(text):
     pytest.importorskip("hyperscan")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "FEW", 0)
-        patch.setattr(engine, "CROWD", 1 << 30)
+        patch.setattr(engine, "MANY", 1 << 30)
         found = read(text)
         patch.setattr(engine, "_scanner", lambda literals: None)
         return found, read(text)
@@ -89,7 +89,7 @@ def test_a_crowd_of_places_is_left_to_the_other_way(monkeypatch):
     monkeypatch.setattr(engine, "FEW", 0)
     text = b"CUDA error: x\n" * 10
     assert len(engine.places(text, len(text)) or ()) >= 10
-    monkeypatch.setattr(engine, "CROWD", 5)
+    monkeypatch.setattr(engine, "MANY", 5)
     assert engine.places(text, len(text)) is None
 
 

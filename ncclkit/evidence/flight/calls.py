@@ -18,7 +18,7 @@ class Sizes(NamedTuple):
     """The tensors of one call."""
 
     total: int | None
-    """Elements of all of them; None where there is no tensor, or nothing tells."""
+    """Elements of all of them; None where there is no tensor, or nothing says."""
     shapes: Shapes
 
 
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 
     @property
     def closes(self) -> bool:
-        """True for the record that ends a coalesced batch and tells the state of all its members."""
+        """True for the record that ends a coalesced batch and says the state of all its members."""
         return self.op.endswith("coalesced")
 
 
@@ -48,7 +48,7 @@ class Detail(NamedTuple):
     frames: list[Data]
     """Innermost first."""
     sends: tuple[int, ...]
-    """Elements for each peer, where the call tells them one by one."""
+    """Elements for each peer, where the call says them one by one."""
     receives: tuple[int, ...]
 
 
@@ -60,7 +60,7 @@ class Calls:
     kinds: array[int] = field(default_factory=lambda: array("I"))
     """Index of `Dump.kinds`."""
     created: array[int] = field(default_factory=lambda: array("q"))
-    """Nanoseconds since the epoch, 0 where nothing tells."""
+    """Nanoseconds since the epoch, 0 where nothing says."""
     status: bytearray = field(default_factory=bytearray)
     """Index of `Dump.states`."""
     sites: array[int] = field(default_factory=lambda: array("I"))
@@ -68,7 +68,7 @@ class Calls:
     entries: array[int] = field(default_factory=lambda: array("I"))
     """Place in the dump, while it is read."""
     open: bytes = b""
-    """1 for a call that the rank still waits for, as far as the dump tells."""
+    """1 for a call that the rank still waits for, as far as the dump says."""
     waiting: int | None = None
     """Index of the first call that the rank still waits for, None where it waits for none."""
     details: dict[int, Detail] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def mark_open(calls: Calls, kinds: list[Kind], states: list[tuple[str, bool]], p
 
 
 def _is_open(library: str, state: str, retired: bool, pushes: bool) -> bool:
-    """gloo never leaves ``scheduled``, nccl2 only if it reports completion: there `retired` tells, else the state.
+    """gloo never leaves ``scheduled``, nccl2 only if it reports completion: there `retired` says so, else the state.
 
     An aborted NCCL kernel counts as completed, though the watchdog never retired its call: recorded on 4 x H200 with
     torch 2.11, where dumps of a receive without a sender and of two groups in crossed order say so.

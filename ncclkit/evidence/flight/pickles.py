@@ -227,6 +227,8 @@ def _class(low: int, high: int) -> bytes:
 
 SIZE = 256 << 20
 """Largest pickle in bytes."""
+CONTAINERS = 4 << 20
+"""Most lists and dictionaries of a document; each takes 56 bytes or more, so all together stay below 512 MB."""
 LONG = 16
 """Longest integer in bytes."""
 WORD = 1 << 63
@@ -271,6 +273,8 @@ def loads(data: bytes) -> Any:
     """The plain value in a pickle of protocol 2 to 5; raises Refused, never runs anything."""
     if len(data) > SIZE:
         raise Refused(f"larger than {SIZE >> 20} MiB")
+    if data.count(b"}") + data.count(b"]") > CONTAINERS:  # an opcode of one byte makes one of 64 bytes
+        raise Refused(f"holds more than {CONTAINERS >> 20} million lists and dictionaries")
     if is_plain(data):
         try:
             return _Locked(io.BufferedReader(io.BytesIO(data), 1 << 18)).load()

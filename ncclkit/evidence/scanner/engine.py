@@ -34,7 +34,7 @@ LONG = 4096
 """Longest line in bytes that is read whole."""
 SHAPES, SHORT = 1 << 16, 600
 """How many shapes are kept, and how long they may be in bytes."""
-CROWD = 2000
+MANY = 2000
 """With more places than this in one block it is cheaper to look at every line."""
 FEW = 256 << 10
 """Bytes below which loading hyperscan does not pay."""
@@ -130,10 +130,10 @@ def places(data: bytes, limit: int) -> Sequence[int] | None:
 
     def take(number: int, start: int, end: int, flags: int, context: Any) -> bool:
         found.append(end - 1)
-        return len(found) > CROWD
+        return len(found) > MANY
 
     scan(memoryview(data)[:limit], take)
-    return found if len(found) <= CROWD else None
+    return found if len(found) <= MANY else None
 
 
 def holds(data: bytes, limit: int, needles: tuple[bytes, ...]) -> bool:

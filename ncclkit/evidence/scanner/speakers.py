@@ -64,7 +64,7 @@ PATIENCE = 4
 Who = tuple[bytes, ...]
 
 
-class Progress:
+class LatestSteps:
     """Keeps the last line of each speaker; only these are taken apart."""
 
     def __init__(self) -> None:
