@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from ncclkit.live import simulated_networks
+from ncclkit.live import simulated_topology
 from ncclkit.live.launch import simulated
 from ncclkit.live.launch.pack import pack
 
@@ -163,7 +163,7 @@ def cannot_pretend() -> str:
     """Why `ncclkit.live.launch.simulated` cannot pretend hosts here; empty where it can."""
     with tempfile.TemporaryDirectory() as place:
         pack(folder := Path(place))
-        command = [*simulated.within(sys.executable, folder, simulated_networks.sound()), "true"]
+        command = [*simulated.within(sys.executable, folder, simulated_topology.sound()), "true"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return done.stderr if done.returncode else ""
 

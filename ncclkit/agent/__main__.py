@@ -7,7 +7,7 @@ from . import wire
 
 VERBS = {
     "collective": "run.collective",
-    "connect": "connect.lead",
+    "connect": "connect.session",
     "guard": "run.guard",
     "hosts": "run.simulated_hosts",
     "resources": "run.resource_checks",

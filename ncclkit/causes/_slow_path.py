@@ -10,7 +10,7 @@ from collections import Counter
 from ncclkit.analysis.stage_results import LARGE, hosts_of
 from ncclkit.causes import _tested
 from ncclkit.core.case import Case
-from ncclkit.core.connections import Link
+from ncclkit.core.connections import NetworkPath
 from ncclkit.core.model import Advice, Measurement
 from ncclkit.core.reference import marginal, size
 
@@ -21,7 +21,7 @@ LOST = 0.02
 WAIT, AGAIN = 2e5, 3.0
 """us that TCP waits for a lost packet at least; and so many times the median a call takes that waited so."""
 
-Paths = tuple[str, tuple[str, ...], list[Link]]
+Paths = tuple[str, tuple[str, ...], list[NetworkPath]]
 """A sentence, the hosts, and the paths that show it."""
 
 
@@ -59,13 +59,13 @@ def _held_back(case: Case) -> Paths | None:
     return say, _shared(slow), [first, back, *(link for link in slow if link is not first)]
 
 
-def _shared(links: list[Link]) -> tuple[str, ...]:
+def _shared(links: list[NetworkPath]) -> tuple[str, ...]:
     """The ends that all bad paths have in common; both of a single one, and all where they have none."""
     ends = Counter(end for link in links for end in (link.src, link.dst))
     return tuple(sorted(end for end, count in ends.items() if count == len(links))) or tuple(sorted(ends))
 
 
-def _less(link: Link, back: Link) -> bool:
+def _less(link: NetworkPath, back: NetworkPath) -> bool:
     return (link.bandwidth or 0.0) < HELD * (back.bandwidth or 0.0)
 
 

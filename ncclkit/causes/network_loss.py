@@ -45,7 +45,7 @@ from ncclkit.causes import _slow_path, _starting, _tested
 from ncclkit.causes._arrived import how_far
 from ncclkit.causes._bisected import odd
 from ncclkit.core.case import Case
-from ncclkit.core.connections import Link, ends
+from ncclkit.core.connections import NetworkPath, ends
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Strength, clear, found
 from ncclkit.core.text import start
 
@@ -233,7 +233,7 @@ def _slow(case: Case) -> Finding | None:
     return None
 
 
-def _fault(link: Link) -> str:
+def _fault(link: NetworkPath) -> str:
     stood = "timed out" in link.why.get("bandwidth", "")
     if link.shrinks:
         effect = (
@@ -260,7 +260,7 @@ def _tell(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -
     return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
 
 
-def _same_mtu(link: Link) -> Advice:
+def _same_mtu(link: NetworkPath) -> Advice:
     return Advice(
         "Give all interfaces and switch ports between the hosts the same MTU.",
         command=f"ip link show; ping -M do -s {(link.mtu_own or 1500) - 28:g} {link.over}",

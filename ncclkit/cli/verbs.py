@@ -17,7 +17,7 @@ from ncclkit.core.model import NcclkitError, to_json
 if TYPE_CHECKING:
     from ncclkit.causes.engine import Diagnosis
     from ncclkit.core.case import Case
-    from ncclkit.core.experiment_records import Trial
+    from ncclkit.core.experiment_records import ExperimentRecord
     from ncclkit.core.runs import Run
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -73,15 +73,15 @@ def _checked(options: argparse.Namespace) -> Case:
 def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
     """Ask what the suspects leave open, apply the fix, and say on stderr what came out; the verdict as it is then."""
     from ncclkit.causes.engine import diagnose
-    from ncclkit.experiments import loop
+    from ncclkit.experiments import fixes
 
-    def told(trial: Trial) -> None:
+    def told(trial: ExperimentRecord) -> None:
         done = f"Checked: {trial.question}" if trial.kind == "check" else "Fix tried:"
-        say(f"{done} {trial.say}", sys.stderr)
+        say(f"{done} {trial.summary}", sys.stderr)
 
     say(f"ncclkit: small jobs run now, in {case.path}; Ctrl-C ends them.", sys.stderr)
     try:
-        asyncio.run(loop.close(case, told, python=options.train_python, on_record=_narrate))
+        asyncio.run(fixes.close(case, told, python=options.train_python, on_record=_narrate))
     except NcclkitError as error:  # what was found stays to be said
         say(f"ncclkit: {error}", sys.stderr)
     return diagnose(case)
@@ -94,7 +94,7 @@ def inspect(options: argparse.Namespace) -> int:
     from ncclkit.core import jobspec
     from ncclkit.live import probe
 
-    case = jobspec.intend(_case(options), {name: getattr(options, name) for name in jobspec.UNITS})
+    case = jobspec.set_job_spec(_case(options), {name: getattr(options, name) for name in jobspec.UNITS})
     paths = {"work": ".", "data": options.data, "checkpoints": options.checkpoints}
     case = asyncio.run(probe.inspect(case, options.train_python, paths))
     found, hosts = diagnose(case), compare(case.facts)
@@ -131,12 +131,12 @@ def probe(options: argparse.Namespace) -> int:
         say("\n".join(to_json(m) for m in run.measurements))
     else:
         climbed = stages.ladder(case).say if options.ladder else ""
-        told = [climbed] if climbed and climbed not in run.say else []
+        told = [climbed] if climbed and climbed not in run.summary else []
         judged = reference.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.say}" if len(run.expectations) > 1 else one.say for one in judged]
         told += dict.fromkeys(bound.words for bound in run.expectations.values())
         why = ["", diagnose(case).text()] if run.reason != "done" else []
-        say("\n".join([*(str(m) for m in run.measurements), *told, run.say, f"Run folder: {run.folder}", *why]))
+        say("\n".join([*(str(m) for m in run.measurements), *told, run.summary, f"Run folder: {run.folder}", *why]))
     return 0 if run.reason == "done" else 1
 
 
@@ -193,7 +193,7 @@ def connect(options: argparse.Namespace) -> int:
     if options.json:
         say("\n".join(to_json(row) for row in rows))
     else:
-        say(f"{found.text()}\n\n{found.say}.\n\n{diagnosis.text()}")
+        say(f"{found.text()}\n\n{found.summary}.\n\n{diagnosis.text()}")
     return diagnosis.exit_code or 2 * any(host.problem for host in found.hosts.values())
 
 
@@ -204,7 +204,7 @@ def lab(options: argparse.Namespace) -> int:
 
     if options.list or not options.fault:
         wide = max(map(len, injection.FAULTS))
-        say("\n".join(f"{name:{wide}}  {injection.told(fault)}" for name, fault in injection.FAULTS.items()))
+        say("\n".join(f"{name:{wide}}  {injection.describe(fault)}" for name, fault in injection.FAULTS.items()))
         return 0
     say(
         f"This run: {injection.fault(options.fault).says}. It touches only its own processes and {options.case}.",
@@ -212,14 +212,14 @@ def lab(options: argparse.Namespace) -> int:
     )
     case = _case(options)
     choices = {name: value for name, value in _choices(options).items() if name != "largest"}
-    run = asyncio.run(injection.break_it(case, options.fault, on_record=_narrate, **choices))
+    run = asyncio.run(injection.inject(case, options.fault, on_record=_narrate, **choices))
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
     found = _close(case, options) if options.check else diagnose(case)
     say(
         json.dumps(found.to_dict(case.inputs), indent=1, default=str)
         if options.json
-        else f"{run.say}\n\n{found.text()}"
+        else f"{run.summary}\n\n{found.text()}"
     )
     return found.exit_code
 

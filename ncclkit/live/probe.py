@@ -131,9 +131,7 @@ async def plan(
     argv = ("collective", *(word for name, value in asked.items() for word in (f"--{name}", value)))
     argv += (*(("--stages",) if ladder else ()), *(("--simulate-hosts", str(split)) if split > 1 else ()))
     name = ops[0] if len(ops) == 1 else "collectives"
-    return Plan(
-        name, argv, count, chosen, python, deadline, dict(env or {}), steps, ops, split, network=dict(net or {})
-    )
+    return Plan(name, argv, count, chosen, python, deadline, dict(env or {}), steps, ops, split, network=net or {})
 
 
 async def again(case: Case, plan: Plan) -> None:

@@ -117,7 +117,7 @@ class LiveTest(View):
             kind = "" if isinstance(error, NcclkitError) else f"{type(error).__name__}: "
             self._finish("failed", f"{kind}{error}")
             raise
-        self._finish(run.reason, run.say, run.measurements)
+        self._finish(run.reason, run.summary, run.measurements)
         return run
 
     def begin(self) -> None:

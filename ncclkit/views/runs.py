@@ -126,7 +126,7 @@ def _normal(judgement: Judgement | None) -> Html:
 
 def _cut_short(source: Any) -> str:
     """What a run that did not end well says of itself; its speeds are of what came before."""
-    return source.say if isinstance(source, Run) and source.reason != "done" else ""
+    return source.summary if isinstance(source, Run) and source.reason != "done" else ""
 
 
 def tuning_view(source: Run | Iterable[Advice]) -> View:

@@ -44,7 +44,7 @@ def climbed(ranks: int, backend: str, largest: int | None) -> tuple[dict[str, fl
         case = Case.open(place)
         choices: dict[str, Any] = {"ranks": ranks, "backend": backend, "largest": largest, "ladder": True}
         run = asyncio.run(probe.probe(case, hear, repeats=5, **choices))
-        verdict = stages.ladder(case).say if run.reason == "done" else run.say
+        verdict = stages.ladder(case).say if run.reason == "done" else run.summary
     return ends, numbers[0] if numbers else float("nan"), time.time() - begun, verdict
 
 

@@ -43,9 +43,10 @@ BAR = 0.01
 
 STRIP = """
 import sys, time
-from ncclkit.agent import processes, watch
+from ncclkit.agent.monitor.telemetry import Sampler
+from ncclkit.agent.run import processes
 root = int(sys.argv[2])
-strip = watch.Watch(sys.argv[1], lambda: processes.ranks(processes.descendants(root)))
+strip = Sampler(sys.argv[1], lambda: processes.ranks(processes.descendants(root)))
 while True:
     strip.take()
     time.sleep(1.0)
@@ -82,7 +83,7 @@ class Watching:
         over, self.feed = self.over, on_record
         assert over is not None
         await over.wait()
-        return SimpleNamespace(reason="done", say="", measurements=())
+        return SimpleNamespace(reason="done", summary="", measurements=())
 
     def turn(self, on: bool) -> None:
         """Begin a stretch."""

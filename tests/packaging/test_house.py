@@ -18,7 +18,6 @@ STDLIB = sys.stdlib_module_names | {"tomllib"}  # tomllib: since 3.11
 IMPORT_NAMES = {  # distribution → module, where they differ
     "py-rattler": "rattler",
     "pyyaml": "yaml",
-    "nvidia-ml-py": "pynvml",
     "pyzmq": "zmq",
     "beautifulsoup4": "bs4",
 }
@@ -75,7 +74,7 @@ def test_agent_needs_only_a_bare_python_39(path):
 
 
 def test_every_import_is_a_declared_dependency():
-    package = modules_of("dependencies") | modules_of("gpu") | modules_of("fast")
+    package = modules_of("dependencies") | modules_of("fast")
     assert imported(MODULES) - package == set()
     assert imported(TESTS) - package - modules_of("test") == set()
 

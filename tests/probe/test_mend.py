@@ -21,7 +21,7 @@ from ncclkit.core import runs
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.runs import Plan
-from ncclkit.lab.faults import injection, table
+from ncclkit.lab.faults import catalogue, injection
 from ncclkit.lab.programs import inject
 from ncclkit.live import probe
 from ncclkit.live.launch import local
@@ -29,33 +29,33 @@ from ncclkit.live.launch import local
 ROOT = Path(__file__).parents[2]
 MENDED = [
     (fault.name, fault.cause)
-    for fault in table.FAULTS.values()
+    for fault in catalogue.FAULTS.values()
     if fault.job == "train" and "--fault" in fault.argv and fault.cause and "gloo" in fault.backends
     if fault.cause != "rank_killed" and (not fault.root or os.geteuid() == 0)
 ]
 RANK = """
 import argparse, json, os, sys, torch, torch.distributed as dist
 from datetime import timedelta
-from ncclkit.agent import breaks
+from ncclkit.lab.programs import inject
 
 def job(name, cause):
     parser = argparse.ArgumentParser()
-    breaks.add_options(parser)
+    inject.add_options(parser)
     asked = ["--folder", sys.argv[1], "--backend", "gloo", "--rank", "1", "--at", "0", "--seconds", "1"]
-    return breaks.Job(torch, parser.parse_args([*asked, "--fault", name, "--fix", cause]), 4)
+    return inject.LabJob(torch, parser.parse_args([*asked, "--fault", name, "--fix", cause]), 4)
 
 dist.init_process_group("gloo", timeout=timedelta(seconds=30))
 rank = dist.get_rank()
 for name, cause in json.loads(sys.argv[2]):
     one = job(name, cause)
     if rank == 1:
-        breaks.BEFORE.get(name, lambda job: None)(one)
-    breaks.BEGUN.get(name, lambda job: None)(one)
+        inject.BEFORE.get(name, lambda job: None)(one)
+    inject.BEGUN.get(name, lambda job: None)(one)
     one.at(0)
     total = torch.tensor([one.steps, int(os.environ["WORLD_SIZE"])])
     dist.all_reduce(total)
     if rank == 0:
-        with open(sys.argv[1] + "/mended.jsonl", "a") as kept:  # ranks that print together share lines
+        with open(sys.argv[1] + "/fixed.jsonl", "a") as kept:  # ranks that print together share lines
             print(json.dumps([name, *total.tolist()]), file=kept)
 if rank == 1:
     try:
@@ -76,16 +76,16 @@ def test_every_bug_has_a_right_way_and_a_wrong_diagnosis_mends_nothing(tmp_path:
     command, env = [*torchrun, str(tmp_path), json.dumps(MENDED)], {"PYTHONPATH": str(ROOT)}
     records = asyncio.run(local.guarded(command, env, 90, tmp_path, sys.executable, lambda record: None))
     assert records[-1]["reason"] == "done", (tmp_path / "launcher.log").read_text()[-3000:]
-    told = [json.loads(line) for line in (tmp_path / "mended.jsonl").read_text().splitlines()]
+    told = [json.loads(line) for line in (tmp_path / "fixed.jsonl").read_text().splitlines()]
     assert told == [[name, 3 * (2 if name == "uneven_data" else 4), 9] for name, _ in MENDED]
     assert (tmp_path / "error").read_text().startswith("sample 1207 has 0 frames")
 
 
 def test_a_killed_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """Changed as the cause advises; of what the two attempts left, the last one counts."""
-    case, argv = Case.open(tmp_path / "case"), ("train", "--backend", "gloo", *table.FAULTS["rank_killed"].argv)
+    case, argv = Case.open(tmp_path / "case"), ("train", "--backend", "gloo", *catalogue.FAULTS["rank_killed"].argv)
     plan = Plan("rank_killed", argv, 2, "gloo", sys.executable, 90)
-    again = asyncio.run(probe.execute(case, runs.changed(plan, {**rank_killed.RESTART.change, "mend": rank_killed.ID})))
+    again = asyncio.run(probe.execute(case, runs.changed(plan, {**rank_killed.RESTART.change, "fix": rank_killed.ID})))
     records = [json.loads(line) for line in (again.folder / "wire.jsonl").read_text().splitlines()]
     steps = [record["step"] for record in records if record.get("phase") == "step" and record["rank"] == 1]
     assert again.reason == "done" and steps[:4] == [0, 1, 2, 3]
@@ -102,7 +102,7 @@ def test_ranks_of_one_host_are_split_into_several(monkeypatch: pytest.MonkeyPatc
         told = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4, "NCCL_HOSTID": ""}
         for name, value in told.items():
             monkeypatch.setenv(name, str(value))
-        inject.Job(torch, options, 1)
+        inject.LabJob(torch, options, 1)
         hosts.append(os.environ["NCCL_HOSTID"])
     assert hosts == ["simulated-0", "simulated-0", "simulated-1", "simulated-1"]
     plan = Plan(
@@ -134,7 +134,7 @@ def test_pretended_hosts_share_the_gpus_and_no_two_ranks_of_one_do(
         for name, value in told.items():
             monkeypatch.setenv(name, str(value))
         monkeypatch.delenv("NCCL_HOSTID", raising=False)
-        index = inject.Job(torch, options, 1).device.index
+        index = inject.LabJob(torch, options, 1).device.index
         places.append((rank // here, os.environ["NCCL_HOSTID"], index))
     assert len(set(places)) == 2 * here and {index for *_, index in places} <= {0, 1}
     assert len({host for _, host, _ in places}) == 2 * min(split, here)
@@ -154,7 +154,7 @@ def test_the_wrong_device_is_that_of_the_first_rank_of_its_host(
         told = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks, "NCCL_HOSTID": ""}
         for name, value in told.items():
             monkeypatch.setenv(name, str(value))
-        index = inject.Job(torch, parser.parse_args([*words, *fault.argv]), 1).device.index
+        index = inject.LabJob(torch, parser.parse_args([*words, *fault.argv]), 1).device.index
         places.setdefault((os.environ["NCCL_HOSTID"], index), []).append(rank)
     assert [found for found in places.values() if len(found) > 1] == [
         injection.culprits(fault, ranks - 1, ranks, split)
@@ -194,7 +194,7 @@ def test_with_too_few_gpus_the_lab_breaks_the_job_over_gloo(
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
     monkeypatch.setattr(probe, "execute", started)
     with pytest.raises(Stop, match=backend):
-        asyncio.run(injection.break_it(Case(), fault, **asked))
+        asyncio.run(injection.inject(Case(), fault, **asked))
 
 
 @pytest.mark.parametrize(("gpus", "ranks"), [(2, 2), (2, 4), (1, 2), (3, 2), (4, 4), (4, 8)])
@@ -214,7 +214,7 @@ def test_hosts_with_networks_of_their_own_share_the_gpus(
         for name, value in {**told, "NCCLKIT_HOST": f"node-{rank // here + 1}"}.items():
             monkeypatch.setenv(name, str(value))
         options = parser.parse_args(["--folder", "", "--backend", "nccl"])
-        places.add((rank // here, inject.Job(torch, options, 1).device.index))
+        places.add((rank // here, inject.LabJob(torch, options, 1).device.index))
     assert len(places) == ranks and len({index for _, index in places}) == min(gpus, ranks)
     assert "NCCL_HOSTID" not in os.environ  # they have host names of their own
     phases = [Event("worker.phase", host=row["hostid"], rank=row["rank"], data=row) for row in said]
@@ -232,13 +232,13 @@ def test_as_many_ranks_on_each_host(monkeypatch: pytest.MonkeyPatch, asked: dict
 
 def test_hosts_of_their_own_are_not_split_once_more() -> None:
     with pytest.raises(NcclkitError, match="leave --split out"):
-        asyncio.run(injection.break_it(Case(), "lossy_link", split=2))
+        asyncio.run(injection.inject(Case(), "lossy_link", split=2))
 
 
 def test_a_fault_of_gpus_says_how_few_can_carry_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 1))
     with pytest.raises(NcclkitError, match="--split 4"):
-        asyncio.run(injection.break_it(Case(), "gpu_memory_full", ranks=4))
+        asyncio.run(injection.inject(Case(), "gpu_memory_full", ranks=4))
 
 
 def test_more_ranks_than_gpus_are_told_of_pretended_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def test_more_ranks_than_gpus_are_told_of_pretended_hosts(monkeypatch: pytest.Mo
 
 def test_gloo_cannot_be_told_of_several_hosts() -> None:
     with pytest.raises(NcclkitError, match="for NCCL only"):
-        asyncio.run(injection.break_it(Case(), "healthy", backend="gloo", split=2))
+        asyncio.run(injection.inject(Case(), "healthy", backend="gloo", split=2))
 
 
 def test_a_job_reads_its_data_in_order_and_goes_on_where_a_checkpoint_left_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,15 +257,15 @@ def test_a_job_reads_its_data_in_order_and_goes_on_where_a_checkpoint_left_off(m
     inject.add_options(parser)
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}.items():
         monkeypatch.setenv(name, str(value))
-    job, again = (inject.Job(torch, parser.parse_args(["--folder", "", "--backend", "gloo"]), 6) for _ in range(2))
+    job, again = (inject.LabJob(torch, parser.parse_args(["--folder", "", "--backend", "gloo"]), 6) for _ in range(2))
     batches = [job.next_batch() for _ in range(11)]
     assert torch.equal(torch.cat(batches[:8]), job.data) and torch.equal(batches[8], job.data[:32])
     again.position = 5 * 32
     assert all(torch.equal(again.next_batch(), batch) for batch in batches[5:]) and again.position == job.position
 
 
-@pytest.mark.parametrize("fault", table.FAULTS.values(), ids=lambda fault: fault.name)
-def test_a_fault_says_what_it_does_and_is_known_to_its_job(fault: table.Fault) -> None:
+@pytest.mark.parametrize("fault", catalogue.FAULTS.values(), ids=lambda fault: fault.name)
+def test_a_fault_says_what_it_does_and_is_known_to_its_job(fault: catalogue.Fault) -> None:
     net = {"hosts": 2, "wrong": fault.net} if fault.net else {}
     plan = Plan(fault.name, (fault.job, "--backend", "gloo"), 2, "gloo", sys.executable, 60, network=net)
     assert runs.changed(plan, {"fix": fault.cause}).argv[-2:] == ("--fix", fault.cause)

@@ -50,7 +50,7 @@ async def main(out: Path) -> int:
             case, **(where | asked | ({} if gpus else {"largest": 1 << 20, "split": 1})), deadline=170
         )
         bad += run.reason != "done" or any(m.wrong for m in run.measurements)
-        print(f"{name}: {run.say}\n  {stages.ladder(case).say}", flush=True)
+        print(f"{name}: {run.summary}\n  {stages.ladder(case).say}", flush=True)
         keep(case, out / "recorded" / name, about)
     with tarfile.open(out / "recorded.tar.gz", "w:gz") as kept:
         kept.add(out / "recorded", "recorded")
