@@ -24,15 +24,15 @@ _DOORS = dict.fromkeys(_VIEWS.split(), "views") | {
     "sample": "evidence.samples",
     "sample_names": "evidence.samples:names",
     "inspect": "live.probe",
-    "intend": "core.jobspec",
+    "set_job_spec": "core.jobspec",
     "read_logs": "evidence.logs",
     "read_facts": "evidence.logs",
     "diagnosis": "causes.engine:diagnose",
     "sweep": "live.tune",
-    "break_it": "lab.faults.injection",
-    "rehearse": "lab.course.scaling_run",
-    "staged": "lab.course.staged_run",
-    "loading_sweep": "lab.course.loader_sweep:sweep",
+    "inject": "lab.faults.injection",
+    "scaling_run": "lab.course.scaling_run",
+    "staged_run": "lab.course.staged_run",
+    "loader_sweep": "lab.course.loader_sweep:sweep",
 }
 """Public name → module, or module:name.  No name may equal a module's: importing that module would take its place."""
 

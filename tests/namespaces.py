@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from ncclkit.live import simulated_networks
+from ncclkit.live import simulated_topology
 from ncclkit.live.launch import simulated
 from ncclkit.live.launch.pack import packed
 
@@ -161,7 +161,7 @@ def why_not() -> str:
 def cannot_pretend() -> str:
     """Why `ncclkit.live.launch.simulated` cannot pretend hosts here; empty where it can."""
     with packed() as agent:
-        command = [*simulated.within(sys.executable, agent, agent.parent, simulated_networks.sound()), "true"]
+        command = [*simulated.within(sys.executable, agent, agent.parent, simulated_topology.sound()), "true"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return done.stderr if done.returncode else ""
 

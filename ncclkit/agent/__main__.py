@@ -10,7 +10,7 @@ from . import private, wire
 
 VERBS = {
     "collective": "run.collective",
-    "connect": "connect.lead",
+    "connect": "connect.session",
     "guard": "run.guard",
     "hosts": "run.simulated_hosts",
     "launch": "run.launch",

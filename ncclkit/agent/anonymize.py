@@ -1,4 +1,4 @@
-"""Other names for hosts, addresses, users and homes: the same everywhere, so that a text still tells who met whom.
+"""Other names for hosts, addresses, users and homes: the same everywhere, so that a text still shows who met whom.
 
 node-7.cluster → host-7      10.1.2.3 → 10.0.0.1 (one network stays one network)      /home/alice → /home/user-1
 """

@@ -11,21 +11,21 @@ from dataclasses import dataclass, replace
 from ncclkit.analysis.picks import failed
 from ncclkit.core import connections
 from ncclkit.core.case import Case
-from ncclkit.core.connections import Host, Link
+from ncclkit.core.connections import HostNetwork, NetworkPath
 from ncclkit.core.model import Event, Strength
 
 
-def paths(case: Case, bad: Callable[[Link], bool]) -> list[Link]:
+def paths(case: Case, bad: Callable[[NetworkPath], bool]) -> list[NetworkPath]:
     """The tested paths between hosts that are bad in this respect."""
     return [link for link in connections.links(case.events) if bad(link)]
 
 
-def hosts(case: Case) -> dict[str, Host]:
+def hosts(case: Case) -> dict[str, HostNetwork]:
     """The tested hosts by name."""
     return connections.hosts(case.events)
 
 
-def sound(case: Case, good: Callable[[Link], bool]) -> list[Event]:
+def sound(case: Case, good: Callable[[NetworkPath], bool]) -> list[Event]:
     """The tested paths, where every host could be asked and every path is good in this respect; else nothing."""
     tested = connections.links(case.events)
     whole = tested and not any(host.problem for host in hosts(case).values())
@@ -43,7 +43,7 @@ def more(found: Sequence[object], what: str) -> str:
     return f" (and {others} more {what}{'s' if others > 1 else ''})" if others else ""
 
 
-def ends_of(found: Sequence[Link]) -> tuple[str, ...]:
+def ends_of(found: Sequence[NetworkPath]) -> tuple[str, ...]:
     """The hosts at which these paths end, sorted."""
     return tuple(sorted({link.dst for link in found}))
 

@@ -35,7 +35,7 @@ from ncclkit.causes import _tested
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import Check, Host, Risk
 from ncclkit.core.case import Case
-from ncclkit.core.connections import Link
+from ncclkit.core.connections import NetworkPath
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, found, unknown
 
 ID = "clock_skew"
@@ -56,7 +56,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.otherwise(case, equal, "The clocks of the tested hosts agree to a second.", missing)
 
 
-def _apart(link: Link) -> float:
+def _apart(link: NetworkPath) -> float:
     """Smallest offset in seconds between the clocks of both ends; 0 where it does not matter or is unknown."""
     least = abs(link.offset or 0.0) - (link.offset_error or 0.0)
     return least if least >= APART else 0.0

@@ -46,7 +46,7 @@ from ncclkit.analysis.stage_results import LARGE, hosts_of
 from ncclkit.causes import _starting, _tested
 from ncclkit.causes._bisected import odd
 from ncclkit.core.case import Case
-from ncclkit.core.connections import Link, ends
+from ncclkit.core.connections import NetworkPath, ends
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Measurement, Strength, clear, found
 from ncclkit.core.reference import marginal
 from ncclkit.core.text import format_bytes, start
@@ -234,7 +234,7 @@ def _slow(case: Case) -> Finding | None:
     return None
 
 
-def _fault(link: Link) -> str:
+def _fault(link: NetworkPath) -> str:
     stalled = "timed out" in link.why.get("bandwidth", "")
     if link.shrinks:
         effect = "a TCP stream stalled" if stalled else "TCP works, since one end asks for smaller ones; RDMA does not"
@@ -259,7 +259,7 @@ def _tell(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -
     return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
 
 
-def _same_mtu(link: Link) -> Advice:
+def _same_mtu(link: NetworkPath) -> Advice:
     return Advice(
         "Give all interfaces and switch ports between the hosts the same MTU.",
         command=f"ip link show; ping -M do -s {(link.mtu_own or 1500) - 28:g} {link.over}",
@@ -358,7 +358,7 @@ LOST = 0.02
 WAIT, AGAIN = 2e5, 3.0
 """us that TCP waits for a lost packet at least; and so many times the median a call takes that waited so."""
 
-Paths = tuple[str, tuple[str, ...], list[Link]]
+Paths = tuple[str, tuple[str, ...], list[NetworkPath]]
 """A sentence, the hosts, and the paths that show it."""
 
 
@@ -396,13 +396,13 @@ def _held_back(case: Case) -> Paths | None:
     return say, _shared(slow), [first, back, *(link for link in slow if link is not first)]
 
 
-def _shared(links: list[Link]) -> tuple[str, ...]:
+def _shared(links: list[NetworkPath]) -> tuple[str, ...]:
     """The ends that all bad paths have in common; both of a single one, and all where they have none."""
     ends = Counter(end for link in links for end in (link.src, link.dst))
     return tuple(sorted(end for end, count in ends.items() if count == len(links))) or tuple(sorted(ends))
 
 
-def _less(link: Link, back: Link) -> bool:
+def _less(link: NetworkPath, back: NetworkPath) -> bool:
     return (link.bandwidth or 0.0) < HELD * (back.bandwidth or 0.0)
 
 

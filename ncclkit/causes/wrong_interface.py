@@ -45,7 +45,7 @@ from ncclkit.analysis.rank_states import look, spans_hosts
 from ncclkit.causes import _starting, _tested
 from ncclkit.causes._user_notes import relieved
 from ncclkit.core.case import Case
-from ncclkit.core.connections import Link, ends
+from ncclkit.core.connections import NetworkPath, ends
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -183,13 +183,13 @@ def _tested_paths(case: Case) -> Finding | None:
     return found(ID, _tested.risk(case), say, why, hosts=to, interfaces=names, advice=advice, next=experiment(case))
 
 
-def _place(link: Link) -> str:
+def _place(link: NetworkPath) -> str:
     if not link.nccl_address:
         return f"{link.interface}, which no other host can reach; no other running interface there has an address"
     return f"{link.interface} ({link.nccl_address}), which {ends(link.nccl)} when {link.src} asks"
 
 
-def _unusable(link: Link) -> bool:
+def _unusable(link: NetworkPath) -> bool:
     """True where other hosts cannot use the interface that NCCL found, and another address works or it has none."""
     return bool(link.interface) and link.nccl != "open" and bool(link.reached or not link.nccl_address)
 

@@ -16,7 +16,7 @@ from ncclkit.core.model import NcclkitError, to_json
 if TYPE_CHECKING:
     from ncclkit.causes.engine import Diagnosis
     from ncclkit.core.case import Case
-    from ncclkit.core.experiment_records import Trial
+    from ncclkit.core.experiment_records import ExperimentRecord
     from ncclkit.core.runs import Run
     from ncclkit.live.options import ProbeOptions
 
@@ -83,15 +83,15 @@ def _checked(options: argparse.Namespace) -> Case:
 def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
     """Ask what the suspects leave open, apply the fix, and say on stderr what came out; the verdict as it is then."""
     from ncclkit.causes.engine import diagnose
-    from ncclkit.experiments import loop
+    from ncclkit.experiments import fixes
 
-    def told(trial: Trial) -> None:
+    def told(trial: ExperimentRecord) -> None:
         done = f"Checked: {trial.question}" if trial.kind == "check" else "Fix tried:"
-        show(f"{done} {trial.say}", sys.stderr)
+        show(f"{done} {trial.summary}", sys.stderr)
 
     show(f"ncclkit: small jobs run now, in {case.path}; Ctrl-C ends them.", sys.stderr)
     try:
-        asyncio.run(loop.close(case, told, python=options.python or None, on_record=_narrate))
+        asyncio.run(fixes.close(case, told, python=options.python or None, on_record=_narrate))
     except NcclkitError as error:  # what was found stays to be said
         show(f"ncclkit: {error}", sys.stderr)
     return diagnose(case)
@@ -106,7 +106,7 @@ def inspect(options: argparse.Namespace) -> int:
 
     job = {name: getattr(options, name) for name in jobspec.UNITS}
     job |= {name: text.parse_size(job[name], f"The {name}") for name in ("dataset", "batch") if job[name] is not None}
-    case = jobspec.intend(_case(options), job)
+    case = jobspec.set_job_spec(_case(options), job)
     paths = {"work": ".", "data": options.data, "checkpoints": options.checkpoints}
     case = asyncio.run(probe.inspect(case, options.python or None, paths))
     found, hosts = diagnose(case), compare(case.facts)
@@ -130,12 +130,12 @@ def probe(options: argparse.Namespace) -> int:
         show("\n".join(to_json(m) for m in run.measurements))
     else:
         staged = stages.staged_test(case).summary if options.stages else ""
-        told = [staged] if staged and staged not in run.say else []
+        told = [staged] if staged and staged not in run.summary else []
         judged = reference.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.say}" if len(run.expectations) > 1 else one.say for one in judged]
         told += dict.fromkeys(bound.words for bound in run.expectations.values())
         why = ["", diagnose(case).text()] if run.reason != "done" else []
-        show("\n".join([*(str(m) for m in run.measurements), *told, run.say, f"Run folder: {run.folder}", *why]))
+        show("\n".join([*(str(m) for m in run.measurements), *told, run.summary, f"Run folder: {run.folder}", *why]))
     return 0 if run.reason == "done" else 1
 
 
@@ -192,7 +192,7 @@ def connect(options: argparse.Namespace) -> int:
     if options.json:
         show("\n".join(to_json(row) for row in rows))
     else:
-        show(f"{found.text()}\n\n{found.say}.\n\n{diagnosis.text()}")
+        show(f"{found.text()}\n\n{found.summary}.\n\n{diagnosis.text()}")
     return diagnosis.exit_code or 2 * any(host.problem for host in found.hosts.values())
 
 
@@ -203,7 +203,7 @@ def lab(options: argparse.Namespace) -> int:
 
     if options.list or not options.fault:
         wide = max(map(len, injection.FAULTS))
-        show("\n".join(f"{name:{wide}}  {injection.told(fault)}" for name, fault in injection.FAULTS.items()))
+        show("\n".join(f"{name:{wide}}  {injection.describe(fault)}" for name, fault in injection.FAULTS.items()))
         return 0
     show(
         f"This run: {injection.fault(options.fault).says}. It touches only its own processes and {options.case}.",
@@ -211,7 +211,7 @@ def lab(options: argparse.Namespace) -> int:
     )
     case, asked = _case(options), _options(options)
     run = asyncio.run(
-        injection.break_it(
+        injection.inject(
             case,
             options.fault,
             python=asked.python,
@@ -228,7 +228,7 @@ def lab(options: argparse.Namespace) -> int:
     show(
         json.dumps(found.to_dict(case.inputs), indent=1, default=str)
         if options.json
-        else f"{run.say}\n\n{found.text()}"
+        else f"{run.summary}\n\n{found.text()}"
     )
     return found.exit_code
 

@@ -182,7 +182,7 @@ class Case:
     def latest(self) -> Case:
         """This case as its last run left it, in memory: every fact, and of our own runs' events those of the last one.
 
-        An earlier run that was broken must not speak into the judgement of the one that shows it mended; a test of
+        An earlier run that was broken must not count in the diagnosis of the one that shows it fixed; a test of
         connections and a run of a job say different things, so the last one of each counts.
         """
         places = [(event, RUN.search(event.path)) for event in self.events]
@@ -194,7 +194,7 @@ class Case:
                 last[m["name"] == TEST] = max(last[m["name"] == TEST], int(m["n"]))
 
         def tried(event: Event) -> bool:
-            """Whether a trial is about the last run, or about no run of ours."""
+            """Whether an experiment is about the last run, or about no run of ours."""
             baseline = str(event.data.get("baseline") or "")
             return not baseline or baseline.split("-")[0] == str(last[False])
 

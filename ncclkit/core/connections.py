@@ -25,8 +25,8 @@ ENDS = {
 
 
 FAULTS = {
-    "host": "a host could not be asked",
-    "name": "the name leads astray",
+    "host": "a host is unreachable",
+    "name": "the name resolves to another host",
     "port": "rendezvous port closed",
     "interface": "NCCL's interface not reached",
     "size": "large packets get lost",
@@ -36,14 +36,14 @@ FAULTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostNetwork:
     """One host, as it sees itself."""
 
     event: Event
     name: str
     """As the user, or the allocation, names it."""
     own: tuple[str, ...] = ()
-    """The addresses that its own name leads to there."""
+    """The addresses that its own name resolves to there."""
     interface: str = ""
     """NCCL would use this one, with today's variables."""
     address: str = ""
@@ -54,17 +54,18 @@ class Host:
     refused: str = ""
     """Why the rendezvous port could not be opened there."""
     problem: str = ""
-    """Why the host could not be asked (further)."""
+    """Why the host is unreachable, or did not answer any more."""
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """The host in one line."""
         if self.problem:
-            return f"{self.name} could not be asked: {self.problem}"
+            return f"{self.name} is unreachable: {self.problem}"
         own = ", ".join(self.own) or "nowhere"
         refused = f"; its rendezvous port cannot be opened: {self.refused}" if self.refused else ""
         nccl = f"{self.interface or 'no interface'}{f' ({self.address})' if self.address else ''}"
-        return f"{self.name}: NCCL would use {nccl}, gloo {self.gloo or 'none'}; its own name leads to {own}{refused}"
+        gloo = self.gloo or "none"
+        return f"{self.name}: NCCL would use {nccl}, gloo {gloo}; its own name resolves to {own}{refused}"
 
     def holder(self, address: str) -> str:
         """The interface with this address."""
@@ -72,7 +73,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class NetworkPath:
     """The path from one host to another.
 
     Outcomes are the words of `ENDS`, or ``failed: …``; empty: not tried.
@@ -106,8 +107,6 @@ class Link:
     """GB/s of one TCP stream."""
     resent: float | None = None
     """Share of the stream's packets that had to be sent again."""
-    tool: str = ""
-    """What measured it: ``iperf3`` or ``ncclkit``."""
     latency: float | None = None
     """Median round trip in µs."""
     offset: float | None = None
@@ -118,7 +117,7 @@ class Link:
 
     @property
     def shrinks(self) -> bool:
-        """True where packets get lost because they are larger than some hop takes, and nobody tells the sender."""
+        """True where packets larger than some hop takes get lost, and no message reaches the sender."""
         return self.mtu is not None and self.mtu_own is not None and self.mtu < self.mtu_own
 
     @property
@@ -144,7 +143,7 @@ class Link:
             "": "",
             "host": self.why.get("host", ""),
             "name": f"the name {self.dst} "
-            + (f"leads to {self.address}, the asking host itself" if self.address else nowhere),
+            + (f"resolves to {self.address}, the asking host itself" if self.address else nowhere),
             "port": f"port {self.port} at {self.address} {ends(self.rendezvous)}",
             "interface": f"NCCL's interface {place} {ends(self.nccl) if self.nccl else 'is of no use to other hosts'}",
             "size": f"packets of {self.mtu_own or 0:g} bytes get lost, {self.mtu or 0:g} pass",
@@ -152,15 +151,11 @@ class Link:
         }[self.fault]
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """The path in one line."""
         facts = [f"port {self.port} {ends(self.rendezvous)}"] if self.rendezvous else []
         facts += [f"{self.interface} ({self.nccl_address}) {ends(self.nccl)}"] if self.nccl else []
-        facts += (
-            [f"{self.bandwidth:.3g} GB/s{' by iperf3' if self.tool == 'iperf3' else ''}"]
-            if self.bandwidth is not None
-            else []
-        )
+        facts += [f"{self.bandwidth:.3g} GB/s"] if self.bandwidth is not None else []
         facts += [f"{self.resent:.1%} of its packets sent again"] if self.resent else []
         facts += [f"{self.latency:.3g} µs"] if self.latency is not None else []
         facts += [f"packets of {self.mtu:g} of {self.mtu_own:g} bytes"] if self.mtu and self.mtu_own else []
@@ -171,31 +166,31 @@ class Link:
         return f"{self.src} → {self.dst}{wrong} [{', '.join(facts)}]"
 
 
-def hosts(events: Iterable[Event]) -> dict[str, Host]:
+def hosts(events: Iterable[Event]) -> dict[str, HostNetwork]:
     """The hosts of the connection test by name."""
     return {row.name: row for event in events if event.kind == "connect.host" for row in [host(event)]}
 
 
-def links(events: Iterable[Event]) -> list[Link]:
+def links(events: Iterable[Event]) -> list[NetworkPath]:
     """The paths between them, in their order; what the resolver said stands with its host."""
     known = [event for event in events if event.kind.startswith("connect.")]
     names = {e.data.get("name"): e.data.get("names") for e in known if e.kind == "connect.host"}
     return [link(event, names) for event in known if event.kind == "connect.pair"]
 
 
-def host(event: Event) -> Host:
+def host(event: Event) -> HostNetwork:
     """One `connect.host` event; values of another type than expected are left out."""
     data = event.data
     rows = [row for row in _list(data.get("interfaces")) if isinstance(row, dict)]
     held = {_text(row.get("name")): tuple(a.split("/")[0] for a in _texts(row.get("addresses"))) for row in rows}
     plain = {key: _text(data.get(key)) for key in ("name", "interface", "address", "gloo", "refused", "problem")}
-    return Host(event, own=_texts(data.get("own")), interfaces=held, **plain)
+    return HostNetwork(event, own=_texts(data.get("own")), interfaces=held, **plain)
 
 
-def link(event: Event, names: Mapping[Any, Any] | None = None) -> Link:
+def link(event: Event, names: Mapping[Any, Any] | None = None) -> NetworkPath:
     """One `connect.pair` event; `names`: what each host's resolver said of the others."""
     data = event.data
-    texts = ("src", "dst", "rendezvous", "ephemeral", "interface", "nccl", "tool")
+    texts = ("src", "dst", "rendezvous", "ephemeral", "interface", "nccl")
     numbers = ("mtu", "mtu_own", "bandwidth", "resent", "latency", "offset", "offset_error")
     plain: dict[str, Any] = {key: _text(data.get(key)) for key in texts}
     plain |= {key: _address(data.get(key)) for key in ("address", "nccl_address", "over")}
@@ -206,7 +201,7 @@ def link(event: Event, names: Mapping[Any, Any] | None = None) -> Link:
     reasons = {_text(key): _text(value) for key, value in why.items()} if isinstance(why, dict) else {}
     port = int(_number(data.get("port")) or 0)
     reached = tuple(filter(None, map(_address, _list(data.get("reached")))))
-    return Link(event, port=port, unresolved=_text(error), reached=reached, why=reasons, **plain)
+    return NetworkPath(event, port=port, unresolved=_text(error), reached=reached, why=reasons, **plain)
 
 
 def ends(outcome: str) -> str:

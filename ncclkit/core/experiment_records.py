@@ -1,4 +1,4 @@
-"""Trials: what an experiment or a fix showed, as it is kept in the case folder, and what follows for the verdicts.
+"""Records of experiments and fixes: what each showed, as a case folder keeps it, and how it changes verdicts.
 
 Each lies in ``<case>/experiments/<n>-<cause>/``: ``experiment.json`` says what was asked and what came out; the hidden
 folder ``.case`` holds the runs, so that they do not count as evidence of the case itself.
@@ -6,6 +6,7 @@ folder ``.case`` holds the runs, so that they do not count as evidence of the ca
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,7 @@ KINDS = ("experiment.check", "experiment.fix")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Trial:
+class ExperimentRecord:
     """One experiment or fix on the same small job, before and after."""
 
     kind: Literal["check", "fix"]
@@ -33,13 +34,13 @@ class Trial:
     change: Mapping[str, Any]
     """What was changed, in the words of `runs.changed`."""
     before: Run | None
-    """None where the trial only looked."""
+    """None where the record only looked."""
     after: Run | None
     observed: str
     """One of `OUTCOMES`, or ``nothing`` where no answer came."""
     verdicts: Mapping[str, str]
     """cause id → one of `MOVES`."""
-    say: str
+    summary: str
     seconds: float
     folder: Path
     baseline: str = ""
@@ -52,26 +53,27 @@ class Trial:
 
     @property
     def worked(self) -> bool:
-        """True for a fix after which the job ends well and its cause is gone."""
+        """True for a fix after which the job succeeds and its cause is gone."""
         return self.kind == "fix" and self.verdicts.get(self.cause) in ("proven", "supported")
 
     def __repr__(self) -> str:
-        return self.say
+        return self.summary
 
 
-def keep(trial: Trial) -> Trial:
+def keep(record: ExperimentRecord) -> ExperimentRecord:
     """Write ``experiment.json``, without secrets; its paths are relative to the folder, so that a case may be moved."""
-    record = {name: getattr(trial, name) for name in Trial.__dataclass_fields__ if name not in ("folder", "kind")}
+    fields = {one.name: getattr(record, one.name) for one in dataclasses.fields(record)}
+    del fields["folder"], fields["kind"]
     for name in ("before", "after"):
-        run = record[name]
-        record[name] = asdict(run) | {"folder": _relative(run.folder, trial.folder)} if run else None
-    told = json.loads(json.dumps({"experiment": trial.kind} | record, default=str))
-    storage.write(trial.folder / NAME, json.dumps(redact.clean(told), indent=1))
-    return trial
+        run = fields[name]
+        fields[name] = asdict(run) | {"folder": _relative(run.folder, record.folder)} if run else None
+    kept = json.loads(json.dumps({"experiment": record.kind} | fields, default=str))
+    storage.write(record.folder / NAME, json.dumps(redact.clean(kept), indent=1))
+    return record
 
 
-def trials(case: Case) -> tuple[Trial, ...]:
-    """The trials of a case, the oldest first; none where it has no folder."""
+def experiments(case: Case) -> tuple[ExperimentRecord, ...]:
+    """The records of a case, the oldest first; none where it has no folder."""
     if case.path is None or not (case.path / FOLDER).is_dir():
         return ()
     found = [path for path in (case.path / FOLDER).glob(f"*/{NAME}") if path.parent.name.split("-")[0].isdigit()]
@@ -79,9 +81,9 @@ def trials(case: Case) -> tuple[Trial, ...]:
 
 
 def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]:
-    """Move what was found by what the trials among `events` show: the cause that alone fits is proven, others cleared.
+    """The verdicts after the experiments among `events`: the only cause that fits is proven, others are cleared.
 
-    What a line of the job itself has proven is not cleared by a run that only stands in for it.
+    What a line of the job itself proves is not cleared by a run that only stands in for that job.
     """
     moved = {finding.cause: finding for finding in verdicts}
     for event in events:
@@ -90,7 +92,7 @@ def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]
         for cause, move in event.data["verdicts"].items():
             finding = moved.get(cause)
             if finding is None or finding.verdict != "found":
-                continue  # a trial judges suspects; it makes none
+                continue  # an experiment judges suspects and adds none
             if move == "proven":
                 moved[cause] = replace(finding, strength="proven", evidence=(*finding.evidence, event), next=None)
             elif move == "refuted" and finding.strength != "proven":
@@ -117,12 +119,12 @@ def told(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]:
 
 
 def _relative(folder: Path, base: Path) -> str:
-    """From the trial's folder to a run, which lies in the same case."""
+    """From the record's folder to a run, which lies in the same case."""
     case = base.parent.parent
     return str(Path("..", "..", folder.relative_to(case))) if folder.is_relative_to(case) else str(folder)
 
 
-def _read(path: Path) -> Trial:
+def _read(path: Path) -> ExperimentRecord:
     value = storage.read_json(path, {})
     runs = {name: _run(value.get(name), path.parent) for name in ("before", "after")}
     observed = value["observed"] if value.get("observed") in OUTCOMES else "nothing"
@@ -132,7 +134,7 @@ def _read(path: Path) -> Trial:
         "observed": observed,
         "said": tuple(value.get("said", ("", ""))),
     }
-    return from_dict(Trial, value | runs | more)
+    return from_dict(ExperimentRecord, value | runs | more)
 
 
 def _run(value: Mapping[str, Any] | None, base: Path) -> Run | None:

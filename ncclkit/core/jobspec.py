@@ -12,7 +12,7 @@ UNITS = {"ranks": "ranks", "workers": "workers", "prefetch": "batches", "dataset
 what each rank keeps of the dataset in host memory, and one batch of it."""
 
 
-def intend(case: Case, job: Mapping[str, float | None]) -> Case:
+def set_job_spec(case: Case, job: Mapping[str, float | None]) -> Case:
     """Keep the numbers of the job that is to run (names of `UNITS`; None and 0 are not known) for the pre-flight.
 
     They take the place of those that were kept before.  Raises NcclkitError for a name or number that cannot be.

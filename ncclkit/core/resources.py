@@ -42,7 +42,7 @@ class Grant:
         return None if self.got is None else self.got < self.need
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """The attempt in one clause: ``opened 128 of 288 open files (Too many open files)``."""
         thing = THINGS.get(self.what, ("", self.what))[1]
         if self.what in ("port", "names"):

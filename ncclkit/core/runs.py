@@ -25,7 +25,7 @@ class Plan:
     env: Mapping[str, str] = field(default_factory=dict)
     """Every variable that ncclkit set for the ranks."""
     sizes: tuple[int, ...] = ()
-    """Message sizes in bytes, each of which is measured for each of `ops`."""
+    """Message sizes in bytes; each is measured for each of `ops`."""
     ops: tuple[str, ...] = ()
     simulate_hosts: int = 1
     """As ranks of how many hosts NCCL takes those of one host."""
@@ -34,7 +34,7 @@ class Plan:
     restarts: int = 0
     """How often torchrun may start all ranks again after one has failed."""
     network: Mapping[str, Any] = field(default_factory=dict)
-    """The network of simulated hosts on which the ranks run (`live.simulated_networks`); empty: this host."""
+    """The network of simulated hosts on which the ranks run (`live.simulated_topology`); empty: this host."""
 
     @property
     def lab(self) -> bool:
@@ -60,7 +60,7 @@ ON_GPUS = {
     "tables_on_gpu_0": "it fills a GPU",
     "long_first_step": "it is about work that waits on a GPU",
 }
-"""Jobs and faults of the lab of which nothing is left without GPUs, and why."""
+"""Jobs and faults of the lab that make no sense without GPUs, and why."""
 
 
 def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
@@ -158,7 +158,7 @@ class Run:
     problem: str = ""
 
     def __repr__(self) -> str:
-        return self.say
+        return self.summary
 
     @property
     def name(self) -> str:
@@ -166,7 +166,7 @@ class Run:
         return self.folder.name
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """The outcome in one sentence."""
         hosts = f" on {self.plan.simulate_hosts} simulated hosts" if self.plan.simulate_hosts > 1 else ""
         ranks = "one rank" if self.plan.ranks == 1 else f"{self.plan.ranks} ranks"
@@ -183,7 +183,7 @@ class Run:
             correct = "every value was right" if not wrong else f"{wrong} values were WRONG"
             return f"{self._reached(what)} at best, {correct} ({self.seconds:.0f} s)."
         if self.reason == "done":
-            return f"{self.plan.name} on {what} ended well after {self.seconds:.0f} s."
+            return f"{self.plan.name} on {what} succeeded after {self.seconds:.0f} s."
         ends = {
             "deadline": f"did not end within its {self.plan.deadline:.0f} s",
             "failed": "failed",

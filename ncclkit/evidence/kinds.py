@@ -119,7 +119,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     ),
     "connect.pair": (
         *("src", "dst", "port", "address", "rendezvous", "ephemeral", "interface", "nccl_address", "nccl", "reached"),
-        *("over", "mtu", "mtu_own", "bandwidth", "resent", "tool", "latency", "offset", "offset_error", "why"),
+        *("over", "mtu", "mtu_own", "bandwidth", "resent", "latency", "offset", "offset_error", "why"),
     ),
     "resources.tried": ("what", "name", "need", "got", "unit", "error", "why"),
     "experiment.check": ("cause", "baseline", "question", "observed", "verdicts"),

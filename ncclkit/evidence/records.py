@@ -41,7 +41,7 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
         raise Malformed(f"{', '.join(TEXTS_OF_WIRE)} are no texts")
     if record.get("kind") in SKIPPED:
         return None
-    if str(record.get("kind")).startswith(("connect.", "limits.")):
+    if str(record.get("kind")).startswith(("connect.", "resources.")):
         return _looked(record, path, number)
     if str(record.get("kind")).startswith("stage."):
         return _rung(record, path, number)
@@ -70,8 +70,8 @@ def _looked(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     host = str(record.get("hostname") or record.get("host") or "")
     event = Event(kind, "", path, number, _moment(record.get("t")), host, data=data)
     if kind == "resources.tried":
-        return replace(event, text=clip(resources.grant(data).say))
-    told = connections.host(event).say if kind == "connect.host" else connections.link(event).say
+        return replace(event, text=clip(resources.grant(data).summary))
+    told = connections.host(event).summary if kind == "connect.host" else connections.link(event).summary
     return replace(event, text=clip(told))
 
 
@@ -146,7 +146,7 @@ def from_trial(value: Mapping[str, Any], path: str) -> Iterator[Event]:
         return
     told = {str(cause): move for cause, move in verdicts.items() if isinstance(move, str) and move in MOVES}
     words = {name: str(value.get(name) or "")[:500] for name in ("cause", "baseline", "question", "observed")}
-    say, asked = str(value.get("say") or ""), words["question"]
+    say, asked = str(value.get("summary") or ""), words["question"]
     text = f"{asked} {say}" if kind == "experiment.check" and asked not in say else say
     yield Event(kind, clip(text), path, 0, data=words | {"verdicts": told})
 

@@ -1,4 +1,4 @@
-"""What a trial is made on: the last run of a case that was ours, or the variables of a job that was not."""
+"""What an experiment repeats: the last run that ncclkit started in a case, or the variables of another job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def last(case: Case, python: str | None = None) -> Run | None:
 
 
 def variables(case: Case) -> dict[str, str]:
-    """What the logs of a job say that was set for NCCL, but for files and where to write."""
+    """The NCCL variables of a job by its logs, without names of files."""
     told = {str(e.data.get("name")): str(e.data.get("value")) for e in case.of("nccl.env")}
     return {name: value for name, value in told.items() if "FILE" not in name and not name.startswith("NCCL_DEBUG")}
 

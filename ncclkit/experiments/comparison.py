@@ -13,16 +13,16 @@ from ncclkit.core.runs import Run
 
 FASTER = 1.5
 """Bus bandwidth after / before, from which a change counts as faster."""
-TELLING = (
+LOGGING = (
     *("TORCH_DISTRIBUTED_DEBUG", "TORCH_SHOW_CPP", "TORCH_FR_", "TORCH_NCCL_TRACE", "NCCL_DEBUG", "CUDA_LAUNCH_B"),
     "PYTHONFAULTHANDLER",
 )
-"""How variables begin that make a job say more and are meant to change nothing else."""
+"""How variables begin that only make a job log more."""
 
 
-def only_tell(names: Iterable[str]) -> bool:
-    """Whether all of these variables make a job say more and change nothing else."""
-    return all(name.startswith(TELLING) for name in names)
+def only_log(names: Iterable[str]) -> bool:
+    """Whether all of these variables only make a job log more."""
+    return all(name.startswith(LOGGING) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ class Arm:
 
     @property
     def well(self) -> bool:
-        """The run ended well, and what was measured is right."""
+        """The run succeeded, and what was measured is right."""
         return self.run.reason == "done" and not any(m.wrong for m in self.run.measurements)
 
 
-def comparable(subject: Arm, finding: Finding) -> bool:
+def comparable(baseline: Arm, finding: Finding) -> bool:
     """A live test stands in for a job only where it fails as the job did."""
-    return finding.cause in {f.cause for f in subject.diagnosis.findings if not f.strength == "possible"}
+    return finding.cause in {f.cause for f in baseline.diagnosis.findings if not f.strength == "possible"}
 
 
 def read(experiment: Experiment, seen: Mapping[str, str]) -> dict[str, str]:
-    """One of `MOVES` for each cause of an experiment that only looks; `seen`: cause → ``found`` or ``clear``."""
+    """One of `MOVES` for each cause of a check that starts no rank; `seen`: cause → ``found`` or ``clear``."""
     fits = {True: "supported", False: "refuted"}
     asked = experiment.expects.items()
     return {cause: fits[seen[cause] == word] if cause in seen else "open" for cause, word in asked}
@@ -72,11 +72,11 @@ def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
     return seen
 
 
-def limited(read: Mapping[str, str], verdict: Diagnosis, here: bool | None, failed: bool) -> dict[str, str]:
-    """What a look at limits says of each suspect; here: whether the job ran where it was made, None: nobody knows.
+def weighed(read: Mapping[str, str], verdict: Diagnosis, here: bool | None, failed: bool) -> dict[str, str]:
+    """What a check of resources says of each suspect; here: whether the job ran where it was made, None: nobody knows.
 
     Many limits that are too low are never hit.  So where a job failed, a refusal proves a limit only if it is the only
-    one and the job itself speaks of it; and what is granted now takes nothing back of what the job met then.
+    one and a line of the job names it; and what is granted now does not disprove what the job met then.
     """
     lines = {f.cause for f in verdict.findings if any(isinstance(piece, Event) for piece in f.evidence)}
     firm = {f.cause for f in verdict.findings if f.cause in lines and f.strength != "possible"}
@@ -122,7 +122,7 @@ def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
         return "supported" if seen.get(word) else "refuted"
 
     asked = experiment.plan.get("env", {})
-    if seen["other"] and not suspects and asked and only_tell(asked):
+    if seen["other"] and not suspects and asked and only_log(asked):
         return dict.fromkeys(experiment.expects, "open")  # asking broke the job itself: DETAIL crashes torch 2.13's DDP
     if "backend" in experiment.plan and not after.well and after.cause not in known:
         return dict.fromkeys(experiment.expects, "open")  # the other backend has a trouble of its own
@@ -147,18 +147,18 @@ def alone(moves: Mapping[str, str]) -> dict[str, str]:
 
 
 def answer(
-    finding: Finding, experiment: Experiment, seen: str, moves: Mapping[str, str], usable: bool, told: str = ""
+    finding: Finding, experiment: Experiment, seen: str, moves: Mapping[str, str], usable: bool, summary: str = ""
 ) -> str:
-    """What follows from an experiment, and what was seen; `told`: a look's own words for the latter."""
+    """What follows from an experiment, and what was seen; `summary`: a check's own words for the latter."""
     if not usable and "check" in experiment.plan:
         hosts = ", ".join(map(str, finding.culprits.get("hosts", ()))) or "other hosts"
         return (
-            f"That job ran on {hosts}, so what this machine grants tells nothing of {finding.cause}; make this "
+            f"That job ran on {hosts}, so what this machine grants says nothing about {finding.cause}; make this "
             "experiment there."
         )
     if not usable:
         return (
-            "The small job that stood in for yours did not fail as yours did, so this tells nothing of "
+            "The small job that stood in for yours did not fail as yours did, so this says nothing about "
             f"{finding.cause}; make it more like yours (ranks, hosts, variables), or try it on your own job."
         )
     by = {word: [cause for cause, move in moves.items() if move == word] for word in MOVES}
@@ -166,14 +166,14 @@ def answer(
     follows += [f"fits {' and '.join(by['supported'])}"] if by["supported"] else []
     follows += [f"speaks against {', '.join(by['refuted'])}"] if by["refuted"] else []
     follow = f"This {' and '.join(follows) or 'could not tell the suspects apart'}"
-    return f"{follow}. {told}" if told else f"{follow}: {OUTCOMES.get(seen, 'no answer came')}."
+    return f"{follow}. {summary}" if summary else f"{follow}: {OUTCOMES.get(seen, 'no answer came')}."
 
 
-def mended(finding: Finding, arm: Arm, well: bool, failed: bool) -> str:
+def fixed(finding: Finding, arm: Arm, well: bool, failed: bool) -> str:
     """What a fix did, in one sentence; `failed`: the job showed the cause before."""
     if well and failed:
-        return f"With this change the same job ends well after {arm.run.seconds:.0f} s, and {finding.cause} is gone."
+        return f"With this change the same job succeeds after {arm.run.seconds:.0f} s, and {finding.cause} is gone."
     if well:
         return f"The small job works with this change, but it did not show {finding.cause} without it either."
-    why = f"{arm.cause}: {arm.diagnosis.headline}" if arm.cause else arm.run.say
-    return f"The change did not mend the job: {why}"
+    why = f"{arm.cause}: {arm.diagnosis.headline}" if arm.cause else arm.run.summary
+    return f"The change did not fix the job: {why}"

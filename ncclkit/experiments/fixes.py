@@ -1,32 +1,389 @@
-"""What a fix changes: the first advice on a finding that a machine can follow, as a change of the small job."""
+"""The closed loop: an experiment that separates the suspects, then the fix, both on the same small job.
+
+`check` and `fix` run the last run of the case again (a run of the lab or the live test) with one thing changed.  A job
+that ncclkit did not start cannot be run again: a live test with its variables stands in for it.  If that does not fail
+in the same way, nothing follows, and the answer says so.  Checks that start no rank test the connections between the
+hosts of the last run, or the resources that a machine grants.
+"""
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ncclkit.core.model import Advice, Finding, NcclkitError
-from ncclkit.core.runs import Plan, breakable
-from ncclkit.experiments import comparison
+from ncclkit import evidence
+from ncclkit.analysis.picks import failed
+from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.experiment_records import FOLDER, NAME, ExperimentRecord, experiments, keep
+from ncclkit.core.model import Advice, Experiment, Finding, NcclkitError
+from ncclkit.core.resources import grant
+from ncclkit.core.runs import Plan, breakable, changed, possible
+from ncclkit.experiments import baseline, comparison
+from ncclkit.experiments.comparison import Arm
+from ncclkit.live import probe, simulated_hosts
+from ncclkit.live.launch import local, slurm
+from ncclkit.live.launch.pack import packed, shared
+from ncclkit.live.options import ProbeOptions
+
+__all__ = ["check", "close", "experiments", "fix"]
+
+OnRecord = Callable[[dict[str, Any]], None]
+OnExperiment = Callable[[ExperimentRecord], None]
+ROUNDS = 3
+"""Experiments that `close` makes at most before a fix, and fixes that it tries at most."""
+STAND_IN = 1 << 20
+"""Largest message of the live test that stands in for a job, in bytes."""
+TRYING = 200.0
+"""Seconds for all that is tried of a machine's limits; each thing has a deadline of its own."""
+
+
+async def check(
+    case: Case,
+    cause: str = "",
+    *,
+    python: str | None = None,
+    deadline: float = 120.0,
+    on_record: OnRecord = lambda record: None,
+) -> ExperimentRecord:
+    """Run the experiment of one finding, and change the verdicts by what it shows.
+
+    cause: whose experiment (default: the one that separates most of the suspects); python: the training interpreter;
+    deadline: seconds for each run.  Raises NcclkitError in one sentence where there is nothing to ask.
+    """
+    verdict = diagnose(case)
+    finding = _asked(case, verdict, cause)
+    experiment = finding.next
+    assert experiment is not None
+    started, room = time.monotonic(), _room(case, finding.cause)
+    if "check" in experiment.plan:
+        return await _without_ranks(Asked(case, room, verdict, finding, experiment, python, on_record))
+    before, name = await _before(case, verdict, room, python, deadline, on_record)
+    usable = bool(name) or comparison.comparable(before, finding)
+    moves, seen, after = dict.fromkeys(experiment.expects, "open"), "nothing", None
+    if usable:  # a stand-in that does not fail as the job did is not worth another run
+        after = await _again(room, before.run.plan, experiment.plan, name, on_record)
+        seen = comparison.observed(before, after, experiment)
+        moves = comparison.verdicts(experiment, before, after) | comparison.shown(verdict, before, after)
+    return _kept(
+        case,
+        ExperimentRecord(
+            "check",
+            finding.cause,
+            experiment.question,
+            dict(experiment.plan),
+            observed=seen,
+            verdicts=moves,
+            summary=comparison.answer(finding, experiment, seen, moves, usable),
+            seconds=round(time.monotonic() - started, 1),
+            folder=_folder(room),
+            baseline=name,
+            **_both(before, after),
+        ),
+    )
+
+
+async def fix(
+    case: Case,
+    cause: str = "",
+    *,
+    python: str | None = None,
+    deadline: float = 120.0,
+    on_record: OnRecord = lambda record: None,
+) -> ExperimentRecord:
+    """Apply the advice on one finding (default: the first) to the same small job, and record whether it works then.
+
+    A job of the lab gets the cause that was *found*, and does right what it does wrong for that cause; so a wrong
+    diagnosis fixes nothing.  Raises NcclkitError where the advice needs a person.
+    """
+    verdict = diagnose(case)
+    finding = _named(verdict, cause)
+    if baseline.last(case) is None and cure(finding) is None:  # before anything is started in vain
+        raise by_hand(finding)
+    started, room = time.monotonic(), _room(case, finding.cause)
+    before, name = await _before(case, verdict, room, python, deadline, on_record)
+    change = change_of(finding, before.run.plan)
+    after = await _again(room, before.run.plan, change, name, on_record)
+    still, shown = (finding.cause in {f.cause for f in arm.diagnosis.findings} for arm in (after, before))
+    well = after.well and not still
+    # a second attempt that works shows only that the first was unlucky, whatever the reason
+    move = ("proven" if change.keys() - {"restarts"} else "supported") if well and shown else "open"
+    return _kept(
+        case,
+        ExperimentRecord(
+            "fix",
+            finding.cause,
+            f"Does the same job work after this: {words_of(finding, before.run.plan)}",
+            change,
+            observed=comparison.observed(before, after, None),
+            verdicts={finding.cause: move} | (comparison.shown(verdict, before, after) if name else {}),
+            summary=comparison.fixed(finding, after, well, shown),
+            seconds=round(time.monotonic() - started, 1),
+            folder=_folder(room),
+            baseline=name,
+            **_both(before, after),
+        ),
+    )
+
+
+async def close(
+    case: Case, on_experiment: OnExperiment = lambda record: None, **choices: Any
+) -> tuple[ExperimentRecord, ...]:
+    """Make experiments until the first cause is proven or none is left, then fix it; `choices` as of `check`.
+
+    A fix that does not help is a repetition with everything recorded: what that proves is checked and fixed next.
+    on_experiment: called with each record when it is done.  Where an experiment cannot be made (NcclkitError), those
+    before it are kept.
+    """
+    made: list[ExperimentRecord] = []
+    tried: set[str] = set()
+    for _ in range(ROUNDS):
+        async for record in _ask(case, choices):
+            on_experiment(record)
+            made.append(record)
+        first = next(iter(diagnose(case).findings), None)
+        if first is None or first.cause in tried:
+            break
+        tried.add(first.cause)
+        made.append(await fix(case, first.cause, **choices))
+        on_experiment(made[-1])
+        if made[-1].worked:
+            break
+    return tuple(made)
+
+
+async def _ask(case: Case, choices: Mapping[str, Any]) -> AsyncIterator[ExperimentRecord]:
+    """Experiments, until the first cause is proven or none is left."""
+    for _ in range(ROUNDS):
+        verdict = diagnose(case)
+        settled = not verdict.findings or verdict.findings[0].strength == "proven"
+        if settled or not _open(case, verdict):
+            return
+        yield await check(case, **choices)
+
+
+def _asked(case: Case, verdict: Diagnosis, cause: str) -> Finding:
+    """The finding whose experiment is to be made."""
+    if cause:
+        rows = (*verdict.findings, *verdict.unknown)
+        finding = next((row for row in rows if row.cause == cause), None)
+        if finding is None or finding.next is None or not finding.next.expects:
+            what = "was not found here" if finding is None else "has no experiment"
+            raise NcclkitError(f"There is nothing to check: {cause} {what}; here these have one: {_names(verdict)}.")
+        return finding
+    suspects = _open(case, verdict)
+    if not suspects:
+        raise NcclkitError("There is nothing to check: no finding is left whose experiment was not made.")
+    if suspects[0].next and "check" in suspects[0].next.plan:  # seconds, where a run may hang until its deadline
+        return suspects[0]
+    return max(suspects, key=lambda finding: _splits(finding, verdict))  # of equals the first, the better root
+
+
+def _open(case: Case, verdict: Diagnosis) -> list[Finding]:
+    """Findings whose experiment was not made yet, and can be made on the last run."""
+    done, run = _done(case), baseline.last(case)
+    asked = [f for f in verdict.findings if f.next and f.next.expects and f.next.question not in done]
+    return [f for f in asked if f.next and (run is None or "check" in f.next.plan or possible(run.plan, f.next.plan))]
+
+
+def _done(case: Case) -> set[str]:
+    """The questions that were asked about the last run already."""
+    about = _about(case)
+    return {record.question for record in experiments(case) if record.kind == "check" and record.baseline == about}
+
+
+def _about(case: Case) -> str:
+    """Name of the run that an experiment would repeat, "" where a live test would stand in."""
+    run = baseline.last(case)
+    return run.name if run else ""
+
+
+def _splits(finding: Finding, verdict: Diagnosis) -> int:
+    """How many different answers the suspects expect of this experiment."""
+    expects = finding.next.expects if finding.next else {}
+    words = [(row.cause, expects[row.cause]) for row in verdict.findings if row.cause in expects]
+    return len({(cause if word in ("named", "found") else "", word) for cause, word in words})
+
+
+def _named(verdict: Diagnosis, cause: str) -> Finding:
+    finding = next((row for row in verdict.findings if cause in ("", row.cause)), None)
+    if finding is None:
+        raise NcclkitError(f"There is nothing to fix: {cause or 'no cause'} was found here.")
+    return finding
+
+
+def _names(verdict: Diagnosis) -> str:
+    return ", ".join(row.cause for row in verdict.findings if row.next and row.next.expects) or "none"
+
+
+def _room(case: Case, cause: str) -> Case:
+    """The case that the runs of one experiment get, hidden in its folder."""
+    if case.path is None or case.read_only:
+        raise NcclkitError("An experiment needs a writable case folder; open one with Case.open(path).")
+    folder = case.path / FOLDER
+    numbers = [int(path.name.split("-")[0]) for path in folder.glob("*-*") if path.name.split("-")[0].isdigit()]
+    room = Case.open(folder / f"{max(numbers, default=0) + 1}-{cause}" / ".case")
+    room.facts = list(case.facts)
+    return room
+
+
+async def _before(
+    case: Case, verdict: Diagnosis, room: Case, python: str | None, deadline: float, on_record: OnRecord
+) -> tuple[Arm, str]:
+    """The run that is run again, with its name in the case; or a live test in its place, without one."""
+    if run := baseline.last(case, python):
+        return Arm(run, verdict), run.name
+    variables = baseline.variables(case)
+    options = ProbeOptions(python=python or "", timeout=deadline, max_bytes=STAND_IN, env=variables)
+    plan = await probe.plan(case, options)
+    return await _run(room, plan, on_record), ""
+
+
+async def _again(room: Case, plan: Plan, change: Mapping[str, Any], name: str, on_record: OnRecord) -> Arm:
+    """Run a plan with one thing changed; name: of the run of the case that is run again, "" where it was made here."""
+    plan = changed(plan, change)
+    if name:
+        await probe.again(room, plan)
+    return await _run(room, plan, on_record)
+
+
+async def _run(room: Case, plan: Plan, on_record: OnRecord) -> Arm:
+    """Run a plan in the experiment's own case."""
+    run = await probe.execute(room, plan, on_record)
+    if run.reason == "cancelled":
+        raise NcclkitError("The experiment was cancelled; the verdicts stay as they were.")
+    return Arm(run, diagnose(room))
+
+
+async def _without_ranks(asked: Asked) -> ExperimentRecord:
+    """The record of a check that starts no rank."""
+    case, finding, experiment, room = asked.case, asked.finding, asked.experiment, asked.room
+    started, room.facts = time.monotonic(), []
+    seen = await RANKLESS[experiment.plan["check"]](asked)
+    say = comparison.answer(finding, experiment, seen.shown, seen.moves, seen.usable, seen.summary)
+    took, change, about = round(time.monotonic() - started, 1), dict(experiment.plan), _about(case)
+    what, question, none = finding.cause, experiment.question, None
+    record = ExperimentRecord(
+        "check", what, question, change, none, none, seen.shown, seen.moves, say, took, _folder(room), about
+    )
+    return _kept(case, record)
+
+
+def _both(before: Arm, after: Arm | None) -> dict[str, Any]:
+    """The fields of a record that the two runs fill."""
+    said = (before.diagnosis.headline, after.diagnosis.headline if after else "")
+    runs = {"before": before.run, "after": after.run if after else None}
+    return runs | {"cause_before": before.cause, "cause_after": after.cause if after else "", "said": said}
+
+
+def _folder(room: Case) -> Path:
+    assert room.path is not None  # `_room` made it
+    return room.path.parent
+
+
+def _kept(case: Case, record: ExperimentRecord) -> ExperimentRecord:
+    """Keep a record in the case, as the event that the diagnosis weighs."""
+    keep(record)
+    case.add(evidence.read([record.folder / NAME]).events).save()
+    diagnose(case)
+    return record
+
+
+# ---------------------------------------------------------------- checks that start no rank
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a check without ranks showed."""
+
+    shown: str
+    """Of the cause that was asked about: ``found``, ``clear`` or ``nothing``."""
+    moves: dict[str, str]
+    """cause → one of `MOVES`."""
+    summary: str = ""
+    """What was seen, in words."""
+    usable: bool = True
+    """Whether it says anything about the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a check without ranks needs to know."""
+
+    case: Case
+    room: Case
+    """The experiment's own case, which gets what is seen."""
+    verdict: Diagnosis
+    finding: Finding
+    experiment: Experiment
+    python: str | None = None
+    """The training interpreter."""
+    on_record: OnRecord = lambda record: None
+
+
+async def connections(asked: Asked) -> Seen:
+    """What a test of the connections between the hosts of the last run shows, judged by itself."""
+    await simulated_hosts.again(asked.case, asked.room)
+    verdict, cause = diagnose(asked.room), asked.finding.cause
+    seen = {row.cause: str(row.verdict) for row in (*verdict.findings, *verdict.clear)}
+    moves = comparison.alone(comparison.read(asked.experiment, seen))
+    told = next((row.say for row in verdict.findings if row.cause == cause), "")
+    return Seen(seen.get(cause, "nothing"), moves, told)
+
+
+async def resources(asked: Asked) -> Seen:
+    """What this machine, or every node of the allocation, grants of what the job needs; all is given back at once."""
+    case, cause, run = asked.case, asked.finding.cause, baseline.last(asked.case, asked.python)
+    needs = baseline.needs(case, run, asked.verdict.job, asked.experiment.expects)
+    folder = asked.room.new_run("resources")
+    python = run.plan.python if run else probe.interpreter(asked.python)
+    env, unset = (run.plan.env, run.plan.unset) if run else ({}, ())
+    with packed() as agent:
+        start = [*slurm.each(), python, *shared(folder)] if slurm.nodes() > 1 else [python, str(agent)]
+        command = [*start, "resources", json.dumps(needs)]
+        await local.guarded(agent, command, env, TRYING, folder, python, asked.on_record, unset)
+    events = [e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "resources.tried"]
+    asked.room.add(events).save()
+    seen = comparison.granted(events, max(1, slurm.nodes()))
+    here, broken = baseline.here(case, run, asked.finding), failed(case.latest())
+    moves = comparison.weighed(comparison.read(asked.experiment, seen), asked.verdict, here, broken)
+    told = [f"{event.host}: {event.text}" for event in events if grant(event.data).cause == cause]
+    if seen.get(cause) == "clear" and moves[cause] == "open":
+        told += ["what is granted now does not disprove what the job has met"]
+    return Seen(seen.get(cause, "nothing"), moves, f"{'; '.join(told)}." if told else "", here is not False)
+
+
+RANKLESS: dict[str, Callable[[Asked], Awaitable[Seen]]] = {"connections": connections, "resources": resources}
+"""The words of ``{"check": …}``."""
+
+
+# ---------------------------------------------------------------- what a fix changes
 
 
 def cure(finding: Finding, plan: Plan | None = None) -> Advice | None:
-    """The first advice that a machine can follow and that mends; variables that only make a job say more do not.
+    """The first advice that a machine can follow and that changes the job; variables that only add logging do not.
 
     A job of the lab (`plan`) does by itself what its finding's first advice asks of a person, so it needs no variables
     that are a later one's way around it.
     """
-    first = next((advice for advice in finding.advice if advice.change or (advice.env and not _tells(advice))), None)
+    first = next(
+        (advice for advice in finding.advice if advice.change or (advice.env and not _only_logs(advice))), None
+    )
     around = first is not None and first is not finding.advice[0] and not first.change
     return None if around and plan is not None and breakable(plan.argv, plan.network) else first
 
 
-def _tells(advice: Advice) -> bool:
-    """Whether all that it sets makes a job say more and changes nothing else."""
-    return bool(advice.env) and not advice.change and comparison.only_tell(advice.env)
+def _only_logs(advice: Advice) -> bool:
+    """Whether all that it sets makes a job log more and changes nothing else."""
+    return bool(advice.env) and not advice.change and comparison.only_log(advice.env)
 
 
 def change_of(finding: Finding, plan: Plan) -> dict[str, Any]:
-    """The change that the advice asks for; of a job of the lab also the cause, whose bug it shall do right."""
+    """The change that the advice asks for; for a job of the lab also the cause whose bug it fixes."""
     advice = cure(finding, plan)
     change: dict[str, Any] = {}
     if advice is not None:
@@ -40,13 +397,13 @@ def change_of(finding: Finding, plan: Plan) -> dict[str, Any]:
 
 
 def by_hand(finding: Finding) -> NcclkitError:
-    """The error of advice that no machine can follow, with what a person is to do."""
+    """The error for advice that needs a person, with what to do."""
     do = f": {finding.advice[0].do}" if finding.advice else "."
     return NcclkitError(f"What helps against {finding.cause} needs a person{do}")
 
 
 def words_of(finding: Finding, plan: Plan) -> str:
     """What was changed, in the words of the advice that asks for it."""
-    mends = (advice for advice in finding.advice if not _tells(advice))
-    advice = cure(finding, plan) or next(mends, None)
+    changing = (advice for advice in finding.advice if not _only_logs(advice))
+    advice = cure(finding, plan) or next(changing, None)
     return advice.do if advice else f"the job does right what {finding.cause} names"

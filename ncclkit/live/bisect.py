@@ -1,8 +1,8 @@
-"""Who is at fault where the ladder of a live test broke off: fewer and fewer ranks are started, until it is known.
+"""Who is at fault where a staged test broke off: fewer and fewer ranks are started, until it is known.
 
 Each question is a job of its own on the same hosts, in which disjoint groups of ranks work at once and the others
-stand aside: new processes, since a process whose communicator hangs, or whose GPU reported an error, tells nothing
-any more of the next group.  `narrow` says which groups; what they said is kept in ``bisection.jsonl`` of the run.
+stand aside: new processes, since a process whose communicator hangs, or whose GPU reported an error, says nothing
+about the next group.  `narrow` says which groups; what they said is kept in ``bisection.jsonl`` of the run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Launch = Callable[[Plan, Path, OnRecord], Awaitable[list[dict[str, Any]]]]
 
 
 async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord = lambda record: None) -> StagedTest:
-    """Ask until it is known who is at fault in a run with the ladder, or the run's deadline has come.
+    """Ask until it is known who is at fault in a staged test, or the run's deadline has come.
 
     launch: as `ncclkit.live.launch.local.run`.  Every answer is in the case when this returns, is cancelled or raises.
     """

@@ -36,7 +36,7 @@ HANDED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConnectPlan:
     """What one connection test was asked to do; ``plan.json`` of the run folder."""
 
     hosts: tuple[str, ...]
@@ -53,18 +53,18 @@ class Plan:
 class Connectivity:
     """What the last connection test of a case found."""
 
-    hosts: dict[str, connections.Host] = field(default_factory=dict)
-    links: tuple[connections.Link, ...] = ()
+    hosts: dict[str, connections.HostNetwork] = field(default_factory=dict)
+    links: tuple[connections.NetworkPath, ...] = ()
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """The outcome in one sentence."""
         if not self.hosts:
             return "No connection was tested: name hosts, or start this in an allocation of several nodes"
         lost = [host for host in self.hosts.values() if host.problem]
         if lost:
             more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-            return f"{lost[0].name}{more} could not be asked: {lost[0].problem}"
+            return f"{lost[0].name}{more} {'are' if more else 'is'} unreachable: {lost[0].problem}"
         bad = [link for link in self.links if link.trouble]
         if bad:
             return f"{len(bad)} of {len(self.links)} paths are not sound; {bad[0].src} → {bad[0].dst}: {bad[0].trouble}"
@@ -80,10 +80,10 @@ class Connectivity:
 
     def text(self) -> str:
         """Every host and every path, a line each."""
-        return "\n".join([*(host.event.text for host in self.hosts.values()), *(link.say for link in self.links)])
+        return "\n".join([*(host.event.text for host in self.hosts.values()), *(link.summary for link in self.links)])
 
     def __repr__(self) -> str:
-        return self.say
+        return self.summary
 
 
 def results(case: Case) -> Connectivity:
@@ -101,7 +101,7 @@ async def plan(
     deadline: float = 240.0,
     python: str | None = None,
     env: Mapping[str, str] | None = None,
-) -> Plan:
+) -> ConnectPlan:
     """Decide whom to ask, and how; without `hosts` the nodes of the Slurm allocation.
 
     remote_command: ``ssh``, ``srun`` or the words before a command, with ``{host}`` (default: srun in an allocation,
@@ -123,7 +123,7 @@ async def plan(
         )
     given = os.environ | dict(env or {})
     handed = {name: given[name] for name in HANDED if name in given}
-    return Plan(tuple(commands), commands, _port(port), _seconds(seconds), _seconds(deadline), handed)
+    return ConnectPlan(tuple(commands), commands, _port(port), _seconds(seconds), _seconds(deadline), handed)
 
 
 def _port(port: int | None) -> int:
@@ -176,7 +176,7 @@ async def connectivity(
     return found
 
 
-def _store(folder: Path, chosen: Plan) -> None:
+def _store(folder: Path, chosen: ConnectPlan) -> None:
     try:
         write(folder / "plan.json", json.dumps(asdict(chosen), indent=1))
     except OSError as error:

@@ -75,7 +75,7 @@ class ProbeOptions:
     )
     env: Mapping[str, str] = _option(dict, "Environment variables", "NAME=VALUE for the ranks; may be repeated")
     network: Mapping[str, Any] = field(default_factory=dict)
-    """The simulated network that the ranks run on (`live.simulated_networks`); not for users."""
+    """The simulated network that the ranks run on (`live.simulated_topology`); not for users."""
 
     def __post_init__(self) -> None:
         self._set(max_bytes=text.parse_size(self.max_bytes, OPTIONS["max_bytes"].label), env=variables(self.env))

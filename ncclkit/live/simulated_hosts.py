@@ -1,4 +1,4 @@
-"""Tests between pretended hosts: the network of a run of the lab is made once more, looked at, or crossed by ranks."""
+"""Tests between simulated hosts: the network of a run of the lab is made once more, looked at, or crossed by ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Run
-from ncclkit.live import connect, probe, simulated_networks
+from ncclkit.live import connect, probe, simulated_topology
 from ncclkit.live.launch import simulated
 from ncclkit.live.launch.pack import packed
 from ncclkit.live.options import ProbeOptions
@@ -23,21 +23,21 @@ async def connectivity(
     net: Mapping[str, Any],
     on_record: OnRecord = lambda record: None,
     *,
-    mend: str = "",
+    fix: str = "",
     env: Mapping[str, str] | None = None,
     seconds: float = 0.1,
 ) -> connect.Connectivity:
     """Test the connections between the hosts of a network (see `networks`) and put what is found into the case.
 
-    mend: the cause whose fault is put right; env: variables of the job that decide which interface and port is used;
-    seconds: of each stream.  NcclkitError where hosts cannot be pretended.
+    fix: the cause whose fault is put right; env: variables of the job that decide which interface and port is used;
+    seconds: of each stream.  NcclkitError where hosts cannot be simulated.
     """
     with packed() as agent:
-        made = simulated_networks.hosts(net, mend)
+        made = simulated_topology.hosts(net, fix)
         remote_command = shlex.join([sys.executable, str(agent), "hosts", "--enter"]) + " {host}"
         within = simulated.within(sys.executable, agent, agent.parent, made)
         given = dict(env or {})
-        port = int(given.get("MASTER_PORT") or simulated_networks.PORT)
+        port = int(given.get("MASTER_PORT") or simulated_topology.PORT)
         choices = {"remote_command": remote_command, "port": port, "seconds": seconds, "python": sys.executable}
         return await connect.connectivity(case, list(made), on_record, within=within, env=given, **choices)
 
@@ -52,7 +52,7 @@ async def again(case: Case, room: Case) -> connect.Connectivity:
 
 
 async def look(case: Case, wrong: str = "") -> Case:
-    """A connection test between two hosts, with something wrong or nothing; where none can be pretended, none is made.
+    """A connection test between two hosts, with something wrong or nothing; where none can be simulated, none is made.
 
     case: takes what is found; wrong: a name of `networks.WRONG`.  Returns the case.
     """
@@ -66,7 +66,7 @@ async def look(case: Case, wrong: str = "") -> Case:
 async def minimal(case: Case, wrong: str = "") -> Run:
     """The smallest all_reduce over gloo between two hosts, a rank on each, with something wrong or nothing.
 
-    wrong: a name of `networks.WRONG`.  Where no hosts can be pretended, the run says so and has measured nothing.
+    wrong: a name of `networks.WRONG`.  Where no hosts can be simulated, the run says so and has measured nothing.
     """
     net = {"hosts": 2, "wrong": wrong}
     plan = await probe.plan(

@@ -186,7 +186,7 @@ async def _compare(case: Case, env: Mapping[str, str], pairs: int, options: Prob
         for changed in (False, True) if pair % 2 else (True, False):
             run = await probe.probe(case, replace(options, env=env if changed else {}))
             if run.reason != "done" or not run.measurements:
-                raise NcclkitError(f"The comparison stopped: {run.say} See {run.folder}.")
+                raise NcclkitError(f"The comparison stopped: {run.summary} See {run.folder}.")
             largest = max(run.measurements, key=lambda m: m.bytes)
             times[changed].append(largest.time_us)
             size = largest.bytes

@@ -10,9 +10,9 @@ import ipywidgets as W
 
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
-from ncclkit.core.experiment_records import Trial
+from ncclkit.core.experiment_records import ExperimentRecord
 from ncclkit.core.model import Finding, NcclkitError
-from ncclkit.experiments import loop
+from ncclkit.experiments import fixes
 from ncclkit.views._base import View
 from ncclkit.views._form import Form
 from ncclkit.views._html import Markup, el, join
@@ -25,7 +25,7 @@ ANY = "what tells the suspects apart best"
 def check_form(case: Case, cause: str = "", python: str = "", deadline: float = 120.0) -> CheckForm:
     """The form that tells the suspects apart by experiments, and then tries the fix; nothing runs until it is asked to.
 
-    ``await form.run()`` does all of it, as `ncclkit.experiments.loop.close` does: experiments until the first cause is
+    ``await form.run()`` does all of it, as `ncclkit.experiments.fixes.close` does: experiments until the first cause is
     proven or nothing is left to ask, then its fix.  cause: whose experiment the buttons make (empty: the one that
     decides most); python: the training interpreter; deadline: seconds for each run.
     """
@@ -35,14 +35,14 @@ def check_form(case: Case, cause: str = "", python: str = "", deadline: float = 
 class Closed(View):
     """What came of one or more trials: before and after side by side, and what the diagnosis says now."""
 
-    def __init__(self, case: Case, made: Sequence[Trial], problem: str = "") -> None:
+    def __init__(self, case: Case, made: Sequence[ExperimentRecord], problem: str = "") -> None:
         self.trials = tuple(made)
         """The trials that were made, the oldest first."""
         mended = bool(made) and made[-1].worked
         first = None if mended else next(iter(_found(case)), None)
         now = f"The first cause is now {first.cause}, {first.strength}: {first.say}" if first else ""
         told = [el("p", words, cls="nk-now") for words in (problem if made else "", now) if words]
-        super().__init__(made[-1].say if made else problem or CheckForm.IDLE, join(*told, cards(made)))
+        super().__init__(made[-1].summary if made else problem or CheckForm.IDLE, join(*told, cards(made)))
 
 
 class CheckForm(Form):
@@ -93,22 +93,22 @@ class CheckForm(Form):
 
     async def _close(self) -> View:
         """All of it; what a machine cannot do is said, and is no failure of the notebook."""
-        before = len(loop.trials(self._case))
+        before = len(fixes.experiments(self._case))
         try:
-            await loop.close(self._case, **self._how)
+            await fixes.close(self._case, **self._how)
         except NcclkitError as error:
             if self._asked:
                 raise
-            return self._told(loop.trials(self._case)[before:], str(error))
-        return self._told(loop.trials(self._case)[before:])
+            return self._told(fixes.experiments(self._case)[before:], str(error))
+        return self._told(fixes.experiments(self._case)[before:])
 
     async def _check(self) -> View:
-        return self._told([await loop.check(self._case, self.suspect.value, **self._how)])
+        return self._told([await fixes.check(self._case, self.suspect.value, **self._how)])
 
     async def _fix(self) -> View:
-        return self._told([await loop.fix(self._case, self.suspect.value, **self._how)])
+        return self._told([await fixes.fix(self._case, self.suspect.value, **self._how)])
 
-    def _told(self, made: Sequence[Trial], problem: str = "") -> Closed:
+    def _told(self, made: Sequence[ExperimentRecord], problem: str = "") -> Closed:
         self.suspect.options = self._suspects()
         return Closed(self._case, made, problem)
 

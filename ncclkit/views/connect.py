@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.core.case import Case
-from ncclkit.core.connections import FAULTS, Link
+from ncclkit.core.connections import FAULTS, NetworkPath
 from ncclkit.core.text import format_number, format_time, plural, some
 from ncclkit.live import connect
 from ncclkit.live.connect import Connectivity, results
@@ -29,7 +29,7 @@ def connect_view(case: Case) -> View:
     found = results(case)
     if not found.hosts:
         how = el("p", "In a terminal: ", el("code", "ncclkit connect HOST HOST …"), "; it needs no GPU and no job.")
-        return View(found.say, how)
+        return View(found.summary, how)
     names = list(found.hosts)
     places = {name: place for place, name in enumerate(names)}
     kinds = _kinds([link for link in found.links if link.src in places and link.dst in places])
@@ -38,20 +38,20 @@ def connect_view(case: Case) -> View:
     sound = sorted((link for link in found.links if not link.trouble), key=lambda link: link.bandwidth or 0.0)
     title = f"{plural(len(sound), 'sound path')}, the slowest first"
     paths = fold(title, _paths(sound), is_open=len(sound) == len(found.links))
-    return Drawn(found.say, figure, join(_troubles(found.links), paths, _hosts(found)))
+    return Drawn(found.summary, figure, join(_troubles(found.links), paths, _hosts(found)))
 
 
-def _kinds(links: Sequence[Link]) -> dict[str, list[Link]]:
+def _kinds(links: Sequence[NetworkPath]) -> dict[str, list[NetworkPath]]:
     """Kind of path → its paths: the sound ones, then what is wrong in the order of `FAULTS`."""
     usual = median([link.bandwidth for link in links if link.bandwidth is not None] or [0.0])
-    kinds: dict[str, list[Link]] = {kind: [] for kind in (OPEN, SLOW, *FAULTS.values())}
+    kinds: dict[str, list[NetworkPath]] = {kind: [] for kind in (OPEN, SLOW, *FAULTS.values())}
     for link in links:
         slow = (link.bandwidth or 0.0) < usual / 2
         kinds[FAULTS[link.fault] if link.fault else SLOW if slow else OPEN].append(link)
     return {kind: held for kind, held in kinds.items() if held}
 
 
-def _troubles(links: Sequence[Link]) -> Markup:
+def _troubles(links: Sequence[NetworkPath]) -> Markup:
     """Paths with the same trouble share a row, the most frequent first."""
     troubles: dict[str, list[str]] = {}
     for link in links:
@@ -62,7 +62,7 @@ def _troubles(links: Sequence[Link]) -> Markup:
     return join(fit(table(("What is wrong", "Paths", "Which"), rows)) if rows else "", _more(len(ranked)))
 
 
-def _paths(links: Sequence[Link]) -> Markup:
+def _paths(links: Sequence[NetworkPath]) -> Markup:
     rows = [
         (
             f"{link.src} → {link.dst}",
@@ -77,7 +77,7 @@ def _paths(links: Sequence[Link]) -> Markup:
     return join(fit(table(head, rows)), _more(len(links)))
 
 
-def _again(link: Link) -> str:
+def _again(link: NetworkPath) -> str:
     return f", {link.resent:.0%} sent again" if (link.resent or 0.0) >= 0.01 else ""
 
 
@@ -105,7 +105,7 @@ def _hosts(found: Connectivity) -> Markup:
     return join(fit(table(("Could not be asked", "Why"), lost)) if lost else "", asked)
 
 
-def _clock(links: Sequence[Link], first: str, other: str) -> str:
+def _clock(links: Sequence[NetworkPath], first: str, other: str) -> str:
     """From both directions, with the uncertainty of the better one."""
     paths = {(link.src, link.dst): link for link in links if link.offset is not None}
     known = [(sign, paths[path]) for path, sign in (((first, other), 1), ((other, first), -1)) if path in paths]

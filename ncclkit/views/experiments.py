@@ -14,7 +14,7 @@ from typing import Any
 
 from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
-from ncclkit.core.experiment_records import Trial
+from ncclkit.core.experiment_records import ExperimentRecord
 from ncclkit.core.model import MOVES, OUTCOMES
 from ncclkit.core.runs import Run
 from ncclkit.core.text import format_number, format_time, plural
@@ -42,7 +42,7 @@ MARKS = {
 }
 """One of `MOVES` → symbol, word and class of its badge."""
 LOOKED = {"connections": "the connections", "resources": "the machine's limits"}
-"""Words of `ncclkit.experiments.resource_checks.LOOKS`, for people."""
+"""Words of `ncclkit.experiments.fixes.RANKLESS`, for people."""
 WORDS: dict[str, Callable[[Any], str]] = {
     "ranks": lambda count: f"{count} rank{'s' * (count != 1)}",
     "timeout": lambda factor: f"collectives may take {factor} times as long",
@@ -57,28 +57,28 @@ WORDS: dict[str, Callable[[Any], str]] = {
 """Words of `ncclkit.core.runs.changed`, for people."""
 
 
-def experiments_view(source: Case | Iterable[Trial]) -> View:
+def experiments_view(source: Case | Iterable[ExperimentRecord]) -> View:
     """Every experiment and fix of a case (or those given), the last one first: before and after side by side."""
-    known = list(experiment_records.trials(source) if isinstance(source, Case) else source)
+    known = list(experiment_records.experiments(source) if isinstance(source, Case) else source)
     if not known:
         return View(NONE, el("p", HOW))
-    return View(known[-1].say, cards(known))
+    return View(known[-1].summary, cards(known))
 
 
-def cards(known: Sequence[Trial]) -> Markup:
+def cards(known: Sequence[ExperimentRecord]) -> Markup:
     """One card for each trial, the last one first."""
     return join(*map(_card, reversed(known)))
 
 
-def _card(trial: Trial) -> Markup:
+def _card(trial: ExperimentRecord) -> Markup:
     sign, edge = _outcome(trial)
     what, number = "Experiment" if trial.kind == "check" else "Fix", trial.folder.name.partition("-")[0]
     took = el("span", f"{what} {number}, {trial.seconds:.0f} s", cls="nk-dim")
     return el(
         "section",
         el("div", sign, code(trial.cause), took, cls="nk-card-head"),
-        el("h4", trial.say),
-        el("p", trial.question) if trial.question not in trial.say else "",
+        el("h4", trial.summary),
+        el("p", trial.question) if trial.question not in trial.summary else "",
         el("p", el("b", "What was changed: "), _changes(trial.change), cls="nk-changed"),
         _sides(trial),
         _bars(trial.before, trial.after),
@@ -87,7 +87,7 @@ def _card(trial: Trial) -> Markup:
     )
 
 
-def _outcome(trial: Trial) -> tuple[Markup, str]:
+def _outcome(trial: ExperimentRecord) -> tuple[Markup, str]:
     """The badge of a trial, and the class of its card's edge."""
     if trial.kind == "fix":
         good = badge("✓", "it works", "state-done")
@@ -105,7 +105,7 @@ def _changes(change: Mapping[str, Any]) -> Markup:
     return join(*(join("; " if place else "", part) for place, part in enumerate(told)))
 
 
-def _sides(trial: Trial) -> Markup:
+def _sides(trial: ExperimentRecord) -> Markup:
     """Before and after beside each other; one that only looked has one side."""
     if trial.before is None and trial.after is None:
         return el("p", el("b", "What came out: "), OUTCOMES.get(trial.observed, "no answer"))
@@ -119,7 +119,9 @@ def _side(name: str, run: Run | None, cause: str, said: str) -> Markup:
         return el("div", el("h5", name), el("p", "no run"))
     symbol, word, cls = ENDS.get(run.reason, ("•", run.reason, "possible"))
     first = join(code(cause), " ", said) if cause else text(said or "Nothing is found any more.")
-    return el("div", el("h5", name), el("p", badge(symbol, word, cls), " ", run.say), el("p", first, cls="nk-first"))
+    return el(
+        "div", el("h5", name), el("p", badge(symbol, word, cls), " ", run.summary), el("p", first, cls="nk-first")
+    )
 
 
 def _bars(before: Run | None, after: Run | None) -> Markup:

@@ -18,14 +18,14 @@ from ncclkit.views._html import code, el, fold, join, value
 from ncclkit.views._progress import Progress
 
 TAKEN = {"case", "name", "ranks", "on_record"}
-"""What the form itself hands to `ncclkit.lab.faults.injection.break_it`."""
+"""What the form itself hands to `ncclkit.lab.faults.injection.inject`."""
 
 
 def lab_form(case: Case, fault: str, ranks: int = 0, **choices: Any) -> LabForm:
     """The form that breaks a small honest job on purpose; ``await form.run()`` does what its Break it button does.
 
     fault: a name of ``ncclkit lab --list``; ranks: how many (0: by what the host has); choices: the others of
-    `lab.faults.injection.break_it`, such as ``culprit=1``.
+    `lab.faults.injection.inject`, such as ``culprit=1``.
 
     Raises NcclkitError for a fault or a choice that does not exist.
     """
@@ -40,7 +40,7 @@ class FaultyRun(View):
         """The run itself."""
         kept = el("p", "What it left behind is in ", code(f"runs/{run.name}/"), " of the case folder.", cls="nk-dim")
         asked = {"job": " ".join(run.plan.argv), "variables": dict(run.plan.env) or "none"}
-        super().__init__(run.say, join(trail(progress), kept, fold("What was run", value(asked))))
+        super().__init__(run.summary, join(trail(progress), kept, fold("What was run", value(asked))))
 
 
 class LabForm(Form):
@@ -50,7 +50,7 @@ class LabForm(Form):
     CANCELLED = "Cancelled; what the job left until then stays in the case folder"
 
     def __init__(self, case: Case, fault: str, ranks: int, choices: dict[str, Any]) -> None:
-        known = inspect.signature(injection.break_it).parameters.keys() - TAKEN
+        known = inspect.signature(injection.inject).parameters.keys() - TAKEN
         if strange := sorted(choices.keys() - known):
             raise NcclkitError(f"The lab has no choice {strange[0]!r}; it takes {', '.join(sorted(known))}.")
         self._case, self._choices = case, choices
@@ -77,5 +77,5 @@ class LabForm(Form):
         return self._break(self.fault.value, self.ranks.value)
 
     async def _break(self, fault: str, ranks: int) -> FaultyRun:
-        run = await injection.break_it(self._case, fault, ranks=ranks, on_record=self.observe, **self._choices)
+        run = await injection.inject(self._case, fault, ranks=ranks, on_record=self.observe, **self._choices)
         return FaultyRun(run, self.progress)

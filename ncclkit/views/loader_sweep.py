@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from ncclkit.core.case import Case
 from ncclkit.core.text import format_time, plural
-from ncclkit.lab.course.loader_sweep import Loading, measured
+from ncclkit.lab.course.loader_sweep import LoaderSweep, measured
 from ncclkit.views import plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, el, fit, join, table
@@ -32,7 +32,7 @@ def loader_sweep_view(case: Case) -> View:
     """Step time, waits and the queue for the cores, for each choice of workers that the last sweep measured."""
     found = measured(case)
     if found is None:
-        return View("Nothing was measured yet; loading_sweep(case) trains once for each choice of workers", Markup(""))
+        return View("Nothing was measured yet; loader_sweep(case) trains once for each choice of workers", Markup(""))
     body = join(
         fit(table(HEAD, [_row(row) for row in found.rows], "nk-numbers")),
         el("p", f"Measured: {found.knee.words} The rule, workers x ranks <= cores: {found.rule.words}", cls="nk-dim"),
@@ -40,7 +40,7 @@ def loader_sweep_view(case: Case) -> View:
     return Drawn(_say(found), _figure(found), body)
 
 
-def _say(found: Loading) -> str:
+def _say(found: LoaderSweep) -> str:
     knee, most = int(found.knee.value), max(found.rows, key=lambda row: row["workers"])
     best = next(row for row in found.rows if row["workers"] == knee)
     on = f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}"
@@ -57,7 +57,7 @@ def _row(row: Mapping[str, float]) -> tuple[object, ...]:
     return f"{row['workers']:.0f}", ahead, *times, f"{row['queue']:.1f}", f"{row['preempted']:.0f} /s"
 
 
-def _figure(found: Loading) -> go.Figure:
+def _figure(found: LoaderSweep) -> go.Figure:
     """Three rows over the same choices: the step and its waits, the first batch, the queue."""
     names = [_name(row, found) for row in found.rows]
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.44, 0.28, 0.28])
@@ -99,7 +99,7 @@ def _line(figure: go.Figure, names: list[str], values: list[float], name: str, i
     )
 
 
-def _name(row: Mapping[str, float], found: Loading) -> str:
+def _name(row: Mapping[str, float], found: LoaderSweep) -> str:
     """``8``; ``8, 4 ahead`` where another choice has as many workers."""
     alike = [other for other in found.rows if other["workers"] == row["workers"]]
     ahead = f", {row['prefetch']:.0f} ahead" if len(alike) > 1 and alike[0] is not row else ""

@@ -8,7 +8,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import safe
 from ncclkit.core.text import format_time
 from ncclkit.lab.course import resume_analysis
-from ncclkit.lab.course.resume_analysis import Resumed, Start
+from ncclkit.lab.course.resume_analysis import Resume, Start
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, badge, el, fit, join, table
@@ -20,7 +20,7 @@ UNEVEN = 3.0
 
 def resume_view(case: Case) -> View:
     """One row per rank of every start from a checkpoint, in the case and in its trials."""
-    found = resume_analysis.resumed(case)
+    found = resume_analysis.resumes(case)
     if not found:
         return View("No run of this case was resumed from a checkpoint", Markup(""))
     rows = [row for number, run in enumerate(found, 1) for row in _rows(run, number)]
@@ -29,18 +29,18 @@ def resume_view(case: Case) -> View:
     return Drawn(f"First step after the resume: {say}", _figure(found), body)
 
 
-def _how(run: Resumed) -> str:
+def _how(run: Resume) -> str:
     return "data read again" if any(start.of for start in run.starts) else "loaders' state restored"
 
 
-def _say(run: Resumed) -> str:
+def _say(run: Resume) -> str:
     case = f"limit {run.limit:g} s, {_how(run)}"
     if run.first is not None:
         return f"{case}: after {_seconds(run.first)}"
     return f"{case}: never, as rank {run.last.rank} needs {_seconds(run.last.whole)} for that"
 
 
-def _rows(run: Resumed, number: int) -> list[tuple[object, ...]]:
+def _rows(run: Resume, number: int) -> list[tuple[object, ...]]:
     return [
         (
             f"{number}. {_how(run)}, limit {run.limit:g} s",
@@ -55,7 +55,7 @@ def _rows(run: Resumed, number: int) -> list[tuple[object, ...]]:
     ]
 
 
-def _pace(found: tuple[Resumed, ...]) -> str:
+def _pace(found: tuple[Resume, ...]) -> str:
     """Load balance in training: one rank that reads slowly makes every step slow, on all ranks."""
     for run in found:
         reading = sorted((start for start in run.starts if start.batch is not None), key=lambda start: start.batch or 0)
@@ -75,7 +75,7 @@ def _balance(slow: Start, middle: Start) -> str:
     )
 
 
-def _by(found: tuple[Resumed, ...]) -> str:
+def _by(found: tuple[Resume, ...]) -> str:
     version = found[0].lightning
     return f"Trained with Lightning Fabric {version}." if version else "Trained with plain torch; Lightning is missing."
 
@@ -84,7 +84,7 @@ def _seconds(seconds: float | None) -> str:
     return format_time(None if seconds is None else 1e6 * seconds)
 
 
-def _figure(found: tuple[Resumed, ...]) -> go.Figure:
+def _figure(found: tuple[Resume, ...]) -> go.Figure:
     """One bar per start: the time to the first step, or what the slowest rank would have needed."""
     longest = [run.last.whole if run.first is None else run.first for run in found]
     figure = _draw.blank(height=110 + 46 * len(found))

@@ -84,7 +84,7 @@ def _normal(judgement: Judgement | None) -> Markup:
 
 def _cut_short(source: Any) -> str:
     """The summary of a run that failed, as its speeds are of what came before; else empty."""
-    return source.say if isinstance(source, Run) and source.reason != "done" else ""
+    return source.summary if isinstance(source, Run) and source.reason != "done" else ""
 
 
 def tuning_view(source: Run | Iterable[Advice]) -> View:

@@ -40,7 +40,7 @@ def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
 def _say(steps: Sequence[Step], plans: Mapping[str, budgets.Budget], ranks: int) -> str:
     last = steps[-1]
     if last.run.reason != "done":
-        return f"Stop here, before more ranks are used: {last.run.say}"
+        return f"Stop here, before more ranks are used: {last.run.summary}"
     wrong = sum(m.wrong or 0 for step in steps for m in step.run.measurements)
     same = "every value is right" if not wrong else f"{wrong:,} values are WRONG"
     counts = " and ".join(str(step.ranks) for step in steps)

@@ -27,7 +27,7 @@ def stages_view(stages: Sequence[Stage]) -> View:
     body = join(fit(table(HEAD, [_row(stage) for stage in stages], "nk-numbers")), el("p", told, cls="nk-dim"))
     last = stages[-1].run
     if last.reason != "done":
-        return View(f"Stop here, before more data or more ranks are used: {last.say}", body)
+        return View(f"Stop here, before more data or more ranks are used: {last.summary}", body)
     well = "The stage succeeded" if len(stages) == 1 else f"All {plural(len(stages), 'stage')} succeeded"
     loss = "" if apart is None else f", and equal batches gave {'equal' if equal else 'DIFFERENT'} losses"
     return View(well + loss, body)

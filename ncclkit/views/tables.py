@@ -9,7 +9,7 @@ from itertools import compress
 from pathlib import Path
 
 from ncclkit.core.case import Case
-from ncclkit.core.experiment_records import FOLDER, trials
+from ncclkit.core.experiment_records import FOLDER, experiments
 from ncclkit.core.model import Measurement
 from ncclkit.core.text import format_bytes, format_number, format_time, plural
 from ncclkit.views._base import View
@@ -59,7 +59,7 @@ def case_view(case: Case) -> View:
     here = [(case.path / name, words) for name, words in FILES.items() if (case.path / name).is_file()]
     kept = [(code(path.name), words, format_bytes(path.stat().st_size)) for path, words in here]
     runs = [(code(f"runs/{run.name}/"), _run_words(run), plural(_files(run), "file")) for run in case.runs()]
-    asked = [(code(f"{FOLDER}/{made.folder.name}/"), f"{made.kind}: {made.say}", "–") for made in trials(case)]
+    asked = [(code(f"{FOLDER}/{made.folder.name}/"), f"{made.kind}: {made.summary}", "–") for made in experiments(case)]
     pack = shlex.join(["tar", "czf", f"{case.path.name}.tar.gz", "-C", str(case.path.parent), case.path.name])
     body = join(
         table(("Where", "What it holds", "Size"), [*kept, *runs, *asked]),

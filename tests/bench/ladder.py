@@ -45,7 +45,7 @@ def climbed(ranks: int, backend: str, largest: int | None) -> tuple[dict[str, fl
         case = Case.open(place)
         options = ProbeOptions(ranks=ranks, backend=backend, max_bytes=largest or 0, stages=True, repeats=5)
         run = asyncio.run(probe.probe(case, options, hear))
-        verdict = stages.staged_test(case).summary if run.reason == "done" else run.say
+        verdict = stages.staged_test(case).summary if run.reason == "done" else run.summary
     return ends, numbers[0] if numbers else float("nan"), time.time() - begun, verdict
 
 

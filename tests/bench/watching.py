@@ -43,10 +43,10 @@ BAR = 0.01
 
 STRIP = """
 import sys, time
-from ncclkit.agent.monitor import telemetry
+from ncclkit.agent.monitor.telemetry import Sampler
 from ncclkit.agent.run import processes
 root = int(sys.argv[2])
-strip = telemetry.Watch(sys.argv[1], lambda: processes.ranks(processes.descendants(root)))
+strip = Sampler(sys.argv[1], lambda: processes.ranks(processes.descendants(root)))
 while True:
     strip.take()
     time.sleep(1.0)
@@ -83,7 +83,7 @@ class Watching:
         over, self.feed = self.over, on_record
         assert over is not None
         await over.wait()
-        return SimpleNamespace(reason="done", say="", measurements=())
+        return SimpleNamespace(reason="done", summary="", measurements=())
 
     def turn(self, on: bool) -> None:
         """Begin a stretch."""

@@ -36,12 +36,12 @@ def arm(*causes: str, reason: str = "failed", busbw: float = 0.0, strength: str 
     return Arm(run, Diagnosis(tuple(risk(cause, strength) for cause in causes)))
 
 
-def trial(folder: Path, **values) -> experiment_records.Trial:
+def trial(folder: Path, **values) -> experiment_records.ExperimentRecord:
     before, after = arm("shm_too_small").run, arm(reason="done", busbw=2.0).run
     runs = {"before": replace(before, folder=folder.parent.parent / "runs" / "1-x")}
     runs["after"] = replace(after, folder=folder / ".case" / "runs" / "1-x")
-    usual = {"observed": "works", "verdicts": {"shm_too_small": "proven"}, "say": "It works.", "seconds": 4.0}
-    return experiment_records.Trial(
+    usual = {"observed": "works", "verdicts": {"shm_too_small": "proven"}, "summary": "It works.", "seconds": 4.0}
+    return experiment_records.ExperimentRecord(
         "check", "shm_too_small", "Does it?", {"env": {"A": "1"}}, folder=folder, **runs | usual | values
     )
 
@@ -55,7 +55,7 @@ def case(tmp_path: Path) -> Case:
 
 def test_a_trial_is_read_back_as_it_was_kept(case: Case) -> None:
     made = experiment_records.keep(trial(case.path / "experiments" / "1-shm_too_small"))
-    assert experiment_records.trials(case) == (made,)
+    assert experiment_records.experiments(case) == (made,)
 
 
 def test_no_secret_of_a_plan_is_kept(case: Case) -> None:
@@ -68,7 +68,7 @@ def test_no_secret_of_a_plan_is_kept(case: Case) -> None:
 def test_a_case_may_be_moved(case: Case, tmp_path: Path) -> None:
     experiment_records.keep(trial(case.path / "experiments" / "1-shm_too_small"))
     shutil.move(case.path, tmp_path / "moved")
-    (moved,) = experiment_records.trials(Case.open(tmp_path / "moved"))
+    (moved,) = experiment_records.experiments(Case.open(tmp_path / "moved"))
     assert moved.before.folder == tmp_path / "moved" / "runs" / "1-x" and moved.after.folder.is_dir()
 
 
@@ -92,7 +92,12 @@ def test_what_is_no_trial_says_nothing(case: Case, value: dict) -> None:
 
 
 def test_of_a_strange_trial_only_known_words_count(case: Case) -> None:
-    said = {"experiment": "fix", "verdicts": {"fd_limit": "certain", "p2p_broken": "open"}, "say": 3, "baseline": None}
+    said = {
+        "experiment": "fix",
+        "verdicts": {"fd_limit": "certain", "p2p_broken": "open"},
+        "summary": 3,
+        "baseline": None,
+    }
     (case.path / "experiment.json").write_text(json.dumps(said))
     (event,) = evidence.read([case.path]).events
     assert event.data["verdicts"] == {"p2p_broken": "open"} and event.data["baseline"] == "" and event.text == "3"
@@ -212,6 +217,6 @@ def test_a_proven_trial_makes_the_verdict_on_the_folder_proven(case: Case) -> No
     (finding,) = diagnose(case).findings
     assert (
         finding.strength == "proven"
-        and finding.evidence[-1].text == f"{made.question} {made.say}"
+        and finding.evidence[-1].text == f"{made.question} {made.summary}"
         and finding.next is None
     )

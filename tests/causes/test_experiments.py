@@ -15,7 +15,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import OUTCOMES, Event, Experiment, Finding
 from ncclkit.core.resources import THINGS
 from ncclkit.core.runs import Plan, changed
-from ncclkit.experiments.resource_checks import LOOKS
+from ncclkit.experiments.fixes import RANKLESS
 from tests.causes.specimens import FOLDERS, judged, load, name
 
 PLAN = Plan("small", ("train", "--backend", "nccl", "--timeout", "8"), 4, "nccl", "python", 60.0, {"NCCL_ALGO": "Ring"})
@@ -32,7 +32,7 @@ def sound(cause: str, experiment: Experiment) -> None:
     assert cause in expects and set(expects.values()) <= OUTCOMES.keys()
     assert len(expects) > 1 and (len(set(expects.values())) > 1 or set(expects.values()) <= ITSELF)
     if "check" in experiment.plan:
-        assert experiment.plan["check"] in LOOKS and len(experiment.plan) == 1
+        assert experiment.plan["check"] in RANKLESS and len(experiment.plan) == 1
         assert set(expects.values()) <= {"found", "clear"}
     else:
         assert changed(PLAN, experiment.plan) != PLAN, "something is changed"

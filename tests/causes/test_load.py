@@ -40,13 +40,13 @@ TIMEOUT = Event("gloo.timeout", "Timed out", rank=0, data={"timeout_ms": 5000})
 
 
 @pytest.mark.parametrize(
-    ("shares", "guilty"),
+    ("shares", "faulty"),
     [((1.0, 99.0, 0.0), (1,)), ((98.0, 100.0, 2.0, 99.0), (2,)), ((99.0, 0.0, 99.0, 0.0, 0.0), (0, 2))],
     ids=["works alone", "sleeps alone", "two work"],
 )
-def test_the_few_stand_against_the_many(shares: tuple[float, ...], guilty: tuple[int, ...]) -> None:
+def test_the_few_stand_against_the_many(shares: tuple[float, ...], faulty: tuple[int, ...]) -> None:
     finding = watched(*shares)
-    assert (finding.verdict, finding.strength, finding.culprits["ranks"]) == ("found", "possible", guilty)
+    assert (finding.verdict, finding.strength, finding.culprits["ranks"]) == ("found", "possible", faulty)
     assert "main thread at work" in finding.say and len(finding.evidence) == len(shares)
 
 
@@ -92,7 +92,7 @@ ENDED = Event("run.end", data={"reason": "deadline", "exitcode": None, "say": ""
 
 
 @pytest.mark.parametrize(
-    ("begun", "more", "guilty"),
+    ("begun", "more", "faulty"),
     [
         (hello(0, 2, of=3), [WAITED], (1,)),
         (hello(0, 2, of=3), [ENDED], (1,)),
@@ -102,10 +102,10 @@ ENDED = Event("run.end", data={"reason": "deadline", "exitcode": None, "say": ""
     ],
     ids=["the store gave up", "the deadline came", "most", "nobody", "no process"],
 )
-def test_a_process_that_never_began_is_missed(begun: list[Event], more: list[Event], guilty: tuple[int, ...]) -> None:
+def test_a_process_that_never_began_is_missed(begun: list[Event], more: list[Event], faulty: tuple[int, ...]) -> None:
     finding = watched(3.0, 0.0, 4.0, more=(*begun, *more))
-    assert finding.culprits["ranks"] == guilty, finding.say
-    if guilty:
+    assert finding.culprits["ranks"] == faulty, finding.say
+    if faulty:
         assert finding.strength == "likely" and "had not entered the rendezvous" in finding.say
 
 

@@ -13,7 +13,7 @@ from ncclkit.analysis.picks import failed
 from ncclkit.causes import catalogue
 from ncclkit.causes.engine import diagnose, rank
 from ncclkit.core.case import Case
-from ncclkit.core.jobspec import UNITS, intend
+from ncclkit.core.jobspec import UNITS, set_job_spec
 from ncclkit.core.model import Event, Fact, Finding, NcclkitError, found
 from ncclkit.evidence.samples import names, sample
 from tests.causes.hosts import BAD, CLEAR, GOOD
@@ -192,17 +192,17 @@ JOBS = [
 
 @pytest.mark.parametrize(("cause", "strength", "job", "words"), JOBS)
 def test_the_job_that_the_user_has_in_mind(cause: str, strength: str, job: dict[str, float], words: str) -> None:
-    host = intend(case(GOOD), job)
+    host = set_job_spec(case(GOOD), job)
     finding = catalogue()[cause].diagnose(host)
     assert (finding.strength or "") == strength and finding.verdict == ("found" if strength else "clear")
     assert words in finding.say + "".join(advice.why for advice in finding.advice)
-    assert catalogue()[cause].diagnose(intend(host, {})).verdict == "clear", "what was said before is forgotten"
+    assert catalogue()[cause].diagnose(set_job_spec(host, {})).verdict == "clear", "what was said before is forgotten"
 
 
 @pytest.mark.parametrize("job", [{"workers": -1}, {"gpus": 2}, {"dataset": "1 TB"}, {"ranks": True}])
 def test_a_job_that_cannot_be(job: dict[str, Any]) -> None:
     with pytest.raises(NcclkitError, match="The job cannot have"):
-        intend(Case(), job)
+        set_job_spec(Case(), job)
 
 
 MACHINES = {

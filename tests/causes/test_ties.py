@@ -29,12 +29,12 @@ def got(came: int, wanted: int) -> Event:
     ("field", "one", "two"),
     [("sizes", [[2048]], [[1024]]), ("dtypes", ["Double"], ["Float"]), ("sizes", [[2, 8]], [[3, 4]])],
 )
-@pytest.mark.parametrize("came, wanted, guilty", [(1368, 684, 1), (684, 1368, 2)])
+@pytest.mark.parametrize("came, wanted, faulty", [(1368, 684, 1), (684, 1368, 2)])
 def test_a_third_rank_that_got_too_much_sides_with_the_smaller(
-    field: str, one: Any, two: Any, came: int, wanted: int, guilty: int
+    field: str, one: Any, two: Any, came: int, wanted: int, faulty: int
 ) -> None:
     finding = judged(field, one, two, got(came, wanted))
-    assert (finding.cause, finding.culprits["ranks"]) == ("shape_mismatch", (guilty,))
+    assert (finding.cause, finding.culprits["ranks"]) == ("shape_mismatch", (faulty,))
     assert finding.say.endswith(", as rank 0 did.")
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from ncclkit.causes import catalogue
 from ncclkit.evidence.samples import HERE
-from ncclkit.lab.faults.table import FAULTS
+from ncclkit.lab.faults.catalogue import FAULTS
 from tests.processes import leftovers
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from ncclkit.agent.facts import acs
+from ncclkit.agent.facts import host
 from ncclkit.agent.facts.machine import Unread
 
 
@@ -34,18 +34,18 @@ AER, ACS = 0x0001, 0x000D
     ],
 )
 def test_control_register(space, redirects):
-    assert acs.redirects(space) == redirects
+    assert host.redirects(space) == redirects
 
 
 def test_without_root_it_cannot_be_read():
     with pytest.raises(Unread, match="root only"):
-        acs.redirects(bytes(64))
+        host.redirects(bytes(64))
 
 
 def test_only_bridges_are_looked_at(tmp_path):
     for name, kind in (("0000:00:01.0", "0x060400"), ("0000:00:02.0", "0x060400"), ("0000:01:00.0", "0x030200")):
-        folder = tmp_path / acs.FOLDER / name
+        folder = tmp_path / host.FOLDER / name
         folder.mkdir(parents=True)
         (folder / "class").write_text(kind + "\n")
         (folder / "config").write_bytes(config((ACS, 0x0C if name != "0000:00:02.0" else 0, 0)))
-    assert acs.bridges(str(tmp_path)) == ["0000:00:01.0"]
+    assert host.bridges(str(tmp_path)) == ["0000:00:01.0"]

@@ -107,9 +107,3 @@ def test_a_driver_mismatch_is_said_in_the_words_of_nvidia_smi():
     known = read(next(path for path in MACHINES if path.name == "driver-mismatch"))
     assert "Driver/library version mismatch NVML library version: 550.163" in known["gpu.nvidia_smi"]["why"]
     assert known["gpu.driver"]["value"] != known["gpu.library"]["value"]
-
-
-def test_nvml_speaks_where_nvidia_smi_is_missing():
-    known = read(next(path for path in MACHINES if path.name == "nvml-only"))
-    assert known["gpu.0.power"]["source"] == "NVML through nvidia-ml-py" and known["gpu.0.power"]["unit"] == "W"
-    assert known["gpu.0.mig"]["why"] == "NVML says: Not Supported"

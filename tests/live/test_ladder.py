@@ -33,7 +33,7 @@ def climbed(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) -> 
 
 
 @pytest.mark.serial
-@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "hosts can be pretended here")
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "hosts can be simulated here")
 def test_a_thin_way_between_two_hosts_is_named(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     climbed(case, 3, hosts=3, wrong="thin")

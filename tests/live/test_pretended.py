@@ -19,15 +19,15 @@ from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
-from ncclkit.experiments.loop import close, fix
+from ncclkit.experiments.fixes import close, fix
 from ncclkit.lab.faults import injection
-from ncclkit.live import connect, simulated_hosts, simulated_networks
+from ncclkit.live import connect, simulated_hosts, simulated_topology
 from ncclkit.live.launch import simulated
 from tests.namespaces import cannot_pretend
 
 ROOT = Path(__file__).parents[2]
 WHY_NOT = cannot_pretend()
-possible = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "they can be pretended here")
+possible = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "they can be simulated here")
 
 
 MARK = "NCCLKIT_TEST_OF"
@@ -93,7 +93,7 @@ def test_a_host_is_looked_at_when_its_links_carry(tmp_path: Path, monkeypatch: p
         ["ip", "link", "set", "vm0", "up"],
         ["sh", "-c", late],
     ]
-    monkeypatch.setitem(simulated_networks.WRONG, "late", lambda made: made["node-1"]["setup"].extend(setup))
+    monkeypatch.setitem(simulated_topology.WRONG, "late", lambda made: made["node-1"]["setup"].extend(setup))
     case = Case.open(tmp_path)
     asyncio.run(simulated_hosts.minimal(case, "late"))
     rows = next(fact.value for fact in case.facts_of("net.interfaces") if fact.host == "node-1")
@@ -103,21 +103,21 @@ def test_a_host_is_looked_at_when_its_links_carry(tmp_path: Path, monkeypatch: p
 @possible
 def test_what_mends_a_network_is_seen_by_the_same_look(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    found = asyncio.run(simulated_hosts.connectivity(case, {"wrong": "narrow"}, mend="network_loss", seconds=0.02))
+    found = asyncio.run(simulated_hosts.connectivity(case, {"wrong": "narrow"}, fix="network_loss", seconds=0.02))
     assert {(link.mtu, link.mtu_own, link.trouble) for link in found.links} == {(1400, 1400, "")}
     assert not diagnose(case).findings
 
 
 @pytest.mark.serial
 @possible
-def test_a_way_that_is_merely_slow_is_suspected_by_its_numbers_found_by_a_look_and_mended(tmp_path: Path) -> None:
+def test_a_way_that_is_merely_slow_is_suspected_by_its_numbers_found_by_a_check_and_fixed(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    asyncio.run(injection.break_it(case, "slow_link", ranks=2))
+    asyncio.run(injection.inject(case, "slow_link", ranks=2))
     first = diagnose(case).findings[0]
     assert (first.cause, first.strength, first.culprits["hosts"]) == ("network_loss", "possible", ("node-1", "node-2"))
-    looked, mended = asyncio.run(close(case))
-    assert (looked.observed, mended.change, mended.worked) == ("found", {"fix": "network_loss"}, True)
-    assert "What node-2 sends to node-1 passes at 0.02" in looked.say or "node-2" in diagnose(case).findings[0].say
+    looked, fixed = asyncio.run(close(case))
+    assert (looked.observed, fixed.change, fixed.worked) == ("found", {"fix": "network_loss"}, True)
+    assert "What node-2 sends to node-1 passes at 0.02" in looked.summary or "node-2" in diagnose(case).findings[0].say
 
 
 @pytest.mark.serial
@@ -129,10 +129,10 @@ def test_a_minimal_all_reduce_is_right_and_no_faster_than_the_way_between_the_ho
 
 
 @possible
-def test_a_broken_job_of_two_hosts_is_found_and_mended(tmp_path: Path) -> None:
+def test_a_broken_job_of_two_hosts_is_found_and_fixed(tmp_path: Path) -> None:
     """The store of the first host listens at an address that the second has no way to."""
     case = Case.open(tmp_path)
-    asyncio.run(injection.break_it(case, "master_unreachable", ranks=2, timeout=6))
+    asyncio.run(injection.inject(case, "master_unreachable", ranks=2, timeout=6))
     first = diagnose(case).findings[0]
     assert (first.cause, first.strength, first.culprits["hosts"]) == ("store_unreachable", "proven", ("node-1",))
     assert "that is mgmt0 of node-1, in a network that node-2 has no part in" in first.say
@@ -145,15 +145,15 @@ def test_where_hosts_cannot_be_pretended_the_recording_stands_in_and_says_so(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # there is no `ip` there
     case = Case.open(tmp_path / "case")
-    run = asyncio.run(injection.break_it(case, fault, python=sys.executable))
-    assert "this is the bundled recording of it" in run.say and "No such file or directory: 'ip'" in run.say
+    run = asyncio.run(injection.inject(case, fault, python=sys.executable))
+    assert "this is the bundled recording of it" in run.summary and "No such file or directory: 'ip'" in run.summary
     first = diagnose(case).findings[0]
     assert (first.cause, first.culprits["hosts"]) == (injection.fault(fault).cause, injection.fault(fault).hosts)
-    with pytest.raises(NcclkitError, match="cannot be pretended on this machine"):
+    with pytest.raises(NcclkitError, match="cannot be simulated on this machine"):
         asyncio.run(simulated_hosts.again(case, Case.open(tmp_path / "room")))
     small = asyncio.run(simulated_hosts.minimal(Case.open(tmp_path / "small")))
-    assert not small.measurements and "cannot be pretended on this machine" in small.say
-    with pytest.raises(NcclkitError, match="cannot be pretended on this machine"):
+    assert not small.measurements and "cannot be simulated on this machine" in small.summary
+    with pytest.raises(NcclkitError, match="cannot be simulated on this machine"):
         asyncio.run(fix(case))
 
 
@@ -174,7 +174,7 @@ def test_hosts_end_with_the_workbook_that_is_killed(tmp_path: Path, mark: str) -
 
 def test_a_network_that_does_not_exist_is_one_sentence() -> None:
     with pytest.raises(NcclkitError, match="no network with 'rain' wrong; there are other_name, "):
-        simulated_networks.hosts({"wrong": "rain"})
+        simulated_topology.hosts({"wrong": "rain"})
 
 
 def test_ranks_must_divide_over_the_hosts(tmp_path: Path) -> None:

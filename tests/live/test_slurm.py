@@ -41,7 +41,7 @@ case, fault = Case.open(sys.argv[1]), sys.argv[2:]
 argv = "collective --backend gloo --sizes 8,65536 --repeats 2 --timeout 30 --stages".split()
 plan = Plan("all_reduce", tuple(argv), 2, "gloo", sys.executable, 100.0, {"GLOO_SOCKET_IFNAME": "lo"})
 run = asyncio.run(probe.execute(case, plan))
-print(run.say, staged_test(case).summary)
+print(run.summary, staged_test(case).summary)
 broken = Run(replace(plan, argv=(*plan.argv, *fault)), case.new_run("all_reduce"), "failed", 0.0)
 hellos = [line for line in (run.folder / "wire.jsonl").read_text().splitlines(True) if '"hello"' in line]
 (broken.folder / "wire.jsonl").write_text("".join(hellos))

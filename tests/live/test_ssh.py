@@ -216,9 +216,9 @@ def test_a_host_that_cannot_be_asked(
     out, found = tested
     name = machines[number].name
     assert re.fullmatch(BROKEN[what][1].replace("HOST", name), found.hosts[name].problem)
-    assert f"{name} could not be asked: {found.hosts[name].problem}\n" in out
+    assert f"{name} is unreachable: {found.hosts[name].problem}\n" in out
     paths = [link for link in found.links if {link.src, link.dst} == {name, machines[1].name}]
-    assert [link.trouble for link in paths] == [f"{name} could not be asked"] * 2
+    assert [link.trouble for link in paths] == [f"{name} unreachable"] * 2
 
 
 def test_hosts_that_keep_silent(machines: list[Machine], tmp_path: Path) -> None:

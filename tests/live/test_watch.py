@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from ncclkit.agent.monitor import sockets
-from ncclkit.agent.monitor.telemetry import LEAST, QUERY, Watch, beside, gpus_of
-from ncclkit.agent.monitor.utilization import Load
+from ncclkit.agent.monitor import utilization
+from ncclkit.agent.monitor.telemetry import LEAST, QUERY, Sampler, beside, gpus_of
+from ncclkit.agent.monitor.utilization import Utilization
 from ncclkit.agent.run import processes
 
 SMI = """#!/bin/sh
@@ -30,14 +30,14 @@ def samples(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def rested(watch: Watch) -> Watch:
+def rested(watch: Sampler) -> Sampler:
     """As if the last sample were long ago."""
     watch.last -= LEAST
     return watch
 
 
 def test_a_sample_holds_what_the_host_does(tmp_path: Path) -> None:
-    watch = Watch(str(tmp_path / "telemetry.jsonl"))
+    watch = Sampler(str(tmp_path / "telemetry.jsonl"))
     watch.take()
     until = time.monotonic() + 10
     while "cpu" not in samples(tmp_path / "telemetry.jsonl")[-1] and time.monotonic() < until:
@@ -49,7 +49,7 @@ def test_a_sample_holds_what_the_host_does(tmp_path: Path) -> None:
 
 
 def test_one_sample_a_second_however_often_it_is_asked(tmp_path: Path) -> None:
-    watch = Watch(str(tmp_path / "telemetry.jsonl"))
+    watch = Sampler(str(tmp_path / "telemetry.jsonl"))
     watch.take()
     watch.take()
     assert len(samples(tmp_path / "telemetry.jsonl")) == 1
@@ -62,7 +62,7 @@ def test_the_memory_of_each_rank(tmp_path: Path) -> None:
     )
     try:
         assert rank.stdout is not None and rank.stdout.readline()
-        Watch(str(tmp_path / "telemetry.jsonl")).take()
+        Sampler(str(tmp_path / "telemetry.jsonl")).take()
     finally:
         rank.communicate(timeout=10)
     (sample,) = samples(tmp_path / "telemetry.jsonl")
@@ -84,7 +84,7 @@ sys.stdin.read()
 @pytest.fixture
 def pair() -> Iterator[dict[int, int]]:
     """{rank: pid} of two ranks, one of which works and sends, to a thread of ours that reads all there is."""
-    with sockets.socket.create_server(("127.0.0.1", 0)) as server:
+    with utilization.socket.create_server(("127.0.0.1", 0)) as server:
         command = [sys.executable, "-c", WORK, str(server.getsockname()[1])]
         ranks = [
             subprocess.Popen(
@@ -111,7 +111,7 @@ def drain(end: Any) -> None:
 
 
 def test_who_works_and_sends_is_told_from_who_waits(pair: dict[int, int]) -> None:
-    load, until, idle = Load(), time.monotonic() + 20, {"cpu": 0.0, "main": 0.0, "sent": 0, "received": 0}
+    load, until, idle = Utilization(), time.monotonic() + 20, {"cpu": 0.0, "main": 0.0, "sent": 0, "received": 0}
     seen: dict[int, dict[str, Any]] = {0: {}, 1: {}}
     while time.monotonic() < until and not (
         seen[1].get("sent") and seen[1].get("main", 0) > 0 and seen[0] == {"state": "S", **idle}
@@ -122,8 +122,8 @@ def test_who_works_and_sends_is_told_from_who_waits(pair: dict[int, int]) -> Non
 
 
 def test_what_is_gone_has_no_load_and_what_cannot_be_counted_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "counts", lambda: None)  # as where the kernel has no sock_diag
-    load = Load()
+    monkeypatch.setattr(utilization, "traffic", lambda: None)  # as where the kernel has no sock_diag
+    load = Utilization()
     first, second = (load.take({0: os.getpid(), 1: 1 << 30}) for _ in range(2))
     assert set(first) == set(second) == {0} and "sent" not in second[0] and "cpu" in second[0]
 
@@ -163,7 +163,7 @@ def test_gpus_are_told_in_order_and_what_is_not_known_is_null(tmp_path: Path, mo
     (tmp_path / "nvidia-smi").write_text(SMI)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    watch, until = Watch(str(tmp_path / "telemetry.jsonl")), time.monotonic() + 20
+    watch, until = Sampler(str(tmp_path / "telemetry.jsonl")), time.monotonic() + 20
     assert watch.smi is not None
     try:
         while len(watch.gpus) < 2 and time.monotonic() < until:
@@ -179,7 +179,7 @@ def test_gpus_are_told_in_order_and_what_is_not_known_is_null(tmp_path: Path, mo
 
 
 def test_a_folder_that_is_gone_ends_the_strip_and_nothing_else(tmp_path: Path) -> None:
-    watch = Watch(str(tmp_path / "gone" / "telemetry.jsonl"))
+    watch = Sampler(str(tmp_path / "gone" / "telemetry.jsonl"))
     watch.take()
     rested(watch).take()
     assert watch.path == "" and list(tmp_path.iterdir()) == []

@@ -8,17 +8,17 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ncclkit.core.case import Case
-from ncclkit.experiments import loop
+from ncclkit.experiments import fixes
 from tests.reports import NOTEBOOKS, made
 
 
 @pytest.mark.timeout(300)
-def test_the_unpaired_rank_is_found_and_mended_and_the_missing_one_named() -> None:
+def test_the_unpaired_rank_is_found_and_fixed_and_the_missing_one_named() -> None:
     folder, run = made(next(path for path in NOTEBOOKS if path.stem == "5_all_to_all"))
     assert run.returncode == 0, run.stderr
     first = json.loads((folder / "findings.json").read_text(encoding="utf-8"))[0]
     assert (first["cause"], first["culprits"]["ranks"]) == ("send_recv_mismatch", [1])
-    *_, fix = loop.trials(Case.open(folder, read_only=True))
+    *_, fix = fixes.experiments(Case.open(folder, read_only=True))
     assert (fix.kind, fix.observed, fix.verdicts["send_recv_mismatch"]) == ("fix", "works", "proven")
     main = BeautifulSoup((folder / "report.html").read_text(encoding="utf-8"), "html.parser").main
     assert main is not None

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from ncclkit.core.case import Case
-from ncclkit.experiments import loop
-from ncclkit.lab.course.resume_analysis import resumed
+from ncclkit.experiments import fixes
+from ncclkit.lab.course.resume_analysis import resumes
 from tests.reports import ROOT, made
 
 STORY = ROOT / "notebooks" / "cases" / "2_lightning.ipynb"
@@ -20,14 +20,14 @@ def test_the_rank_that_replays_is_found_and_its_loader_restored() -> None:
     assert run.returncode == 0, run.stderr
     first = json.loads((folder / "findings.json").read_text(encoding="utf-8"))[0]
     assert (first["cause"], first["strength"], first["culprits"]["ranks"]) == ("slow_rank", "proven", [1])
-    (fix,) = loop.trials(Case.open(folder, read_only=True))
+    (fix,) = fixes.experiments(Case.open(folder, read_only=True))
     assert (fix.kind, fix.observed, fix.verdicts) == ("fix", "works", {"slow_rank": "proven"})
 
 
 @pytest.mark.timeout(300)
 def test_replay_stop_gap_and_restored_loader_are_compared_by_their_first_step() -> None:
     folder, _ = made(STORY)
-    replayed, stopgap, restored = resumed(Case.open(folder, read_only=True))
+    replayed, stopgap, restored = resumes(Case.open(folder, read_only=True))
     assert replayed.first is None and replayed.last.rank == 1 and 0 < replayed.last.read < replayed.last.of
     assert stopgap.first is not None and stopgap.first >= 20 and stopgap.limit > stopgap.first
     assert restored.first is not None and restored.limit == replayed.limit and {s.of for s in restored.starts} == {0}

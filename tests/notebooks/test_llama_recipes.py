@@ -8,13 +8,13 @@ import pytest
 
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
-from ncclkit.experiments import loop
+from ncclkit.experiments import fixes
 from tests.namespaces import cannot_pretend
 from tests.reports import ROOT, made
 
 STORY = ROOT / "notebooks" / "cases" / "3_llama_recipes.ipynb"
 WHY_NOT = cannot_pretend()
-possible = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "hosts can be pretended here")
+possible = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "hosts can be simulated here")
 
 
 def first(folder: Path) -> tuple[str, str | None, tuple[str, ...]]:
@@ -25,7 +25,7 @@ def first(folder: Path) -> tuple[str, str | None, tuple[str, ...]]:
 
 @pytest.mark.timeout(300)
 def test_the_host_without_that_card_is_named() -> None:
-    folder, run = made(STORY)  # from the recording, where hosts cannot be pretended
+    folder, run = made(STORY)  # from the recording, where hosts cannot be simulated
     assert run.returncode == 0, run.stderr
     assert first(folder) == ("ifname_not_found", "proven", ("node-2",))
     page = (folder / "report.html").read_text(encoding="utf-8")
@@ -34,11 +34,11 @@ def test_the_host_without_that_card_is_named() -> None:
 
 @possible
 @pytest.mark.timeout(300)
-def test_the_card_is_mended_and_lost_packets_are_proven_before_they_are() -> None:
+def test_the_card_is_fixed_and_lost_packets_are_proven_before_they_are() -> None:
     folder, _ = made(STORY)
-    (fix,) = loop.trials(Case.open(folder, read_only=True))
-    assert (fix.kind, fix.cause, fix.observed, fix.worked) == ("fix", "ifname_not_found", "works", True), fix.say
+    (fix,) = fixes.experiments(Case.open(folder, read_only=True))
+    assert (fix.kind, fix.cause, fix.observed, fix.worked) == ("fix", "ifname_not_found", "works", True), fix.summary
     assert first(folder / "silent") == ("network_loss", "proven", ("node-1", "node-2"))
-    look, smaller = loop.trials(Case.open(folder / "silent", read_only=True))
+    look, smaller = fixes.experiments(Case.open(folder / "silent", read_only=True))
     assert look.kind == "check" and look.verdicts["network_loss"] == "proven"
     assert "wrong_interface" in look.verdicts and smaller.cause == "network_loss" and smaller.worked

@@ -6,7 +6,7 @@ import pytest
 
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
-from ncclkit.core.experiment_records import trials
+from ncclkit.core.experiment_records import experiments
 from tests.reports import ROOT, made
 
 STORY = ROOT / "notebooks" / "cases" / "1_recbole.ipynb"
@@ -16,7 +16,7 @@ STORY = ROOT / "notebooks" / "cases" / "1_recbole.ipynb"
 def test_the_experiment_proves_the_reason_and_the_fix_mends_it() -> None:
     folder, run = made(STORY)
     assert run.returncode == 0, run.stderr
-    check, fix = trials(Case.open(folder))
+    check, fix = experiments(Case.open(folder))
     assert check.kind == "check" and check.verdicts == {"host_oom": "proven", "disk_or_io": "refuted"}
     assert fix.worked and fix.cause == "host_oom" and not fix.cause_after
     first = diagnose(Case.open(folder)).findings[0]

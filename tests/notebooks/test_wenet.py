@@ -7,18 +7,18 @@ import json
 import pytest
 
 from ncclkit.core.case import Case
-from ncclkit.experiments import loop
+from ncclkit.experiments import fixes
 from ncclkit.lab.course import loader_sweep
 from tests.reports import NOTEBOOKS, made
 
 
 @pytest.mark.timeout(300)
-def test_the_starved_rank_is_found_mended_and_planned() -> None:
+def test_the_starved_rank_is_found_fixed_and_planned() -> None:
     folder, run = made(next(path for path in NOTEBOOKS if path.stem == "4_wenet"))
     assert run.returncode == 0, run.stderr
     first = json.loads((folder / "findings.json").read_text(encoding="utf-8"))[0]
     assert (first["cause"], first["strength"], first["culprits"]["ranks"]) == ("cpu_contention", "proven", [1])
-    (fix,) = loop.trials(Case.open(folder, read_only=True))
+    (fix,) = fixes.experiments(Case.open(folder, read_only=True))
     assert (fix.kind, fix.observed, fix.verdicts) == ("fix", "works", {"cpu_contention": "proven"})
     sweep = loader_sweep.measured(Case.open(folder / "loading", read_only=True))
     assert sweep is not None and len(sweep.rows) == len(loader_sweep.CHOICES)

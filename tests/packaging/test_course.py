@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ncclkit.lab.faults.table import FAULTS
+from ncclkit.lab.faults.catalogue import FAULTS
 from tests.packaging.project import ROOT
 
 PAGE = ROOT / "docs" / "course.md"

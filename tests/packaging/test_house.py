@@ -19,7 +19,6 @@ IMPORT_NAMES = {  # distribution → module, where they differ
     "py-rattler": "rattler",
     "pytest-xdist": "xdist",
     "pyyaml": "yaml",
-    "nvidia-ml-py": "pynvml",
     "pyzmq": "zmq",
     "beautifulsoup4": "bs4",
 }
@@ -92,7 +91,7 @@ def test_what_runs_as_ranks_needs_only_a_bare_python_39():
 
 
 def test_every_import_is_a_declared_dependency():
-    package = modules_of("dependencies") | modules_of("gpu") | modules_of("fast")
+    package = modules_of("dependencies") | modules_of("fast")
     assert imported(MODULES) - package == set()
     assert imported(TESTS) - package - modules_of("test") == set()
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ncclkit.agent.connect import client, session
-from ncclkit.agent.connect.server import Listener
+from ncclkit.agent.connect import session, worker
+from ncclkit.agent.connect.worker import Listener
 from ncclkit.core import connections
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
@@ -98,14 +98,14 @@ def listener() -> Iterator[Listener]:
 def test_how_a_connection_may_end(listener: Listener) -> None:
     """Whoever answers is told apart by its name; whoever does not know the token is a stranger on both sides."""
     here = ("127.0.0.1", listener.port)
-    assert client.reach(*here, TOKEN, "a", "b") == "open"
-    assert client.reach(*here, TOKEN, "b", "c") == "itself"
-    assert client.reach(*here, TOKEN, "a", "c") == "other host"
-    assert client.reach(*here, "another token", "a", "b") == "foreign"
+    assert worker.reach(*here, TOKEN, "a", "b") == "open"
+    assert worker.reach(*here, TOKEN, "b", "c") == "itself"
+    assert worker.reach(*here, TOKEN, "a", "c") == "other host"
+    assert worker.reach(*here, "another token", "a", "b") == "foreign"
     with socket.create_server(("127.0.0.1", 0)) as free:
         closed = free.getsockname()[1]
-    assert client.reach("127.0.0.1", closed, TOKEN, "a", "b") == "refused"
-    assert client.reach("255.255.255.255", closed, TOKEN, "a", "b") == "no route"
+    assert worker.reach("127.0.0.1", closed, TOKEN, "a", "b") == "refused"
+    assert worker.reach("255.255.255.255", closed, TOKEN, "a", "b") == "no route"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_strangers_get_no_answer_and_do_no_harm(listener: Listener, line: bytes)
         stranger.sendall(line)
         stranger.shutdown(socket.SHUT_WR)
         assert _read(stranger) == b""
-    assert client.reach("127.0.0.1", listener.port, TOKEN, "a", "b") == "open"
+    assert worker.reach("127.0.0.1", listener.port, TOKEN, "a", "b") == "open"
 
 
 def _read(connection: socket.socket) -> bytes:
@@ -130,7 +130,7 @@ def _read(connection: socket.socket) -> bytes:
 def test_a_path_is_measured(listener: Listener, address: str) -> None:
     if address == "::1" and not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
-    found = client.measure(address, listener.port, TOKEN, 0.01)
+    found = worker.measure(address, listener.port, TOKEN, 0.01)
     assert found["why"] == {} and found["mtu"] == found["mtu_own"] > 1000
     assert found["bandwidth"] > 0 and found["latency"] > 0
     assert abs(found["offset"]) <= 2 * found["offset_error"]  # it is one and the same clock
@@ -140,7 +140,7 @@ def test_a_path_that_breaks_gives_reasons_instead_of_numbers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         closed = free.getsockname()[1]
     reasons = dict.fromkeys(("latency", "mtu", "bandwidth"), "Connection refused")
-    assert client.measure("127.0.0.1", closed, TOKEN, 0.01) == {"why": reasons}
+    assert worker.measure("127.0.0.1", closed, TOKEN, 0.01) == {"why": reasons}
 
 
 def event(kind: str, **data: Any) -> Event:
@@ -168,7 +168,7 @@ SOUND = {
 TROUBLES: dict[str, dict[str, Any]] = {
     "": {},
     "does not resolve": {"address": None},
-    "b could not be asked": {"nccl": None, "bandwidth": None, "why": {"host": "b could not be asked"}},
+    "b unreachable": {"nccl": None, "bandwidth": None, "why": {"host": "b unreachable"}},
     "the asking host itself": {"address": "127.0.1.1"},
     "port 29500 at 10.0.0.2 is refused": {"rendezvous": "refused"},
     "eth0 (10.0.0.2) does not answer": {"nccl": "silent"},
@@ -191,7 +191,7 @@ GARBAGE: tuple[Any, ...] = (None, 0, -1.5, True, "$(reboot)", [None, {}, 3], {"a
 def test_records_of_other_hosts_may_hold_anything(value: Any) -> None:
     host = connections.host(event("connect.host", **dict.fromkeys(KINDS["connect.host"], value)))
     link = connections.link(event("connect.pair", **dict.fromkeys(KINDS["connect.pair"], value)), {"$(reboot)": value})
-    assert isinstance(host.say, str) and isinstance(link.say, str) and link.trouble
+    assert isinstance(host.summary, str) and isinstance(link.summary, str) and link.trouble
     assert "$" not in link.address + link.over + link.nccl_address + "".join(link.reached)
 
 

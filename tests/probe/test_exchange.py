@@ -16,7 +16,7 @@ from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.core.runs import Plan, Run
 from ncclkit.lab.course import scaling_run
 from ncclkit.lab.course.scaling_run import BY_HAND, LIBRARY, Step
-from ncclkit.lab.faults import injection, table
+from ncclkit.lab.faults import catalogue, injection
 from ncclkit.views import scaling_view
 
 
@@ -34,17 +34,17 @@ def step(ranks: int, one: int | None = 15, pairs: int | None = 20, limit: int | 
 
 @pytest.mark.parametrize("name", ["a2a_order", "a2a_files"])
 def test_the_lab_is_diagnosed(tmp_path: Path, name: str) -> None:
-    """The other two of this story are broken, found and mended in its notebook, `a2a_device` needs GPUs."""
+    """The other two of this story are broken, found and fixed in its notebook, `a2a_device` needs GPUs."""
     case = Case.open(tmp_path)
-    asyncio.run(injection.break_it(case, name, backend="gloo", ranks=3, culprit=1, timeout=5, deadline=90))
+    asyncio.run(injection.inject(case, name, backend="gloo", ranks=3, culprit=1, timeout=5, deadline=90))
     first = diagnose(case).findings[0]
-    assert first.cause == table.FAULTS[name].cause, first
-    assert first.culprits["ranks"] == ((1,) if table.FAULTS[name].one_rank else (0, 1, 2)), first
+    assert first.cause == catalogue.FAULTS[name].cause, first
+    assert first.culprits["ranks"] == ((1,) if catalogue.FAULTS[name].one_rank else (0, 1, 2)), first
 
 
 def test_both_ways_are_checked_timed_and_counted(tmp_path: Path) -> None:
-    (done,) = asyncio.run(scaling_run.rehearse(Case.open(tmp_path), "3", backend="gloo"))
-    assert done.run.reason == "done", done.run.say
+    (done,) = asyncio.run(scaling_run.scaling_run(Case.open(tmp_path), "3", backend="gloo"))
+    assert done.run.reason == "done", done.run.summary
     assert {m.op: m.wrong for m in done.run.measurements} == {LIBRARY: 0, BY_HAND: 0}
     assert done.one is not None and done.pairs is not None and done.limit
     assert done.pairs > done.one
@@ -53,7 +53,7 @@ def test_both_ways_are_checked_timed_and_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("typed", ["", "two", "1", "2,4", "65", "-2"])
 def test_bad_counts_are_one_sentence(typed: str) -> None:
     with pytest.raises(NcclkitError, match="whole numbers from 2 to 64"):
-        asyncio.run(scaling_run.rehearse(Case(), typed, backend="gloo"))
+        asyncio.run(scaling_run.scaling_run(Case(), typed, backend="gloo"))
 
 
 @pytest.mark.parametrize(("gpus", "counts", "backend"), [(1, "2 4", "gloo"), (2, "2 4", "nccl"), (0, "2 4", "gloo")])
@@ -69,7 +69,7 @@ def test_gpus_that_are_too_few_for_any_count_are_left_alone(
     monkeypatch.setattr(scaling_run.probe, "_gpus", lambda case, python: asyncio.sleep(0, gpus))
     monkeypatch.setattr(scaling_run.probe, "execute", started)
     with pytest.raises(Stop, match=f"2 {backend}"):
-        asyncio.run(scaling_run.rehearse(Case(), counts))
+        asyncio.run(scaling_run.scaling_run(Case(), counts))
 
 
 def test_files_go_on_in_a_straight_line() -> None:

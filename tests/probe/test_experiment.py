@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from ncclkit import evidence
-from ncclkit.agent.__main__ import STORIES
 from ncclkit.causes import nccl_bug
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Fact, NcclkitError, found
 from ncclkit.core.runs import LARGEST, ON_GPUS, Plan, Run, changed
-from ncclkit.experiments import baseline, comparison, fixes, loop
+from ncclkit.experiments import baseline, comparison, fixes
 from ncclkit.experiments.comparison import Arm
 from ncclkit.lab.faults import injection
+from ncclkit.lab.programs.__main__ import JOBS
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
 
@@ -34,7 +34,7 @@ FOREIGN = (
 
 def broken(folder: Path, fault: str) -> Case:
     case = Case.open(folder)
-    asyncio.run(injection.break_it(case, fault, backend="gloo", ranks=2, culprit=1, timeout=8, deadline=60))
+    asyncio.run(injection.inject(case, fault, backend="gloo", ranks=2, culprit=1, timeout=8, deadline=60))
     return case
 
 
@@ -44,11 +44,11 @@ def raised(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 def test_a_fix_is_shown_to_work(raised: Case) -> None:
-    (trial,) = asyncio.run(loop.close(raised))
+    (trial,) = asyncio.run(fixes.close(raised))
     assert trial.kind == "fix" and trial.worked and trial.change == {"fix": "rank_exception"}
     assert (trial.before.reason, trial.after.reason) == ("failed", "done")
     assert (trial.cause_before, trial.cause_after) == ("rank_exception", "")
-    assert loop.trials(Case.open(raised.path))[0].say == trial.say
+    assert fixes.experiments(Case.open(raised.path))[0].summary == trial.summary
     assert [f.cause for f in diagnose(raised).findings] == ["rank_exception"]  # its runs do not speak into the case
 
 
@@ -64,7 +64,7 @@ def test_what_the_evidence_leaves_open_is_asked_and_then_fixed(tmp_path: Path) -
         lost.unlink()  # as if somebody had kept the logs alone
     case.events = list(evidence.read([case.path]).events)
     assert "proven" not in {f.strength for f in diagnose(case).findings}
-    made = asyncio.run(loop.close(case))
+    made = asyncio.run(fixes.close(case))
     assert made[-1].worked and made[-1].cause == "rank_divergence"
     assert diagnose(case).findings[0].cause == "rank_divergence" and diagnose(case).findings[0].strength == "proven"
 
@@ -74,7 +74,7 @@ def test_a_stand_in_that_does_not_fail_proves_nothing(tmp_path: Path) -> None:
     case = Case.open(tmp_path / "case")
     case.events = list(evidence.read([tmp_path / "rank0.log"]).events)
     first = diagnose(case).findings[0]
-    trial = asyncio.run(loop.fix(case, first.cause))  # gloo heeds none of NCCL's variables
+    trial = asyncio.run(fixes.fix(case, first.cause))  # gloo heeds none of NCCL's variables
     assert not trial.worked and trial.verdicts == {first.cause: "open"} and trial.baseline == ""
     assert trial.before.plan.env == {"NCCL_SOCKET_IFNAME": "eth97", "NCCL_BUFFSIZE": "4194304"}  # the job's own
     assert trial.after.plan.env == {"NCCL_BUFFSIZE": "4194304"}
@@ -82,17 +82,17 @@ def test_a_stand_in_that_does_not_fail_proves_nothing(tmp_path: Path) -> None:
 
 def test_what_cannot_be_asked_is_one_sentence(raised: Case, tmp_path: Path) -> None:
     with pytest.raises(NcclkitError, match="nothing to check: fd_limit "):
-        asyncio.run(loop.check(raised, "fd_limit"))
+        asyncio.run(fixes.check(raised, "fd_limit"))
     with pytest.raises(NcclkitError, match="nothing to fix: fd_limit was found here"):
-        asyncio.run(loop.fix(raised, "fd_limit"))
+        asyncio.run(fixes.fix(raised, "fd_limit"))
     (tmp_path / "rank0.log").write_text(FOREIGN)
     loose = Case()
     loose.events = list(evidence.read([tmp_path / "rank0.log"]).events)
-    with pytest.raises(NcclkitError, match="needs a case folder"):
-        asyncio.run(loop.fix(loose))
+    with pytest.raises(NcclkitError, match="needs a writable case folder"):
+        asyncio.run(fixes.fix(loose))
     loose.events = [Event("python.exception", "ValueError: x", "rank0.log", 3, rank=0, data={"type": "ValueError"})]
     with pytest.raises(NcclkitError, match="needs a person: Fix the error"):
-        asyncio.run(loop.fix(loose))
+        asyncio.run(fixes.fix(loose))
 
 
 NCCL = Plan("train", ("train", "--backend", "nccl", "--timeout", "8"), 2, "nccl", sys.executable, 60.0)
@@ -120,15 +120,15 @@ def test_a_case_of_another_machine_is_run_again_only_where_it_can_be(
 
     monkeypatch.setattr(probe, "_gpus", seen)
     with pytest.raises(NcclkitError) as error:
-        asyncio.run(loop.fix(case, "nccl_bug"))
+        asyncio.run(fixes.fix(case, "nccl_bug"))
     assert str(error.value) == (
         "train cannot be run again here: its 2 NCCL ranks need 2 GPUs, but the training interpreter sees 1; "
         "try this on the machine that it ran on."
     )
-    assert loop.trials(case) == ()
+    assert fixes.experiments(case) == ()
     shared = replace(NCCL, network={"hosts": 2})
     asyncio.run(probe.again(case, shared))
-    asyncio.run(probe.again(case, replace(NCCL, split=2)))
+    asyncio.run(probe.again(case, replace(NCCL, simulate_hosts=2)))
     gpus[0] = 0
     with pytest.raises(NcclkitError, match="2 NCCL ranks need 1 GPU, but the training interpreter sees none"):
         asyncio.run(probe.again(case, shared))
@@ -159,7 +159,7 @@ def test_an_interpreter_that_is_not_here_gives_way_to_ours(raised: Case, monkeyp
 
 def test_what_fails_over_gloo_too_is_not_the_fault_of_nccl(tmp_path: Path) -> None:
     case = over_nccl(tmp_path / "case", "rank_raises")
-    trial = asyncio.run(loop.check(case, "nccl_bug"))
+    trial = asyncio.run(fixes.check(case, "nccl_bug"))
     assert trial.change == {"backend": "gloo"} and trial.after is not None
     assert trial.after.plan.backend == "gloo" and trial.cause_after == "rank_exception"
     assert trial.verdicts["nccl_bug"] == trial.verdicts["p2p_broken"] == "refuted"
@@ -188,7 +188,7 @@ def test_what_a_run_over_gloo_says(after: Arm, moves: tuple[str, ...]) -> None:
     assert tuple(comparison.verdicts(asked, arm("nccl_bug"), after).values()) == moves
 
 
-@pytest.mark.parametrize("job", ["train", "collective", *STORIES])
+@pytest.mark.parametrize("job", ["collective", *JOBS])
 def test_every_job_runs_over_gloo_or_says_why_not(job: str) -> None:
     plan = replace(NCCL, argv=(job, *NCCL.argv[1:]), env={"NCCL_ALGO": "Ring"})
     if job in ON_GPUS:
@@ -219,11 +219,11 @@ LAB, OWN = ("train", "--fault", "few_files"), ("collective",)
     [
         ((Advice("Raise the limit."), FEWER), LAB, {"fix": "fd_limit"}, "Raise the limit."),
         ((Advice("Raise the limit."), FEWER), OWN, {"env": FEWER.env}, FEWER.do),
-        ((FEWER,), LAB, {"env": FEWER.env, "mend": "fd_limit"}, FEWER.do),
+        ((FEWER,), LAB, {"env": FEWER.env, "fix": "fd_limit"}, FEWER.do),
         (
             (Advice("Ask who it was."), Advice("Start again.", change={"restarts": 1})),
             LAB,
-            {"restarts": 1, "mend": "fd_limit"},
+            {"restarts": 1, "fix": "fd_limit"},
             "Start again.",
         ),
         (

@@ -79,7 +79,7 @@ def test_the_port_of_another_process_and_a_free_one() -> None:
 def test_names_that_lead_here_nowhere_and_elsewhere() -> None:
     rows = tried({"names": ["localhost", "127.0.0.1", "192.0.2.1", "a..b"], "hosts": 2})
     assert [row["got"] for row in rows] == [0, 0, None, 0]
-    assert "each host itself" in rows[0]["error"] and "192.0.2.1, which is no address" in rows[2]["why"]
+    assert "each host itself" in rows[0]["error"] and "192.0.2.1, which is not an address" in rows[2]["why"]
     assert [row["got"] for row in tried({"names": ["127.0.0.1"]})] == [1]
 
 
@@ -108,7 +108,7 @@ def test_threads_are_not_taken_to_the_last(few_processes: Path) -> None:
 
 
 LOOP = """import asyncio, json, pathlib, socket, sys
-from ncclkit.experiments import loop
+from ncclkit.experiments import fixes
 from ncclkit.core.case import Case
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.model import Event, Fact
@@ -129,9 +129,9 @@ for cause, told in known.items():
     case = Case.open(pathlib.Path(folder, cause))
     case.facts, case.events = ([one for one in told if isinstance(one, kind)] for kind in (Fact, Event))
     before = {row.cause: row.strength for row in diagnose(case).findings}
-    trial = asyncio.run(loop.check(case, cause))
+    trial = asyncio.run(fixes.check(case, cause))
     after = next((row.strength for row in case.findings if row.cause == cause and row.verdict == "found"), "clear")
-    print(json.dumps([cause, before[cause], trial.observed, after, trial.say]))
+    print(json.dumps([cause, before[cause], trial.observed, after, trial.summary]))
 left = list(pathlib.Path("/dev/shm").iterdir())
 assert not left, left
 """
@@ -209,13 +209,13 @@ def suspect(strength: Any, piece: Any) -> Finding:
 )
 def test_what_a_look_at_limits_moves(finding: Finding, seen: str, here: bool | None, failed: bool, move: str) -> None:
     known = {"fd_limit": seen, "shm_too_small": "clear"} if seen != "nothing" else {}
-    moves = comparison.limited(comparison.read(machine(), known), Diagnosis((finding,)), here, failed)
+    moves = comparison.weighed(comparison.read(machine(), known), Diagnosis((finding,)), here, failed)
     assert moves["fd_limit"] == move
 
 
 def test_two_refusals_beside_a_job_that_failed_prove_neither() -> None:
     read = comparison.read(machine(), {"fd_limit": "found", "shm_too_small": "found"})
-    moves = comparison.limited(read, Diagnosis((suspect("likely", LINE),)), True, failed=True)
+    moves = comparison.weighed(read, Diagnosis((suspect("likely", LINE),)), True, failed=True)
     assert moves == {"fd_limit": "supported", "shm_too_small": "supported"}
 
 
@@ -233,7 +233,7 @@ def test_the_needs_are_planned_for_the_ranks_of_the_case() -> None:
 @pytest.mark.parametrize("value", [None, True, "9", float("nan"), [], {}])
 def test_a_torn_record_is_nothing_that_is_known(value: Any) -> None:
     one = grant({"what": value, "need": value, "got": value, "error": value, "why": value, "name": value})
-    assert one.cause == "" and one.short in (None, False) and one.say
+    assert one.cause == "" and one.short in (None, False) and one.summary
 
 
 def test_where_it_happened() -> None:

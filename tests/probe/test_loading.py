@@ -33,7 +33,7 @@ def told(*rows: object, **more: Any) -> Case:
 def test_the_sweep_measures_each_choice_and_leaves_nothing(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     run = asyncio.run(loader_sweep.sweep(case, choices=((0, 2), (2, 1)), steps=2, backend="gloo", deadline=90))
-    assert run.reason == "done", run.say
+    assert run.reason == "done", run.summary
     found = loader_sweep.measured(Case.open(tmp_path, read_only=True))
     assert found is not None and found.ranks == 2
     assert [(one["workers"], one["prefetch"]) for one in found.rows] == [(0, 0), (2, 1)]

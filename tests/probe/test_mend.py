@@ -21,7 +21,7 @@ from ncclkit.core import runs
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.runs import Plan
-from ncclkit.lab.faults import injection, table
+from ncclkit.lab.faults import catalogue, injection
 from ncclkit.lab.programs import inject
 from ncclkit.live import probe
 from ncclkit.live.launch import local
@@ -31,7 +31,7 @@ from ncclkit.live.options import ProbeOptions
 ROOT = Path(__file__).parents[2]
 MENDED = [
     (fault.name, fault.cause)
-    for fault in table.FAULTS.values()
+    for fault in catalogue.FAULTS.values()
     if fault.job == "train" and "--fault" in fault.argv and fault.cause and "gloo" in fault.backends
     if fault.cause != "rank_killed" and (not fault.root or os.geteuid() == 0)
 ]
@@ -57,7 +57,7 @@ for name, cause in json.loads(sys.argv[2]):
     total = torch.tensor([one.steps, int(os.environ["WORLD_SIZE"])])
     dist.all_reduce(total)
     if rank == 0:
-        with open(sys.argv[1] + "/mended.jsonl", "a") as kept:  # ranks that print together share lines
+        with open(sys.argv[1] + "/fixed.jsonl", "a") as kept:  # ranks that print together share lines
             print(json.dumps([name, *total.tolist()]), file=kept)
 if rank == 1:
     try:
@@ -78,16 +78,16 @@ def test_every_bug_has_a_right_way_and_a_wrong_diagnosis_mends_nothing(tmp_path:
     with packed() as agent:
         records = asyncio.run(local.guarded(agent, command, env, 90, tmp_path, sys.executable, lambda record: None))
     assert records[-1]["reason"] == "done", (tmp_path / "launcher.log").read_text()[-3000:]
-    told = [json.loads(line) for line in (tmp_path / "mended.jsonl").read_text().splitlines()]
+    told = [json.loads(line) for line in (tmp_path / "fixed.jsonl").read_text().splitlines()]
     assert told == [[name, 3 * (2 if name == "uneven_data" else 4), 9] for name, _ in MENDED]
     assert (tmp_path / "error").read_text().startswith("sample 1207 has 0 frames")
 
 
 def test_a_killed_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """Changed as the cause advises; of what the two attempts left, the last one counts."""
-    case, argv = Case.open(tmp_path / "case"), ("train", "--backend", "gloo", *table.FAULTS["rank_killed"].argv)
+    case, argv = Case.open(tmp_path / "case"), ("train", "--backend", "gloo", *catalogue.FAULTS["rank_killed"].argv)
     plan = Plan("rank_killed", argv, 2, "gloo", sys.executable, 90)
-    again = asyncio.run(probe.execute(case, runs.changed(plan, {**rank_killed.RESTART.change, "mend": rank_killed.ID})))
+    again = asyncio.run(probe.execute(case, runs.changed(plan, {**rank_killed.RESTART.change, "fix": rank_killed.ID})))
     records = [json.loads(line) for line in (again.folder / "wire.jsonl").read_text().splitlines()]
     steps = [record["step"] for record in records if record.get("phase") == "step" and record["rank"] == 1]
     assert again.reason == "done" and steps[:4] == [0, 1, 2, 3]
@@ -197,7 +197,7 @@ def test_with_too_few_gpus_the_lab_breaks_the_job_over_gloo(
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
     monkeypatch.setattr(probe, "execute", started)
     with pytest.raises(Stop, match=backend):
-        asyncio.run(injection.break_it(Case(), fault, **asked))
+        asyncio.run(injection.inject(Case(), fault, **asked))
 
 
 @pytest.mark.parametrize(("gpus", "ranks"), [(2, 2), (2, 4), (1, 2), (3, 2), (4, 4), (4, 8)])
@@ -235,13 +235,13 @@ def test_as_many_ranks_on_each_host(monkeypatch: pytest.MonkeyPatch, asked: dict
 
 def test_hosts_of_their_own_are_not_split_once_more() -> None:
     with pytest.raises(NcclkitError, match="leave --simulate-hosts out"):
-        asyncio.run(injection.break_it(Case(), "lossy_link", split=2))
+        asyncio.run(injection.inject(Case(), "lossy_link", split=2))
 
 
 def test_a_fault_of_gpus_says_how_few_can_carry_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 1))
     with pytest.raises(NcclkitError, match="--simulate-hosts 4"):
-        asyncio.run(injection.break_it(Case(), "gpu_memory_full", ranks=4))
+        asyncio.run(injection.inject(Case(), "gpu_memory_full", ranks=4))
 
 
 def test_more_ranks_than_gpus_are_told_of_pretended_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_more_ranks_than_gpus_are_told_of_pretended_hosts(monkeypatch: pytest.Mo
 
 def test_gloo_cannot_be_told_of_several_hosts() -> None:
     with pytest.raises(NcclkitError, match="for NCCL only"):
-        asyncio.run(injection.break_it(Case(), "healthy", backend="gloo", split=2))
+        asyncio.run(injection.inject(Case(), "healthy", backend="gloo", split=2))
 
 
 def test_a_job_reads_its_data_in_order_and_goes_on_where_a_checkpoint_left_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,8 +269,8 @@ def test_a_job_reads_its_data_in_order_and_goes_on_where_a_checkpoint_left_off(m
     assert all(torch.equal(again.next_batch(), batch) for batch in batches[5:]) and again.position == job.position
 
 
-@pytest.mark.parametrize("fault", table.FAULTS.values(), ids=lambda fault: fault.name)
-def test_a_fault_says_what_it_does_and_is_known_to_its_job(fault: table.Fault) -> None:
+@pytest.mark.parametrize("fault", catalogue.FAULTS.values(), ids=lambda fault: fault.name)
+def test_a_fault_says_what_it_does_and_is_known_to_its_job(fault: catalogue.Fault) -> None:
     net = {"hosts": 2, "wrong": fault.net} if fault.net else {}
     plan = Plan(fault.name, (fault.job, "--backend", "gloo"), 2, "gloo", sys.executable, 60, network=net)
     assert runs.changed(plan, {"fix": fault.cause}).argv[-2:] == ("--fix", fault.cause)

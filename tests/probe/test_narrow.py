@@ -126,11 +126,11 @@ def test_what_the_rungs_have_shown_is_not_asked_again() -> None:
 @pytest.mark.parametrize("nodes", (FOUR, HOSTS, PAIRS, [range(7)], [range(3), range(3, 6), range(6, 9)]))
 def test_what_is_named_is_needed_and_without_it_the_rest_works(nodes: Nodes, size: int) -> None:
     """Any set of ranks that fail as soon as they are all there, the size of the group being of no matter."""
-    for guilty in combinations([rank for node in nodes for rank in node], size):
-        state, _ = asked(nodes, lambda g, guilty=guilty: set(guilty) <= g)  # type: ignore[misc]
+    for faulty in combinations([rank for node in nodes for rank in node], size):
+        state, _ = asked(nodes, lambda g, faulty=faulty: set(faulty) <= g)  # type: ignore[misc]
         first = state.found[0]
-        assert set(guilty) <= set(first.within) or set(first.ranks) & set(guilty)
-        assert not set(guilty) <= set(state.rest) and (state.rest or first.what == "together")
+        assert set(faulty) <= set(first.within) or set(first.ranks) & set(faulty)
+        assert not set(faulty) <= set(state.rest) and (state.rest or first.what == "together")
 
 
 def test_the_rungs_of_many_nodes() -> None:

@@ -19,7 +19,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.core.runs import Run
 from ncclkit.lab.faults import injection, recording
-from ncclkit.lab.faults.table import FAULTS
+from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.live import probe
 from ncclkit.live.options import ProbeOptions
 from ncclkit.views import watch_view
@@ -43,7 +43,7 @@ def test_measures_and_checks(walked: tuple[Case, Run, list[dict[str, Any]]]) -> 
         m.wrong == 0 and m.time_us > 0 and m.busbw == m.algbw and m.singles >= 10 and m.p99_us for m in run.measurements
     )  # factor 1 for two ranks
     assert run.expectation is not None and run.expectation.value and run.expectation.words
-    assert "every value was right" in run.say and repr(run) == run.say
+    assert "every value was right" in run.summary and repr(run) == run.summary
 
 
 def test_progress_arrives_before_the_end(walked: tuple[Case, Run, list[dict[str, Any]]]) -> None:
@@ -96,7 +96,7 @@ def test_every_collective_is_measured_and_checked(tmp_path: Path) -> None:
     assert len(climbed.alone) == 3 and climbed.silent == ()
     assert {m.op for m in run.measurements} == set(NAMES) and {m.wrong for m in run.measurements} == {0}
     assert all(m.busbw and m.graph_us is None for m in run.measurements)
-    assert run.say.startswith("7 collectives on 3 ranks over gloo: all_reduce ") and {m.op for m in run.curve} == {
+    assert run.summary.startswith("7 collectives on 3 ranks over gloo: all_reduce ") and {m.op for m in run.curve} == {
         "all_reduce"
     }
 
@@ -111,9 +111,9 @@ BROKEN = [
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_lab_is_diagnosed(tmp_path: Path, name: str) -> None:
-    """Break a real job, read what it left, name the cause and the rank: three ranks, rank 1 is guilty."""
+    """Break a real job, read what it left, name the cause and the rank: three ranks, rank 1 is faulty."""
     case = Case.open(tmp_path)
-    asyncio.run(injection.break_it(case, name, backend="gloo", ranks=3, culprit=1, timeout=8, deadline=90))
+    asyncio.run(injection.inject(case, name, backend="gloo", ranks=3, culprit=1, timeout=8, deadline=90))
     first = diagnose(case).findings[0]
     assert first.cause == injection.fault(name).cause, first
     assert first.evidence and first.advice
@@ -124,7 +124,7 @@ def test_the_lab_is_diagnosed(tmp_path: Path, name: str) -> None:
 
 def test_a_recording_is_clean_and_tells_its_truth(tmp_path: Path) -> None:
     case = Case.open(tmp_path / "case")
-    run = asyncio.run(injection.break_it(case, "rank_raises", backend="gloo", ranks=2, timeout=8, deadline=90))
+    run = asyncio.run(injection.inject(case, "rank_raises", backend="gloo", ranks=2, timeout=8, deadline=90))
     row = Measurement("all_reduce", 8, "float32", 2, 1, "gloo", 9.0, None, None, 0.1, 0.1, 0, run=run.folder.name)
     row = replace(row, env={"NCCL_DEBUG_FILE": str(run.folder / "log")})
     kept = recording.bundle(replace(run, measurements=(row,)), tmp_path / "kept", {"hardware": "test"})

@@ -17,7 +17,7 @@ from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.runs import Plan
 from ncclkit.lab.course import checkpoints
-from ncclkit.lab.course.resume_analysis import Resumed, resumed
+from ncclkit.lab.course.resume_analysis import Resume, resumes
 from ncclkit.lab.programs.stories import resume
 from ncclkit.live import probe
 from ncclkit.views import checkpoints_view, resume_view
@@ -25,15 +25,15 @@ from ncclkit.views import checkpoints_view, resume_view
 BROKEN = "raise ImportError('not here, for this test')\n"
 
 
-def start(path: Path, *argv: str, env: dict[str, str] | None = None) -> tuple[Case, list[float], Resumed]:
+def start(path: Path, *argv: str, env: dict[str, str] | None = None) -> tuple[Case, list[float], Resume]:
     """Resume on two ranks, rank 1 with slow storage: the case, the losses of rank 0 after it, how it came back."""
     case = Case.open(path)
     words = ("stories.resume", "--backend", "gloo", "--timeout", "60", "--steps", "40", "--rank", "1", *argv)
     run = asyncio.run(probe.execute(case, Plan("resume", words, 2, "gloo", sys.executable, 120.0, env or {})))
-    assert run.reason == "done", run.say
+    assert run.reason == "done", run.summary
     records: list[Any] = [wire.parse(line) for line in (run.folder / "wire.jsonl").read_bytes().splitlines()]
     losses = [r["loss"] for r in records if r and r.get("phase") == "step" and r["rank"] == 0]
-    return case, losses, resumed(case)[0]
+    return case, losses, resumes(case)[0]
 
 
 def test_a_restored_loader_goes_on_where_a_replay_would_and_reads_nothing_again(tmp_path: Path) -> None:
@@ -91,4 +91,4 @@ def test_records_of_others_are_no_resume(tmp_path: Path) -> None:
     lines = [{"ncclkit": 1, "kind": "phase", "t": 1.0, "rank": 0} | row for row in said]
     (folder / "wire.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     case.add(evidence.read([folder]).events)
-    assert resumed(case) == () and resume_view(case).say == "No run of this case was resumed from a checkpoint"
+    assert resumes(case) == () and resume_view(case).say == "No run of this case was resumed from a checkpoint"

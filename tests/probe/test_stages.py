@@ -14,7 +14,7 @@ import pytest
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.runs import Plan, Run
-from ncclkit.lab.course.staged_run import Stage, staged
+from ncclkit.lab.course.staged_run import Stage, staged_run
 from ncclkit.lab.programs.stories import interactions
 from ncclkit.views.staged_run import apart_by, stages_view
 
@@ -47,7 +47,7 @@ def test_no_step_is_like_the_one_before() -> None:
 def test_a_staged_run_stops_at_the_first_stage_that_fails(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     stages = asyncio.run(
-        staged(case, "stories.interactions", {"ranks": 1, "nonsense": 1}, {"ranks": 1}, backend="gloo")
+        staged_run(case, "stories.interactions", {"ranks": 1, "nonsense": 1}, {"ranks": 1}, backend="gloo")
     )
     assert [stage.run.reason for stage in stages] == ["failed"] and stages[0].losses == ()
     assert case.runs() == [] and list((tmp_path / "stages" / "runs").iterdir())

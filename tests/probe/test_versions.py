@@ -18,19 +18,19 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.evidence.samples import sample
-from ncclkit.lab.faults.injection import break_it
-from ncclkit.lab.faults.table import FAULTS
-from ncclkit.live import probe, simulated_networks
+from ncclkit.lab.faults.catalogue import FAULTS
+from ncclkit.lab.faults.injection import inject
+from ncclkit.live import probe, simulated_topology
 
 CHECKED = Event("python.exception", "[1]: params[0] … appears not to match sizes of the same param in process 0")
 
 
-def releases(mend: str = "", hosts: int = 2) -> list[dict[str, str]]:
-    made = simulated_networks.hosts({"hosts": hosts, "wrong": "older"}, mend)
+def releases(fix: str = "", hosts: int = 2) -> list[dict[str, str]]:
+    made = simulated_topology.hosts({"hosts": hosts, "wrong": "older"}, fix)
     return [host["packages"] for host in made.values()]
 
 
-@pytest.mark.parametrize(("version", "size"), [(simulated_networks.OLD, 8), (simulated_networks.NEW, 16)])
+@pytest.mark.parametrize(("version", "size"), [(simulated_topology.OLD, 8), (simulated_topology.NEW, 16)])
 def test_the_two_releases_build_other_models(version: str, size: int) -> None:
     module: dict[str, Any] = {}
     files = next(files for files in releases() if f"lowrank-{version}.dist-info/METADATA" in files)
@@ -43,8 +43,8 @@ def test_the_two_releases_build_other_models(version: str, size: int) -> None:
 def test_the_experiment_and_the_fix_leave_one_release() -> None:
     assert len({json.dumps(one) for one in releases()}) == 2
     assert len({json.dumps(one) for one in releases(hosts=1)}) == 1
-    assert len({json.dumps(one) for one in releases(mend="version_mismatch")}) == 1
-    assert len({json.dumps(one) for one in releases(mend="network_loss")}) == 2
+    assert len({json.dumps(one) for one in releases(fix="version_mismatch")}) == 1
+    assert len({json.dumps(one) for one in releases(fix="network_loss")}) == 2
 
 
 def test_the_recording_names_the_host_and_asks_what_decides() -> None:
@@ -94,7 +94,7 @@ def test_without_the_other_nccl_one_sentence_says_where_to_get_it(
 ) -> None:
     monkeypatch.delenv("NCCLKIT_OTHER_NCCL", raising=False)
     with pytest.raises(NcclkitError, match=r"NCCLKIT_OTHER_NCCL.*pip download --no-deps nvidia-nccl"):
-        asyncio.run(break_it(Case.open(tmp_path), "mixed_nccl"))
+        asyncio.run(inject(Case.open(tmp_path), "mixed_nccl"))
 
 
 def test_a_rank_starts_again_with_the_library_that_the_variable_names(

@@ -27,11 +27,11 @@ async def main(out: Path) -> int:
     about = about_machine(answer := await local.check(sys.executable))
     backend = "nccl" if answer["gpus"] >= RANKS else "gloo"
     case = Case.open(out / "work")
-    run = await injection.break_it(
+    run = await injection.inject(
         case, "rank_late", ranks=RANKS, culprit=CULPRIT, backend=backend, timeout=20, deadline=150
     )
     recording.bundle(run, out / NAME, about | {"fault": injection.fault("rank_late").says})
-    print(f"{NAME}: {run.say} ({run.reason})")
+    print(f"{NAME}: {run.summary} ({run.reason})")
     return 0 if run.reason == "failed" else 1
 
 

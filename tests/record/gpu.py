@@ -52,14 +52,14 @@ async def main(out: Path, names: list[str], ranks: int, split: int) -> int:
         timeout, deadline = (600, 40) if name == HANG else (12, 100)
         culprit = ranks // 2 if chosen.culprit is None else chosen.culprit
         asked: dict[str, Any] = {"ranks": ranks, "backend": backend, "culprit": culprit, "split": split}
-        run = await injection.break_it(case, chosen.name, timeout=timeout, deadline=deadline, **asked)
+        run = await injection.inject(case, chosen.name, timeout=timeout, deadline=deadline, **asked)
         if run.reason != ENDS.get(name, "failed"):
             wrong += 1
             print(f"WRONG END: {name}: {run.reason}", flush=True)
         recording.bundle(
             run, out / "samples" / (name if split == 1 else f"{name}_hosts"), about | {"fault": chosen.says}
         )
-        print(f"{name}: {run.say} [{time.time() - started:.0f} s]", flush=True)
+        print(f"{name}: {run.summary} [{time.time() - started:.0f} s]", flush=True)
     return wrong
 
 
@@ -81,7 +81,7 @@ async def live(out: Path) -> None:
     case = await probe.inspect(Case.open(out / "probe"))
     largest = 1 << 30 if case.fact("gpu.count") else 16 * probe.MIB
     run = await probe.probe(case, ProbeOptions(max_bytes=largest, repeats=20, timeout=180))
-    print(run.say, json.dumps([(m.bytes, round(m.time_us, 1), m.busbw) for m in run.measurements]), flush=True)
+    print(run.summary, json.dumps([(m.bytes, round(m.time_us, 1), m.busbw) for m in run.measurements]), flush=True)
 
 
 if __name__ == "__main__":

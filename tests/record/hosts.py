@@ -3,7 +3,7 @@
     python tests/record/hosts.py OUT [FAULT …]
 
 One recording a fault, OUT/<fault>.  Copy them into ncclkit/evidence/samples/ after a look at their size;
-the notebook of story 3 shows them where hosts cannot be pretended.
+the notebook of story 3 shows them where hosts cannot be simulated.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ async def main(out: Path, names: list[str]) -> int:
     for name in names:
         chosen = injection.fault(name)
         case = Case.open(out / "work" / name)
-        run = await injection.break_it(case, name, ranks=RANKS, backend="gloo", timeout=8)
+        run = await injection.inject(case, name, ranks=RANKS, backend="gloo", timeout=8)
         recording.bundle(run, out / name, about | {"fault": chosen.says})
         wrong += run.reason != ("failed" if chosen.cause else "done")
-        print(f"{name}: {run.say} ({run.reason})", flush=True)
+        print(f"{name}: {run.summary} ({run.reason})", flush=True)
     return wrong
 
 

@@ -73,7 +73,7 @@ async def record(name: str, out: Path, deadline: float = 500.0) -> None:
             (kept / file).write_bytes(b"".join(line for line in lines if (wire.parse(line) or {}).get("kind") in KINDS))
         (kept / "status.json").write_text((run.folder / "status.json").read_text())
         (kept / "plan.json").write_text(json.dumps({"ranks": ranks, "backend": backend}) + "\n")
-    print(f"{name}: {run.say}\n  {found.summary}", flush=True)
+    print(f"{name}: {run.summary}\n  {found.summary}", flush=True)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ async def main(out: Path) -> int:
         asked = where | asked | ({} if gpus else {"max_bytes": 1 << 20, "simulate_hosts": 1})
         run = await probe.probe(case, ProbeOptions(**asked, timeout=170))
         bad += run.reason != "done" or any(m.wrong for m in run.measurements)
-        print(f"{name}: {run.say}\n  {stages.staged_test(case).summary}", flush=True)
+        print(f"{name}: {run.summary}\n  {stages.staged_test(case).summary}", flush=True)
         keep(case, out / "recorded" / name, about)
     with tarfile.open(out / "recorded.tar.gz", "w:gz") as kept:
         kept.add(out / "recorded", "recorded")

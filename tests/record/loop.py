@@ -24,11 +24,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ncclkit.causes.engine import Diagnosis, diagnose  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
-from ncclkit.core.experiment_records import Trial  # noqa: E402
+from ncclkit.core.experiment_records import ExperimentRecord  # noqa: E402
 from ncclkit.core.model import NcclkitError  # noqa: E402
-from ncclkit.experiments.loop import close  # noqa: E402
-from ncclkit.lab.faults import injection, recording, table  # noqa: E402
-from ncclkit.lab.faults.fault import Fault  # noqa: E402
+from ncclkit.experiments.fixes import close  # noqa: E402
+from ncclkit.lab.faults import catalogue, injection, recording  # noqa: E402
+from ncclkit.lab.faults.catalogue import Fault  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
 
@@ -78,12 +78,12 @@ async def row(name: str, where: dict[str, Any], keep: Path | None, about: dict[s
     where = where | ({"split": 1} if chosen.net else {})  # it has hosts of its own
     with tempfile.TemporaryDirectory() as place:
         case = Case.open(Path(place) / "case")
-        run = await injection.break_it(case, name, timeout=TIMEOUT, deadline=DEADLINE, live=name in LIVE, **where)
+        run = await injection.inject(case, name, timeout=TIMEOUT, deadline=DEADLINE, live=name in LIVE, **where)
         truth = json.loads((run.folder / "truth.json").read_text())
         if keep:
             recording.bundle(run, keep / name, about | {"fault": chosen.says})
         first, problem = diagnose(case), ""
-        made: tuple[Trial, ...] = ()
+        made: tuple[ExperimentRecord, ...] = ()
         try:
             made = await close(case)
         except NcclkitError as error:
@@ -106,7 +106,7 @@ async def row(name: str, where: dict[str, Any], keep: Path | None, about: dict[s
         after="-" if well else str(found.strength) if found else "nothing",
         fix=_words(fixes[-1]) if fixes else problem or "-",
         fixed=None if well else bool(fixes) and fixes[-1].worked,
-        proof=fixes[-1].after.say if fixes and fixes[-1].after else "-",
+        proof=fixes[-1].after.summary if fixes and fixes[-1].after else "-",
         gone=gone,
         seconds=took,
     )
@@ -136,8 +136,8 @@ def _culprit(verdict: Diagnosis, truth: dict[str, Any]) -> bool | None:
     return bool(named) and named <= set(truth[key])
 
 
-def _words(trial: Trial) -> str:
-    """A change in a few words: ``NCCL_ALGO unset, mend bad_env_value``."""
+def _words(trial: ExperimentRecord) -> str:
+    """A change in a few words: ``NCCL_ALGO unset, fix bad_env_value``."""
     said = []
     for key, value in trial.change.items():
         items = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
@@ -184,7 +184,7 @@ async def main() -> int:
     where: dict[str, Any] = {"backend": backend, "ranks": ranks, "split": options.split}
     kept, about = _kept(options.out.with_suffix(".json"))
     failed = 0
-    for name in options.only or [name for name, fault in table.FAULTS.items() if backend in fault.backends]:
+    for name in options.only or [name for name, fault in catalogue.FAULTS.items() if backend in fault.backends]:
         made = await row(name, where, options.keep, about_machine(answer))
         about[made.backend] = {"date": time.strftime("%Y-%m-%d"), "ranks": ranks, **about_machine(answer)}
         failed += not made.passed

@@ -34,8 +34,7 @@ from ncclkit.causes.engine import diagnose  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.core.model import Finding  # noqa: E402
 from ncclkit.lab.faults import injection  # noqa: E402
-from ncclkit.lab.faults.fault import Fault  # noqa: E402
-from ncclkit.lab.faults.table import LONG  # noqa: E402
+from ncclkit.lab.faults.catalogue import LONG, Fault  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
 from tests.processes import leftovers  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
@@ -139,17 +138,17 @@ async def broken(name: str, folder: Path, where: dict[str, Any]) -> tuple[bool, 
         folder.mkdir(exist_ok=True)
         (folder / "sitecustomize.py").write_text(NEVER.format(culprit=culprit))
         injection.FAULTS[name] = replace(chosen, env={"PYTHONPATH": str(folder)})
-    run = await injection.break_it(case, name, culprit=culprit, timeout=TIMEOUT, deadline=DEADLINE, live=True, **where)
+    run = await injection.inject(case, name, culprit=culprit, timeout=TIMEOUT, deadline=DEADLINE, live=True, **where)
     found = diagnose(case).findings
     if not chosen.cause or name in ("p2p_off", "sockets_only") or chosen.job == "collective":
         fine = run.reason == "done" and all(m.wrong == 0 for m in run.measurements)
         right = [finding.cause for finding in found] == [chosen.cause] * bool(chosen.cause)
-        return fine, right, None, found[0].say if found else run.say
+        return fine, right, None, found[0].say if found else run.summary
     first = found[0] if found else None
     cause = first is not None and first.cause == chosen.cause
-    guilty = {*injection.culprits(chosen, culprit, where["ranks"], where["split"])}
-    rank = _named(first, guilty, {*chosen.hosts}) if guilty or chosen.hosts else None
-    return run.reason in ("failed", "deadline"), cause, rank, first.say if first else run.say
+    faulty = {*injection.culprits(chosen, culprit, where["ranks"], where["split"])}
+    rank = _named(first, faulty, {*chosen.hosts}) if faulty or chosen.hosts else None
+    return run.reason in ("failed", "deadline"), cause, rank, first.say if first else run.summary
 
 
 def _named(first: Finding | None, ranks: set[int], hosts: set[str]) -> bool:

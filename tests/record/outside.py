@@ -122,7 +122,7 @@ async def full(moment: str, folder: Path, **asked: Any) -> tuple[bool, str]:
             run = await probe.probe(case, ProbeOptions(**asked), fill)
         except NcclkitError as error:
             return "No space left" in str(error) and "\n" not in str(error), str(error)
-        return False, f"nobody said that the disk is full: {run.say}"
+        return False, f"nobody said that the disk is full: {run.summary}"
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from ncclkit.lab.faults.table import FAULTS
+from ncclkit.lab.faults.catalogue import FAULTS
 from tests.browser.conftest import Lab, Visit, until
 from tests.browser.notebook import open_notebook, shut_down, state
 from tests.browser.test_logs import VIEW, WIDER

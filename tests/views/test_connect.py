@@ -53,7 +53,7 @@ def test_all_is_well() -> None:
 @pytest.mark.parametrize(
     ("wrong", "kind"),
     [
-        ({"address": None}, "the name leads astray"),
+        ({"address": None}, "the name resolves to another host"),
         ({"rendezvous": "silent"}, "rendezvous port closed"),
         ({"nccl": "itself"}, "NCCL&#x27;s interface not reached"),
         ({"mtu_own": 9000}, "large packets get lost"),
@@ -77,7 +77,7 @@ def test_a_clock_that_is_off_and_a_host_that_could_not_be_asked() -> None:
     lost = told["connect.host"] | {"problem": "it ended: Permission denied"}
     case.events[1] = replace(case.events[1], data=lost)
     view = views.connect_view(case)
-    assert view.say == "b could not be asked: it ended: Permission denied" and "Permission denied" in view.static()
+    assert view.say == "b is unreachable: it ended: Permission denied" and "Permission denied" in view.static()
 
 
 def test_64_hosts_are_a_short_page() -> None:

@@ -17,7 +17,7 @@ from tests.views.records import CURVE, HOSTILE, Measurement
 @dataclass
 class Run:
     reason: str = "done"
-    say: str = "all sizes were measured"
+    summary: str = "all sizes were measured"
     measurements: list[Measurement] = field(default_factory=lambda: list(CURVE))
 
 

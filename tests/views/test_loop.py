@@ -99,7 +99,7 @@ def test_nothing_found_is_nothing_to_check(tmp_path: Path) -> None:
 def test_what_cannot_be_tried_is_told_in_the_form_and_stops_no_notebook() -> None:
     form = nk.check_form(nk.sample("rank_raises"))
     seen = asyncio.run(form.run())
-    assert seen.say.startswith("A trial needs a case folder that may be written") and seen.static() == form.static()
+    assert seen.say.startswith("An experiment needs a writable case folder") and seen.static() == form.static()
 
 
 @pytest.mark.parametrize(
@@ -122,4 +122,4 @@ def test_the_lab_says_what_it_will_do_before_it_does_it(tmp_path: Path) -> None:
         form.say.startswith("This run: one rank is killed") and form.say in form.html and form.say in form.result.value
     )
     form.fault.value = "healthy"
-    assert "This run: trains and ends well" in form.result.value and not (tmp_path / "runs").exists()
+    assert "This run: trains and succeeds" in form.result.value and not (tmp_path / "runs").exists()

@@ -12,7 +12,7 @@ import pytest
 from ncclkit import views
 from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
-from ncclkit.core.experiment_records import Trial
+from ncclkit.core.experiment_records import ExperimentRecord
 from ncclkit.core.runs import Plan, Run
 from ncclkit.views.experiments import RunProgress, run_progress
 from tests.views.records import HOSTILE, measurement
@@ -25,14 +25,19 @@ def run(folder: Path, reason: str = "done", speed: float = 0.0) -> Run:
     return Run(plan, folder, reason, 12.0, measured, problem=HOSTILE if reason == "failed" else "")
 
 
-def trial(folder: Path, **given: Any) -> Trial:
+def trial(folder: Path, **given: Any) -> ExperimentRecord:
     known: dict[str, Any] = {"kind": "check", "cause": "slow_rank", "question": "Does it go on?", "change": {}}
     known |= {"before": run(folder / "a", "failed"), "after": run(folder / "b"), "observed": "works", "seconds": 9.4}
-    known |= {"verdicts": {"slow_rank": "proven"}, "say": "It goes on.", "folder": folder, "cause_before": "slow_rank"}
-    return Trial(**known | {"said": (f"Rank 3 is late {HOSTILE}", "Nothing found.")} | given)
+    known |= {
+        "verdicts": {"slow_rank": "proven"},
+        "summary": "It goes on.",
+        "folder": folder,
+        "cause_before": "slow_rank",
+    }
+    return ExperimentRecord(**known | {"said": (f"Rank 3 is late {HOSTILE}", "Nothing found.")} | given)
 
 
-def words(*made: Trial) -> str:
+def words(*made: ExperimentRecord) -> str:
     return " ".join(Page(views.experiments_view(made).static()).words.split())
 
 
@@ -137,7 +142,7 @@ def test_kept_trials_come_back_the_last_one_first_and_run_nothing_of_what_they_h
         folder = case.path / "experiments" / f"{number}-slow_rank"
         folder.mkdir(parents=True)
         hostile = dict.fromkeys(("question", "cause", "cause_before"), HOSTILE) | {"said": (HOSTILE, HOSTILE)}
-        hostile |= {"change": {"env": {HOSTILE: HOSTILE}}, "verdicts": {HOSTILE: "proven"}, "say": say}
+        hostile |= {"change": {"env": {HOSTILE: HOSTILE}}, "verdicts": {HOSTILE: "proven"}, "summary": say}
         experiment_records.keep(trial(folder, **hostile))
     view = views.experiments_view(Case.open(case.path))
     page = Page(view.static())

@@ -1,10 +1,19 @@
-"""The course of a connection test: who resolves, reaches and measures whom, and when."""
+"""The coordinator of a connection test: starts one worker per host, decides who measures whom, sends what they found.
+
+Records: ``fact`` (of each host's network), ``connect.host``, ``connect.pair`` (docs/events.md has their fields).
+"""
 
 import asyncio
+import json
+import secrets
+import signal
+import sys
 import time
+from itertools import chain
 from typing import Any
 
 from .. import wire
+from .transport import RemoteWorker
 
 BEGIN, ASK = 40.0, 30.0
 """Seconds for a host to start (ssh, srun), and to answer."""
@@ -13,14 +22,14 @@ LONGER, FEW = 0.5, 8
 UNEVEN, RESENT = 0.25, 0.01
 """Share of the opposite direction below which, and of packets sent again above which, that is done."""
 HOST = ("name", "hostname", "own", "interface", "address", "gloo", "interfaces", "names", "port", "refused", "problem")
-MEASURED = ("mtu", "mtu_own", "bandwidth", "resent", "tool", "latency", "offset", "offset_error", "why")
+MEASURED = ("mtu", "mtu_own", "bandwidth", "resent", "latency", "offset", "offset_error", "why")
 PAIR = (
     *("src", "dst", "port", "address", "rendezvous", "ephemeral", "interface", "nccl_address", "nccl", "reached"),
     *("over", *MEASURED),
 )
 
 
-class Trial:
+class Session:
     """What is known of the hosts and of each ordered pair of them."""
 
     def __init__(self, plan, token):
@@ -32,27 +41,27 @@ class Trial:
         for (src, dst), row in self.pairs.items():
             row.update(src=src, dst=dst, port=plan["port"], reached=[], why={})
 
-    async def run(self, peers, seconds):
+    async def run(self, workers, seconds):
         """All stages; pairs for which `seconds` are too few stay unmeasured, and say so."""
         until = time.monotonic() + seconds
-        _tell("starting %d hosts" % len(peers))
-        await self._begin(peers, seconds)
+        _tell("starting %d hosts" % len(workers))
+        await self._begin(workers, seconds)
         _tell("asking for names and ports")
-        await self._resolve(peers)
-        await self._reach(peers, self._first_targets())
-        await asyncio.gather(*(peer.ask(ASK, "end_rendezvous") for peer in peers.values()))
-        await self._reach(peers, self._further_targets())
+        await self._resolve(workers)
+        await self._reach(workers, self._first_targets())
+        await asyncio.gather(*(worker.ask(ASK, "end_rendezvous") for worker in workers.values()))
+        await self._reach(workers, self._further_targets())
         every = list(rounds(self.plan["hosts"]))
         for number, pairs in enumerate(every, 1):
             _tell("measuring, round %d of %d" % (number, len(every)))
             for paths in (pairs, [(dst, src) for src, dst in pairs]):
                 if time.monotonic() > until:
                     return self._late(seconds)
-                await asyncio.gather(*(self._measure(peers[src], src, dst) for src, dst in paths))
+                await asyncio.gather(*(self._measure(workers[src], src, dst) for src, dst in paths))
         for src, dst in self._odd()[:FEW]:
             if time.monotonic() < until:
                 _tell("measuring %s to %s once more, for longer" % (src, dst))
-                await self._measure(peers[src], src, dst, max(LONGER, self.plan["seconds"]))
+                await self._measure(workers[src], src, dst, max(LONGER, self.plan["seconds"]))
 
     def _odd(self):
         """Directions far slower than their opposite, or that lost packets: a short stream may have been disturbed."""
@@ -60,15 +69,15 @@ class Trial:
         odd = [(a, b) for a, b in self.pairs if 0 < speeds[a, b] < UNEVEN * speeds[b, a]]
         return odd + [pair for pair, row in self.pairs.items() if (row["resent"] or 0.0) > RESENT and pair not in odd]
 
-    async def _begin(self, peers, seconds):
+    async def _begin(self, workers, seconds):
         begun = {"token": self.token, "env": self.plan["env"], "lifetime": seconds + 60}
 
-        async def one(name, peer):
-            said = await peer.ask(min(BEGIN, seconds), "begin", name=name, rendezvous=self.plan["port"], **begun)
+        async def one(name, worker):
+            said = await worker.ask(min(BEGIN, seconds), "begin", name=name, rendezvous=self.plan["port"], **begun)
             if said:
                 self._introduced(name, said)
 
-        await asyncio.gather(*(one(name, peer) for name, peer in peers.items()))
+        await asyncio.gather(*(one(name, worker) for name, worker in workers.items()))
 
     def _introduced(self, name, said):
         """What a host says of itself: the interfaces, and what NCCL and gloo would use."""
@@ -88,14 +97,14 @@ class Trial:
             port=said["port"],
         )
 
-    async def _resolve(self, peers):
+    async def _resolve(self, workers):
         names = self.plan["hosts"]
 
-        async def one(name, peer):
-            said = await peer.ask(ASK, "resolve", names=[other for other in names if other != name])
+        async def one(name, worker):
+            said = await worker.ask(ASK, "resolve", names=[other for other in names if other != name])
             self.hosts[name]["names"] = said.get("names")
 
-        await asyncio.gather(*(one(name, peer) for name, peer in peers.items()))
+        await asyncio.gather(*(one(name, worker) for name, worker in workers.items()))
         for (src, dst), row in self.pairs.items():
             found = (self.hosts[src]["names"] or {}).get(dst)
             row["address"] = found[0] if isinstance(found, list) and found else None
@@ -121,14 +130,14 @@ class Trial:
                 for address in every:
                     yield src, (dst, address, self.hosts[dst]["port"]), None
 
-    async def _reach(self, peers, targets):
+    async def _reach(self, workers, targets):
         """Each source tries all its targets side by side; equal ones once."""
         wanted: dict[str, dict[Any, list[str]]] = {}
         for src, target, field in targets:
             wanted.setdefault(src, {}).setdefault(target, []).append(field)
 
         async def one(src, fields):
-            said = await peers[src].ask(ASK, "reach", targets=list(fields))
+            said = await workers[src].ask(ASK, "reach", targets=list(fields))
             own = {a for i in self.hosts[src]["interfaces"] or () for a in routable(i["addresses"])}
             for (target, names), end in zip(fields.items(), said.get("ends") or ()):
                 row = self.pairs[src, target[0]]
@@ -139,7 +148,7 @@ class Trial:
 
         await asyncio.gather(*(one(src, fields) for src, fields in wanted.items()))
 
-    async def _measure(self, peer, src, dst, seconds=None):
+    async def _measure(self, worker, src, dst, seconds=None):
         """NCCL's own path where it is open, else any that is; seconds: of the stream, where not as planned."""
         seconds = seconds or self.plan["seconds"]
         row = self.pairs[src, dst]
@@ -147,7 +156,7 @@ class Trial:
             return
         row["over"] = row["nccl_address"] if row["nccl"] == "open" else row["reached"][0]
         asked = {"address": row["over"], "port": self.hosts[dst]["port"], "stream": seconds}
-        said = await peer.ask(ASK + seconds, "measure", **asked)
+        said = await worker.ask(ASK + seconds, "measure", **asked)
         row.update({key: said[key] for key in MEASURED if key in said})
 
     def _late(self, seconds):
@@ -155,21 +164,21 @@ class Trial:
             if row["reached"] and not row["over"]:
                 row["why"]["bandwidth"] = "not measured: the %g s of this test were over" % seconds
 
-    def records(self, peers):
+    def records(self, workers):
         """Everything as records of the wire."""
-        lost = {name: peer.problem for name, peer in peers.items()}
+        lost = {name: worker.problem for name, worker in workers.items()}
         for name, host in self.hosts.items():
             lost[name] = lost[name] or ("" if host["port"] else "the test ended before it answered")
             yield dict(host, kind="connect.host", name=name, problem=lost[name])
         for row in self.pairs.values():
             away = [name for name in (row["dst"], row["src"]) if lost[name]]
             if away and (row["address"] or lost[row["src"]]) and row["bandwidth"] is None and not row["why"]:
-                row["why"] = {"host": "%s could not be asked" % " and ".join(away)}
+                row["why"] = {"host": "%s unreachable" % " and ".join(away)}
             yield dict(row, kind="connect.pair", host=self.hosts[row["src"]]["hostname"] or row["src"])
 
 
 def _tell(say):
-    """A word for who waits; it is no evidence."""
+    """Progress for whoever waits; it is not evidence."""
     wire.send("connect.step", say=say)
 
 
@@ -187,3 +196,35 @@ def rounds(names):
         pairs = zip(circle[:half], reversed(circle[half:]))
         yield [pair for pair in pairs if None not in pair]
         circle = [circle[0], circle[-1], *circle[1:-1]]
+
+
+CLOSING = 5.0
+"""Seconds before the deadline at which no further pair is measured."""
+
+
+def main(argv):
+    """``connect PLAN``: the file holds hosts, commands (how to start a worker), port, seconds, deadline and env."""
+    with open(argv[0], encoding="utf-8") as file:
+        plan = json.load(file)
+    with open(sys.argv[0], "rb") as file:
+        archive = file.read()
+    return asyncio.run(coordinate(plan, archive))
+
+
+async def coordinate(plan, archive):
+    """Exit status 0; 1 where fewer than two hosts could be started."""
+    task: Any = asyncio.current_task()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    session = Session(plan, secrets.token_hex(16))
+    workers = {name: RemoteWorker(name, plan["commands"][name]) for name in plan["hosts"]}
+    try:
+        await asyncio.gather(*(worker.start(archive) for worker in workers.values()))
+        await session.run(workers, plan["deadline"] - CLOSING)
+    finally:
+        facts = (fact for worker in workers.values() for fact in worker.facts)
+        for record in chain(
+            facts, session.records(workers)
+        ):  # also of a test that was cancelled: what is known is told
+            wire.send(**record)
+        await asyncio.gather(*(worker.stop() for worker in workers.values()))
+    return 0 if sum(not worker.problem for worker in workers.values()) > 1 else 1

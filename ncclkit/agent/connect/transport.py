@@ -1,4 +1,4 @@
-"""The lead's line to one host: a process (ssh, srun, …) that runs our peer, one command at a time."""
+"""The coordinator's connection to one host: a process (ssh, srun, …) that runs our worker, one command at a time."""
 
 import asyncio
 import collections
@@ -31,8 +31,8 @@ ADVICE = (
 """What ssh or the host says → what to do; the first that fits one of the last lines."""
 
 
-class Peer:
-    """One host; `problem` says in words why it no longer answers."""
+class RemoteWorker:
+    """The worker of one host; `problem` says why it no longer answers."""
 
     def __init__(self, name, command):
         self.name, self.command = name, command
@@ -58,7 +58,7 @@ class Peer:
                 preexec_fn=processes.die_with_parent,
             )
         except OSError as error:
-            say = "%s cannot be started here: %s; install it, or name another way with --via"
+            say = "%s cannot be started here: %s; install it, or name another command with --remote-command"
             self.problem = say % (self.command[0], error.strerror)
             return
         self.tasks = [asyncio.create_task(work) for work in (self._listen(), self.process.wait())]
@@ -119,7 +119,7 @@ class Peer:
 
     def _late(self, seconds):
         hint = "whether it or the network hangs" if self.greeted else "by hand what its shell waits for"
-        last = " (its last words: %s)" % self.said[-1] if self.said else ""
+        last = " (last line: %s)" % self.said[-1] if self.said else ""
         return "no answer within %g s%s; see %s" % (seconds, last, hint)
 
     def _ended(self, error):

@@ -1,24 +1,27 @@
-"""One host's part in a connection test: it does what the lead writes on its standard input, and leaves nothing behind.
+"""One host's part in a connection test: it follows its standard input, line by line, and leaves nothing behind.
 
-It opens connections only to the addresses that the lead names, and ends when the lead closes its input, at the latest
-after the time that it was given.
+It opens connections only to the addresses that the coordinator names, and ends when its input is closed, at the latest
+after the time that it was given.  As client it asks whether an address is open, how fast, how large a packet may be and
+what the clock there says; as server it answers only those who know the token of this test.
 """
 
+import errno
 import json
 import os
 import select
 import signal
 import socket
+import statistics
+import struct
 import sys
 import threading
 import time
 from itertools import chain
+from typing import Any
 
 from .. import wire
 from ..facts import network, variables
 from ..facts.machine import Machine
-from . import client
-from .server import Listener
 
 NETWORK = ("net.interfaces", "net.default", "net.hostname.addresses", "net.nccl.interface", "net.gloo.interface")
 """The facts that a connection test looks at."""
@@ -27,30 +30,30 @@ RESOLVE = 5.0
 
 
 def main():
-    """Obey until the input ends; each line is ``{"id": n, "do": verb, …}`` and gets one record ``answer``."""
+    """Follow the input until it ends; each line is ``{"id": n, "do": verb, …}`` and gets one record ``answer``."""
     host = None
-    threading.Thread(target=_end_with_the_lead, daemon=True).start()
+    threading.Thread(target=_end_with_the_coordinator, daemon=True).start()
     for line in sys.stdin.buffer:
         asked = json.loads(line)
         if asked["do"] == "begin":
-            host = Peer(asked)
+            host = Worker(asked)
         wire.send("answer", id=asked["id"], **getattr(host, asked["do"])(asked))
     return 0
 
 
-def _end_with_the_lead():
-    """In the middle of whatever is measured: once its end of our input is closed, that is for nobody any more."""
+def _end_with_the_coordinator():
+    """End this process, in the middle of any measurement, once the other end of its input is closed."""
     line = select.poll()
     line.register(0, select.POLLRDHUP)  # and POLLHUP, which is always told
     line.poll()
     os._exit(0)
 
 
-class Peer:
+class Worker:
     """What this host knows of the test."""
 
     def __init__(self, asked):
-        signal.alarm(int(asked["lifetime"]))  # whatever happens to the lead and to the wire
+        signal.alarm(int(asked["lifetime"]))  # whatever happens to the coordinator and to the connection to it
         os.environ.update(asked["env"])
         self.name, self.token = asked["name"], asked["token"]
         self.data = Listener(self.name, self.token)
@@ -70,7 +73,7 @@ class Peer:
         return dict(said, **{name[4:]: {key: told[name][key] for key in ("value", "why")} for name in NETWORK})
 
     def end_rendezvous(self, asked):
-        """Free the port as soon as everybody has knocked: a job may want it."""
+        """Free the rendezvous port once every host has tried it: a job may want it."""
         if self.rendezvous:
             self.rendezvous.close()
         return {}
@@ -81,15 +84,15 @@ class Peer:
 
     def reach(self, asked):
         """How a connection to each of ``targets`` [name, address, port] ends, in their order."""
-        return {"ends": _each(self._reach, asked["targets"], client.CONNECT * 3, "silent")}
+        return {"ends": _each(self._reach, asked["targets"], CONNECT * 3, "silent")}
 
     def _reach(self, target):
         name, address, port = target
-        return client.reach(address, port, self.token, self.name, name)
+        return reach(address, port, self.token, self.name, name)
 
     def measure(self, asked):
         """Latency, clock, path MTU and bandwidth to one open port."""
-        return client.measure(asked["address"], asked["port"], self.token, asked["stream"])
+        return measure(asked["address"], asked["port"], self.token, asked["stream"])
 
 
 def facts():
@@ -134,3 +137,293 @@ def _each(work, items, seconds, late):
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
     return list(results)
+
+
+# ---------------------------------------------------------------- client
+
+CONNECT = 2.5
+"""Seconds for a connection; the second SYN is sent after one second, the third after three."""
+STALL = 3.0
+"""Seconds after which a stream that takes no byte counts as stalled."""
+PINGS, PING_SECONDS = 100, 0.2
+BLOCK = bytes(256 << 10)
+GRACE = 0.02
+"""Seconds to wait for datagrams that another one overtook."""
+SMALLEST = 256
+"""Bytes of the smallest packet that is tried."""
+NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EINVAL, errno.EACCES)
+"""EINVAL and EACCES: routes of type blackhole and prohibit."""
+
+# header bytes, level, and the options IP(V6)_MTU_DISCOVER and IP(V6)_MTU, which Python does not name
+IPV4, IPV6 = (28, socket.IPPROTO_IP, 10, 14), (48, socket.IPPROTO_IPV6, 23, 24)
+PROBE = 3
+"""IP_PMTUDISC_PROBE: never fragment, and send whatever the interface takes."""
+
+RETRANS, SEGMENTS = 100, 136
+"""Where struct tcp_info counts the packets sent again, and all that were sent (linux/tcp.h; since Linux 4.2)."""
+
+
+def reach(address, port, token, own, wanted):
+    """How a connection ends: open, itself, other host, foreign, refused, silent, no route, or failed (with the reason).
+
+    foreign: something else answers there; silent: no answer within `CONNECT` seconds.
+    """
+    try:
+        with socket.create_connection((address, port), CONNECT) as connection:
+            name = _introduce(connection, {"token": token, "do": "hello"})
+    except socket.timeout:
+        return "silent"
+    except ConnectionRefusedError:
+        return "refused"
+    except (OSError, ValueError) as error:
+        route = isinstance(error, OSError) and error.errno in NO_ROUTE
+        return "no route" if route else "failed: %s" % (getattr(error, "strerror", "") or error)
+    return "open" if name == wanted else "itself" if name == own else "other host" if name else "foreign"
+
+
+def _introduce(connection, asked):
+    """The name of the host that answers; empty where it does not speak our language."""
+    connection.sendall(json.dumps(asked).encode() + b"\n")
+    try:
+        line = b""
+        while not line.endswith(b"\n") and len(line) < 1024:
+            piece = connection.recv(1)  # what follows belongs to another reader
+            if not piece:
+                return ""
+            line += piece
+        return str(json.loads(line)["name"])
+    except (socket.timeout, ConnectionResetError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def measure(address, port, token, seconds):
+    """What the path to an open port is worth; `why` has the reason for each number that could not be had."""
+    found: dict[str, Any] = {"why": {}}
+    for name, ask in (("latency", pings), ("mtu", path_mtu), ("bandwidth", bandwidth)):
+        try:
+            found.update(ask(address, port, token, seconds))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            found["why"][name] = str(getattr(error, "strerror", "") or error) or type(error).__name__
+    return found
+
+
+def _connected(address, port, **asked):
+    connection = socket.create_connection((address, port), CONNECT)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.settimeout(STALL)
+    if not _introduce(connection, asked):
+        connection.close()
+        raise OSError("the other host no longer answers")
+    return connection
+
+
+def pings(address, port, token, seconds):
+    """Round trip (median, µs), and how far the other clock is ahead (s) with its uncertainty, as NTP reckons it.
+
+    Both ends of a trip are read from the wall clock: a process put aside between any two readings makes the trip longer
+    and never the offset wrong, since the true one lies within half the trip (RFC 5905, section 8).
+    """
+    trips = []  # type: list[int]
+    clocks = []  # type: list[tuple[float, float]]
+    with _connected(address, port, token=token, do="echo") as connection:
+        reader, until = connection.makefile("rb"), time.monotonic() + PING_SECONDS
+        while len(trips) < PINGS and (time.monotonic() < until or not trips):
+            begun, sent = time.perf_counter_ns(), time.time_ns()
+            connection.sendall(bytes(PING))
+            answer = reader.read(2 * PING)
+            back = time.time_ns()
+            trips.append(time.perf_counter_ns() - begun)
+            if len(answer) < 2 * PING:
+                raise OSError("the connection was closed")
+            arrived, answered = (int.from_bytes(half, "big") for half in (answer[:PING], answer[PING:]))
+            clocks.append((abs(back - sent - (answered - arrived)) / 2, (arrived - sent + answered - back) / 2))
+    error, ahead = min(clocks)
+    return {"latency": statistics.median(trips) / 1e3, "offset": ahead / 1e9, "offset_error": error / 1e9}
+
+
+def bandwidth(address, port, token, seconds):
+    """Of one TCP stream: GB/s as the other host counts it, and the share of packets that were sent again."""
+    with _connected(address, port, token=token, do="sink") as connection:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            connection.sendall(BLOCK)
+        connection.shutdown(socket.SHUT_WR)
+        told = json.loads(connection.makefile("rb").readline(1024))
+        resent = _resent(connection)
+    return {"bandwidth": told["bytes"] / told["seconds"] / 1e9, "resent": resent}
+
+
+def _resent(connection):
+    """Share of the packets of a connection that were sent again, by the kernel's own count; None where it has none."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    if len(info) < SEGMENTS + 4:
+        return None
+    again, sent = (struct.unpack_from("I", info, place)[0] for place in (RETRANS, SEGMENTS))
+    return again / sent if sent else None
+
+
+def path_mtu(address, port, token, seconds):
+    """The largest IP packet (bytes) that arrives whole, and the largest that this host believes may be sent."""
+    header, level, discover, mtu = IPV6 if ":" in address else IPV4
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.setsockopt(level, discover, PROBE)
+        probe.connect((address, port))
+        believed = min(probe.getsockopt(level, mtu), 65535)
+        sizes = PacketSizes(probe, token, header)
+        low, high = SMALLEST, believed + 1
+        while high - low > 1:
+            middle = believed if high > believed else (low + high) // 2  # mostly all that is believed passes
+            low, high = (middle, high) if sizes.pass_through(middle) else (low, middle)
+        return {"mtu": low, "mtu_own": min(probe.getsockopt(level, mtu), 65535)}
+
+
+class PacketSizes:
+    """Packets of some size, each with a small one behind it: once that is answered, the first one will not be any more.
+
+    So it is not a question of how fast anybody is.
+    """
+
+    def __init__(self, probe, token, header):
+        self.probe, self.start, self.header = probe, token.encode(), header
+        self.number = 0
+
+    def pass_through(self, size):
+        """True where a packet of this size is answered; raises OSError where even the small one is not."""
+        self.number += 1
+        start = b"%s %06d " % (self.start, self.number)
+        for each in (size, size, SMALLEST, SMALLEST):  # twice, as any network may lose one packet
+            try:
+                self.probe.send(start.ljust(each - self.header, b"."))
+            except ConnectionRefusedError:  # the answer to one before: nobody listens
+                raise
+            except OSError:
+                continue  # larger than the interface takes, or an ICMP error for one before
+        answered = set()  # type: set[int]
+        until = time.monotonic() + STALL
+        while not answered & {size, SMALLEST}:
+            if not select.select([self.probe], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise OSError("no datagram of %d bytes was answered: is UDP blocked?" % SMALLEST)
+            answered.add(self._answer(start))
+        while size not in answered and select.select([self.probe], [], [], GRACE)[0]:  # it may have been overtaken
+            answered.add(self._answer(start))
+        return size in answered
+
+    def _answer(self, start):
+        """The size of the packet that is answered; 0 for an answer to an earlier one, or an error."""
+        try:
+            answer = self.probe.recv(1024)
+        except ConnectionRefusedError:
+            raise
+        except OSError:
+            return 0  # an ICMP error for one of them; the others may have passed
+        return int(answer[len(start) :]) + self.header if answer.startswith(start) else 0
+
+
+# ---------------------------------------------------------------- server
+
+PATIENCE = 5.0
+"""Seconds that a connection may be silent before it is given up."""
+PING = 8
+"""Bytes of one ping; its answer holds two clock readings of this size."""
+
+
+TRIES = 16
+"""How often the kernel is asked for a TCP port whose number is also free for UDP: it does not look at that."""
+
+
+def _pair(port):
+    """A TCP socket that listens and a UDP socket, on the same port of all addresses."""
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    stream = socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=256)
+    datagram = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        if dual:
+            datagram.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        datagram.bind(("", stream.getsockname()[1]))
+    except OSError:
+        stream.close()
+        datagram.close()
+        raise
+    return stream, datagram
+
+
+class Listener:
+    """A TCP port, and the UDP port of the same number, on all addresses of this host."""
+
+    def __init__(self, name, token, port=0):
+        """name: what this host calls itself; port: 0 lets the kernel choose.  Raises OSError where it is taken."""
+        self.name, self.token = name, token
+        for left in reversed(range(1 if port else TRIES)):
+            try:
+                self.stream, self.datagram = _pair(port)
+                break
+            except OSError:
+                if not left:
+                    raise
+        self.port = self.stream.getsockname()[1]
+        for work in (self._accept, self._datagrams):
+            threading.Thread(target=work, daemon=True).start()
+
+    def close(self):
+        """Listen no more; connections that stand go on."""
+        self.stream.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts, which closing does not
+        self.stream.close()
+
+    def _accept(self):
+        while True:
+            try:
+                connection = self.stream.accept()[0]
+            except OSError:
+                return  # closed
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        with connection:
+            try:
+                self._answer(connection)
+            except (OSError, ValueError, KeyError):
+                return  # a stranger, or a host that gave up: it is the one that reports it
+
+    def _answer(self, connection):
+        connection.settimeout(PATIENCE)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream = connection.makefile("rb")
+        asked = json.loads(stream.readline(1024))
+        if not isinstance(asked, dict) or asked.get("token") != self.token:
+            return
+        connection.sendall(json.dumps({"name": self.name}).encode() + b"\n")
+        if asked.get("do") == "echo":
+            _echo(connection, stream)
+        elif asked.get("do") == "sink":
+            connection.sendall(json.dumps(_sink(stream)).encode() + b"\n")
+
+    def _datagrams(self):
+        """Answer each datagram that knows the token with its beginning and its size."""
+        token, start = self.token.encode(), len(self.token) + len(" 000001 ")
+        while True:
+            data, sender = self.datagram.recvfrom(1 << 16)
+            if data.startswith(token):
+                try:
+                    self.datagram.sendto(b"%s%d" % (data[:start], len(data)), sender)
+                except OSError:
+                    continue  # no way back: the sender sees that no answer comes
+
+
+def _echo(connection, stream):
+    """Answer each ping with the clock at its arrival and at the answer (doubles, in nanoseconds of the epoch)."""
+    while len(stream.read(PING)) == PING:
+        arrived = time.time_ns()
+        connection.sendall(arrived.to_bytes(PING, "big") + time.time_ns().to_bytes(PING, "big"))
+
+
+def _sink(stream):
+    """{bytes, seconds} from the first byte to the last."""
+    block, count, begun = memoryview(bytearray(1 << 20)), 0, None
+    while True:
+        size = stream.readinto1(block)
+        begun = begun or time.perf_counter()
+        if not size:
+            return {"bytes": count, "seconds": time.perf_counter() - begun}
+        count += size

@@ -65,7 +65,7 @@ def _hca(wanted: str, ports: Ports, having: list[str]) -> Iterator[Problem]:
     elif taken and not any(port["state"] == "ACTIVE" for port in taken):
         states = ", ".join("%s:%d is %s" % (port["device"], port["port"], port["state"] or "unknown") for port in taken)
         yield problem(
-            "device", "NCCL_IB_HCA", wanted, "no active port is left: %s" % states, "mend the link, or unset it"
+            "device", "NCCL_IB_HCA", wanted, "no active port is left: %s" % states, "fix the link, or unset it"
         )
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 
-from . import gpu_links, gpu_nvml, gpu_state, libraries
+from . import gpu_links, gpu_state, libraries
 from .fact import Fact, attempt, known, unread
 from .machine import Hung, Machine, Missing, Unread
 
@@ -70,10 +70,7 @@ def _silent(machine: Machine, why: Unread) -> Iterator[Fact]:
     yield {**known("gpu.nvidia_smi", state, source=" ".join(QUERY)), "why": str(why)}
     for name in ("gpu.topology", "gpu.topology.nics", *("gpu.p2p." + name for name in gpu_links.PEERS)):
         yield unread(name, why, source="nvidia-smi topo")
-    try:
-        yield from gpu_nvml.facts(machine)
-    except Unread as error:
-        yield from _rest(machine, "%s; %s" % (why, error))
+    yield from _rest(machine, str(why))
 
 
 def _rest(machine: Machine, why: str) -> Iterator[Fact]:

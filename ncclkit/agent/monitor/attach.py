@@ -1,7 +1,7 @@
 """Evidence from processes that are stuck right now: stacks, Flight Recorder, state, RAS, and what they do meanwhile.
 
-Nothing here disturbs a healthy process: SIGUSR1 is sent to ranks with a black
-box of ours alone (elsewhere it may mean "save and requeue"), py-spy reads
+Nothing here disturbs a healthy process: SIGUSR1 is sent to ranks with a crash
+handler of ours alone (elsewhere it may mean "save and requeue"), py-spy reads
 without pausing as long as that works, and everything has a deadline.
 """
 
@@ -27,21 +27,21 @@ SECONDS = 3.0
 
 
 def join(folder, ranks, seconds=SECONDS):
-    """Evidence of a job that somebody else started: `collect`, and beside it the strip ``telemetry.jsonl``.
+    """Evidence of a job that somebody else started: `collect`, and beside it ``telemetry.jsonl``.
 
     ranks: {global rank: pid}; seconds: how long it is watched at least, or until its ranks are gone.
     """
     enough = threading.Event()
     path = os.path.join(folder, "telemetry.jsonl")
-    strip = threading.Thread(target=telemetry.beside, args=(path, ranks, enough), daemon=True)
+    sampler = threading.Thread(target=telemetry.beside, args=(path, ranks, enough), daemon=True)
     until = time.monotonic() + seconds
-    strip.start()
+    sampler.start()
     try:
         problems = collect(folder, ranks, ours=False)
-        strip.join(max(0.0, until - time.monotonic()))
+        sampler.join(max(0.0, until - time.monotonic()))
     finally:
         enough.set()
-    strip.join(2 * telemetry.PATIENCE + 1.0)  # nvidia-smi may not answer
+    sampler.join(2 * telemetry.PATIENCE + 1.0)  # nvidia-smi may not answer
     return problems
 
 

@@ -27,7 +27,7 @@ class Unanswered(Exception):
 class Polls:
     """Two reports, fetched beside other work: ``ras.json`` or ``ras.txt``, then ``ras_2.json`` or ``ras_2.txt``.
 
-    Asked from the network of process `pid`, since the loopback of a container, or of a pretended host, is not ours.
+    Asked from the network of process `pid`, since the loopback of a container, or of a simulated host, is not ours.
     """
 
     def __init__(self, folder, address, deadline, pid):

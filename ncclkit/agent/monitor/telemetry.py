@@ -1,8 +1,8 @@
-"""The strip: what the host and its GPUs did while something ran, once a second, one line of JSON each.
+"""Telemetry: what the host, its GPUs and the ranks did while a job ran, once a second, one line of JSON each.
 
 What people use ``nvidia-smi`` and ``htop`` for, recorded beside the run, so that a peak of memory or a clock that fell
-can be laid beside the phases afterwards.  The guard takes the samples of a run of ours, `beside` those of a job that
-somebody attached to; nothing in a sample waits, and nothing is signalled or stopped.
+can be compared with the phases afterwards.  The guard takes the samples of a run of ours, `beside` those of a job that
+somebody attached to; a sample never waits, and no process is signalled or stopped.
 """
 
 import json
@@ -12,8 +12,7 @@ import subprocess
 import time
 
 from ..run import processes
-from .scheduling import Crowd
-from .utilization import Load
+from .utilization import Scheduling, Utilization
 
 QUERY = ("index", "memory.used", "utilization.gpu", "power.draw", "clocks.sm", "temperature.gpu")
 """What is asked of each GPU: its index, MiB, %, W, MHz, C."""
@@ -23,13 +22,13 @@ LEAST = 0.9
 AGAIN = 2
 """Samples between two looks for new ranks, as that reads every process's environment."""
 APPS = ["nvidia-smi", "--query-compute-apps=pid,gpu_bus_id", "--format=csv,noheader"]
-"""What tells on which GPU a process computes; it answers with process ids of its own namespace."""
+"""Which process computes on which GPU; it answers with process ids of its own namespace."""
 BUSES = ["nvidia-smi", "--query-gpu=pci.bus_id,index", "--format=csv,noheader"]
 PATIENCE = 5.0
 """Seconds that a question to a sick driver may take."""
 
 
-class Watch:
+class Sampler:
     """Appends samples to a file; `take` one each second, and `close` it at last."""
 
     def __init__(self, path, find=None, gpus=None):
@@ -37,12 +36,12 @@ class Watch:
         self.path, self.host = path, socket.gethostname()
         self.find = find or (lambda: processes.ranks(processes.descendants(os.getpid())))
         self.taken, self.families, self.before = 0, {}, None
-        self.crowd, self.load, self.mine = Crowd(), Load(), gpus or {}
+        self.scheduling, self.utilization, self.mine = Scheduling(), Utilization(), gpus or {}
         self.rest, self.gpus, self.last = b"", {}, 0.0
         self.smi = self._listen()
 
     def take(self):
-        """One sample; a disk that is full or gone ends the strip, not the run."""
+        """One sample; a disk that is full or gone ends the telemetry, not the run."""
         if not self.path or time.monotonic() - self.last < LEAST:
             return
         self.last = time.monotonic()
@@ -110,7 +109,7 @@ class Watch:
         return sample
 
     def _ranks(self):
-        """Of each rank the memory of its process in bytes, its `load`, and how its family got on with the cores."""
+        """Of each rank the memory of its process in bytes, its utilization, and the CPU scheduling of its processes."""
         if self.taken % AGAIN == 0:
             self.families = processes.families(self.find())
         self.taken += 1
@@ -118,23 +117,23 @@ class Watch:
         heads = {rank: pids[0] for rank, pids in self.families.items()}
         held = {rank: processes.read("/proc/%d/statm" % pid).split() for rank, pid in heads.items()}
         memory = {rank: int(words[1]) * page for rank, words in held.items() if len(words) > 1}
-        load = self.load.take(heads)
-        for rank in load.keys() & self.mine.keys():
-            load[rank]["gpu"] = self.mine[rank]
-        return {"ranks": memory, "utilization": load, "scheduling": self.crowd.take(self.families)}
+        utilization = self.utilization.take(heads)
+        for rank in utilization.keys() & self.mine.keys():
+            utilization[rank]["gpu"] = self.mine[rank]
+        return {"ranks": memory, "utilization": utilization, "scheduling": self.scheduling.take(self.families)}
 
 
 def beside(path, ranks, until):
-    """Watch a job that we did not start, once a second, until the event `until` is set or all its ranks are gone."""
-    watch = Watch(path, lambda: ranks, gpus_of(ranks))
+    """Sample a job that we did not start, once a second, until the event `until` is set or all its ranks are gone."""
+    sampler = Sampler(path, lambda: ranks, gpus_of(ranks))
     try:
         while any(processes.state(pid) not in ("Z", "X", "") for pid in ranks.values()):
-            watch.take()
+            sampler.take()
             if until.wait(LEAST):
                 break
-        watch.take()
+        sampler.take()
     finally:
-        watch.close()
+        sampler.close()
 
 
 def gpus_of(ranks):

@@ -1,20 +1,21 @@
-"""How busy the process of each rank is: CPU of all its threads and of the main one, its state, its TCP traffic.
+"""How busy the process of each rank is: its CPU time, state and TCP traffic, and how long it waited for a core.
 
 In a hang one rank differs from all others: it computes while they wait, or sleeps while they spin.  That can be seen
 from outside, without stopping or signalling anybody, also where no stack may be read.
 """
 
 import os
+import socket
+import struct
 import time
 
 from ..run import processes
-from . import sockets
 
 TICKS = os.sysconf("SC_CLK_TCK")
 """Units of a second in which ``/proc`` counts CPU time."""
 
 
-class Load:
+class Utilization:
     """Rates since the last sample; `take` one at a time."""
 
     def __init__(self):
@@ -47,13 +48,13 @@ class Load:
 
     def _traffic(self, ranks):
         """{rank: (bytes sent, received) a second}, over the sockets that it holds now."""
-        moved, moment = sockets.counts(), time.monotonic()
+        moved, moment = traffic(), time.monotonic()
         (before, asked), (self.moved, self.asked) = (self.moved, self.asked), (moved, moment)
         if moved is None or before is None:
             return {}
         rates = {}
         for rank, pid in ranks.items():
-            held = [inode for inode in sockets.inodes(pid) if inode in moved]
+            held = [inode for inode in inodes(pid) if inode in moved]
             grown = [[new - old for new, old in zip(moved[i], before.get(i, (0, 0)))] for i in held]
             if held:
                 rates[rank] = [round(max(0, sum(way)) / max(moment - asked, 1e-3)) for way in zip(*grown)]
@@ -64,3 +65,122 @@ def _wanted(pid):
     """Seconds that the main thread of a process ran, or waited for a core; None when it is gone."""
     times = processes.read("/proc/%d/schedstat" % pid).split()
     return (int(times[0]) + int(times[1])) / 1e9 if len(times) > 1 else None
+
+
+# ---------------------------------------------------------------- CPU scheduling
+
+SECOND = 1e9
+"""Nanoseconds, in which the kernel counts."""
+
+
+class Scheduling:
+    """Totals of each rank's processes since the run began; what one did before it was first seen counts too.
+
+    A rank's family is its process and what that started, data-loader workers above all.  More of them than cores means
+    that one waits at every moment, and the rank itself is one of them.
+    """
+
+    def __init__(self):
+        self.before = {}  # type: dict[int, tuple[float, float, int]]
+        self.totals = {}  # type: dict[int, list[float]]
+
+    def take(self, families):
+        """{rank: [most processes at once, cores that they may use, s run, s waited for a core, times taken off it]}.
+
+        families: {rank: its process, then all others}.  Of each process its main thread is counted, which is the one
+        that loads data.  Ranks that the kernel shows nothing about are left out.
+        """
+        for rank, pids in families.items():
+            counted = {pid: found for pid in pids if (found := _counted(pid))}
+            cores = _cores(pids[0])
+            if not counted or not cores:
+                continue
+            total = self.totals.setdefault(rank, [0, 0, 0.0, 0.0, 0])
+            total[:2] = max(total[0], len(counted)), cores
+            for pid, now in counted.items():
+                for place, (new, old) in enumerate(zip(now, self.before.get(pid, (0.0, 0.0, 0))), 2):
+                    total[place] += max(0, new - old)
+            self.before.update(counted)
+        return {rank: [most, cores, round(ran, 2), round(waited, 2), off]
+                for rank, (most, cores, ran, waited, off) in self.totals.items()}  # fmt: skip
+
+
+def _counted(pid):
+    """(s run, s waited for a core, times taken off it) of a process's main thread; None where it cannot be read."""
+    times = processes.read("/proc/%d/schedstat" % pid).split()
+    status = processes.read("/proc/%d/status" % pid).partition("nonvoluntary_ctxt_switches:")[2].split()
+    if len(times) < 2 or not status:
+        return None
+    return int(times[0]) / SECOND, int(times[1]) / SECOND, int(status[0])
+
+
+def _cores(pid):
+    """How many cores the process may use; 0 when it is gone."""
+    try:
+        return len(os.sched_getaffinity(pid))
+    except OSError:
+        return 0
+
+
+# ---------------------------------------------------------------- sockets
+
+SOCK_DIAG = 4
+"""Netlink's family of socket statistics."""
+DUMP, DONE = 0x301, 3
+"""Flags of a request for all sockets; the kind of the message after the last one."""
+INFO, ACKED = 2, 120
+"""Attribute with the ``tcp_info``; where in it the bytes acknowledged stand, followed by those received (Linux 4.1)."""
+BODY = 72
+"""Bytes of a socket's description (``inet_diag_msg``); it ends with the inode."""
+PATIENCE = 0.5
+"""Seconds that the kernel, which answers at once, may take."""
+
+
+def traffic():
+    """{inode of a TCP socket: (bytes sent, bytes received)}, as the kernel counts (sock_diag); None where it does not.
+
+    Only sockets of our own network namespace are seen, and RDMA passes by: what is not known is left out, never zero.
+    """
+    found = {}  # type: dict[int, tuple[int, int]]
+    try:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as link:
+                link.settimeout(PATIENCE)
+                _ask(link, family, found)
+    except (OSError, struct.error):
+        return None
+    return found
+
+
+def inodes(pid):
+    """Inodes of the sockets that a process holds; none where it has ended, or belongs to somebody else."""
+    return [int(target[8:-1]) for target in processes.open_files(pid) if target.startswith("socket:[")]
+
+
+def _ask(link, family, found):
+    """All connected sockets of one family; raises OSError where the kernel refuses, or is silent."""
+    query = struct.pack("<BBBBI", family, socket.IPPROTO_TCP, 1 << (INFO - 1), 0, 0xFFFFFFFF) + bytes(48)
+    link.send(struct.pack("<IHHII", 16 + len(query), 20, DUMP, 1, 0) + query)
+    while True:
+        page = link.recv(1 << 18)
+        while len(page) >= 16:
+            length, kind = struct.unpack_from("<IH", page)
+            if kind == DONE:
+                return
+            if length < 16 + BODY:
+                raise OSError("the kernel's answer is an error")
+            inode = struct.unpack_from("<I", page, 16 + BODY - 4)[0]
+            moved = _moved(page[16 + BODY : length])
+            if inode and moved:
+                found[inode] = moved
+            page = page[(length + 3) & ~3 :]
+
+
+def _moved(attributes):
+    """(bytes sent, bytes received) of a socket's attributes; None without them."""
+    while len(attributes) >= 4:
+        length, kind = struct.unpack_from("<HH", attributes)
+        if kind == INFO and length >= 4 + ACKED + 16:
+            return struct.unpack_from("<QQ", attributes, 4 + ACKED)
+        attributes = attributes[max(4, (length + 3) & ~3) :]
+    return None

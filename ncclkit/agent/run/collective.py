@@ -35,7 +35,7 @@ def main(argv, job=Job, add=add_options):
     job: the class of the job, whose options `add` adds to a parser; the lab brings its own, which can be broken.
     """
     options = _options(argv, add)
-    return crash_handler.fly(options.folder, lambda rank: _run(options, rank, job))
+    return crash_handler.run(options.folder, lambda rank: _run(options, rank, job))
 
 
 def _options(argv, add):
@@ -66,7 +66,7 @@ def _run(options, rank, job_class):
     nccl, hostid = _nccl_version(torch, options.backend), os.environ.get("NCCL_HOSTID", "")
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=hostid)
     if options.stages:
-        stages.climb(torch, job, max(options.sizes), options.simulate_hosts)
+        stages.run_stages(torch, job, max(options.sizes), options.simulate_hosts)
     for step, (op, size) in enumerate(work[: job.steps]):
         operation = operations.Operation(torch, job.dist, job.device, op, options.dtype, size)
         wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)

@@ -1,4 +1,4 @@
-"""The black box of a rank: armed first, read after the crash.
+"""The crash handler of a rank: armed first, read after the crash.
 
 Moves the rank's output to ``rank<N>.log`` (wire records keep the original
 standard output), makes the rank die with its launcher, and answers SIGUSR1 and
@@ -20,8 +20,8 @@ from .. import wire
 from . import processes
 
 
-def fly(folder, work):
-    """Arm, say hello, run `work(rank)`, say how it ended, and end this process.
+def run(folder, work):
+    """Arm the handler, report the start, run `work(rank)`, say how it ended, and end this process.
 
     Before an error goes on, the Flight Recorder is kept.
     """
@@ -57,7 +57,7 @@ def _set_aside(folder, rank, prefix):
 
 
 def arm(folder, rank):
-    """Arm the black box of this process; call it before importing torch.
+    """Arm the crash handler of this process; call it before importing torch.
 
     folder: the run folder; rank: the global rank.
     """
@@ -70,7 +70,7 @@ def arm(folder, rank):
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_answer, args=(reader, folder, rank), daemon=True, name="ncclkit-blackbox").start()
+    threading.Thread(target=_answer, args=(reader, folder, rank), daemon=True, name="ncclkit-crash-handler").start()
     os.register_at_fork(after_in_child=_disarm)
 
 
@@ -82,7 +82,7 @@ def again():
 
 
 def _disarm():
-    """A forked child, such as a data loader's worker, is no rank: signals to it must not reach its parent's box."""
+    """A forked child, such as a data loader's worker, is no rank: signals to it must not reach its parent's handler."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

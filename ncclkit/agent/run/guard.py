@@ -18,8 +18,8 @@ import time
 
 from .. import redact, wire
 from ..monitor import attach
-from ..monitor.telemetry import Watch
-from . import processes, shm
+from ..monitor.telemetry import Sampler
+from . import processes
 
 STATUS = {"done": 0, "failed": 1, "deadline": 3}
 """Exit status by reason; 2 cannot start, 4 cancelled or orphaned."""
@@ -58,7 +58,7 @@ def watch(folder, deadline, command, node=""):
     collect = functools.partial(_evidence, folder, node, memory)
     trouble, looks = Trouble(folder, collect), []
     if os.path.exists(os.path.join(folder, "plan.json")):  # reading facts is no run that anybody watches
-        looks.append(Watch(os.path.join(folder, "telemetry%s.jsonl" % ("-node" + node if node else ""))).take)
+        looks.append(Sampler(os.path.join(folder, "telemetry%s.jsonl" % ("-node" + node if node else ""))).take)
     looks.append(trouble.look)
     reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, looks)
     if reason == "deadline":
@@ -146,15 +146,15 @@ class Memory:
     """Shared memory of the run: what its processes held when they were looked at, and what is left of that."""
 
     def __init__(self):
-        self.before, self.seen = shm.names(), set()  # type: tuple[set[str], set[str]]
+        self.before, self.seen = processes.names(), set()  # type: tuple[set[str], set[str]]
 
     def look(self, pids):
         """Remember what these processes hold."""
-        self.seen |= shm.held(pids) - self.before
+        self.seen |= processes.held(pids) - self.before
 
     def clear(self):
         """Remove what was seen and is held by nobody any more."""
-        shm.remove(self.seen)
+        processes.remove(self.seen)
 
 
 def _evidence(folder, node, memory):

@@ -210,3 +210,39 @@ def _reap():
             continue
     except ChildProcessError:
         return
+
+
+FOLDER = "/dev/shm"
+
+
+def names():
+    """Names of the files there."""
+    try:
+        return set(os.listdir(FOLDER))
+    except OSError:
+        return set()
+
+
+def held(pids):
+    """Names of those that these processes have mapped or open."""
+    found = set()  # type: set[str]
+    for pid in pids:
+        mapped = (line.rpartition(" ")[2] for line in read("/proc/%d/maps" % pid, 64 << 20).splitlines())
+        for path in [*mapped, *open_files(pid)]:
+            folder, name = os.path.split(path)
+            if folder == FOLDER:
+                found.add(name)
+    return found
+
+
+def remove(left):
+    """Remove these files, less those that a living process holds; returns the names that are gone now."""
+    gone = []
+    left = left & names()
+    for name in sorted(left - held(parents()) if left else ()):
+        try:
+            os.unlink(os.path.join(FOLDER, name))
+            gone.append(name)
+        except OSError:
+            continue  # somebody else has removed it, or it is not ours
+    return gone

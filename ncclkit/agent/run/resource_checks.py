@@ -13,15 +13,17 @@ import mmap
 import os
 import re
 import secrets
+import select
 import signal
 import socket
+import time
 
 from .. import wire
-from ..connect import client, worker
-from ..connect.server import Listener
+from ..connect import worker
+from ..connect.worker import Listener
 from ..facts.limits import cgroup_folders, shm
 from ..facts.machine import Machine, Unread
-from .attempt import Attempt, tried
+from . import processes
 
 SECONDS = 20.0
 """Longest time for one thing."""
@@ -50,7 +52,7 @@ def main(argv):
 
 
 def _counted(work, unit):
-    """A thing that is counted: ``work(need, tell)`` tells ``got``, then maybe ``error`` or ``why``."""
+    """A thing that is counted: ``work(need, tell)`` reports ``got``, then maybe ``error`` or ``why``."""
 
     def rows(need, needs):
         said = {"got": 0, "error": "", "why": "", **tried(lambda tell: work(need, tell), SECONDS)}
@@ -131,7 +133,7 @@ def _memory_free():
 
 
 def _given_up(folder):
-    """Bytes of files that a cgroup counts as used, and gives up when memory is asked for; version 1 tells two sums."""
+    """Bytes of files that a cgroup counts as used, and gives up when memory is asked for; version 1 gives two sums."""
     told = re.findall(r"^(?:total_)?inactive_file (\d+)", _read(folder + "/memory.stat", ""), re.M)
     return int(told[-1]) if told else 0
 
@@ -208,13 +210,13 @@ def port(need, needs):
 
 
 def names(need, needs):
-    """Look up every name ("": the own one), and connect to this machine through what it leads to."""
+    """Look up every name ("": the own one), and connect to this machine through what it resolves to."""
     listener, said = _listening(0)
     for name in need:
         asked = name or socket.gethostname()
         row = _name(asked, said["port"]) if "port" in said else {"why": "no port was free"}
         if row.get("loopback") and needs.get("hosts", 1) > 1:  # of its own name only gloo makes use
-            row = {"got": 0, "error": "it leads to each host itself"} if name else {"why": "it leads to loopback"}
+            row = {"got": 0, "error": "it resolves to each host itself"} if name else {"why": "it resolves to loopback"}
         yield {"error": "", "why": "", **row, "name": asked, "need": 1, "unit": "addresses"}
     listener.end()
 
@@ -226,7 +228,7 @@ def _name(name, listens):
         return {"got": 0, "error": found}
     own = [address for address in found if _own(address)]
     if not own:
-        return {"why": "it leads to %s, which is no address of this machine" % ", ".join(found)}
+        return {"why": "it resolves to %s, which is not an address of this machine" % ", ".join(found)}
     ends = _reached([[address, listens] for address in own])
     bad = next(("%s: %s" % both for both in zip(own, ends) if both[1] != "open"), "")
     return {"got": ends.count("open"), "error": bad, "loopback": found[0].startswith("127.") or found[0] == "::1"}
@@ -262,7 +264,7 @@ def _reached(targets):
 
     def end(address, number):
         for _ in range(PATIENCE):
-            how = client.reach(address, number, TOKEN, "asker", "listener")
+            how = worker.reach(address, number, TOKEN, "asker", "listener")
             if how not in ("silent", "foreign"):  # what a busy machine makes of our own listener, too
                 break
         return how
@@ -289,3 +291,71 @@ THINGS = {
     "names": names,
     "hosts": lambda need, needs: (),  # how many the job spans: no thing by itself
 }
+
+
+class Attempt:
+    """``work(tell)`` in a child process; what it hands to `tell(**fields)` is known here, the last value of each field.
+
+    The child is killed by `end`, with this process, and by its own timeout, so nothing that it took is kept.
+    """
+
+    def __init__(self, work, seconds):
+        self.told, self.until, self._rest = {}, time.monotonic() + seconds, b""
+        parent = os.getpid()
+        self._reader, writer = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._reader)
+            os._exit(_child(work, writer, parent, seconds))
+        os.close(writer)
+
+    def await_(self, *fields):
+        """Read until one of these fields is told, the child ends, or its time is over; returns all that was told."""
+        while not any(field in self.told for field in fields):
+            left = max(0.0, self.until - time.monotonic())
+            if not select.select([self._reader], [], [], left)[0]:
+                self.told["why"] = "it did not end within its time"
+                break
+            piece = os.read(self._reader, 1 << 16)
+            if not piece:
+                break
+            *lines, self._rest = (self._rest + piece).split(b"\n")
+            for line in lines:
+                self.told.update(json.loads(line))
+        return self.told
+
+    def end(self):
+        """Kill the child, unless it has ended; all that was told, with the signal that it died of."""
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            os.kill(self.pid, signal.SIGKILL)
+        status = os.waitpid(self.pid, 0)[1]
+        os.close(self._reader)
+        if ended is not None and os.WIFSIGNALED(status):
+            died = signal.Signals(os.WTERMSIG(status))
+            self.told["error" if died == signal.SIGBUS else "why"] = "killed by %s" % died.name
+        return self.told
+
+
+def tried(work, seconds):
+    """All that ``work(tell)`` told, to its end or until `seconds` are over."""
+    attempt = Attempt(work, seconds)
+    attempt.await_()
+    return attempt.end()
+
+
+def _child(work, writer, parent, seconds):
+    """Exit status of the child; an error that `work` did not foresee is told like any other."""
+
+    def tell(**fields):
+        os.write(writer, json.dumps(fields).encode() + b"\n")
+
+    try:
+        processes.die_with_parent(parent)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(seconds) + 5)  # whatever happens to the parent
+        work(tell)
+    except Exception as error:  # a defect in one attempt must not take the others with it
+        tell(why="the attempt itself failed (%s: %s)" % (type(error).__name__, error))
+        return 1
+    return 0

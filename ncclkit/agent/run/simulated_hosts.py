@@ -1,4 +1,4 @@
-"""Pretended hosts: namespaces of this machine, each with its own name, network, /etc/hosts and /sys, on one bridge.
+"""Simulated hosts: namespaces of this machine, each with its own name, network, /etc/hosts and /sys, on one bridge.
 
 Nothing touches the machine's own network, and nothing has to be removed: the namespaces have no names, so the kernel
 takes them away with their last process, whatever ended it.  Root is not needed where the kernel lets a user have
@@ -46,7 +46,7 @@ def main(argv):
     try:
         return _beside(_hosts(plan, hold=True), argv[1:]) if argv[1:] else _together(_hosts(plan), plan["wait"])
     except OSError as error:
-        sys.stderr.write("ncclkit: hosts cannot be pretended here: %s\n" % error)
+        sys.stderr.write("ncclkit: hosts cannot be simulated here: %s\n" % error)
         return 2
 
 

@@ -1,4 +1,4 @@
-"""The rungs below a collective: each rank alone, pairs inside a node, pairs of nodes, each node, more and more nodes.
+"""The stages of a staged test: each rank alone, pairs inside a node, pairs of nodes, each node, more and more nodes.
 
 Who is slow or wrong alone is slow or wrong in every collective; a slow pair names a link.  Each result is sent the
 moment it is known, so of what hangs it is known which one was never told.
@@ -20,13 +20,14 @@ LEAST = 1 << 20
 WHILE, MOST = 0.1, 100
 """Seconds for which a rank copies, or a pair without GPUs exchanges; and how often a pair does so at most."""
 LIMIT = 20.0
-"""Seconds that one rung may take."""
+"""Seconds that one stage may take."""
 
 
-def climb(torch, job, largest, split):
-    """All rungs, for every rank of the job.
+def run_stages(torch, job, largest, simulate_hosts):
+    """Run all stages, on every rank of the job.
 
-    largest: bytes of the largest message of the collective to come; split: hosts that each host pretends to be.
+    largest: bytes of the largest message of the collective to come;
+    simulate_hosts: as ranks of how many hosts those of one host count.
     """
     dist, rank, size = job.dist, job.rank, min(largest, LARGEST)
     wire.send("phase", phase="alone", rank=rank)
@@ -35,8 +36,8 @@ def climb(torch, job, largest, split):
     if job.ranks == 1:
         return
     limit = min(job.timeout, timedelta(seconds=LIMIT))
-    every = dist.new_group(timeout=limit)  # a rung that hangs shall not take as long as a collective may
-    nodes = places(job.ranks, int(os.environ.get("LOCAL_WORLD_SIZE", job.ranks)), split)
+    every = dist.new_group(timeout=limit)  # a stage that hangs shall not take as long as a collective may
+    nodes = places(job.ranks, int(os.environ.get("LOCAL_WORLD_SIZE", job.ranks)), simulate_hosts)
     for number, pairs in enumerate([*inside(nodes), *between(nodes)]):
         peer = next((sum(pair) - rank for pair in pairs if rank in pair), None)
         wire.send("phase", phase="pairs", rank=rank, round=number, peer=peer)
@@ -57,12 +58,12 @@ def climb(torch, job, largest, split):
     dist.destroy_process_group(every)
 
 
-def places(ranks, here, split):
-    """The ranks of each node, real or pretended: [[0, 1], [2, 3]]; here: ranks on each host."""
+def places(ranks, here, simulate_hosts):
+    """The ranks of each node, real or simulated: [[0, 1], [2, 3]]; here: ranks on each host."""
     nodes = {}  # type: dict[int, list[int]]
     for rank in range(ranks):
         host, local = divmod(rank, here)
-        nodes.setdefault(host * split + local * split // here, []).append(rank)
+        nodes.setdefault(host * simulate_hosts + local * simulate_hosts // here, []).append(rank)
     return list(nodes.values())
 
 
@@ -79,7 +80,7 @@ def between(nodes):
 
 
 def blocks(nodes):
-    """(rung, groups) of what works together at once: each node, two nodes, four …, then all ranks."""
+    """(stage, groups) of what works together at once: each node, two nodes, four …, then all ranks."""
     made = [("node", nodes)] if len(nodes) > 1 and any(len(node) > 1 for node in nodes) else []
     count = 2
     while count < len(nodes):
@@ -102,7 +103,7 @@ def alone(torch, source):
 
 
 def meet(torch, job, group, peer, values, size):
-    """Latency and best bandwidth of one pair, both directions at once; the lower rank tells.
+    """Latency and best bandwidth of one pair, both directions at once; the lower rank sends the record.
 
     values: 0 to 250 again and again; each rank sends `size` of them, from another one on.  The best, as whoever else
     uses the cores disturbs some exchanges, and a link that is slow is slow in all of them.

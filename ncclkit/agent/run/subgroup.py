@@ -1,4 +1,4 @@
-"""Some ranks of a job together: a checked and timed all_reduce, as a rung of the ladder or as a job of its own.
+"""Some ranks of a job together: a checked and timed all_reduce, as a stage of the test or as a job of its own.
 
 Narrowing down who is at fault starts the job anew for every question, with other groups: what hangs or dies then
 takes nobody along but its own group, and no later question meets what an earlier one has left behind.
@@ -17,7 +17,7 @@ REPEATS, ECHOES = 5, 20
 SHORT = 0.2
 """Seconds of a call up to which it is repeated: what takes longer is known well enough from one."""
 LARGEST = 64 << 20
-"""Bytes of a rung's message at most: large enough for full speed, small enough for many rungs."""
+"""Bytes of a stage's message at most: large enough for full speed, small enough for many stages."""
 MOST = 1 << 16
 """Ranks of the largest job; a torn number must not fill the memory."""
 MEET = 30.0
@@ -88,7 +88,7 @@ def ranks_of(text):
 def apart(torch, job, groups, size):
     """This process as a member of one of `groups` (lists of ranks), each a job of its own; of none: nothing to do.
 
-    A group that does not get through within the job's time limit says so; the process ends well in any case, as a
+    A group that does not get through within the job's timeout says so; the process succeeds in any case, as a
     launcher ends all ranks of a host when one of them fails.
     """
     limit, ranks = job.timeout, next((group for group in groups if job.rank in group), None)

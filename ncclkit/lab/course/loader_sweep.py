@@ -21,7 +21,7 @@ FIELDS = ("workers", "prefetch", "step_ms", "first_ms", "data_ms", "others_ms", 
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class LoaderSweep:
     """What the last sweep measured; times in milliseconds on the slowest rank."""
 
     cores: int
@@ -74,17 +74,17 @@ async def sweep(
         "cores": cores,
         "steps": steps,
     }
-    argv = ("stories.loading", *(word for name, value in words.items() for word in (f"--{name}", str(value))))
+    argv = ("stories.loader_sweep", *(word for name, value in words.items() for word in (f"--{name}", str(value))))
     return await probe.execute(case, Plan(NAME, argv, count, base.backend, base.python, deadline), on_record)
 
 
-def measured(case: Case) -> Loading | None:
+def measured(case: Case) -> LoaderSweep | None:
     """What the last sweep of the case measured; None where none was made, or not one choice came to its end."""
     told = [event.data for event in case.of("worker.phase") if event.data.get("phase") == PHASE]
     rows = [row for row in (told[-1].get("rows") or () if told else ()) if _whole(row)]
     if not rows or not all(isinstance(told[-1].get(name), int) and told[-1][name] > 0 for name in ("cores", "ranks")):
         return None
-    return Loading(told[-1]["cores"], told[-1]["ranks"], tuple(rows))
+    return LoaderSweep(told[-1]["cores"], told[-1]["ranks"], tuple(rows))
 
 
 def _whole(row: object) -> bool:

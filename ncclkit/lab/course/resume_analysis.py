@@ -1,6 +1,6 @@
 """How a job came back from its checkpoint: what each rank read once more, and when its first step was done.
 
-A job tells it by wire records of the kind ``phase``, one of each per rank: ``start`` with its ``limit`` and
+A job reports it by wire records of the kind ``phase``, one of each per rank: ``start`` with its ``limit`` and
 ``lightning``, ``replay`` (``done`` of ``of`` batches in ``seconds``), ``first`` (``seconds`` until the first step was
 done), and ``pace`` (``read_s`` of a batch and ``step_s`` of a step, medians).  Times are in seconds.
 """
@@ -50,7 +50,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class Resume:
     """One run, resumed from its checkpoint."""
 
     limit: float
@@ -71,14 +71,14 @@ class Resumed:
         return max(times) if len(times) == len(self.starts) else None
 
 
-def resumed(case: Case) -> tuple[Resumed, ...]:
+def resumes(case: Case) -> tuple[Resume, ...]:
     """Every run of the case and of its trials that was resumed, those of the case first, each oldest first."""
     hidden = sorted((case.path / FOLDER).glob("*/.case")) if case.path else []
     known = [case, *(Case.open(folder, read_only=True) for folder in hidden)]
     return tuple(run for one in known for run in _runs(one))
 
 
-def _runs(case: Case) -> Iterator[Resumed]:
+def _runs(case: Case) -> Iterator[Resume]:
     told: defaultdict[PurePath, list[Event]] = defaultdict(list)
     for event in case.of("worker.phase"):
         if _whole(event.data) and event.rank is not None:
@@ -88,7 +88,7 @@ def _runs(case: Case) -> Iterator[Resumed]:
         about = next((said["start"] for said in ranks.values() if "start" in said), None)
         if about is not None:
             starts = tuple(_start(rank, ranks[rank]) for rank in sorted(rank for rank in ranks if rank is not None))
-            yield Resumed(about["limit"], starts, str(about.get("lightning") or ""))
+            yield Resume(about["limit"], starts, str(about.get("lightning") or ""))
 
 
 def _start(rank: int, said: Mapping[str, Mapping[str, Any]]) -> Start:

@@ -1,7 +1,7 @@
 """Small before large: the exchange of story 5 on 2, 4 and 8 ranks, before anybody starts it on 32.
 
 Each count is a run of its own, in which an all-to-all written by hand is checked and timed beside the library's, and
-every rank tells how many files it keeps open.  The first count that does not end well is the last one.
+every rank reports how many files it keeps open.  The first count that fails is the last one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Step:
         return next((m for m in self.run.measurements if m.op == op), None)
 
 
-async def rehearse(
+async def scaling_run(
     case: Case,
     ranks: str = "2 4 8",
     *,
@@ -50,9 +50,9 @@ async def rehearse(
     deadline: float = 90.0,
     on_record: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> tuple[Step, ...]:
-    """Run the exchange on each of these counts of ranks, the smallest first; stops after one that does not end well.
+    """Run the exchange on each of these counts of ranks, the smallest first; stops after one that fails.
 
-    ranks: whole numbers apart by blanks; counts above the number of GPUs are left out, and where all are, gloo runs
+    ranks: space-separated whole numbers; counts above the number of GPUs are left out, and where all are, gloo runs
     them; deadline: seconds for each run.
     """
     asked = _counts(ranks)
@@ -78,7 +78,7 @@ def _counts(ranks: str) -> list[int]:
     """The counts that were typed, each once, the smallest first."""
     words = str(ranks).split()
     if not words or not all(word.isdecimal() and 2 <= int(word) <= 64 for word in words):
-        raise NcclkitError(f"The counts of ranks must be whole numbers from 2 to 64 apart by blanks, not {ranks!r}.")
+        raise NcclkitError(f"The counts of ranks must be whole numbers from 2 to 64, space-separated, not {ranks!r}.")
     return sorted({int(word) for word in words})
 
 

@@ -34,10 +34,10 @@ class Stage:
     """Bytes that training took at most, on the rank that took most."""
 
     def __repr__(self) -> str:
-        return self.run.say
+        return self.run.summary
 
 
-async def staged(
+async def staged_run(
     case: Case,
     job: str,
     *stages: Mapping[str, Any],
@@ -47,7 +47,7 @@ async def staged(
     deadline: float = 120.0,
     on_record: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> tuple[Stage, ...]:
-    """Run a story's job once for each of `stages`, and stop after the first one that does not end well.
+    """Run a story's job once for each of `stages`, and stop after the first one that fails.
 
     job: the agent's verb, such as ``stories.interactions``; a stage: ``ranks`` and options of that job by name;
     timeout: of the process group, seconds; deadline: seconds for each stage.  Raises NcclkitError for ranks that

@@ -21,13 +21,12 @@ from ncclkit.core.storage import write
 from ncclkit.evidence import samples
 from ncclkit.experiments import baseline
 from ncclkit.lab.faults import recording
-from ncclkit.lab.faults.fault import Fault
-from ncclkit.lab.faults.table import FAULTS
+from ncclkit.lab.faults.catalogue import FAULTS, Fault
 from ncclkit.live import probe
 from ncclkit.live.launch.simulated import Impossible
 from ncclkit.live.options import ProbeOptions
 
-__all__ = ["FAULTS", "Fault", "break_it", "fault"]
+__all__ = ["FAULTS", "Fault", "inject", "fault"]
 
 
 def fault(name: str) -> Fault:
@@ -37,7 +36,7 @@ def fault(name: str) -> Fault:
     return FAULTS[name]
 
 
-def told(chosen: Fault) -> str:
+def describe(chosen: Fault) -> str:
     """What it does, its cause, and what it takes, for a list of faults."""
     takes = ("NCCL" if chosen.backends == ("nccl",) else "", "root" if chosen.root else "", chosen.needs)
     needs = " and ".join(filter(None, takes))
@@ -53,7 +52,7 @@ def _possible(chosen: Fault) -> Fault:
     return chosen
 
 
-async def break_it(
+async def inject(
     case: Case,
     name: str,
     *,
@@ -85,30 +84,28 @@ async def break_it(
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
     usual = count - 1 if chosen.culprit is None else chosen.culprit
-    guilty = usual if culprit is None else culprit
+    faulty = usual if culprit is None else culprit
     job = ("collective", "--sizes", SMALL) if live else (chosen.job,)
     argv = (*job, "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
-    argv += (
-        *(("--rank", str(guilty)) if chosen.one_rank else ()),
-        *(("--simulate-hosts", str(split)) if split > 1 else ()),
-    )
+    hosts = ("--simulate-hosts", str(split)) if split > 1 else ()
+    argv += (*(("--rank", str(faulty)) if chosen.one_rank else ()), *hosts)
     plan = replace(base, name=name, argv=argv, ranks=count, env=dict(chosen.env), sizes=(), ops=())
     try:
         run = await probe.execute(case, plan, on_record)
     except Impossible as error:
         run = _recorded(case, name, error)
-    blamed = culprits(chosen, guilty, count, split)
+    blamed = culprits(chosen, faulty, count, split)
     truth = {"fault": name, "cause": chosen.cause, "ranks": blamed, "hosts": list(chosen.hosts)}
     write(run.folder / "truth.json", json.dumps(truth))
     return run
 
 
-def culprits(chosen: Fault, guilty: int, count: int, split: int) -> list[int]:
-    """Ranks that a diagnosis of this fault may name, where rank `guilty` of `count` has it; none: all have it."""
+def culprits(chosen: Fault, faulty: int, count: int, split: int) -> list[int]:
+    """Ranks that a diagnosis of this fault may name, where rank `faulty` of `count` has it; none: all have it."""
     if not chosen.one_rank:
         return []
-    first = next(host[0] for host in places(count, count, split) if guilty in host)
-    return sorted({guilty, first} if chosen.partner else {guilty})
+    first = next(host[0] for host in places(count, count, split) if faulty in host)
+    return sorted({faulty, first} if chosen.partner else {faulty})
 
 
 def _recorded(case: Case, name: str, error: Impossible) -> Run:

@@ -1,4 +1,4 @@
-"""A small honest training job: a real model, DDP, real collectives.  Without a fault it trains and ends well."""
+"""A small honest training job: a real model, DDP, real collectives.  Without a fault it trains and succeeds."""
 
 import argparse
 
@@ -14,7 +14,7 @@ def main(argv):
     inject.add_options(parser)
     parser.add_argument("--steps", type=int, default=6)
     options = parser.parse_args(argv)
-    return crash_handler.fly(options.folder, lambda rank: _train(options, rank))
+    return crash_handler.run(options.folder, lambda rank: _train(options, rank))
 
 
 def _train(options, rank):
@@ -26,7 +26,7 @@ def _train(options, rank):
     job.begin()
     wire.send("phase", phase="init", rank=rank)
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).to(job.device)
-    if job.attempt and job.mended("rank_killed"):
+    if job.attempt and job.fixed("rank_killed"):
         checkpoint.load(job, model)
     model = DistributedDataParallel(model, device_ids=[job.device.index] if job.device.type == "cuda" else None)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

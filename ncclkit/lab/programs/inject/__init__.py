@@ -8,7 +8,7 @@ import gc
 import os
 
 from ncclkit.agent.run import job
-from ncclkit.lab.programs.inject import calls, limits, program
+from ncclkit.lab.programs.inject import calls, program
 
 
 class LabJob(job.Job):
@@ -16,7 +16,7 @@ class LabJob(job.Job):
 
     def __init__(self, torch, options, steps):
         self.seconds, self.attempt = options.seconds, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        self.guilty_here = int(os.environ["RANK"]) == (1 if options.rank is None else options.rank)
+        self.faulty_here = int(os.environ["RANK"]) == (1 if options.rank is None else options.rank)
         super().__init__(torch, options, steps)
         self.data = torch.randn(256, 64, generator=torch.Generator().manual_seed(self.rank))
         self.position, self.positions = 0, []
@@ -25,12 +25,12 @@ class LabJob(job.Job):
 
     def own_gpu(self):
         """The first GPU where the job was told to share it and is not fixed, else this rank's own."""
-        shared = self.options.one_gpu and self.options.rank in (None, self.rank) and not self.mended("duplicate_gpu")
+        shared = self.options.one_gpu and self.options.rank in (None, self.rank) and not self.fixed("duplicate_gpu")
         return 0 if shared else self.place
 
     def begin(self, **group):
         """Make the process group (of all ranks, or by `group`); a fault that comes before it is done first."""
-        self._strike(BEFORE if self.guilty_here else {})
+        self._strike(BEFORE if self.faulty_here else {})
         super().begin(**group)
         self._strike(BEGUN)
 
@@ -38,18 +38,18 @@ class LabJob(job.Job):
         """Do what is wrong at this step, if anything is."""
         if step == self.options.at:
             self._strike(TOGETHER)
-            self._strike(DURING if self.guilty_here else {})
+            self._strike(DURING if self.faulty_here else {})
 
     def among(self, ranks):
         """Do what is wrong where so many ranks work together, if anything is."""
-        self._strike(AMONG if self.guilty_here and len(ranks) >= CROWD else {})
+        self._strike(AMONG if self.faulty_here and len(ranks) >= TOGETHER_FROM else {})
 
     def _strike(self, faults):
         if self.options.fault in faults:
             faults[self.options.fault](self)
 
-    def mended(self, cause):
-        """Whether the job shall do the right thing where its bug is of this cause; a wrong diagnosis mends nothing."""
+    def fixed(self, cause):
+        """Whether the job shall do the right thing where its bug is of this cause; a wrong diagnosis fixes nothing."""
         return self.options.fix == cause
 
     def next_batch(self):
@@ -84,11 +84,11 @@ def add_options(parser, faults=()):
     """The options that say how a job is broken, and what every job needs; `faults`: names that only this job knows."""
     job.add_options(parser)
     parser.add_argument("--fault", choices=sorted({*BEFORE, *BEGUN, *DURING, *TOGETHER, *AMONG, *faults}))
-    parser.add_argument("--rank", type=int, help="the guilty one; 1 where a fault needs one and none is named")
+    parser.add_argument("--rank", type=int, help="the faulty one; 1 where a fault needs one and none is named")
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--fix", metavar="CAUSE", help="do it right where the bug is of this cause (see causes.md)")
-    parser.add_argument("--one-gpu", action="store_true", help="the guilty rank, or every rank, uses the first GPU")
+    parser.add_argument("--one-gpu", action="store_true", help="the faulty rank, or every rank, uses the first GPU")
 
 
 def _by_name(*faults):
@@ -96,12 +96,12 @@ def _by_name(*faults):
 
 
 BEFORE = _by_name(
-    limits.uneven_data, limits.few_files, limits.little_memory, limits.world_larger, limits.other_card,
-    limits.port_busy, limits.mixed_nccl,
+    program.uneven_data, program.few_files, program.little_memory, program.world_larger, program.other_card,
+    program.port_busy, program.mixed_nccl,
 ) | {"starts_late": program.asleep}  # fmt: skip
 """Faults of one rank before the process group is made."""
 
-BEGUN = {"uneven_data": limits.equal_steps}
+BEGUN = {"uneven_data": program.equal_steps}
 """What all ranks do once the group is there."""
 
 DURING = _by_name(
@@ -115,9 +115,9 @@ TOGETHER = _by_name(
     calls.other_size, calls.other_dtype, calls.other_op, calls.unpaired_recv, calls.exchange_uneven,
     calls.groups_swapped, calls.long_first_step,
 )  # fmt: skip
-"""Calls of all ranks at one step, in which the guilty one differs."""
+"""Calls of all ranks at one step, in which the faulty one differs."""
 
-CROWD = 3
+TOGETHER_FROM = 3
 """Ranks of a group from which on the faults of `AMONG` strike."""
 AMONG = _by_name(program.stuck_among_many, program.slow_among_many)
-"""Faults of one rank in the groups of the ladder: it does well alone and in pairs."""
+"""Faults of one rank in the groups of a staged test: it does well alone and in pairs."""

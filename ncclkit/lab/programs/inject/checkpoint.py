@@ -5,7 +5,7 @@ import os
 
 
 def folder(job):
-    """Where the checkpoint lies; its name is hidden, as it is no evidence."""
+    """Where the checkpoint lies; its name is hidden, as it is not evidence."""
     path = os.path.join(job.options.folder, ".checkpoint")
     os.makedirs(path, exist_ok=True)
     return path

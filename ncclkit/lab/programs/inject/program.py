@@ -6,10 +6,12 @@ job is started with ``--fix CAUSE`` for the cause of that bug.
 
 import ctypes
 import os
+import resource
 import signal
 import threading
 import time
 
+from ncclkit.agent.run import crash_handler
 from ncclkit.lab.programs.inject import checkpoint
 
 CLASSES = 10
@@ -18,7 +20,7 @@ CLASSES = 10
 
 def rank_late(job):
     """This rank resumes: it replays its data while the others wait; the right way restores the loader's position."""
-    if job.mended("slow_rank"):
+    if job.fixed("slow_rank"):
         job.position = checkpoint.position(job)
     else:
         skip_batches(job.data, job.seconds)
@@ -41,7 +43,7 @@ def rank_raises(job):
         try:
             preprocess(number, frames)
         except ValueError as error:
-            if not job.mended("rank_exception"):
+            if not job.fixed("rank_exception"):
                 raise
             bad += 1
             print("left out: %s" % error)
@@ -66,7 +68,7 @@ def segfault(job):
     library = ctypes.CDLL(None)
     library.getenv.restype = ctypes.c_void_p
     address = library.getenv(b"NCCLKIT_NO_SUCH_INDEX")
-    if address is None and job.mended("rank_exception"):
+    if address is None and job.fixed("rank_exception"):
         print("the library returned no index; going on without it")
     else:
         ctypes.string_at(address or 0)
@@ -74,7 +76,7 @@ def segfault(job):
 
 def gil_held(job):
     """This rank sits in native code that keeps Python's global lock; the right way lets go of it."""
-    if job.mended("gil_hold"):
+    if job.fixed("gil_hold"):
         threading.Thread(target=ctypes.CDLL(None).sleep, args=(int(job.seconds),), daemon=True).start()
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})  # as nothing may end it early
@@ -82,9 +84,9 @@ def gil_held(job):
 
 
 def slow_disk(job):
-    """This rank's checkpoint goes to storage that stands still; the right way writes it beside the training."""
+    """This rank's checkpoint goes to storage that stalls; the right way writes it beside the training."""
     _, storage = os.pipe()  # takes 64 KiB and then nothing more, as a network file system whose server is gone
-    if job.mended("disk_or_io"):
+    if job.fixed("disk_or_io"):
         threading.Thread(target=write_shard, args=(job, storage), daemon=True).start()
     else:
         write_shard(job, storage)
@@ -100,7 +102,7 @@ def small_shm(job):
     """This rank's /dev/shm is a small one of its own, and a loader's worker hands batches over there; the right way
     makes it larger, as `docker run --shm-size` does.
     """
-    _own_shm("1g" if job.mended("shm_too_small") else "2m")
+    _own_shm("1g" if job.fixed("shm_too_small") else "2m")
     _load(job, [job.data.repeat(64, 1)] * 4)  # 4 MiB each
 
 
@@ -116,7 +118,7 @@ def _own_shm(size):
 
 def forked_cuda(job):
     """A loader's worker, forked from this rank, puts batches on the GPU; the right way leaves that to the rank."""
-    there = "cpu" if job.mended("fork_or_init_order") else job.device
+    there = "cpu" if job.fixed("fork_or_init_order") else job.device
     _load(job, job.data, lambda rows: job.torch.stack(rows).to(there))
 
 
@@ -131,7 +133,7 @@ def _load(job, rows, collate=None):
 def cuda_assert(job):
     """This rank looks up a class that does not exist, in a kernel; the right way looks at the labels before."""
     labels = job.torch.arange(90, 122, device=job.device) % 99
-    if job.mended("cuda_error"):
+    if job.fixed("cuda_error"):
         labels = labels[labels < CLASSES]
     job.torch.nn.functional.cross_entropy(job.torch.zeros(len(labels), CLASSES, device=job.device), labels)
     job.synchronize()
@@ -140,7 +142,7 @@ def cuda_assert(job):
 def gpu_memory_full(job):
     """This rank asks for twice the memory of its GPU at once; the right way takes its batch in pieces."""
     total = job.torch.cuda.get_device_properties(job.device).total_memory
-    pieces = 128 if job.mended("gpu_oom") else 1
+    pieces = 128 if job.fixed("gpu_oom") else 1
     for _ in range(pieces):
         job.torch.empty(2 * total // pieces, dtype=job.torch.uint8, device=job.device).fill_(1)
     job.synchronize()
@@ -172,3 +174,73 @@ def stuck_among_many(job):
 def slow_among_many(job):
     """This rank takes its time for each call in which several others want something of it at once."""
     time.sleep(0.5)
+
+
+OTHER_NCCL = "NCCLKIT_OTHER_NCCL"
+"""Variable that names the library of `other_nccl`."""
+LARGE, PIECE = 512 << 20, 16 << 20
+"""Bytes of the dataset of `little_memory`, and of the pieces in which a careful loader reads it."""
+
+
+def uneven_data(job):
+    """This rank's data ends before the others' does; `equal_steps` is the right way."""
+    job.steps //= 2
+
+
+def equal_steps(job):
+    """All ranks, once the group exists: train as many steps as the rank with the least data has."""
+    if job.fixed("rank_divergence"):
+        fewest = job.torch.tensor([job.steps], device=job.device)
+        job.dist.all_reduce(fewest, op=job.dist.ReduceOp.MIN)
+        job.steps = int(fewest.item())
+
+
+def few_files(job):
+    """This rank's shell allows it three files more; the right way raises that to the hard limit, as a program may."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 3, hard))
+    if job.fixed("fd_limit"):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def little_memory(job):
+    """This rank may use little more host memory while it loads; the right way loads its data in pieces."""
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + LARGE // 2, before[1]))
+    size = PIECE if job.fixed("host_oom") else LARGE
+    try:
+        for _ in range(LARGE // size):
+            job.torch.empty(size, dtype=job.torch.uint8).fill_(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def world_larger(job):
+    """This rank's own configuration says that the job has one rank more than the launcher started."""
+    configured = job.ranks + 1
+    os.environ["WORLD_SIZE"] = str(job.ranks if job.fixed("world_size_mismatch") else configured)
+
+
+def other_card(job):
+    """This rank's host has no network interface of the name that the job's configuration gives to all."""
+    if not job.fixed("ifname_not_found"):
+        os.environ["%s_SOCKET_IFNAME" % job.options.backend.upper()] = "eth97"
+
+
+def port_busy(job):
+    """This rank opens a store of its own on MASTER_PORT, where the launcher's store already listens."""
+    port = 0 if job.fixed("port_in_use") else int(os.environ["MASTER_PORT"])
+    told = os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", "")  # with it, torch would not mind that the port is taken
+    job.store = job.dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = told
+
+
+def mixed_nccl(job):
+    """This rank's host loads another libnccl before torch's own; the right way leaves that out of its environment."""
+    library = os.environ[OTHER_NCCL]
+    if job.fixed("version_mismatch") or os.environ.get("LD_PRELOAD") == library:
+        return
+    os.environ["LD_PRELOAD"] = library
+    crash_handler.again()  # the loader looks at the variable only when a program starts

@@ -31,7 +31,7 @@ def main(argv):
     )
     parser.add_argument("--compare", action="store_true", help="measure this exchange beside all_to_all_single instead")
     options = parser.parse_args(argv)
-    return crash_handler.fly(options.folder, lambda rank: _start(options, rank))
+    return crash_handler.run(options.folder, lambda rank: _start(options, rank))
 
 
 def _start(options, rank):
@@ -59,7 +59,7 @@ def train(job):
         job.at(step)
         shares = route(job, step)
         given = [len(share) for share in shares]
-        expected = exchange.sizes(given, assumed=job.options.fault == "a2a_unpaired" and job.guilty_here)
+        expected = exchange.sizes(given, assumed=job.options.fault == "a2a_unpaired" and job.faulty_here)
         rows = torch.cat(exchange(shares, expected, WIDTH))
         load = torch.tensor([float(len(rows))], device=job.device)
         job.dist.all_reduce(load)  # how many rows there are for each expert, as a load-balancing loss needs it
@@ -75,11 +75,11 @@ def train(job):
 
 
 def route(job, step):
-    """The rows of this rank by the rank whose expert they need; at one step one neighbour has none for the guilty."""
-    guilty = 1 if job.options.rank is None else job.options.rank
+    """The rows of this rank by the rank whose expert they need; at one step one neighbour has none for the faulty."""
+    faulty = 1 if job.options.rank is None else job.options.rank
     counts = [ROWS] * job.ranks
-    if step == job.options.at and job.rank == (guilty + 1) % job.ranks:
-        counts[guilty] = 0
+    if step == job.options.at and job.rank == (faulty + 1) % job.ranks:
+        counts[faulty] = 0
     made = job.torch.Generator().manual_seed(1000 * step + job.rank)
     return [job.torch.randn(count, WIDTH, generator=made).to(job.device) for count in counts]
 
@@ -95,9 +95,9 @@ class Exchange:
         for work in self.post(tiny[: job.ranks], tiny[job.ranks :]):  # NCCL connects two ranks when both first call it
             work.wait()
         if job.options.fault == "a2a_files":
-            self.pairs = pair_groups(job, limited=job.guilty_here)
+            self.pairs = pair_groups(job, limited=job.faulty_here)
         ways = {"a2a_order": self.receive_first, "a2a_unpaired": self.one_by_one}
-        bug = "" if job.mended("send_recv_mismatch") else job.options.fault
+        bug = "" if job.fixed("send_recv_mismatch") else job.options.fault
         self.way = ways.get(bug, self.batched)
 
     def __call__(self, shares, expected, width):
@@ -114,11 +114,11 @@ class Exchange:
         told = [self.job.torch.empty_like(own) for _ in range(self.job.ranks)]
         self.roll.enter()
         self.roll.wait([self.dist.all_gather(told, own, async_op=True)])
-        wrong = assumed and not self.job.mended("send_recv_mismatch")
+        wrong = assumed and not self.job.fixed("send_recv_mismatch")
         return [ROWS if wrong else int(counts[self.job.rank]) for counts in told]
 
     def batched(self, shares, got):
-        """The right way: all in one batch, and whoever waits in vain says for whom."""
+        """The right way: all in one batch, and whoever times out says for whom it waited."""
         self.roll.enter()
         self.roll.wait(self.post(shares, got))
 
@@ -160,7 +160,7 @@ def pair_groups(job, limited=False):
     soft, hard = file_limits()
     if limited:
         soft = open_files() + FILES * (job.ranks - 2) + FILES // 2
-    if job.mended("fd_limit"):
+    if job.fixed("fd_limit"):
         soft = hard
     file_limits((soft, hard))
     pairs = [(low, high) for high in range(job.ranks) for low in range(high)]

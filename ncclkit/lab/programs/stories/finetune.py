@@ -18,14 +18,14 @@ def main(argv):
     inject.add_options(parser)
     parser.add_argument("--steps", type=int, default=6)
     options = parser.parse_args(argv)
-    return crash_handler.fly(options.folder, lambda rank: _train(options, rank))
+    return crash_handler.run(options.folder, lambda rank: _train(options, rank))
 
 
 def _train(options, rank):
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    lowrank = importlib.import_module("lowrank")  # of this host alone; see `ncclkit.live.simulated_networks`
+    lowrank = importlib.import_module("lowrank")  # of this host alone; see `ncclkit.live.simulated_topology`
     job = inject.LabJob(torch, options, options.steps)
     wire.send("phase", phase="import", rank=rank, torch=torch.__version__, loaded=loaded.versions())
     job.begin()

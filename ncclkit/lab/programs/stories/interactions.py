@@ -1,8 +1,8 @@
 """Story 1: a recommender that learns which items users choose, started in the order in which RecBole starts.
 
 First the process group, then every rank makes its own copy of the dataset, then DDP's constructor, which is the first
-call that all ranks make together.  Who is late with its data is missed there: over NCCL the others wait in vain for the
-``ncclUniqueId`` of rank 0, over gloo for its part in DDP's check of the shapes.  Three shortages make a rank late,
+call that all ranks make together.  Who is late with its data is missed there: over NCCL the others time out waiting for
+the ``ncclUniqueId`` of rank 0, over gloo for its part in DDP's check of the shapes.  Three shortages make a rank late,
 each with its right way, taken where the job is started with ``--fix CAUSE`` for the cause of that shortage.
 """
 
@@ -36,7 +36,7 @@ def main(argv):
     parser.add_argument("--accumulate", type=int, default=1, help="micro-batches in a step; the step's batch stays")
     options = parser.parse_args(argv)
     started = time.monotonic()
-    return crash_handler.fly(options.folder, lambda rank: _train(options, rank, started))
+    return crash_handler.run(options.folder, lambda rank: _train(options, rank, started))
 
 
 def _train(options, rank, started):
@@ -51,7 +51,7 @@ def _train(options, rank, started):
     SHORTAGES.get(options.fault, lambda job: None)(job)
     module = recommender(torch, options).to(job.device)
     model = DistributedDataParallel(module, device_ids=[job.device.index] if job.device.type == "cuda" else None)
-    losses, ready, memory = [], 0.0, Memory(job)
+    losses, ready, memory = [], 0.0, PeakMemory(job)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     for step, batches in enumerate(itertools.islice(steps(job, data), options.steps)):
         wire.send("phase", phase="step", rank=rank, step=step)
@@ -107,7 +107,7 @@ def train_step(job, model, optimizer, batches):
     return float(total) / job.ranks
 
 
-class Memory:
+class PeakMemory:
     """What training takes at most, in bytes: of the GPU, or of the host beside what the process had before."""
 
     def __init__(self, job):
@@ -134,11 +134,11 @@ def dataset_too_large(job):
 
     Refused, it goes on with the table on disk, as a machine that swaps does; the right way joins a piece at a time.
     """
-    if not job.guilty_here:
+    if not job.faulty_here:
         return
     try:
         with _share_of_the_host():
-            join(job, PIECE if job.mended("host_oom") else WIDE)
+            join(job, PIECE if job.fixed("host_oom") else WIDE)
     except RuntimeError as error:
         print("the joined table does not fit into memory, going on with it on disk: %s" % error)
         join_on_disk(job)
@@ -191,29 +191,29 @@ class Pages:
 
 
 def cache_stalled(job):
-    """One rank reads the prepared dataset from storage that stands still; the right way reads a local copy."""
-    if not job.guilty_here:
+    """One rank reads the prepared dataset from storage that stalls; the right way reads a local copy."""
+    if not job.faulty_here:
         return
     folder = pathlib.Path(job.options.folder, ".dataset")
     folder.mkdir(exist_ok=True)
     shared, local = folder / "shared", folder / "local"
     os.mkfifo(shared)  # who opens it waits until somebody writes: network storage whose server is gone
     local.write_bytes(bytes(BLOCK))
-    print("%d bytes read" % len((local if job.mended("disk_or_io") else shared).read_bytes()))
+    print("%d bytes read" % len((local if job.fixed("disk_or_io") else shared).read_bytes()))
 
 
 def tables_on_gpu_0(job):
     """All ranks put their tables on GPU 0, as nobody said which; the right way is the GPU of the local rank.
 
-    The guilty rank comes last, finds the GPU full and tries again, as programs that look for a batch size do.
+    The faulty rank comes last, finds the GPU full and tries again, as programs that look for a batch size do.
     """
-    if not job.mended("gpu_oom"):
+    if not job.fixed("gpu_oom"):
         job.device = job.torch.device("cuda", 0)
         job.torch.cuda.set_device(0)
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = job.dist.TCPStore(*place, is_master=False, timeout=timedelta(seconds=60))
     size = int(0.9 * job.torch.cuda.get_device_properties(job.device).total_memory / max(1, job.ranks - 1))
-    if job.guilty_here:
+    if job.faulty_here:
         store.wait(["tables_%d" % rank for rank in range(job.ranks) if rank != job.rank])
     job.tables = find_room(job, size)
     store.set("tables_%d" % job.rank, "placed")

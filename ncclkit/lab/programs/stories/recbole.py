@@ -24,7 +24,7 @@ def main(argv):
     options = parser.parse_args(argv)
     if options.backend != "nccl":
         parser.error("RecBole starts its process group with NCCL, by name; stories.interactions runs over gloo")
-    return crash_handler.fly(options.folder, lambda rank: _train(options, rank))
+    return crash_handler.run(options.folder, lambda rank: _train(options, rank))
 
 
 def _train(options, rank):

@@ -25,7 +25,7 @@ from ncclkit.lab.programs import inject
 from ncclkit.lab.programs.inject import checkpoint
 
 PATIENCE = timedelta(minutes=3)
-"""How long ranks wait for each other's imports: a slow start is no part of the limit that this story is about."""
+"""How long ranks wait for each other's imports, beyond the limit that this story is about."""
 TELL = 0.5
 """Seconds between two records of a replay."""
 
@@ -40,7 +40,7 @@ def main(argv):
     parser.add_argument("--steps", type=int, default=240, help="before the checkpoint")
     parser.add_argument("--more", type=int, default=12, help="steps after the job was resumed")
     options = parser.parse_args(argv)
-    return crash_handler.fly(options.folder, lambda rank: _train(options, rank))
+    return crash_handler.run(options.folder, lambda rank: _train(options, rank))
 
 
 def _train(options, rank):
@@ -64,9 +64,9 @@ def _start_twice(job, engine, more):
     first = Training(job, engine)
     first.train(job.steps)
     path = first.save()
-    again = Training(job, engine, delay=job.seconds / job.steps if job.guilty_here else 0.0)
+    again = Training(job, engine, delay=job.seconds / job.steps if job.faulty_here else 0.0)
     again.resume(path)
-    again.train(more, told=True)
+    again.train(more, report=True)
 
 
 def meet(job):
@@ -86,8 +86,8 @@ class Training:
         self.loader = stateful(job.torch, token_stream(job.torch, job.rank, delay))
         self.batches, self.step = None, 0
 
-    def train(self, steps, told=False):
-        """Train so many steps; `told`: say when the first one was done, and what reading and a whole step take."""
+    def train(self, steps, report=False):
+        """Train so many steps; `report`: send when the first one was done, and what reading and a whole step take."""
         self.batches = iter(self.loader) if self.batches is None else self.batches
         reads, takes = [], []
         for _ in range(steps):
@@ -96,14 +96,14 @@ class Training:
             reads.append(time.monotonic() - began)
             loss = self._learn(tokens)
             takes.append(time.monotonic() - began)
-            if told:
+            if report:
                 self._tell("step", step=self.step, loss=round(loss, 4))
-            if told and len(takes) == 1:
+            if report and len(takes) == 1:
                 self._tell("first", seconds=round(time.monotonic() - self.began, 3))
-            if told or self.step % 40 == 0:
+            if report or self.step % 40 == 0:
                 print("step %d loss %.4f" % (self.step, loss))
             self.step += 1
-        if told:
+        if report:
             self._tell("pace", read_s=round(statistics.median(reads), 5), step_s=round(statistics.median(takes), 5))
 
     def _tell(self, phase, **said):
@@ -121,7 +121,7 @@ class Training:
         """Write the checkpoint, whole or not at all, and return its path."""
         path = os.path.join(checkpoint.folder(self.job), "model.ckpt")
         state = {"model": self.model, "optimizer": self.optimizer, "step": self.step}
-        if self.job.mended("slow_rank"):
+        if self.job.fixed("slow_rank"):
             # every rank stands elsewhere in its own data
             state["loaders"] = checkpoint.gather(self.job, self.loader.state_dict())
         self.engine.save(path + ".part", state)
@@ -254,7 +254,7 @@ class Torch:
 
 
 class Lightning:
-    """The trainer with Lightning Fabric, whose strategy takes the time limit."""
+    """The trainer with Lightning Fabric, whose strategy takes the timeout."""
 
     def __init__(self, job, package):
         self.job, self.version = job, _version(package)
@@ -263,7 +263,7 @@ class Lightning:
             strategy = strategies.FSDPStrategy(timeout=job.timeout, state_dict_type="full")
         else:
             strategy = strategies.DDPStrategy(timeout=job.timeout, process_group_backend="gloo")
-        # Lightning wants a GPU of its own for every rank of a node; those of pretended hosts are shared
+        # Lightning wants a GPU of its own for every rank of a node; those of simulated hosts are shared
         devices = job.gpus if job.device.type == "cuda" else len(job.gpus)
         nodes = job.ranks // len(job.gpus)
         os.environ["LOCAL_RANK"] = str(job.place)

@@ -24,11 +24,11 @@ def main(argv):
     """``stories.speech --folder DIR --backend gloo [--fault loader_starved --workers 32] [--fix cpu_contention]``."""
     parser = argparse.ArgumentParser(prog="stories.speech")
     inject.add_options(parser, faults=[STARVED])
-    parser.add_argument("--workers", type=int, default=32, help="that the guilty rank starts on its one core")
+    parser.add_argument("--workers", type=int, default=32, help="that the faulty rank starts on its one core")
     parser.add_argument("--cost", type=float, default=0.1, help="seconds of CPU that a batch needs")
     parser.add_argument("--steps", type=int, default=3)
     options = parser.parse_args(argv)
-    return crash_handler.fly(options.folder, lambda rank: _train(options, rank))
+    return crash_handler.run(options.folder, lambda rank: _train(options, rank))
 
 
 def _train(options, rank):
@@ -36,10 +36,10 @@ def _train(options, rank):
 
     job = inject.LabJob(torch, options, options.steps)
     wire.send("phase", phase="import", rank=rank, torch=torch.__version__)
-    guilty = options.fault == STARVED and job.guilty_here
-    if guilty:  # as a scheduler does that gave this task one CPU
+    faulty = options.fault == STARVED and job.faulty_here
+    if faulty:  # as a scheduler does that gave this task one CPU
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    workers = options.workers if guilty and not job.mended("cpu_contention") else fitting()
+    workers = options.workers if faulty and not job.fixed("cpu_contention") else fitting()
     job.begin()
     wire.send("phase", phase="init", rank=rank, workers=workers, cores=len(os.sched_getaffinity(0)))
     trainer = Trainer(job)
@@ -93,7 +93,7 @@ class Trainer:
 
 
 def loader(torch, rank, workers, cost, batches, prefetch=2, wait=0.0):
-    """A DataLoader of so many batches, each of which costs `cost` seconds of CPU and `wait` seconds of storage."""
+    """A DataLoader of so many batches, each costs `cost` seconds of CPU and `wait` seconds of storage."""
     return torch.utils.data.DataLoader(
         Utterances(torch, rank, BATCH * batches, cost / BATCH, wait / BATCH),
         BATCH,

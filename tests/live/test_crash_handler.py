@@ -1,4 +1,4 @@
-"""The black box of a rank: what it gives when it is asked, however long that takes."""
+"""The crash handler of a rank: what it writes when it is asked, however long that takes."""
 
 import subprocess
 import sys

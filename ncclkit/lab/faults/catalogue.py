@@ -1,11 +1,149 @@
-"""The ways in which the lab breaks a job, as a table: what each does, and the truth that a diagnosis has to find."""
+"""A way to break a job, and the truth that a diagnosis of it has to find."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from ncclkit.lab.faults.fault import Fault
-from ncclkit.lab.faults.host_faults import HOSTS
+from ncclkit.core.runs import SMALL
+from ncclkit.live import simulated_topology
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One way to break the job, and the truth that a diagnosis has to find."""
+
+    name: str
+    says: str
+    """What it will do, said before it does it."""
+    cause: str
+    """Id of the cause, "" for the healthy job."""
+    argv: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    one_rank: bool = True
+    """True: the culprit is the chosen rank; False: every rank has the fault."""
+    backends: tuple[str, ...] = ("nccl", "gloo")
+    job: str = "train"
+    """The agent's verb for the job that is broken."""
+    partner: bool = False
+    """Of the chosen rank and the first one of its host nothing can tell which is wrong."""
+    net: str = ""
+    """What is wrong with the network of its two simulated hosts (`live.simulated_topology.WRONG`); empty: one host."""
+    hosts: tuple[str, ...] = ()
+    """The culprits among them."""
+    culprit: int | None = None
+    """The rank that it changes where nobody names one; None: the last."""
+    root: bool = False
+    """Only root can do it."""
+    needs: str = ""
+    """An environment variable that has to name a file; empty: none."""
+    get: str = ""
+    """Where such a file comes from, one clause."""
+
+
+CRAWL = ("--sizes", f"{SMALL},1048576,4194304")
+"""Many sizes, as packets get lost at random; the largest tell what each further byte costs."""
+
+
+def _on_hosts(name: str, says: str, cause: str, wrong: str, *hosts: str, **more: Any) -> Fault:
+    """A fault of two simulated hosts, which share the GPUs of this machine, or of the network path between them."""
+    return Fault(name, says, cause, one_rank=False, net=wrong, hosts=hosts, **more)
+
+
+HOSTS = (
+    _on_hosts(
+        "ifname_missing_on_one",
+        "two hosts: the variables name eth0, and the second host's interface is called ens3",
+        "ifname_not_found",
+        "other_name",
+        "node-2",
+        env={"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"},
+    ),
+    _on_hosts(
+        "bridge_first",
+        "two hosts: both use a bridge of virtual machines, which has the same address on each",
+        "wrong_interface",
+        "bridge",
+        "node-1",
+        "node-2",
+        env={"NCCL_SOCKET_IFNAME": "br-lab", "GLOO_SOCKET_IFNAME": "br-lab"},
+    ),
+    _on_hosts(
+        "management_nic",
+        "two hosts: the first has a management network that the second is not part of, and NCCL uses that, too",
+        "wrong_interface",
+        "astray",
+        "node-1",
+        backends=("nccl",),  # which sends over all that it finds; gloo takes what the host's name resolves to
+    ),
+    _on_hosts(
+        "master_unreachable",
+        "two hosts: MASTER_ADDR is an address of the first that the second has no way to",
+        "store_unreachable",
+        "astray",
+        "node-1",
+        env={"MASTER_ADDR": simulated_topology.ASTRAY},
+    ),
+    _on_hosts(
+        "port_blocked",
+        "two hosts: a firewall on the first swallows what arrives at the rendezvous port",
+        "store_unreachable",
+        "blocked",
+        "node-1",
+    ),
+    _on_hosts(
+        "world_disagree",
+        "two hosts: the launcher of the first is told that there are three",
+        "world_size_mismatch",
+        "count",
+        "node-1",
+    ),
+    _on_hosts(
+        "lossy_link",
+        "two hosts: the switch between them drops packets above 1400 bytes, without a message",
+        "network_loss",
+        "narrow",
+        "node-1",
+        "node-2",
+    ),
+    _on_hosts(
+        "slow_link",
+        "two hosts: what the second sends is held back to 200 Mbit/s; the live test works, and crawls",
+        "network_loss",
+        "slow",
+        "node-1",
+        "node-2",
+        job="collective",
+        argv=CRAWL,
+    ),
+    _on_hosts(
+        "lost_packets",
+        "two hosts: one packet in twenty that the second sends gets lost; the live test works, and crawls",
+        "network_loss",
+        "drops",
+        "node-1",
+        "node-2",
+        job="collective",
+        argv=CRAWL,
+    ),
+    _on_hosts(
+        "mixed_versions",
+        "two hosts: the second has an older release of the package that the model is built with",
+        "version_mismatch",
+        "older",
+        "node-2",
+        job="stories.finetune",
+    ),
+    _on_hosts(
+        "own_name_loopback",
+        "two hosts: the name of the second resolves to 127.0.1.1 on itself",
+        "hostname_resolution",
+        "own_name",
+        "node-2",
+        backends=("gloo",),  # which asks for the host's own name; NCCL looks at its interfaces
+    ),
+)
+
 
 MISSING = "eth97"
 """An interface name that no machine of the lab has."""
@@ -64,7 +202,7 @@ INTERACTIONS = tuple(
         ),
         (
             "cache_stalled",
-            "one rank reads its dataset from storage that stands still; the others wait for it in DDP's constructor",
+            "one rank reads its dataset from storage that stalls; the others wait for it in DDP's constructor",
             "disk_or_io",
             ("nccl", "gloo"),
         ),
@@ -76,7 +214,7 @@ INTERACTIONS = tuple(
 FAULTS = {
     fault.name: fault
     for fault in (
-        Fault("healthy", "trains and ends well", "", one_rank=False),
+        Fault("healthy", "trains and succeeds", "", one_rank=False),
         _on_one("rank_late", "one rank replays data for longer than the collective timeout", "slow_rank", *LONG),
         _on_one("rank_raises", "one rank meets a sample that its preprocessing rejects", "rank_exception"),
         _on_one("rank_killed", "one rank is killed with SIGKILL", "rank_killed"),
@@ -113,7 +251,7 @@ FAULTS = {
             get="`pip download --no-deps nvidia-nccl-cu13==2.27.7` and unzip the wheel: nvidia/nccl/lib/libnccl.so.2",
         ),
         _on_one("port_busy", "one rank opens a store on the port where the launcher's already listens", "port_in_use"),
-        _on_one("slow_disk", "one rank writes its checkpoint to storage that stands still", "disk_or_io"),
+        _on_one("slow_disk", "one rank writes its checkpoint to storage that stalls", "disk_or_io"),
         Fault(
             "small_shm",
             "one rank has a /dev/shm of 2 MiB, and its loader hands over more through it",
@@ -137,8 +275,8 @@ FAULTS = {
             env={"TORCH_DISTRIBUTED_DEBUG": "VERBOSE"},
             one_rank=False,
         ),
-        _on_one("flood", "one rank prints 100 MB; the job ends well all the same", ""),
-        _on_one("mute", "one rank's output leads nowhere; the job ends well all the same", ""),
+        _on_one("flood", "one rank prints 100 MB; the job succeeds all the same", ""),
+        _on_one("mute", "one rank's output leads nowhere; the job succeeds all the same", ""),
         Fault(
             "ifname_missing",
             f"the interface variables name {MISSING}, which does not exist",

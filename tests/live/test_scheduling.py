@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.agent.monitor.scheduling import Crowd
-from ncclkit.agent.run import processes, shm
+from ncclkit.agent.monitor.utilization import Scheduling
+from ncclkit.agent.run import processes
 
 BUSY = """
 import os, sys
@@ -39,7 +39,7 @@ def test_processes_that_share_a_core_wait_for_it_most_of_the_time() -> None:
     head = subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert head.stdout is not None and head.stdout.readline()
-        crowd, until, row = Crowd(), time.monotonic() + 20, [0, 0, 0.0, 0.0, 0]
+        crowd, until, row = Scheduling(), time.monotonic() + 20, [0, 0, 0.0, 0.0, 0]
         while row[3] < 1.0 and time.monotonic() < until:
             (row,) = crowd.take(processes.families({7: head.pid})).values()
     finally:
@@ -50,7 +50,7 @@ def test_processes_that_share_a_core_wait_for_it_most_of_the_time() -> None:
 
 def test_what_is_gone_keeps_its_total_and_a_rank_that_never_was_has_none() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    crowd = Crowd()
+    crowd = Scheduling()
     before = crowd.take({0: [child.pid]})
     child.communicate(timeout=10)
     assert crowd.take({0: [child.pid], 1: [child.pid]}) == before and before[0][0] == 1
@@ -108,9 +108,9 @@ def test_shared_memory_of_the_dead_is_removed_and_of_the_living_is_not() -> None
     owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert owner.stdout is not None and owner.stdout.readline()
-        assert name in shm.held([owner.pid]) and name not in shm.held([os.getpid()])
-        assert shm.remove({name, "never-there"}) == [] and name in shm.names()
+        assert name in processes.held([owner.pid]) and name not in processes.held([os.getpid()])
+        assert processes.remove({name, "never-there"}) == [] and name in processes.names()
     finally:
         owner.kill()
         owner.communicate(timeout=10)
-    assert shm.remove({name}) == [name] and name not in shm.names()
+    assert processes.remove({name}) == [name] and name not in processes.names()

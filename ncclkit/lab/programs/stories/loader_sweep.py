@@ -8,7 +8,7 @@ import os
 import time
 
 from ncclkit.agent import wire
-from ncclkit.agent.monitor.scheduling import Crowd
+from ncclkit.agent.monitor.utilization import Scheduling
 from ncclkit.agent.run import crash_handler, processes
 from ncclkit.lab.programs import inject
 from ncclkit.lab.programs.stories import speech
@@ -20,8 +20,8 @@ TOGETHER = ("queue", "preempted")
 
 
 def main(argv):
-    """``stories.loading --folder DIR --backend gloo --choices 0:2,1:2,8:2 [--cores 2 --steps 16]``."""
-    parser = argparse.ArgumentParser(prog="stories.loading")
+    """``stories.loader_sweep --folder DIR --backend gloo --choices 0:2,1:2,8:2 [--cores 2 --steps 16]``."""
+    parser = argparse.ArgumentParser(prog="stories.loader_sweep")
     inject.add_options(parser)
     parser.add_argument("--choices", required=True, help="workers of a rank : batches that each prepares ahead, …")
     parser.add_argument("--cores", type=int, default=2, help="that all ranks share")
@@ -29,7 +29,7 @@ def main(argv):
     parser.add_argument("--cost", type=float, default=0.02, help="seconds of CPU that a batch needs")
     parser.add_argument("--wait", type=float, default=0.02, help="seconds of storage that a batch needs")
     options = parser.parse_args(argv)
-    return crash_handler.fly(options.folder, lambda rank: _sweep(options, rank))
+    return crash_handler.run(options.folder, lambda rank: _sweep(options, rank))
 
 
 def _sweep(options, rank):
@@ -62,7 +62,7 @@ def _measure(trainer, options, workers, prefetch):
     job, ahead = trainer.job, max(1, workers * prefetch)
     one = job.torch.ones(1, device=job.device)
     job.dist.all_reduce(one)
-    crowd, began = Crowd(), time.monotonic()
+    crowd, began = Scheduling(), time.monotonic()
     count = 2 * ahead + options.steps
     batches = iter(speech.loader(job.torch, job.rank, workers, options.cost, count, prefetch, options.wait))
     data, others, first, steady = [], [], 0.0, began

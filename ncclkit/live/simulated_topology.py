@@ -1,4 +1,4 @@
-"""Networks of pretended hosts, and what may be wrong with them: each as plain data for `agent.hosts`.
+"""Networks of simulated hosts, and what may be wrong with them: plain data for `agent.run.simulated_hosts`.
 
 Two hosts by default, ``node-1`` at 192.168.77.1 and ``node-2`` at 192.168.77.2, that know each other's names.
 A network is said as a mapping: ``hosts`` (how many) and ``wrong`` (a name of `WRONG`).
@@ -18,7 +18,7 @@ PORT = 29500
 ASTRAY = "10.99.0.1"
 """An address of the first host, of a network that the others are not part of."""
 SIZE = 1400
-"""Bytes of the largest packet that the way between the hosts takes, where it is narrow."""
+"""Bytes of the largest packet that the path between the hosts takes, where it is narrow."""
 OLD, NEW = "0.3", "0.4"
 """Releases of the package `lowrank`, on which the job `stories.finetune` builds its model."""
 LOWRANK = '''"""Low-rank adapters: a frozen layer, and beside it two small ones that learn.  A package of the lab."""
@@ -51,16 +51,16 @@ def sound(count: int = 2) -> Hosts:
     }
 
 
-def hosts(net: Mapping[str, Any], mend: str = "") -> Hosts:
-    """The hosts of a network; mend: the cause whose fault is put right.  NcclkitError for what does not exist."""
+def hosts(net: Mapping[str, Any], fix: str = "") -> Hosts:
+    """The hosts of a network; fix: the cause whose fault is put right.  NcclkitError for what does not exist."""
     wrong = str(net.get("wrong", ""))
     if wrong and wrong not in WRONG:
         raise NcclkitError(f"There is no network with {wrong!r} wrong; there are {', '.join(WRONG)}.")
     made = sound(int(net.get("hosts", 2)))
     if wrong:
         WRONG[wrong](made)
-    if mend in MENDS:
-        MENDS[mend](made)
+    if fix in FIXES:
+        FIXES[fix](made)
     return made
 
 
@@ -112,7 +112,7 @@ def _count(made: Hosts) -> None:
 
 
 def _narrow(made: Hosts) -> None:
-    """The switch drops packets of more than `SIZE` bytes, and tells nobody."""
+    """The switch drops packets of more than `SIZE` bytes, without a message."""
     for host in made.values():
         host["port"] = ["mtu", str(SIZE)]
         # without this the kernel hands over many packets as one, which no port measures
@@ -157,7 +157,7 @@ def _middle(made: Hosts) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _own_name(made: Hosts) -> None:
-    """The last host's own name leads to loopback, as installers of Debian have it."""
+    """The last host's own name resolves to loopback, as installers of Debian have it."""
     name = list(made)[-1]
     made[name]["names"][name] = "127.0.1.1"
 
@@ -208,10 +208,10 @@ WRONG: dict[str, Callable[[Hosts], None]] = {
     "own_name": _own_name,
     "older": _older,
 }
-"""What may be wrong with the hosts or the way between them."""
-MENDS: dict[str, Callable[[Hosts], None]] = {
+"""What may be wrong with the hosts or the path between them."""
+FIXES: dict[str, Callable[[Hosts], None]] = {
     "network_loss": _open,
     "world_size_mismatch": _as_many,
     "version_mismatch": _updated,
 }
-"""Cause → what the administrator, or whoever writes the job script, does about it; the rest is mended by variables."""
+"""Cause → what the administrator, or whoever writes the job script, does about it; the rest is fixed by variables."""
