@@ -77,9 +77,9 @@ async def inject(
     chosen = _possible(fault(name))
     if backend == "auto" and "gloo" in chosen.backends:
         backend = "any" if "nccl" in chosen.backends else "gloo"
-    net = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
-    asked: dict[str, Any] = {"python": python or "", "ranks": ranks or 0, "backend": backend, "timeout": deadline}
-    base = await probe.plan(case, ProbeOptions(**asked, simulate_hosts=split, network=net))
+    network = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
+    options = ProbeOptions(python or "", ranks or 0, split, backend=backend, timeout=deadline, network=network)
+    base = await probe.plan(case, options)
     if base.backend not in chosen.backends:
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
@@ -94,10 +94,13 @@ async def inject(
         run = await probe.execute(case, plan, on_record)
     except Impossible as error:
         run = _recorded(case, name, error)
-    blamed = culprits(chosen, faulty, count, split)
-    truth = {"fault": name, "cause": chosen.cause, "ranks": blamed, "hosts": list(chosen.hosts)}
-    write(run.folder / "truth.json", json.dumps(truth))
+    _keep_truth(run, chosen, culprits(chosen, faulty, count, split))
     return run
+
+
+def _keep_truth(run: Run, chosen: Fault, ranks: list[int]) -> None:
+    truth = {"fault": chosen.name, "cause": chosen.cause, "ranks": ranks, "hosts": list(chosen.hosts)}
+    write(run.folder / "truth.json", json.dumps(truth))
 
 
 def culprits(chosen: Fault, faulty: int, count: int, split: int) -> list[int]:
