@@ -78,8 +78,8 @@ async def inject(
     if backend == "auto" and "gloo" in chosen.backends:
         backend = "any" if "nccl" in chosen.backends else "gloo"
     network = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
-    options = ProbeOptions(python or "", ranks or 0, split, backend=backend, timeout=deadline, network=network)
-    base = await probe.plan(case, options)
+    asked: dict[str, Any] = {"python": python or "", "ranks": ranks or 0, "backend": backend, "timeout": deadline}
+    base = await probe.plan(case, ProbeOptions(**asked, simulate_hosts=split, network=network))
     if base.backend not in chosen.backends:
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
