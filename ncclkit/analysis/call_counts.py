@@ -101,7 +101,7 @@ def _disagree(name: str, book: _Book) -> Disagreement | None:
     lines = [[book.lines[rank, call] for rank in ranks if (rank, call) in book.lines] for call, ranks in reversed(held)]
     common = sum(shared.values())
     what = _field(call, others[0][0]) if differs else "missing"
-    say = _say(name, book.desc, common, held)
+    say = _summary(name, book.desc, common, held)
     return Disagreement(name, book.desc, common + 1, what, tuple(most), tuple(odd), say, cited(*lines))
 
 
@@ -109,7 +109,7 @@ def _field(one: Call, other: Call) -> str:
     return next(what for what, place in FIELDS if one[place] != other[place])
 
 
-def _say(name: str, desc: str, common: int, held: list[tuple[Call | None, list[int]]]) -> str:
+def _summary(name: str, desc: str, common: int, held: list[tuple[Call | None, list[int]]]) -> str:
     said = "; ".join(f"{text.ranks(ranks)}: {_word(call)}" for call, ranks in held[:4])
     where = f"communicator {name}" if desc else f"the communicator of {name}"
     return f"After {common} calls that all ranks share on {where} come {said}"

@@ -15,7 +15,7 @@ from ncclkit.core.model import Evidence, Strength
 class Odd:
     """Ranks that are not like the others, and what shows it."""
 
-    say: str
+    summary: str
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
     """Of a fault between nodes, the nodes that have it."""

@@ -21,7 +21,7 @@ SENTENCES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostFacts:
     """The facts of one host that a check asked for."""
 
     name: str
@@ -78,7 +78,7 @@ class Host:
 class Risk:
     """What facts of one host mean for a job."""
 
-    say: str
+    summary: str
     """A clause that follows the name of the host: ``/dev/shm has 64 MiB, so a job would …``."""
     facts: Sequence[Fact | None]
     advice: Advice
@@ -88,7 +88,7 @@ class Risk:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Preflight:
     """How a cause judges hosts by their facts alone."""
 
     cause: str
@@ -97,7 +97,7 @@ class Check:
 
     Where GPUs decide, hosts that have none do not matter.
     """
-    look: Callable[[Host], Iterable[Risk]]
+    look: Callable[[HostFacts], Iterable[Risk]]
     fine: str
     """What is said where all is well."""
     next: Callable[[Case], Experiment]
@@ -124,10 +124,10 @@ class Check:
             next=self.next(case),
         )
 
-    def otherwise(self, case: Case, went_well: Sequence[Evidence], say: str, missing: str) -> Finding:
+    def otherwise(self, case: Case, went_well: Sequence[Evidence], summary: str, missing: str) -> Finding:
         """``clear`` by what the job shows, else by the facts unless a job failed; ``unknown`` else."""
         if went_well:
-            return clear(self.cause, say, tuple(went_well[:3]))
+            return clear(self.cause, summary, tuple(went_well[:3]))
         hosts = _hosts(case, self.reads)
         if any(name.startswith("gpu.*.") for name in self.reads):
             hosts = [host for host in _hosts(case, (*self.reads, "gpu.count")) if host.value("gpu.count") != 0]
@@ -150,17 +150,17 @@ def name_gpus(gpus: Iterable[str]) -> str:
     return ranks(int(gpu) for gpu in gpus if gpu.isdecimal()).replace("rank", "GPU", 1)
 
 
-def _hosts(case: Case, names: Sequence[str]) -> list[Host]:
+def _hosts(case: Case, names: Sequence[str]) -> list[HostFacts]:
     """The hosts of the case with those of their facts that are asked for; what the job is to be holds for each."""
     exact = frozenset(names)
     job = {fact.name: fact for fact in case.facts if fact.name.startswith("job.") and fact.name in exact}
     heads, tails = (tuple(name.split("*")[part] for name in names if "*" in name) for part in (0, 1))
-    hosts: dict[str, Host] = {}
+    hosts: dict[str, HostFacts] = {}
     for fact in case.facts:
         if fact.name in job:
             continue
         if fact.name in exact or (fact.name.startswith(heads) and fact.name.endswith(tails)):
-            hosts.setdefault(fact.host, Host(fact.host)).facts[fact.name] = fact
+            hosts.setdefault(fact.host, HostFacts(fact.host)).facts[fact.name] = fact
     for host in hosts.values():
         host.facts.update(job)
     return list(hosts.values())
@@ -170,7 +170,7 @@ def _sentences(seen: Sequence[tuple[Risk, str]]) -> str:
     """The first risks in words, each once with the hosts that share it."""
     said: dict[str, list[str]] = {}
     for risk, host in seen:
-        said.setdefault(risk.say, []).append(host)
+        said.setdefault(risk.summary, []).append(host)
     sentences = [start(f"{_where(hosts)}{say}.") for say, hosts in said.items()]
     more = len(sentences) - SENTENCES
     return " ".join(sentences[:SENTENCES]) + (f" {more} more such sign{'s' if more > 1 else ''}." if more > 0 else "")

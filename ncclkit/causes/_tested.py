@@ -58,7 +58,7 @@ STANDS, SAMPLE = 3, 10
 class Looked:
     """What people saw of the way to another host with tools of their own."""
 
-    say: str
+    summary: str
     lines: list[Event]
     passes: int | None = None
     """The largest packet in bytes that came through, where larger ones did not."""

@@ -19,7 +19,7 @@ class Toggle:
     lines: list[Event] = field(default_factory=list)
 
     @property
-    def remedy(self) -> str:
+    def fixed_in(self) -> str:
         """The next release after a failing one that works; the newest that works, where all of them are older."""
         works = sorted(set(self.works) - set(self.fails), key=_number)
         return next((version for version in works if _number(version) > _number(self.fails[0])), works[-1])
@@ -52,7 +52,7 @@ def switched(case: Case, package: Iterable[str]) -> tuple[str, Toggle] | None:
 
 def sentence(name: str, toggle: Toggle) -> str:
     """``it comes with nccl 2.18.1 and is gone with 2.19.4``."""
-    return f"it comes with {name} {toggle.fails[0]} and is gone with {toggle.remedy}".replace("  ", " ")
+    return f"it comes with {name} {toggle.fails[0]} and is gone with {toggle.fixed_in}".replace("  ", " ")
 
 
 def relieved(case: Case, **variables: str) -> list[Event]:

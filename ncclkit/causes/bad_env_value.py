@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from ncclkit.agent.facts.checks import check
 from ncclkit.analysis.picks import ask, env_of, failed, family, matching, messages, on, pick, ranks_in
 from ncclkit.causes import _starting
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 
@@ -146,7 +146,7 @@ NAMED = re.compile(
 )
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Problems that the agent found in the environment, except missing interfaces (see ifname_not_found)."""
     for row in host.value("env.problems") or ():
         if not (row["kind"] == "device" and row["name"].endswith("_SOCKET_IFNAME")):
@@ -209,7 +209,7 @@ def _limits(case: Case) -> list[str]:
     return sorted(odd or limits)
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("env.problems",),
     look=_look,

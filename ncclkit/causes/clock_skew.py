@@ -33,7 +33,7 @@ from ncclkit.analysis.hosts import enterable
 from ncclkit.analysis.picks import ask, pick
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, found, unknown
@@ -81,7 +81,7 @@ def _measured(case: Case) -> Finding | None:
     return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Hosts of a job with several hosts whose clock is not synchronised."""
     fact, nodes = host.fact("host.clock.synced"), host.number("env.SLURM_NNODES") or 1
     if fact and fact.value is False and nodes > 1:
@@ -126,7 +126,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("host.clock.synced",),
     look=_look,

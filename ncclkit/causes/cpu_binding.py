@@ -35,7 +35,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ncclkit.analysis.picks import failed, name_hosts, on, pick, ranks_in
-from ncclkit.causes._preflight import Check, Host, Risk, name_gpus
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
@@ -77,7 +77,7 @@ def _one_core(case: Case) -> Finding | None:
     return found(ID, strength, say, why, ranks=ranks_in(lines), hosts=hosts, gpus=gpus, advice=advice, next=NEAR)
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Settings that bind every rank alike, fewer cores than Slurm promised, and GPUs far from all usable cores."""
     mask = host.fact("cpu.affinity")
     own = cpus(mask.value) if mask else frozenset()
@@ -95,7 +95,7 @@ def _look(host: Host) -> Iterator[Risk]:
     yield from _far(host, own)
 
 
-def _far(host: Host, own: frozenset[int]) -> Iterator[Risk]:
+def _far(host: HostFacts, own: frozenset[int]) -> Iterator[Risk]:
     """GPUs whose nearest CPUs this process may not use, while it may use CPUs near other GPUs."""
     near = {gpu: cpus(fact.value) for gpu, fact in host.gpus("cpus").items()}
     far = tuple(gpu for gpu, close in near.items() if own and close and not own & close)
@@ -170,7 +170,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("cpu.affinity",),
     look=_look,

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.picks import ask, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import look, starving
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.causes._user_notes import Toggle, toggles
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
@@ -141,7 +141,7 @@ def _reported(case: Case) -> Finding:
     return CHECK.otherwise(case, went_well, "By what is known the ranks have enough cores.", missing)
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Hosts with too few cores per GPU: a rank has a main thread, NCCL's proxy and watchdog, and loader workers."""
     cores, gpus = host.number("cpu.usable"), host.gpu_count
     yield from _oversubscribed(host)
@@ -155,7 +155,7 @@ def _look(host: Host) -> Iterator[Risk]:
     yield Risk(say + " for a core", [host.fact("cpu.usable")], _advice((0, int(spare.value)))[0], strength)
 
 
-def _oversubscribed(host: Host) -> Iterator[Risk]:
+def _oversubscribed(host: HostFacts) -> Iterator[Risk]:
     """More ranks and data-loader workers than cores, by the numbers that the user gave."""
     cores, ranks, workers = host.number("cpu.usable"), host.ranks, host.number("job.workers")
     if cores is None or workers is None or not ranks or (workers + 1) * ranks <= cores:
@@ -207,7 +207,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("cpu.usable",),
     look=_look,

@@ -30,7 +30,7 @@ from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import amount, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import look
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._preflight import Check, Host, Risk, number
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
@@ -156,7 +156,7 @@ LOCAL_COPY = Advice(
 )
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Folders that are full or slow to write to."""
     for label, fact in host.each("storage.*.latency").items():
         folder = f"the folder {host.value(f'storage.{label}.path') or label}"
@@ -219,7 +219,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("storage.*.free", "storage.*.latency"),
     look=_look,

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.picks import family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
@@ -112,7 +112,7 @@ def _warning(event: Event) -> bool:
     )
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Hosts whose driver does not answer its own tools, or is older than torch's CUDA needs."""
     smi = host.fact("gpu.nvidia_smi")
     driver, library, cuda = (
@@ -178,7 +178,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("gpu.driver", "software.torch.cuda"),
     look=_look,

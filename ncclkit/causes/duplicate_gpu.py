@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from ncclkit.analysis.hosts import as_nccl_sees
 from ncclkit.analysis.picks import ask, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._preflight import Check, Host, Risk, name_gpus
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
@@ -153,7 +153,7 @@ def _named(said: list[Event]) -> tuple[int, ...]:
     return tuple(sorted(ranks))
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """GPUs that refuse any process, or a second one."""
     refusals: tuple[tuple[str, str, Strength, str], ...] = (
         ("compute_mode", "Prohibited", "likely", "no process may use {} (compute mode Prohibited); a rank would fail"),
@@ -224,7 +224,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("gpu.*.compute_mode",),
     look=_look,

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from ncclkit.analysis.picks import family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in
 from ncclkit.analysis.rank_states import look
 from ncclkit.causes._experiments import machine, unasked
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Evidence, Experiment, Finding, found
@@ -95,13 +95,13 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _ranks(host: Host) -> int:
+def _ranks(host: HostFacts) -> int:
     """Ranks of the job that this host takes part in, by its variables and GPUs."""
     reported = [host.number(f"env.{name}") or 0 for name in ("WORLD_SIZE", "SLURM_NTASKS")]
     return int(max(2, *reported, host.gpu_count * (host.number("env.SLURM_NNODES") or 1)))
 
 
-def _files(host: Host) -> Iterator[Risk]:
+def _files(host: HostFacts) -> Iterator[Risk]:
     limit, ranks = host.number("limits.nofile.soft"), _ranks(host)
     if limit is None or limit < 0:  # unlimited
         return
@@ -116,7 +116,7 @@ def _files(host: Host) -> Iterator[Risk]:
         yield Risk(say, facts, advice)
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Limits of open files, and of processes and threads."""
     yield from _files(host)
     for name in ("limits.cgroup.pids", "limits.nproc"):
@@ -184,7 +184,7 @@ def experiment(case: Case) -> Experiment:
     return unasked(case, machine(), fewer)
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("limits.nofile.soft",),
     look=_look,

@@ -33,7 +33,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Fact, Finding
 
@@ -63,7 +63,7 @@ def _best(case: Case) -> dict[str, float]:
     return best
 
 
-def _look(host: Host, best: Mapping[str, float] = MappingProxyType({})) -> Iterator[Risk]:
+def _look(host: HostFacts, best: Mapping[str, float] = MappingProxyType({})) -> Iterator[Risk]:
     """GPUs with a lower power limit than others of the same model, and GPUs with locked clocks."""
     low: dict[tuple[float, float], dict[str, Fact]] = defaultdict(dict)
     for gpu, fact in host.gpus("power.limit").items():
@@ -109,7 +109,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("gpu.*.power.limit",),
     look=_look,

@@ -30,7 +30,7 @@ from typing import Any
 from ncclkit.analysis.picks import in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.stages import staged_test
 from ncclkit.causes._bisected import odd
-from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
@@ -106,14 +106,14 @@ def diagnose(case: Case) -> Finding:
         advice = _advice("its GPU")
         strength: Strength = "likely" if staged_test(case).corrupt else "possible"
         return found(
-            ID, strength, who.say, who.why, ranks=who.ranks, hosts=who.hosts, advice=advice, next=experiment(case)
+            ID, strength, who.summary, who.why, ranks=who.ranks, hosts=who.hosts, advice=advice, next=experiment(case)
         )
     went_well: list[Event] = [*case.of("kernel.xid"), *case.of("nccl.destroy")]
     missing = "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)"
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No hardware fault was reported.", missing)
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """GPUs that the driver itself reports as faulty."""
     smi = host.fact("gpu.nvidia_smi")
     if smi and smi.value in ("hung", "breaks off"):
@@ -131,7 +131,7 @@ def _look(host: Host) -> Iterator[Risk]:
     yield from _links(host)
 
 
-def _links(host: Host) -> Iterator[Risk]:
+def _links(host: HostFacts) -> Iterator[Risk]:
     """GPUs with some NVLinks down, or with none where the other GPUs have them."""
     speeds = host.gpus("nvlink.speeds")
     most = max((number(fact.value) or 0 for fact in host.gpus("nvlink.links").values()), default=0)
@@ -231,7 +231,7 @@ SIGNS: tuple[tuple[str, Callable[[Any], bool], Strength, str], ...] = (
     ),
 )
 """Fact of a GPU, the test that marks it as faulty, the strength, and what it means for a job."""
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("gpu.nvidia_smi", "gpu.*.throttle"),
     look=_look,

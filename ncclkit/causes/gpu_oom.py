@@ -29,19 +29,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ncclkit.analysis.picks import (  # fmt: skip
-    amount,
-    family,
-    in_order,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    pick,
-    ranks_in,
-)
+from ncclkit.analysis.picks import amount, family, in_order, matching, messages, name_hosts, name_ranks, pick, ranks_in
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._preflight import Check, Host, Risk, number
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.causes._settings import BATCHES, smaller_batch
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -104,7 +94,7 @@ def diagnose(case: Case) -> Finding:
     return found(ID, "proven", say, pick(lines), ranks=ranks, hosts=hosts, gpus=gpus, advice=advice)
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """GPUs whose memory is in use before the job starts."""
     for gpu, fact in host.gpus("memory.free").items():
         total, free = host.number(f"gpu.{gpu}.memory.total"), number(fact.value)
@@ -188,7 +178,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("gpu.*.memory.total", "gpu.*.memory.free"),
     look=_look,

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclkit.analysis.picks import of_job
-from ncclkit.causes._preflight import Check, Host, Risk, number
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, unknown
 
@@ -49,7 +49,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """GPUs on which a kernel runs, and GPUs in exclusive mode that a process holds."""
     for gpu, fact in host.gpus("busy").items():
         holders, mode = host.fact(f"gpu.{gpu}.memory.holders"), host.fact(f"gpu.{gpu}.compute_mode")
@@ -98,7 +98,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("gpu.*.busy",),
     look=_look,

@@ -43,7 +43,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.analysis.rank_states import look
 from ncclkit.causes._experiments import limits
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.jobspec import UNITS
@@ -201,7 +201,7 @@ def _elsewhere(case: Case, first: Event, ranks: tuple[int, ...], killed: list[Ev
     return not (ranks or theirs) and bool(look(case).raised or not RANKS.search(name))
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Swap on network storage, a limit that leaves too little for each rank, memory that other processes hold."""
     remote = [row for row in host.value("memory.swap") or () if REMOTE.search(str(row.get("storage")))]
     if remote:
@@ -229,7 +229,7 @@ def _look(host: Host) -> Iterator[Risk]:
         yield Risk(say, [host.fact("memory.available")], MORE)
 
 
-def _data(host: Host, room: float, fact: Fact | None) -> Iterator[Risk]:
+def _data(host: HostFacts, room: float, fact: Fact | None) -> Iterator[Risk]:
     """Dataset, prefetched batches and pinned batches that exceed the memory, by the numbers that the user gave."""
     dataset, batch = (host.number(f"job.{name}") or 0 for name in ("dataset", "batch"))
     workers, prefetch = int(host.number("job.workers") or 0), int(host.number("job.prefetch") or 2)
@@ -300,7 +300,7 @@ SWAP = Advice(
     check="`swapon --show` lists local devices only.",
     risk="With less swap the OOM killer acts earlier; that is easier to see than a job that stalls.",
 )
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("memory.total", "memory.swap", "limits.cgroup.memory"),
     look=_look,

@@ -24,7 +24,7 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.hosts import common, enterable, plain
-from ncclkit.analysis.picks import (  # fmt: skip
+from ncclkit.analysis.picks import (
     ask,
     in_order,
     matching,

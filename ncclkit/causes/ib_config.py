@@ -29,7 +29,7 @@ from typing import Any
 
 from ncclkit.analysis.picks import ask, env_of, family, matching, name_hosts, name_ranks, on, ours, pick, ranks_in
 from ncclkit.analysis.rank_states import EARLY
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.causes._user_notes import relieved
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, found
@@ -65,7 +65,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Ports whose GID table is empty, or holds an address that is not routed, at NCCL_IB_GID_INDEX."""
     index, fact = host.number("env.NCCL_IB_GID_INDEX"), host.fact("env.NCCL_IB_GID_INDEX")
     for port in host.value("net.rdma") or ():
@@ -226,7 +226,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("net.rdma",),
     look=_look,

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.picks import family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import look
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.causes._user_notes import relieved
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -89,7 +89,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No InfiniBand link failed.", missing)
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Ports that are down although NCCL_IB_HCA names them, and ports without a link beside active ones."""
     ports = host.value("net.rdma") or ()
     wanted = str(host.value("env.NCCL_IB_HCA") or "")
@@ -194,7 +194,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("net.rdma",),
     look=_look,

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.picks import env_of, matching, messages, name_hosts, on, pick
 from ncclkit.analysis.rank_states import spans_hosts
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Evidence, Experiment, Finding, Strength, found
 
@@ -75,7 +75,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, say, missing)
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """RDMA ports that NCCL would not use, because of a variable or their own state."""
     ports = host.value("net.rdma") or ()
     active = [port for port in ports if port.get("state") == "ACTIVE"]
@@ -155,7 +155,7 @@ UNSET = Advice(
     check="NCCL's log says 'Using network IB', and busbw between the nodes is a multiple of what it was.",
     risk="The fault for which it was set may still be there: try it with the live test, not with the long job.",
 )
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("net.rdma",),
     look=_look,

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.hosts import joining
 from ncclkit.analysis.picks import env_of, family, matching, messages, on, pick, ranks_in
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
@@ -69,7 +69,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, "An interface was found.", missing)
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Hosts on which NCCL finds no interface although no filter is set."""
     fact = host.facts.get("net.nccl.interface")
     if fact and fact.value is None and fact.why.startswith("no running interface"):
@@ -222,4 +222,4 @@ def start(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(ID, reads=tuple(FILTERS), look=_look, fine="NCCL and gloo find an interface.", next=start)
+CHECK = Preflight(ID, reads=tuple(FILTERS), look=_look, fine="NCCL and gloo find an interface.", next=start)

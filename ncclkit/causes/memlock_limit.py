@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import (  # fmt: skip
+from ncclkit.analysis.picks import (
     amount,
     failed,
     family,
@@ -38,7 +38,7 @@ from ncclkit.analysis.picks import (  # fmt: skip
     ranks_in,
 )
 from ncclkit.causes._experiments import limits, unasked
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Evidence, Experiment, Finding, found
 from ncclkit.core.text import start
@@ -96,7 +96,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     limit = host.number("limits.memlock")
     if limit is not None and 0 <= limit < ENOUGH and host.value("net.rdma"):
         say = (
@@ -145,7 +145,7 @@ def experiment(case: Case) -> Experiment:
     return unasked(case, tried, sockets)
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("limits.memlock", "net.rdma"),
     look=_look,

@@ -126,7 +126,7 @@ def _switched(case: Case) -> Finding | None:
         return None
     name, toggle = reported
     advice = Advice(
-        f"Move all nodes to {name} {toggle.remedy}, or avoid {toggle.fails[0]}.",
+        f"Move all nodes to {name} {toggle.fixed_in}, or avoid {toggle.fails[0]}.",
         command="python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'",
         why="Only the library was changed between the two runs.",
         check="The job passes the point at which it failed, several times.",

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, Strength
 
@@ -48,7 +48,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Hosts whose accept queue, neighbour table or connection tracking table is too small."""
     yield from _queue(host)
     yield from _neighbours(host)
@@ -59,7 +59,7 @@ def _look(host: Host) -> Iterator[Risk]:
         yield Risk(say, facts, _advice("net.netfilter.nf_conntrack_max", 2 * most), "likely")
 
 
-def _queue(host: Host) -> Iterator[Risk]:
+def _queue(host: HostFacts) -> Iterator[Risk]:
     """An accept queue that is shorter than the number of ranks that connect to the store at once."""
     ranks = max(host.number("env.WORLD_SIZE") or 0, host.number("env.SLURM_NTASKS") or 0)
     most, lost = host.number("net.backlog"), host.number("net.backlog.overflows") or 0
@@ -71,7 +71,7 @@ def _queue(host: Host) -> Iterator[Risk]:
         yield Risk(say + "it is here", facts, _advice("net.core.somaxconn", max(4096, 2 * ranks)), strength)
 
 
-def _neighbours(host: Host) -> Iterator[Risk]:
+def _neighbours(host: HostFacts) -> Iterator[Risk]:
     """A neighbour table that is too small for the hosts of the network."""
     most, lost = host.number("net.neighbours.max"), host.number("net.neighbours.overflows") or 0
     nodes = host.number("env.SLURM_NNODES") or 0
@@ -107,7 +107,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("net.backlog",),
     look=_look,

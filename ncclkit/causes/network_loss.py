@@ -95,7 +95,7 @@ def _from_stages(case: Case) -> Finding | None:
         return None
     advice = (PATH, *(() if who.slow else (SIZES,)))
     return found(
-        ID, who.strength, who.say, who.why, ranks=who.ranks, hosts=who.hosts, advice=advice, next=experiment(case)
+        ID, who.strength, who.summary, who.why, ranks=who.ranks, hosts=who.hosts, advice=advice, next=experiment(case)
     )
 
 
@@ -130,7 +130,7 @@ def _looked_up(case: Case) -> Finding | None:
         return None
     stalled = [*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_broken(case), *case.of("told.hang")]
     likely = stalled or any(event.kind == "net.tcp" for event in seen.lines)
-    finding = _tell(case, "likely" if likely else "possible", f"{seen.say}.", pick(seen.lines, stalled, limit=5))
+    finding = _tell(case, "likely" if likely else "possible", f"{seen.summary}.", pick(seen.lines, stalled, limit=5))
     if seen.passes is None:
         return finding
     own = next((event.data["interface"] for event in case.of("nccl.bootstrap")), "<interface>")
@@ -427,7 +427,7 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
             continue
         say = (
             f"{op} between {last.hosts} hosts reaches {last.busbw:.3g} of at most {bound:.3g} GB/s busbw at "
-            f"{format_bytes(last.bytes)}, and latency is no reason: further bytes pass at {speed:.3g} GB/s."
+            f"{format_bytes(last.bytes)}, and latency does not explain it: further bytes pass at {speed:.3g} GB/s."
         )
         return say, named, mine[-2:]
     return None

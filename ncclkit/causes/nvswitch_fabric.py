@@ -26,18 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import (  # fmt: skip
-    family,
-    in_order,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    on,
-    pick,
-    ranks_in,
-)
-from ncclkit.causes._preflight import Check, Host, Risk, name_gpus
+from ncclkit.analysis.picks import family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.causes._user_notes import relieved
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
@@ -107,7 +97,7 @@ def _number(event: Event) -> str:
     return f"Xid {event.data['xid']}" if "xid" in event.data else f"SXid {event.data.get('sxid')}"
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """GPUs that have not registered with the fabric."""
     state, status = host.gpus("fabric.state"), host.gpus("fabric.status")
     bad = {gpu: fact for gpu, fact in state.items() if fact.value not in ("Completed", "Not Supported")}
@@ -156,7 +146,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("gpu.*.fabric.state",),
     look=_look,

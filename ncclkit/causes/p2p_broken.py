@@ -33,7 +33,7 @@ from ncclkit.analysis.stages import staged_test
 from ncclkit.causes import _starting
 from ncclkit.causes._bisected import odd
 from ncclkit.causes._experiments import over_gloo, unasked
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.causes._user_notes import relieved
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -79,7 +79,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Hosts with PCIe access control or an IOMMU between GPUs that are joined by PCIe only."""
     table = host.value("gpu.topology") or {}
     paths = {how for one, row in table.items() for two, how in row.items() if one[:3] == two[:3] == "GPU"}
@@ -97,7 +97,8 @@ def _from_stages(case: Case) -> Finding | None:
     """The staged test found ranks of one machine that fail together, exchanged wrong values, or never answered."""
     who, staged = odd(case), staged_test(case)
     if who and who.gpus and not (who.slow or who.alone or who.between):
-        return found(ID, who.strength, who.say, who.why, ranks=who.ranks, advice=_advice(True), next=experiment(case))
+        advice, question = _advice(True), experiment(case)
+        return found(ID, who.strength, who.summary, who.why, ranks=who.ranks, advice=advice, next=question)
     wrong = [pair for pair in staged.pairs if pair.wrong and not {pair.a, pair.b} & set(staged.corrupt)]
     gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
     bad = [(pair.a, pair.b) for pair in wrong] or (staged.silent if not look(case).dead else ())
@@ -269,7 +270,7 @@ def experiment(case: Case) -> Experiment:
     return unasked(case, off, *gloo)
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("host.iommu", "gpu.topology"),
     look=_look,

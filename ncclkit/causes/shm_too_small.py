@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import (  # fmt: skip
+from ncclkit.analysis.picks import (
     amount,
     failed,
     family,
@@ -40,7 +40,7 @@ from ncclkit.analysis.picks import (  # fmt: skip
     ranks_in,
 )
 from ncclkit.causes._experiments import machine, unasked
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.text import start
@@ -157,7 +157,7 @@ def _tell(why: list[Event], facts: list[Fact], strength: str) -> Finding:
     )
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     size, free = host.number("limits.shm.size"), host.number("limits.shm.free")
     if size is not None and size < ENOUGH:
         say = f"/dev/shm has {amount(size)}; NCCL or data-loader workers that need more of it would fail"
@@ -214,7 +214,7 @@ def experiment(case: Case) -> Experiment:
     return unasked(case, machine(), without)
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("limits.shm.size", "limits.shm.free"),
     look=_look,

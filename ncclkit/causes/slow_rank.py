@@ -314,7 +314,7 @@ def call_waited_in(first: Event | None, why: list[Event]) -> str:
 
 
 def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
-    """The place in the user's own code where one of these ranks stood; empty where no stack tells."""
+    """The place in the user's own code where one of these ranks stood; empty where no stack shows it."""
     seen = [stack for rank, stack in stacks(case).items() if rank in ranks]
     return next((place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), "")
 

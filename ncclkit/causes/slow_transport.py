@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from ncclkit.analysis.hosts import as_nccl_sees
 from ncclkit.analysis.picks import env_of, failed, name_hosts, pick, ranks_in
 from ncclkit.causes._bisected import odd
-from ncclkit.causes._preflight import Check, Host, Risk, name_gpus, number
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.core.bandwidth import expect
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
@@ -69,7 +69,7 @@ def _measured(case: Case) -> Finding | None:
     who = odd(case)
     if who is None or not who.slow or who.between:
         return None
-    return found(ID, who.strength, who.say, who.why, ranks=who.ranks, advice=(ODD,), next=experiment(case))
+    return found(ID, who.strength, who.summary, who.why, ranks=who.ranks, advice=(ODD,), next=experiment(case))
 
 
 def _low(case: Case) -> Finding | None:
@@ -81,7 +81,7 @@ def _low(case: Case) -> Finding | None:
     judgement = judge(rows, expect(rows[0].op, "nccl", rows[0].ranks, case.facts))
     if judgement is None or ID not in judgement.suspects:
         return None
-    say = f"{rows[0].op} on {rows[0].ranks} GPUs reaches {judgement.say}"
+    say = f"{rows[0].op} on {rows[0].ranks} GPUs reaches {judgement.summary}"
     return found(ID, "possible", say, (judgement.best,), advice=(_advice(),), next=experiment(case))
 
 
@@ -94,7 +94,7 @@ ODD = Advice(
 )
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Settings that turn a path off, pairs that may not copy directly, PCIe lanes that are missing."""
     for name in SWITCHES:
         fact = host.fact(f"env.{name}")
@@ -111,7 +111,7 @@ def _look(host: Host) -> Iterator[Risk]:
             yield Risk(say + "would take longer than it should", facts, LANES, gpus=(gpu,))
 
 
-def _pairs(host: Host) -> Iterator[Risk]:
+def _pairs(host: HostFacts) -> Iterator[Risk]:
     """GPUs between which the driver allows no direct copies although cards or NVLink support them."""
     linked = host.value("gpu.topology") or {}
     for name in ("gpu.p2p.read", "gpu.p2p.write"):
@@ -217,7 +217,7 @@ LANES = Advice(
     check="`nvidia-smi -q -d PCIE` shows the maximum under Current while the GPU works.",
     risk="Some GPUs lower the width when they idle: look again under load first.",
 )
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("gpu.*.pcie.width", "gpu.*.pcie.width.max"),
     look=_look,

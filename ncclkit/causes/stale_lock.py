@@ -36,7 +36,7 @@ from collections.abc import Iterable, Iterator
 from ncclkit.analysis.frames import is_own, own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, ours, pick, ranks_in
 from ncclkit.analysis.rank_states import look
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, clear, found
 from ncclkit.core.text import start
@@ -96,7 +96,7 @@ def _oldest(locks: Iterable[Fact]) -> tuple[str, float]:
     return path, age
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Lock files that exist before a job begins."""
     fact = host.fact("software.torch.locks")
     if fact and fact.value:
@@ -149,7 +149,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("software.torch.locks",),
     look=_look,

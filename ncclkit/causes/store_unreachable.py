@@ -29,7 +29,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.analysis.hosts import common, holders, joining, networks, plain
-from ncclkit.analysis.picks import (  # fmt: skip
+from ncclkit.analysis.picks import (
     ask,
     matching,
     messages,

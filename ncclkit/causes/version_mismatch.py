@@ -40,7 +40,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
     unlike,
 )
-from ncclkit.causes._preflight import Check, Host, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
@@ -225,7 +225,7 @@ def _others(count: int) -> str:
     return f" and {count} other{'s' if count > 1 else ''}" if count else ""
 
 
-def _look(host: Host) -> Iterator[Risk]:
+def _look(host: HostFacts) -> Iterator[Risk]:
     """Hosts on which another copy of NCCL is loaded before the one that torch ships."""
     rows = [row for row in host.value("software.nccl.libraries") or () if row.get("version")]
     wins = next((row for row in rows if row.get("how") in ("loaded by torch", "LD_PRELOAD")), None)
@@ -293,7 +293,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-CHECK = Check(
+CHECK = Preflight(
     ID,
     reads=("software.nccl.libraries", "software.nccl"),
     look=_look,

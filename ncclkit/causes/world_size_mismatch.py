@@ -29,7 +29,7 @@ from collections import Counter
 from dataclasses import replace
 
 from ncclkit.analysis.hosts import enterable
-from ncclkit.analysis.picks import (  # fmt: skip
+from ncclkit.analysis.picks import (
     family,
     in_order,
     matching,

@@ -27,7 +27,7 @@ import ipaddress
 import re
 
 from ncclkit.analysis.hosts import VIRTUAL, alone, common, holders, plain, taken
-from ncclkit.analysis.picks import (  # fmt: skip
+from ncclkit.analysis.picks import (
     ask,
     env_of,
     failed,

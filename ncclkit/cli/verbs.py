@@ -132,7 +132,7 @@ def probe(options: argparse.Namespace) -> int:
         staged = stages.staged_test(case).summary if options.stages else ""
         told = [staged] if staged and staged not in run.summary else []
         judged = reference.judgements(run.measurements, run.expectations)
-        told += [f"{one.best.op}: {one.say}" if len(run.expectations) > 1 else one.say for one in judged]
+        told += [f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary for one in judged]
         told += dict.fromkeys(bound.words for bound in run.expectations.values())
         why = ["", diagnose(case).text()] if run.reason != "done" else []
         show("\n".join([*(str(m) for m in run.measurements), *told, run.summary, f"Run folder: {run.folder}", *why]))
@@ -168,7 +168,7 @@ def tune(options: argparse.Namespace) -> int:
 
     variants = [variables(setting.split(",")) for setting in options.settings]
     results = asyncio.run(tune.sweep(_case(options), variants, options.pairs, _options(options)))
-    show("\n".join(to_json(result) if options.json else result.say for result in results))
+    show("\n".join(to_json(result) if options.json else result.summary for result in results))
     return 0
 
 

@@ -94,10 +94,12 @@ def busbw(op: str, ranks: int, algbw: float) -> float | None:
 TURNS = "Ranks share GPUs here, which take turns of milliseconds: this run shows whether it works, not how fast."
 
 
-def expect(op: str, backend: str, ranks: int, facts: Iterable[Fact], hosts: int = 1, split: int = 1) -> Expectation:
+def expect(
+    op: str, backend: str, ranks: int, facts: Iterable[Fact], hosts: int = 1, simulate_hosts: int = 1
+) -> Expectation:
     """The upper bound of busbw for large messages of `op` on `ranks` ranks over `hosts` like hosts.
 
-    `facts` are those of one host; `split` of the hosts are pretended by each real one, and share its GPUs.  Raises
+    `facts` are those of one host.  Each real host stands for `simulate_hosts` hosts that share its GPUs.  Raises
     NcclkitError for an unknown op or backend.
     """
     if not factor(op, ranks) or ranks == 1:
@@ -107,7 +109,7 @@ def expect(op: str, backend: str, ranks: int, facts: Iterable[Fact], hosts: int 
     known = {fact.name: fact.value for fact in facts if fact.value is not None}
     here = -(-ranks // hosts)
     gpus = known.get("gpu.count")
-    if backend == "nccl" and split > 1 and isinstance(gpus, int) and here * split > gpus:
+    if backend == "nccl" and simulate_hosts > 1 and isinstance(gpus, int) and here * simulate_hosts > gpus:
         return _none(TURNS)
     if hosts > 1:
         inside = _gpus(known, here) if backend == "nccl" and here > 1 else _none("")

@@ -72,7 +72,7 @@ class Event:
     line: int = 0
     """1-based line number in `path`; 0 where the source has no lines."""
     time: float | None = None
-    """Seconds since the epoch where the line tells date and time, else None."""
+    """Seconds since the epoch where the line has date and time, else None."""
     host: str = ""
     pid: int | None = None
     rank: int | None = None
@@ -153,11 +153,11 @@ class Advice:
 
 
 OUTCOMES = {
-    "works": "it ends well and every value is right",
+    "works": "it succeeds and every value is right",
     "same": "it fails with the same first cause as before",
     "other": "it fails, but otherwise than before",
     "fails": "it fails too, in the same way or in that of another suspect",
-    "faster": "it ends well and its bus bandwidth is at least half as much again",
+    "faster": "it succeeds and its bus bandwidth is at least half as much again",
     "named": "the diagnosis of the changed run proves this cause",
     "found": "the look shows it",
     "clear": "the look does not show it",
@@ -219,7 +219,7 @@ class Finding:
 def found(
     cause: str,
     strength: Strength,
-    say: str,
+    summary: str,
     evidence: list[Evidence] | tuple[Evidence, ...],
     *,
     ranks: tuple[int, ...] = (),
@@ -234,12 +234,12 @@ def found(
         raise ValueError(f"{cause}: a finding needs at least one line of evidence")
     culprits = {"ranks": ranks, "hosts": hosts, "gpus": gpus, "interfaces": interfaces}
     once = {tuple(cite(piece).values()): piece for piece in evidence}  # two signs of one cause may share a line
-    return Finding(cause, "found", strength, say, culprits, tuple(once.values()), (), advice, next)
+    return Finding(cause, "found", strength, summary, culprits, tuple(once.values()), (), advice, next)
 
 
-def clear(cause: str, say: str = "", evidence: tuple[Evidence, ...] = ()) -> Finding:
+def clear(cause: str, summary: str = "", evidence: tuple[Evidence, ...] = ()) -> Finding:
     """The verdict ``clear``: looked at what would show it, and it is not there."""
-    return Finding(cause, "clear", say=say, evidence=evidence)
+    return Finding(cause, "clear", say=summary, evidence=evidence)
 
 
 def unknown(cause: str, *missing: str, next: Experiment | None = None) -> Finding:

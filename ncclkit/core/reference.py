@@ -108,7 +108,7 @@ class Judgement:
         return tuple((ref, (self.best.busbw or 0.0) / ref.busbw) for ref in self.references)
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """Measured / expected = ratio, and the same for each reference, in words."""
         numbers = f"{self.best.busbw:.2f} of at most {self.bound.value:.2f} GB/s busbw = {self.ratio:.0%}"
         others = "; ".join(f"{ref}, this is {ratio:.0%} of it" for ref, ratio in self.beside)

@@ -16,8 +16,8 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
     """What ran: ``ranks`` (int or None), ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports``, ``network``,
     ``silent``.
 
-    ``transports`` counts (src, dst) pairs by P2P, SHM, NET; ``silent`` names ranks of which no file holds a line.
-    Versions are None where nothing tells them, and joined by `` / `` where ranks differ.
+    ``transports`` counts (src, dst) pairs by P2P, SHM, NET; ``silent`` names the ranks that have no line in any file.
+    Versions are None where no line has them, and joined by `` / `` where ranks differ.
     """
     size = _size(events)
     spoke = {event.rank for event in events if event.rank is not None} | {

@@ -30,7 +30,7 @@ from ncclkit.evidence.ras import Report
 from ncclkit.evidence.scanner import pieces, scan, speakers
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
-from ncclkit.evidence.sources.streams import DAMAGE, Budget, Ends, Hashed, Joined, Readable, Text, is_tar, unpack
+from ncclkit.evidence.sources.streams import DAMAGE, Ends, Hashed, Joined, Readable, Text, UnpackBudget, is_tar, unpack
 from ncclkit.evidence.tools import Document, kineto, nccltests
 
 Spread = Callable[[Callable[[pieces.Piece], pieces.Found], Sequence[pieces.Piece]], Iterator[pieces.Found]]
@@ -58,7 +58,7 @@ class Part:
     problems: list[str] = field(default_factory=list)
     """One sentence per thing that went wrong."""
     spread: Spread | None = None
-    """How the pieces of a plain file are scanned; None for what is not a plain file."""
+    """How the pieces of a plain file are scanned; None for anything else, such as an archive."""
     hashed: Hashed | None = None
     """Its digest, as long as it is read."""
 
@@ -87,7 +87,7 @@ class Part:
         }
 
 
-SAMPLE = b'{"telemetry": 1, '
+TELEMETRY_HEAD = b'{"telemetry": 1, '
 """How the samples of `ncclkit.agent.monitor.telemetry` begin."""
 
 
@@ -101,7 +101,7 @@ def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
         part.kind = "wire"
         _wire(part, io.BufferedReader(Joined(head, text)))
         return None
-    if head.startswith(SAMPLE):
+    if head.startswith(TELEMETRY_HEAD):
         part.kind = "telemetry"
         part.events, part.lines = records.telemetry_of(io.BufferedReader(Joined(head, text)), part.path)
         return None
@@ -121,7 +121,7 @@ def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        value = ras.repaired(data) or _lines(data)
+        value = ras.parse_json(data) or _lines(data)
         if value is None:
             return data
     part.lines = data.count(b"\n")
@@ -164,7 +164,7 @@ def _value(part: Part, value: Any) -> bool:
     elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
         part.kind, part.events = "status", list(records.from_status(value, part.path))
     elif isinstance(value, dict) and "experiment" in value and "verdicts" in value:
-        part.kind, part.events = "experiment", list(records.from_trial(value, part.path))
+        part.kind, part.events = "experiment", list(records.from_experiment(value, part.path))
     elif rows := records.measurements_of(value):
         part.kind, part.measurements = "measurements", rows
     elif isinstance(value, dict) and isinstance(value.get("ranks"), int):
@@ -229,7 +229,7 @@ def read(path: str, stdin: BinaryIO | None = None, spread: Spread = map) -> list
     return parts
 
 
-def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Budget | None = None) -> list[Part]:
+def _fill(part: Part, stream: Readable, changed: datetime | None, inside: UnpackBudget | None = None) -> list[Part]:
     """Read one stream into its part; the members, where it is an archive that is not itself `inside` one."""
     hashed, members = Hashed(stream, part.bytes), []
     plain, packing = unpack(hashed)
@@ -269,7 +269,7 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Budget
 def _members(part: Part, stream: Readable, hashed: Hashed, source: Joined, packing: str) -> list[Part]:
     """Every member that can hold evidence, as a part of its own, in the order of a folder."""
     file = stream if isinstance(stream, (io.BufferedReader, io.BytesIO)) and stream.seekable() else None
-    budget, passing = (Budget(lambda: max(part.bytes, hashed.bytes)) for _ in range(2))
+    budget, passing = (UnpackBudget(lambda: max(part.bytes, hashed.bytes)) for _ in range(2))
     archive = Archive(part.path, passing)
     source.rest.budget = passing if packing not in ("", "zip") else None
     found = archive.zip(file, source) if packing == "zip" else archive.tar(source)

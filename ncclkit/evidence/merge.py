@@ -13,10 +13,10 @@ from ncclkit.core.model import Event
 FREE = frozenset({"message", "frames", "until", "last_error", "ran_ms", "channels", "last", "first", "_local", "error"})
 """Fields of `data` in which equal events may differ."""
 LAST = {"progress": (), "worker.phase": ("phase",)}
-"""Kinds of which only the last one per rank and file counts, and the fields that tell them apart."""
+"""Kinds whose last event per rank and file alone counts, and the fields that tell such events apart."""
 NUMBERS = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})|0x[0-9a-fA-F]+|\d+")
 ALONE = ("flight.", "ras.", "stack", "connect.", "limits.")
-"""Kinds of which every event stands for itself."""
+"""Kinds whose events are never merged."""
 TRACE_GAP = 12
 """Back-trace lines of one process that are this close (in lines) belong to one failure."""
 
@@ -56,7 +56,7 @@ class Merger:
         return [flood.event() for flood in self._events.values()]
 
     def events(self) -> list[Event]:
-        """The same without exception lines that a traceback tells, and stacks of timeouts that a message tells."""
+        """The same without exception lines that a traceback holds and stacks of timeouts that have a message."""
         events = self.floods()
         errors = [event for event in events if event.kind == "python.exception"]
         told = Regions(event for event in errors if event.data["frames"])

@@ -48,12 +48,12 @@ class Comm:
         return full
 
     def tops(self) -> dict[str, int]:
-        """op → the highest count that the report tells, of whatever rank."""
+        """op → the highest count in the report, of whatever rank."""
         launched = self.launched()
         return {op: max([0, *counts.values(), *self.shares.get(op, {})]) for op, counts in launched.items()}
 
     def behind(self) -> list[int]:
-        """Ranks whose count is below the highest that the report tells for the operation."""
+        """Ranks whose count is below the highest in the report for the operation."""
         tops = self.tops()
         return sorted({rank for op, counts in self.launched().items() for rank in counts if counts[rank] < tops[op]})
 
@@ -79,7 +79,7 @@ class Report:
     form: str
     version: str = ""
     time: float | None = None
-    """Seconds since the epoch; JSON alone tells it."""
+    """Seconds since the epoch; only the JSON report has it."""
     said: list[str] = field(default_factory=list)
     nodes: int = 0
     processes: int = 0
@@ -178,7 +178,7 @@ RESULTS |= {6: "remote error", 7: "in progress"}
 """ncclResult_t, as `init_state` and `async_error` give it; 0 is success."""
 LARGEST = 1 << 62
 # NCCL 2.28.9 forgets the comma here, whenever a rank is missing:     "nvml_dev": 3\n          "status": {
-REPAIRS = re.compile(rb'("nvml_dev": -?\d{1,9})(\s{1,40}"status":)')
+MISSING_COMMA = re.compile(rb'("nvml_dev": -?\d{1,9})(\s{1,40}"status":)')
 
 
 def from_json(value: Data, path: str) -> Report:
@@ -204,12 +204,12 @@ def from_json(value: Data, path: str) -> Report:
     return report
 
 
-def repaired(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
     """The value of a JSON report that NCCL wrote without a comma; None for any other damaged document."""
     if b'"communicators"' not in data[:4096] or b'"nccl_version"' not in data[:4096]:
         return None
     try:
-        return json.loads(REPAIRS.sub(rb"\1,\2", data))
+        return json.loads(MISSING_COMMA.sub(rb"\1,\2", data))
     except (ValueError, RecursionError):
         return None
 

@@ -139,7 +139,7 @@ def from_status(value: Mapping[str, Any], path: str) -> Iterator[Event]:
     yield Event("run.end", clip(text), path, 0, _moment(ended), data=_finite(data))
 
 
-def from_trial(value: Mapping[str, Any], path: str) -> Iterator[Event]:
+def from_experiment(value: Mapping[str, Any], path: str) -> Iterator[Event]:
     """What an experiment or a fix showed (`core.experiment_records`): only known words of it are taken."""
     kind, verdicts = f"experiment.{value.get('experiment')}", value.get("verdicts")
     if kind not in KINDS or not isinstance(verdicts, dict):
@@ -242,7 +242,7 @@ RATES = ("cpu", "main", "sent", "received", "gpu_busy")
 
 
 def telemetry_of(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
-    """One event of both kinds ``telemetry.`` for each rank of which samples tell, and the number of lines."""
+    """One event of both kinds ``telemetry.`` for each rank that has samples, and the number of lines."""
     last: dict[tuple[str, int | None], Event] = {}
     loads: dict[tuple[str, int], deque[_Load]] = defaultdict(lambda: deque(maxlen=64))
     number = 0
@@ -320,10 +320,10 @@ def _load(host: str, rank: int, rows: Sequence[_Load], path: str) -> Iterator[Ev
     states = "".join(row.get("state", "") for row in late)
     gpu = next((row["gpu"] for row in reversed(late) if "gpu" in row), None)
     data = {"seconds": seconds, "states": states, "gpu": gpu, **rates}
-    yield Event("telemetry.utilization", clip(_say(rank, data)), path, number, end, host, rank=rank, data=data)
+    yield Event("telemetry.utilization", clip(_summary(rank, data)), path, number, end, host, rank=rank, data=data)
 
 
-def _say(rank: int, data: Mapping[str, Any]) -> str:
+def _summary(rank: int, data: Mapping[str, Any]) -> str:
     said = f"rank {rank}: {data['cpu']:.0f} % of a core over {data['seconds']:.0f} s"
     said += f", its main thread at work {data['main'] or 0:.0f} % of that time (state {data['states']})"
     if data["sent"] is not None:

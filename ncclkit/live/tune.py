@@ -93,12 +93,12 @@ def _ratio(judgement: Judgement) -> Advice:
     if not judgement.low:
         return Advice(
             do="Leave NCCL's variables alone: the path is used well.",
-            why=f"{judgement.say} {judgement.bound.words}",
+            why=f"{judgement.summary} {judgement.bound.words}",
             check="Repeat the live test after every change of driver, container or NCCL.",
         )
     return Advice(
         do="Look for the reason before tuning: this path gives clearly less than it should.",
-        why=f"{judgement.say} {judgement.bound.words}",
+        why=f"{judgement.summary} {judgement.bound.words}",
         command="ncclkit diagnose <case folder>",
         check="The ratio of a repeated live test.",
         risk="Variables copied from elsewhere may hide the reason.",
@@ -154,7 +154,7 @@ class PairedComparison:
         return interval([new / old for new, old in zip(self.with_us, self.base_us, strict=True)])
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """The result in one sentence; a difference is only claimed when the interval excludes 1."""
         name = " ".join(f"{key}={value}" for key, value in self.env.items())
         low, high = self.interval

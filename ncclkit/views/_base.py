@@ -33,19 +33,19 @@ def style() -> Markup:
 class View:
     """A sentence, its static face and, where there is one, its widget face."""
 
-    def __init__(self, say: str, body: Markup) -> None:
-        self._say, self._body = say, body
+    def __init__(self, summary: str, body: Markup) -> None:
+        self._summary, self._body = summary, body
         self.above: W.Widget | None = None
         """A line to show in JupyterLab where a form above shows the same already; the static face stays whole."""
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """The conclusion in one sentence, plain text."""
-        return self._say
+        return self._summary
 
     def static(self) -> Markup:
         """The static face without its stylesheet: complete markup, no script."""
-        return page(self.say, self._body)
+        return page(self.summary, self._body)
 
     @property
     def body(self) -> Markup:
@@ -62,10 +62,10 @@ class View:
         return self.above
 
     def __repr__(self) -> str:
-        return self.say
+        return self.summary
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        bundle: dict[str, Any] = {"text/plain": self.say, "text/html": self.html}
+        bundle: dict[str, Any] = {"text/plain": self.summary, "text/html": self.html}
         widget = self.widget()
         if widget is not None:
             bundle[WIDGET] = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
@@ -77,18 +77,18 @@ class Chart(View):
 
     def __init__(self, figure: go.Figure) -> None:
         self.figure = figure
-        super().__init__(figure.layout.meta["say"], Markup(""))
+        super().__init__(figure.layout.meta["summary"], Markup(""))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {PLOTLY: plain(self.figure), "text/plain": self.say}
+        return {PLOTLY: plain(self.figure), "text/plain": self.summary}
 
 
 class Drawn(View):
     """A sentence, a figure and the words that go with it; without a figure it is a plain `View`."""
 
-    def __init__(self, say: str, figure: go.Figure | None, body: Markup) -> None:
-        super().__init__(say, join(PLACE if figure is not None else "", body))
-        self._figure, self._words = figure and figure.update_layout(meta={"say": say}), body
+    def __init__(self, summary: str, figure: go.Figure | None, body: Markup) -> None:
+        super().__init__(summary, join(PLACE if figure is not None else "", body))
+        self._figure, self._words = figure and figure.update_layout(meta={"summary": summary}), body
         self._box: W.Widget | None = None
 
     @property
@@ -100,7 +100,7 @@ class Drawn(View):
         """The same three one below the other: JupyterLab shows one type of a bundle only."""
         if self._figure is not None and self._box is None:
             drawing = W.Output(outputs=outputs(self._figure), layout=W.Layout(width="100%"))
-            above, below = style() + page(self.say), el("div", self._words, cls="nk")
+            above, below = style() + page(self.summary), el("div", self._words, cls="nk")
             self._box = W.VBox([W.HTML(above), drawing, W.HTML(below)], layout=W.Layout(width="100%"))
         return self._box
 
@@ -119,9 +119,9 @@ def outputs(figure: go.Figure) -> tuple[dict[str, Any], ...]:
     return ({"output_type": "display_data", "metadata": {}, "data": Chart(figure)._repr_mimebundle_()},)
 
 
-def page(say: str, *body: object) -> Markup:
+def page(summary: str, *body: object) -> Markup:
     """The frame of a static face: conclusion first."""
-    return el("div", el("p", say, cls="nk-say"), *body, cls="nk")
+    return el("div", el("p", summary, cls="nk-say"), *body, cls="nk")
 
 
 def main_loop() -> asyncio.AbstractEventLoop | None:

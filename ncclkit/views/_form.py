@@ -35,9 +35,9 @@ class Form(View, ABC):
     BUSY = ""
     CANCELLED = ""
 
-    def __init__(self, say: str, fields: Sequence[W.Widget], start: W.Button, *more: W.Button) -> None:
+    def __init__(self, summary: str, fields: Sequence[W.Widget], start: W.Button, *more: W.Button) -> None:
         """Lay out `fields`, the button `start` and those that the subclass binds itself."""
-        super().__init__(say, Markup(""))
+        super().__init__(summary, Markup(""))
         self.start, self.cancel = start, W.Button(description="Cancel", icon="stop", disabled=True)
         self.notice, self.result = W.HTML(), W.HTML()
         self.drawing = W.Output(layout=W.Layout(width="100%"))
@@ -52,7 +52,7 @@ class Form(View, ABC):
         start.on_click(lambda _button: self._post(self.begin))
         self.cancel.on_click(lambda _button: self._post(self.stop))
         self._box = W.VBox([W.HTML(style()), *self.layout()], layout=W.Layout(width="100%"))
-        self._show(page(self.say))
+        self._show(page(self.summary))
 
     def layout(self) -> list[W.Widget]:
         """What the form shows, top down."""
@@ -125,7 +125,7 @@ class Form(View, ABC):
         figure = outcome.figure if isinstance(outcome, Drawn) else None
         self.drawing.outputs = () if figure is None else outputs(figure)
         if self._displayed:
-            outcome.above = W.HTML(style() + el("div", el("p", outcome.say, cls="nk-dim"), cls="nk"))
+            outcome.above = W.HTML(style() + el("div", el("p", outcome.summary, cls="nk-dim"), cls="nk"))
 
     def failed(self, why: str, cancelled: bool) -> None:
         """Show why nothing came out."""

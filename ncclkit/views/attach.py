@@ -66,7 +66,7 @@ async def look(case: Case, target: str) -> View:
     found = diagnose(case).to_dict(made.reading.inputs)["findings"]
     where = stacks_view(made.reading.events, made.problems, found)
     strip = run_telemetry_view(made.folder, made.reading.events)
-    return where if strip is None else Drawn(where.say, strip.figure, join(where.body, el("p", strip.say)))
+    return where if strip is None else Drawn(where.summary, strip.figure, join(where.body, el("p", strip.summary)))
 
 
 def _check(target: str) -> None:

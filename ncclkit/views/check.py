@@ -69,10 +69,10 @@ class CheckForm(Form):
         self.suspect.value = cause
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """What would be asked, or what came out."""
         if self._seen is not None:
-            return self._seen.say
+            return self._seen.summary
         found = _found(self._case)
         asked = next((f.next.question for f in found if f.next and f.next.expects), "")
         if asked:

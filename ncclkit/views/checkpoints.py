@@ -27,11 +27,11 @@ def checkpoints_view(path: str | Path) -> View:
     found = checkpoints.look(path)
     base = os.path.commonpath([file.path.parent for file in found])
     return View(
-        _say(found), fit(table(("File", "Size", "Is it whole?", "Where the loaders stood"), _rows(found, base)))
+        _summary(found), fit(table(("File", "Size", "Is it whole?", "Where the loaders stood"), _rows(found, base)))
     )
 
 
-def _say(found: Sequence[Checkpoint]) -> str:
+def _summary(found: Sequence[Checkpoint]) -> str:
     files, bad = plural(len(found), "file"), sum(file.whole is False for file in found)
     if bad:
         return f"{bad} of {files} cannot be used: resume from the checkpoint before"

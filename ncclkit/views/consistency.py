@@ -29,8 +29,8 @@ def consistency_view(case: Case) -> View:
     """The same facts of all hosts side by side: only what differs and matters, hosts with the same value together."""
     seen = compare(case.facts)
     if len(seen.hosts) < 2:
-        return View(seen.say, el("p", ALONE, cls="nk-dim"))
-    return View(seen.say, join(_counts(seen), _differences(seen.differences), _standing_out(seen), _unread(seen)))
+        return View(seen.summary, el("p", ALONE, cls="nk-dim"))
+    return View(seen.summary, join(_counts(seen), _differences(seen.differences), _standing_out(seen), _unread(seen)))
 
 
 def _counts(seen: Consistency) -> Markup:

@@ -65,7 +65,7 @@ class EventsView(View):
         return W.VBox([head, filters, self.rows, opened, self.around], layout=W.Layout(width="100%"))
 
     def _head(self) -> Markup:
-        return el("div", el("p", self.say, cls="nk-say"), cls="nk")
+        return el("div", el("p", self.summary, cls="nk-say"), cls="nk")
 
     def filter(self) -> None:
         """Show what the filters pick; where that is much, equal lines share a row."""

@@ -60,7 +60,7 @@ def disagreement_view(case: Case) -> View:
     headline = beside(of_case(case), first + more, pointed)
     cards = [_card(one) for one in found]
     rest = fold(f"{len(found) - GROUPS:,} more disagreements", *cards[GROUPS:])
-    clocks = el("section", el("h4", _clocks_say(known)), _clocks(known), cls="nk-card")
+    clocks = el("section", el("h4", _clocks_summary(known)), _clocks(known), cls="nk-card")
     return View(headline, join(*cards[:GROUPS], rest, clocks))
 
 
@@ -218,7 +218,7 @@ def _side(ranks: Sequence[int]) -> str:
     return f"{some(ranks)} ({plural(len(ranks), 'rank')})" if ranks else "nobody"
 
 
-def _clocks_say(known: Sequence[Clock]) -> str:
+def _clocks_summary(known: Sequence[Clock]) -> str:
     if len(known) < 2:
         return "The clocks cannot be compared: no two hosts tell the time of an event that both took part in"
     odd = [clock for clock in known if _off(clock)]

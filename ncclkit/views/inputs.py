@@ -28,7 +28,7 @@ def inputs_view(case: Case) -> View:
         fit(table(("Kind", "Files", "Size", "Lines", "Events", "Unknown errors", "Ranks"), _rows(case.inputs))),
         fold(f"Every file: {len(case.inputs):,}", _files(case.inputs)) if len(case.inputs) > SINGLE else "",
     )
-    return View(_say(case.inputs, blind, mute, problems), body)
+    return View(_summary(case.inputs, blind, mute, problems), body)
 
 
 def _mute(row: Row) -> bool:
@@ -36,7 +36,7 @@ def _mute(row: Row) -> bool:
     return row.get("kind") == "log" and not row.get("events")
 
 
-def _say(rows: Sequence[Row], blind: Sequence[Row], mute: Sequence[Row], problems: Sequence[str]) -> str:
+def _summary(rows: Sequence[Row], blind: Sequence[Row], mute: Sequence[Row], problems: Sequence[str]) -> str:
     if not rows:
         return "Nothing has been read yet"
     read = len(rows) - len(blind)

@@ -35,10 +35,10 @@ def job_view(case: Case) -> View:
         _table(odd),
         fold(f"Variables that all have: {len(same):,}", _table(same)),
     )
-    return View(_say(job, comms, known, odd), body)
+    return View(_summary(job, comms, known, odd), body)
 
 
-def _say(job: Mapping[str, Any], comms: Sequence[Communicator], known: Variables, odd: Variables) -> str:
+def _summary(job: Mapping[str, Any], comms: Sequence[Communicator], known: Variables, odd: Variables) -> str:
     if not job["ranks"]:
         return "This job is unknown: no line names its ranks"
     hosts = f" on {plural(len(job['hosts']), 'host')}" if job["hosts"] else ""

@@ -60,10 +60,10 @@ class LabForm(Form):
         self.ranks = W.BoundedIntText(value=ranks, min=0, max=64, description="Ranks", layout=W.Layout(width="10em"))
         start = W.Button(description="Break it", icon="bolt", button_style="warning")
         super().__init__("", [self.fault, self.ranks], start)
-        self.fault.observe(lambda _change: self._show(page(self.say)), "value")
+        self.fault.observe(lambda _change: self._show(page(self.summary)), "value")
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """What the button will do, said before it does it."""
         chosen = injection.fault(self.fault.value)
         return f"This run: {chosen.says}; it touches only its own processes and its own folder"

@@ -85,7 +85,7 @@ class LiveTest(Form):
         return ProbeOptions(**self._raw())
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """What the form will do, or what came of it."""
         if self.state:
             _, word = OUTCOMES.get(self.state, ("", self.state))
@@ -100,7 +100,7 @@ class LiveTest(Form):
         env = raw.pop("env")
         rows = [(OPTIONS[name].label, code(_words(name, chosen))) for name, chosen in raw.items()]
         setting = (OPTIONS["env"].label, pre(env) if env.strip() else "none; plan.json of the run lists what was set")
-        return page(self.say, table(("Value", "Chosen"), [*rows, setting]), self._result())
+        return page(self.summary, table(("Value", "Chosen"), [*rows, setting]), self._result())
 
     def asks(self) -> bool:
         """Always: what is left open is decided by the host."""
@@ -126,7 +126,7 @@ class LiveTest(Form):
     def finished(self, outcome: Any) -> None:
         """Show the run: it may also have failed, or been stopped, and still be a run."""
         self.measurements = list(outcome.measurements) or self.progress.measurements
-        self._enter(outcome.reason, outcome.say)
+        self._enter(outcome.reason, outcome.summary)
 
     def failed(self, why: str, cancelled: bool) -> None:
         """Show why there is no run."""

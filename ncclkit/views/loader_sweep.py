@@ -37,10 +37,10 @@ def loader_sweep_view(case: Case) -> View:
         fit(table(HEAD, [_row(row) for row in found.rows], "nk-numbers")),
         el("p", f"Measured: {found.knee.words} The rule, workers x ranks <= cores: {found.rule.words}", cls="nk-dim"),
     )
-    return Drawn(_say(found), _figure(found), body)
+    return Drawn(_summary(found), _figure(found), body)
 
 
-def _say(found: LoaderSweep) -> str:
+def _summary(found: LoaderSweep) -> str:
     knee, most = int(found.knee.value), max(found.rows, key=lambda row: row["workers"])
     best = next(row for row in found.rows if row["workers"] == knee)
     on = f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}"

@@ -69,7 +69,7 @@ def network_view(case: Case) -> View:
             f"{plural(len(others), 'further kind')} of network", table(("Hosts", "What they will use"), others[:MOST])
         ),
     )
-    return View(_say(kinds), body)
+    return View(_summary(kinds), body)
 
 
 def _kinds(facts: Iterable[Fact]) -> list[list[Network]]:
@@ -89,7 +89,7 @@ def _hosts(held: Iterable[Network]) -> str:
     return host_list(network.host for network in held)
 
 
-def _say(kinds: Sequence[Sequence[Network]]) -> str:
+def _summary(kinds: Sequence[Sequence[Network]]) -> str:
     *rare, usual = kinds
     if not rare:
         return sentence(usual[0]) + (f", on each of {len(usual):,} hosts" if len(usual) > 1 else "")

@@ -32,7 +32,7 @@ def bandwidth(
     expected: float | None = None,
     words: str = "",
     derived: str = "",
-    say: str = "",
+    summary: str = "",
 ) -> go.Figure:
     """Bandwidth against message size, one line per collective and run.
 
@@ -40,12 +40,12 @@ def bandwidth(
     busbw in GB/s that this topology should give, drawn as a line; `words`
     continues the title after "84 % of", or says why nothing is expected;
     `derived` stands under the figure and says where `expected` comes from;
-    `say` takes the place of the title, where the measurement alone misleads.
+    `summary` takes the place of the title, where the measurement alone misleads.
     """
     rows = sorted(measurements, key=lambda m: m.bytes)
     kind = "busbw" if rows and all(m.busbw is not None for m in rows) else "algbw"
     limit = expected if kind == "busbw" else None
-    figure = _figure(say or bandwidth_summary(rows, limit, words), rows, f"{kind}, GB/s", derived)
+    figure = _figure(summary or bandwidth_summary(rows, limit, words), rows, f"{kind}, GB/s", derived)
     for index, (name, group) in enumerate(_groups(rows).items()):
         figure.add_scatter(
             x=[m.bytes for m in group],
@@ -125,9 +125,9 @@ def latency_summary(rows: Sequence[Measurement]) -> str:
     return f"{least.op} of {format_bytes(least.bytes)} takes {median}; its p99 is {p99}"
 
 
-def _figure(say: str, rows: Sequence[Measurement], y_title: str, note: str = "", entries: int = 0) -> go.Figure:
+def _figure(summary: str, rows: Sequence[Measurement], y_title: str, note: str = "", entries: int = 0) -> go.Figure:
     """An empty figure; entries: of the legend, where there are others than one for each group."""
-    lines, below = textwrap.wrap(say, WIDTH) or [""], textwrap.wrap(note, WIDTH + 8)
+    lines, below = textwrap.wrap(summary, WIDTH) or [""], textwrap.wrap(note, WIDTH + 8)
     small = [f'<span style="font-size:11px">{safe(line)}</span>' for line in below]
     sizes = _ticks([m.bytes for m in rows])
     entries = entries or len(_groups(rows))
@@ -136,7 +136,7 @@ def _figure(say: str, rows: Sequence[Measurement], y_title: str, note: str = "",
     figure = go.Figure(
         layout={
             "template": template(),
-            "meta": {"say": say},
+            "meta": {"summary": summary},
             "autosize": True,
             "height": height,
             "title": {

@@ -25,15 +25,15 @@ def resume_view(case: Case) -> View:
         return View("No run of this case was resumed from a checkpoint", Markup(""))
     rows = [row for number, run in enumerate(found, 1) for row in _rows(run, number)]
     body = join(fit(table(HEAD, rows, "nk-numbers")), el("p", f"{_pace(found)} {_by(found)}", cls="nk-dim"))
-    say = "; ".join(dict.fromkeys(_say(run) for run in found))
-    return Drawn(f"First step after the resume: {say}", _figure(found), body)
+    summary = "; ".join(dict.fromkeys(_summary(run) for run in found))
+    return Drawn(f"First step after the resume: {summary}", _figure(found), body)
 
 
 def _how(run: Resume) -> str:
     return "data read again" if any(start.of for start in run.starts) else "loaders' state restored"
 
 
-def _say(run: Resume) -> str:
+def _summary(run: Resume) -> str:
     case = f"limit {run.limit:g} s, {_how(run)}"
     if run.first is not None:
         return f"{case}: after {_seconds(run.first)}"

@@ -53,8 +53,8 @@ def measurements_view(source: Any) -> View:
     rows = sorted(getattr(source, "measurements", source), key=lambda m: (m.run, m.op, m.bytes))
     expected, words = judged(getattr(source, "expectation", None))
     normal = _normal(judge(source.curve, source.expectation)) if isinstance(source, Run) and rows else Markup("")
-    say = _cut_short(source) or plots.bandwidth_summary(rows, expected, words)
-    return View(say, join(measurement_table(rows, expected), normal))
+    summary = _cut_short(source) or plots.bandwidth_summary(rows, expected, words)
+    return View(summary, join(measurement_table(rows, expected), normal))
 
 
 def _elsewhere(judgement: Judgement) -> str:

@@ -34,21 +34,21 @@ def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
         *(el("p", f"{LAYOUTS[way].capitalize()}: {plan.words}", cls="nk-dim") for way, plan in plans.items()),
         el("p", _advice({way: plan.value for way, plan in plans.items()}, ranks, limit)) if plans else "",
     )
-    return Drawn(_say(steps, plans, ranks), _figure(files, plans, ranks, limit) if plans else None, body)
+    return Drawn(_summary(steps, plans, ranks), _figure(files, plans, ranks, limit) if plans else None, body)
 
 
-def _say(steps: Sequence[Step], plans: Mapping[str, budgets.Budget], ranks: int) -> str:
+def _summary(steps: Sequence[Step], plans: Mapping[str, budgets.Budget], ranks: int) -> str:
     last = steps[-1]
     if last.run.reason != "done":
         return f"Stop here, before more ranks are used: {last.run.summary}"
     wrong = sum(m.wrong or 0 for step in steps for m in step.run.measurements)
     same = "every value is right" if not wrong else f"{wrong:,} values are WRONG"
     counts = " and ".join(str(step.ranks) for step in steps)
-    say = f"On {counts} ranks {same}, by hand and by the library"
+    summary = f"On {counts} ranks {same}, by hand and by the library"
     if not plans:
-        return say
+        return summary
     one, pairs = (plans[way].value for way in LAYOUTS)
-    return f"{say}; on {ranks} ranks one communicator needs {one:,.0f} open files of a rank, and pairs {pairs:,.0f}"
+    return f"{summary}; on {ranks} ranks one communicator needs {one:,.0f} open files of a rank, and pairs {pairs:,.0f}"
 
 
 def _advice(needs: Mapping[str, float], ranks: int, limit: int | None) -> str:

@@ -19,12 +19,12 @@ def stacks_view(events: Iterable[Event], problems: Sequence[str] = (), found: Se
     """Equal stacks together: how many ranks stand where, the rarest first; and how busy each rank was meanwhile."""
     known = list(events)
     said = [(_ranks(held), _verb(waits, len(held)), where, pre(held[0].text)) for held, waits, where in places(known)]
-    say = "; ".join(f"{ranks} {verb} {where}" for ranks, verb, where, _ in said) or "No stack could be read"
+    summary = "; ".join(f"{ranks} {verb} {where}" for ranks, verb, where, _ in said) or "No stack could be read"
     rows = [(ranks, f"{verb} {where}", fold("Stack of the first", stack)) for ranks, verb, where, stack in said]
     loads = [_load(event.rank, event.data) for event in known if event.kind == "telemetry.utilization"]
     cause = [(code(row["cause"]), row["say"]) for row in found]
     seen = {event.rank for event in known if event.kind == "stack" and event.rank is not None}
-    headline = beside(of_rows(found), say[:1].upper() + say[1:], seen)
+    headline = beside(of_rows(found), summary[:1].upper() + summary[1:], seen)
     body = join(
         table(("Cause", "What it says"), cause),
         fit(table(("Ranks", "Where they stand", "The whole stack"), rows)),

@@ -53,7 +53,7 @@ def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:
     rows = zip(strips, *([cell or "–" for cell in column] for column in told.values()), strict=True)
     figure = _figure(samples, start, _phases(events, run.name, start))
     which = "" if len(strips) == 1 else f"; drawn is {host}, the one with the fullest memory"
-    return Drawn(f"{_say(host, samples)}{which}", figure, table(("Host", *told), rows))
+    return Drawn(f"{_summary(host, samples)}{which}", figure, table(("Host", *told), rows))
 
 
 def _strips(run: Path) -> dict[str, list[Sample]]:
@@ -82,7 +82,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _say(host: str, samples: Sequence[Sample]) -> str:
+def _summary(host: str, samples: Sequence[Sample]) -> str:
     first, last = samples[0]["t"], samples[-1]["t"]
     total = samples[-1]["memory_total"] / GIB
     cpu, memory = _peak(samples, lambda s: s.get("cpu")), _peak(samples, lambda s: s["memory"]) / GIB

@@ -51,10 +51,10 @@ def topology_view(case: Case) -> View:
             f"{plural(len(others), 'further kind')} of machine", table(("Hosts", "How they are joined"), others[:MOST])
         ),
     )
-    return Drawn(_say(kinds), draw(named) if named else None, body)
+    return Drawn(_summary(kinds), draw(named) if named else None, body)
 
 
-def _say(kinds: Kinds) -> str:
+def _summary(kinds: Kinds) -> str:
     """What joins the GPUs of the most common machine, behind the hosts that are not like it."""
     *rare, (usual, hosts) = kinds.items()
     if not rare:

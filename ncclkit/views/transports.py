@@ -36,7 +36,7 @@ def transports_view(case: Case) -> View:
     names, placed, what = _axes(links, hosts)
     figure = _draw.matrix({kind: _placed(kinds[kind], placed) for kind in kinds}, names, what)
     head = ("Transport", "Pairs", "Which ranks", "Hosts")
-    return Drawn(_say(kinds), figure, fit(table(head, rows)))
+    return Drawn(_summary(kinds), figure, fit(table(head, rows)))
 
 
 def rings_view(case: Case) -> View:
@@ -50,7 +50,7 @@ def rings_view(case: Case) -> View:
     ranked = sorted(orders, key=lambda order: -len(orders[order]))
     hosts, links = _hosts(case), _links(case)
     body = table(("Channels", "Order"), [(some(orders[order]), _order(order, hosts)) for order in ranked])
-    return Drawn(_rings_say(orders, ranked[0], hosts), _ring(ranked[0], hosts, links), fit(body))
+    return Drawn(_rings_summary(orders, ranked[0], hosts), _ring(ranked[0], hosts, links), fit(body))
 
 
 def _links(case: Case) -> dict[Pair, str]:
@@ -71,7 +71,7 @@ def _kinds(links: Links) -> dict[str, list[Pair]]:
     return dict(sorted(kinds.items(), key=lambda item: -len(item[1])))
 
 
-def _say(kinds: Mapping[str, Sequence[Pair]]) -> str:
+def _summary(kinds: Mapping[str, Sequence[Pair]]) -> str:
     (usual, pairs), *others = kinds.items()
     if not others:
         return f"All {plural(len(pairs), 'pair')} of ranks that NCCL connected go over {usual}"
@@ -143,7 +143,7 @@ def _ring(order: Sequence[int], hosts: Mapping[int, str], links: Links) -> objec
     return _draw.ring([name for name, _ in steps], joined, kinds)
 
 
-def _rings_say(orders: Orders, first: tuple[int, ...], hosts: Mapping[int, str]) -> str:
+def _rings_summary(orders: Orders, first: tuple[int, ...], hosts: Mapping[int, str]) -> str:
     channels = sum(len(found) for found in orders.values())
     places = [hosts.get(rank, "") for rank in first]
     crossings = sum(a != b for a, b in zip(places, [*places[1:], places[0]], strict=True))

@@ -40,7 +40,7 @@ def main(hosts: int) -> None:
         made = run()
         took = f"{time.perf_counter() - wall:5.2f} s ({time.process_time() - cpu:.2f} s CPU)"
         size = f"{len(json.dumps(made._repr_mimebundle_())) / 1e3:.0f} kB  " if name == "drawn" else ""
-        print(f"{name:10} {took}  {size}{made.say}")
+        print(f"{name:10} {took}  {size}{made.summary}")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def cost(case: Case, names: Sequence[str]) -> None:
         started = time.process_time()
         view = getattr(views, f"{name}_view")(case)
         size = len(json.dumps(view._repr_mimebundle_()))
-        print(f"{name:13} {time.process_time() - started:6.2f} s  {size / 1e3:5.0f} kB  {view.say}")
+        print(f"{name:13} {time.process_time() - started:6.2f} s  {size / 1e3:5.0f} kB  {view.summary}")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def test_what_is_cut_or_damaged_is_not_whole(tmp_path: Path) -> None:
     assert [name for name, (whole_, _) in found.items() if whole_ is None] == ["g"]
     assert "model/data.pkl" in found["b"][1] and "ends too early" in found["c"][1] and found["d"][1] == "it is empty"
     assert found["f"][1] == "4 bytes are missing at its end" and "cannot be read" in found["h"][1]
-    assert checkpoints_view(tmp_path).say == "5 of 8 files cannot be used: resume from the checkpoint before"
+    assert checkpoints_view(tmp_path).summary == "5 of 8 files cannot be used: resume from the checkpoint before"
 
 
 def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
@@ -73,6 +73,6 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
 def test_names_are_escaped_and_nothing_found_is_said(tmp_path: Path) -> None:
     saved(tmp_path / "<b>x.ckpt", {})
     view = checkpoints_view(tmp_path)
-    assert "&lt;b&gt;x.ckpt" in view.html and "reads the data again" in view.say
+    assert "&lt;b&gt;x.ckpt" in view.html and "reads the data again" in view.summary
     with pytest.raises(NcclkitError, match="no checkpoint at"):
         checkpoints_view(tmp_path / "nothing")

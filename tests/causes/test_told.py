@@ -49,4 +49,4 @@ def test_a_told_trial_moves_its_own_cause(before: Finding, event: Event, verdict
     ],
 )
 def test_the_remedy_is_the_next_release_that_works(works: list[str], fails: list[str], remedy: str) -> None:
-    assert Toggle(fails=fails, works=works).remedy == remedy
+    assert Toggle(fails=fails, works=works).fixed_in == remedy

@@ -61,7 +61,7 @@ def backends(text):
     pytest.importorskip("hyperscan")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "FEW", 0)
-        patch.setattr(engine, "MANY", 1 << 30)
+        patch.setattr(engine, "MANY_PLACES", 1 << 30)
         found = read(text)
         patch.setattr(engine, "_scanner", lambda literals: None)
         return found, read(text)
@@ -89,7 +89,7 @@ def test_a_crowd_of_places_is_left_to_the_other_way(monkeypatch):
     monkeypatch.setattr(engine, "FEW", 0)
     text = b"CUDA error: x\n" * 10
     assert len(engine.places(text, len(text)) or ()) >= 10
-    monkeypatch.setattr(engine, "MANY", 5)
+    monkeypatch.setattr(engine, "MANY_PLACES", 5)
     assert engine.places(text, len(text)) is None
 
 
@@ -117,13 +117,13 @@ def test_specimens_with_other_numbers_count_as_if_every_line_were_read(chosen):
 def test_a_million_warnings_are_few_readings(monkeypatch):
     lines = logs.LOGS["all WARN"](random.Random(3))
     text = "".join(next(lines) for _ in range(20_000)).encode()
-    told, count = scan.Block.told, [0]
+    told, count = scan.Block.line_events, [0]
 
     def counted(*args):
         count[0] += 1
         return told(*args)
 
-    monkeypatch.setattr(scan.Block, "told", counted)
+    monkeypatch.setattr(scan.Block, "line_events", counted)
     assert sum(event.count for event in read(text) if event.kind == "nccl.warn") == 20_000
     assert count[0] < 6000
 

@@ -32,7 +32,7 @@ def test_the_late_rank_stands_out_in_both_sources(reading):
     found = {one.group: one for one in align(reading.events)}
     assert (found["0"].seq, found["0"].what, found["0"].odd) == (42, "missing", (LATE,))
     assert (found[COMM_ID].seq, found[COMM_ID].what, found[COMM_ID].odd) == (4, "missing", (LATE,))
-    assert "ranks 0-16, 18-599 and 601-1023" in found["0"].say.lower()
+    assert "ranks 0-16, 18-599 and 601-1023" in found["0"].summary.lower()
 
 
 def test_communicators_and_their_pairs(reading):

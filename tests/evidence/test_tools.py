@@ -126,7 +126,7 @@ def test_a_cut_xml_tells_of_the_gpus_before_the_cut(look):
 
 def test_broken_xml_is_one_sentence(look):
     reading = look(XML.replace("</driver_version>", "</driver>"))
-    assert not reading.facts and "is no valid XML" in reading.problems[0] and "\n" not in reading.problems[0]
+    assert not reading.facts and "is not valid XML" in reading.problems[0] and "\n" not in reading.problems[0]
 
 
 def test_entities_of_hostile_xml_are_never_expanded(look, tmp_path):
@@ -136,7 +136,7 @@ def test_entities_of_hostile_xml_are_never_expanded(look, tmp_path):
     for entity in ("&a9;", "&s;"):
         text = XML.replace('<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">', doctype)
         reading = look(text.replace("580.159.04", entity))
-        assert doctype in text and not reading.facts and "is no valid XML" in reading.problems[0]
+        assert doctype in text and not reading.facts and "is not valid XML" in reading.problems[0]
 
 
 @pytest.mark.parametrize("tool", ALL)

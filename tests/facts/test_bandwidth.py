@@ -185,7 +185,7 @@ def test_a_number_is_laid_beside_the_bound_and_systems_like_this_one(busbw, size
     row = Measurement("all_reduce", size, "float32", 4, 1, "nccl", 1.0, None, None, 1.0, busbw, 0)
     judgement = reference.judge([row], bound)
     assert judgement.bound.limit == expected and judgement.suspects == suspects
-    assert all(word in judgement.say for word in words), judgement.say
+    assert all(word in judgement.summary for word in words), judgement.summary
 
 
 def test_each_collective_is_judged_by_its_own_best_and_its_own_bound():

@@ -48,7 +48,7 @@ def test_every_fact_is_compared_or_left_out_on_purpose():
 def test_equal_hosts_agree():
     seen = compare(fleet(8))
     assert seen.differences == () and seen.partly == () and seen.odd == {}
-    assert seen.say == f"8 hosts agree in all {seen.agreed} things that were compared" and seen.agreed > 60
+    assert seen.summary == f"8 hosts agree in all {seen.agreed} things that were compared" and seen.agreed > 60
     assert not seen.broken
 
 
@@ -101,8 +101,10 @@ def test_what_differs_between_good_hosts_is_no_difference(changes):
 
 def test_the_sentence_names_host_value_and_the_others():
     seen = compare(fleet(8, {ODD: {"software.nccl": "2.26.2"}}))
-    assert seen.differences[0].say == "NCCL: 2.26.2 on node0003; 2.27.5 on the other 7 hosts"
-    assert seen.say.startswith("8 hosts differ in 1 of ") and seen.say.endswith(f"first {seen.differences[0].say}")
+    assert seen.differences[0].summary == "NCCL: 2.26.2 on node0003; 2.27.5 on the other 7 hosts"
+    assert seen.summary.startswith("8 hosts differ in 1 of ") and seen.summary.endswith(
+        f"first {seen.differences[0].summary}"
+    )
     assert seen.broken and seen.text().count("\n") == 2
 
 
@@ -122,7 +124,7 @@ def test_what_breaks_comes_first_then_the_odd_one_out():
 def test_halves_have_no_odd_one():
     seen = compare(fleet(4, {name: {"software.torch": "2.9.0"} for name in ("node0003", "node0004")}))
     assert seen.differences[0].usual is None and seen.odd == {}
-    assert seen.differences[0].say == "torch: 2.8.0+cu128 on node[0001-0002]; 2.9.0 on node[0003-0004]"
+    assert seen.differences[0].summary == "torch: 2.8.0+cu128 on node[0001-0002]; 2.9.0 on node[0003-0004]"
 
 
 def test_a_host_that_picks_the_wrong_of_its_networks():
@@ -141,7 +143,7 @@ def test_what_some_hosts_could_not_read_is_not_agreement():
         ("path from GPU to GPU", "it did not answer", (ODD,)),
         ("locked memory", "not among the facts of this host", (ODD,)),
     }
-    assert seen.say.endswith(" (not everything could be read on node0003)")
+    assert seen.summary.endswith(" (not everything could be read on node0003)")
 
 
 def test_what_no_host_could_read_is_counted_apart():
@@ -169,7 +171,7 @@ def test_a_node_that_says_nothing_at_all():
 @pytest.mark.parametrize("count", [0, 1])
 def test_one_host_has_nothing_to_compare(count):
     seen = compare(fleet(count))
-    assert seen.differences == () and seen.say in (
+    assert seen.differences == () and seen.summary in (
         "No facts have been collected yet",
         "Facts of one host are known: nothing to compare",
     )

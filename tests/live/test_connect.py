@@ -113,7 +113,7 @@ def test_the_command(made: list[Host], tmp_path: Path) -> None:
         "  measuring, round 1 of 1",
     ]
     refused = ask("--remote-command", "ssh", "--", "-oProxyCommand=x", "b")
-    assert refused.returncode == 2 and refused.stderr.startswith("ncclkit: '-oProxyCommand=x' is no host name")
+    assert refused.returncode == 2 and refused.stderr.startswith("ncclkit: '-oProxyCommand=x' is not a host name")
 
 
 @needs_namespaces

@@ -90,7 +90,7 @@ def test_files_go_on_in_a_straight_line() -> None:
     ],
 )
 def test_the_rehearsal_is_said_in_a_sentence(steps: list[Step], says: str) -> None:
-    assert says in scaling_view(steps).say
+    assert says in scaling_view(steps).summary
 
 
 @pytest.mark.parametrize(

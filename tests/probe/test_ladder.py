@@ -209,8 +209,8 @@ def test_torn_records_of_a_rung_are_no_events() -> None:
 def test_the_view_says_it_and_marks_it() -> None:
     view = pairs_view(told({(2, 5): 20.0}, None, (0, 7), {}))
     page = str(view.static())
-    assert "never answered" in view.say and "2 – 5" in page and "no result came" in page
-    assert pairs_view(Case()).say.startswith("No staged live test has run yet: ncclkit probe --stages")
+    assert "never answered" in view.summary and "2 – 5" in page and "no result came" in page
+    assert pairs_view(Case()).summary.startswith("No staged live test has run yet: ncclkit probe --stages")
 
 
 @pytest.mark.parametrize(("gpus", "slow"), [(8, True), (2, False), (0, True), ("two", True)])

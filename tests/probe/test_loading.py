@@ -72,7 +72,7 @@ def test_the_knee_compares_choices_that_prepare_as_much_ahead() -> None:
     ],
 )
 def test_the_view_says_what_follows(case: Case, says: str) -> None:
-    assert says in loader_sweep_view(case).say
+    assert says in loader_sweep_view(case).summary
 
 
 @pytest.mark.parametrize("choices", [(), ((-1, 2),), ((1, 0),), ((1,),)])

@@ -75,7 +75,7 @@ def test_the_strip_is_recorded_beside_the_run_and_not_beside_the_facts(
 ) -> None:
     case, run, _ = walked
     assert [folder.name for folder in case.runs() if (folder / "telemetry.jsonl").exists()] == [run.name]
-    assert watch_view(case).say.split(" on ")[0].endswith(("second", "seconds"))
+    assert watch_view(case).summary.split(" on ")[0].endswith(("second", "seconds"))
 
 
 def test_a_healthy_run_has_no_culprit(walked: tuple[Case, Run, list[dict[str, Any]]]) -> None:

@@ -71,5 +71,5 @@ def test_pretended_hosts_talk_over_the_network() -> None:
 
 def test_the_strip_saw_the_gpus_at_work() -> None:
     case = case_of("ladder")
-    assert watch_view(case).say.endswith("GPU memory at most 18.6 GiB, GPUs busy up to 100 %")
+    assert watch_view(case).summary.endswith("GPU memory at most 18.6 GiB, GPUs busy up to 100 %")
     assert "231" in str(pairs_view(case).static())

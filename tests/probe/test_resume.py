@@ -43,8 +43,8 @@ def test_a_restored_loader_goes_on_where_a_replay_would_and_reads_nothing_again(
     assert (slow.last.rank, slow.last.read, slow.last.of) == (1, 40, 40) and slow.last.whole >= 1
     assert slow.first is not None and slow.first >= 1 and {start.of for start in quick.starts} == {0}
     assert [file.position for file in checkpoints.look(tmp_path)] == [False, True]
-    assert "loaders' state restored: after" in resume_view(case).say
-    assert checkpoints_view(tmp_path).say.startswith("1 of 2 files")
+    assert "loaders' state restored: after" in resume_view(case).summary
+    assert checkpoints_view(tmp_path).summary.startswith("1 of 2 files")
 
 
 def test_without_lightning_and_torchdata_the_same_job_runs_in_plain_torch(tmp_path: Path) -> None:
@@ -91,4 +91,4 @@ def test_records_of_others_are_no_resume(tmp_path: Path) -> None:
     lines = [{"ncclkit": 1, "kind": "phase", "t": 1.0, "rank": 0} | row for row in said]
     (folder / "wire.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     case.add(evidence.read([folder]).events)
-    assert resumes(case) == () and resume_view(case).say == "No run of this case was resumed from a checkpoint"
+    assert resumes(case) == () and resume_view(case).summary == "No run of this case was resumed from a checkpoint"

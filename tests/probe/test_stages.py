@@ -51,7 +51,7 @@ def test_a_staged_run_stops_at_the_first_stage_that_fails(tmp_path: Path) -> Non
     )
     assert [stage.run.reason for stage in stages] == ["failed"] and stages[0].losses == ()
     assert case.runs() == [] and list((tmp_path / "stages" / "runs").iterdir())
-    assert stages_view(stages).say.startswith("Stop here")
+    assert stages_view(stages).summary.startswith("Stop here")
 
 
 def stage(ranks: int, options: Mapping[str, Any], *losses: float) -> Stage:
@@ -76,7 +76,7 @@ OTHER = stage(4, {"rows": 40000, "accumulate": 8}, 8.45, 8.40)
 )
 def test_equal_batches_must_give_equal_losses(stages: list[Stage], apart: float | None, says: str) -> None:
     assert apart_by(stages) == (apart if apart is None else pytest.approx(apart, rel=0.05))
-    assert stages_view(stages).say == says
+    assert stages_view(stages).summary == says
 
 
 def test_micro_batches() -> None:

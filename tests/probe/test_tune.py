@@ -105,7 +105,7 @@ def test_jitter_is_named() -> None:
     ],
 )
 def test_a_difference_is_claimed_only_beyond_chance(base: list[float], changed: list[float], says: str) -> None:
-    assert says in tune.PairedComparison({"A": "1"}, MIB, tuple(base), tuple(changed)).say
+    assert says in tune.PairedComparison({"A": "1"}, MIB, tuple(base), tuple(changed)).summary
 
 
 def test_interval_holds_the_median_as_often_as_it_says() -> None:

@@ -31,7 +31,7 @@ WAIT = """import asyncio
 while not live.state or live.running:
     await asyncio.sleep(0.2)
 run = live._task.result()
-assert run.reason == "done" and live.state == "done", live.say
+assert run.reason == "done" and live.state == "done", live.summary
 live"""
 
 

@@ -61,7 +61,7 @@ def test_equal_stacks_of_a_job_share_a_row(job: tuple[int, list[int]], tmp_path:
     case = Case.open(tmp_path / "case")
     form = attach_form(case, f"job {number}")
     view = asyncio.run(form.run())
-    assert view.say == "Rank 2 is in load_shard at <string>:5; 2 ranks (0, 1) are in wait_for_work at <string>:8"
+    assert view.summary == "Rank 2 is in load_shard at <string>:5; 2 ranks (0, 1) are in wait_for_work at <string>:8"
     assert "load_shard" in form.result.value and not form.start.disabled and form.cancel.disabled
     assert len(case.of("stack")) == 3 and {event.pid for event in case.of("stack")} <= {*pids, None}
     assert [event.rank for event in case.of("telemetry.utilization")] == [
@@ -83,12 +83,12 @@ def test_equal_stacks_of_a_job_share_a_row(job: tuple[int, list[int]], tmp_path:
 )
 def test_processes_by_their_ids(job: tuple[int, list[int]], tmp_path: Path, target: str, says: str) -> None:
     view = asyncio.run(attach_form(Case.open(tmp_path), target.format(*job[1])).run())
-    assert view.say == says
+    assert view.summary == says
 
 
 def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
     form = attach_form(Case.open(tmp_path))
-    assert asyncio.run(form.run()).say.startswith("Nothing is attached") and not (tmp_path / "runs").exists()
+    assert asyncio.run(form.run()).summary.startswith("Nothing is attached") and not (tmp_path / "runs").exists()
     form.begin()
     assert "Say what to look at" in form.notice.value
 
@@ -142,10 +142,10 @@ def test_ranks_in_a_collective_wait() -> None:
     )
     saving = (("/env/site-packages/torch/serialization.py", 10, "save"), ("/app/ckpt.py", 88, "keep"))
     view = stacks_view([stack(rank, *(saving if rank == 3 else inside)) for rank in range(8)])
-    assert view.say == "Rank 3 is in save at ckpt.py:88; 7 ranks (0–2, 4–7) wait in all_reduce at train.py:212"
+    assert view.summary == "Rank 3 is in save at ckpt.py:88; 7 ranks (0–2, 4–7) wait in all_reduce at train.py:212"
     assert "3" in Page(view.static()).words
 
 
 def test_no_stack_says_so_and_why() -> None:
     view = stacks_view([], ["ncclkit: py-spy on rank 0: Permission denied"])
-    assert view.say == "No stack could be read" and "Permission denied" in view.static()
+    assert view.summary == "No stack could be read" and "Permission denied" in view.static()

@@ -44,7 +44,7 @@ def test_a_stream_that_lost_packets_says_so() -> None:
 
 def test_all_is_well() -> None:
     view = views.connect_view(network(["a", "b", "c"]))
-    assert view.say == (
+    assert view.summary == (
         "All 6 paths between 3 hosts are open: at least 2 GB/s a TCP stream, at most 40 µs there and back"
     )
     assert "2.00 GB/s" in view.static() and "1,500 B" in view.static() and PLOTLY in view._repr_mimebundle_()
@@ -77,12 +77,12 @@ def test_a_clock_that_is_off_and_a_host_that_could_not_be_asked() -> None:
     lost = told["connect.host"] | {"problem": "it ended: Permission denied"}
     case.events[1] = replace(case.events[1], data=lost)
     view = views.connect_view(case)
-    assert view.say == "b is unreachable: it ended: Permission denied" and "Permission denied" in view.static()
+    assert view.summary == "b is unreachable: it ended: Permission denied" and "Permission denied" in view.static()
 
 
 def test_64_hosts_are_a_short_page() -> None:
     view = views.connect_view(network([f"node-{i:02}" for i in range(64)], rendezvous="refused"))
-    assert view.say.startswith("1 of 4032 paths are not sound; node-00 → node-01: port 29500")
+    assert view.summary.startswith("1 of 4032 paths are not sound; node-00 → node-01: port 29500")
     assert len(view.static()) < 60_000
 
 
@@ -97,4 +97,4 @@ def test_names_of_hosts_are_escaped() -> None:
 
 def test_without_a_test_it_says_how_to_make_one() -> None:
     view = views.connect_view(Case())
-    assert view.say.startswith("No connection was tested") and "ncclkit connect HOST" in Page(view.static()).words
+    assert view.summary.startswith("No connection was tested") and "ncclkit connect HOST" in Page(view.static()).words

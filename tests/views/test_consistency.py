@@ -48,7 +48,9 @@ def test_hundreds_of_hosts_stay_a_short_page():
 def test_equal_hosts_are_one_sentence():
     equal = view(fleet(3))
     assert (
-        equal.say in equal.static() and rows(equal.static())[1:] == [] or "Could be read on no host" in equal.static()
+        equal.summary in equal.static()
+        and rows(equal.static())[1:] == []
+        or "Could be read on no host" in equal.static()
     )
     assert "can break" not in equal.static()
 

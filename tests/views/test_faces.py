@@ -76,7 +76,7 @@ def test_static_face_is_whole_and_runs_nothing(name):
 def test_bundle_has_text_html_and_a_widget_only_where_there_is_one(name):
     view = VIEWS[name]()
     bundle = view._repr_mimebundle_()
-    assert bundle["text/plain"] == view.say != "" and view.static() in bundle["text/html"]
+    assert bundle["text/plain"] == view.summary != "" and view.static() in bundle["text/html"]
     assert (WIDGET in bundle) == (name in LIVE)
     assert (PLOTLY in bundle) == (name in DRAWN)
     drawn = bundle.get(PLOTLY, {"layout": {}})
@@ -141,7 +141,7 @@ def test_culprit_comes_first_and_nothing_found_says_how_many_looked():
     page = views.findings_view(findings()).static()
     assert page.index("slow_rank") < page.index("shm_too_small") < page.index("gid_index") < page.index("host_oom")
     nothing = views.findings_view(findings()[2:])
-    assert nothing.say == "Nothing found: 1 cause looked and saw no sign; 1 cause could not be judged"
+    assert nothing.summary == "Nothing found: 1 cause looked and saw no sign; 1 cause could not be judged"
 
 
 def test_a_theme_is_checked_only_where_a_cause_cites_its_facts():
@@ -174,7 +174,7 @@ EMPTY = (
 @pytest.mark.parametrize("name", EMPTY)
 def test_an_empty_case_says_so(name):
     view = getattr(views, name)(Case())
-    assert view.say and Page(view.html).words
+    assert view.summary and Page(view.html).words
 
 
 def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
@@ -205,4 +205,4 @@ def test_catalogue_holds_every_page_and_finds_words():
     assert "What to do" in everything
     few = views.catalogue_view("/dev/shm")
     assert "shm_too_small" in few.static() and len(few.html) < len(views.catalogue_view().html)
-    assert views.catalogue_view("no such word").say.startswith("0 causes")
+    assert views.catalogue_view("no such word").summary.startswith("0 causes")

@@ -53,12 +53,12 @@ def test_a_card_says_what_decides(machine: str, theme: str, said: str) -> None:
 @pytest.mark.parametrize("machine", ["h100-x8"])
 def test_a_machine_without_a_risk_says_so(machine: str) -> None:
     view = facts_view(captured(machine))
-    assert view.say.startswith("No check finds a risk here; ") and 'class="nk-bad"' not in view.static()
+    assert view.summary.startswith("No check finds a risk here; ") and 'class="nk-bad"' not in view.static()
 
 
 def test_risks_are_counted_in_the_conclusion_and_their_advice_stands_in_their_card() -> None:
     view = facts_view(captured("hung-smi"))
-    assert re.match(r"[2-9] risks for a job here; ", view.say)
+    assert re.match(r"[2-9] risks for a job here; ", view.summary)
     advised = set(re.findall(r"What to do: (\w+)", view.static()))
     assert {"shm_too_small", "host_oom"} <= advised <= set(catalogue())
 
@@ -91,7 +91,7 @@ def test_many_hosts_share_rows_and_rare_values_are_counted() -> None:
     odd = {number: {"gpu.driver": f"570.{number}"} for number in range(1, 21)} | {21: {"limits.memlock": 65536}}
     view = facts_view(copies("h200-x4", 60, odd))
     words = " ".join(Page(view.static()).words.split())
-    assert "facts about node-[0001-0060]" in view.say
+    assert "facts about node-[0001-0060]" in view.summary
     assert "locked memory unlimited on 59 of 60 hosts" in words and "64 KiB" in words
     assert "13 other values" in words  # 21 drivers, of which 8 have a row
     assert len(json.dumps(view._repr_mimebundle_())) < 1 << 18

@@ -63,11 +63,11 @@ def headlines(case: Case) -> dict[str, str]:
     """View → its headline, of a case that has been judged."""
     rows = diagnose(case).to_dict()["findings"]
     return {
-        "job": views.job_view(case).say,
-        "ranks": views.ranks_view(case).say,
-        "progress": views.progress_view(case).say,
-        "disagreement": views.disagreement_view(case).say,
-        "stacks": stacks_view(case.events, found=rows).say,
+        "job": views.job_view(case).summary,
+        "ranks": views.ranks_view(case).summary,
+        "progress": views.progress_view(case).summary,
+        "disagreement": views.disagreement_view(case).summary,
+        "stacks": stacks_view(case.events, found=rows).summary,
     }
 
 
@@ -118,10 +118,10 @@ def timed_out(rank: int) -> Event:
 def test_one_log_is_said_to_be_one() -> None:
     plan = said("worker.phase", phase="plan", ranks=4)
     alone = case_of(plan, timed_out(0))
-    assert views.ranks_view(alone).say == "Only rank 0's log was given, of 4 ranks"
-    assert views.progress_view(alone).say == "Only rank 0's log was given: it came to collective 12 of default_pg"
+    assert views.ranks_view(alone).summary == "Only rank 0's log was given, of 4 ranks"
+    assert views.progress_view(alone).summary == "Only rank 0's log was given: it came to collective 12 of default_pg"
     other = case_of(plan, timed_out(0), timed_out(2))
-    assert views.progress_view(other).say == (
+    assert views.progress_view(other).summary == (
         "Ranks 0, 2 came to collective 12 of default_pg; nothing says how far ranks 1, 3 came"
     )
 
@@ -138,8 +138,8 @@ def odd_call() -> dict[str, object]:
 def test_a_new_record_is_seen_by_the_next_picture() -> None:
     """The analysis is kept for each case, and computed again when its records change."""
     case = case_of(*job())
-    before = views.ranks_view(case).say
+    before = views.ranks_view(case).summary
     case.events = [event for event in case.events if event.rank != 2]
-    after = views.ranks_view(case).say
+    after = views.ranks_view(case).summary
     case.events[:] = [event for event in case.events if event.rank != 3]
-    assert len({before, after, views.ranks_view(case).say}) == 3
+    assert len({before, after, views.ranks_view(case).summary}) == 3

@@ -41,7 +41,7 @@ def eight() -> Case:
 def test_a_thousand_ranks_give_one_conclusion_and_a_short_page(big: Case, name: str) -> None:
     view = getattr(views, name)(big)
     bundle = view._repr_mimebundle_()
-    assert CONCLUSIONS[name] in view.say
+    assert CONCLUSIONS[name] in view.summary
     assert len(json.dumps(bundle)) < 1 << 20
 
 
@@ -82,7 +82,7 @@ def test_the_clock_that_is_ahead_is_named(big: Case) -> None:
     ],
 )
 def test_the_bundled_run_of_eight_ranks(eight: Case, name: str, words: str) -> None:
-    assert words in getattr(views, name)(eight).say
+    assert words in getattr(views, name)(eight).summary
 
 
 def test_what_was_not_understood_comes_first(tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_what_was_not_understood_comes_first(tmp_path: Path) -> None:
     (tmp_path / "b_rank1.log").write_text("the weather is fine\n")
     (tmp_path / "core").write_bytes(bytes(range(32)) * 64)
     view = views.inputs_view(read_logs(str(tmp_path)))
-    assert view.say.startswith("2 files of ") and "; 1 file could not be used; " in view.say
-    assert view.say.endswith("in 1 log no line is known")
+    assert view.summary.startswith("2 files of ") and "; 1 file could not be used; " in view.summary
+    assert view.summary.endswith("in 1 log no line is known")
     words = Page(view.static()).words
     assert words.index("core") < words.index("b_rank1.log") < words.index("a_rank0.log")
     assert "binary of no known kind" in words and "no known line" in words

@@ -81,7 +81,9 @@ def test_run_returns_the_run_and_shows_it():
     assert not form.running and form.bar.value == 1000 and form.cancel.disabled and not form.start.disabled
     assert "all sizes were measured" in form.result.value and "all sizes were measured" in form.static()
     figure = form.drawing.outputs[0]["data"][PLOTLY]
-    assert figure["layout"]["shapes"][0]["y0"] == 3.0 and "94 % of what is allowed" in figure["layout"]["meta"]["say"]
+    assert (
+        figure["layout"]["shapes"][0]["y0"] == 3.0 and "94 % of what is allowed" in figure["layout"]["meta"]["summary"]
+    )
     assert "<script" not in form.log.value and "&lt;script" in form.log.value
 
 
@@ -134,7 +136,7 @@ def test_cancel_from_another_thread_ends_the_awaiting_cell(keeps_going):
                 await cell
         click.join()
         assert bench.ended == "cancelled" and form.state == "cancelled" and not form.start.disabled
-        assert len(form.measurements) == 3 and "cancelled" in form.say and "64 B" in form.static()
+        assert len(form.measurements) == 3 and "cancelled" in form.summary and "64 B" in form.static()
 
     drive(scenario, keeps_going=keeps_going)
 

@@ -51,14 +51,16 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
 
 def test_the_lab_says_how_it_ended_and_not_why(loop: Loop) -> None:
     read = Page(loop.broken.static()).words
-    assert loop.broken.run.reason == "failed" and loop.broken.say.startswith("rank_raises on 2 ranks over gloo failed")
+    assert loop.broken.run.reason == "failed" and loop.broken.summary.startswith(
+        "rank_raises on 2 ranks over gloo failed"
+    )
     assert "1 error" in read and "runs/1-rank_raises/" in read and "rank_exception" not in read
     assert any("Breaking it" in seen and "nk-lights" in seen for seen in loop.lights)
     assert loop.lab.static() == loop.broken.static() and loop.lab.cancel.disabled and not loop.lab.start.disabled
 
 
 def test_what_the_form_above_shows_already_is_one_line_in_jupyterlab(loop: Loop) -> None:
-    assert "What was run" in loop.broken.html and loop.broken.above.value.endswith(f"{loop.broken.say}</p></div>")
+    assert "What was run" in loop.broken.html and loop.broken.above.value.endswith(f"{loop.broken.summary}</p></div>")
     assert loop.closed.widget() is None  # nobody has shown that form
 
 
@@ -67,7 +69,7 @@ def test_the_fix_is_shown_to_work_side_by_side(loop: Loop) -> None:
         ("fix", "rank_exception", True)
     ]
     read = " ".join(Page(loop.check.static()).words.split())
-    assert loop.check.say == loop.closed.say and "rank_exception" in loop.closed.say
+    assert loop.check.summary == loop.closed.summary and "rank_exception" in loop.closed.summary
     before, _, after = read.partition("After")
     assert "✕ failed" in before and "rank_exception Rank 1 raised ValueError" in before
     assert "✓ succeeded" in after and "Steps that every rank came to before 4 steps after 6 steps" in after
@@ -84,14 +86,14 @@ def test_nothing_runs_where_nobody_wants_it(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     case.findings = findings()
     form = nk.check_form(case)
-    assert form.say == "slow_rank is proven; what is advised can be tried"
-    assert asyncio.run(form.run(False)).say == "No experiment was made" and not (tmp_path / "experiments").exists()
+    assert form.summary == "slow_rank is proven; what is advised can be tried"
+    assert asyncio.run(form.run(False)).summary == "No experiment was made" and not (tmp_path / "experiments").exists()
 
 
 def test_nothing_found_is_nothing_to_check(tmp_path: Path) -> None:
     form = nk.check_form(Case.open(tmp_path))
-    assert form.say == "There is nothing to check: nothing was found"
-    assert asyncio.run(form.run()).say == "No experiment was made"
+    assert form.summary == "There is nothing to check: nothing was found"
+    assert asyncio.run(form.run()).summary == "No experiment was made"
     form.begin()
     assert "nothing was found" in form.notice.value
 
@@ -99,7 +101,7 @@ def test_nothing_found_is_nothing_to_check(tmp_path: Path) -> None:
 def test_what_cannot_be_tried_is_told_in_the_form_and_stops_no_notebook() -> None:
     form = nk.check_form(nk.sample("rank_raises"))
     seen = asyncio.run(form.run())
-    assert seen.say.startswith("An experiment needs a writable case folder") and seen.static() == form.static()
+    assert seen.summary.startswith("An experiment needs a writable case folder") and seen.static() == form.static()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,9 @@ def test_the_lab_says_what_it_will_do_before_it_does_it(tmp_path: Path) -> None:
     form = nk.lab_form(Case.open(tmp_path), "rank_killed")
     form.widget()
     assert (
-        form.say.startswith("This run: one rank is killed") and form.say in form.html and form.say in form.result.value
+        form.summary.startswith("This run: one rank is killed")
+        and form.summary in form.html
+        and form.summary in form.result.value
     )
     form.fault.value = "healthy"
     assert "This run: trains and succeeds" in form.result.value and not (tmp_path / "runs").exists()

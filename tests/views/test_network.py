@@ -42,7 +42,7 @@ def marked(html: str) -> dict[str, list[str]]:
 )
 def test_what_will_be_used_stands_first_and_is_marked(machine: str, said: str, used: dict[str, list[str]]) -> None:
     view = network_view(captured(machine))
-    assert view.say.startswith(said)
+    assert view.summary.startswith(said)
     rows = marked(view.static())
     assert {name: users for name, users in rows.items() if users} == used
     assert list(rows)[: len(used)] == [name for name in rows if name in used]
@@ -60,7 +60,7 @@ def test_interfaces_of_the_data_where_no_rdma_port_takes_it(ports: list[str], us
 )
 def test_rdma_ports_that_nccl_takes_are_counted_and_marked(ports: list[str], said: str) -> None:
     view = network_view(copies("h200-x8-slurm", 1, {1: {"net.nccl.hcas": ports}}))
-    assert said in view.say
+    assert said in view.summary
     rows = re.findall(r"<tr><td.*?</tr>", view.static())
     assert [port for row in rows if "data</span>" in row for port in re.findall(r"mlx5_\d:1", row)] == ports
 
@@ -75,7 +75,7 @@ def test_hosts_that_differ_in_addresses_only_are_one_kind_and_the_odd_one_comes_
     odd = {1: {"net.hostname.addresses": ["10.9.9.9"]}, 7: {"net.gloo.interface": "lo"}}
     view = network_view(copies("h200-x8-slurm", 40, odd))
     data = "; for its data NCCL takes all 2 RDMA ports"
-    assert view.say == (
+    assert view.summary == (
         f"2 kinds of network. node-0007: NCCL will use ibp24s0 (400 Gb/s), gloo will use lo, "
         f"which reaches no other host{data}"
         f"; node-[0001-0006,0008-0040]: NCCL will use ibp24s0 (400 Gb/s), gloo will use eno1 (25 Gb/s){data}"
@@ -84,4 +84,4 @@ def test_hosts_that_differ_in_addresses_only_are_one_kind_and_the_odd_one_comes_
 
 
 def test_hosts_that_are_all_alike_are_counted() -> None:
-    assert network_view(copies("hung-smi", 12, {})).say.endswith("eth0 (veth, 10 Gb/s), on each of 12 hosts")
+    assert network_view(copies("hung-smi", 12, {})).summary.endswith("eth0 (veth, 10 Gb/s), on each of 12 hosts")

@@ -42,7 +42,7 @@ def test_title_is_the_conclusion_and_the_limit_is_drawn_and_named():
     peak = max(m.busbw for m in CURVE)
     figure = plots.bandwidth(CURVE, 2 * peak, "what loopback allows", "derived like this")
     say = f"all_reduce reaches {peak:.2f} GB/s, 50 % of what loopback allows"
-    assert title(figure) == say == figure.layout.meta["say"]
+    assert title(figure) == say == figure.layout.meta["summary"]
     (line,) = figure.layout.shapes
     assert line.y0 == line.y1 == 2 * peak and f"{2 * peak:.2f} GB/s" in line.label.text
     low, high = figure.layout.yaxis.range

@@ -28,7 +28,7 @@ def test_a_pick_is_answered_and_another_one_too(picked: str, mark: str) -> None:
 def test_on_paper_the_answers_are_folded() -> None:
     asked = nk.guess("Who is at fault?", CHOICES, RIGHT)
     paper, _, folded = asked.static().partition("<details")
-    assert asked.say == "Who is at fault?" and WIDGET in asked._repr_mimebundle_()
+    assert asked.summary == "Who is at fault?" and WIDGET in asked._repr_mimebundle_()
     assert "rank 0, it prints the error" in paper and "victim" not in paper
     assert "a victim" in folded and folded.count("right</span>") == 1
 

@@ -26,14 +26,14 @@ def test_the_named_hosts_are_tested_and_what_is_found_stays(tmp_path: Path) -> N
     case = Case.open(tmp_path / "case")
     form = connect_form(case, "127.0.0.1, 127.0.0.2", HERE)
     view = asyncio.run(form.run())
-    assert "127.0.0.1 → 127.0.0.2" in view.say  # both are this host, and the test says so
+    assert "127.0.0.1 → 127.0.0.2" in view.summary  # both are this host, and the test says so
     assert "127.0.0.1 → 127.0.0.2" in form.result.value and not form.start.disabled and form.cancel.disabled
     assert len(case.of("connect.host")) == len(case.of("connect.pair")) == 2
 
 
 def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
     form = connect_form(Case.open(tmp_path))
-    assert asyncio.run(form.run()).say.startswith("No connection was tested") and not (tmp_path / "runs").exists()
+    assert asyncio.run(form.run()).summary.startswith("No connection was tested") and not (tmp_path / "runs").exists()
     form.begin()
     assert "Say which hosts" in form.notice.value
 

@@ -32,7 +32,7 @@ def view(events):
     ],
 )
 def test_say(events, words):
-    assert view(events).say == words
+    assert view(events).summary == words
 
 
 def test_a_thousand_ranks_share_strips_the_odd_ones_first():
@@ -189,20 +189,20 @@ def test_what_others_say_about_a_rank_does_not_make_it_speak():
         said("elastic.stop", "closing signal SIGTERM", time=1.7e9 + 63, rank=5, signal=15),
     ]
     seen = view([*job(), *late])
-    assert seen.say.startswith("Rank 5 stopped logging first, 30.0 s") and "logs/rank5.log:300" in seen.static()
+    assert seen.summary.startswith("Rank 5 stopped logging first, 30.0 s") and "logs/rank5.log:300" in seen.static()
 
 
 def test_a_rank_that_died_without_a_word_is_named():
     died = said("elastic.exit", "exitcode: -9", rank=3, exitcode=-9, signal=9)
     stopped = said("elastic.exit", "exitcode: -15", rank=1, exitcode=-15, signal=15)
     quiet = [event for event in job(4) if event.kind != "c10d.timeout"]
-    assert view([*quiet, died, stopped]).say == (
+    assert view([*quiet, died, stopped]).summary == (
         "4 ranks logged, none stopped clearly before the others; rank 3 ended badly without a line that says why"
     )
 
 
 def test_bundled_late_rank_is_the_one_that_fell_silent():
-    assert ranks_view(sample("rank_late")).say.startswith("Rank 2 stopped logging first")
+    assert ranks_view(sample("rank_late")).summary.startswith("Rank 2 stopped logging first")
 
 
 def test_context_reads_gzip_and_survives_a_torn_one(tmp_path):

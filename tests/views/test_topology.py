@@ -68,7 +68,7 @@ def drawn(case: Case) -> dict[str, dict[str, Any]]:
     ids=["4 H200", "8 H200", "no GPU", "hung nvidia-smi", "one GPU", "cube", "lost GPU", "two", "far NIC"],
 )
 def test_the_conclusion(case: Case, said: str) -> None:
-    assert topology_view(case).say == said
+    assert topology_view(case).summary == said
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,9 @@ def test_the_conclusion(case: Case, said: str) -> None:
 def test_pairs_without_p2p_are_said(answers: dict[tuple[int, int], str], said: str) -> None:
     read = {f"GPU{a}": {f"GPU{b}": answers.get((min(a, b), max(a, b)), "OK") for b in range(3)} for a in range(3)}
     view = topology_view(joined(3, lambda a, b: "PIX", gpu__p2p__read=read))
-    assert view.say.startswith("All 3 GPUs reach each other over PIX" + said) and ("P2P" in view.say) == bool(said)
+    assert view.summary.startswith("All 3 GPUs reach each other over PIX" + said) and ("P2P" in view.summary) == bool(
+        said
+    )
 
 
 def test_one_link_for_all_is_one_bus_and_each_other_pair_an_arc() -> None:
@@ -121,7 +123,7 @@ def test_a_thousand_hosts_are_drawn_by_kind_the_odd_one_first() -> None:
     case = copies("h200-x4", 1000, {517: {"gpu.2.nvlink.links": 12}, 3: {"gpu.count": None}})
     case.facts = [fact for fact in case.facts if fact.name.startswith("gpu.")]
     view = topology_view(case)
-    assert view.say == (
+    assert view.summary == (
         "2 kinds of machine. node-0517: All 4 GPUs reach each other over NV18; GPU 2 has 12 active NVLinks, not 18; "
         "node-[0001-0516,0518-1000]: All 4 GPUs reach each other over NV18"
     )
@@ -135,7 +137,9 @@ def test_many_kinds_are_named_not_drawn() -> None:
     for number in range(1, 41):
         case.facts += joined(number, lambda a, b: "NV4", host=f"node-{number}").facts
     view = topology_view(case)
-    assert view.say.startswith("40 kinds of machine.") and "; 37 further kinds of machine; node-40: " in view.say
+    assert (
+        view.summary.startswith("40 kinds of machine.") and "; 37 further kinds of machine; node-40: " in view.summary
+    )
     assert len(view._repr_mimebundle_()[PLOTLY]["layout"]["annotations"]) < 30
     assert "37 further kinds of machine" in Page(view.static()).words
 
@@ -163,7 +167,7 @@ def test_a_torn_count_does_no_harm(count: object) -> None:
     case = Case()
     case.facts = [Fact("gpu.count", count), Fact("gpu.topology", None, why="cut off")]
     view = views.topology_view(case)
-    assert view.say and Page(view.static()).words
+    assert view.summary and Page(view.static()).words
 
 
 def test_links_that_could_not_be_read_come_with_the_way_to_find_out() -> None:

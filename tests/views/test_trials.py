@@ -55,7 +55,7 @@ def told(folder: Path, *starts: tuple[int, str, float]) -> Path:
 
 def test_without_a_trial_it_says_how_to_make_one() -> None:
     view = views.experiments_view(Case())
-    assert view.say == "No experiment was made yet" and "--check" in Page(view.static()).words
+    assert view.summary == "No experiment was made yet" and "--check" in Page(view.static()).words
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,6 @@ def test_kept_trials_come_back_the_last_one_first_and_run_nothing_of_what_they_h
         experiment_records.keep(trial(folder, **hostile))
     view = views.experiments_view(Case.open(case.path))
     page = Page(view.static())
-    assert view.say.startswith("second") and page.words.index("second") < page.words.index("first")
+    assert view.summary.startswith("second") and page.words.index("second") < page.words.index("first")
     assert not {"script", "img"} & set(page.tags)
     assert "experiments/2-slow_rank/" in Page(views.case_view(case).static()).words

@@ -35,7 +35,7 @@ def test_the_sentence_tells_the_peaks(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     strip(case, gpus=2)
     said = "9 seconds on node-1: CPU at most 45 %, memory at most 10.0 of 100.0 GiB, no swap in use"
-    assert watch_view(case).say == f"{said}, GPU memory at most 2.0 GiB, GPUs busy up to 90 %"
+    assert watch_view(case).summary == f"{said}, GPU memory at most 2.0 GiB, GPUs busy up to 90 %"
 
 
 def test_phases_stand_where_the_last_rank_reached_them(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_of_several_hosts_the_fullest_is_drawn_and_all_have_a_row(tmp_path: Path
     strip(case, "telemetry-node0.jsonl", "node-1")
     strip(case, "telemetry-node1.jsonl", "node-2", memory=60 * GIB)
     view = watch_view(case)
-    assert view.say.endswith("drawn is node-2, the one with the fullest memory")
+    assert view.summary.endswith("drawn is node-2, the one with the fullest memory")
     assert "node-1" in str(view.static()) and "60 %" in str(view.static())
 
 
@@ -106,9 +106,9 @@ def test_a_packed_strip_of_a_recording_is_read_as_well(tmp_path: Path) -> None:
     strip(case)
     plain = case.runs()[-1] / "telemetry.jsonl"
     (plain.parent / "telemetry.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
-    said = watch_view(case).say
+    said = watch_view(case).summary
     plain.unlink()
-    assert watch_view(case).say == said
+    assert watch_view(case).summary == said
 
 
 def test_names_from_elsewhere_are_text(tmp_path: Path) -> None:
@@ -119,4 +119,4 @@ def test_names_from_elsewhere_are_text(tmp_path: Path) -> None:
 
 
 def test_a_case_without_a_strip_says_where_one_comes_from() -> None:
-    assert watch_view(Case()).say.startswith("No run of this case was watched")
+    assert watch_view(Case()).summary.startswith("No run of this case was watched")

@@ -55,7 +55,7 @@ class Difference:
         return sum(len(group.hosts) for group in self.odd)
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """``NCCL: 2.26.2 on node-3; 2.27.5 on the other 7 hosts``."""
         said = [f"{group.value} on {folded(group.hosts)}" for group in self.odd[:SHOWN]]
         rest = sum(len(group.hosts) for group in self.odd[SHOWN:])
@@ -93,10 +93,10 @@ class Consistency:
     """What one host could not read before what none could."""
 
     def __repr__(self) -> str:
-        return self.say
+        return self.summary
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """The conclusion in one sentence."""
         many = len(self.hosts)
         if many < 2:
@@ -107,9 +107,9 @@ class Consistency:
             return f"{many:,} hosts agree in all {self.agreed:,} things that were compared{missing}"
         worst, total = self.differences[0], self.agreed + len(self.differences)
         bad = sum(found.effect == worst.effect for found in self.differences)
-        first = f"{bad} of which {MEANS[worst.effect]}" if worst.effect != "differs" else "none of which should matter"
+        first = f"{bad} of them {MEANS[worst.effect]}" if worst.effect != "differs" else "none of them should matter"
         head = f"{many:,} hosts differ in {len(self.differences):,} of {total:,} things, {first}"
-        return f"{head}, first {worst.say}{missing}"
+        return f"{head}, first {worst.summary}{missing}"
 
     @property
     def broken(self) -> bool:
@@ -133,7 +133,7 @@ class Consistency:
 
     def text(self) -> str:
         """The comparison for a terminal."""
-        lines = [f"{self.say}."]
-        lines += [f"  [{MEANS[found.effect]}] {found.say}.\n      {found.why}" for found in self.differences]
+        lines = [f"{self.summary}."]
+        lines += [f"  [{MEANS[found.effect]}] {found.summary}.\n      {found.why}" for found in self.differences]
         lines += [f"  [not read] {each.title} on {folded(each.hosts)}: {each.why}" for each in self.partly]
         return "\n".join(lines)

@@ -14,11 +14,11 @@ GroupKey = tuple[str, str]
 Shapes = tuple[tuple[int, ...], ...]
 
 
-class Sizes(NamedTuple):
+class CallSizes(NamedTuple):
     """The tensors of one call."""
 
     total: int | None
-    """Elements of all of them; None where there is no tensor, or nothing says."""
+    """Elements of all of them; None where there is no tensor, or the dump does not record it."""
     shapes: Shapes
 
 
@@ -28,8 +28,8 @@ class Kind(NamedTuple):
     library: str
     op: str
     """Without the peers of a send or receive."""
-    inputs: Sizes
-    outputs: Sizes
+    inputs: CallSizes
+    outputs: CallSizes
     dtypes: tuple[str, ...]
     output_dtypes: tuple[str, ...]
     src: int | None = None
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 
     @property
     def closes(self) -> bool:
-        """True for the record that ends a coalesced batch and says the state of all its members."""
+        """True for the record that ends a coalesced batch and holds the state of all its members."""
         return self.op.endswith("coalesced")
 
 
@@ -48,7 +48,7 @@ class Detail(NamedTuple):
     frames: list[Data]
     """Innermost first."""
     sends: tuple[int, ...]
-    """Elements for each peer, where the call says them one by one."""
+    """Elements for each peer, where the call lists them one by one."""
     receives: tuple[int, ...]
 
 
@@ -60,7 +60,7 @@ class Calls:
     kinds: array[int] = field(default_factory=lambda: array("I"))
     """Index of `Dump.kinds`."""
     created: array[int] = field(default_factory=lambda: array("q"))
-    """Nanoseconds since the epoch, 0 where nothing says."""
+    """Nanoseconds since the epoch, 0 where the dump does not record it."""
     status: bytearray = field(default_factory=bytearray)
     """Index of `Dump.states`."""
     sites: array[int] = field(default_factory=lambda: array("I"))
@@ -68,7 +68,7 @@ class Calls:
     entries: array[int] = field(default_factory=lambda: array("I"))
     """Place in the dump, while it is read."""
     open: bytes = b""
-    """1 for a call that the rank still waits for, as far as the dump says."""
+    """1 for a call that the rank still waits for, as far as the dump shows."""
     waiting: int | None = None
     """Index of the first call that the rank still waits for, None where it waits for none."""
     details: dict[int, Detail] = field(default_factory=dict)

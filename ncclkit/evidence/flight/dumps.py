@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit.evidence.flight import pickles
-from ncclkit.evidence.flight.calls import Calls, Detail, GroupKey, Kind, Sizes, mark_open, sort
+from ncclkit.evidence.flight.calls import Calls, CallSizes, Detail, GroupKey, Kind, mark_open, sort
 from ncclkit.evidence.grammars.grammar import Data, frame
 
 FIELDS = (
@@ -28,7 +28,7 @@ SHAPES = 8
 DIMENSIONS = 16
 PEERS = 8192
 TAIL = 2
-"""Last calls of a group of which stacks are kept, besides the first that the rank waits for."""
+"""How many of a group's last calls keep their stacks, besides the first call that the rank waits for."""
 LARGE = 1 << 62
 PEER = re.compile(r"(send|recv)(?: (\d{1,7}|\?)(->|<-)(\d{1,7}|\?))?")
 WRONG = (TypeError, KeyError, ValueError, AttributeError, IndexError, OverflowError)
@@ -67,11 +67,11 @@ class Columns:
         self._sites: dict[str, int] = {"": 0}
         self._places: dict[int, int] = {}
         """Identity of a frame → its site, 0 for a frame of torch."""
-        self._wide: dict[int, Sizes] = {}
+        self._wide: dict[int, CallSizes] = {}
         self._types: dict[int, tuple[str, ...]] = {}
 
     def read(self, entries: Sequence[Any]) -> None:
-        """Take all entries of a dump; what is no entry is left out."""
+        """Take all entries of a dump, and leave out what is not one."""
         get, site, wide, texts = itemgetter(*FIELDS), self._site, self._sizes, self._texts
         kinds, states, groups = Made(self._kind), Made(self._state), Made(self._columns)
         for number, entry in enumerate(entries):
@@ -172,8 +172,8 @@ class Columns:
         kind = Kind(
             library,
             peer[1] if peer else op,
-            ins if type(ins) is Sizes else _one(ins),
-            outs if type(outs) is Sizes else _one(outs),
+            ins if type(ins) is CallSizes else _one(ins),
+            outs if type(outs) is CallSizes else _one(outs),
             types if type(types) is tuple else (_text(types),),
             out_types if type(out_types) is tuple else (_text(out_types),),
             int(src) if src and src != "?" else None,
@@ -209,18 +209,18 @@ class Columns:
             found = self._types[id(value)] = tuple(sorted(set(map(_text, value[:PEERS]))))
         return found
 
-    def _sizes(self, value: Any) -> Sizes:
+    def _sizes(self, value: Any) -> CallSizes:
         """Several tensors, or none; a list that many entries share is counted once."""
         found = self._wide.get(id(value))
         if found is None:
             each = _each(value)
             shapes = tuple(tuple(shape[:DIMENSIONS]) for shape in value[:SHAPES])
-            found = self._wide[id(value)] = Sizes(min(sum(each), LARGE) if len(value) else None, shapes)
+            found = self._wide[id(value)] = CallSizes(min(sum(each), LARGE) if len(value) else None, shapes)
         return found
 
 
-def _one(shape: tuple[Any, ...]) -> Sizes:
-    return Sizes(_count(shape), (shape,))
+def _one(shape: tuple[Any, ...]) -> CallSizes:
+    return CallSizes(_count(shape), (shape,))
 
 
 def _count(shape: Sequence[Any]) -> int:
@@ -273,7 +273,7 @@ class Dump:
     host: str = ""
     """From the file's name."""
     members: dict[GroupKey, tuple[int, ...]] = field(default_factory=dict)
-    """Global ranks of each group, where the dump tells them."""
+    """Global ranks of each group, where the dump names them."""
     kinds: list[Kind] = field(default_factory=list)
     states: list[tuple[str, bool]] = field(default_factory=list)
     """Name, and whether it was retired."""
@@ -291,7 +291,7 @@ class Dump:
     """True when older entries were overwritten before it was written."""
 
     def oldest(self) -> int:
-        """When the oldest retained call was made, in nanoseconds since the epoch; 0 where nothing tells."""
+        """When the oldest retained call was made, in nanoseconds since the epoch; 0 where no call has a time."""
         times = (time for c in (*self.collectives.values(), *self.pairs.values()) for time in c.created[:1] if time)
         return min(times, default=0)
 

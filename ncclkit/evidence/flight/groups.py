@@ -36,7 +36,7 @@ class Group:
 
     @property
     def no_dump(self) -> list[int]:
-        """Members of which there is no dump."""
+        """Members that left no dump."""
         return [rank for rank in self.members if rank not in self.dumps]
 
     def kind(self, rank: int, place: int) -> Kind:
@@ -59,8 +59,8 @@ class Group:
 def groups(dumps: Iterable[Dump], world: int | None) -> list[Group]:
     """Every communicator that some dump names, in the order of ranks.
 
-    world: ranks of the job where something else than the dumps tells it.  Of two dumps of one rank the one with the
-    newer call of a group counts for that group.
+    world: number of ranks of the job, where something other than the dumps shows it.  Of two dumps of one rank
+    the one with the newer call of a group counts for that group.
     """
     by_rank: dict[int, list[Dump]] = {}
     for dump in dumps:

@@ -437,4 +437,4 @@ def _key(value: Any) -> Any:
     """Keys are scalars; integers beyond 64 bits can be made to share one hash."""
     if isinstance(value, (str, float, bytes, type(None))) or (isinstance(value, int) and -WORD <= value < WORD):
         return value
-    raise Refused("a dictionary key that is no text or common number")
+    raise Refused("a dictionary key that is not a text or a common number")

@@ -49,8 +49,8 @@ def _listed(ranks: tuple[int, ...]) -> list[int]:
 def analyse(dumps: Iterable[Dump], world: int | None = None, events: Sequence[Event] = ()) -> list[Event]:
     """Cross-rank events, group by group; those that only follow from another group's hang say so.
 
-    world: ranks of the job where something else tells it.  events: what other files tell; stacks and hosts of ranks
-    are taken from it.
+    world: number of ranks of the job, where something else shows it.  events: those of other files; stacks and
+    hosts of ranks are taken from them.
     """
     given = list(dumps)
     hosts = {dump.rank: dump.host for dump in given if dump.rank is not None and dump.host}

@@ -105,7 +105,7 @@ class Rule:
 
 
 def rule(kind: str, anchor: str, pattern: str, *, span: int = 1, make: Make | None = None, **fixed: Any) -> Rule:
-    """A rule; groups of digits become integers, `fixed` adds constant data, and what nothing tells of a kind is None.
+    """A rule.  Groups of digits become integers, and `fixed` adds constant data.  A field that a line lacks is None.
 
     Groups named ``_rank``, ``_host``, ``_pid`` and ``_time`` fill the event's own fields instead of `data`; a `make`
     that returns ``_line`` cites that line.

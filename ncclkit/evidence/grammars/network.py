@@ -1,4 +1,4 @@
-"""The grammar of what people look up about the way between two hosts: ``ping`` and ``ss -ti``, pasted into a log."""
+"""The grammar of what people look up about the path between two hosts: ``ping`` and ``ss -ti``, pasted into a log."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _last(text: str) -> re.Match[str] | None:
 
 @dataclass(slots=True)
 class Word:
-    """A line that tells its speaker's progress."""
+    """A line that shows its speaker's progress."""
 
     step: int
     raw: bytes
@@ -70,7 +70,7 @@ Spoken = dict[tuple[bytes, ...], Word]
 
 
 def latest(data: bytes, limit: int, *, shared: bool, keen: bool, back: bool) -> Spoken:
-    """The last line of each speaker that tells its progress, looked for in the last `LOOK` bytes before `limit`.
+    """The last line of each speaker that shows its progress, looked for in the last `LOOK` bytes before `limit`.
 
     shared: many may speak without a label; back: farther back where there is nothing; keen (the file ends here):
     farther back too, until no more speakers are found.

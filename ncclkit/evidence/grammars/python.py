@@ -51,7 +51,7 @@ LIMIT = 400
 HEADER = "Traceback (most recent call last)"
 ORIGINAL = f"Original {HEADER}"
 IGNORED = "Exception ignored in"
-"""How Python begins what it tells of an error in a destructor or a callback, after which it goes on."""
+"""How Python begins its report of an error in a destructor or a callback, after which it goes on."""
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<func>[^"]*?))?\s*$')
 # torch.distributed.DistBackendError: NCCL error in: …      KeyboardInterrupt
 # torch.multiprocessing.spawn.ProcessExitedException: process 3 …

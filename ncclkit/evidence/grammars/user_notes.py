@@ -117,7 +117,7 @@ TRIED = (
 """Words of people; no library prints them often."""
 
 PLACE = r"(?:at|in|on|during|after) (?:the )?(?:start|init|load|launch|warm|first)\w*"
-"""Where a job stands still that has not done anything yet."""
+"""Where a job hangs that has not done anything yet."""
 
 
 def _hang(match: re.Match[str], data: Data, line: Line) -> Data | None:

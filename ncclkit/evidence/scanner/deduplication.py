@@ -65,7 +65,7 @@ class Deduplication:
             for flood in floods:
                 flood.again(value)
             return
-        events, ahead = block.told(start, start + len(raw), number, choice)
+        events, ahead = block.line_events(start, start + len(raw), number, choice)
         floods = [new for event in events if (new := self.merger.add(event))]
         if key is not None and not ahead and (key[0] or not events) and all(map(merges, events)):
             _keep(self.floods, key, floods)

@@ -34,13 +34,13 @@ LONG = 4096
 """Longest line in bytes that is read whole."""
 SHAPES, SHORT = 1 << 16, 600
 """How many shapes are kept, and how long they may be in bytes."""
-MANY = 2000
+MANY_PLACES = 2000
 """With more places than this in one block it is cheaper to look at every line."""
 FEW = 256 << 10
 """Bytes below which loading hyperscan does not pay."""
 
 GRAMMARS = (*(c10d, python, gloo, store, torchrun, system, kernel, network, progress, printed), user_notes)
-"""Everything that is no line of NCCL's own log, Python's or a stack."""
+"""The grammars of all lines but those of NCCL's own log, of Python and of stacks."""
 RULES: tuple[Rule, ...] = (*nccl.OTHER, *(rule for grammar in GRAMMARS for rule in grammar.RULES))
 CODE = (*python.GATE, b"Thread ", *unknown_errors.GATE)
 """What a line of Python's, of a stack's or of an unknown error holds, besides gdb's ``#0`` at its start."""
@@ -130,10 +130,10 @@ def places(data: bytes, limit: int) -> Sequence[int] | None:
 
     def take(number: int, start: int, end: int, flags: int, context: Any) -> bool:
         found.append(end - 1)
-        return len(found) > MANY
+        return len(found) > MANY_PLACES
 
     scan(memoryview(data)[:limit], take)
-    return found if len(found) <= MANY else None
+    return found if len(found) <= MANY_PLACES else None
 
 
 def holds(data: bytes, limit: int, needles: tuple[bytes, ...]) -> bool:

@@ -18,7 +18,7 @@ from ncclkit.evidence.merge import TRACE_GAP, Merger
 from ncclkit.evidence.scanner import scan
 from ncclkit.evidence.scanner.deduplication import Deduplication
 from ncclkit.evidence.scanner.scan import Block, Context
-from ncclkit.evidence.scanner.speakers import LatestSteps, Speakers
+from ncclkit.evidence.scanner.speakers import SpeakerProgress, Speakers
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import PACKED, is_tar
 
@@ -138,7 +138,7 @@ def _before(file: int, piece: Piece) -> Iterator[Event]:
 
 def gather(blocks: Iterable[Block], merger: Merger, *, labelled: bool, stacks: bool) -> Found:
     """What all blocks say together."""
-    lines, found, speakers, progress = Deduplication(merger), Found(), Speakers(), LatestSteps()
+    lines, found, speakers, progress = Deduplication(merger), Found(), Speakers(), SpeakerProgress()
     for block in blocks:
         lines.read(block)
         progress.take(block)

@@ -113,7 +113,7 @@ CPP = ("[I", "[W", "[E", "[F")
 def parse(raw: str, path: str = "", number: int = 0, *, tasks: bool = False, changed: datetime | None = None) -> Line:
     """Take a raw line apart; no grammar sees the secrets in it.
 
-    tasks: ``3: `` at the line's start is a Slurm task; changed: the file's last change, which tells the year that
+    tasks: ``3: `` at the line's start is a Slurm task; changed: the file's last change, which gives the year that
     time stamps of c10 and syslog leave out.
     """
     text = redact.text(ANSI.sub("", raw) if "\x1b" in raw or "m" in raw[:8] else raw)

@@ -104,7 +104,7 @@ class Block:
     """Lines taken apart so far, by where they begin: many tracebacks look ahead over the same lines."""
     speakers: Lines = field(default_factory=Lines)
 
-    def told(self, start: int, end: int, number: int, choice: Choice) -> tuple[list[Event], bool]:
+    def line_events(self, start: int, end: int, number: int, choice: Choice) -> tuple[list[Event], bool]:
         """The events of a line, and whether they depend on the lines after it."""
         self.looked = False
         return list(self.read(start, end, number, choice)), self.looked

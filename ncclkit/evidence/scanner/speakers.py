@@ -59,12 +59,12 @@ def _speaks(data: bytes, limit: int, rank: int, tasks: bool) -> bool:
 
 
 PATIENCE = 4
-"""Blocks that are searched in vain, as they hold words like those of progress, before only their ends are."""
+"""After so many blocks that hold words like those of progress and no progress, only the ends of blocks are searched."""
 
 Who = tuple[bytes, ...]
 
 
-class LatestSteps:
+class SpeakerProgress:
     """Keeps the last line of each speaker; only these are taken apart."""
 
     def __init__(self) -> None:

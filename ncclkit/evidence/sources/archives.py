@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any, BinaryIO
 
 from ncclkit.evidence.sources import inputs
-from ncclkit.evidence.sources.streams import DAMAGE, Budget, Joined, Readable, Text
+from ncclkit.evidence.sources.streams import DAMAGE, Joined, Readable, Text, UnpackBudget
 
 
 class Cut(io.RawIOBase):
@@ -103,7 +103,7 @@ class Archive:
     """The members of one archive that can hold evidence, and why others were left out."""
 
     path: str
-    budget: Budget
+    budget: UnpackBudget
     """Of what passes by without being asked for."""
     left: dict[str, list[str]] = field(default_factory=dict)
     """Reason → names of what was left out."""

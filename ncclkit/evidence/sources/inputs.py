@@ -43,7 +43,7 @@ def width(head: bytes) -> str:
 
 
 def is_binary(head: bytes) -> bool:
-    """True for what is no text: many control characters.  Zero bytes alone (holes of a truncated log) do not count."""
+    """True for what is not text: many control characters.  Zero bytes alone (holes of a truncated log) do not count."""
     solid = head.replace(b"\0", b"")
     if not solid:
         return bool(head)

@@ -226,8 +226,8 @@ class Hashed(io.RawIOBase):
             pass
 
 
-class Budget:
-    """How much an archive may unpack to, against bombs; `packed` tells the bytes that were read of it."""
+class UnpackBudget:
+    """How much an archive may unpack to, against bombs; `packed` returns how many bytes of it were read."""
 
     def __init__(self, packed: Callable[[], int]) -> None:
         self.packed = packed
@@ -250,7 +250,7 @@ class Text(io.RawIOBase):
 
     def __init__(self, stream: Readable, *, packed: bool, wide: str = "") -> None:
         super().__init__()
-        self.budget: Budget | None = None
+        self.budget: UnpackBudget | None = None
         self.take: Callable[[int], bytes | None] = getattr(stream, "read1", stream.read)
         """read1, where there is one: a decompressor's read would drop what precedes the damage."""
         self.packed = packed

@@ -10,7 +10,7 @@ from typing import Any
 from ncclkit.agent import redact
 from ncclkit.agent.facts.names import SCOPE
 from ncclkit.agent.facts.software import FRAMEWORKS
-from ncclkit.evidence.tools.document import Document, Tool, number, told
+from ncclkit.evidence.tools.document import Document, Tool, document_of, number
 
 LONGEST = 600
 """Lines of one report; vLLM's lists every package of conda."""
@@ -33,7 +33,7 @@ def _report(lines: Sequence[str], at: int) -> Document | None:
     values |= {f"gpu.{index}.model": model for index, model in gpus.items()} | {"gpu.count": len(gpus) or None}
     variables = (line.partition("=") for line in body if re.match(r"[A-Z]\w+=", line))
     values |= {f"env.{name}": redact.clean(value.strip(), name) for name, _, value in variables if SCOPE.match(name)}
-    return told("collect_env", values, {"cpu.total": "CPUs"})
+    return document_of("collect_env", values, {"cpu.total": "CPUs"})
 
 
 def _after(body: Sequence[str], title: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a tool's output is made of: where it begins, and what it tells."""
+"""What a tool's output is made of: where it begins, and the facts and events in it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Tool:
     """How to find and read the output of one command."""
 
     anchors: tuple[bytes, ...]
-    """Literals, one of which stands in the text."""
+    """Literals; the text contains at least one of them."""
     start: re.Pattern[str]
     """The line at which `read` is tried."""
     read: Callable[[Sequence[str], int], Document | None]
     """The document at that line of these lines; None where it only looks like one."""
 
 
-def told(tool: str, values: dict[str, Any], units: dict[str, str] | None = None) -> Document | None:
+def document_of(tool: str, values: dict[str, Any], units: dict[str, str] | None = None) -> Document | None:
     """A document of facts; without those whose value is None, and None where nothing is left."""
     facts = [Fact(name, value, (units or {}).get(name, "")) for name, value in values.items() if value is not None]
     return Document(tool, facts) if facts else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ncclkit.evidence.tools.document import UNLIMITED, Document, Tool, number, told
+from ncclkit.evidence.tools.document import UNLIMITED, Document, Tool, document_of, number
 
 UNITS = {
     "limits.nofile.soft": "files",
@@ -42,7 +42,7 @@ def _ulimit(lines: Sequence[str], at: int) -> Document | None:
     here = min(at, 12)
     block = [*_run(around[:here][::-1])[::-1], around[here], *_run(around[here + 1 :])]
     values = {name: next((_limit(line) for line in block if re.match(title, line)), None) for name, title in SHELL}
-    return told("ulimit -a", values, UNITS)
+    return document_of("ulimit -a", values, UNITS)
 
 
 def _run(lines: Sequence[str]) -> list[str]:
@@ -71,7 +71,7 @@ def _proc(lines: Sequence[str], at: int) -> Document | None:
         cells = next((line[len(title) :].split() for line in rows if line.startswith(title + " ")), [])
         said = cells[which] if len(cells) > which else ""
         values[name] = UNLIMITED if said == "unlimited" else number(said)
-    return told("/proc/self/limits", values, UNITS)
+    return document_of("/proc/self/limits", values, UNITS)
 
 
 def _shm(lines: Sequence[str], at: int) -> Document | None:
@@ -79,7 +79,7 @@ def _shm(lines: Sequence[str], at: int) -> Document | None:
     if match is None:
         return None
     size, _, free = (round(float(amount) * SIZES[letter]) for amount, letter in re.findall(CELL, match[1]))
-    return told("df /dev/shm", {"limits.shm.size": size, "limits.shm.free": free}, UNITS)
+    return document_of("df /dev/shm", {"limits.shm.size": size, "limits.shm.free": free}, UNITS)
 
 
 def _free(lines: Sequence[str], at: int) -> Document | None:
@@ -93,7 +93,7 @@ def _free(lines: Sequence[str], at: int) -> Document | None:
     total, left = (
         round(float(amount) * (SIZES[letter] if letter else unit)) for amount, letter in (cells[0], cells[-1])
     )
-    return told("free", {"memory.total": total, "memory.available": left}, UNITS)
+    return document_of("free", {"memory.total": total, "memory.available": left}, UNITS)
 
 
 CELL = r"(\d{1,15}(?:\.\d+)?)([BKMGT]?)(?:i?B)?(?=\s)"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ncclkit.core.model import Fact
-from ncclkit.evidence.tools.document import Document, Tool, number, told
+from ncclkit.evidence.tools.document import Document, Tool, document_of, number
 
 FIELD = re.compile(r"^\s*([A-Za-z_][\w ]{0,40}?(?:\[ {0,3}\d{1,3}\])?)\s{0,40}:(?:\s(.*))?$")
 PLACES = {
@@ -46,7 +46,7 @@ def _block(tool: str, device: str, port: int | None, lines: Sequence[str]) -> Do
             rows.append(_row(device, int(new[1] or number(value) or 0)))
         elif rows:
             _put(rows[-1], title, value)
-    return told(tool, {"net.rdma": rows or None})
+    return document_of(tool, {"net.rdma": rows or None})
 
 
 def _put(row: Row, title: str, value: str) -> None:
@@ -94,7 +94,7 @@ def _gids(lines: Sequence[str], at: int) -> Document | None:
         interface = cells[-1] if cells[-1] != kind and "." not in cells[-1] else ""
         gid = {"index": int(cells[2][:9]), "gid": cells[3], "type": GID_TYPES.get(kind, ""), "interface": interface}
         row["gids"].append(gid)
-    return told("show_gids", {"net.rdma": list(rows.values()) or None})
+    return document_of("show_gids", {"net.rdma": list(rows.values()) or None})
 
 
 def joined(facts: Sequence[Fact]) -> list[Fact]:

@@ -11,7 +11,7 @@ from typing import Any
 from ncclkit.agent.facts import gpu, gpu_links, gpu_state
 from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
 from ncclkit.core.model import Fact, from_dict
-from ncclkit.evidence.tools.document import Document, Tool, told
+from ncclkit.evidence.tools.document import Document, Tool, document_of
 
 LONGEST = 50_000
 """Lines of one document; a host with 8 GPUs writes some 1,200, accounting adds thousands."""
@@ -19,7 +19,7 @@ OPEN, CLOSE = "<nvidia_smi_log", gpu_state.CLOSE
 
 
 class _Told(Machine):
-    """A machine of which only the output of one command is known."""
+    """A machine that answers one command only, with its saved output."""
 
     def __init__(self, argv: Sequence[str], out: str) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class _Told(Machine):
 
 
 def state(text: str) -> Document | None:
-    """What the XML in a text tells of each GPU; a cut one tells of the GPUs that are whole.
+    """The facts that the XML in a text holds of each GPU; of a cut XML, those of the GPUs that are whole.
 
     The text is taken from its root element on: entities can only be declared before it, so none are expanded.
     """
@@ -47,7 +47,7 @@ def state(text: str) -> Document | None:
     found = {fact["name"]: fact for fact in gpu.facts(_Told(gpu.QUERY, head + end)) if fact["source"] == command}
     state = found["gpu.nvidia_smi"]["value"]
     if state == "failed":
-        return Document(command, problem="is no valid XML; save it again with `nvidia-smi -q -x > gpus.xml`.")
+        return Document(command, problem="is not valid XML; save it again with `nvidia-smi -q -x > gpus.xml`.")
     problem = ""
     if state == "breaks off":
         del found["gpu.nvidia_smi"]  # the file does, which says nothing of the driver
@@ -76,7 +76,7 @@ def _topology(lines: Sequence[str], at: int) -> Document | None:
     except Unread:
         return None
     names = dict(re.findall(r"^\s*(NIC\d+):\s*(\S+)", out, re.MULTILINE))
-    return told(" ".join(gpu_links.TOPOLOGY), {"gpu.topology": matrix, "gpu.topology.nics": names or None})
+    return document_of(" ".join(gpu_links.TOPOLOGY), {"gpu.topology": matrix, "gpu.topology.nics": names or None})
 
 
 TOOLS = (

@@ -44,7 +44,7 @@ def commands(hosts: Sequence[str], via: str, python: str) -> dict[str, list[str]
 def checked(host: str) -> str:
     """The same name, where it can be one."""
     if not isinstance(host, str) or not HOST.fullmatch(host):
-        raise NcclkitError(f"{host!r} is no host name or address; write names like node-1 or 10.0.0.1.")
+        raise NcclkitError(f"{host!r} is not a host name or an address; write names like node-1 or 10.0.0.1.")
     return host
 
 

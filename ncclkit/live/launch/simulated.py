@@ -21,7 +21,7 @@ class Impossible(NcclkitError):
 CANNOT, PREFIX = 2, "ncclkit: hosts cannot be simulated here: "
 """Exit status of `agent.hosts`, and how its reason begins."""
 LAST_WORDS = 5.0
-"""Seconds that hosts get beyond the time limit of collectives, once one host has failed."""
+"""Seconds that hosts get beyond the timeout of collectives, once one host has failed."""
 
 
 async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:

@@ -157,7 +157,8 @@ def _figure(figure: dict[str, Any]) -> str:
     """One plotly figure: its JSON, inert, and a room of the right height that page.js draws into."""
     layout = figure.get("layout", {})
     title = layout.get("title", "")
-    label = (title.get("text", "") if isinstance(title, dict) else title) or (layout.get("meta") or {}).get("say", "")
+    label = title.get("text", "") if isinstance(title, dict) else title
+    label = label or (layout.get("meta") or {}).get("summary", "")
     height = int(layout.get("height") or 420)
     payload = json.dumps(figure | {"layout": {**layout, "height": height}}).replace("<", "\\u003c")
     plain = safe(re.sub(r"<[^>]*>", " ", label or "figure"))
