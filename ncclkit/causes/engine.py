@@ -87,7 +87,7 @@ def diagnose(case: Case) -> Diagnosis:
     """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
     scope = judged(case)
     verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
-    verdicts = experiment_records.weigh(experiment_records.told(verdicts, scope.events), scope.events)
+    verdicts = experiment_records.weigh(experiment_records.weigh_user_notes(verdicts, scope.events), scope.events)
     findings = rank([verdict for verdict in verdicts if verdict.verdict == "found"])
     result = Diagnosis(
         tuple(findings),

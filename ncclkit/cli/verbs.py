@@ -218,7 +218,7 @@ def lab(options: argparse.Namespace) -> int:
             ranks=asked.ranks,
             backend=asked.backend,
             deadline=asked.timeout,
-            split=asked.simulate_hosts,
+            simulate_hosts=asked.simulate_hosts,
             on_record=_narrate,
         )
     )

@@ -100,7 +100,7 @@ def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]
     return list(moved.values())
 
 
-def told(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]:
+def weigh_user_notes(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]:
     """Move what is not proven by what people say that they tried: one variable that is just that cause's experiment."""
     moved = {finding.cause: finding for finding in verdicts}
     tried = [(row, event) for event in events if event.kind == "told.trial" for row in event.data["trials"]]

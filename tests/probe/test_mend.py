@@ -235,7 +235,7 @@ def test_as_many_ranks_on_each_host(monkeypatch: pytest.MonkeyPatch, asked: dict
 
 def test_hosts_of_their_own_are_not_split_once_more() -> None:
     with pytest.raises(NcclkitError, match="leave --simulate-hosts out"):
-        asyncio.run(injection.inject(Case(), "lossy_link", split=2))
+        asyncio.run(injection.inject(Case(), "lossy_link", simulate_hosts=2))
 
 
 def test_a_fault_of_gpus_says_how_few_can_carry_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_more_ranks_than_gpus_are_told_of_pretended_hosts(monkeypatch: pytest.Mo
 
 def test_gloo_cannot_be_told_of_several_hosts() -> None:
     with pytest.raises(NcclkitError, match="for NCCL only"):
-        asyncio.run(injection.inject(Case(), "healthy", backend="gloo", split=2))
+        asyncio.run(injection.inject(Case(), "healthy", backend="gloo", simulate_hosts=2))
 
 
 def test_a_job_reads_its_data_in_order_and_goes_on_where_a_checkpoint_left_off(monkeypatch: pytest.MonkeyPatch) -> None:

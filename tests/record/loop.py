@@ -75,7 +75,7 @@ class Row:
 async def row(name: str, where: dict[str, Any], keep: Path | None, about: dict[str, Any]) -> Row:
     """Break the job in this way, and close the loop; what the broken job left behind goes to `keep`."""
     chosen, begun = injection.fault(name), time.monotonic()
-    where = where | ({"split": 1} if chosen.net else {})  # it has hosts of its own
+    where = where | ({"simulate_hosts": 1} if chosen.net else {})  # it has hosts of its own
     with tempfile.TemporaryDirectory() as place:
         case = Case.open(Path(place) / "case")
         run = await injection.inject(case, name, timeout=TIMEOUT, deadline=DEADLINE, live=name in LIVE, **where)
@@ -115,7 +115,7 @@ async def row(name: str, where: dict[str, Any], keep: Path | None, about: dict[s
 def _label(where: dict[str, Any], chosen: Fault) -> str:
     if chosen.net and where["backend"] == "nccl":
         return "nccl, 2 hosts in network namespaces"
-    return str(where["backend"]) + (f", {where['split']} pretended hosts" if where["split"] > 1 else "")
+    return str(where["backend"]) + (f", {where['split']} pretended hosts" if where["simulate_hosts"] > 1 else "")
 
 
 def _left(place: str) -> list[int]:
@@ -173,7 +173,7 @@ async def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", choices=("nccl", "gloo"))
     parser.add_argument("--ranks", type=int)
-    parser.add_argument("--split", type=int, default=1, help="pretended hosts, which share the GPUs")
+    parser.add_argument("--simulate-hosts", type=int, default=1, help="pretended hosts, which share the GPUs")
     parser.add_argument("--only", nargs="+", metavar="FAULT")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "docs" / "loop")
     parser.add_argument("--keep", type=Path, metavar="DIR")
@@ -181,7 +181,7 @@ async def main() -> int:
     answer = await local.check(sys.executable)
     backend = options.backend or ("nccl" if answer["gpus"] else "gloo")
     ranks = options.ranks or (answer["gpus"] if backend == "nccl" else 3)
-    where: dict[str, Any] = {"backend": backend, "ranks": ranks, "split": options.split}
+    where: dict[str, Any] = {"backend": backend, "ranks": ranks, "simulate_hosts": options.simulate_hosts}
     kept, about = _kept(options.out.with_suffix(".json"))
     failed = 0
     for name in options.only or [name for name, fault in catalogue.FAULTS.items() if backend in fault.backends]:

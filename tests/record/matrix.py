@@ -1,8 +1,8 @@
 """The matrix: break the live test in each way, and look whether it ends, is explained, and leaves nothing behind.
 
-    python tests/record/matrix.py [--json FILE] [--markdown FILE] [--ranks 4 --split 2] [--keep DIR] [FAULT …]
+    python tests/record/matrix.py [--json FILE] [--markdown FILE] [--ranks 4 --simulate-hosts 2] [--keep DIR] [FAULT …]
 
-On all GPUs over NCCL (--split: as so many pretended hosts that share them), with three ranks over gloo where there is
+On all GPUs over NCCL (--simulate-hosts: as so many simulated hosts that share them), with three ranks over gloo where there is
 none (on two pretended hosts: four).  A cell is ``yes``, ``NO``, or ``-`` where the question does not arise.  Exit
 status 1 when a cell fails.  DIR gets the case folders of the broken runs.  What other runs on the same machine leave
 counts as left: there, give it processes, ports and shared memory of its own (``unshare``).
@@ -133,7 +133,7 @@ def settled(before: Traces) -> tuple[bool, bool, bool]:
 async def broken(name: str, folder: Path, where: dict[str, Any]) -> tuple[bool, bool | None, bool | None, str]:
     """(ended as it must, right cause first, right rank, sentence) of a fault inside a rank."""
     case, chosen, culprit = Case.open(folder), injection.fault(name), where["ranks"] // 2
-    where = where | ({"split": 1} if chosen.net else {})  # it has hosts of its own
+    where = where | ({"simulate_hosts": 1} if chosen.net else {})  # it has hosts of its own
     if name == "never_starts":
         folder.mkdir(exist_ok=True)
         (folder / "sitecustomize.py").write_text(NEVER.format(culprit=culprit))
@@ -146,7 +146,7 @@ async def broken(name: str, folder: Path, where: dict[str, Any]) -> tuple[bool, 
         return fine, right, None, found[0].say if found else run.summary
     first = found[0] if found else None
     cause = first is not None and first.cause == chosen.cause
-    faulty = {*injection.culprits(chosen, culprit, where["ranks"], where["split"])}
+    faulty = {*injection.culprits(chosen, culprit, where["ranks"], where["simulate_hosts"])}
     rank = _named(first, faulty, {*chosen.hosts}) if faulty or chosen.hosts else None
     return run.reason in ("failed", "deadline"), cause, rank, first.say if first else run.summary
 
@@ -203,11 +203,11 @@ async def main() -> int:
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--keep", type=Path, metavar="DIR")
     parser.add_argument("--ranks", type=int)
-    parser.add_argument("--split", type=int, default=1)
+    parser.add_argument("--simulate-hosts", type=int, default=1)
     options = parser.parse_args()
     answer = await local.check(sys.executable)
     backend, ranks = ("nccl", options.ranks or answer["gpus"]) if answer["gpus"] else ("gloo", options.ranks or 3)
-    where: dict[str, Any] = {"backend": backend, "ranks": ranks, "split": options.split}
+    where: dict[str, Any] = {"backend": backend, "ranks": ranks, "simulate_hosts": options.simulate_hosts}
     injection.FAULTS.update(OWN)
     root, jupyter = os.geteuid() == 0, all(map(find_spec, ("jupyter_client", "ipykernel")))
     chosen = [f for f in injection.FAULTS.values() if backend in f.backends and f.job in ("train", "collective")]

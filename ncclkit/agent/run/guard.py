@@ -26,7 +26,7 @@ STATUS = {"done": 0, "failed": 1, "deadline": 3}
 LOOK = 1.0
 """Seconds between two looks at the run folder."""
 DYING = 3.0
-"""Seconds that ranks get to leave their own last words and to end."""
+"""Seconds that ranks get to write their last log lines and to end."""
 WRITTEN = (".log", ".txt", ".json", ".xml")
 """How files end that ranks and evidence are written to; ``launcher.log`` belongs to who reads this program's output."""
 LARGEST = 512 << 20
@@ -54,7 +54,7 @@ def watch(folder, deadline, command, node=""):
             command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=processes.die_with_parent
         )
     except OSError as error:
-        return end.say("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
+        return end.write("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
     collect = functools.partial(_evidence, folder, node, memory)
     trouble, looks = Trouble(folder, collect), []
     if os.path.exists(os.path.join(folder, "plan.json")):  # reading facts is no run that anybody watches
@@ -72,7 +72,7 @@ def watch(folder, deadline, command, node=""):
     if left:
         problems.append("processes %s could not be ended" % left)
     problems += [] if node else _redact(folder)
-    return end.say(reason, code, problems, STATUS.get(reason, 4))
+    return end.write(reason, code, problems, STATUS.get(reason, 4))
 
 
 def _watch_children():
@@ -110,9 +110,9 @@ def _wait(pid, wakeup, listen, until, looks):
 
 
 class Trouble:
-    """Looks at the ranks that still live some seconds after one has left its last words: the launcher will end them.
+    """Looks at the ranks that still live some seconds after one has failed: the launcher will end them.
 
-    What stands still in native code answers no signal, but py-spy can read it as long as it is there.  Not at once,
+    A rank that hangs in native code answers no signal, but py-spy can read it as long as it is there.  Not at once,
     as ranks that fail together are then busy with dying, and must not be asked for their stacks.
     """
 
@@ -212,7 +212,7 @@ class End:
         self.kind = "node_end" if node else "end"
         self.path = os.path.join(folder, "status-node%s.json" % node if node else "status.json")
 
-    def say(self, reason, code, problems, status):
+    def write(self, reason, code, problems, status):
         """Write it down, send it, and return the exit status."""
         said = {"reason": reason, "exitcode": code, "say": "; ".join(problems)}
         try:

@@ -63,23 +63,23 @@ async def inject(
     timeout: float = 15.0,
     deadline: float = 120.0,
     live: bool = False,
-    split: int = 1,
+    simulate_hosts: int = 1,
     on_record: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> Run:
     """Run the job with one fault.
 
     backend: ``auto`` is gloo where there are fewer GPUs than `ranks`, as on a laptop, if the fault can be had there;
     culprit: the rank that the fault changes (default: the fault's own, mostly the last); timeout: of the process
-    group, seconds; deadline: of the whole run, seconds; live: break the live test instead of the training job; split:
-    NCCL takes the ranks for those of so many hosts.  The truth is kept in the run folder as ``truth.json``, out of the
-    diagnosis' sight.
+    group, seconds; deadline: of the whole run, seconds; live: break the live test instead of the training job;
+    simulate_hosts: NCCL takes the ranks for those of so many hosts.  The truth is kept in the run folder as
+    ``truth.json``, where the diagnosis does not look.
     """
     chosen = _possible(fault(name))
     if backend == "auto" and "gloo" in chosen.backends:
         backend = "any" if "nccl" in chosen.backends else "gloo"
     network = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
     asked: dict[str, Any] = {"python": python or "", "ranks": ranks or 0, "backend": backend, "timeout": deadline}
-    base = await probe.plan(case, ProbeOptions(**asked, simulate_hosts=split, network=network))
+    base = await probe.plan(case, ProbeOptions(**asked, simulate_hosts=simulate_hosts, network=network))
     if base.backend not in chosen.backends:
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
@@ -87,14 +87,14 @@ async def inject(
     faulty = usual if culprit is None else culprit
     job = ("collective", "--sizes", SMALL) if live else (chosen.job,)
     argv = (*job, "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
-    hosts = ("--simulate-hosts", str(split)) if split > 1 else ()
+    hosts = ("--simulate-hosts", str(simulate_hosts)) if simulate_hosts > 1 else ()
     argv += (*(("--rank", str(faulty)) if chosen.one_rank else ()), *hosts)
     plan = replace(base, name=name, argv=argv, ranks=count, env=dict(chosen.env), sizes=(), ops=())
     try:
         run = await probe.execute(case, plan, on_record)
     except Impossible as error:
         run = _recorded(case, name, error)
-    _keep_truth(run, chosen, culprits(chosen, faulty, count, split))
+    _keep_truth(run, chosen, culprits(chosen, faulty, count, simulate_hosts))
     return run
 
 
@@ -103,11 +103,11 @@ def _keep_truth(run: Run, chosen: Fault, ranks: list[int]) -> None:
     write(run.folder / "truth.json", json.dumps(truth))
 
 
-def culprits(chosen: Fault, faulty: int, count: int, split: int) -> list[int]:
+def culprits(chosen: Fault, faulty: int, count: int, simulate_hosts: int) -> list[int]:
     """Ranks that a diagnosis of this fault may name, where rank `faulty` of `count` has it; none: all have it."""
     if not chosen.one_rank:
         return []
-    first = next(host[0] for host in places(count, count, split) if faulty in host)
+    first = next(host[0] for host in places(count, count, simulate_hosts) if faulty in host)
     return sorted({faulty, first} if chosen.partner else {faulty})
 
 
