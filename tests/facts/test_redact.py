@@ -131,7 +131,7 @@ def test_what_this_environment_holds_is_known_wherever_it_turns_up():
     """By its value alone; a path, a number and a plain word are no secrets whatever their variable is called."""
     own = {"MY_TOKEN": "vX9qTeLm2", "TWO_KEYS": "first7line8\nsecond7line8"}
     words = {"XDG_SESSION_ID": "12", "AUTH_HOST": "localhost", "SSH_AUTH_SOCK": "/tmp/ssh-1/agent.17"}
-    code = "import sys; from ncclkit.agent.facts import redact; print(redact.text(sys.stdin.read()))"
+    code = "import sys; from ncclkit.agent import redact; print(redact.text(sys.stdin.read()))"
     said = "got vX9qTeLm2, second7line8\n12 localhost /tmp/ssh-1/agent.17"
     env = os.environ | own | words
     run = subprocess.run([sys.executable, "-c", code], env=env, input=said, capture_output=True, text=True)
