@@ -94,7 +94,7 @@ FAULTS: dict[str, tuple[str, Act, Act, str]] = {
         known,
         "Hostname {2} resolves to 127.0.1.1 on itself, so gloo there would use lo",
     ),
-    "a name that does not resolve": ("hostname_resolution", strangers, known, "On {2} the name {1} does not resolve"),
+    "a name that does not resolve": ("hostname_resolution", strangers, known, "On {2} hostname {1} does not resolve"),
     "no address": ("wrong_interface", flush, restore, "NCCL on {2} would use lo, which no other host can reach"),
     "wrong interface name for NCCL": (
         "ifname_not_found",
