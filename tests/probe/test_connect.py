@@ -53,14 +53,14 @@ def test_a_prefix_is_words_and_never_a_shell_line() -> None:
 
 
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "an option": (["-oProxyCommand=x", "b"], {}, "no host name"),
-    "shell syntax": (["a;reboot", "b"], {}, "no host name"),
-    "no text": ([1, "b"], {}, "no host name"),
+    "an option": (["-oProxyCommand=x", "b"], {}, "not a host name"),
+    "shell syntax": (["a;reboot", "b"], {}, "not a host name"),
+    "no text": ([1, "b"], {}, "not a host name"),
     "one host": (["a", "a"], {}, "takes 2 to 64 hosts, but 1 are given"),
     "too many": ([f"n{i}" for i in range(65)], {}, "but 65 are given"),
     "a text": ("a b", {}, "must be a list"),
-    "a prefix without a place": (["a", "b"], {"via": "rsh"}, "neither ssh nor srun"),
-    "an open quote": (["a", "b"], {"via": "sh -c '{host}"}, "cannot be split"),
+    "a prefix without a place": (["a", "b"], {"remote_command": "rsh"}, "neither ssh nor srun"),
+    "an open quote": (["a", "b"], {"remote_command": "sh -c '{host}"}, "cannot be split"),
     "no port": (["a", "b"], {"port": 70000}, "from 1 to 65535"),
     "no time": (["a", "b"], {"seconds": 0}, "above 0"),
     "no deadline": (["a", "b"], {"deadline": "soon"}, "above 0"),
