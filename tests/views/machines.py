@@ -63,7 +63,7 @@ def given(folder: Path) -> dict[str, str]:
     for name in ("h200-x8-slurm", "hung-smi"):
         rows = [asdict(fact) for fact in _read(name)]
         (folder / f"{name}.json").write_text(json.dumps({"facts": rows}))
-    return {"others": f"{folder}/*.json", "hosts": "127.0.0.1 127.0.0.2", "via": "env PEER={host}"}
+    return {"others": f"{folder}/*.json", "hosts": "127.0.0.1 127.0.0.2", "remote_command": "env PEER={host}"}
 
 
 CONCLUSIONS = (

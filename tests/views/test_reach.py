@@ -42,7 +42,7 @@ def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
     ("hosts", "via", "sentence"),
     [
         ("one", "", "2 to 64 hosts, but 1"),
-        ("a -oProxyCommand=x", "ssh", "no host name"),
+        ("a -oProxyCommand=x", "ssh", "not a host name"),
         ("a b", "kubectl", "neither ssh"),
     ],
 )
