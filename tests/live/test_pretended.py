@@ -135,7 +135,7 @@ def test_a_broken_job_of_two_hosts_is_found_and_fixed(tmp_path: Path) -> None:
     asyncio.run(injection.inject(case, "master_unreachable", ranks=2, timeout=6))
     first = diagnose(case).findings[0]
     assert (first.cause, first.strength, first.culprits["hosts"]) == ("store_unreachable", "proven", ("node-1",))
-    assert "that is mgmt0 of node-1, in a network that node-2 has no part in" in first.say
+    assert "the address is mgmt0 of node-1, in a network to which node-2 has no interface" in first.say
     assert asyncio.run(fix(case)).worked
 
 

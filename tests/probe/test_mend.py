@@ -176,7 +176,7 @@ def test_every_pretended_host_has_a_rank(monkeypatch: pytest.MonkeyPatch, asked:
     ("fault", "asked", "backend"),
     [
         ("rank_late", {"ranks": 4}, "gloo"),
-        ("rank_late", {"ranks": 4, "split": 2}, "nccl"),
+        ("rank_late", {"ranks": 4, "simulate_hosts": 2}, "nccl"),
         ("rank_late", {"ranks": 2}, "nccl"),
         ("rank_late", {}, "nccl"),
         ("lossy_link", {}, "nccl"),
