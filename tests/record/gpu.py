@@ -51,7 +51,7 @@ async def main(out: Path, names: list[str], ranks: int, split: int) -> int:
         case = Case.open(out / "work" / name)
         timeout, deadline = (600, 40) if name == HANG else (12, 100)
         culprit = ranks // 2 if chosen.culprit is None else chosen.culprit
-        asked: dict[str, Any] = {"ranks": ranks, "backend": backend, "culprit": culprit, "split": split}
+        asked: dict[str, Any] = {"ranks": ranks, "backend": backend, "culprit": culprit, "simulate_hosts": split}
         run = await injection.inject(case, chosen.name, timeout=timeout, deadline=deadline, **asked)
         if run.reason != ENDS.get(name, "failed"):
             wrong += 1
