@@ -25,7 +25,7 @@ def here(folder: Path, argv: tuple[str, ...], deadline: int) -> None:
 
 
 def on_hosts(folder: Path, argv: tuple[str, ...], deadline: int) -> None:
-    plan = Plan("job", argv, 2, "gloo", sys.executable, deadline, {}, net={"hosts": 2})
+    plan = Plan("job", argv, 2, "gloo", sys.executable, deadline, {}, network={"hosts": 2})
     asyncio.run(simulated.run(plan, folder))
 
 
