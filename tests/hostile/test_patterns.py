@@ -58,4 +58,4 @@ def test_no_pattern_takes_more_than_linear_time(room):
 @pytest.mark.parametrize("pattern", [r".*a.*b", r"\d+ x", r"a.*?b=[^,]+,c"])
 def test_a_quadratic_pattern_is_found(monkeypatch, pattern):
     monkeypatch.setitem(PATTERNS, "own", (re.compile(pattern), True))
-    assert list(slow("own"))
+    assert next(slow("own"), None), "the first that is found is enough: to find all takes minutes"
