@@ -55,7 +55,7 @@ def test_no_pattern_takes_more_than_linear_time(room):
     assert found == {}
 
 
-@pytest.mark.parametrize("pattern", [r".*a.*b", r"\d+ x", r"a.*?b=[^,]+,c"])
+@pytest.mark.parametrize("pattern", [r".*ab", r"\d+ x", r"a.*?b=[^,]+,c"])
 def test_a_quadratic_pattern_is_found(monkeypatch, pattern):
     monkeypatch.setitem(PATTERNS, "own", (re.compile(pattern), True))
-    assert next(slow("own"), None), "the first that is found is enough: to find all takes minutes"
+    assert next(slow("own"), None)  # to find all of them takes minutes
