@@ -26,7 +26,7 @@ def seconds(pattern, searched, before, repeated, size):
         start = time.process_time()
         look(subject)
         best = min(best, time.process_time() - start)
-        if best < FLOOR:
+        if best < FLOOR or best > 1.0:  # so slow that a busy machine is no excuse
             break
     return best
 

@@ -74,7 +74,9 @@ def connections(folder: Path, argv: tuple[str, ...], deadline: int) -> None:
     """Between this host and itself by another name; what comes of it does not matter here."""
     via = shlex.join(["env", "HOST={host}"])
     try:
-        asyncio.run(connect.connectivity(Case.open(folder), ["a", "b"], remote_command=via, seconds=0.05, deadline=20.0))
+        asyncio.run(
+            connect.connectivity(Case.open(folder), ["a", "b"], remote_command=via, seconds=0.05, deadline=20.0)
+        )
     except NcclkitError as error:
         assert "without a word" in str(error)
 
