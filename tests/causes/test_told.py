@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ncclkit.causes._user_notes import Toggle
-from ncclkit.core.experiment_records import told
+from ncclkit.core.experiment_records import weigh_user_notes
 from ncclkit.core.model import Event, Experiment, Finding, found
 
 PLAN = Experiment("?", {"env": {"NCCL_P2P_DISABLE": "1"}}, {}, {"p2p_broken": "works", "slow_rank": "same"})
@@ -36,7 +36,7 @@ def trial(works: bool, name: str = "NCCL_P2P_DISABLE", value: str = "1") -> Even
     ],
 )
 def test_a_told_trial_moves_its_own_cause(before: Finding, event: Event, verdict: str, strength: str | None) -> None:
-    (after,) = told([before], [event])
+    (after,) = weigh_user_notes([before], [event])
     assert (after.verdict, after.strength) == (verdict, strength)
 
 
