@@ -30,18 +30,8 @@ import re
 
 from ncclkit.analysis.hosts import common, holders, joining, networks, plain
 from ncclkit.analysis.picks import (
-    ask,
-    matching,
-    messages,
-    name_hosts,
-    name_ranks,
-    not_ours,
-    on,
-    otherwise,
-    pick,
-    ranks_in,
-    seconds,
-)
+    ask, matching, messages, name_hosts, name_ranks, not_ours, on, otherwise, pick, ranks_in, seconds,
+)  # fmt: skip
 from ncclkit.analysis.rank_states import look
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import meeting
