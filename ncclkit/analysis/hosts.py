@@ -33,7 +33,7 @@ def as_nccl_sees(case: Case) -> Callable[[Event], str]:
 
 
 @once
-def networks(case: Case) -> dict[str, dict[str, list[Network]]]:
+def subnets(case: Case) -> dict[str, dict[str, list[Network]]]:
     """Host → interface → its addresses with their networks, of the interfaces of the job's hosts that are up."""
     return {fact.host: dict(_rows(fact)) for fact in ours(case, case.facts_of("net.interfaces")) if fact.host}
 
@@ -62,7 +62,7 @@ def holders(case: Case, address: str) -> list[tuple[str, str]]:
 def _holders(case: Case) -> dict[str, list[tuple[str, str]]]:
     """Address → (host, interface) of all that have it."""
     found: dict[str, dict[tuple[str, str], None]] = {}
-    for host, rows in sorted(networks(case).items()):
+    for host, rows in sorted(subnets(case).items()):
         for name, held in rows.items():
             for one in held:
                 found.setdefault(str(one.ip), {})[host, name] = None
@@ -83,7 +83,7 @@ def joining(case: Case) -> dict[str, tuple[str, str]]:
 
     An address that several hosts have joins nobody, and real interfaces come before virtual ones.
     """
-    known, holding = networks(case), _holders(case)
+    known, holding = subnets(case), _holders(case)
     rows = [(one, host, name) for host, own in known.items() for name, held in own.items() for one in held]
     shared: dict[Network, dict[str, tuple[str, str]]] = {}
     for one, host, name in sorted(rows, key=lambda row: bool(VIRTUAL.match(row[2]))):
@@ -95,7 +95,7 @@ def joining(case: Case) -> dict[str, tuple[str, str]]:
 
 def alone(case: Case, host: str, interface: str) -> bool:
     """True where a network joins the job's hosts, and no other host has a part in those of this interface."""
-    own = {one.network for one in networks(case).get(host, {}).get(interface, ())}
+    own = {one.network for one in subnets(case).get(host, {}).get(interface, ())}
     parts = _parts(case)
     return bool(own and joining(case)) and all(parts[network] <= {host} for network in own)
 
@@ -104,7 +104,7 @@ def alone(case: Case, host: str, interface: str) -> bool:
 def _parts(case: Case) -> dict[Any, set[str]]:
     """Network → hosts that have a part in it."""
     found: dict[Any, set[str]] = {}
-    for host, rows in networks(case).items():
+    for host, rows in subnets(case).items():
         for held in rows.values():
             for one in held:
                 found.setdefault(one.network, set()).add(host)

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.analysis.hosts import common, holders, joining, networks, plain
+from ncclkit.analysis.hosts import common, holders, joining, subnets, plain
 from ncclkit.analysis.picks import (
     ask, matching, messages, name_hosts, name_ranks, not_ours, on, otherwise, pick, ranks_in, seconds,
 )  # fmt: skip
@@ -109,7 +109,7 @@ def _refused(case: Case) -> list[Event]:
 
 def _foreign_network(case: Case, address: str, asking: str) -> str:
     """Says that the address is in a network to which the asking host has no interface; "" where that is not known."""
-    held, known = holders(case, address), networks(case)
+    held, known = holders(case, address), subnets(case)
     own = {one.network for rows in known.get(asking, {}).values() for one in rows}
     if len(held) != 1 or asking not in known or held[0][0] == asking:
         return ""

@@ -85,13 +85,13 @@ def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
     from ncclkit.causes.engine import diagnose
     from ncclkit.experiments import fixes
 
-    def told(trial: ExperimentRecord) -> None:
-        done = f"Checked: {trial.question}" if trial.kind == "check" else "Fix tried:"
-        show(f"{done} {trial.summary}", sys.stderr)
+    def narrate(record: ExperimentRecord) -> None:
+        done = f"Checked: {record.question}" if record.kind == "check" else "Fix tried:"
+        show(f"{done} {record.summary}", sys.stderr)
 
     show(f"ncclkit: small jobs run now, in {case.path}; Ctrl-C ends them.", sys.stderr)
     try:
-        asyncio.run(fixes.close(case, told, python=options.python or None, on_record=_narrate))
+        asyncio.run(fixes.close(case, narrate, python=options.python or None, on_record=_narrate))
     except NcclkitError as error:  # what was found stays to be said
         show(f"ncclkit: {error}", sys.stderr)
     return diagnose(case)
@@ -115,7 +115,7 @@ def inspect(options: argparse.Namespace) -> int:
     else:
         show(hosts.text() if len(hosts.hosts) > 1 else "\n".join(str(fact) for fact in case.facts))
         show("\n" + found.text())
-    return found.exit_code or int(hosts.broken)
+    return found.exit_code or int(hosts.can_break)
 
 
 def probe(options: argparse.Namespace) -> int:

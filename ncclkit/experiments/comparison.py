@@ -146,7 +146,7 @@ def alone(moves: Mapping[str, str]) -> dict[str, str]:
     return dict(moves) | ({fit[0]: "proven"} if single else {})
 
 
-def answer(
+def conclusion(
     finding: Finding, experiment: Experiment, seen: str, moves: Mapping[str, str], usable: bool, summary: str = ""
 ) -> str:
     """What follows from an experiment, and what was seen; `summary`: a check's own words for the latter."""

@@ -78,7 +78,7 @@ async def check(
             dict(experiment.plan),
             observed=seen,
             verdicts=moves,
-            summary=comparison.answer(finding, experiment, seen, moves, usable),
+            summary=comparison.conclusion(finding, experiment, seen, moves, usable),
             seconds=round(time.monotonic() - started, 1),
             folder=_folder(room),
             baseline=name,
@@ -264,13 +264,23 @@ async def _without_ranks(asked: Asked) -> ExperimentRecord:
     case, finding, experiment, room = asked.case, asked.finding, asked.experiment, asked.room
     started, room.facts = time.monotonic(), []
     seen = await RANKLESS[experiment.plan["check"]](asked)
-    say = comparison.answer(finding, experiment, seen.shown, seen.moves, seen.usable, seen.summary)
-    took, change, about = round(time.monotonic() - started, 1), dict(experiment.plan), _about(case)
-    what, question, none = finding.cause, experiment.question, None
-    record = ExperimentRecord(
-        "check", what, question, change, none, none, seen.shown, seen.moves, say, took, _folder(room), about
+    return _kept(
+        case,
+        ExperimentRecord(
+            "check",
+            finding.cause,
+            experiment.question,
+            dict(experiment.plan),
+            before=None,
+            after=None,
+            observed=seen.shown,
+            verdicts=seen.moves,
+            summary=comparison.conclusion(finding, experiment, seen.shown, seen.moves, seen.usable, seen.summary),
+            seconds=round(time.monotonic() - started, 1),
+            folder=_folder(room),
+            baseline=_about(case),
+        ),
     )
-    return _kept(case, record)
 
 
 def _both(before: Arm, after: Arm | None) -> dict[str, Any]:

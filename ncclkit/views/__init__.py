@@ -29,6 +29,6 @@ from ncclkit.views.runs import curve_view, measurements_view, tuning_view
 from ncclkit.views.scaling_run import scaling_view
 from ncclkit.views.staged_run import stages_view
 from ncclkit.views.tables import case_view
-from ncclkit.views.telemetry import watch_view
+from ncclkit.views.telemetry import telemetry_view
 from ncclkit.views.topology import topology_view
 from ncclkit.views.transports import rings_view, transports_view

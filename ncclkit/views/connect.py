@@ -102,7 +102,7 @@ def _hosts(found: Connectivity) -> Markup:
     head = ("Host", "NCCL would use", "gloo", "Its own name resolves to", f"Clock against {first}")
     lost = [(host.name, host.problem) for host in found.hosts.values() if host.problem]
     asked = fold(plural(len(rows), "host"), fit(table(head, rows)), is_open=len(rows) <= SHOWN)
-    return join(fit(table(("Could not be asked", "Why"), lost)) if lost else "", asked)
+    return join(fit(table(("Unreachable", "Why"), lost)) if lost else "", asked)
 
 
 def _clock(links: Sequence[NetworkPath], first: str, other: str) -> str:

@@ -34,7 +34,7 @@ Sample = Mapping[str, Any]
 Curve = tuple[str, list[float | None]]
 
 
-def watch_view(case: Case) -> View:
+def telemetry_view(case: Case) -> View:
     """What the host, its GPUs and the ranks did while the last run, or a job, was watched; each host has a row."""
     watched = (run_telemetry_view(run, case.events) for run in reversed(case.runs()))
     none = View("No run of this case was watched: the strip is recorded by live tests and by attach", Markup(""))

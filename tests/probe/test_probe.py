@@ -22,7 +22,7 @@ from ncclkit.lab.faults import injection, recording
 from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.live import probe
 from ncclkit.live.options import ProbeOptions
-from ncclkit.views import watch_view
+from ncclkit.views import telemetry_view
 from tests.processes import leftovers
 
 
@@ -75,7 +75,7 @@ def test_the_strip_is_recorded_beside_the_run_and_not_beside_the_facts(
 ) -> None:
     case, run, _ = walked
     assert [folder.name for folder in case.runs() if (folder / "telemetry.jsonl").exists()] == [run.name]
-    assert watch_view(case).summary.split(" on ")[0].endswith(("second", "seconds"))
+    assert telemetry_view(case).summary.split(" on ")[0].endswith(("second", "seconds"))
 
 
 def test_a_healthy_run_has_no_culprit(walked: tuple[Case, Run, list[dict[str, Any]]]) -> None:

@@ -12,7 +12,7 @@ from ncclkit.analysis.stages import staged_test
 from ncclkit.causes.engine import diagnose
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
-from ncclkit.views import pairs_view, watch_view
+from ncclkit.views import pairs_view, telemetry_view
 
 RECORDED = Path(__file__).parent / "recorded"
 RUNS = sorted(path.name for path in RECORDED.iterdir())
@@ -71,5 +71,5 @@ def test_pretended_hosts_talk_over_the_network() -> None:
 
 def test_the_strip_saw_the_gpus_at_work() -> None:
     case = case_of("ladder")
-    assert watch_view(case).summary.endswith("GPU memory at most 18.6 GiB, GPUs busy up to 100 %")
+    assert telemetry_view(case).summary.endswith("GPU memory at most 18.6 GiB, GPUs busy up to 100 %")
     assert "231" in str(pairs_view(case).static())

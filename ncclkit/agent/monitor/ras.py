@@ -85,7 +85,7 @@ def ask(address, until):
             link.close()
             link = _Link(address, until)
             link.greet()
-        link.say("STATUS")
+        link.send("STATUS")
         report, why = link.rest()
     finally:
         link.close()
@@ -109,7 +109,7 @@ class _Link:
 
     def greet(self):
         """Make sure that RAS is at the other end."""
-        self.say("CLIENT PROTOCOL 2")
+        self.send("CLIENT PROTOCOL 2")
         answer = self.line()
         if not answer.startswith(b"SERVER PROTOCOL"):
             raise Unanswered("what answers there is not RAS, or closed the connection")
@@ -118,13 +118,13 @@ class _Link:
         """The form of the report, "json" or "txt"; None when the server hung up on the question."""
         self.greet()
         # RAS waits this long for processes that do not answer it: less than we wait for the report
-        self.say("TIMEOUT %d" % max(1, self._left() / 3))
+        self.send("TIMEOUT %d" % max(1, self._left() / 3))
         self.line()
-        self.say("SET FORMAT json")
+        self.send("SET FORMAT json")
         answer = self.line()
         return None if not answer else "json" if answer.strip() == b"OK" else "txt"
 
-    def say(self, line):
+    def send(self, line):
         self.socket.settimeout(self._left())
         self.socket.sendall(line.encode() + b"\n")
 

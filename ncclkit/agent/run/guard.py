@@ -37,10 +37,10 @@ SIGNS = ("fr_rank_", "stacks_rank")
 
 def main(argv):
     """``guard RUN_FOLDER DEADLINE_SECONDS COMMAND…``."""
-    return watch(argv[0], float(argv[1]), argv[2:])
+    return run(argv[0], float(argv[1]), argv[2:])
 
 
-def watch(folder, deadline, command, node=""):
+def run(folder, deadline, command, node=""):
     """Run a command to its end or to its deadline in seconds.
 
     node: number of this node where every node has a guard of its own; it is then part of the record and of the file
@@ -48,7 +48,7 @@ def watch(folder, deadline, command, node=""):
     """
     processes.adopt_orphans()
     end, memory = End(folder, node), Memory()
-    wakeup = _watch_children()
+    wakeup = _child_signals()
     try:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=processes.die_with_parent
@@ -75,7 +75,7 @@ def watch(folder, deadline, command, node=""):
     return end.write(reason, code, problems, STATUS.get(reason, 4))
 
 
-def _watch_children():
+def _child_signals():
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)

@@ -21,4 +21,4 @@ def main(argv):
         *("--rdzv-backend", "static", "--rdzv-id", os.environ["SLURM_JOB_ID"]),
         *("--master-addr", master, "--master-port", port, sys.argv[0], *argv[6:]),
     ]
-    return guard.watch(folder, float(deadline), command, node=number)
+    return guard.run(folder, float(deadline), command, node=number)

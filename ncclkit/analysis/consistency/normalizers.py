@@ -190,7 +190,7 @@ def reach(value: Any, host: Host) -> Reach:
     return str(value), found
 
 
-def networks(column: Mapping[str, Reach]) -> dict[str, str | None]:
+def subnets(column: Mapping[str, Reach]) -> dict[str, str | None]:
     """host → ``10.0.0.0/16``, or that NCCL picks another interface although one lies in most others' network.
 
     Hosts in networks of their own (one a rack) are joined by routers, and have nothing to compare.

@@ -112,7 +112,7 @@ class Consistency:
         return f"{head}, first {worst.summary}{missing}"
 
     @property
-    def broken(self) -> bool:
+    def can_break(self) -> bool:
         """Whether some difference can break a job."""
         return any(found.effect == "breaks" for found in self.differences)
 

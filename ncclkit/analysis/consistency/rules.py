@@ -33,7 +33,7 @@ class ConsistencyRule:
     """Host → form becomes host → what is compared, where that depends on the other hosts."""
 
 
-def breaks(fact: str, title: str, why: str, form: Form = same, **more: Any) -> ConsistencyRule:
+def fatal(fact: str, title: str, why: str, form: Form = same, **more: Any) -> ConsistencyRule:
     """A rule of a difference that can break a job."""
     return ConsistencyRule(fact, title, "breaks", why, form, **more)
 

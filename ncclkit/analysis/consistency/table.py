@@ -7,7 +7,7 @@ docs/facts.md; variables have rules of their own.
 from __future__ import annotations
 
 from ncclkit.analysis.consistency import normalizers
-from ncclkit.analysis.consistency.rules import breaks, differs, slows
+from ncclkit.analysis.consistency.rules import fatal, differs, slows
 
 LIBRARY = "The ranks exchange structs whose layout changes between releases: they fail at the start, or hang."
 SLOWEST = "A collective goes at the pace of its slowest rank, so this host sets the speed of the whole job."
@@ -16,20 +16,20 @@ START = "Ranks on this host fail when the job starts, and all others then wait f
 MEASURED = "Measured while the facts were read: look again when the host is idle."
 
 TABLE = (
-    breaks("software.nccl", "NCCL", LIBRARY),
-    breaks("software.torch", "torch", PROGRAM),
-    breaks("software.torch.gpus", "GPUs that torch sees", START),
-    breaks("software.torch.cuda", "CUDA of torch", LIBRARY),
-    breaks("software.torch.backends", "backends of torch", START),
-    breaks("software.frameworks", "frameworks", PROGRAM, normalizers.versions),
-    breaks(
+    fatal("software.nccl", "NCCL", LIBRARY),
+    fatal("software.torch", "torch", PROGRAM),
+    fatal("software.torch.gpus", "GPUs that torch sees", START),
+    fatal("software.torch.cuda", "CUDA of torch", LIBRARY),
+    fatal("software.torch.backends", "backends of torch", START),
+    fatal("software.frameworks", "frameworks", PROGRAM, normalizers.versions),
+    fatal(
         "software.nccl.plugins",
         "NCCL plug-ins",
         "A plug-in replaces the transport, and both ends must speak the same.",
         normalizers.file_names,
     ),
-    breaks("gpu.nvidia_smi", "nvidia-smi", "Where the driver does not answer, CUDA does not start either."),
-    breaks("gpu.count", "number of GPUs", "A rank without a GPU fails, and the job with it."),
+    fatal("gpu.nvidia_smi", "nvidia-smi", "Where the driver does not answer, CUDA does not start either."),
+    fatal("gpu.count", "number of GPUs", "A rank without a GPU fails, and the job with it."),
     differs("gpu.driver", "GPU driver", "It mostly works; NVLink SHARP and fabric features need one release."),
     differs(
         "gpu.library", "library of the driver", "Where it is of another version than the driver, CUDA does not start."
@@ -47,35 +47,35 @@ TABLE = (
     slows("gpu.peermem", "nvidia_peermem", "Without it, GPUDirect RDMA needs DMA-BUF, or goes through memory."),
     slows("gpu.gdrcopy", "GDRCopy", "Small messages take longer where it is missing."),
     slows("gpu.<i>.model", "GPU model", SLOWEST),
-    breaks(
+    fatal(
         "gpu.<i>.memory.total",
         "GPU memory",
         "What fits on the larger GPUs runs out of memory on the smaller.",
         apart=(1.02, 256),
     ),
-    breaks("gpu.<i>.compute_mode", "compute mode", "In an exclusive mode a second process gets no context."),
+    fatal("gpu.<i>.compute_mode", "compute mode", "In an exclusive mode a second process gets no context."),
     differs("gpu.<i>.persistence", "persistence mode", "Without it the first CUDA call takes seconds longer."),
-    breaks("gpu.<i>.mig", "MIG", "NCCL ranks on MIG slices have neither NVLink nor P2P, nor the whole memory."),
-    breaks(
+    fatal("gpu.<i>.mig", "MIG", "NCCL ranks on MIG slices have neither NVLink nor P2P, nor the whole memory."),
+    fatal(
         "gpu.<i>.ecc.uncorrected",
         "uncorrectable ECC errors",
         "The process that meets such an error is ended.",
         normalizers.some,
     ),
-    breaks(
+    fatal(
         "gpu.<i>.remapped_rows",
         "row remapping",
         "Memory waits for a GPU reset, or cannot be repaired any more.",
         normalizers.remapped,
     ),
-    breaks("gpu.<i>.recovery", "recovery that the driver asks for", "Until then, programs on that GPU fail."),
+    fatal("gpu.<i>.recovery", "recovery that the driver asks for", "Until then, programs on that GPU fail."),
     differs("gpu.<i>.ecc.mode", "ECC", "Without it, errors in memory become wrong values in silence."),
     slows("gpu.<i>.power.limit", "power limit", SLOWEST, apart=(1.02, 5)),
     slows("gpu.<i>.clock.sm.max", "highest GPU clock", SLOWEST),
     slows("gpu.<i>.clock.memory.max", "highest memory clock", SLOWEST),
     slows("gpu.<i>.throttle", "lowered clocks", SLOWEST, normalizers.worrying),
-    breaks("gpu.<i>.fabric.state", "NVLink fabric", "Until its registration is completed, CUDA does not start."),
-    breaks("gpu.<i>.fabric.status", "NVLink fabric status", "GPUs that failed to register cannot use NVLink."),
+    fatal("gpu.<i>.fabric.state", "NVLink fabric", "Until its registration is completed, CUDA does not start."),
+    fatal("gpu.<i>.fabric.status", "NVLink fabric status", "GPUs that failed to register cannot use NVLink."),
     slows("gpu.<i>.pcie.gen.max", "PCIe generation", SLOWEST),
     slows("gpu.<i>.pcie.width", "PCIe lanes", SLOWEST),
     slows("gpu.<i>.pcie.width.max", "PCIe lanes at most", SLOWEST),
@@ -94,26 +94,26 @@ TABLE = (
         "NCCL or gloo may pick one of them, which leads nowhere.",
         normalizers.virtual,
     ),
-    breaks(
+    fatal(
         "net.nccl.interface",
         "kind of NCCL's interface",
         "A loopback, docker or bridge interface mostly reaches no other host.",
         normalizers.kind,
     ),
-    breaks(
+    fatal(
         "net.nccl.interface",
         "network of NCCL's interface",
         "The hosts answer each other over different networks: the start hangs unless they are routed.",
         normalizers.reach,
-        among=normalizers.networks,
+        among=normalizers.subnets,
     ),
-    breaks(
+    fatal(
         "net.nccl.interface",
         "MTU of NCCL's interface",
         "Where something between them carries the smaller size only, small messages pass and large ones hang.",
         normalizers.mtu,
     ),
-    breaks(
+    fatal(
         "net.nccl.interface",
         "address family of NCCL's interface",
         "One side cannot connect to the other's kind.",
@@ -124,41 +124,41 @@ TABLE = (
         "net.nccl.interface", "name of NCCL's interface", "One NCCL_SOCKET_IFNAME must then match all of the names."
     ),
     slows("net.nccl.interfaces", "interfaces that NCCL uses", SLOWEST, normalizers.count),
-    breaks(
+    fatal(
         "net.gloo.interface",
         "kind of gloo's interface",
         "A loopback, docker or bridge interface mostly reaches no other host.",
         normalizers.kind,
     ),
     differs("net.gloo.interface", "name of gloo's interface", "One GLOO_SOCKET_IFNAME must then name all of them."),
-    breaks(
+    fatal(
         "net.hostname.addresses",
         "own host name",
         "gloo and the rendezvous announce an address that only leads home.",
         normalizers.resolved,
     ),
-    breaks(
+    fatal(
         "net.rdma", "RDMA", "One side falls back to sockets while the other waits on InfiniBand.", normalizers.has_rdma
     ),
     slows("net.rdma", "active RDMA ports", SLOWEST, normalizers.ports),
-    breaks("net.rdma", "RoCE v2 GID index", "One NCCL_IB_GID_INDEX then means different addresses.", normalizers.gids),
+    fatal("net.rdma", "RoCE v2 GID index", "One NCCL_IB_GID_INDEX then means different addresses.", normalizers.gids),
     differs(
         "net.rdma", "active RDMA devices", "One NCCL_IB_HCA must then match all of the names.", normalizers.devices
     ),
     slows("net.nccl.hcas", "RDMA ports that NCCL takes", SLOWEST, normalizers.count),
     slows("net.backlog", "connections that may wait", "Where few may, ranks that start together come late."),
-    breaks("net.neighbours.max", "remembered neighbours", "Where the table is smaller, hosts lose each other."),
-    breaks("net.conntrack.max", "followed connections", "The firewall drops what is above its limit."),
+    fatal("net.neighbours.max", "remembered neighbours", "Where the table is smaller, hosts lose each other."),
+    fatal("net.conntrack.max", "followed connections", "The firewall drops what is above its limit."),
     slows("net.loopback.bandwidth", "loopback speed", MEASURED, apart=(2, 1)),
-    breaks("limits.nofile.soft", "open files", "Ranks run out of sockets on the host with the lower limit."),
+    fatal("limits.nofile.soft", "open files", "Ranks run out of sockets on the host with the lower limit."),
     differs("limits.nofile.hard", "open files, hard limit", "A program can raise its limit up to here only."),
-    breaks("limits.memlock", "locked memory", "RDMA cannot register its buffers where the limit is low."),
+    fatal("limits.memlock", "locked memory", "RDMA cannot register its buffers where the limit is low."),
     differs("limits.nproc", "processes", "Data loaders and threads count against it.", apart=(1.25, 1000)),
     differs("limits.stack", "stack size", "Unlimited stacks make NCCL's threads take too much memory."),
-    breaks("limits.shm.size", "size of /dev/shm", "NCCL and data loaders keep their buffers there.", apart=(1.1, 0)),
-    breaks("limits.cgroup.memory", "memory limit", "Ranks are killed where the limit is lower.", apart=(1.02, 0)),
+    fatal("limits.shm.size", "size of /dev/shm", "NCCL and data loaders keep their buffers there.", apart=(1.1, 0)),
+    fatal("limits.cgroup.memory", "memory limit", "Ranks are killed where the limit is lower.", apart=(1.02, 0)),
     slows("limits.cgroup.cpus", "CPU limit", SLOWEST),
-    breaks("limits.cgroup.pids", "limit of threads", "NCCL and data loaders cannot start their threads above it."),
+    fatal("limits.cgroup.pids", "limit of threads", "NCCL and data loaders cannot start their threads above it."),
     differs("limits.ptrace_scope", "ptrace", "Stacks of a hang can be read on some of the hosts only."),
     differs(
         "limits.ports", "ephemeral ports", "A firewall that opens one range shuts the other out.", normalizers.span
@@ -168,7 +168,7 @@ TABLE = (
     slows("cpu.affinity", "CPUs of a process", SLOWEST),
     slows("cpu.model", "CPU model", SLOWEST),
     slows("cpu.numa", "NUMA nodes", "Pinning by number binds ranks to the wrong socket.", normalizers.count),
-    breaks("memory.total", "memory", "What fits into the larger memory is killed in the smaller.", apart=(1.05, 0)),
+    fatal("memory.total", "memory", "What fits into the larger memory is killed in the smaller.", apart=(1.05, 0)),
     slows("memory.swap", "storage of the swap", "A rank whose memory is swapped holds up all.", normalizers.swap),
     differs(
         "storage.<label>.type",

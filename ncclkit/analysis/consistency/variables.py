@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.analysis.consistency import normalizers
-from ncclkit.analysis.consistency.rules import ANY, ConsistencyRule, breaks, differs, slows
+from ncclkit.analysis.consistency.rules import ANY, ConsistencyRule, fatal, differs, slows
 
 OWN = re.compile(
     r"SLURM_|(?:LOCAL_|GROUP_|ROLE_)?RANK$|TORCHELASTIC_|(?:CUDA|NVIDIA)_VISIBLE_DEVICES$|NCCL_(?:DEBUG_FILE|TOPO_FILE)$"
@@ -33,7 +33,7 @@ def variable(name: str) -> ConsistencyRule | None:
     if OWN.match(name):
         return None
     if MUST.match(name):
-        return breaks(ANY, name, "All ranks must have the same value, or they make different plans and hang.")
+        return fatal(ANY, name, "All ranks must have the same value, or they make different plans and hang.")
     if NAMES.match(name):
         return differs(ANY, name, "Right where the hosts name or number their devices differently, else a slip.")
     if PACE.match(name):
