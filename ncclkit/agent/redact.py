@@ -56,7 +56,7 @@ _KEYS = (
     r"|wandb|comet)[ _-]?key"
 )
 _TOLD = r"(?:token|passwo?r?d|pass|passphrase|secret|credentials?|%s)" % _KEYS
-"""The end of a name that tells of a secret wherever it stands."""
+"""The end of a name that a secret stands under, whatever is before it."""
 _STRANGE = r"(?=[^\s\"',;]*\d)(?=[^\s\"',;]*[A-Z])[^\s\"',;]{8,}"
 """A value behind a word that is also plain English must look random."""
 

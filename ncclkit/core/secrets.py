@@ -9,7 +9,7 @@ from typing import Any
 from ncclkit.agent import redact
 
 KINDS = ("Discord", "GitLab", "Mailchimp", "SendGrid", "Square OAuth", "Stripe", "Telegram", "Twilio")
-"""What detect-secrets calls the keys that tell by their form alone; what tells by a name is the agent's."""
+"""What detect-secrets calls the keys that are known by their form alone; what a name gives away is the agent's."""
 _RANDOM = re.compile(r"(?<![\w-])(?=[A-Za-z_-]*\d)[\w.:-]{28,}", re.ASCII)
 """What every one of those keys holds; most texts hold no such thing and cost no import."""
 
