@@ -22,6 +22,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill import execute_notebook
 from papermill.exceptions import PapermillExecutionError
+from papermill.iorw import LocalHandler, papermill_io
 
 from ncclkit.agent.redact import texts
 from ncclkit.core.case import Case
@@ -52,6 +53,16 @@ class Kernel(AsyncKernelManager):
         argv = [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         ability = {"supported_encryption": "curve"}
         return KernelSpec(argv=argv, display_name="ncclkit", language="python", metadata=ability)
+
+
+class _Drafts(LocalHandler):  # type: ignore[misc]
+    """How papermill writes a notebook; its own handler fails where a path holds a byte that is no UTF-8."""
+
+    def write(self, buf: str, path: str) -> None:
+        write(Path(path), buf)
+
+
+papermill_io.register("/", _Drafts())
 
 
 def make(
@@ -137,7 +148,7 @@ def _execute(notebook: Path, executed: Path, values: dict[str, Any], deadline: f
     cells = nbformat.read(draft, as_version=4)
     cleaned = nbformat.from_dict(texts(cells, text))
     if cleaned != cells:  # a secret among the parameters, or in what a cell printed
-        nbformat.write(cleaned, draft)
+        write(draft, nbformat.writes(cleaned))
     os.replace(draft, executed)
     return failed
 

@@ -184,7 +184,7 @@ def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
     words = Page(views.case_view(made).html).words
     for expected in (
         "facts.jsonl",
-        "events.parquet",
+        "events.jsonl",
         "runs/1-probe/",
         "all sizes measured",
         "runs/2-hung/",
