@@ -13,7 +13,7 @@ from ncclkit.core.model import Advice
 from ncclkit.report.page import ROOM
 from ncclkit.views import plots
 from ncclkit.views._base import PLACE, PLOTLY, WIDGET
-from ncclkit.views.stacks import stacks_view
+from ncclkit.views.attach import stacks_view
 from tests.views.records import CURVE, HOSTILE, case, findings, hostile_job, hostile_machine
 
 VIEWS = {
