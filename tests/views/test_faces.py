@@ -123,7 +123,7 @@ def test_each_call_makes_its_own_widgets_and_one_view_keeps_them(name):
                 "show_gids output",
                 "host_oom",
                 "no OOM kill",
-                "and 1 further finding",
+                "2. shm is small",
             ],
         ),
         ("events", ["c10d.timeout", "python.exception", "logs/rank0.log:410", "8 abnormal"]),
