@@ -133,7 +133,7 @@ def probe(options: argparse.Namespace) -> int:
         told = [staged] if staged and staged not in run.summary else []
         judged = reference.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary for one in judged]
-        told += dict.fromkeys(bound.words for bound in run.expectations.values())
+        told += dict.fromkeys(str(bound) for bound in run.expectations.values())
         why = ["", diagnose(case).text()] if run.reason != "done" else []
         show("\n".join([*(str(m) for m in run.measurements), *told, run.summary, f"Run folder: {run.folder}", *why]))
     return 0 if run.reason == "done" else 1
