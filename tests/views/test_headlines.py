@@ -14,7 +14,7 @@ from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Finding, found
 from ncclkit.evidence.samples import HERE, names
-from ncclkit.views.stacks import stacks_view
+from ncclkit.views.attach import stacks_view
 from tests.causes import specimens
 from tests.causes.test_samples import TWO_HOSTS
 from tests.views.records import job, said
