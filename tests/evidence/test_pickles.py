@@ -76,6 +76,7 @@ def test_nothing_runs_and_the_rest_is_read(tmp_path, name):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_stays_in_proportion(tmp_path, name):
     data = hostile(str(tmp_path / "ran"))[name]
@@ -128,6 +129,7 @@ def test_small_files_that_stand_for_endless_values_are_read_at_once(tmp_path, na
     assert event.data["entries"] == 50_000 and len(event.text) <= 2000
 
 
+@pytest.mark.slow
 def test_endless_groups_and_headers_are_read_at_once(tmp_path):
     endless, ranks = laughs(60), list(range(10_000))
     config = {str(n): {"desc": "x" if n % 2 else endless, "ranks": ranks} for n in range(20_000)} | {"x": endless}
@@ -185,6 +187,7 @@ REGULAR = pickle.dumps([{"g": tuple(map(str, "ab")), "n": n, "l": [n, 300], "o":
 """Entries whose layout is learned; the list that holds them is still open."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [b"K\x01q\x00", REGULAR], ids=["bare", "behind entries"])
 def test_opcodes_in_any_order_make_plain_flat_values(before):
     @settings(max_examples=1000, deadline=None, derandomize=True)
