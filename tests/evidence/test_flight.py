@@ -172,6 +172,7 @@ def test_json_dumps_and_a_rank_told_inside(tmp_path):
     assert [row["kind"] for row in reading.inputs] == ["flight"] * 3
 
 
+@pytest.mark.slow
 def test_what_torch_writes_here_is_read(tmp_path):
     """The dump of the installed torch, written by its own C++ pickler and as its JSON."""
     c10d = pytest.importorskip("torch._C._distributed_c10d")

@@ -18,6 +18,7 @@ from ncclkit.core.model import Event, NcclkitError
 from ncclkit.views.attach import attach_form, stacks_view
 from tests.views.test_faces import Page
 
+pytestmark = pytest.mark.slow
 STUCK = """
 import sys, time
 def load_shard():
