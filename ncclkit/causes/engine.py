@@ -84,7 +84,9 @@ class Diagnosis:
             return f"Nothing found: the job was seen to go well ({checks})."
         if self.job_seen:
             return "There is no error, but nothing shows that the job succeeded or goes on."
-        return "Nothing in this is of a training job that ncclkit knows."
+        return (
+            f"No risk found ({checks})." if self.clear else "Nothing in this is of a training job that ncclkit knows."
+        )
 
     def to_dict(self, inputs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         """The object that ``ncclkit diagnose --json`` prints.
