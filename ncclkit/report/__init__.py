@@ -31,7 +31,7 @@ from ncclkit.report import page
 from ncclkit.report.page import anonymized
 from ncclkit.report.parameters import check, declared, literals, notebook, read
 
-__all__ = ["DEADLINE", "Kernel", "literals", "make", "notebook"]
+__all__ = ["DEADLINE", "Kernel", "declared", "keep", "literals", "make", "notebook"]
 
 DEADLINE = 900.0
 """Seconds that a whole notebook may take."""
@@ -90,6 +90,28 @@ def make(
         raise failed
     if failed:
         raise NcclkitError(f"{failed} The report up to there is {out}.") from failed
+    return out
+
+
+def keep(notebook: Path, folder: Path, parameters: Mapping[str, Any], shown: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Write the HTML file of a notebook that is open in a kernel, with what its cells show there; returns its path.
+
+    parameters: their values there; shown: the source of each cell that was run → its output as MIME types.  A cell
+    that was not run shows nothing.
+    """
+    cells = read(notebook)
+    for cell in cells.cells:
+        if cell.cell_type == "code":
+            data = shown.get(cell.source) or {}
+            cell.outputs = [nbformat.v4.new_output("display_data", data=dict(data))] if data else []
+    cells.metadata["papermill"] = {"parameters": dict(parameters)}
+    aliases = anonymized.names(Case.open(folder)) if parameters.get("redact") is True else None
+    out = folder / "report.html"
+    try:
+        cleaned = nbformat.from_dict(texts(cells))
+        write(out, page.render(cleaned, name=notebook.name, folder=notebook.parent, aliases=aliases))
+    except OSError as error:
+        raise NcclkitError(_unwritten(error, out)) from error
     return out
 
 

@@ -5,6 +5,7 @@ Only this package and `ncclkit.views.plots` import plotly and ipywidgets.
 
 from ncclkit.views._base import Chart, Drawn, View, style
 from ncclkit.views.attach import AttachForm, attach_form
+from ncclkit.views.banner import banner_view
 from ncclkit.views.catalogue import catalogue_view
 from ncclkit.views.check import check_form
 from ncclkit.views.checkpoints import checkpoints_view
@@ -24,10 +25,12 @@ from ncclkit.views.network import network_view
 from ncclkit.views.pairs import pairs_view
 from ncclkit.views.quiz import guess
 from ncclkit.views.ranks import ranks_view
+from ncclkit.views.report import report_form
 from ncclkit.views.resume_analysis import resume_view
 from ncclkit.views.runs import curve_view, measurements_view, tuning_view
 from ncclkit.views.scaling_run import scaling_view
 from ncclkit.views.staged_run import stages_view
+from ncclkit.views.start import start_form
 from ncclkit.views.tables import case_view
 from ncclkit.views.telemetry import telemetry_view
 from ncclkit.views.topology import topology_view

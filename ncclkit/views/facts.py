@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from ncclkit.causes import catalogue
-from ncclkit.causes.engine import judge
+from ncclkit.causes.engine import diagnose
 from ncclkit.core import shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
@@ -71,21 +70,26 @@ HEADLINE, SHORT = 5, 48
 def facts_view(case: Case) -> View:
     """Cards of facts by theme: a verdict in words, the numbers, and what could not be read, why, and how to find out.
 
-    The verdicts are those of the causes over these facts alone, judged now: no log is asked, nothing is stored.
+    The verdicts are those of the causes over the case as it is now, so that a risk that a job was seen to survive is
+    none; nothing is stored.
     """
     themes: dict[str, list[Fact]] = {title: [] for title in THEMES}
     for fact in case.facts:
         themes[_theme(fact.name)].append(fact)
-    verdicts = judge_facts(case.facts)
+    verdicts = judged_anew(case)
     body = [_card(title, facts, verdicts) for title, facts in themes.items() if facts]
     return View(facts_summary(case.facts, verdicts), el("div", *body, cls="nk-cards") if body else Markup(""))
 
 
-def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
-    """What every cause of the catalogue says to these facts alone."""
+def judged_anew(case: Case) -> list[Finding]:
+    """What every cause of the catalogue says to a case; of what is found, the risks, which facts alone show."""
     seen = Case()
-    seen.facts = list(map(shapes.sound, facts))
-    return [judge(name, cause, seen) for name, cause in catalogue().items()]
+    seen.facts, seen.events = list(map(shapes.sound, case.facts)), case.events
+    seen.measurements, seen.inputs = case.measurements, case.inputs
+    diagnose(seen)
+    found = [finding for finding in seen.findings if finding.verdict == "found"]
+    explained = [f for f in found if not all(isinstance(piece, Fact) for piece in f.evidence)]
+    return [finding for finding in seen.findings if finding not in explained]
 
 
 def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
