@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import plotly.graph_objects as go
@@ -104,6 +105,94 @@ def matrix(pairs: Mapping[str, Sequence[tuple[int, int]]], names: Sequence[str],
     figure.update_xaxes(title={"text": f"to {what}"}, tickangle=-40 if what == "host" else 0, **ticks)
     figure.update_yaxes(title={"text": f"from {what}"}, **ticks | {"range": [count - 0.4, -0.6]})
     return figure
+
+
+NUMBERED = 12
+"""Up to so many names each cell of a heatmap says its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is odd about some cells of a heatmap."""
+
+    name: str
+    spots: Sequence[tuple[int, int]]
+    """Row and column of each."""
+    symbol: str = ""
+    """Drawn in the middle of a cell without a number; empty frames the cell."""
+
+
+def heatmap(
+    cells: Sequence[Sequence[float | None]],
+    names: Sequence[str],
+    axes: tuple[str, str],
+    unit: str,
+    marks: Sequence[Mark],
+) -> go.Figure:
+    """Names × names with a number in each cell, where these are few; what is odd is framed or crossed.
+
+    axes: titles of the rows and of the columns; unit: of the numbers.
+    """
+    count = len(names)
+    side = min(max(count * 46, 150), 400)
+    figure = blank(height=side + 116 + 22 * len(marks))
+    words = [safe(name) for name in names]
+    figure.add_heatmap(
+        z=cells,
+        colorscale="Cividis",
+        zmin=0,
+        zmax=max((cell for row in cells for cell in row if cell is not None), default=1.0),
+        xgap=1,
+        ygap=1,
+        hoverongaps=False,
+        showscale=count > NUMBERED,
+        colorbar={"title": {"text": unit}, "thickness": 12},
+        text=[["" if cell is None else f"{cell:.2g}" for cell in row] for row in cells],
+        texttemplate="%{text}" if count <= NUMBERED else None,
+        textfont={"size": 12 if count <= 6 else 9},
+        customdata=[[[src, dst] for dst in words] for src in words],
+        hovertemplate=f"%{{customdata[0]}}, %{{customdata[1]}}: %{{z:.3g}} {unit}<extra></extra>",
+    )
+    for mark, colour in zip(marks, cycle((VERMILLION, SKY, PURPLE, ORANGE, GREEN)), strict=False):
+        _mark(figure, mark, colour)
+    _square(figure, words, axes, unit)
+    return figure
+
+
+def _square(figure: go.Figure, words: Sequence[str], axes: tuple[str, str], unit: str) -> None:
+    """Axes of a heatmap whose cells are squares, at the upper left at any width."""
+    count = len(words)
+    shown = list(range(0, count, max(1, math.ceil(count / 16))))
+    ticks = {"tickvals": shown, "ticktext": [words[place] for place in shown], "showgrid": False, "ticks": ""}
+    angle = -40 if max(map(len, words)) > 3 else 0
+    columns = {"title": {"text": f"{axes[1]} ({unit})"}, "tickangle": angle, "range": [-0.5, count - 0.5]}
+    rows = {"title": {"text": axes[0]}, "scaleanchor": "x", "range": [count - 0.5, -0.5]}
+    figure.update_xaxes(constrain="domain", constraintoward="left", **columns, **ticks)
+    figure.update_yaxes(constrain="domain", constraintoward="top", **rows, **ticks)
+    figure.update_layout(margin_b=44)
+
+
+def _mark(figure: go.Figure, mark: Mark, colour: str) -> None:
+    """Frames as one line around each cell, so that they fit at any width; or symbols in the middle."""
+    if mark.symbol:
+        look = {"symbol": mark.symbol, "size": 11, "color": colour, "line": {"color": INK, "width": 1}}
+        x, y = [column for _, column in mark.spots], [row for row, _ in mark.spots]
+        figure.add_scatter(x=x, y=y, mode="markers", name=safe(mark.name), marker=look, hoverinfo="skip")
+        return
+    half = 0.47
+    corners = ((-half, -half), (half, -half), (half, half), (-half, half), (-half, -half))
+    outline = [(column + dx, row + dy) for row, column in mark.spots for dx, dy in corners]
+    points: list[tuple[float | None, float | None]] = []
+    for place in range(0, len(outline), len(corners)):
+        points += [*outline[place : place + len(corners)], (None, None)]
+    figure.add_scatter(
+        x=[x for x, _ in points],
+        y=[y for _, y in points],
+        mode="lines",
+        name=safe(mark.name),
+        line={"color": colour, "width": 3},
+        hoverinfo="skip",
+    )
 
 
 def ring(names: Sequence[str], links: Sequence[str], kinds: Sequence[str]) -> go.Figure:
