@@ -265,8 +265,10 @@ def report(options: argparse.Namespace) -> int:
         parameters["train_python"] = options.python
     folder = Path(parameters.get("case_dir") or options.case).expanduser().absolute()
     parameters |= {"case_dir": folder} if "case_dir" in parameters else {}
-    html = report.make(path, folder, parameters, redact=options.redact)
+    html = report.make(path, folder, parameters, redact=options.redact, names=options.redact_name or ())
     show(f"Report: {html}\nCase folder: {html.parent}")
+    if options.redact or options.redact_name:
+        show(f"Replaced names: {report.replaced(html)} (keep this list; --redact-name NAME adds what it lacks)")
     return 0
 
 

@@ -191,19 +191,19 @@ def _figure(summary: str, rows: Sequence[Measurement], entries: int, few: Sequen
         }
     )
     if few:
-        _second(figure, few, SECOND / drawn, heading)
+        _second(figure, few, SECOND / drawn, "<br>".join(heading))
     if not rows:
         figure.update_layout(xaxis_visible=False, yaxis_visible=False)
     return figure
 
 
-def _second(figure: go.Figure, few: Sequence[Measurement], top: float, heading: Sequence[str]) -> None:
-    """The axes of the second panel, up to the share `top` of the height, and its heading."""
+def _second(figure: go.Figure, few: Sequence[Measurement], top: float, heading: str) -> None:
+    """Add the panel of small messages; top: the part of the figure's height that it takes."""
     sizes = _sizes([m.bytes for m in few]) | {"anchor": "y2"}
     figure.update_layout(xaxis2=sizes, yaxis2=Y | {"domain": [0, top], "anchor": "x2"})
     place = {"x": 0, "xref": "paper", "xanchor": "left", "y": top, "yref": "paper", "yanchor": "bottom", "yshift": 6}
     font = {"size": 13, "weight": 600}
-    figure.add_annotation(text="<br>".join(heading), align="left", showarrow=False, font=font, **place)
+    figure.add_annotation(text=heading, align="left", showarrow=False, font=font, **place)
 
 
 Y = {"exponentformat": "none", "tickformat": "~g"}
