@@ -12,9 +12,11 @@ import plotly.graph_objects as go
 
 from ncclkit.core.case import Case
 from ncclkit.core.connections import FAULTS, NetworkPath
+from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import format_number, format_time, plural, some
 from ncclkit.live import connect
 from ncclkit.live.connect import SLOWER, Connectivity, results
+from ncclkit.live.launch import hosts as launch
 from ncclkit.live.launch import slurm
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
@@ -176,6 +178,28 @@ class ConnectForm(Form):
     def asks(self) -> bool:
         """Whether hosts are named, here or by the allocation."""
         return bool(self._names()) or slurm.nodes() > 1
+
+    def wrong(self) -> Mapping[W.Widget, str]:
+        """Names that are no hosts, one host alone, and a command that has no place for a host."""
+        names, remote = self._names(), self.remote_command.value.strip()
+        found: dict[W.Widget, str] = {}
+        if len(names) == 1:
+            found[self.hosts] = "One host has no path to test; name two or more."
+        for field, hosts, command in ((self.hosts, names, "ssh"), (self.remote_command, ["host"], remote or "ssh")):
+            try:
+                launch.commands(hosts, command, "python3")
+            except NcclkitError as error:
+                found.setdefault(field, str(error))
+        return found
+
+    def finished(self, outcome: View) -> None:
+        """Show the paths, and mark the hosts that could not be reached."""
+        super().finished(outcome)
+        lost = [
+            f"{host.name} is unreachable: {host.problem}" for host in results(self._case).hosts.values() if host.problem
+        ]
+        if lost:
+            self.mark(self.hosts, some(lost))
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The test, between the hosts that are named now."""
