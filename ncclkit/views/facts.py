@@ -7,9 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from ncclkit.causes import catalogue
-from ncclkit.causes.engine import judge
-from ncclkit.core import shapes
+from ncclkit.causes.engine import judge_facts, rank
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
 from ncclkit.core.text import host_list, plural, quantity, some
@@ -76,16 +74,10 @@ def facts_view(case: Case) -> View:
     themes: dict[str, list[Fact]] = {title: [] for title in THEMES}
     for fact in case.facts:
         themes[_theme(fact.name)].append(fact)
-    verdicts = judge_facts(case.facts)
+    judged = judge_facts(case.facts)
+    verdicts = rank([f for f in judged if f.verdict == "found"]) + [f for f in judged if f.verdict != "found"]
     body = [_card(title, facts, verdicts) for title, facts in themes.items() if facts]
     return View(facts_summary(case.facts, verdicts), el("div", *body, cls="nk-cards") if body else Markup(""))
-
-
-def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
-    """What every cause of the catalogue says to these facts alone."""
-    seen = Case()
-    seen.facts = list(map(shapes.sound, facts))
-    return [judge(name, cause, seen) for name, cause in catalogue().items()]
 
 
 def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:

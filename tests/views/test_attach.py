@@ -21,6 +21,7 @@ from ncclkit.views._html import Markup
 from ncclkit.views.attach import attach_form, stacks_view
 from tests.views.test_faces import Page
 
+pytestmark = pytest.mark.slow
 STUCK = """
 import sys, time
 def load_shard():

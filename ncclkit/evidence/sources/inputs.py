@@ -17,7 +17,7 @@ from ncclkit.core.text import natural
 
 HEAD = 64 << 10
 """Bytes that the kind of a file is told from."""
-SMALL = 256 << 20
+SMALL = 96 << 20
 """Largest file that is read in one piece (dumps, reports)."""
 
 PROGRAMS = tuple(".py .pyc .pyi .ipynb .html .md .rst .toml .yaml .yml .c .h .cc .cpp .cu .so .pyz".split())
