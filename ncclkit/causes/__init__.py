@@ -18,6 +18,8 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Experiment, Finding, NcclkitError
 from ncclkit.core.text import did_you_mean
 
+HOUSE = ("engine", "summary")
+"""Modules of this package that are no causes."""
 HEADINGS = ("What you see", "Why it happens", "How to be sure", "What to do", "Read more")
 """The headings of every page, in this order."""
 
@@ -38,10 +40,8 @@ class Cause(Protocol):
 @cache
 def catalogue() -> Mapping[str, Cause]:
     """Every cause by id, sorted by id."""
-    names = sorted(
-        info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_") and info.name != "engine"
-    )
-    return {name: cast(Cause, import_module(f"{__name__}.{name}")) for name in names}
+    names = sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
+    return {name: cast(Cause, import_module(f"{__name__}.{name}")) for name in names if name not in HOUSE}
 
 
 def page(cause: str) -> dict[str, str]:

@@ -7,21 +7,30 @@ that itself fails is reported as ``unknown`` and never hides the others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 from ncclkit.analysis.once import judged
 from ncclkit.analysis.picks import FATAL, pick
 from ncclkit.analysis.rank_states import is_own
+from ncclkit.analysis.timeline import abnormal
 from ncclkit.causes import Cause, catalogue
 from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
+from ncclkit.core.text import plural
 
 JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
 """What ``--json`` says of the job; others script against it, so it grows only with the schema number."""
+SHOWN = 5
+"""Errors without a known cause that a text quotes."""
+MANY = 100
+"""The same that are looked for: each may be compared with every step of every rank."""
+EXIT_STATUS = {"found": 1, "unexplained": 1, "healthy": 0, "no_job": 2}
+"""Verdict on the whole case → exit status of ``ncclkit diagnose``."""
 STRENGTHS = {"proven": 3, "likely": 2, "possible": 1, None: 0}
 USUAL = (
     "slow_rank", "rank_divergence", "p2p_broken", "concurrent_comms", "timeout_too_short", "world_size_mismatch",
@@ -40,17 +49,42 @@ class Diagnosis:
     clear: tuple[Finding, ...] = ()
     job: Mapping[str, Any] = field(default_factory=dict)
     """``ranks``, ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports`` as far as the evidence says."""
+    errors: tuple[Event, ...] = ()
+    """Where nothing was found: the first errors of the job that nothing shows it to have survived."""
+    healthy: Event | None = None
+    """The line that shows that the job succeeded, or was at work."""
+    job_seen: bool = False
+    """Whether any line is of a training job."""
+
+    @property
+    def verdict(self) -> str:
+        """``found``; ``unexplained``: no cause is known; ``healthy``: the job was seen to go well; ``no_job``."""
+        if self.findings:
+            return "found"
+        if self.errors:
+            return "unexplained"
+        return "healthy" if self.healthy else "unexplained" if self.job_seen else "no_job"
 
     @property
     def exit_code(self) -> int:
-        """0 nothing found, 1 something found (2, could not read, is the caller's)."""
-        return 1 if self.findings else 0
+        """0 the job was seen to go well, 1 it was not, 2 there is no job (or nothing could be read)."""
+        return EXIT_STATUS[self.verdict]
 
     @property
     def headline(self) -> str:
-        """The best root in one sentence, or that nothing was found."""
-        clear = f"Nothing found; {len(self.clear)} causes looked and are clear."
-        return self.findings[0].say if self.findings else clear
+        """The verdict in one sentence: the best root, the first error that no cause explains, or that all is well."""
+        if self.findings:
+            return self.findings[0].say
+        if self.errors:
+            first = self.errors[0].text.strip().splitlines()[-1]
+            many = f"{plural(len(self.errors), 'error')}, the first: {first}"
+            return f"No known cause explains {many if len(self.errors) > 1 else f'this error: {first}'}"
+        checks = f"{plural(len(self.clear), 'check')} passed, {len(self.unknown)} could not be evaluated"
+        if self.healthy:
+            return f"Nothing found: the job was seen to go well ({checks})."
+        if self.job_seen:
+            return "There is no error, but nothing shows that the job succeeded or goes on."
+        return "Nothing in this is of a training job that ncclkit knows."
 
     def to_dict(self, inputs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         """The object that ``ncclkit diagnose --json`` prints.
@@ -59,21 +93,22 @@ class Diagnosis:
         """
         return {
             "schema": SCHEMA,
+            "verdict": self.verdict,
             "inputs": [{key: row.get(key) for key in ("path", "bytes", "lines")} for row in inputs],
             "job": {key: self.job.get(key) for key in JOB},
             "findings": [_row(finding) for finding in self.findings],
             "unknown": [{"cause": finding.cause, "missing": list(finding.missing)} for finding in self.unknown],
+            "errors": [cite(error) for error in self.errors],
         }
 
     def text(self) -> str:
         """The report for a terminal: culprit, sentence, the very lines, what to do."""
         if not self.findings:
+            lines = [f"  {error}" for error in self.errors[:SHOWN]]
             asked = sorted({missing for finding in self.unknown for missing in finding.missing})[:5]
-            more = "".join(f"\n  - {missing}" for missing in asked)
-            return (
-                f"Nothing found ({len(self.clear)} causes looked at and clear, {len(self.unknown)} could "
-                "not be judged)." + (f"\nWhat would let more causes be judged:{more}" if more else "")
-            )
+            if asked and self.verdict != "no_job":
+                lines += ["What would let more causes be judged:", *(f"  - {missing}" for missing in asked)]
+            return "\n".join([self.headline, *lines])
         return "\n\n".join(_text(number, finding) for number, finding in enumerate(self.findings, 1))
 
     def __str__(self) -> str:
@@ -94,6 +129,9 @@ def diagnose(case: Case) -> Diagnosis:
         tuple(verdict for verdict in verdicts if verdict.verdict == "unknown"),
         tuple(verdict for verdict in verdicts if verdict.verdict == "clear"),
         describe(scope),
+        () if findings else tuple(islice(_open_errors(scope), MANY)),
+        _went_well(scope),
+        any(map(_of_job, scope.events)),
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()
@@ -330,6 +368,47 @@ def _meetings(case: Case) -> list[Event]:
     begun = [e for e in case.of("c10d.timeout") if e.data.get("seq") != 1]  # the first one begins without the others
     kinds = ("nccl.version", "nccl.connected", "nccl.op", "c10d.status", "progress", "job.done")
     return [*done, *joined, *begun, *(event for kind in kinds for event in case.of(kind))]
+
+
+NO_JOB = (
+    "connect.", "experiment.", "resources.", "kernel.", "net.", "system.", "told.env", "told.splits", "p2p.matrix",
+    "log.error",
+)  # fmt: skip
+"""How kinds begin that are of a machine, of a test or of any program: they show no training job."""
+HARMLESS = ("store.clients", "store.retry", "system.denied", "kernel.iommu", "kernel.pcie", "python.ignored")
+"""Kinds that stand in logs of jobs that go well, too."""
+
+
+def _of_job(event: Event) -> bool:
+    """Whether only a training job leaves this; a plan, and the end of a run that tested connections, are none."""
+    asked = event.kind == "worker.phase" and event.data.get("phase") in ("plan", "end")
+    return not asked and not event.kind.startswith(NO_JOB)
+
+
+def _open_errors(case: Case) -> Iterator[Event]:
+    """Errors after which nothing shows that the job went on: a step proves that of a warning, an end of all of them."""
+    ends, again = _ends(case), case.of("elastic.restart")
+    steps = [*case.of("progress"), *ends]
+    for event in case.events:
+        if (abnormal(event) or event.kind == "log.error") and not event.kind.startswith(HARMLESS):
+            proofs = ends if event.kind in FATAL else steps
+            if not any(_later(proof, event) and _proves(proof, event, again) for proof in proofs):
+                yield event
+
+
+def _ends(case: Case) -> list[Event]:
+    """Lines that say that a job succeeded."""
+    return [*case.of("job.done"), *(event for event in case.of("run.end") if event.data.get("reason") == "done")]
+
+
+def _went_well(case: Case) -> Event | None:
+    """The line that shows that the job succeeded, or that every rank was at work; None where nothing does."""
+    tables = [event for event in case.of("nccltests.table") if not event.data.get("wrong")]
+    working = [event for event in case.of("ras.change") if not event.data.get("still") and event.data.get("moved")]
+    begun = {event.rank for event in case.of("nccl.init")}
+    left = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]
+    closed = left[-1:] if case.of("progress") and begun <= {event.rank for event in left} else []
+    return next(iter([*_ends(case), *tables, *closed, *working]), None)
 
 
 def _after(case: Case, lines: list[Event], proofs: Iterable[Event]) -> list[Event]:

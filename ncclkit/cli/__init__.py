@@ -1,7 +1,8 @@
 """The command ``ncclkit``, for scripts, tickets and people without a browser.
 
-Exit status: 0 nothing found (or done), 1 something found (or a run failed), 2 could
-not read or could not start: stderr then says why in one sentence.
+Exit status: 0 the job was seen to go well (or done), 1 a cause was found or none explains
+the job (or a run failed), 2 nothing is of a training job, could not be read or could not
+start: stderr then says why in one sentence.
 """
 
 from __future__ import annotations
@@ -195,6 +196,7 @@ def _add_notebooks(parsers: Any) -> None:
     )
     report.add_argument("-p", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the notebook")
     report.add_argument("--redact", action="store_true", help="name no host, address or user in the HTML file")
+    report.add_argument("--redact-name", metavar="NAME", action="append", help="and not this name; may be repeated")
     _add_options(report, "python")
     lab = _verb(parsers, "open", "JupyterLab on a notebook, with the ssh line to reach it", "open 03_logs")
     lab.add_argument(

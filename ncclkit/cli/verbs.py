@@ -139,7 +139,7 @@ def probe(options: argparse.Namespace) -> int:
         told = [staged] if staged and staged not in run.summary else []
         judged = reference.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary for one in judged]
-        told += dict.fromkeys(bound.words for bound in run.expectations.values())
+        told += dict.fromkeys(str(bound) for bound in run.expectations.values())
         why = ["", diagnose(case).text()] if run.reason != "done" else []
         show("\n".join([*(str(m) for m in run.measurements), *told, run.summary, f"Run folder: {run.folder}", *why]))
     return 0 if run.reason == "done" else 1
@@ -315,8 +315,10 @@ def report(options: argparse.Namespace) -> int:
         parameters["train_python"] = options.python
     folder = Path(parameters.get("case_dir") or options.case).expanduser().absolute()
     parameters |= {"case_dir": folder} if "case_dir" in parameters else {}
-    html = report.make(path, folder, parameters, redact=options.redact)
+    html = report.make(path, folder, parameters, redact=options.redact, names=options.redact_name or ())
     show(f"Report: {html}\nCase folder: {html.parent}")
+    if options.redact or options.redact_name:
+        show(f"Replaced names: {report.replaced(html)} (keep this list; --redact-name NAME adds what it lacks)")
     return 0
 
 

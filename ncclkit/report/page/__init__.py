@@ -14,6 +14,8 @@ import secrets
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ from ncclkit.report.page import anonymized
 FIGURE = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 ERROR_MARK = "papermill-error-cell-tag"
+LEFT_OUT = "remove-cell"
+"""Tag, as Jupyter Book knows it, of a cell that is for a person at the notebook: a form, an example, what to click."""
 PLOTLY = "<!--ncclkit:plotly-->"
 ROOM = '<div class="nk-figure"></div>'
 """Where the words of a view want its figure (`ncclkit.views` writes it)."""
@@ -54,6 +58,7 @@ def render(
     page = copy.deepcopy(notebook)
     page.cells = [cell for cell in page.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
     skipped = _cut(page) if failed else 0
+    page.cells = [cell for cell in page.cells if _kept(cell)]
     for cell in page.cells:
         if cell.cell_type == "code":
             cell.outputs = [_static(output) for output in _joined(cell.outputs)]
@@ -68,9 +73,10 @@ def render(
     _contents(soup)
     for repeated in soup.select("style.nk-style")[1:]:
         repeated.decompose()  # every view brings the same stylesheet
-    figures = soup.find("script", class_="figure-data") is not None
-    script = f'<script nonce="{resources["nonce"]}">{_plotly()}</script>' if figures else ""
-    return str(soup).replace(PLOTLY, script, 1)  # last, so that nobody parses its 5 MB
+    drawn = [json.loads(script.text)["data"] for script in soup.find_all("script", class_="figure-data")]
+    traces = tuple(sorted({trace.get("type", "scatter") for data in drawn for trace in data}))
+    script = f'<script nonce="{resources["nonce"]}">{_plotly(traces)}</script>' if drawn else ""
+    return str(soup).replace(PLOTLY, script, 1)  # last, so that nobody parses its megabyte
 
 
 def _export(page: NotebookNode, resources: dict[str, Any]) -> str:
@@ -129,6 +135,12 @@ def _started(cell: NotebookNode) -> bool:
     return bool(cell.metadata.get("papermill", {}).get("start_time"))
 
 
+def _kept(cell: NotebookNode) -> bool:
+    """Whether a reader of the page needs the cell; where the notebook stopped, that is so of every cell."""
+    stopped = bool(cell.metadata.get("ncclkit_stopped"))
+    return stopped or LEFT_OUT not in cell.metadata.get("tags", [])
+
+
 def _joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
     """Pieces of one stream that follow each other become one output."""
     result: list[NotebookNode] = []
@@ -169,12 +181,49 @@ def _figure(figure: dict[str, Any]) -> str:
     )
 
 
-def _plotly() -> str:
-    """plotly.js, made safe to stand inside a script element."""
+@cache
+def _plotly(traces: tuple[str, ...]) -> str:
+    """plotly.js with the code of these types of traces alone, made safe to stand inside a script element."""
     source = pkgutil.get_data("plotly", "package_data/plotly.min.js")
     if source is None:
         raise FileNotFoundError("plotly/package_data/plotly.min.js")
-    return source.decode("utf-8").replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    return _shaken(source.decode("utf-8"), traces).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _shaken(library: str, traces: Iterable[str]) -> str:
+    """The library without the modules that only other types of traces need; whole where it is built in another way.
+
+    Its bundler writes each module as ``var name=wrap((exports,module)=>{…});`` and each use of one as ``name()``; the
+    last module registers the types of traces.  Maps and 3D are three quarters of it.
+    """
+    starts = r"(?<=[;}\n])var [\w$]+=([\w$]+)\(\(?[\w$,]*\)?=>\{"
+    wraps = [re.escape(name) for name, _ in Counter(re.findall(starts, library)).most_common(2)]
+    modules = re.split(rf"(?<=[;}}\n])(?=var [\w$]+={wraps[0]}\()", library) if wraps else []
+    named = re.compile(rf"([\w$]+)=(?:{'|'.join(wraps)})\(\(?[\w$,]*\)?=>")
+    homes = {name: place for place, module in enumerate(modules) for name in named.findall(module)}
+    registered = re.search(r"(?<=\.register\(\[)[\w$(),]+(?=\]\))", modules[-1] if modules else "")
+    if len(modules) < 100 or registered is None:
+        return library
+
+    def uses(module: str) -> set[int]:
+        return {homes[name] for name in re.findall(r"(?<![\w$.])([\w$]+)\(\)", module) if name in homes}
+
+    def kind(call: str) -> str:
+        near = [homes.get(call.removesuffix("()"), 0)]
+        near += [further for place in near for further in sorted(uses(modules[place]))]
+        return next((said[1] for i in near if (said := re.search(r'moduleType:"trace",name:"(\w+)"', modules[i]))), "")
+
+    wanted = [call for call in registered[0].split(",") if kind(call) in traces]
+    if len(wanted) < len({*traces} - {"scatter"}):  # scatter is part of the core
+        return library
+    modules[-1] = modules[-1].replace(registered[0], ",".join(wanted))
+    live = {0, len(modules) - 1}
+    ways = list(live)
+    while ways:
+        fresh = uses(modules[ways.pop()]) - live
+        live |= fresh
+        ways += fresh
+    return "".join(module for i, module in enumerate(modules) if i in live)
 
 
 def _contents(soup: BeautifulSoup) -> None:
