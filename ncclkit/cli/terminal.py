@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from ncclkit.core import themes
 from ncclkit.core.model import Advice, Event, Evidence, Fact, Finding, cite
-from ncclkit.core.text import some
+from ncclkit.core.text import host_list, plural, ranks, some
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -23,11 +23,19 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ncclkit.causes.engine import Diagnosis
+    from ncclkit.causes.summary import JobSummary, Summary
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for newline and tab, marks that turn the writing direction, bytes that are no UTF-8."""
-MARKS = {"proven": ("●", "red"), "likely": ("◐", "yellow"), "possible": ("○", "cyan")}
-"""Strength → its symbol, as in the notebooks, and its colour."""
+MARKS = {
+    "proven": ("●", "red"),
+    "likely": ("◐", "yellow"),
+    "possible": ("○", "cyan"),
+    "unexplained": ("▲", "yellow"),
+    "healthy": ("✓", "green"),
+    "no_job": ("?", "cyan"),
+}
+"""Strength of a finding, or verdict without one → its symbol, as in the notebooks, and its colour."""
 SHOWN = 4
 """Pieces of evidence on a card."""
 LARGE = 64 << 20
@@ -56,19 +64,53 @@ def console(file: TextIO) -> Console | None:
     return Console(file=file, markup=False, highlight=False, emoji=False, force_terminal=True)
 
 
-def verdict(found: Diagnosis) -> None:
-    """Print what was found: on a terminal the first finding as a card, and a line for each other one."""
+def verdict(found: Diagnosis, about: Summary | None = None) -> None:
+    """Print what was found: on a terminal a banner, the first finding as a card, and a line for each other one."""
     screen = console(sys.stdout)
-    if screen is None or not found.findings:
+    if screen is None or not (about or found.findings):
         return show(found.text())
-    first, *rest = found.findings
-    screen.print(_card(first))
-    for number, finding in enumerate(rest, 2):
+    if about:
+        screen.print(_banner(found, about))
+    for finding in found.findings[:1]:
+        screen.print(_card(finding, alone=about is None))
+    for number, finding in enumerate(found.findings[1:], 2):
         symbol, colour = MARKS[finding.strength or "possible"]
         head = (f"{number}. ", ""), (f"{symbol} {finding.strength} ", colour), (f"{finding.cause}  ", "bold")
         screen.print(_text(*head, (finding.say, "")))
-    if rest or len(first.evidence) > SHOWN:
+    if len(found.findings) > 1 or any(len(finding.evidence) > SHOWN for finding in found.findings):
         screen.print(_text(("All evidence and advice: send the output through a pipe, as in `… | less`.", "dim")))
+    return None
+
+
+def _banner(found: Diagnosis, about: Summary) -> RenderableType:
+    """What is wrong, how sure that is, who is at fault, what to do first, which job it is, and what was judged."""
+    from rich.console import Group
+    from rich.panel import Panel
+
+    symbol, colour = MARKS[about.strength or about.verdict]
+    told = [("At fault", about.culprit.sentence)] if about.culprit else []
+    told += [("Line", f"{middle(line.place)}  {line.short}") for line in (about.line, *about.errors) if line]
+    told += [("First", " ".join(filter(None, (about.first_step, about.command and f"`{about.command}`"))))]
+    told += [("Job", _job(about.job)), ("Judged", _judged(about))]
+    told += [("Missing", "\n".join(about.missing)), ("Would tell", "\n".join(about.would_tell))]
+    told += [("Risk", f"{risk.cause} ({risk.strength}): {risk.say}") for risk in found.risks]
+    told += [("Again", about.reproduce)]
+    head = _text((f"{symbol} {about.strength or about.verdict.replace('_', ' ')}  ", colour), (about.sentence, "bold"))
+    return Panel(Group(head, _text(("", "")), _grid((row for row in told if row[1]), "dim")), border_style=colour)
+
+
+def _job(job: JobSummary) -> str:
+    size = f"{plural(job.ranks, 'rank')}{f' on {host_list(job.hosts)}' if job.hosts else ''}" if job.ranks else ""
+    versions = [
+        f"{name} {held}" for name, held in (("NCCL", job.nccl), ("torch", job.torch), ("CUDA", job.cuda)) if held
+    ]
+    times = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in (job.started, job.ended) if at]
+    return ", ".join(filter(None, (job.id, job.command, size, *versions, " to ".join(dict.fromkeys(times)))))
+
+
+def _judged(about: Summary) -> str:
+    heard = f", {ranks(about.ranks)}{f' of {about.job.ranks}' if about.job.ranks else ''}" if about.ranks else ""
+    return f"{plural(about.files, 'file')}{heard}" if about.files else ""
 
 
 def _text(*parts: tuple[object, str]) -> Text:
@@ -83,22 +125,24 @@ def _indented(text: Text, by: int) -> RenderableType:
     return Padding(text, (0, 0, 0, by))
 
 
-def _card(finding: Finding) -> RenderableType:
+def _card(finding: Finding, alone: bool) -> RenderableType:
+    """One finding; alone: no banner above has said its sentence, its strength and who is at fault."""
     from rich.console import Group
     from rich.panel import Panel
 
     symbol, colour = MARKS[finding.strength or "possible"]
-    named = {key: some(names) for key, names in finding.culprits.items() if names}
-    body: list[RenderableType] = [_text((finding.say, "bold"))]
-    body += [_text(*((f"{key} {names}   ", colour) for key, names in named.items()))] if named else []
-    body += [line for piece in finding.evidence[:SHOWN] for line in _evidence(piece)]
+    named = {key: some(names) for key, names in finding.culprits.items() if names and alone}
+    groups: list[list[RenderableType]] = [[_text((finding.say, "bold"))] * alone]
+    groups[0] += [_text(*((f"{key} {names}   ", colour) for key, names in named.items()))] if named else []
+    groups += [_evidence(piece) for piece in finding.evidence[:SHOWN]]
     rest = len(finding.evidence) - SHOWN
-    body += [_text((f"\nand {rest} more", "dim"))] if rest > 0 else []
-    body += [line for advice in finding.advice for line in _advice(advice)]
+    groups += [[_text((f"and {rest} more", "dim"))]] if rest > 0 else []
+    groups += [_advice(advice) for advice in finding.advice]
     if finding.next:
-        body += [_text(("\nNext experiment: ", "bold"), (finding.next.question, ""))]
-        body += [_indented(_text((f"{cause}: {seen}", "")), 4) for cause, seen in finding.next.predicts.items()]
-    title = _text((f"1. {symbol} {finding.strength} ", colour), (finding.cause, "bold"))
+        seen = [_indented(_text((f"{cause}: {words}", "")), 4) for cause, words in finding.next.predicts.items()]
+        groups.append([_text(("Next experiment: ", "bold"), (finding.next.question, "")), *seen])
+    body = [line for group in groups if group for line in (_text(("", "")), *group)][1:]
+    title = _text(("1. ", ""), (f"{symbol} {finding.strength} " * alone, colour), (finding.cause, "bold"))
     return Panel(Group(*body), title=title, title_align="left", border_style=colour)
 
 
@@ -110,7 +154,7 @@ def _evidence(piece: Evidence) -> list[RenderableType]:
     rank = f"  rank {piece.rank}" if isinstance(piece, Event) and piece.rank is not None else ""
     times = f"  × {piece.count:,}" if isinstance(piece, Event) and piece.count > 1 else ""
     lines = [_indented(_text((line, "")), 2) for line in clip(row["text"])]
-    return [_text((f"\n{middle(place)}{rank}{times}", "dim")), *lines]
+    return [_text((f"{middle(place)}{rank}{times}", "dim")), *lines]
 
 
 def middle(path: str, width: int = 60) -> str:
@@ -123,7 +167,7 @@ def _advice(advice: Advice) -> list[RenderableType]:
     copied += [f"$ {advice.command}"] * bool(advice.command) + advice.code.splitlines()
     notes = [f"{name}: {note}" for name, note in (("Check", advice.check), ("Risk", advice.risk)) if note]
     return [
-        _text(("\nDo: ", "bold green"), (advice.do, "")),
+        _text(("Do: ", "bold green"), (advice.do, "")),
         *(_indented(_text((line, "green")), 4) for line in copied),
         *(_indented(_text((note, "dim")), 4) for note in notes),
     ]
@@ -144,16 +188,20 @@ def rows(title: str, pairs: Iterable[tuple[str, str]]) -> None:
         wide = min(40, max((len(name) for name, _ in held), default=0))
         lines = [f"{name:{wide}}  {value}" for name, value in held]
         return show("\n".join([f"\n{title}", *(f"  {line}" for line in lines)] if title else lines))
+    if title:
+        screen.print(_text((f"\n{title}", "bold")))
+    return screen.print(_grid(held, "cyan", max(20, screen.width // 2)))
+
+
+def _grid(pairs: Iterable[tuple[str, str]], style: str, wide: int | None = None) -> RenderableType:
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
-    table.add_column(max_width=max(20, screen.width // 2))
+    table.add_column(max_width=wide, no_wrap=wide is None)
     table.add_column()
-    for name, value in held:
-        table.add_row(_text((name, "cyan")), _text((value, "dim" if value.startswith("unknown: ") else "")))
-    if title:
-        screen.print(_text((f"\n{title}", "bold")))
-    return screen.print(table)
+    for name, value in pairs:
+        table.add_row(_text((name, style)), _text((value, "dim" if value.startswith("unknown: ") else "")))
+    return table
 
 
 def page(name: str, sections: Mapping[str, str]) -> None:

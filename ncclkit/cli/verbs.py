@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ncclkit.causes.engine import Diagnosis
     from ncclkit.core.case import Case
     from ncclkit.core.experiment_records import ExperimentRecord
+    from ncclkit.core.model import Fact
     from ncclkit.core.runs import Run
     from ncclkit.live.options import ProbeOptions
 
@@ -31,6 +32,18 @@ def _case(options: argparse.Namespace) -> Case:
     if told := case.exposed():
         show(f"ncclkit: {told}", sys.stderr)
     return case
+
+
+def _judge(case: Case, scope: Case) -> Diagnosis:
+    """The verdict on what this verb has just seen, not on what the case holds of earlier runs; the case keeps it."""
+    from ncclkit.causes.engine import diagnose
+
+    if held := case.earlier():
+        show(f"ncclkit: {held}; this verdict is about the new one alone.", sys.stderr)
+    found = diagnose(scope)
+    case.findings = scope.findings
+    case.save()
+    return found
 
 
 def _options(options: argparse.Namespace, **more: Any) -> ProbeOptions:
@@ -54,13 +67,14 @@ def diagnose(options: argparse.Namespace) -> int:
     """Judge what a job left behind."""
     from ncclkit import evidence
     from ncclkit.causes.engine import diagnose
+    from ncclkit.causes.summary import summarize
     from ncclkit.core.case import Case
     from ncclkit.evidence import logs
 
     stdin = sys.stdin.buffer if "-" in options.paths else None
     with Activity("Reading", is_long=False) as activity:
         reading = evidence.read(options.paths, stdin=stdin, helped=True, on_bytes=activity.amount)
-    case = logs.fill(_checked(options) if options.check else Case(), reading)
+    case = logs.fill(_kept(options) if options.check else Case(), reading)
     found = diagnose(case)
     for problem in reading.problems:
         show(f"ncclkit: {problem}", sys.stderr)
@@ -70,16 +84,28 @@ def diagnose(options: argparse.Namespace) -> int:
         show(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
         return found.exit_code
     show(f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
-    terminal.verdict(found)
+    terminal.verdict(found, summarize(case, found, shlex.join(["ncclkit", "diagnose", *options.paths])))
     return found.exit_code
 
 
-def _checked(options: argparse.Namespace) -> Case:
-    """The case that keeps the experiments: the folder that was named, where that is one, else that of ``--case``."""
+def _kept(options: argparse.Namespace) -> Case:
+    """An empty case for the experiments: the folder of ``--case``, or a new one in it where it holds anything.
+
+    Of a case folder that was named as evidence, and is only read, it gets the plan of the last run, to run it again.
+    """
+    from ncclkit.core.case import Case
+    from ncclkit.experiments import baseline
+
+    case = Case.open(options.case)
+    if told := case.exposed():
+        show(f"ncclkit: {told}", sys.stderr)
+    if case.path is not None and (case.path / "case.json").exists():
+        number = 1 + sum(1 for _ in case.path.glob("checks/*"))
+        case = Case.open(case.path / "checks" / str(number))
     first = Path(options.paths[0])
     if len(options.paths) == 1 and (first / "case.json").exists():
-        options.case = str(first)
-    return _case(options)
+        baseline.take_over(case, Case.open(first, read_only=True))
+    return case
 
 
 def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
@@ -103,30 +129,39 @@ def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
 def inspect(options: argparse.Namespace) -> int:
     """Read the facts of this host, or of an allocation: first what they make a job suffer, then the facts."""
     from ncclkit.analysis.consistency import compare
-    from ncclkit.causes.engine import diagnose
     from ncclkit.core import jobspec, text
+    from ncclkit.core.case import Case
     from ncclkit.live import probe
     from ncclkit.live.launch import local
 
     job = {name: getattr(options, name) for name in jobspec.UNITS}
     job |= {name: text.parse_size(job[name], f"The {name}") for name in ("dataset", "batch") if job[name] is not None}
-    case = jobspec.set_job_spec(_case(options), job)
+    case = _case(options)
+    before = list(case.facts)
+    jobspec.set_job_spec(case, job)
     paths = {"work": ".", "data": options.data, "checkpoints": options.checkpoints}
     with Activity("Reading facts", limit=local.FACTS):
-        case = asyncio.run(probe.inspect(case, options.python or None, paths))
-    found, hosts = diagnose(case), compare(case.facts)
+        asyncio.run(probe.inspect(case, options.python or None, paths))
+    scope = Case()
+    scope.facts = _read_now(case, before)
+    found, hosts = _judge(case, scope), compare(scope.facts)
     if options.json:
-        show("\n".join(to_json(fact) for fact in case.facts))
+        show("\n".join(to_json(fact) for fact in scope.facts))
     else:
         terminal.verdict(found)
-        terminal.facts(case.facts) if len(hosts.hosts) == 1 else show(f"\n{hosts.text()}")
-    return found.exit_code or int(hosts.can_break)
+        terminal.facts(scope.facts) if len(hosts.hosts) == 1 else show(f"\n{hosts.text()}")
+    return int(bool(found.findings) or hosts.can_break)
+
+
+def _read_now(case: Case, before: list[Fact]) -> list[Fact]:
+    """The facts that were not in the case before: an equal one that was read again counts as new."""
+    old = set(map(id, before))
+    return [fact for fact in case.facts if id(fact) not in old]
 
 
 def probe(options: argparse.Namespace) -> int:
     """Run the live test, and diagnose it where it failed."""
     from ncclkit.analysis import stages
-    from ncclkit.causes.engine import diagnose
     from ncclkit.core import reference
 
     case, chosen = _case(options), _options(options)
@@ -140,7 +175,7 @@ def probe(options: argparse.Namespace) -> int:
         judged = reference.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary for one in judged]
         told += dict.fromkeys(str(bound) for bound in run.expectations.values())
-        why = ["", diagnose(case).text()] if run.reason != "done" else []
+        why = ["", _judge(case, case.run_alone(run.folder)).text()] if run.reason != "done" else []
         show("\n".join([*(str(m) for m in run.measurements), *told, run.summary, f"Run folder: {run.folder}", *why]))
     return 0 if run.reason == "done" else 1
 
@@ -193,10 +228,11 @@ def connect(options: argparse.Namespace) -> int:
 
     Exit status 2 where nothing was found and a host could not be reached.
     """
-    from ncclkit.causes.engine import diagnose
+    from ncclkit.core.case import Case
     from ncclkit.live.connect import connectivity
 
-    case = _case(options)
+    case, scope = _case(options), Case()
+    before = list(case.facts)
     choices = {"remote_command": options.remote_command, "port": options.port, "python": options.python or None}
     with Activity("Connections") as activity:
 
@@ -205,19 +241,20 @@ def connect(options: argparse.Namespace) -> int:
                 activity.step(str(record.get("say")))
 
         found = asyncio.run(connectivity(case, options.hosts, narrate, **choices))
-    diagnosis = diagnose(case)
     rows = [*(host.event for host in found.hosts.values()), *(link.event for link in found.links)]
+    scope.events, scope.facts = rows, _read_now(case, before)
+    diagnosis = _judge(case, scope)
     if options.json:
         show("\n".join(to_json(row) for row in rows))
     else:
         show(f"{found.text()}\n\n{found.summary}.\n")
         terminal.verdict(diagnosis)
-    return diagnosis.exit_code or 2 * any(host.problem for host in found.hosts.values())
+    return int(bool(diagnosis.findings)) or 2 * any(host.problem for host in found.hosts.values())
 
 
 def lab(options: argparse.Namespace) -> int:
     """Break a small job and diagnose it."""
-    from ncclkit.causes.engine import diagnose
+    from ncclkit.causes.summary import summarize
     from ncclkit.lab.faults import injection, recording
 
     if options.list or not options.fault:
@@ -246,19 +283,20 @@ def lab(options: argparse.Namespace) -> int:
         )
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
-    found = _close(case, options) if options.check else diagnose(case)
+    scope = case if options.check else case.run_alone(run.folder)
+    found = _close(case, options) if options.check else _judge(case, scope)
     if options.json:
         show(json.dumps(found.to_dict(case.inputs), indent=1, default=str))
         return found.exit_code
     show(f"{run.summary}\n")
-    terminal.verdict(found)
+    terminal.verdict(found, summarize(scope, found, shlex.join(["ncclkit", "diagnose", str(run.folder)])))
     return found.exit_code
 
 
 def attach(options: argparse.Namespace) -> int:
     """Diagnose a job that hangs now."""
     from ncclkit.analysis.frames import standing
-    from ncclkit.causes.engine import diagnose
+    from ncclkit.causes.summary import summarize
     from ncclkit.live.attach import DEADLINE, attach
 
     def narrate(record: dict[str, Any]) -> None:
@@ -268,13 +306,14 @@ def attach(options: argparse.Namespace) -> int:
     case = _case(options)
     with Activity("Looking at ranks", limit=DEADLINE + options.seconds):
         attached = asyncio.run(attach(case, options.pid, options.job, options.seconds, narrate))
-    reading, found = attached.reading, diagnose(case)
+    reading, scope = attached.reading, case.run_alone(attached.folder)
+    found = _judge(case, scope)
     if options.json:
         show(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
         return found.exit_code
     show("".join(f"{line}\n" for line in (*attached.jobs, *standing(reading.events))))
     show("".join(f"{event.text}\n" for event in reading.events if event.kind == "telemetry.utilization"))
-    terminal.verdict(found)
+    terminal.verdict(found, summarize(scope, found, shlex.join(["ncclkit", "diagnose", str(attached.folder)])))
     return found.exit_code
 
 

@@ -146,6 +146,14 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"did you mean {close[0]}?" if close else otherwise
 
 
+def format_age(seconds: float) -> str:
+    """How old something is, for people: ``40 s``, ``12 min``, ``5 h``, ``3 days``."""
+    for unit, size, least in (("days", 86400, 2), ("h", 3600, 2), ("min", 60, 2)):
+        if seconds >= least * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def plural(count: int, noun: str) -> str:
     """``1 rank``, ``2 ranks``, ``1,024 ranks``."""
     ending = "" if count == 1 else "es" if noun.endswith(("s", "x", "ch")) else "s"

@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from ncclkit.causes import catalogue
-from ncclkit.causes.engine import judge
-from ncclkit.core import shapes, themes
+from ncclkit.causes.engine import judge_facts, rank
+from ncclkit.core import themes
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
 from ncclkit.core.text import host_list, plural, quantity, some
@@ -60,17 +59,10 @@ def facts_view(case: Case) -> View:
 
     The verdicts are those of the causes over these facts alone, judged now: no log is asked, nothing is stored.
     """
-    by_theme = themes.by_theme(case.facts)
-    verdicts = judge_facts(case.facts)
-    body = [_card(title, facts, verdicts) for title, facts in by_theme.items()]
+    judged = judge_facts(case.facts)
+    verdicts = rank([f for f in judged if f.verdict == "found"]) + [f for f in judged if f.verdict != "found"]
+    body = [_card(title, facts, verdicts) for title, facts in themes.by_theme(case.facts).items()]
     return View(facts_summary(case.facts, verdicts), el("div", *body, cls="nk-cards") if body else Markup(""))
-
-
-def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
-    """What every cause of the catalogue says to these facts alone."""
-    seen = Case()
-    seen.facts = list(map(shapes.sound, facts))
-    return [judge(name, cause, seen) for name, cause in catalogue().items()]
 
 
 def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:

@@ -61,14 +61,32 @@ def test_a_finding_is_a_card() -> None:
     code, said = screen("diagnose", str(HERE / "rank_late"))
     shown = STYLE.sub("", said)
     assert code == 1 and shown != said and "\x1b" not in shown
-    assert "● proven slow_rank" in shown and "Rank 2, busy in train.py:19" in shown and "Do: " in shown
-    assert shown.count("proven") == 1 and max(map(len, shown.splitlines())) <= 100
+    banner, _, card = shown.partition("─ 1. slow_rank ─")
+    assert "● proven  Rank 2, busy in train.py:19 (skip_batches)" in banner and "At fault  Rank 2 on node-1" in banner
+    assert "Judged    15 files, ranks 0-3 of 4" in banner and "Again     ncclkit diagnose " in banner
+    assert (
+        "rank0.log.gz:" in card and "Do: " in card and shown.count("proven") == 1 and shown.count("Rank 2, busy") == 1
+    )
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"RuntimeError: NCCL error\n", "▲ unexplained  No known cause explains this error: RuntimeError: NCCL error"),
+        (b"good morning\n", "? no job  Nothing in this is of a training job"),
+    ],
+)
+def test_a_banner_without_a_finding(tmp_path: Path, text: bytes, says: str) -> None:
+    (tmp_path / "job.log").write_bytes(text)
+    shown = STYLE.sub("", screen("diagnose", str(tmp_path / "job.log"))[1])
+    assert says in shown and "Would tell  The " in shown and "─ 1." not in shown
 
 
 def test_further_findings_take_a_line_each() -> None:
     _, said = screen("diagnose", str(HERE / "own_name_loopback"), str(HERE / "port_busy"))
     shown = STYLE.sub("", said)
-    assert "● proven hostname_resolution" in shown
+    assert "─ 1. hostname_resolution ─" in shown
     assert re.search(r"^2\. ● proven port_in_use {2}Port \d+ is already taken", shown, re.MULTILINE)
     everything = run("diagnose", str(HERE / "own_name_loopback"), str(HERE / "port_busy")).stdout
     assert "\x1b" not in everything and everything.count("   Do: ") > shown.count("Do: ")
