@@ -251,7 +251,7 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
             _text(part, rest, text, changed)
     else:
         _text(part, head, text, changed)
-    if part.kind in ("log", "dmesg"):
+    if part.kind in ("log", "dmesg", "document"):
         part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")

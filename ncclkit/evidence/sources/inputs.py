@@ -61,10 +61,12 @@ LOGGED = re.compile(
     r"|\S{1,99}:\d+:\d+ \[\d+\]|(?:INFO|WARN(?:ING)?|ERROR|CRITICAL|DEBUG)\b[\s:\]])"
     r"|.{0,200}(?:NCCL (?:INFO|WARN)\b|\bit/s\b|\ds/it\b)|Traceback \(most|\s*(?:\S+ )?File \"[^\"]+\", line \d"
     r"|srun:|slurmstepd:|(?:[Tt]hread|Current thread) 0x|#\d+ +0x"
+    r"|#(?: +Rank +\d| nThread| Using devices| Out of bounds| Avg bus)"
 )
 """How lines of logs begin."""
 WRITTEN = re.compile(
-    r"\s*(?:#{1,6} \S|#!|#\s?\w|```|~~~|[-*+] +[A-Za-z`\"'*\[]|\d+[.)] [A-Z]|> |\|.*\|\s*$|\.\. \w|</?\w[^>]*>|<!|//"
+    r"\s*(?:#{1,6} \S|#!|#\s?\w|```|~~~|[-*+] +[A-Za-z`\"'*\[]|\d+[.)] [A-Z]|> |\|.*\|\s*$|\.\. \w|<!|//"
+    r"|</?(?:a|body|code|div|h\d|head|html|li|ol|p|pre|table|td|title|tr|ul)\b"
     r"|/\*|\*/|\* |@\w+\b[^:]*$|[-=~^\"]{4,}\s*$|\[\[?[\w.-]+\]{1,2}\s*$|[}\])]+[;,]?\s*$|\"{3}|'{3}|@@ |[+-]{3} "
     r"|[\w.\[\]]+ ?=[ \"'(]|[+-] {2,}\S|(?:- )?[\w./-]+: *$|- [\w.-]+: \S|(?:fi|done|esac|else)\s*$"
     r"|(?:import|from|def|class|return|raise|assert|if|elif|for|while|with|const|static|export|func|let|var"
