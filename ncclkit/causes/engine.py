@@ -288,6 +288,8 @@ FAR = 50
 
 def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
+    if _quoted(finding, case):
+        return replace(finding, strength="possible")
     if finding.strength == "proven" and _long_before(finding, case):
         return replace(finding, strength="likely")
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
@@ -305,6 +307,13 @@ def recovered(finding: Finding, case: Case) -> Finding:
     if given_up:
         return replace(finding, strength="possible")
     return clear(finding.cause, "The ranks met after all.", pick(met, limit=1))
+
+
+def _quoted(finding: Finding, case: Case) -> bool:
+    """True where it rests on texts alone that are no logs: documentation and source code quote errors."""
+    documents = {row["path"] for row in case.inputs if row.get("kind") == "document"}
+    events = [piece for piece in finding.evidence if isinstance(piece, Event)]
+    return finding.verdict == "found" and bool(events) and all(event.path in documents for event in events)
 
 
 def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Event]) -> Finding:

@@ -268,7 +268,7 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
             _text(part, rest, text, changed)
     else:
         _text(part, head, text, changed)
-    if part.kind in ("log", "dmesg"):
+    if part.kind in ("log", "dmesg", "document"):
         part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")
@@ -321,7 +321,7 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         return
     stream = Text(Joined(head, text), packed=False, wide=wide) if wide else Joined(head, text)
     sample = head.decode(wide, "replace").encode() if wide else head
-    part.kind = _kind(sample)
+    part.kind = _kind(sample, part.path)
     if part.kind == "ras":
         part.report = ras.from_text((raw := stream.read(inputs.SMALL)).decode("utf-8", "replace"), part.path)
         part.events = part.report.events()
@@ -357,11 +357,13 @@ def _passing(part: Part, plan: Sequence[pieces.Piece]) -> Iterator[pieces.Found]
         yield next(found)
 
 
-def _kind(sample: bytes) -> str:
+def _kind(sample: bytes, path: str) -> str:
     text = sample.decode("utf-8", "replace")
     if ras.is_report(text):
         return "ras"
     if re.match(r"\s*(?:Process \d+: |Thread (?:0x)?[0-9A-Fa-f]+ \(|Current thread 0x|Fatal Python error: )", text):
         return "stacks"
     lines = len([line for line in sample.splitlines() if line.strip()])
-    return "dmesg" if len(KERNEL.findall(sample)) > 0.5 * lines else "log"
+    if len(KERNEL.findall(sample)) > 0.5 * lines:
+        return "dmesg"
+    return "document" if inputs.is_document(path, text) else "log"
