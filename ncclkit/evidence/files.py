@@ -160,7 +160,7 @@ def _are_lines(data: bytearray) -> bool:
         row = storage.parse(bytes(data[:end])) if end > 0 else None
     except ValueError:
         return False
-    return row is not None and data[end:].strip() != b"" and not (records.is_fact(row) or records.is_row(row))
+    return row is not None and data[end:].strip() != b"" and not (records.is_fact(row) or records.measurements_of(row))
 
 
 def _lines(data: bytes) -> list[Any] | None:
