@@ -131,6 +131,7 @@ with processes.started([]) as executor:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.slow
 def test_workers_need_no_main_guard_and_end_with_their_parent(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
