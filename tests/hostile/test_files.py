@@ -40,6 +40,12 @@ def test_a_record_that_cannot_be_told_apart_is_named(tmp_path, name):
     assert evidence.read([path]).problems == [f"{path}: 1 of 2 records could not be understood; the others were read."]
 
 
+def test_equal_records_of_what_a_host_granted_are_not_merged(tmp_path):
+    record = '{"ncclkit": 1, "kind": "resources.tried", "what": "shm", "need": 4, "got": 4, "host": "n1"}\n'
+    (tmp_path / "wire.jsonl").write_text(2 * record)
+    assert [event.line for event in evidence.read([tmp_path]).events] == [1, 2]
+
+
 def header(name, size, kind=tarfile.REGTYPE):
     info = tarfile.TarInfo(name)
     info.size, info.type = size, kind

@@ -113,3 +113,22 @@ def test_a_nested_document_is_one_sentence(tmp_path):
     (tmp_path / "rank0.log").write_text("ValueError: boom\n")
     reading = evidence.read([tmp_path])
     assert reading.problems == [f"{tmp_path / 'facts.json'} is nested more than 64 deep."] and len(reading.events) == 1
+
+
+def test_threads_do_not_take_each_others_answers():
+    answers = {}
+
+    def ask(number):
+        answers[number] = [processes.limited.call(double, data=bytes([number])) for _ in range(20)]
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    processes.limited.close()
+    assert answers == {number: [bytes([number, number])] * 20 for number in range(8)}
+
+
+def double(data):
+    return data * 2
