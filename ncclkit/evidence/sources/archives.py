@@ -40,6 +40,8 @@ NAME = 400
 """Characters of a member's name that are shown."""
 MEMBERS = 100_000
 """Members that are looked at in one archive."""
+DIRECTORY = 24 << 20
+"""Bytes of a zip's directory, which takes ten times its size in memory before the first member is known."""
 PIPED = 64 << 20
 """Bytes of a zip that is piped in, or packed once more."""
 HEADER, SHORT = 8 << 10, 1 << 10
@@ -147,6 +149,9 @@ class Archive:
             if len(data) > PIPED:
                 self.problem = f"{self.path} is a piped zip of more than {PIPED >> 20} MiB; give the file instead."
                 return
+        if _directory(file) > DIRECTORY:
+            self.problem = f"{self.path} has a directory of more than {DIRECTORY >> 20} MiB; give the logs that matter."
+            return
         try:
             archive = zipfile.ZipFile(file)
         except HOSTILE as error:
@@ -175,6 +180,19 @@ class Archive:
             return
         with stream:
             yield Member(name, stream, _date(info.date_time))
+
+
+def _directory(file: BinaryIO) -> int:
+    """Bytes that the directory of a zip has, as the record at its end says; 0 where there is none."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(max(0, size - (1 << 17)))
+    tail = file.read(1 << 17)
+    file.seek(0)
+    try:
+        said: int = struct.unpack_from("<L", tail, tail.rindex(b"PK\5\6") + 12)[0]
+        return said if said < 0xFFFFFFFF else int(struct.unpack_from("<Q", tail, tail.rindex(b"PK\6\6") + 40)[0])
+    except (ValueError, struct.error):
+        return 0
 
 
 PLAIN_TYPES = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
