@@ -114,9 +114,12 @@ class Limited:
         except BaseException:  # its answer would be taken for the next one's
             self.close()
             raise
-        if failed:
+        if not failed:
+            return value
+        try:
             raise value
-        return value
+        finally:
+            del value  # its traceback knows this frame, and so the document
 
     def _start(self) -> Any:
         # a fork takes milliseconds and a new interpreter 0.3 s, but no fork is safe beside threads

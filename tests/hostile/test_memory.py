@@ -40,6 +40,7 @@ FILES = {
     "integer keys": (b"\x80\x02}(", KEYS, 1, b"u."),
     "empty objects": (b'[{"a":{}},', b"{}," * 1024, 14 << 10, b"{}]"),
     "numbers": (b"[[1.5],", b"1.5," * 1024, 24 << 10, b"1]"),
+    "a report": (b"NCCL version 2.28.9 compiled with CUDA 13.0\nJob summary\n===\n", b"x\n" * 512, 100 << 10, b"\n"),
     "members": (b'{"entries": [', b'{"":[]},' * 1024, 12 << 10, b"{}]}"),
 }
 """Beginning, middle, how often it stands there, end."""
