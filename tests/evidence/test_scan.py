@@ -120,10 +120,10 @@ def test_the_last_step_is_known_however_much_follows(only, after):
 
 SCRIPT = """
 import sys, time
-from ncclkit.evidence import files
+from ncclkit.evidence import processes
 print("begun", flush=True)
-files.ENOUGH = 0
-with files.started([]) as executor:
+processes.ENOUGH = 0
+with processes.started([]) as executor:
     list(executor.map(abs, range(8)))
     print("ready", flush=True)
     sys.stdin.read()
