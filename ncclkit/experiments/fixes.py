@@ -308,7 +308,7 @@ def _kept(case: Case, room: Case, started: float, kind: Kind, finding: Finding, 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a check without ranks showed."""
+    """The result of a check that starts no rank."""
 
     shown: str
     """Of the cause that was asked about: ``found``, ``clear`` or ``nothing``."""
@@ -322,7 +322,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a check without ranks needs to know."""
+    """The input of a check that starts no rank."""
 
     case: Case
     room: Case
@@ -336,7 +336,7 @@ class Asked:
 
 
 async def connections(asked: Asked) -> Seen:
-    """What a test of the connections between the hosts of the last run shows, judged by itself."""
+    """Test the connections between the hosts of the last run, and judge the result by itself."""
     await simulated_hosts.again(asked.case, asked.room)
     verdict, cause = diagnose(asked.room), asked.finding.cause
     seen = {row.cause: str(row.verdict) for row in (*verdict.findings, *verdict.clear)}
@@ -346,7 +346,7 @@ async def connections(asked: Asked) -> Seen:
 
 
 async def resources(asked: Asked) -> Seen:
-    """What this machine, or every node of the allocation, grants of what the job needs; all is given back at once."""
+    """Try what this machine, or each node of the allocation, grants of the job's needs; all is given back at once."""
     case, cause, run = asked.case, asked.finding.cause, baseline.last(asked.case, asked.python)
     needs = baseline.needs(case, run, asked.verdict.job, asked.experiment.expects)
     folder = asked.room.new_run("resources")

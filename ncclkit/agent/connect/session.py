@@ -30,7 +30,7 @@ PAIR = (
 
 
 class Session:
-    """What is known of the hosts and of each ordered pair of them."""
+    """The state of one connection test: what is known of each host, and of each ordered pair of hosts."""
 
     def __init__(self, plan, token):
         self.plan, self.token = plan, token
@@ -42,7 +42,7 @@ class Session:
             row.update(src=src, dst=dst, port=plan["port"], reached=[], why={})
 
     async def run(self, workers, seconds):
-        """All stages; pairs for which `seconds` are too few stay unmeasured, and say so."""
+        """Run all stages of the test; a pair that is not reached within `seconds` stays unmeasured, and says so."""
         until = time.monotonic() + seconds
         _tell("starting %d hosts" % len(workers))
         await self._begin(workers, seconds)
@@ -165,7 +165,7 @@ class Session:
                 row["why"]["bandwidth"] = "not measured: the %g s of this test were over" % seconds
 
     def records(self, workers):
-        """Everything as records of the wire."""
+        """All results as wire records: one of each host, one of each ordered pair."""
         lost = {name: worker.problem for name, worker in workers.items()}
         for name, host in self.hosts.items():
             lost[name] = lost[name] or ("" if host["port"] else "the test ended before it answered")
@@ -183,13 +183,13 @@ def _tell(say):
 
 
 def routable(addresses):
-    """Addresses without their prefix length; those that mean something on one link only are left out."""
+    """The addresses that other hosts can reach, without prefix length: link-local ones are left out."""
     plain = [address.split("/")[0].split("%")[0] for address in addresses or ()]
     return [address for address in plain if not address.startswith(("127.", "169.254.", "fe80:")) and address != "::1"]
 
 
 def rounds(names):
-    """Rounds of disjoint pairs in which everybody meets everybody once: the circle method of tournaments."""
+    """Rounds of disjoint pairs in which each two hosts meet once: the circle method of round-robin tournaments."""
     circle = [*names, None] if len(names) % 2 else list(names)
     half = len(circle) // 2
     for _ in range(len(circle) - 1):
@@ -212,7 +212,7 @@ def main(argv):
 
 
 async def coordinate(plan, archive):
-    """Exit status 0; 1 where fewer than two hosts could be started."""
+    """Run the test and return the exit status: 0, or 1 where fewer than two hosts could be started."""
     task: Any = asyncio.current_task()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     session = Session(plan, secrets.token_hex(16))

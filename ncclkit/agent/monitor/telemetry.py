@@ -56,7 +56,7 @@ class Sampler:
             self.path = ""
 
     def close(self):
-        """End what was started for it."""
+        """Close the file, and end the processes that the sampler started."""
         if self.smi is not None:
             self.smi.kill()
             self.smi.communicate()
@@ -124,7 +124,7 @@ class Sampler:
 
 
 def beside(path, ranks, until):
-    """Sample a job that we did not start, once a second, until the event `until` is set or all its ranks are gone."""
+    """Sample a job that ncclkit did not start, once a second, until `until` is set or all its ranks have ended."""
     sampler = Sampler(path, lambda: ranks, gpus_of(ranks))
     try:
         while any(processes.state(pid) not in ("Z", "X", "") for pid in ranks.values()):

@@ -21,7 +21,7 @@ from . import processes
 
 
 def run(folder, work):
-    """Arm the handler, report the start, run `work(rank)`, say how it ended, and end this process.
+    """Run `work(rank)` under the crash handler, report start and end as records, and end this process.
 
     Before an error goes on, the Flight Recorder is kept.
     """
@@ -75,7 +75,7 @@ def arm(folder, rank):
 
 
 def again():
-    """Start this rank's program once more in the same process, with the variables as they are now; does not return."""
+    """Execute this rank's program again in the same process, with the current environment; does not return."""
     os.dup2(wire.output(), 1)
     with open("/proc/self/cmdline", "rb") as file:
         os.execv(sys.executable, file.read().split(b"\0")[:-1])

@@ -50,10 +50,10 @@ class Job:
         self.dist.init_process_group(self.options.backend, **{"timeout": self.timeout, **bound, **group})
 
     def at(self, step):
-        """Called before each step: jobs of the lab do here what is wrong with them."""
+        """Hook before each step: a job of the lab injects its fault here."""
 
     def among(self, ranks):
-        """Called where only some ranks work together: jobs of the lab do here what is wrong with them."""
+        """Hook before each measurement of a subgroup: a job of the lab injects its fault here."""
 
 
 def add_options(parser):

@@ -32,7 +32,7 @@ CARRIER = 20.0
 
 
 def main(argv):
-    """``hosts PLAN [COMMAND…]``, or ``hosts --enter HOST COMMAND…`` for what such a COMMAND starts on a host.
+    """``hosts PLAN [COMMAND…]`` simulates hosts; ``hosts --enter HOST COMMAND…`` runs a command on one of them.
 
     The file holds ``folder`` (of logs), ``private`` (of what only we may write), ``wait`` and ``hosts``: name →
     ``address`` (with prefix length), ``interface``, ``names`` (its /etc/hosts), ``port`` (words of ``ip link set`` for
