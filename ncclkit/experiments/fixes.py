@@ -241,7 +241,7 @@ def _room(case: Case, cause: str) -> Case:
     folder = _writable(case) / FOLDER
     numbers = [int(path.name.split("-")[0]) for path in folder.glob("*-*") if path.name.split("-")[0].isdigit()]
     room = Case.open(folder / f"{max(numbers, default=0) + 1}-{cause}" / ".case")
-    room.facts = list(case.facts)
+    room.facts = list(case.facts)  # of the same hosts, so that its runs are judged as the case's own
     return room
 
 
@@ -260,7 +260,7 @@ async def _before(
 async def _again(room: Case, plan: Plan, change: Mapping[str, Any], name: str, on_record: OnRecord) -> Arm:
     """Run a plan with one thing changed; name: of the run of the case that is run again, "" where it was made here."""
     plan = changed(plan, change)
-    if name:
+    if name:  # recorded perhaps on a machine with more GPUs
         await probe.again(room, plan)
     return await _run(room, plan, on_record)
 
@@ -276,7 +276,7 @@ async def _run(room: Case, plan: Plan, on_record: OnRecord) -> Arm:
 async def _without_ranks(asked: Asked) -> ExperimentRecord:
     """The record of a check that starts no rank."""
     case, finding, experiment, room = asked.case, asked.finding, asked.experiment, asked.room
-    started, room.facts = time.monotonic(), []
+    started, room.facts = time.monotonic(), []  # a check is judged by what it finds itself
     seen = await RANKLESS[experiment.plan["check"]](asked)
     said = comparison.conclusion(finding, experiment, seen.shown, seen.moves, seen.usable, seen.summary)
     known = {"observed": seen.shown, "verdicts": seen.moves, "summary": said, "before": None, "after": None}

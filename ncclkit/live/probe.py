@@ -197,6 +197,7 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
         with _writing(folder):
             await launcher(plan)(replace(plan, env=env), folder, keep)
     finally:
+        # also of a run that was cancelled or could not be started: what it left is evidence
         run = _outcome(case, plan, folder, records, time.monotonic() - started)
     return run
 

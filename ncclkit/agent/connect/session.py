@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 from .. import wire
+from ..run.stages import rounds
 from .transport import RemoteWorker
 
 BEGIN, ASK = 40.0, 30.0
@@ -51,9 +52,11 @@ class Session:
         await self._reach(workers, self._first_targets())
         await asyncio.gather(*(worker.ask(ASK, "end_rendezvous") for worker in workers.values()))
         await self._reach(workers, self._further_targets())
-        every = list(rounds(self.plan["hosts"]))
+        names = self.plan["hosts"]
+        every = [[(names[a], names[b]) for a, b in pairs] for pairs in rounds(len(names))]
         for number, pairs in enumerate(every, 1):
             _tell("measuring, round %d of %d" % (number, len(every)))
+            # one direction after the other, as firewalls and packet sizes may differ, and both would share the NIC
             for paths in (pairs, [(dst, src) for src, dst in pairs]):
                 if time.monotonic() > until:
                     return self._late(seconds)
@@ -141,6 +144,7 @@ class Session:
             own = {a for i in self.hosts[src]["interfaces"] or () for a in routable(i["addresses"])}
             for (target, names), end in zip(fields.items(), said.get("ends") or ()):
                 row = self.pairs[src, target[0]]
+                # the name leads back to the source, so whatever refused there was not the target
                 end = "itself" if target[1] in own and end != "open" else end
                 row.update({name: end for name in names if name})
                 if end == "open" and target[2] != self.plan["port"]:
@@ -186,16 +190,6 @@ def routable(addresses):
     """The addresses that other hosts can reach, without prefix length: link-local ones are left out."""
     plain = [address.split("/")[0].split("%")[0] for address in addresses or ()]
     return [address for address in plain if not address.startswith(("127.", "169.254.", "fe80:")) and address != "::1"]
-
-
-def rounds(names):
-    """Rounds of disjoint pairs in which each two hosts meet once: the circle method of round-robin tournaments."""
-    circle = [*names, None] if len(names) % 2 else list(names)
-    half = len(circle) // 2
-    for _ in range(len(circle) - 1):
-        pairs = zip(circle[:half], reversed(circle[half:]))
-        yield [pair for pair in pairs if None not in pair]
-        circle = [circle[0], circle[-1], *circle[1:-1]]
 
 
 CLOSING = 5.0

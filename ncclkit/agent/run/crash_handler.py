@@ -62,11 +62,14 @@ def arm(folder, rank):
     folder: the run folder; rank: the global rank.
     """
     processes.die_with_parent(os.getppid())
+    # records keep the launcher's pipe; 1 and 2 become the log, so that C++ and child processes write there, too
     wire.use(os.dup(1))
     _redirect(os.path.join(folder, "rank%d.log" % rank))
     faulthandler.enable(file=2)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
+    # the handler itself does nothing: Python runs it between bytecodes of the main thread, which may never come again,
+    # but a signal that has one writes its number to the pipe at once
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

@@ -50,6 +50,7 @@ def run(folder, deadline, command, node=""):
     end, memory = End(folder, node), Memory()
     wakeup = _child_signals()
     try:
+        # a session of its own: Ctrl-C in the user's terminal would kill the ranks before their evidence is kept
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=processes.die_with_parent
         )
@@ -63,6 +64,7 @@ def run(folder, deadline, command, node=""):
     reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, looks)
     if reason == "deadline":
         wire.send("ending", reason=reason)  # what ranks say from now on is said of the end that they are given
+    # a run that ended by itself has no ranks left to look at; those that outlived a failure `trouble` has seen
     problems = trouble.problems if reason == "done" else collect()
     left = processes.end(os.getpid())
     memory.clear()
@@ -91,6 +93,7 @@ def _wait(pid, wakeup, listen, until, looks):
     looks: called every second.
     """
     while True:
+        # signals come through a pipe: one that arrived between a look and a plain sleep would be slept over
         ready, _, _ = select.select([wakeup, *listen], [], [], max(0.0, min(LOOK, until - time.monotonic())))
         if wakeup in ready:
             os.read(wakeup, 4096)
@@ -216,6 +219,7 @@ class End:
         """Write ``status.json``, send the record, and return the exit status."""
         said = {"reason": reason, "exitcode": code, "say": "; ".join(problems)}
         try:
+            # whole or not at all: the workbook, and the guard of all nodes, read it while we write
             with open(self.path + ".part", "w") as out:
                 json.dump(dict(said, started=self.started, ended=time.time()), out)
             os.replace(self.path + ".part", self.path)

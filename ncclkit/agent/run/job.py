@@ -17,6 +17,7 @@ class Job:
         self.timeout = timedelta(seconds=options.timeout)
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local, here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        # ranks of one simulated host are neighbours, as those of a real one are
         mates = [
             mate
             for mate in range(here)

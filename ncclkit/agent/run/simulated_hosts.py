@@ -169,6 +169,7 @@ def _hear(line, who):
 
 def _together(pids, wait):
     """The first exit status that is not 0, after all have ended; once one has failed, the others get `wait` seconds."""
+    # blocked, so that the wait below takes each: one that came between waitpid and the wait would be lost otherwise
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     left, status, until = set(pids.values()), 0, float("inf")
     while left:

@@ -139,14 +139,14 @@ def meet(torch, job, group, peer, values, size):
         wire.send("stage.pair", rank=rank, peer=peer, bytes=size, **told)
 
 
-def rounds(ranks):
-    """Every pair of ranks once, in rounds of disjoint pairs: the circle method of tournaments, ranks - 1 rounds."""
-    circle = list(range(ranks + ranks % 2))
+def rounds(count):
+    """Rounds of disjoint pairs in which each two of `count` meet once: the circle method of round-robin tournaments."""
+    circle = list(range(count + count % 2))
     made = []
     for _ in range(len(circle) - 1):
         half = len(circle) // 2
         pairs = zip(circle[:half], reversed(circle[half:]))
-        made.append([(min(a, b), max(a, b)) for a, b in pairs if max(a, b) < ranks])
+        made.append([(min(a, b), max(a, b)) for a, b in pairs if max(a, b) < count])
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return made
 

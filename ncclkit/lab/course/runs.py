@@ -136,6 +136,7 @@ async def scaling_run(
     counts = [count for count in asked if base.backend == "gloo" or count <= base.ranks]
     if not counts:
         raise NcclkitError(f"None of the counts {ranks!r} fits on {base.ranks} GPUs; name a smaller one, or use gloo.")
+    # gloo copies through the CPU: what NCCL moves in a moment would take it seconds
     size = 256 * probe.MIB if base.backend == "nccl" else 4 * probe.MIB
     argv = ("stories.exchange", "--compare", "--size", str(size), "--backend", base.backend, "--timeout", "30")
     done: list[Step] = []
@@ -217,6 +218,7 @@ async def loader_sweep(
     base = await probe.plan(
         case, ProbeOptions(python=python or "", ranks=ranks or 0, backend=backend, timeout=deadline)
     )
+    # one rank alone waits for nobody, and that is half of what is measured
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
     options = {
         "backend": base.backend,

@@ -5,11 +5,13 @@ right way beside it: ``--fix CAUSE`` takes the right way in bugs of that cause. 
 """
 
 import argparse
+import ctypes
 import gc
 import os
+import sys
 
 from ncclkit.agent import wire
-from ncclkit.agent.run import job, loaded
+from ncclkit.agent.run import job
 from ncclkit.lab.programs.inject import calls, program
 
 
@@ -93,12 +95,36 @@ class LabJob(job.Job):
             self.torch.cuda.synchronize(self.device)
 
 
+def versions():
+    """``{name: version}`` of every imported package that says its own, and of NCCL where it is in memory already.
+
+    What an installer knows is only what lies there.
+    """
+    own = getattr(sys, "stdlib_module_names", ())  # since 3.10
+    found = {
+        name: str(vars(module)["__version__"])
+        for name, module in list(sys.modules.items())
+        if "." not in name and name not in own and "__version__" in vars(module)
+    }
+    return dict(sorted({**found, **_nccl()}.items()))
+
+
+def _nccl():
+    """Of the copy that wins, whatever torch was built with."""
+    with open("/proc/self/maps") as maps:
+        if "libnccl" not in maps.read():
+            return {}
+    number = ctypes.c_int()
+    ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))  # the one in memory: the loader goes by this name
+    return {"nccl": "%d.%d.%d" % (number.value // 10000, number.value // 100 % 100, number.value % 100)}
+
+
 def begun(options, rank):
     """The job of this rank once its process group is made; the records say how far it came."""
     import torch
 
     made = LabJob(torch, options, options.steps)
-    wire.send("phase", phase="import", rank=rank, torch=torch.__version__, loaded=loaded.versions())
+    wire.send("phase", phase="import", rank=rank, torch=torch.__version__, loaded=versions())
     made.begin()
     wire.send("phase", phase="init", rank=rank)
     return made
