@@ -59,7 +59,7 @@ def took(event: Event) -> float:
 
 
 def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
-    """How to give this job's collectives more time, in the words of its framework; nothing where that is no help.
+    """How to give this job's collectives more time, in the words of its framework; nothing if it needs none.
 
     Twice the longest phase that was measured, or twice the present timeout where a rank was seen to progress; else
     PyTorch's defaults, and never more than the longer of them.

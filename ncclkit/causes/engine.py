@@ -441,7 +441,10 @@ def _went_well(case: Case) -> Event | None:
     working = [event for event in case.of("ras.change") if not event.data.get("still") and event.data.get("moved")]
     begun = {event.rank for event in case.of("nccl.init")}
     left = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]
-    closed = left[-1:] if case.of("progress") and begun <= {event.rank for event in left} else []
+    steps = case.of("progress")
+    closed = left[-1:] if steps and begun <= {event.rank for event in left} else []
+    exits = [event for event in case.of("c10d.hint") if event.data.get("what") == "not_destroyed"]  # at a program's end
+    closed += [event for event in exits if any(_later(event, step) for step in steps)]
     return next(iter([*_ends(case), *tables, *closed, *working]), None)
 
 

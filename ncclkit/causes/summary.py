@@ -131,6 +131,8 @@ class Summary:
     """Errors that no known cause explains, the first ones (verdict ``unexplained``)."""
     would_tell: tuple[str, ...] = ()
     """Evidence that would tell more (verdicts ``unexplained`` and ``no_job``)."""
+    risks: tuple[str, ...] = ()
+    """What this job did not suffer, one sentence each."""
 
 
 def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
@@ -154,6 +156,9 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     elif diagnosis.verdict == "healthy" and diagnosis.healthy:
         known = {"line": _line(diagnosis.healthy, base)}
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
+    wanted = _would_tell(scope, diagnosis, heard) if unsettled else ()
+    if wanted:
+        known = {"first_step": f"Collect {wanted[0]}"}
     return Summary(
         diagnosis.verdict,
         diagnosis.headline,
@@ -164,7 +169,8 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         missing=_missing(case, scope, diagnosis, heard),
         reproduce=reproduce or _reproduce(case),
         errors=tuple(_line(error, base) for error in diagnosis.errors[:SHOWN]) if unsettled else (),
-        would_tell=_would_tell(scope, diagnosis, heard) if unsettled else (),
+        would_tell=wanted,
+        risks=tuple(risk.say for risk in diagnosis.risks),
     )
 
 
@@ -288,19 +294,19 @@ def _missing(case: Case, scope: Case, diagnosis: Diagnosis, heard: tuple[int, ..
 def _would_tell(case: Case, diagnosis: Diagnosis, heard: tuple[int, ...]) -> tuple[str, ...]:
     """What to collect next, the most telling first."""
     if diagnosis.verdict == "no_job":
-        return ("The standard output and standard error of all ranks of the job.",)
+        return ("the standard output and standard error of all ranks of the job.",)
     said = []
     if absent := _absent(case, heard):
-        said.append(f"The logs of {text.ranks(absent)}.")
+        said.append(f"the logs of {text.ranks(absent)}.")
     if diagnosis.errors and not any(event.data.get("frames") for event in case.of("python.exception")):
-        said.append("The whole standard error of every rank, with the traceback above the error.")
+        said.append("the whole standard error of every rank, with the traceback above the error.")
     if not any(event.kind.startswith("nccl.") for event in case.events):
         said.append("NCCL's log: run it again with NCCL_DEBUG=INFO.")
     if not case.of("flight."):
         setting = " and ".join(f"{name}={value}" for name, value in RECORDED.items())
-        said.append(f"Flight Recorder dumps of all ranks: run it again with {setting}.")
+        said.append(f"the Flight Recorder dumps of all ranks: run it again with {setting}.")
     if not diagnosis.errors and not case.of("stack"):
-        said.append("The stacks of all ranks while it hangs: `ncclkit attach` on its host.")
+        said.append("the stacks of all ranks while it hangs: `ncclkit attach` on its host.")
     return tuple(said[:SHOWN])
 
 
