@@ -28,7 +28,6 @@ from collections.abc import Iterator
 from ncclkit.analysis.picks import ask, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import look, starving
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
-from ncclkit.causes._user_notes import Toggle, toggles
 from ncclkit.core import budgets
 from ncclkit.core.bandwidth import expect
 from ncclkit.core.case import Case
@@ -67,19 +66,7 @@ EXPERIMENT = Experiment(
 
 def diagnose(case: Case) -> Finding:
     """Found by measured waits of the ranks' processes, PyTorch's warning, or more ranks than usable cores."""
-    return ask(case, _measured, _tried, _crowded_out) or _reported(case)
-
-
-def _tried(case: Case) -> Finding | None:
-    """User notes: the job works with few data-loader workers and fails with more."""
-    toggle = toggles(case).get("num_workers", Toggle())
-    works, fails = ([int(value) for value in values if value.isdigit()] for values in (toggle.works, toggle.fails))
-    if not works or not fails or max(works) >= min(fails):
-        return None
-    say = f"By the user's notes the job works with num_workers={max(works)} and fails with {min(fails)}: the workers "
-    say += "take the cores, or the memory, that the ranks need."
-    why, advice = pick(toggle.lines, look(case).waiting.values(), limit=5), _advice((min(fails), max(works)))
-    return found(ID, "likely", say, why, advice=advice, next=experiment(case))
+    return ask(case, _measured, _crowded_out) or _reported(case)
 
 
 def _measured(case: Case) -> Finding | None:

@@ -132,7 +132,7 @@ def diagnose(case: Case) -> Diagnosis:
     """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
     scope = judged(case)
     verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
-    verdicts = experiment_records.weigh(experiment_records.weigh_user_notes(verdicts, scope.events), scope.events)
+    verdicts = experiment_records.weigh(verdicts, scope.events)
     findings = rank([verdict for verdict in verdicts if verdict.verdict == "found"])
     result = Diagnosis(
         tuple(findings),
@@ -202,7 +202,6 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
     def order(finding: Finding) -> tuple[bool, bool, int, bool, int, int, str]:
         name = finding.cause
         usual = USUAL.index(name) if name in USUAL else len(USUAL)
-        usual = -1 if getattr(finding.evidence[0], "kind", "") == "told.habit" else usual  # somebody saw that it fits
         weight = usual if power[name] == 1 else -len(explains[name])
         risk = name in risks
         return risk and power[name] == 1, bool(roots(finding)), -power[name], risk, weight, usual, name
@@ -256,7 +255,7 @@ def _text(number: int, finding: Finding) -> str:
     for piece in finding.evidence:
         row = cite(piece)
         place = f"{row['path']}:{row['line']}" if row["line"] else row["path"]
-        lines += [f"     {place}", *[f"       {line}" for line in _clip(row["text"])]]
+        lines += [f"     {place}", *[f"       {line}" for line in clip(row["text"])]]
     lines += [line for advice in finding.advice for line in _advice(advice)]
     if finding.next:
         lines.append(f"   Next experiment: {finding.next.question}")
@@ -268,7 +267,8 @@ def _risk(finding: Finding) -> str:
     return f"A risk ({finding.cause}, {finding.strength}): {finding.say}"
 
 
-def _clip(text: str, limit: int = 6) -> list[str]:
+def clip(text: str, limit: int = 6) -> list[str]:
+    """The lines of a text, cut to 240 characters; of more than `limit` the first two and the last."""
     lines = [line[:240] for line in text.splitlines()]
     return lines if len(lines) <= limit else [*lines[:2], f"... {len(lines) - limit} lines ...", *lines[2 - limit :]]
 
@@ -294,14 +294,6 @@ STEP, GROUP = "COMPLETED", "successfully finished"
 """Words of Slurm, which speak for all ranks, and of torchrun, which speak for those of one host."""
 TEXT = re.compile(r"ddress already in use|(?:trying|failed|Unable) to connect|connect\(\) timed out|name resolution")
 """What exceptions say of the same."""
-PROSE = re.compile(
-    r"\b(?:I|[Ww]e)(?:'ve|'m|'d)? (?:(?:also|first|only|once|still|just|always|never|do|don't|did|didn't|can|could) )*"
-    r"(?:am|are|get|got|had|have|see|saw|seen|use|used|try|tried|checked|ran|run|know|found|killed|set)\b"
-    r"|\b(?:not|no|isn't|wasn't) (?:an? |the )?[\"'`“]"
-)
-"""A person's sentence, which may quote an error that is gone, was never there, or belongs to another attempt."""
-LIBRARY = re.compile(r"\.(?:cpp|cc|cu|py)\b|NCCL (?:INFO|WARN)|^\s*\[|data inconsistency")
-"""Lines of programs, as some say ``we`` as well."""
 LASTING = ("dataloader_workers", "memlock", "own_name", "no_verbs")
 """What a `system.error` says of a setting, which is as it was however long the job goes on."""
 WAITS = ("c10d.timeout", "gloo.timeout")
@@ -317,8 +309,6 @@ def recovered(finding: Finding, case: Case) -> Finding:
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of("run.end"):
         return finding
-    if all(map(_prose, lines)):
-        return replace(finding, strength="possible")
     fatal = [event for event in case.events if event.kind in FATAL]
     done = _after(case, lines, case.of("job.done"))
     went_on = done or (_after(case, lines, case.of("progress")) if finding.strength == "possible" and not fatal else [])
@@ -381,11 +371,6 @@ def _long_before(finding: Finding, case: Case) -> bool:
     steps = [event.time - max(known) for event in case.of("progress") if event.time]
     begun = [e.time - (e.data.get("ran_ms") or 0) / 1000 - max(known) for e in case.of("c10d.timeout") if e.time]
     return any(age > 60 for age in steps) or any(60 < age < DAY for age in begun)  # glog's lines tell no year
-
-
-def _prose(event: Event) -> bool:
-    line = event.text.partition("\n")[0]
-    return bool(PROSE.search(line) and not LIBRARY.search(line))
 
 
 def _meeting(event: Event) -> bool:

@@ -115,7 +115,7 @@ class Summary:
     line: CitedLine | None = None
     """The line that decides."""
     first_step: str = ""
-    """The first thing to do, in one sentence."""
+    """The first thing to do, or to collect, in one sentence."""
     command: str = ""
     """What to type for it, where that is one command or setting."""
     job: JobSummary = JobSummary()
@@ -131,8 +131,6 @@ class Summary:
     """Errors that no known cause explains, the first ones (verdict ``unexplained``)."""
     would_tell: tuple[str, ...] = ()
     """Evidence that would tell more (verdicts ``unexplained`` and ``no_job``)."""
-    risks: tuple[str, ...] = ()
-    """What this job did not suffer, one sentence each."""
 
 
 def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
@@ -158,7 +156,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
     wanted = _would_tell(scope, diagnosis, heard) if unsettled else ()
     if wanted:
-        known = {"first_step": f"Collect {wanted[0]}"}
+        known = {"first_step": f"Collect: {wanted[0]}"}
     return Summary(
         diagnosis.verdict,
         diagnosis.headline,
@@ -170,7 +168,6 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         reproduce=reproduce or _reproduce(case),
         errors=tuple(_line(error, base) for error in diagnosis.errors[:SHOWN]) if unsettled else (),
         would_tell=wanted,
-        risks=tuple(risk.say for risk in diagnosis.risks),
     )
 
 
@@ -294,19 +291,19 @@ def _missing(case: Case, scope: Case, diagnosis: Diagnosis, heard: tuple[int, ..
 def _would_tell(case: Case, diagnosis: Diagnosis, heard: tuple[int, ...]) -> tuple[str, ...]:
     """What to collect next, the most telling first."""
     if diagnosis.verdict == "no_job":
-        return ("the standard output and standard error of all ranks of the job.",)
+        return ("The standard output and standard error of all ranks of the job.",)
     said = []
     if absent := _absent(case, heard):
-        said.append(f"the logs of {text.ranks(absent)}.")
+        said.append(f"The logs of {text.ranks(absent)}.")
     if diagnosis.errors and not any(event.data.get("frames") for event in case.of("python.exception")):
-        said.append("the whole standard error of every rank, with the traceback above the error.")
+        said.append("The whole standard error of every rank, with the traceback above the error.")
     if not any(event.kind.startswith("nccl.") for event in case.events):
         said.append("NCCL's log: run it again with NCCL_DEBUG=INFO.")
     if not case.of("flight."):
         setting = " and ".join(f"{name}={value}" for name, value in RECORDED.items())
-        said.append(f"the Flight Recorder dumps of all ranks: run it again with {setting}.")
+        said.append(f"Flight Recorder dumps of all ranks: run it again with {setting}.")
     if not diagnosis.errors and not case.of("stack"):
-        said.append("the stacks of all ranks while it hangs: `ncclkit attach` on its host.")
+        said.append("The stacks of all ranks while it hangs: `ncclkit attach` on its host.")
     return tuple(said[:SHOWN])
 
 

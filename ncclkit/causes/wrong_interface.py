@@ -28,11 +28,21 @@ import re
 
 from ncclkit.analysis.hosts import VIRTUAL, alone, common, holders, plain, taken
 from ncclkit.analysis.picks import (
-    ask, env_of, failed, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+    ask,
+    env_of,
+    failed,
+    family,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import look, spans_hosts
 from ncclkit.causes import _starting, _tested
-from ncclkit.causes._user_notes import relieved
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
@@ -58,7 +68,7 @@ def diagnose(case: Case) -> Finding:
     done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
     went_well = done or ([] if any(map(_virtual, used)) else used)
     went_well = went_well or _tested.sound(case, lambda link: link.nccl == "open")
-    seen = ask(case, _taken, _inside, _announced, _networks, _unreachable, _tested_paths, _facts, _relieved, _symptom)
+    seen = ask(case, _taken, _inside, _announced, _networks, _unreachable, _tested_paths, _facts, _symptom)
     return seen or otherwise(
         ID,
         went_well,
@@ -198,15 +208,6 @@ def _facts(case: Case) -> Finding | None:
     names, hosts = tuple(sorted({str(f.value) for f in inner})), tuple(sorted({f.host for f in inner if f.host}))
     advice = (_advice(names[0]),)
     return found(ID, "possible", say, pick(inner), hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
-
-
-def _relieved(case: Case) -> Finding | None:
-    """User notes: the job works with another interface."""
-    lines = relieved(case, NCCL_SOCKET_IFNAME="", GLOO_SOCKET_IFNAME="")
-    say = "By the user's notes the job works with another interface: the default one does not reach the other ranks."
-    return (
-        _tell(case, "likely", say, pick(lines, _refused(case), case.of("nccl.bootstrap"), limit=4)) if lines else None
-    )
 
 
 def _symptom(case: Case) -> Finding | None:

@@ -196,9 +196,7 @@ def test_before_the_ranks_began_others_had_the_cores() -> None:
 
 
 @pytest.mark.parametrize(
-    "case",
-    [over_gloo(0.2, waited=0.1), over_gloo(1.9, waited=5.0)],
-    ids=["slow, and nobody waited", "as fast as usual"],
+    "case", [over_gloo(0.2, waited=0.1), over_gloo(1.9, waited=5.0)], ids=["slow, nobody waited", "as fast as usual"]
 )
 def test_a_queue_or_a_low_bandwidth_alone_is_no_contention(case: Case) -> None:
     assert cpu_contention.diagnose(case).verdict == "clear"
