@@ -79,9 +79,7 @@ def _cited(line: CitedLine) -> Markup:
 
 def _first(known: Summary) -> Markup:
     """The first thing to do, or to collect."""
-    collect = f"Collect: {known.would_tell[0]}" if known.would_tell else ""
-    step = known.first_step or collect
-    said = el("p", el("b", "First: "), step) if step else ""
+    said = el("p", el("b", "First: "), known.first_step) if known.first_step else ""
     return join(said, pre(known.command) if known.command else "")
 
 
