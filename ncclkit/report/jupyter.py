@@ -18,9 +18,9 @@ HERE = Path(__file__).parent
 def open_lab(notebook: Path, port: int = 8888) -> None:
     """Say how to reach it, then become the JupyterLab server of this interpreter; does not return.
 
-    `port` or the next free one above it is taken.  Kernels work in the folder where this is called, as the command does:
-    a case folder and a path of logs mean the same in both.  The user's own Jupyter configuration stays in force; news and
-    update checks, which would ask the internet, are off unless that configuration switches them on.
+    `port` or the next free one above it is taken.  Kernels work in the folder where this is called, as the command
+    does: a case folder and a path of logs mean the same in both.  The user's own Jupyter configuration stays in force;
+    news and update checks, which would ask the internet, are off unless that configuration switches them on.
     """
     notebook = Path(notebook).absolute()
     if not notebook.is_file():

@@ -48,7 +48,7 @@ def findings_view(source: Any) -> View:
     held = hasattr(source, "findings")
     rows = [row for part in ([getattr(source, name, ()) for name in PARTS] if held else [source]) for row in part]
     found, unknown, clear = (_of(rows, verdict) for verdict in ("found", "unknown", "clear"))
-    lines = Lines(piece for finding in found for piece in finding.evidence)
+    lines = EvidenceLines(piece for finding in found for piece in finding.evidence)
     body = join(
         *(card(finding, number, lines) for number, finding in enumerate(found, 1)),
         fold(
@@ -77,7 +77,7 @@ def findings_summary(rows: Iterable[Finding]) -> str:
     return f"{looked}; {rest}" if rest else looked
 
 
-def card(finding: Finding, number: int, lines: Lines) -> Markup:
+def card(finding: Finding, number: int, lines: EvidenceLines) -> Markup:
     """One found cause: verdict, culprits, evidence, advice, next experiment; the first one is open."""
     symbol, word, means = STRENGTH[finding.strength or "possible"]
     if all(isinstance(piece, Fact) for piece in finding.evidence):
@@ -105,7 +105,7 @@ def _culprits(finding: Finding) -> Markup:
     return el("p", *chips) if named else Markup("")
 
 
-class Lines:
+class EvidenceLines:
     """The lines of evidence on a page: each text stands there once, each place from the folder that holds them all."""
 
     def __init__(self, evidence: Iterable[Evidence]) -> None:
@@ -138,9 +138,9 @@ def _said(piece: Evidence) -> str:
     return NUMBERS.sub("#", text) if "most recent call" in text else text
 
 
-def evidence_part(evidence: Sequence[Evidence], lines: Lines | None = None) -> Markup:
+def evidence_part(evidence: Sequence[Evidence], lines: EvidenceLines | None = None) -> Markup:
     """The very lines, each with its place; the first few at once, the others folded."""
-    lines = lines or Lines(evidence)
+    lines = lines or EvidenceLines(evidence)
     alike: dict[str, list[Evidence]] = {}
     for piece in evidence:
         alike.setdefault(_said(piece), []).append(piece)

@@ -69,11 +69,11 @@ def render(
         | {"failed": failed, "skipped": skipped}
     )
     soup = BeautifulSoup(_export(page, resources), "html.parser")
-    if aliases is not None:
-        anonymized.hide(soup, aliases)
-    for idle in soup.select(".out:has(> .nk-idle)"):
+    for idle in soup.select(".out:has(.nk-idle)"):
         idle.decompose()  # a form that nobody used
     _banner(soup, str(resources["about"]["command"]))
+    if aliases is not None:
+        anonymized.hide(soup, aliases)
     _contents(soup)
     for repeated in soup.select("style.nk-style")[1:]:
         repeated.decompose()  # every view brings the same stylesheet
