@@ -11,9 +11,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 # Several tests at a time; what is made once for many of them stays together (tests/groups.py).
 SIDE_BY_SIDE := -n auto --dist loadgroup --no-loadscope-reorder
-# Tests that start no job, less those that read the same recordings over and over with parts missing.
-QUICK := tests/packaging/test_house.py tests/case tests/causes tests/evidence tests/views
-QUICK += --ignore=tests/causes/test_samples.py --ignore=tests/evidence/test_fuzz.py
+QUICK := tests/packaging/test_house.py tests/case tests/causes tests/evidence tests/views -m "not slow"
 MADE_FROM := .venv/.made-from
 
 # Runs under whatever PYTHON names, so it must parse everywhere. Prints what .venv depends on: interpreter and folder.

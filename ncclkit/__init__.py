@@ -31,9 +31,9 @@ _DOORS = dict.fromkeys(_VIEWS.split(), "views") | {
     "diagnosis": "causes.engine:diagnose",
     "sweep": "live.tune",
     "inject": "lab.faults.injection",
-    "scaling_run": "lab.course.scaling_run",
-    "staged_run": "lab.course.staged_run",
-    "loader_sweep": "lab.course.loader_sweep:sweep",
+    "scaling_run": "lab.course.runs",
+    "staged_run": "lab.course.runs",
+    "loader_sweep": "lab.course.runs",
 }
 """Public name → module, or module:name.  No name may equal a module's: importing that module would take its place."""
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ncclkit.analysis import watchdog
-from ncclkit.analysis.calls import POINT_TO_POINT, UNSIGNED, op_of
+from ncclkit.analysis.calls import POINT_TO_POINT, UNSIGNED, counted, grouped, op_of
 from ncclkit.analysis.members import Index
 from ncclkit.core.model import Event
 
@@ -72,10 +71,12 @@ def progress_of(events: Sequence[Event]) -> dict[int, tuple[RankProgress, ...]]:
     for event in events:
         if event.kind == "flight.dump" and event.rank is not None:
             _dump(marks[event.rank], event.data["groups"])
-    for event, name in watchdog.grouped(events):
-        if event.rank is not None:
+    for event, name, desc in grouped(events):
+        if event.rank is not None and op_of(event).upper() not in POINT_TO_POINT:
             held = marks[event.rank]
-            _work(held[name or (next(iter(held)) if len(held) == 1 else "")], event)
+            mark = held[name or (next(iter(held)) if len(held) == 1 else "")]
+            mark.desc = mark.desc or desc
+            _work(mark, event)
     gave_up = {event.rank for event in events if event.kind == "gloo.timeout"}
     for event in events:
         if event.kind in ("flight.missing", "flight.stuck"):
@@ -95,10 +96,11 @@ def _dump(held: dict[str, _Mark], groups: Mapping[str, Mapping[str, Any]]) -> No
 
 def _work(mark: _Mark, event: Event) -> None:
     data = event.data
-    mark.desc = mark.desc or str(data["desc"])
     if event.kind == "c10d.status":
-        mark.up(enqueued=data["enqueued"], completed=data["completed"])
-    elif op_of(event).upper() not in POINT_TO_POINT:
+        # torch completes sends and receives in the same place, whose numbers run ahead of the collectives'
+        done = data["completed"] if counted(data["completed"]) <= counted(data["enqueued"]) else None
+        mark.up(enqueued=data["enqueued"], completed=done)
+    else:
         # the watchdog looks through a group's works in order, so what stands before this one is done
         mark.up(enqueued=data["seq"], completed=data["seq"] - 1)
         mark.wait(data["seq"], str(data["op"]))

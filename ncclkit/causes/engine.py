@@ -18,7 +18,7 @@ from ncclkit.analysis.picks import FATAL, pick
 from ncclkit.analysis.rank_states import is_own
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.causes import Cause, catalogue
-from ncclkit.core import experiment_records
+from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
 from ncclkit.core.text import plural
@@ -55,6 +55,8 @@ class Diagnosis:
     """The line that shows that the job succeeded, or was at work."""
     job_seen: bool = False
     """Whether any line is of a training job."""
+    risks: tuple[Finding, ...] = ()
+    """Where nothing was found: what the facts of the hosts alone warn of, and this job did not suffer."""
 
     @property
     def verdict(self) -> str:
@@ -81,10 +83,13 @@ class Diagnosis:
             return f"No known cause explains {many if len(self.errors) > 1 else f'this error: {first}'}"
         checks = f"{plural(len(self.clear), 'check')} passed, {len(self.unknown)} could not be evaluated"
         if self.healthy:
-            return f"Nothing found: the job was seen to go well ({checks})."
+            others = f"; {plural(len(self.risks), 'risk')} for other jobs here" if self.risks else ""
+            return f"Nothing found: the job was seen to go well ({checks}){others}."
         if self.job_seen:
             return "There is no error, but nothing shows that the job succeeded or goes on."
-        return "Nothing in this is of a training job that ncclkit knows."
+        return (
+            f"No risk found ({checks})." if self.clear else "Nothing in this is of a training job that ncclkit knows."
+        )
 
     def to_dict(self, inputs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         """The object that ``ncclkit diagnose --json`` prints.
@@ -105,6 +110,7 @@ class Diagnosis:
         """The report for a terminal: culprit, sentence, the very lines, what to do."""
         if not self.findings:
             lines = [f"  {error}" for error in self.errors[:SHOWN]]
+            lines += [f"A risk for other jobs ({risk.cause}, {risk.strength}): {risk.say}" for risk in self.risks]
             asked = sorted({missing for finding in self.unknown for missing in finding.missing})[:5]
             if asked and self.verdict != "no_job":
                 lines += ["What would let more causes be judged:", *(f"  - {missing}" for missing in asked)]
@@ -122,7 +128,7 @@ def diagnose(case: Case) -> Diagnosis:
     """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
     scope = judged(case)
     verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
-    verdicts = experiment_records.weigh(experiment_records.weigh_user_notes(verdicts, scope.events), scope.events)
+    verdicts = experiment_records.weigh(verdicts, scope.events)
     findings = rank([verdict for verdict in verdicts if verdict.verdict == "found"])
     result = Diagnosis(
         tuple(findings),
@@ -132,10 +138,23 @@ def diagnose(case: Case) -> Diagnosis:
         () if findings else tuple(islice(_open_errors(scope), MANY)),
         _went_well(scope),
         any(map(_of_job, scope.events)),
+        () if findings or not scope.events else tuple(risks(scope.facts)),
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()
     return result
+
+
+def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
+    """What every cause of the catalogue says to these facts alone."""
+    seen = Case()
+    seen.facts = list(map(shapes.sound, facts))
+    return [judge(name, cause, seen) for name, cause in catalogue().items()]
+
+
+def risks(facts: Iterable[Fact]) -> list[Finding]:
+    """What these facts alone warn of, the gravest first: one list for every page."""
+    return rank([verdict for verdict in judge_facts(facts) if verdict.verdict == "found"])
 
 
 def judge(name: str, cause: Cause, case: Case) -> Finding:
@@ -171,7 +190,6 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
     def order(finding: Finding) -> tuple[bool, bool, int, bool, int, int, str]:
         name = finding.cause
         usual = USUAL.index(name) if name in USUAL else len(USUAL)
-        usual = -1 if getattr(finding.evidence[0], "kind", "") == "told.habit" else usual  # somebody saw that it fits
         weight = usual if power[name] == 1 else -len(explains[name])
         risk = name in risks
         return risk and power[name] == 1, bool(roots(finding)), -power[name], risk, weight, usual, name
@@ -259,14 +277,6 @@ STEP, GROUP = "COMPLETED", "successfully finished"
 """Words of Slurm, which speak for all ranks, and of torchrun, which speak for those of one host."""
 TEXT = re.compile(r"ddress already in use|(?:trying|failed|Unable) to connect|connect\(\) timed out|name resolution")
 """What exceptions say of the same."""
-PROSE = re.compile(
-    r"\b(?:I|[Ww]e)(?:'ve|'m|'d)? (?:(?:also|first|only|once|still|just|always|never|do|don't|did|didn't|can|could) )*"
-    r"(?:am|are|get|got|had|have|see|saw|seen|use|used|try|tried|checked|ran|run|know|found|killed|set)\b"
-    r"|\b(?:not|no|isn't|wasn't) (?:an? |the )?[\"'`“]"
-)
-"""A person's sentence, which may quote an error that is gone, was never there, or belongs to another attempt."""
-LIBRARY = re.compile(r"\.(?:cpp|cc|cu|py)\b|NCCL (?:INFO|WARN)|^\s*\[|data inconsistency")
-"""Lines of programs, as some say ``we`` as well."""
 LASTING = ("dataloader_workers", "memlock", "own_name", "no_verbs")
 """What a `system.error` says of a setting, which is as it was however long the job goes on."""
 WAITS = ("c10d.timeout", "gloo.timeout")
@@ -282,8 +292,6 @@ def recovered(finding: Finding, case: Case) -> Finding:
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of("run.end"):
         return finding
-    if all(map(_prose, lines)):
-        return replace(finding, strength="possible")
     fatal = [event for event in case.events if event.kind in FATAL]
     done = _after(case, lines, case.of("job.done"))
     went_on = done or (_after(case, lines, case.of("progress")) if finding.strength == "possible" and not fatal else [])
@@ -346,11 +354,6 @@ def _long_before(finding: Finding, case: Case) -> bool:
     steps = [event.time - max(known) for event in case.of("progress") if event.time]
     begun = [e.time - (e.data.get("ran_ms") or 0) / 1000 - max(known) for e in case.of("c10d.timeout") if e.time]
     return any(age > 60 for age in steps) or any(60 < age < DAY for age in begun)  # glog's lines tell no year
-
-
-def _prose(event: Event) -> bool:
-    line = event.text.partition("\n")[0]
-    return bool(PROSE.search(line) and not LIBRARY.search(line))
 
 
 def _meeting(event: Event) -> bool:

@@ -166,6 +166,7 @@ def _add_notebooks(parsers: Any) -> None:
     report.add_argument("--notebook", default="guided", help="another notebook by name (default guided)")
     report.add_argument("-p", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the notebook")
     report.add_argument("--redact", action="store_true", help="name no host, address or user in the HTML file")
+    report.add_argument("--redact-name", metavar="NAME", action="append", help="and not this name; may be repeated")
     _add_options(report, "python")
     lab = _verb(parsers, "open", "JupyterLab on a notebook, with the ssh line to reach it", "open 03_logs")
     lab.add_argument("notebook", nargs="?", default="guided", help="a notebook by name or path (default guided)")

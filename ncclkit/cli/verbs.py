@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ncclkit.causes.engine import Diagnosis
     from ncclkit.core.case import Case
     from ncclkit.core.experiment_records import ExperimentRecord
+    from ncclkit.core.model import Fact
     from ncclkit.core.runs import Run
     from ncclkit.live.options import ProbeOptions
 
@@ -41,6 +42,18 @@ def _case(options: argparse.Namespace) -> Case:
     return case
 
 
+def _judge(case: Case, scope: Case) -> Diagnosis:
+    """The verdict on what this verb has just seen, not on what the case holds of earlier runs; the case keeps it."""
+    from ncclkit.causes.engine import diagnose
+
+    if held := case.earlier():
+        show(f"ncclkit: {held}; this verdict is about the new one alone.", sys.stderr)
+    found = diagnose(scope)
+    case.findings = scope.findings
+    case.save()
+    return found
+
+
 def _options(options: argparse.Namespace, **more: Any) -> ProbeOptions:
     """The options of the live test among those that were given."""
     from ncclkit.live.options import OPTIONS, ProbeOptions
@@ -58,7 +71,7 @@ def diagnose(options: argparse.Namespace) -> int:
 
     stdin = sys.stdin.buffer if "-" in options.paths else None
     reading = evidence.read(options.paths, stdin=stdin, helped=True)
-    case = logs.fill(_checked(options) if options.check else Case(), reading)
+    case = logs.fill(_kept(options) if options.check else Case(), reading)
     found = diagnose(case)
     for problem in reading.problems:
         show(f"ncclkit: {problem}", sys.stderr)
@@ -72,12 +85,24 @@ def diagnose(options: argparse.Namespace) -> int:
     return found.exit_code
 
 
-def _checked(options: argparse.Namespace) -> Case:
-    """The case that keeps the experiments: the folder that was named, where that is one, else that of ``--case``."""
+def _kept(options: argparse.Namespace) -> Case:
+    """An empty case for the experiments: the folder of ``--case``, or a new one in it where it holds anything.
+
+    Of a case folder that was named as evidence, and is only read, it gets the plan of the last run, to run it again.
+    """
+    from ncclkit.core.case import Case
+    from ncclkit.experiments import baseline
+
+    case = Case.open(options.case)
+    if told := case.exposed():
+        show(f"ncclkit: {told}", sys.stderr)
+    if case.path is not None and (case.path / "case.json").exists():
+        number = 1 + sum(1 for _ in case.path.glob("checks/*"))
+        case = Case.open(case.path / "checks" / str(number))
     first = Path(options.paths[0])
     if len(options.paths) == 1 and (first / "case.json").exists():
-        options.case = str(first)
-    return _case(options)
+        baseline.take_over(case, Case.open(first, read_only=True))
+    return case
 
 
 def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
@@ -100,28 +125,37 @@ def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
 def inspect(options: argparse.Namespace) -> int:
     """Read the facts of this host, or of an allocation."""
     from ncclkit.analysis.consistency import compare
-    from ncclkit.causes.engine import diagnose
     from ncclkit.core import jobspec, text
+    from ncclkit.core.case import Case
     from ncclkit.live import probe
 
     job = {name: getattr(options, name) for name in jobspec.UNITS}
     job |= {name: text.parse_size(job[name], f"The {name}") for name in ("dataset", "batch") if job[name] is not None}
-    case = jobspec.set_job_spec(_case(options), job)
+    case = _case(options)
+    before = list(case.facts)
+    jobspec.set_job_spec(case, job)
     paths = {"work": ".", "data": options.data, "checkpoints": options.checkpoints}
-    case = asyncio.run(probe.inspect(case, options.python or None, paths))
-    found, hosts = diagnose(case), compare(case.facts)
+    asyncio.run(probe.inspect(case, options.python or None, paths))
+    scope = Case()
+    scope.facts = _read_now(case, before)
+    found, hosts = _judge(case, scope), compare(scope.facts)
     if options.json:
-        show("\n".join(to_json(fact) for fact in case.facts))
+        show("\n".join(to_json(fact) for fact in scope.facts))
     else:
-        show(hosts.text() if len(hosts.hosts) > 1 else "\n".join(str(fact) for fact in case.facts))
+        show(hosts.text() if len(hosts.hosts) > 1 else "\n".join(str(fact) for fact in scope.facts))
         show("\n" + found.text())
-    return found.exit_code or int(hosts.can_break)
+    return int(bool(found.findings) or hosts.can_break)
+
+
+def _read_now(case: Case, before: list[Fact]) -> list[Fact]:
+    """The facts that were not in the case before: an equal one that was read again counts as new."""
+    old = set(map(id, before))
+    return [fact for fact in case.facts if id(fact) not in old]
 
 
 def probe(options: argparse.Namespace) -> int:
     """Run the live test, and diagnose it where it failed."""
     from ncclkit.analysis import stages
-    from ncclkit.causes.engine import diagnose
     from ncclkit.core import reference
 
     case = _case(options)
@@ -133,8 +167,8 @@ def probe(options: argparse.Namespace) -> int:
         told = [staged] if staged and staged not in run.summary else []
         judged = reference.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary for one in judged]
-        told += dict.fromkeys(bound.words for bound in run.expectations.values())
-        why = ["", diagnose(case).text()] if run.reason != "done" else []
+        told += dict.fromkeys(str(bound) for bound in run.expectations.values())
+        why = ["", _judge(case, case.run_alone(run.folder)).text()] if run.reason != "done" else []
         show("\n".join([*(str(m) for m in run.measurements), *told, run.summary, f"Run folder: {run.folder}", *why]))
     return 0 if run.reason == "done" else 1
 
@@ -177,28 +211,29 @@ def connect(options: argparse.Namespace) -> int:
 
     Exit status 2 where nothing was found and a host could not be reached.
     """
-    from ncclkit.causes.engine import diagnose
+    from ncclkit.core.case import Case
     from ncclkit.live.connect import connectivity
 
     def narrate(record: dict[str, Any]) -> None:
         if record["kind"] == "connect.step":
             show(f"  {record.get('say')}", file=sys.stderr)
 
-    case = _case(options)
+    case, scope = _case(options), Case()
+    before = list(case.facts)
     choices = {"remote_command": options.remote_command, "port": options.port, "python": options.python or None}
     found = asyncio.run(connectivity(case, options.hosts, narrate, **choices))
-    diagnosis = diagnose(case)
     rows = [*(host.event for host in found.hosts.values()), *(link.event for link in found.links)]
+    scope.events, scope.facts = rows, _read_now(case, before)
+    diagnosis = _judge(case, scope)
     if options.json:
         show("\n".join(to_json(row) for row in rows))
     else:
         show(f"{found.text()}\n\n{found.summary}.\n\n{diagnosis.text()}")
-    return diagnosis.exit_code or 2 * any(host.problem for host in found.hosts.values())
+    return int(bool(diagnosis.findings)) or 2 * any(host.problem for host in found.hosts.values())
 
 
 def lab(options: argparse.Namespace) -> int:
     """Break a small job and diagnose it."""
-    from ncclkit.causes.engine import diagnose
     from ncclkit.lab.faults import injection, recording
 
     if options.list or not options.fault:
@@ -224,7 +259,7 @@ def lab(options: argparse.Namespace) -> int:
     )
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
-    found = _close(case, options) if options.check else diagnose(case)
+    found = _close(case, options) if options.check else _judge(case, case.run_alone(run.folder))
     show(
         json.dumps(found.to_dict(case.inputs), indent=1, default=str)
         if options.json
@@ -236,7 +271,6 @@ def lab(options: argparse.Namespace) -> int:
 def attach(options: argparse.Namespace) -> int:
     """Diagnose a job that hangs now."""
     from ncclkit.analysis.frames import standing
-    from ncclkit.causes.engine import diagnose
     from ncclkit.live.attach import attach
 
     def narrate(record: dict[str, Any]) -> None:
@@ -244,8 +278,8 @@ def attach(options: argparse.Namespace) -> int:
             show(f"ncclkit: {record['say']}", sys.stderr)
 
     case = _case(options)
-    reading = asyncio.run(attach(case, options.pid, options.job, options.seconds, narrate)).reading
-    found = diagnose(case)
+    attached = asyncio.run(attach(case, options.pid, options.job, options.seconds, narrate))
+    reading, found = attached.reading, _judge(case, case.run_alone(attached.folder))
     if not options.json:
         show("".join(f"{place}\n" for place in standing(reading.events)))
         show("".join(f"{event.text}\n" for event in reading.events if event.kind == "telemetry.utilization"))
@@ -265,8 +299,10 @@ def report(options: argparse.Namespace) -> int:
         parameters["train_python"] = options.python
     folder = Path(parameters.get("case_dir") or options.case).expanduser().absolute()
     parameters |= {"case_dir": folder} if "case_dir" in parameters else {}
-    html = report.make(path, folder, parameters, redact=options.redact)
+    html = report.make(path, folder, parameters, redact=options.redact, names=options.redact_name or ())
     show(f"Report: {html}\nCase folder: {html.parent}")
+    if options.redact or options.redact_name:
+        show(f"Replaced names: {report.replaced(html)} (keep this list; --redact-name NAME adds what it lacks)")
     return 0
 
 

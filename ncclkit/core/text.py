@@ -139,6 +139,14 @@ def format_time(microseconds: float | None) -> str:
     return f"{format_number(microseconds / 1e6)} s"
 
 
+def format_age(seconds: float) -> str:
+    """How old something is, for people: ``40 s``, ``12 min``, ``5 h``, ``3 days``."""
+    for unit, size, least in (("days", 86400, 2), ("h", 3600, 2), ("min", 60, 2)):
+        if seconds >= least * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def plural(count: int, noun: str) -> str:
     """``1 rank``, ``2 ranks``, ``1,024 ranks``."""
     ending = "" if count == 1 else "es" if noun.endswith(("s", "x", "ch")) else "s"

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.summary import job
-from ncclkit.evidence import files
+from ncclkit.evidence import files, processes
 from ncclkit.evidence.files import Part
 from ncclkit.evidence.flight import verdict
 from ncclkit.evidence.grammars import unknown_errors
@@ -56,12 +56,20 @@ def read(
     if not given:
         raise NcclkitError("No input was given; name a log file, a folder with logs, or '-' for standard input.")
     found, problems = inputs.find(given)
-    with files.started(found) if helped and executor is None else nullcontext(executor) as helpers:
-        parts = list(_shared(_parts(found, stdin, helpers)))
+    with processes.started(found) if helped and executor is None else nullcontext(executor) as helpers:
+        try:
+            parts = list(_shared(_parts(found, stdin, helpers)))
+        finally:
+            processes.limited.close()
     problems += [problem for part in parts for problem in part.problems]
-    if not any(part.kind not in ("empty", "binary", "archive", "unknown") for part in parts):
-        raise NcclkitError(_nothing(given, parts, problems))
     named = set(map(str, given))
+    problems += [
+        f"{part.path} is a trace of PyTorch's profiler, which is not read."
+        for part in parts
+        if part.kind == "trace" and part.path in named
+    ]
+    if not any(part.kind not in ("empty", "binary", "archive", "trace", "unknown") for part in parts):
+        raise NcclkitError(_nothing(given, parts, problems))
     problems += [f"{part.path} is empty." for part in parts if part.kind == "empty" and part.path in named]
     events = _merged(parts)
     known = Counter(event.path for event in events if event.kind != unknown_errors.KIND)

@@ -95,7 +95,7 @@ def _given(logs: str) -> list[str]:
         raise NcclkitError(f"The logs {logs!r} cannot be read as a list ({error}); close the quotes.") from error
 
 
-NOT_READ = {"binary", "unknown", "empty"}
+NOT_READ = {"binary", "unknown", "empty", "trace"}
 """Kinds of rows of ``inputs.json`` in which nothing is looked for."""
 
 

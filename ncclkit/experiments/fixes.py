@@ -12,8 +12,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ncclkit import evidence
 from ncclkit.analysis.picks import failed
@@ -32,6 +31,7 @@ from ncclkit.live.options import ProbeOptions
 
 __all__ = ["check", "close", "experiments", "fix"]
 
+Kind = Literal["check", "fix"]
 OnRecord = Callable[[dict[str, Any]], None]
 OnExperiment = Callable[[ExperimentRecord], None]
 ROUNDS = 3
@@ -69,22 +69,10 @@ async def check(
         after = await _again(room, before.run.plan, experiment.plan, name, on_record)
         seen = comparison.observed(before, after, experiment)
         moves = comparison.verdicts(experiment, before, after) | comparison.shown(verdict, before, after)
-    return _kept(
-        case,
-        ExperimentRecord(
-            "check",
-            finding.cause,
-            experiment.question,
-            dict(experiment.plan),
-            observed=seen,
-            verdicts=moves,
-            summary=comparison.conclusion(finding, experiment, seen, moves, usable),
-            seconds=round(time.monotonic() - started, 1),
-            folder=_folder(room),
-            baseline=name,
-            **_both(before, after),
-        ),
-    )
+    said = comparison.conclusion(finding, experiment, seen, moves, usable)
+    known = {"observed": seen, "verdicts": moves, "summary": said, "baseline": name} | _both(before, after)
+    asked = {"question": experiment.question, "change": dict(experiment.plan)}
+    return _kept(case, room, started, "check", finding, **asked, **known)
 
 
 async def fix(
@@ -114,19 +102,17 @@ async def fix(
     move = ("proven" if change.keys() - {"restarts"} else "supported") if well and shown else "open"
     return _kept(
         case,
-        ExperimentRecord(
-            "fix",
-            finding.cause,
-            f"Does the same job work after this: {words_of(finding, before.run.plan)}",
-            change,
-            observed=comparison.observed(before, after, None),
-            verdicts={finding.cause: move} | (comparison.shown(verdict, before, after) if name else {}),
-            summary=comparison.fixed(finding, after, well, shown),
-            seconds=round(time.monotonic() - started, 1),
-            folder=_folder(room),
-            baseline=name,
-            **_both(before, after),
-        ),
+        room,
+        started,
+        "fix",
+        finding,
+        question=f"Does the same job work after this: {words_of(finding, before.run.plan)}",
+        change=change,
+        observed=comparison.observed(before, after, None),
+        verdicts={finding.cause: move} | (comparison.shown(verdict, before, after) if name else {}),
+        summary=comparison.fixed(finding, after, well, shown),
+        baseline=name,
+        **_both(before, after),
     )
 
 
@@ -264,23 +250,10 @@ async def _without_ranks(asked: Asked) -> ExperimentRecord:
     case, finding, experiment, room = asked.case, asked.finding, asked.experiment, asked.room
     started, room.facts = time.monotonic(), []
     seen = await RANKLESS[experiment.plan["check"]](asked)
-    return _kept(
-        case,
-        ExperimentRecord(
-            "check",
-            finding.cause,
-            experiment.question,
-            dict(experiment.plan),
-            before=None,
-            after=None,
-            observed=seen.shown,
-            verdicts=seen.moves,
-            summary=comparison.conclusion(finding, experiment, seen.shown, seen.moves, seen.usable, seen.summary),
-            seconds=round(time.monotonic() - started, 1),
-            folder=_folder(room),
-            baseline=_about(case),
-        ),
-    )
+    said = comparison.conclusion(finding, experiment, seen.shown, seen.moves, seen.usable, seen.summary)
+    known = {"observed": seen.shown, "verdicts": seen.moves, "summary": said, "before": None, "after": None}
+    asks = {"question": experiment.question, "change": dict(experiment.plan), "baseline": _about(case)}
+    return _kept(case, room, started, "check", finding, **asks, **known)
 
 
 def _both(before: Arm, after: Arm | None) -> dict[str, Any]:
@@ -290,15 +263,14 @@ def _both(before: Arm, after: Arm | None) -> dict[str, Any]:
     return runs | {"cause_before": before.cause, "cause_after": after.cause if after else "", "said": said}
 
 
-def _folder(room: Case) -> Path:
+def _kept(case: Case, room: Case, started: float, kind: Kind, finding: Finding, **known: Any) -> ExperimentRecord:
+    """Keep the record of what was made in `room` since `started`, as the event that the diagnosis of `case` weighs."""
     assert room.path is not None  # `_room` made it
-    return room.path.parent
-
-
-def _kept(case: Case, record: ExperimentRecord) -> ExperimentRecord:
-    """Keep a record in the case, as the event that the diagnosis weighs."""
+    folder = room.path.parent
+    took = round(time.monotonic() - started, 1)
+    record = ExperimentRecord(kind, finding.cause, seconds=took, folder=folder, **known)
     keep(record)
-    case.add(evidence.read([record.folder / NAME]).events).save()
+    case.add(evidence.read([folder / NAME]).events).save()
     diagnose(case)
     return record
 

@@ -235,7 +235,7 @@ def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]]
     case.add([*measured, *reading.events])
     case.inputs = [row for row in case.inputs if row not in reading.inputs] + reading.inputs
     case.save()
-    end = next((r for r in records if r["kind"] == "end"), {"reason": "cancelled"})
+    end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
     return Run(plan, folder, end["reason"], seconds, measured, limits, _problem(records))
 
 
@@ -244,7 +244,7 @@ def reread(case: Case, folder: Path, plan: Plan) -> Run:
     wired = folder / "wire.jsonl"
     lines = wired.read_bytes().splitlines() if wired.exists() else []
     records = [record for record in map(wire.parse, lines) if record is not None]
-    end = next((r for r in records if r["kind"] == "end"), {"reason": "cancelled"})
+    end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
     seconds = float(records[-1]["t"] - records[0]["t"]) if records else 0.0
     measured = tuple(m for m in case.measurements if m.run == folder.name)
     return Run(plan, folder, end["reason"], seconds, measured, problem=_problem(records))

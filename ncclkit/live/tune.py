@@ -93,12 +93,12 @@ def _ratio(judgement: Judgement) -> Advice:
     if not judgement.low:
         return Advice(
             do="Leave NCCL's variables alone: the path is used well.",
-            why=f"{judgement.summary} {judgement.bound.words}",
+            why=f"{judgement.summary} {judgement.bound}",
             check="Repeat the live test after every change of driver, container or NCCL.",
         )
     return Advice(
         do="Look for the reason before tuning: this path gives clearly less than it should.",
-        why=f"{judgement.summary} {judgement.bound.words}",
+        why=f"{judgement.summary} {judgement.bound}",
         command="ncclkit diagnose <case folder>",
         check="The ratio of a repeated live test.",
         risk="Variables copied from elsewhere may hide the reason.",

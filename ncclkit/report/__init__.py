@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,13 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill import execute_notebook
 from papermill.exceptions import PapermillExecutionError
+from papermill.iorw import LocalHandler, papermill_io
 
-from ncclkit.agent.redact import text, texts
+from ncclkit.agent.anonymize import Aliases
+from ncclkit.agent.redact import texts
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
+from ncclkit.core.secrets import text
 from ncclkit.core.storage import write
 from ncclkit.report import page
 from ncclkit.report.page import anonymized
@@ -53,6 +56,16 @@ class Kernel(AsyncKernelManager):
         return KernelSpec(argv=argv, display_name="ncclkit", language="python", metadata=ability)
 
 
+class _Drafts(LocalHandler):  # type: ignore[misc]
+    """How papermill writes a notebook; its own handler fails where a path holds a byte that is no UTF-8."""
+
+    def write(self, buf: str, path: str) -> None:
+        write(Path(path), buf)
+
+
+papermill_io.register("/", _Drafts())
+
+
 def make(
     notebook: Path,
     case_dir: Path,
@@ -60,6 +73,7 @@ def make(
     out: Path | None = None,
     deadline: float = DEADLINE,
     redact: bool = False,
+    names: Sequence[str] = (),
 ) -> Path:
     """Run `notebook` with `parameters`, write its HTML file, return that file's path.
 
@@ -67,8 +81,9 @@ def make(
     ``<case_dir>/report.ipynb``), `deadline` in seconds is for all cells together.  A parameter ``case_dir`` is filled
     in.  Secrets are in neither file; `redact`, or a parameter of that name, also takes hosts, addresses, users and
     homes out of the HTML file, each replaced by the same word everywhere.  Relative paths mean what they mean to the
-    caller.  Raises NcclkitError in one sentence: for bad input before anything runs; for a notebook that stopped early
-    after the report of its beginning was written.
+    caller.  `names` are taken out too; what was replaced by what is written beside the HTML file, for the sender alone
+    (`replaced`).  Raises NcclkitError in one sentence: for bad input before anything runs; for a notebook that stopped
+    early after the report of its beginning was written.
     """
     folder = Case.open(case_dir).path or Path(case_dir)
     out = Path(out).expanduser().absolute() if out else folder / "report.html"
@@ -80,10 +95,9 @@ def make(
     executed = folder / "report.ipynb"
     try:
         failed = _execute(notebook, executed, values, deadline)
-        hide = redact or values.get("redact") is True
-        aliases = anonymized.names(Case.open(folder)) if hide else None
-        cells, why = nbformat.read(executed, as_version=4), str(failed or "")
-        write(out, page.render(cells, name=notebook.name, folder=notebook.parent, failed=why, aliases=aliases))
+        hide = redact or bool(names) or values.get("redact") is True
+        aliases = anonymized.names(Case.open(folder), names) if hide else None
+        _publish(nbformat.read(executed, as_version=4), notebook, out, str(failed or ""), aliases)
     except OSError as error:
         raise NcclkitError(_unwritten(error, out)) from error
     if isinstance(failed, KeyboardInterrupt):
@@ -110,11 +124,23 @@ def keep(notebook: Path, folder: Path, parameters: Mapping[str, Any], shown: Map
     aliases = anonymized.names(Case.open(folder)) if parameters.get("redact") is True else None
     out = folder / "report.html"
     try:
-        cleaned = nbformat.from_dict(texts(cells))
-        write(out, page.render(cleaned, name=notebook.name, folder=notebook.parent, aliases=aliases))
+        _publish(nbformat.from_dict(texts(cells)), notebook, out, "", aliases)
     except OSError as error:
         raise NcclkitError(_unwritten(error, out)) from error
     return out
+
+
+def _publish(cells: nbformat.NotebookNode, notebook: Path, out: Path, failed: str, aliases: Aliases | None) -> None:
+    """Write the HTML file, and beside it which names were replaced by which."""
+    write(out, page.render(cells, name=notebook.name, folder=notebook.parent, failed=failed, aliases=aliases))
+    if aliases is not None:
+        write(replaced(out), "".join(f"{name} → {alias}\n" for name, alias in sorted(aliases.replaced.items())))
+        replaced(out).chmod(0o600)
+
+
+def replaced(out: Path) -> Path:
+    """The file beside a redacted report that says which names were replaced by which."""
+    return out.with_suffix(".names.txt")
 
 
 def _execute(notebook: Path, executed: Path, values: dict[str, Any], deadline: float) -> BaseException | None:
@@ -148,9 +174,9 @@ def _execute(notebook: Path, executed: Path, values: dict[str, Any], deadline: f
         draft.unlink(missing_ok=True)  # half a notebook must not replace the last whole one
         raise
     cells = nbformat.read(draft, as_version=4)
-    cleaned = nbformat.from_dict(texts(cells))
+    cleaned = nbformat.from_dict(texts(cells, text))
     if cleaned != cells:  # a secret among the parameters, or in what a cell printed
-        nbformat.write(cleaned, draft)
+        write(draft, nbformat.writes(cleaned))
     os.replace(draft, executed)
     return failed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ncclkit.causes.engine import diagnose
+from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.causes.summary import CitedLine, JobSummary, Summary, summarize
 from ncclkit.core.case import Case
 from ncclkit.core.text import host_list, plural
@@ -24,9 +24,9 @@ LINES, LETTERS = 4, 400
 """What is shown of the evidence that decides; the card below holds all of it."""
 
 
-def banner_view(case: Case) -> View:
-    """The verdict on a case as a reader of the ticket wants it first; the case is judged anew."""
-    diagnosis = diagnose(case)
+def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
+    """The verdict on a case as a reader of the ticket wants it first; without `diagnosis` the case is judged now."""
+    diagnosis = diagnosis or diagnose(case)
     known = summarize(case, diagnosis)
     sentence = known.sentence
     if known.verdict == "no_job" and case.facts and not case.inputs:

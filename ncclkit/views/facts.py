@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from ncclkit.causes.engine import diagnose
-from ncclkit.core import shapes
+from ncclkit.causes.engine import judge_facts, rank
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
 from ncclkit.core.text import host_list, plural, quantity, some
@@ -76,20 +75,10 @@ def facts_view(case: Case) -> View:
     themes: dict[str, list[Fact]] = {title: [] for title in THEMES}
     for fact in case.facts:
         themes[_theme(fact.name)].append(fact)
-    verdicts = judged_anew(case)
+    judged = judge_facts(case.facts)
+    verdicts = rank([f for f in judged if f.verdict == "found"]) + [f for f in judged if f.verdict != "found"]
     body = [_card(title, facts, verdicts) for title, facts in themes.items() if facts]
     return View(facts_summary(case.facts, verdicts), el("div", *body, cls="nk-cards") if body else Markup(""))
-
-
-def judged_anew(case: Case) -> list[Finding]:
-    """What every cause of the catalogue says to a case; of what is found, the risks, which facts alone show."""
-    seen = Case()
-    seen.facts, seen.events = list(map(shapes.sound, case.facts)), case.events
-    seen.measurements, seen.inputs = case.measurements, case.inputs
-    diagnose(seen)
-    found = [finding for finding in seen.findings if finding.verdict == "found"]
-    explained = [f for f in found if not all(isinstance(piece, Fact) for piece in f.evidence)]
-    return [finding for finding in seen.findings if finding not in explained]
 
 
 def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:

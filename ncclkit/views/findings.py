@@ -19,6 +19,8 @@ STRENGTH = {
 }
 RISK = {"likely": "by facts alone: a job here would suffer", "possible": "by facts alone: a job here may suffer"}
 """The same of what only facts tell: it explains no job, it warns of one."""
+MOST = 20
+"""Errors without a known cause that are cited."""
 SHOWN = 4
 """Pieces of evidence shown at once; the others are folded."""
 PARTS = ("findings", "unknown", "clear")
@@ -48,9 +50,13 @@ def findings_view(source: Any) -> View:
     held = hasattr(source, "findings")
     rows = [row for part in ([getattr(source, name, ()) for name in PARTS] if held else [source]) for row in part]
     found, unknown, clear = (_of(rows, verdict) for verdict in ("found", "unknown", "clear"))
-    lines = EvidenceLines(piece for finding in found for piece in finding.evidence)
+    errors, risks = getattr(source, "errors", ()), getattr(source, "risks", ())
+    lines = CitedLines(piece for finding in found for piece in finding.evidence)
     body = join(
         *(card(finding, number, lines) for number, finding in enumerate(found, 1)),
+        evidence_part(errors[:MOST]),
+        el("h5", "Risks for other jobs, by the facts alone: this job did not suffer them") if risks else "",
+        *(fold(f"{risk.cause} ({risk.strength}): {risk.say}", *map(advice_part, risk.advice)) for risk in risks),
         fold(
             f"Not evaluated: evidence missing for {plural(len(unknown), 'cause')}",
             table(("Cause", "What is missing"), [(code(f.cause), _missing(f)) for f in unknown]),
@@ -60,7 +66,8 @@ def findings_view(source: Any) -> View:
             table(("Cause", "Why it is clear"), [(code(f.cause), f.say or "no sign of it") for f in clear]),
         ),
     )
-    return (Findings if found else View)(findings_summary(rows), body)
+    summary = getattr(source, "headline", "") if not found else ""
+    return (Findings if found else View)(summary.rstrip(".") or findings_summary(rows), body)
 
 
 def findings_summary(rows: Iterable[Finding]) -> str:
@@ -77,7 +84,7 @@ def findings_summary(rows: Iterable[Finding]) -> str:
     return f"{looked}; {rest}" if rest else looked
 
 
-def card(finding: Finding, number: int, lines: EvidenceLines) -> Markup:
+def card(finding: Finding, number: int, lines: CitedLines) -> Markup:
     """One found cause: verdict, culprits, evidence, advice, next experiment; the first one is open."""
     symbol, word, means = STRENGTH[finding.strength or "possible"]
     if all(isinstance(piece, Fact) for piece in finding.evidence):
@@ -105,7 +112,7 @@ def _culprits(finding: Finding) -> Markup:
     return el("p", *chips) if named else Markup("")
 
 
-class EvidenceLines:
+class CitedLines:
     """The lines of evidence on a page: each text stands there once, each place from the folder that holds them all."""
 
     def __init__(self, evidence: Iterable[Evidence]) -> None:
@@ -138,9 +145,9 @@ def _said(piece: Evidence) -> str:
     return NUMBERS.sub("#", text) if "most recent call" in text else text
 
 
-def evidence_part(evidence: Sequence[Evidence], lines: EvidenceLines | None = None) -> Markup:
+def evidence_part(evidence: Sequence[Evidence], lines: CitedLines | None = None) -> Markup:
     """The very lines, each with its place; the first few at once, the others folded."""
-    lines = lines or EvidenceLines(evidence)
+    lines = lines or CitedLines(evidence)
     alike: dict[str, list[Evidence]] = {}
     for piece in evidence:
         alike.setdefault(_said(piece), []).append(piece)

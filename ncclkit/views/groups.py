@@ -38,7 +38,7 @@ def progress_view(case: Case) -> View:
         for at in one.progress:
             groups.setdefault((at.group, at.desc), {})[one.rank] = at
     if not groups:
-        why = "no watchdog line, Flight Recorder dump or NCCL COLL line holds a sequence number"
+        why = "no watchdog line, Flight Recorder dump or NCCL COLL line holds the number of a collective"
         return View(f"Nothing says how far the ranks came: {why}", Markup(""))
     ordered = sorted(groups.items(), key=lambda item: (not _behind(item[1]), -len(item[1])))
     uneven = [_group(key, ranks) for key, ranks in ordered if _behind(ranks)]

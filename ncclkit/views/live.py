@@ -27,6 +27,7 @@ OUTCOMES = {
     "deadline": ("■", "stopped at its timeout"),
     "cancelled": ("■", "cancelled"),
     "failed": ("✕", "failed"),
+    "lost": ("✕", "killed from outside"),
     "running": ("▶", "running"),
 }
 SIZES = tuple(4**power for power in range(5, 18))

@@ -10,6 +10,7 @@ from typing import Any
 
 import ipywidgets as W
 
+from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.logs import forget, read_logs
@@ -137,8 +138,9 @@ class StartForm(Form):
 
 def answer(case: Case, *more: View) -> View:
     """The verdict on a case, its cards, and what else was seen."""
-    cards = fold("Every finding with its lines", findings_view(case).static())
-    return Stacked(banner_view(case), View("", cards), *more)
+    diagnosis = diagnose(case)
+    cards = fold("Every finding with its lines", findings_view(diagnosis).static())
+    return Stacked(banner_view(case, diagnosis), View("", cards), *more)
 
 
 class Stacked(View):

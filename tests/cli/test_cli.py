@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,10 @@ from typing import Any
 import pytest
 
 from ncclkit.causes import catalogue
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
 from ncclkit.evidence.samples import HERE
+from ncclkit.lab.faults import recording
 from ncclkit.lab.faults.catalogue import FAULTS
 from tests.processes import leftovers
 
@@ -50,7 +55,7 @@ class TestContract:
     """``diagnose --json``, which others script against."""
 
     def test_top_level(self, answer: dict[str, Any]) -> None:
-        assert list(answer) == ["schema", "inputs", "job", "findings", "unknown"]
+        assert list(answer) == ["schema", "verdict", "inputs", "job", "findings", "unknown", "errors"]
         assert answer["schema"] == 1
         assert list(answer["job"]) == ["ranks", "hosts", "nccl", "torch", "cuda", "transports"]
         assert all(set(row) == {"path", "bytes", "lines"} for row in answer["inputs"])
@@ -79,7 +84,20 @@ class TestContract:
 
     def test_a_healthy_job_has_none(self) -> None:
         done = run("diagnose", "--json", str(HERE / "healthy"))
-        assert done.returncode == 0 and json.loads(done.stdout)["findings"] == []
+        answer = json.loads(done.stdout)
+        assert (done.returncode, answer["verdict"], answer["findings"]) == (0, "healthy", [])
+
+    @pytest.mark.parametrize(
+        ("text", "verdict", "status"),
+        [(b"lorem ipsum\ndolor\n", "no_job", 2), (b"RuntimeError: NCCL error\n", "unexplained", 1)],
+    )
+    def test_no_evidence_is_not_health(self, text: bytes, verdict: str, status: int) -> None:
+        done = run("diagnose", "--json", "-", stdin=text)
+        answer = json.loads(done.stdout)
+        assert (done.returncode, answer["verdict"]) == (status, verdict)
+        told = run("diagnose", "-", stdin=text)
+        assert told.returncode == status and "Nothing found" not in told.stdout
+        assert [row["text"] for row in answer["errors"]] == [text.decode().strip()] * (status == 1)
 
 
 def test_text_names_the_rank_and_its_lines() -> None:
@@ -98,6 +116,54 @@ def test_standard_input_and_several_paths(tmp_path: Path) -> None:
 def test_a_case_folder_brings_its_facts() -> None:
     done = run("diagnose", "--json", str(ROOT / "tests" / "specimens" / "ifname_not_found" / "found-facts"))
     assert [f["cause"] for f in json.loads(done.stdout)["findings"]] == ["ifname_not_found"], done.stdout
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A case folder with yesterday's run, in which rank 2 was late."""
+    case = Case.open(tmp_path / "case")
+    folder = recording.replay(case, HERE / "rank_late")
+    os.utime(folder, (time.time() - 86400 * 3,) * 2)
+    assert diagnose(case).findings[0].cause == "slow_rank"
+    return tmp_path / "case"
+
+
+def test_a_verb_judges_what_it_was_given_and_not_an_old_run(old: Path) -> None:
+    local = ("a", "b", "--remote-command", "sh -c 'echo {host}; exit 3'")
+    for argv in (("inspect",), ("connect", *local)):
+        done = run(*argv, "--case", str(old))
+        assert "slow_rank" not in done.stdout and "Rank 2" not in done.stdout, done
+        assert "1-rank_late, 3 days ago" in done.stderr and "the new one alone" in done.stderr
+        assert done.returncode == (2 if argv[0] == "connect" else done.returncode)
+    facts = run("inspect", "--json", "--case", str(old)).stdout.splitlines()
+    assert {json.loads(line)["host"] for line in facts} <= {socket.gethostname(), ""}
+
+
+def test_a_live_test_is_not_judged_by_an_old_one(old: Path) -> None:
+    options = ("--backend", "gloo", "--max-bytes", "64", "--env", "GLOO_SOCKET_IFNAME=eth97")
+    done = run("probe", *options, "--case", str(old))
+    assert done.returncode == 1 and "eth97" in done.stdout and "slow_rank" not in done.stdout
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_experiments_write_nothing_into_the_evidence(tmp_path: Path) -> None:
+    """Though it is a case folder; its run is run again all the same, in the case that is named."""
+    case = Case.open(tmp_path / "evidence")
+    recording.replay(case, HERE / "ifname_missing")
+    diagnose(case)
+    before = contents(tmp_path / "evidence")
+    assert "case.json" in {Path(path).name for path in before}
+    own = str(tmp_path / "case")
+    done = run("diagnose", "--check", "evidence", "--case", own, cwd=tmp_path)
+    assert contents(tmp_path / "evidence") == before
+    assert (tmp_path / "case" / "case.json").exists() and "ifname_not_found" in done.stdout, done
+    assert [path.name for path in (tmp_path / "case" / "runs").iterdir()] == ["1-ifname_missing"]
+    run("diagnose", "--check", "evidence", "--case", own, cwd=tmp_path)
+    assert (tmp_path / "case" / "checks" / "1" / "case.json").exists(), "what --check did before is another matter"
+    assert leftovers() == []
 
 
 def bad_paths(folder: Path) -> Iterable[tuple[str, str]]:

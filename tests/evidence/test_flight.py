@@ -13,7 +13,6 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.evidence import files
-from ncclkit.evidence.flight import pickles
 
 ALL = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
 
@@ -173,6 +172,7 @@ def test_json_dumps_and_a_rank_told_inside(tmp_path):
     assert [row["kind"] for row in reading.inputs] == ["flight"] * 3
 
 
+@pytest.mark.slow
 def test_what_torch_writes_here_is_read(tmp_path):
     """The dump of the installed torch, written by its own C++ pickler and as its JSON."""
     c10d = pytest.importorskip("torch._C._distributed_c10d")
@@ -189,7 +189,6 @@ def test_what_torch_writes_here_is_read(tmp_path):
         assert {one.kinds[n][:3] for n in calls.kinds} == {("gloo", "all_reduce", (60, ((3, 20),)))}
     frames = dumps["fr_rank_0"].frames(*dumps["fr_rank_0"].newest)
     assert [frame["func"] for frame in frames if frame["file"] == str(script)] == ["step", "<module>"]
-    assert pickles.is_plain((tmp_path / "fr_rank_0").read_bytes())
 
 
 JOB = """

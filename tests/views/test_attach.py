@@ -15,10 +15,10 @@ import pytest
 from ncclkit.agent.run import processes
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
-from ncclkit.views.attach import attach_form
-from ncclkit.views.stacks import stacks_view
+from ncclkit.views.attach import attach_form, stacks_view
 from tests.views.test_faces import Page
 
+pytestmark = pytest.mark.slow
 STUCK = """
 import sys, time
 def load_shard():

@@ -13,7 +13,7 @@ from ncclkit.core.model import Advice
 from ncclkit.report.page import ROOM
 from ncclkit.views import plots
 from ncclkit.views._base import PLACE, PLOTLY, WIDGET
-from ncclkit.views.stacks import stacks_view
+from ncclkit.views.attach import stacks_view
 from tests.views.records import CURVE, HOSTILE, case, findings, hostile_job, hostile_machine
 
 VIEWS = {
@@ -184,7 +184,7 @@ def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
     words = Page(views.case_view(made).html).words
     for expected in (
         "facts.jsonl",
-        "events.parquet",
+        "events.jsonl",
         "runs/1-probe/",
         "all sizes measured",
         "runs/2-hung/",
@@ -196,7 +196,8 @@ def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
 
 def test_chart_shows_itself_as_plotly_json_whatever_the_renderer():
     bundle = views.Chart(plots.bandwidth(CURVE))._repr_mimebundle_()
-    assert set(bundle) == {PLOTLY, "text/plain"} and bundle[PLOTLY]["data"][0]["name"].startswith("all_reduce")
+    assert set(bundle) == {PLOTLY, WIDGET, "text/html", "text/plain"}
+    assert bundle[PLOTLY]["data"][0]["name"].startswith("all_reduce") and ROOM in bundle["text/html"]
 
 
 def test_catalogue_holds_every_page_and_finds_words():

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ncclkit import evidence, views
+from ncclkit.analysis.timeline import timelines
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Finding, found
 from ncclkit.evidence.samples import HERE, names
-from ncclkit.views.stacks import stacks_view
+from ncclkit.views.attach import stacks_view
 from tests.causes import specimens
 from tests.causes.test_samples import TWO_HOSTS
 from tests.views.records import job, said
@@ -77,6 +79,26 @@ def test_no_headline_contradicts_the_verdict(folder: Path) -> None:
     said_by = headlines(case)
     first = next((finding for finding in case.findings if finding.verdict == "found"), None)
     assert first is None or not {view: text for view, text in said_by.items() if contradicts(text, first)}, first.say
+    assert not counts_apart(case)
+
+
+COMPLETED = re.compile(r"^(\S+) [^\n]*: last \S+, completed (\d+),", re.MULTILINE)
+"""What the text of a Flight Recorder dump says of a group."""
+
+
+def counts_apart(case: Case) -> list[tuple[int, str, int, int | None]]:
+    """(rank, group, completed by its dump, completed by the table of progress) where one page holds both and they
+    differ; a watchdog that spoke after the dump may know of more."""
+    reached = {(one.rank, at.group): at for one in timelines(case) for at in one.progress}
+    later = {event.rank for event in case.of("c10d.timeout")}
+    apart = []
+    for dump in case.of("flight.dump"):
+        for name, count in COMPLETED.findall(dump.text) if dump.rank is not None else ():
+            at = reached[dump.rank, name]
+            if at.completed != int(count) and not (dump.rank in later and (at.completed or 0) > int(count)):
+                apart.append((dump.rank, name, int(count), at.completed))
+    rows = [at for at in reached.values() if None not in (at.enqueued, at.completed) and at.completed > at.enqueued]
+    return apart + [(-1, at.group, at.enqueued, at.completed) for at in rows]
 
 
 def finding(cause: str = "fd_limit", rank: int = 3) -> Finding:
@@ -113,6 +135,58 @@ def timed_out(rank: int) -> Event:
     told = {"seq": 12, "op": "ALLREDUCE", "numel_in": 4, "numel_out": 4, "timeout_ms": 6e4, "ran_ms": 6e4}
     data = {"pg": "0", "desc": "default_pg", "pg_rank": None} | told
     return said("c10d.timeout", f"[Rank {rank}] Watchdog caught collective operation timeout", rank=rank, **data)
+
+
+def test_who_stopped_logging_first_stands_behind_a_proven_culprit() -> None:
+    """Rank 0 prints nothing after its first step; rank 1 raised, which ended all others."""
+    error = {"type": "ValueError", "message": "bad sample", "frames": [], "victim": False}
+    told = [said("progress", rank=rank, time=0.0, step=1) for rank in range(4)]
+    told.append(said("python.exception", "ValueError: bad sample", rank=1, time=50.0, **error))
+    told += [said("gloo.closed", rank=rank, time=51.0) for rank in (2, 3)]
+    case = case_of(*told)
+    assert diagnose(case).findings[0].culprits["ranks"] == (1,)
+    headline = views.ranks_view(case).summary
+    assert headline.startswith("Rank 1 is the culprit (rank_exception, proven). Rank 0 stopped logging first, 50.0 s")
+
+
+@pytest.mark.parametrize(
+    ("times", "headline"),
+    [
+        ((50.0, 50.1), "2 ranks logged, none stopped clearly before the others; nothing abnormal was logged"),
+        ((None, None), "2 ranks logged; nothing abnormal was logged"),
+        ((20.0, 50.0), "Rank 0 stopped logging first, 30.0 s before any other; nothing abnormal was logged"),
+    ],
+)
+def test_that_nobody_stopped_first_is_said_of_clocks_only(times: tuple[float | None, ...], headline: str) -> None:
+    start = [said("progress", rank=rank, time=None if time is None else 0.0, step=1) for rank, time in enumerate(times)]
+    end = [said("progress", rank=rank, time=time, step=2) for rank, time in enumerate(times)]
+    assert views.ranks_view(case_of(*start, *end)).summary == headline
+
+
+def test_counts_of_sends_and_receives_are_no_progress() -> None:
+    """torch's status line counts them in the same place as collectives, from numbers of their own."""
+    status = {"seq": 8, "enqueued": 8, "completed": 60, "pg": "0", "desc": "default_pg", "pg_rank": 0}
+    other = {"seq": 59, "enqueued": 61, "completed": 58, "pg": "0", "desc": "default_pg", "pg_rank": 1}
+    recv = {
+        "seq": 59,
+        "op": "RECV",
+        "numel_in": 4,
+        "numel_out": 4,
+        "timeout_ms": 6e4,
+        "ran_ms": 6e4,
+        "pg": "",
+        "desc": "",
+    }
+    zero = timed_out(0)
+    zero = replace(zero, data={**zero.data, "seq": 8})
+    case = case_of(
+        zero, said("c10d.status", rank=0, **status), said("c10d.timeout", rank=1, **recv),
+        said("c10d.status", rank=1, **other),
+    )  # fmt: skip
+    (zero_at,), one_at = (one.progress for one in timelines(case))
+    assert (zero_at.enqueued, zero_at.completed, one_at) == (8, 7, ())
+    assert [one.end for one in timelines(case)] == ["waits in all_reduce 8 of default_pg", "waits in recv 59"]
+    assert "61" not in views.progress_view(case).summary
 
 
 def test_one_log_is_said_to_be_one() -> None:

@@ -57,7 +57,7 @@ class Bench:
 
 def live(bench, **defaults):
     options = ProbeOptions(**{"ranks": 2, "env": {"A": "1"}} | defaults)
-    return LiveTest(options, bench.start, lambda m, asked: (3.0, "what is allowed"))
+    return LiveTest(options, bench.start, lambda m, asked: (3.0, "the link"))
 
 
 def drive(scenario, **options):
@@ -82,7 +82,8 @@ def test_run_returns_the_run_and_shows_it():
     assert "all sizes were measured" in form.result.value and "all sizes were measured" in form.static()
     figure = form.drawing.outputs[0]["data"][PLOTLY]
     assert (
-        figure["layout"]["shapes"][0]["y0"] == 3.0 and "94 % of what is allowed" in figure["layout"]["meta"]["summary"]
+        figure["layout"]["shapes"][0]["y0"] == 3.0
+        and "94 % of the 3.00 GB/s that the link allows" in figure["layout"]["meta"]["summary"]
     )
     assert "<script" not in form.log.value and "&lt;script" in form.log.value
 

@@ -17,6 +17,7 @@ from ncclkit.views.lab import FaultyRun, LabForm
 from tests.views.records import findings
 from tests.views.test_faces import Page
 
+pytestmark = pytest.mark.slow
 CHOICES = {"backend": "gloo", "timeout": 8.0, "deadline": 90.0}
 
 

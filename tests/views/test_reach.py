@@ -13,6 +13,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.views.connect import connect_form
 
+pytestmark = pytest.mark.slow
 HERE = "env PEER={host}"
 """A prefix that starts the peers of all hosts here."""
 

@@ -23,6 +23,7 @@ from ncclkit.core.model import Fact, Measurement, from_dict, to_json
 from ncclkit.core.runs import Run
 from ncclkit.core.storage import read_records, write, write_records
 from ncclkit.evidence.flight import pickles
+from ncclkit.evidence.processes import Refused
 
 Clean = Callable[[str], str]
 
@@ -91,7 +92,7 @@ def _keep(source: Path, folder: Path, clean: Clean) -> None:
         try:
             dump = redact.texts(pickles.loads(source.read_bytes()), clean)
             write(folder / source.name, pickle.dumps(dump, protocol=2))
-        except pickles.Refused:  # a rank that was ended while it wrote; what cannot be cleaned is not kept
+        except Refused:  # a rank that was ended while it wrote; what cannot be cleaned is not kept
             print(f"{source} is damaged and was left out.", file=sys.stderr)
     elif source.suffix == ".json":
         write(folder / source.name, clean(source.read_text()))

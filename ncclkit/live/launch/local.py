@@ -6,11 +6,14 @@ import asyncio
 import json
 import os
 import shutil
+import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ncclkit.agent import private, redact, wire
+from ncclkit.core import storage
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.live.launch.pack import packed
@@ -101,8 +104,20 @@ async def guarded(
     except BaseException:
         await asyncio.shield(_stop(guard, reading))
         raise
-    await guard.wait()
+    code = await guard.wait()
+    if not any(record["kind"] == "end" for record in records):
+        records.append(_lost(code, folder))
+        on_record(records[-1])
     return records
+
+
+def _lost(code: int, folder: Path) -> Record:
+    """The end of a run whose guard ended without a word, as the record that it did not write."""
+    how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit status {code}"
+    say = f"its guard ended {how} before the run did; the ranks ended with it, without evidence"
+    end = {"reason": "lost", "exitcode": code, "say": say}
+    storage.write(folder / "status.json", json.dumps(end | {"ended": time.time()}))
+    return {"kind": "end", "t": time.time(), **end}
 
 
 async def _stop(guard: asyncio.subprocess.Process, reading: asyncio.Task[list[Record]]) -> None:
