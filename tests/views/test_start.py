@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import nbformat
 import pytest
 
 import ncclkit as nk
@@ -53,7 +54,8 @@ def test_an_example_gives_way_and_is_never_judged_with_something_else(tmp_path: 
 
 def test_the_report_of_an_open_notebook_holds_what_its_cells_show(tmp_path: Path) -> None:
     case = read_logs(str(KILLED), tmp_path)
-    source = "case = nk.read_logs(logs, case_dir, example)\nnk.banner_view(case)"
+    cells = nbformat.read(report.notebook("03_logs"), as_version=4).cells
+    source = next(cell.source for cell in cells if "banner_view" in cell.source)
     shown = {source: nk.banner_view(case)._repr_mimebundle_(), "nk.job_view(case)": {"text/plain": "a job"}}
     html = report.keep(report.notebook("03_logs"), tmp_path, {"logs": str(KILLED), "redact": False}, shown).read_text()
     assert html.count('class="nk-card nk-banner') == 1 and "a job" in html
