@@ -10,7 +10,7 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from ncclkit.report import page
-from tests.reports import HOSTILE
+from tests.reports import HOSTILE, ROOT
 
 
 def rendered(*outputs: Any, prose: str = "# Why?\n\n## One") -> BeautifulSoup:
@@ -74,7 +74,7 @@ def test_the_verdict_stands_under_the_title_with_the_command_that_makes_the_page
     nb.metadata["papermill"] = {
         "parameters": {"case_dir": "/my case", "logs": "a b", "check": True, "train_python": ""}
     }
-    main = BeautifulSoup(page.render(nb, name="03_logs.ipynb"), "html.parser").main
+    main = BeautifulSoup(page.render(nb, name="03_logs.ipynb", folder=ROOT / "notebooks"), "html.parser").main
     said = " ".join(main.get_text(" ").split())
     assert said.startswith("Why? It is rank 3 ncclkit report --notebook 03_logs --case '/my case' -p 'logs=a b'")
     assert said.index("A page.") < said.index("rank 9") and "What you get" not in said
