@@ -97,7 +97,8 @@ def make(
         failed = _execute(notebook, executed, values, deadline)
         hide = redact or bool(names) or values.get("redact") is True
         aliases = anonymized.names(Case.open(folder), names) if hide else None
-        _publish(nbformat.read(executed, as_version=4), notebook, out, str(failed or ""), aliases)
+        cells, why = nbformat.read(executed, as_version=4), str(failed or "")
+        _write_page(out, cells, notebook, aliases, why)
     except OSError as error:
         raise NcclkitError(_unwritten(error, out)) from error
     if isinstance(failed, KeyboardInterrupt):
@@ -105,6 +106,11 @@ def make(
     if failed:
         raise NcclkitError(f"{failed} The report up to there is {out}.") from failed
     return out
+
+
+def replaced(out: Path) -> Path:
+    """The file beside a redacted report that says which names were replaced by which."""
+    return out.with_suffix(".names.txt")
 
 
 def keep(notebook: Path, folder: Path, parameters: Mapping[str, Any], shown: Mapping[str, Mapping[str, Any]]) -> Path:
@@ -118,29 +124,25 @@ def keep(notebook: Path, folder: Path, parameters: Mapping[str, Any], shown: Map
         if cell.cell_type == "code":
             data = shown.get(cell.source) or {}
             cell.outputs = [nbformat.v4.new_output("display_data", data=dict(data))] if data else []
-    defaults = literals({name: parameter.default for name, parameter in declared(notebook).items()})
-    given = {name: value for name, value in parameters.items() if value != defaults.get(name)}
-    cells.metadata["papermill"] = {"parameters": given | {"case_dir": str(folder)}}
+    cells.metadata["papermill"] = {"parameters": dict(parameters)}
     aliases = anonymized.names(Case.open(folder)) if parameters.get("redact") is True else None
     out = folder / "report.html"
     try:
-        _publish(nbformat.from_dict(texts(cells)), notebook, out, "", aliases)
+        cleaned = nbformat.from_dict(texts(cells, text))
+        _write_page(out, cleaned, notebook, aliases)
     except OSError as error:
         raise NcclkitError(_unwritten(error, out)) from error
     return out
 
 
-def _publish(cells: nbformat.NotebookNode, notebook: Path, out: Path, failed: str, aliases: Aliases | None) -> None:
-    """Write the HTML file, and beside it which names were replaced by which."""
+def _write_page(
+    out: Path, cells: nbformat.NotebookNode, notebook: Path, aliases: Aliases | None, failed: str = ""
+) -> None:
+    """Write the HTML file of executed cells, and beside it the list of the names that were replaced in it."""
     write(out, page.render(cells, name=notebook.name, folder=notebook.parent, failed=failed, aliases=aliases))
     if aliases is not None:
         write(replaced(out), "".join(f"{name} → {alias}\n" for name, alias in sorted(aliases.replaced.items())))
         replaced(out).chmod(0o600)
-
-
-def replaced(out: Path) -> Path:
-    """The file beside a redacted report that says which names were replaced by which."""
-    return out.with_suffix(".names.txt")
 
 
 def _execute(notebook: Path, executed: Path, values: dict[str, Any], deadline: float) -> BaseException | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as W
@@ -55,6 +56,16 @@ class AttachForm(Form):
         """Whether a target is named."""
         _check(self.target.value)
         return bool(self.target.value.strip())
+
+    def wrong(self) -> Mapping[W.Widget, str]:
+        """A target that nobody can mean, or a process that is not here."""
+        try:
+            _check(self.target.value)
+        except NcclkitError as error:
+            return {self.target: str(error)}
+        named = "" if self.target.value.strip().startswith("job") else self.target.value
+        pids = [number for number in re.findall(r"(?:\d+=)?(\d+)", named) if not Path("/proc", number).exists()]
+        return {self.target: f"There is no process {some(pids)} on this host."} if pids else {}
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The looking, at the processes that the target names."""

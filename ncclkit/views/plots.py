@@ -232,6 +232,11 @@ def template() -> go.layout.Template:
     )
 
 
+def numbered(number: int) -> dict[str, str]:
+    """Colour and dash of a rank or GPU: the same in every figure of a page."""
+    return {"color": LINES[number % len(LINES)], "dash": ("solid", "dash", "dot")[number // len(LINES) % 3]}
+
+
 def _look(index: int, dotted: bool = False) -> dict[str, object]:
     """Line and mark of one run: told apart by colour, by mark and by dash."""
     dash = "dot" if dotted else "solid" if index < len(LINES) else "dash"

@@ -135,6 +135,18 @@ def test_gloo_never_leaves_scheduled_and_names_no_ranks(tmp_path):
     assert (events["flight.missing"].data["missing"], events["flight.missing"].data["waiting"]) == ([1], [0, 2])
 
 
+def test_a_summary_dates_the_last_calls_and_some_before(tmp_path):
+    calls = [entry(seq, time_created_ns=10**18 + seq * 10**9) for seq in range(1, 101)] + [
+        entry(101, time_created_ns=0)
+    ]
+    (folder := tmp_path / "d").mkdir()
+    (folder / "nccl_trace_rank_0").write_bytes(pickle.dumps(dump(calls), 2))
+    (event,) = (event for event in evidence.read([folder]).events if event.kind == "flight.dump")
+    times = event.data["groups"]["0"]["times"]
+    assert times[0] == [1, 10**9 + 1] and [seq for seq, _ in times[-7:]] == [*range(94, 101)]
+    assert len(times) <= 32 and all(time == 10**9 + seq for seq, time in times)
+
+
 def test_groups_are_compared_one_by_one(tmp_path):
     config = ALL | {"1": {"name": "1", "desc": "tp", "ranks": "[2, 3]"}}
     sub = {"group": ("1", "tp")}
