@@ -143,7 +143,7 @@ def _watchdog(case: Case) -> Finding | None:
         # The other ranks may have completed an exchange in which one rank still waits for data.
         if ops and seqs and not exchange and not far_apart(events):
             parts = [f"{name_ranks(ranks_in([e]))} in {op_of(e)} {e.data['seq']}" for e in events[:4]]
-            return _tell(case, 
+            return _tell(
                 case,
                 "likely",
                 f"The ranks wait for different collectives of one group: {', '.join(parts)}.",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
-from ncclkit.causes.engine import diagnose
+from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.causes.summary import CitedLine, JobSummary, Summary, summarize
 from ncclkit.core.case import Case
 from ncclkit.core.text import host_list, plural
 from ncclkit.evidence.logs import is_example
 from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, code, el, fit, join, place, pre, table
-from ncclkit.views.findings import STRENGTH
+from ncclkit.views._html import Markup, badge, el, fit, join, place, pre, table
+from ncclkit.views.findings import meaning, strength_part
 
 VERDICTS = {
     "unexplained": ("▲", "unexplained", "likely"),
@@ -24,9 +24,9 @@ LINES, LETTERS = 4, 400
 """What is shown of the evidence that decides; the card below holds all of it."""
 
 
-def banner_view(case: Case) -> View:
-    """The verdict on a case as a reader of the ticket wants it first; the case is judged anew."""
-    diagnosis = diagnose(case)
+def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
+    """The verdict on a case as a reader of the ticket wants it first; without `diagnosis` the case is judged now."""
+    diagnosis = diagnosis or diagnose(case)
     known = summarize(case, diagnosis)
     sentence = known.sentence
     if known.verdict == "no_job" and case.facts and not case.inputs:
@@ -34,7 +34,7 @@ def banner_view(case: Case) -> View:
         sentence = f"No job ran here: {checks}, {len(diagnosis.unknown)} could not be evaluated for want of evidence"
     body = join(
         el("p", EXAMPLE, cls="nk-dim") if is_example(case) else "",
-        _head(known),
+        _head(known, diagnosis),
         el("p", sentence, cls="nk-say"),
         _who(known),
         _first(known),
@@ -54,13 +54,11 @@ class Banner(View):
         return el("div", self.body, cls="nk")
 
 
-def _head(known: Summary) -> Markup:
-    if known.strength:
-        symbol, word, means = STRENGTH[known.strength]
-        return el(
-            "div", badge(symbol, word, word), code(known.cause), el("span", means, cls="nk-dim"), cls="nk-card-head"
-        )
-    return el("div", badge(*VERDICTS[known.verdict]), cls="nk-card-head")
+def _head(known: Summary, diagnosis: Diagnosis) -> Markup:
+    if not diagnosis.findings:
+        return el("div", badge(*VERDICTS[known.verdict]), cls="nk-card-head")
+    first = diagnosis.findings[0]
+    return el("div", strength_part(first), el("span", meaning(first), cls="nk-dim"), cls="nk-card-head")
 
 
 def _who(known: Summary) -> Markup:
