@@ -68,12 +68,15 @@ class Form(View, ABC):
 
     def blocked(self) -> Mapping[W.Button, str]:
         """Button → why it can do nothing now, where no field is wrong."""
-        return {} if self.asks() else dict.fromkeys(self._buttons, self.ASK)
+        return {} if self.asks() else {self.start: self.ASK}
 
     def review(self) -> None:
         """Mark the fields that are wrong, disable the buttons that can do nothing, and say why."""
         wrong = self.wrong()
-        blocked = dict.fromkeys(self._buttons, next(iter(wrong.values()))) if wrong else self.blocked()
+        try:
+            blocked = {self.start: next(iter(wrong.values()))} if wrong else self.blocked()
+        except NcclkitError as error:
+            blocked = {self.start: str(error)}
         for field in self._fields:
             why = wrong.get(field) or self._marked.get(field, "")
             (field.add_class if why else field.remove_class)("nk-wrong")
