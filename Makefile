@@ -31,14 +31,14 @@ export LOOK
 .PHONY: help report check test lab FORCE
 
 help:
-	@echo 'make report   the guided walk on this machine, as one HTML file: $(CASE)/report.html'
+	@echo 'make report   facts and test of this machine as one HTML file: $(CASE)/report.html'
 	@echo 'make check    style, types and the quick tests'
 	@echo 'make test     style, types and every test'
-	@echo 'make lab      JupyterLab on the guided notebook'
+	@echo 'make lab      JupyterLab: name the logs of a job, a running job, or test this machine'
 	@echo
 	@echo 'PYTHON=$(PYTHON)   interpreter of the workbook, 3.10 to 3.13; .venv is made from it'
 	@echo 'TRAIN_PYTHON=$(TRAIN_PYTHON)   interpreter that trains, for the live test; empty means that of the workbook'
-	@echo 'CASE=$(CASE)   folder that the report is kept in'
+	@echo 'CASE=$(CASE)   folder that the report is kept in; notebooks of make lab use ./case'
 
 report: $(READY)
 	@$(BIN)/ncclkit report --case "$(CASE)" $(if $(TRAIN_PYTHON),--train-python "$(TRAIN_PYTHON)")
@@ -55,7 +55,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -q -m serial
 
 lab: $(READY)
-	@NCCLKIT_TRAIN_PYTHON="$(TRAIN_PYTHON)" $(BIN)/ncclkit open
+	@NCCLKIT_TRAIN_PYTHON="$(TRAIN_PYTHON)" $(BIN)/ncclkit open 00_start_here
 
 # Looked at on every call, but only written when it changes: make then rebuilds .venv when PYTHON or the folder is another.
 $(MADE_FROM): FORCE

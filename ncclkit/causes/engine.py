@@ -243,7 +243,7 @@ def _text(number: int, finding: Finding) -> str:
     for piece in finding.evidence:
         row = cite(piece)
         place = f"{row['path']}:{row['line']}" if row["line"] else row["path"]
-        lines += [f"     {place}", *[f"       {line}" for line in _clip(row["text"])]]
+        lines += [f"     {place}", *[f"       {line}" for line in clip(row["text"])]]
     lines += [line for advice in finding.advice for line in _advice(advice)]
     if finding.next:
         lines.append(f"   Next experiment: {finding.next.question}")
@@ -251,7 +251,8 @@ def _text(number: int, finding: Finding) -> str:
     return "\n".join(lines)
 
 
-def _clip(text: str, limit: int = 6) -> list[str]:
+def clip(text: str, limit: int = 6) -> list[str]:
+    """The lines of a text, cut to 240 characters; of more than `limit` the first two and the last."""
     lines = [line[:240] for line in text.splitlines()]
     return lines if len(lines) <= limit else [*lines[:2], f"... {len(lines) - limit} lines ...", *lines[2 - limit :]]
 

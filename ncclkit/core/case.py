@@ -100,6 +100,8 @@ class Case:
         """
         if not isinstance(path, (str, os.PathLike)):
             raise NcclkitError(f"The case folder must be a path in quotes, but it is {path!r} ({type(path).__name__}).")
+        if not os.fspath(path).strip():
+            raise NcclkitError("The case folder has no name; name one with --case or case_dir, such as ./case.")
         folder = Path(path).expanduser().absolute()
         case = cls(folder, read_only=read_only)
         try:

@@ -22,7 +22,6 @@ from ncclkit.core.runs import Plan, Run
 from ncclkit.live import connect, probe
 from ncclkit.live.launch import slurm
 
-
 MOST = 64 << 20
 """Bytes of the records of a run that are taken over; they say how long it took and what went wrong first."""
 

@@ -29,7 +29,7 @@ from ncclkit.core.runs import Plan, Run
 from ncclkit.core.storage import write
 from ncclkit.live import bisect
 from ncclkit.live.launch import local, simulated, slurm
-from ncclkit.live.options import DEFAULTS, ProbeOptions, too_few_gpus
+from ncclkit.live.options import DEFAULTS, ProbeOptions, too_few_gpus, too_many_ranks
 
 TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
 """Variable that names the training interpreter where nobody says otherwise; ``make lab TRAIN_PYTHON=…`` sets it."""
@@ -105,6 +105,8 @@ async def plan(case: Case, options: ProbeOptions = DEFAULTS) -> Plan:
     count += -count % sharing if options.network else 0  # as many on each
     if backend == "nccl" and count > places:
         raise too_few_gpus(gpus, hosts, sharing, count, can_simulate=not options.network)
+    if hosts == 1 and not options.oversubscribe and (why := too_many_ranks(count)):
+        raise NcclkitError(f"{why}; ask for fewer, or allow it with --oversubscribe.")
     steps = sizes(options.max_bytes or (256 * MIB if backend == "nccl" else 16 * MIB))
     return Plan(
         options.ops[0] if len(options.ops) == 1 else "collectives",

@@ -107,8 +107,8 @@ class Form(View, ABC):
         return self._box
 
     def static(self) -> Markup:
-        """What it will do, or what came out."""
-        return super().static() if self._seen is None else self._seen.static()
+        """What came out; what it would do is no news in a report, which leaves that out."""
+        return el("div", super().static(), cls="nk-idle") if self._seen is None else self._seen.static()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         drawn = self._seen._repr_mimebundle_() if isinstance(self._seen, Drawn) else {}

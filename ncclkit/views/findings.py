@@ -74,13 +74,13 @@ def findings_summary(rows: Iterable[Finding]) -> str:
     """The conclusion over all verdicts, in one sentence."""
     rows = list(rows)
     found, unknown = _of(rows, "found"), _of(rows, "unknown")
-    rest = f"{plural(len(unknown), 'cause')} could not be judged" if unknown else ""
+    rest = f"evidence is missing for {plural(len(unknown), 'cause')}" if unknown else ""
     if found:
         more = f" (and {plural(len(found) - 1, 'further finding')})" if len(found) > 1 else ""
         return f"{(found[0].say or found[0].cause).rstrip('.')}{more}"
     if not rows:
         return "No cause has been judged yet"
-    looked = f"Nothing found: {plural(len(rows) - len(unknown), 'cause')} looked and saw no sign"
+    looked = f"Nothing found: {plural(len(rows) - len(unknown), 'check')} passed"
     return f"{looked}; {rest}" if rest else looked
 
 
@@ -127,8 +127,8 @@ class CitedLines:
         said = _said(pieces[0])
         text = pre(first["text"]) if said not in self._shown else el("p", "as at ", self._shown[said], cls="nk-dim")
         self._shown.setdefault(said, place(first["path"], first["line"], self._base))
-        rest = fold(f"and at {plural(len(places) - 1, 'other place')}", *(el("div", each) for each in places[1:]))
-        return el("figure", el("figcaption", places[0], rest), text, cls="nk-cite")
+        rest = fold(f"The same at {plural(len(places) - 1, 'other place')}", *(el("div", each) for each in places[1:]))
+        return el("figure", el("figcaption", places[0]), text, rest, cls="nk-cite")
 
     def _place(self, piece: Evidence) -> Markup:
         cited = cite(piece)

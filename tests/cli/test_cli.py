@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -187,12 +188,14 @@ def test_no_permission(tmp_path: Path) -> None:
     secret = tmp_path / "secret.log"
     secret.write_text("x\n")
     secret.chmod(0)
-    command = [sys.executable, "-m", "ncclkit", "diagnose", str(secret)]
-    if os.geteuid() == 0:
-        command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
-    assert "ermission" in sentence(done)
+    (tmp_path / "logs").mkdir(mode=0)
+    for path, says in ((secret, "ermission"), (tmp_path / "logs", "cannot be read")):
+        command = [sys.executable, "-m", "ncclkit", "diagnose", str(path)]
+        if os.geteuid() == 0:
+            command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
+        environ = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
+        assert says in sentence(done) and "holds no file" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -200,7 +203,7 @@ def test_no_permission(tmp_path: Path) -> None:
     [
         (("lab", "nonsense"), "the lab knows"),
         (("probe", "--train-python", "/no/such/python"), "does not exist"),
-        (("probe", "--ranks", "-3"), "must lie between 0 and 4,096"),
+        (("probe", "--ranks", "-3"), "must lie between 0 and 100,000"),
         (("probe", "--env", "NOEQUALS"), "NAME=VALUE"),
         (("probe", "--backend", "nccl", "--ranks", "64"), "64 GPUs"),
         (("attach", "--pid", str(os.getpid())), "carry no RANK in the environment"),
@@ -210,10 +213,80 @@ def test_no_permission(tmp_path: Path) -> None:
         (("report", "-p", "rank=2"), "did you mean ranks"),
         (("report", "--notebook", "guide"), "guided"),
         (("tune", "NCCL_ALGO"), "NAME=VALUE"),
+        (("lab", "rank_lat"), "did you mean rank_late?"),
+        (("report", "--notebook", "03_log"), "did you mean 03_logs?"),
+        (("report", "-p", "largest=6QB"), "such as 4096, 64MB or 1GiB"),
+        (("probe", "--timeout", "nan"), "must lie between 1 and 86,400"),
+        (("tune", "NCCL_ALGO=Ring", "--timeout", "inf"), "must lie between 1 and 86,400"),
+        (("attach", "--seconds", "nan"), "cannot be watched for nan s"),
+        (("probe", "--env", "=1"), "NAME=VALUE"),
+        (("probe", "--max-bytes", "64XB"), "such as 4096, 64MB or 1GiB"),
+        (("probe", "--backend", "gloo", "--ranks", "100000"), "allow it with --oversubscribe"),
+        (("lab", "rank_late", "--record", "/proc/x"), "No recording can be kept in /proc/x"),
+        (("lab", "rank_late", "--record", LATE), "holds a recording already"),
     ],
 )
 def test_bad_options_are_one_sentence(tmp_path: Path, argv: tuple[str, ...], says: str) -> None:
     assert says in sentence(run(*argv, "--case", str(tmp_path / "case"), cwd=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (("diagnos", "x"), "does not know 'diagnos'; did you mean diagnose?"),
+        (("diagnose", "--jsn", "x"), "did you mean --json? See `ncclkit diagnose --help`"),
+        (("probe", "--ranks", "x"), "invalid int value: 'x'. See `ncclkit probe --help`"),
+        (("diagnose",), "arguments are required: PATH"),
+        (("inspect", "--case", ""), "The case folder has no name"),
+        (("causes", "slow_ran"), "did you mean slow_rank?"),
+        (("open", "3_logs"), "did you mean 03_logs?"),
+        (("diagnose", "/proc/kmsg"), "dmesg > FILE"),
+    ],
+)
+def test_what_was_meant(argv: tuple[str, ...], says: str) -> None:
+    assert says in sentence(run(*argv))
+
+
+def test_every_verb_has_an_example() -> None:
+    verbs = re.findall(r"^    ([a-z]+)\b", run("--help").stdout, re.MULTILINE)
+    assert len(verbs) > 10
+    for verb in verbs:
+        assert f"Example: ncclkit {verb}" in run(verb, "--help").stdout
+
+
+def test_the_catalogue() -> None:
+    known = dict(line.split(None, 1) for line in run("causes").stdout.splitlines())
+    assert known.keys() == catalogue().keys() == json.loads(run("causes", "--json").stdout).keys()
+    page = run("causes", "slow_rank").stdout
+    assert page.startswith(f"slow_rank: {known['slow_rank']}\n\nWhat you see\n    ") and "\nWhat to do\n" in page
+    assert "How to be sure" in json.loads(run("causes", "--json", "slow_rank").stdout)["slow_rank"]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("dia",), {"diagnose"}),
+        (("diagnose", "--ch"), {"--check"}),
+        (("lab", "rank_l"), {"rank_late"}),
+        (("causes", "slow_"), {"slow_rank", "slow_transport"}),
+        (("open", "03"), {"03_logs"}),
+        (("probe", "--backend", "g"), {"gloo"}),
+    ],
+)
+def test_completion(completion: Path, words: tuple[str, ...], offered: set[str]) -> None:
+    """What bash offers, once it has read what `ncclkit completion bash` prints."""
+    code = f"""source {completion}; COMP_WORDS=(ncclkit "$@"); COMP_CWORD=$#; COMP_LINE="ncclkit $*"
+    $(complete -p ncclkit | sed 's/.*-F \\([^ ]*\\).*/\\1/') ncclkit; printf '%s\\n' "${{COMPREPLY[@]}}" """
+    done = subprocess.run(["bash", "-c", code, "bash", *words], capture_output=True, text=True, timeout=30)
+    assert {line.strip() for line in done.stdout.splitlines()} == offered, done.stderr
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    script = tmp_path_factory.mktemp("completion") / "ncclkit.bash"
+    script.write_text(run("completion", "bash").stdout)
+    assert run("completion", "zsh").stdout.startswith("#compdef ncclkit")
+    return script
 
 
 def test_full_disk(tmp_path: Path) -> None:
@@ -360,6 +433,8 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
         job.kill()
         job.communicate()
     assert done.returncode == 1 and "Rank 1" in done.stdout and "skip_batches" in done.stdout
+    (about,) = (line for line in done.stdout.splitlines() if line.startswith(f"ranks 0-2 on {socket.gethostname()}: "))
+    assert re.search(r" train .*\(started by agent\.pyz launch, process \d+\)$", about), about
     assert all(f"rank {rank}: " in done.stdout for rank in range(3)), "what each rank did meanwhile is told"
     assert len(list((tmp_path / "case" / "runs").glob("*attach/telemetry.jsonl"))) == 1
 

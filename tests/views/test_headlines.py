@@ -112,7 +112,7 @@ def finding(cause: str = "fd_limit", rank: int = 3) -> Finding:
         "Rank 2 stopped logging first, 1.2 s before any other; 3 ranks logged something abnormal",
         "Ranks 0, 2 fell silent first, 45.4 s before any other; 4 ranks reported something abnormal",
         "Ranks 0-2 wait in all_reduce 880; rank 4 left no line",
-        "Rank 1 is in __getattr__ at run.py:124; 2 ranks (0, 2) wait in wrapper at exchange.py:165",
+        "Rank 1 is in __getattr__ at run.py:124; 2 ranks (0, 2) wait in all_to_all_single at exchange.py:165",
         "Ranks 0, 1 and 3 wait in all_reduce 12 of default_pg; rank 2 never entered it",
     ],
 )

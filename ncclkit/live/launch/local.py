@@ -21,6 +21,9 @@ from ncclkit.live.launch.pack import packed
 TAG = "NCCLKIT_RUN"
 """Variable of every process of a run: the run folder.  By it what is left behind is found."""
 
+FACTS = 120.0
+"""Seconds for the facts of a host: above the agent's own deadlines, which say what hung."""
+
 Record = dict[str, Any]
 OnRecord = Callable[[Record], None]
 
@@ -40,11 +43,11 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
 
 
 async def facts(
-    python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = 120.0
+    python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = FACTS
 ) -> list[Record]:
     """Facts of this host as the training interpreter sees it: records of kind ``fact``.
 
-    deadline: above the agent's own, which says what hung; ``facts.rest`` says where the agent did not get to its end.
+    deadline: where the agent does not get to its end by then, ``facts.rest`` says so.
     """
     with packed() as agent:
         command = [python, str(agent), "facts", *(f"{label}={path}" for label, path in (paths or {}).items())]
