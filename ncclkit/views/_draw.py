@@ -156,7 +156,7 @@ def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
         span = {"range": [max(low - room, -0.8), high + room], "tickformat": ",d"} | step
         figure.update_yaxes(title={"text": "collective"}, **span, row=row, col=1)
     figure.update_xaxes(exponentformat="none")
-    figure.update_layout(margin={"t": TITLE + 6, "b": 44})
+    figure.update_layout(margin={"t": TITLE + 6, "b": 52})
     return figure
 
 

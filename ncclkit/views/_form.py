@@ -83,8 +83,9 @@ class Form(View, ABC):
             field.tooltip = why or None
         for button in self._buttons:
             button.disabled, button.tooltip = button in blocked, blocked.get(button) or None
-        if wrong or self._marked:
-            self._refuse("; ".join(dict.fromkeys((*wrong.values(), *self._marked.values()))))
+        shown = "" if self._seen is None else self._seen.summary
+        if said := [why for why in (*wrong.values(), *self._marked.values()) if why != shown]:
+            self._refuse("; ".join(dict.fromkeys(said)))
         else:
             self.notice.value = _dim(dict.fromkeys(blocked.values()))
 

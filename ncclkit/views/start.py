@@ -124,7 +124,9 @@ class StartForm(Form):
         return answer(case, seen)
 
     def failed(self, why: str, cancelled: bool) -> None:
-        """Show why there is no answer."""
+        """Show why there is no answer, and mark the field that led to none."""
+        if not cancelled and not self._machine:
+            self.mark(self.job if self.job.value.strip() else self.logs, why)
         self._machine, self.drawing.outputs = False, ()
         super().failed(why, cancelled)
 
