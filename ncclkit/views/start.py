@@ -80,7 +80,7 @@ class StartForm(Form):
         named = [bool(field.value.strip()) for field in (self.logs, self.job)]
         if all(named):
             raise NcclkitError("Logs and a running job are named; empty one of the two fields.")
-        return self._machine or any(named)
+        return self._machine or any(named) or bool(self.upload.value)
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The answer to what is named."""
