@@ -81,7 +81,7 @@ class StartForm(Form):
         named = [bool(field.value.strip()) for field in (self.logs, self.job)]
         if all(named):
             raise NcclkitError("Logs and a running job are named; empty one of the two fields.")
-        return self._machine or any(named)
+        return self._machine or any(named) or bool(self.upload.value)
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The answer to what is named."""
@@ -125,7 +125,9 @@ class StartForm(Form):
         return answer(case, seen)
 
     def failed(self, why: str, cancelled: bool) -> None:
-        """Show why there is no answer."""
+        """Show why there is no answer, and mark the field that led to none."""
+        if not cancelled and not self._machine:
+            self.mark(self.job if self.job.value.strip() else self.logs, why)
         self._machine, self.drawing.outputs = False, ()
         super().failed(why, cancelled)
 
