@@ -38,7 +38,9 @@ class Cause(Protocol):
 def catalogue() -> Mapping[str, Cause]:
     """Every cause by id, sorted by id."""
     names = sorted(
-        info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_") and info.name != "engine"
+        info.name
+        for info in pkgutil.iter_modules(__path__)
+        if not info.name.startswith("_") and info.name not in ("engine", "resemblance")
     )
     return {name: cast(Cause, import_module(f"{__name__}.{name}")) for name in names}
 

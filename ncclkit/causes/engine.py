@@ -15,7 +15,7 @@ from typing import Any
 from ncclkit.analysis.once import judged
 from ncclkit.analysis.picks import FATAL, pick
 from ncclkit.analysis.rank_states import is_own
-from ncclkit.causes import Cause, catalogue
+from ncclkit.causes import Cause, catalogue, resemblance
 from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
@@ -88,10 +88,11 @@ def diagnose(case: Case) -> Diagnosis:
     scope = judged(case)
     verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
     verdicts = experiment_records.weigh(experiment_records.weigh_user_notes(verdicts, scope.events), scope.events)
-    findings = rank([verdict for verdict in verdicts if verdict.verdict == "found"])
+    findings = _with_resembling(rank([verdict for verdict in verdicts if verdict.verdict == "found"]), verdicts, scope)
+    named = {finding.cause for finding in findings}
     result = Diagnosis(
         tuple(findings),
-        tuple(verdict for verdict in verdicts if verdict.verdict == "unknown"),
+        tuple(verdict for verdict in verdicts if verdict.verdict == "unknown" and verdict.cause not in named),
         tuple(verdict for verdict in verdicts if verdict.verdict == "clear"),
         describe(scope),
     )
@@ -144,6 +145,28 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
 
     kept = [finding for finding in findings if not said(finding)]
     return sorted(kept, key=order)
+
+
+def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case: Case) -> list[Finding]:
+    """The findings; where something failed and none is more than possible, also what it resembles, in that order."""
+    lines = resemblance.abnormal(case)
+    if any(STRENGTHS[finding.strength] > 1 for finding in findings) or not lines or not _went_wrong(case):
+        return findings
+    known = {finding.cause: finding for finding in findings}
+    cleared = [verdict.cause for verdict in verdicts if verdict.verdict == "clear"]
+    ranked = resemblance.order(list(known), cleared, [line for line, _ in lines])
+    return [known.get(cause) or resemblance.finding(cause, case, lines) for cause in ranked]
+
+
+def _went_wrong(case: Case) -> bool:
+    """True where a line tells of trouble after all steps, and after the end, of a job."""
+    trouble = [event for event in case.events if event.kind.startswith(TROUBLE)] + resemblance.unread(case)
+    fatal = [event for event in trouble if event.kind in FATAL]
+    done = case.of("job.done")
+    if any(done) and not any(_later(event, done[-1]) for event in fatal):
+        return False
+    lived = [*done, *case.of("progress"), *case.of("nccltests.table")]
+    return any(not any(_later(proof, event) for proof in lived) for event in trouble)
 
 
 def _modest(finding: Finding, others: Sequence[Finding]) -> Finding:
@@ -213,6 +236,8 @@ MEETING = ("store.", "rendezvous.", "gloo.connect", "gloo.no_interface")
 """Kinds that speak of ranks that could not meet."""
 ERRORS = (*FATAL, *MEETING, "system.error", "cuda.", "gloo.", "c10d.", "nccl.warn", "nccl.trace", "ddp.")
 """Kinds of lines that a job that goes on has outlived; settings, and what the kernel saw of hardware, last."""
+TROUBLE = (*ERRORS, "log.", "kernel.", "elastic.", "slurm.", "horovod.", "cpp.", "told.hang", "flight.")
+"""Kinds of lines that say, or may say, that something is wrong."""
 UNCAUGHT = re.compile(r"(?:\[[\w.-]+\] ?){0,2}\[rank\d+\]:? *(?:Traceback|[\w.]+(?:Error|Exception)\b)")
 """How torch marks the last log lines of a rank; what a program prints of an error that it got over has no such mark."""
 OWN = ("IndexError", "KeyError", "NameError", "AttributeError", "ModuleNotFoundError", "ZeroDivisionError")

@@ -26,8 +26,19 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.calls import (
-    POINT_TO_POINT, SAME_SIZE, UNDECIDED, by_call, differ, exchanging, far_apart, odd_ones, op_of, ranks_of, sides,
-    size_of, unlike_calls,
+    POINT_TO_POINT,
+    SAME_SIZE,
+    UNDECIDED,
+    by_call,
+    differ,
+    exchanging,
+    far_apart,
+    odd_ones,
+    op_of,
+    ranks_of,
+    sides,
+    size_of,
+    unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import ask, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike

@@ -29,7 +29,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncclkit.analysis.calls import (
-    SAME_SIZE, UNDECIDED, by_call, differ, odd_ones, op_of, ranks_of, sides, size_of, unlike_calls,
+    SAME_SIZE,
+    UNDECIDED,
+    by_call,
+    differ,
+    odd_ones,
+    op_of,
+    ranks_of,
+    sides,
+    size_of,
+    unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import exchanges
 from ncclkit.analysis.picks import family, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike

@@ -28,7 +28,18 @@ import re
 
 from ncclkit.analysis.hosts import VIRTUAL, alone, common, holders, plain, taken
 from ncclkit.analysis.picks import (
-    ask, env_of, failed, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+    ask,
+    env_of,
+    failed,
+    family,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import look, spans_hosts
 from ncclkit.causes import _starting, _tested

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from ncclkit.agent import wire
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.text import natural
-from ncclkit.evidence import ras, records, tools
+from ncclkit.evidence import abnormal, ras, records, tools
 from ncclkit.evidence.flight import dumps, pickles
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
@@ -51,6 +51,8 @@ class Part:
     speakers: list[int] = field(default_factory=list)
     """Ranks that some line of it names as its speaker."""
     events: list[Event] = field(default_factory=list)
+    abnormal: list[dict[str, Any]] = field(default_factory=list)
+    """Lines that speak of trouble and that no grammar knows."""
     facts: list[Fact] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
     dump: dumps.Dump | None = None
@@ -84,6 +86,7 @@ class Part:
             "events": events,
             "errors": errors,
             "ranks": sorted({*self.speakers, *([] if self.rank is None else [self.rank])}),
+            "abnormal": self.abnormal,
         }
 
 
@@ -253,6 +256,7 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
         _text(part, head, text, changed)
     if part.kind in ("log", "dmesg"):
         part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
+        part.abnormal = abnormal.unknown(abnormal.lines(text.ends, part.path, part.lines), part.events)
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")
     # a checkpoint of 100 GB must not be read for its digest
