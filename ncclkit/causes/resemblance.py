@@ -2,7 +2,7 @@
 
 Rules prove; where none does, the wording still says something.  `tests/bench/resemblance.py` fits one weight for each
 pair of a feature (a word, or a piece of one) and a cause, to the known failures of this repository; `resemblance.bin`
-holds them, and examples to show.  Reading it needs the standard library only.  Its word is never more than ``possible``.
+holds them, and examples to show.  Reading it needs the standard library only.  Its word is at most ``possible``.
 """
 
 from __future__ import annotations
