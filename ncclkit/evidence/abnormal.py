@@ -6,7 +6,7 @@ They are no events, as rules and pictures would have to step over them; they sta
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ncclkit.core.model import Event
@@ -90,40 +90,48 @@ HARMLESS = re.compile(
 )
 """What programs write that are well."""
 _WORDS = tuple(word.encode() for word in WORDS)
-NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+NUMBERS = re.compile(rb"0x[0-9a-f]+|\d+")
 
 
-def lines(ends: Ends, path: str, count: int) -> list[dict[str, Any]]:
-    """Number, rank and text of the abnormal lines at both ends of a file of `count` lines; of equal ones the last."""
+def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Number, rank and text of the abnormal lines at both ends of a file that none of its events cites.
+
+    count: how many lines it has.  Of lines that differ in numbers alone the last one counts.
+    """
     first, last = ends.pieces()
     if wide := inputs.width(first):
         first, last = first.decode(wide, "replace").encode("utf-8", "replace"), b""
     if not last and len(first) <= FIRST + LAST:
-        found = _found(first, 1)
+        found = dict(_found(first, 1))
     else:
         tail = (last or first)[-LAST:]
-        found = _found(tail, count - tail.count(b"\n") + tail.endswith(b"\n"))
-    rows = {}
-    for number, raw in found:
+        found = dict(_found(tail, count - tail.count(b"\n") + tail.endswith(b"\n")))
+    for event in events if found else ():
+        for number in range(event.line, max(event.line, event.data.get("until") or 0) + 1):
+            found.pop(number, None)
+    alike = {NUMBERS.sub(b"#", raw): (number, raw) for number, raw in found.items()}
+    rows = []
+    for number, raw in list(alike.values())[-MOST:]:
         line = parse(raw.decode("utf-8", "replace").replace("\0", ""), path, number)
         if not HARMLESS.search(line.body):
-            rows[NUMBERS.sub("#", line.body.strip())] = {"line": number, "rank": line.rank, "text": line.text.strip()}
-    return list(rows.values())[-MOST:]
-
-
-def unknown(found: Sequence[dict[str, Any]], events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Those that no event of their file cites."""
-    told: set[int] = set()
-    for event in events:
-        told.update(range(event.line, max(event.line, event.data.get("until") or 0) + 1))
-    return [row for row in found if row["line"] not in told]
+            rows.append({"line": number, "rank": line.rank, "text": line.text.strip()})
+    return rows
 
 
 def _found(text: bytes, first: int) -> Iterator[tuple[int, bytes]]:
     """The lines that hold one of the words, with their numbers."""
-    small = text.lower()
-    if not any(word in small for word in _WORDS):
-        return
-    for number, (raw, folded) in enumerate(zip(text.split(b"\n"), small.split(b"\n"), strict=True), first):
-        if len(raw) <= LONG and any(word in folded for word in _WORDS):
+    small, starts = text.lower(), set()
+    for word in _WORDS:
+        place = small.find(word)
+        while place >= 0:
+            starts.add(small.rfind(b"\n", 0, place) + 1)
+            end = small.find(b"\n", place)
+            place = small.find(word, end) if end >= 0 else -1
+    number, counted = first, 0
+    for start in sorted(starts):
+        number += text.count(b"\n", counted, start)
+        counted = start
+        end = text.find(b"\n", start)
+        raw = text[start : end if end >= 0 else len(text)]
+        if len(raw) <= LONG:
             yield number, raw.rstrip(b"\r")

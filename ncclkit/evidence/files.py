@@ -256,7 +256,7 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
         _text(part, head, text, changed)
     if part.kind in ("log", "dmesg"):
         part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
-        part.abnormal = abnormal.unknown(abnormal.lines(text.ends, part.path, part.lines), part.events)
+        part.abnormal = abnormal.lines(text.ends, part.path, part.lines, part.events)
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")
     # a checkpoint of 100 GB must not be read for its digest
