@@ -27,7 +27,7 @@ from ncclkit.evidence.flight import dumps, pickles
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
 from ncclkit.evidence.ras import Report
-from ncclkit.evidence.scanner import pieces, scan, speakers
+from ncclkit.evidence.scanner import normal, pieces, scan, speakers
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
 from ncclkit.evidence.sources.streams import DAMAGE, Ends, Hashed, Joined, Readable, Text, UnpackBudget, is_tar, unpack
@@ -306,7 +306,9 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         part.kind = "binary"
         part.problems.append(f"{part.path} is a binary file of no known kind; it was not read.")
         return
-    stream = Text(Joined(head, text), packed=False, wide=wide) if wide else Joined(head, text)
+    stream: Text | Joined | io.BytesIO = (
+        Text(Joined(head, text), packed=False, wide=wide) if wide else Joined(head, text)
+    )
     sample = head.decode(wide, "replace").encode() if wide else head
     part.kind = _kind(sample)
     if part.kind == "ras":
@@ -314,6 +316,9 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         part.events = part.report.events()
         part.lines = raw.count(b"\n")
         return
+    if part.kind == "log" and not wide and (read := normal.normal(sample)) is not sample:
+        stream = _normal(part, stream, text)
+        sample = read if isinstance(stream, io.BytesIO) else sample
     lines = sample.splitlines()
     tasks = len(TASKS.findall(sample)) > 0.5 * max(4, len([line for line in lines if line.strip()]))
     labelled = len(speakers.SPEAKER.findall(sample)) > 0.3 * len(lines)
@@ -329,6 +334,19 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
     part.events, part.lines = found.events, found.ends + found.open
     part.speakers = sorted({*part.speakers, *found.speakers})
     part.problems += [f"{part.path} {found.problem}"] if found.problem else []
+
+
+def _normal(part: Part, stream: Text | Joined | io.BytesIO, text: Text) -> Text | Joined | io.BytesIO:
+    """The whole text as its programs wrote it; what is too large for that stays as it is."""
+    raw = bytearray()
+    while len(raw) <= normal.MOST and (chunk := stream.read(inputs.HEAD)):
+        raw += chunk
+    if len(raw) > normal.MOST:
+        return Joined(bytes(raw), text)
+    given = normal.normal(bytes(raw))
+    part.spread, text.ends = None, Ends()
+    text.ends.add(given)
+    return io.BytesIO(given)
 
 
 def _passing(part: Part, plan: Sequence[pieces.Piece]) -> Iterator[pieces.Found]:
