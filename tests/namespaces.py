@@ -1,14 +1,14 @@
-"""Network namespaces that play hosts: each with its own name, eth0 and /etc/hosts, all on one bridge.
+"""Simulated hosts of the product (`ncclkit.agent.run.simulated_hosts`) that a test may enter, and break.
 
-Nothing touches the machine's own network: the bridge lies in a namespace too, and all of them go when the block ends.
+Each has its own name, eth0, mounts and /etc/hosts; all lie on one bridge, and end with the block that made them.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -25,44 +25,67 @@ from ncclkit.live import simulated_topology
 from ncclkit.live.launch import simulated
 from ncclkit.live.launch.pack import packed
 
-NAMES = Path("/run/ncclkit-uts")
-"""Where the host names live: UTS namespaces, bound to files."""
-ETC = Path("/etc/netns")
-"""Folders whose files `ip netns exec` puts over those of /etc."""
-PREFIX = ("nsenter", f"--uts={NAMES}/{{host}}", "ip", "netns", "exec", "{host}")
-"""What runs a command on a host, as ``ncclkit connect --remote-command`` takes it."""
+HOLD = "import os, sys; print('pids', os.environ['NCCLKIT_HOSTS'], flush=True); sys.stdin.read()"
+"""Runs beside the hosts: says the pid of each, then waits until this process closes the line, or ends."""
+KINDS = {"net": "net", "uts": "uts", "mount": "mnt"}
+"""Option of nsenter → name of the namespace in /proc."""
 
 _counter = itertools.count(1)
 
 
-def run(*command: str, check: bool = True) -> str:
+def run(*command: str) -> str:
     """Standard output of a command."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    if check and done.returncode:
+    if done.returncode:
         raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
 
 
 @dataclass(frozen=True)
 class Host:
-    """One namespace that plays a host."""
+    """One simulated host."""
 
     name: str
     address: str
+    room: Path
+    """Folder of all hosts: a link of each host's name to its namespaces, and what lies over files of its /etc."""
 
     @property
     def prefix(self) -> list[str]:
         """The words before a command that is to run on this host."""
-        return [word.format(host=self.name) for word in PREFIX]
+        return remote_command(self.room).format(host=self.name).split()
+
+    @property
+    def holder(self) -> int:
+        """The process that keeps its namespaces."""
+        return int((self.room / self.name).readlink().parts[2])
+
+    def pids(self) -> set[int]:
+        """What runs there, but for its holder."""
+        own, found = os.stat(f"/proc/{self.holder}/ns/net").st_ino, set()
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                found |= {int(folder.name)} if (folder / "ns/net").stat().st_ino == own else set()
+            except OSError:
+                continue  # ended meanwhile
+        return found - {self.holder}
 
     def ip(self, *words: str) -> None:
         """``ip`` inside, e.g. ``host.ip("link", "set", "eth0", "mtu", "1400")``."""
-        run("ip", "-n", self.name, *words)
+        run(*self.prefix, "ip", *words)
+
+    def etc(self, name: str, text: str) -> None:
+        """A file of its /etc, in the place of this machine's."""
+        file = self.room / f"{self.name}.{name}"
+        known = file.exists()
+        file.write_text(text)
+        if not known:
+            run(*self.prefix, "mount", "--bind", str(file), f"/etc/{name}")
 
     def names(self, table: dict[str, str]) -> None:
         """Its /etc/hosts: name → address; there is no other resolver."""
         lines = [f"{address} {name}\n" for name, address in {"localhost": "127.0.0.1", **table}.items()]
-        (ETC / self.name / "hosts").write_text("".join(lines))
+        self.etc("hosts", "".join(lines))
 
     def block(self, port: int) -> None:
         """A firewall that swallows whatever arrives at this TCP port."""
@@ -84,82 +107,56 @@ class Host:
     def carries(self, name: str) -> None:
         """Wait for an interface to run, which the kernel notices later: until then NCCL passes over it."""
         until = time.monotonic() + 10
-        while "LOWER_UP" not in (shown := run("ip", "-n", self.name, "link", "show", name)) or "NO-CARRIER" in shown:
+        while "LOWER_UP" not in (shown := run(*self.prefix, "ip", "link", "show", name)) or "NO-CARRIER" in shown:
             if time.monotonic() > until:
                 raise OSError(f"{name} of {self.name} got no carrier: {shown}")
             time.sleep(0.01)
 
 
+def remote_command(room: Path) -> str:
+    """What runs a command on a host, as ``ncclkit connect --remote-command`` takes it."""
+    return " ".join(["nsenter", "--wd=.", *(f"--{word}={room}/{{host}}/{kind}" for word, kind in KINDS.items())])
+
+
 @contextmanager
 def hosts(count: int) -> Iterator[list[Host]]:
-    """`count` hosts 10.77.0.1, .2 … that know each other's names; names unique to this process, always removed."""
+    """`count` hosts 10.77.0.1, .2 … that know each other's names, which are unique to this process."""
     label = f"nk{os.getpid()}-{next(_counter)}"
-    switch = f"{label}-sw"
-    made = [Host(f"{label}-h{i}", f"10.77.0.{i}") for i in range(1, count + 1)]
-    try:
-        _switch(switch)
-        for number, host in enumerate(made, 1):
-            _plug(host, switch, number)
-            host.names({other.name: other.address for other in made})
-        yield made
-    finally:
-        for name in (switch, *(host.name for host in made)):
-            _remove(name)
-
-
-def _switch(name: str) -> None:
-    run("ip", "netns", "add", name)
-    run("ip", "-n", name, "link", "set", "lo", "up")
-    run("ip", "-n", name, "link", "add", "br0", "type", "bridge")
-    run("ip", "-n", name, "link", "set", "br0", "mtu", "9000", "up")
-
-
-def _plug(host: Host, switch: str, number: int) -> None:
-    """One host with eth0 on the switch; its index leaves room for interfaces that shall come before it."""
-    run("ip", "netns", "add", host.name)
-    (ETC / host.name).mkdir(parents=True)
-    (ETC / host.name / "nsswitch.conf").write_text("hosts: files\n")
-    NAMES.mkdir(exist_ok=True)
-    (NAMES / host.name).touch()
-    run("unshare", f"--uts={NAMES / host.name}", "hostname", host.name)
-    port = f"p{number}"
-    veth = ("link", "add", "eth0", "index", "50", "mtu", "9000", "netns", host.name, "type", "veth")
-    run("ip", *veth, "peer", "name", port, "mtu", "9000", "netns", switch)
-    run("ip", "-n", switch, "link", "set", port, "master", "br0", "up")
-    host.ip("rule", "add", "pref", "10", "lookup", "local")  # so that `block` can stand before it
-    host.ip("rule", "del", "pref", "0")
-    host.ip("link", "set", "lo", "up")
-    host.ip("addr", "add", f"{host.address}/24", "dev", "eth0")
-    host.ip("link", "set", "eth0", "mtu", "1500", "addrgenmode", "none", "up")
-    host.carries("eth0")
-
-
-def _remove(name: str) -> None:
-    """As far as it was made; what is still running inside keeps no name and no wire."""
-    run("ip", "netns", "del", name, check=False)
-    run("umount", str(NAMES / name), check=False)
-    (NAMES / name).unlink(missing_ok=True)
-    shutil.rmtree(ETC / name, ignore_errors=True)
+    names = {f"{label}-h{i}": f"10.77.0.{i}" for i in range(1, count + 1)}
+    # so that `Host.block` can stand before the rule for addresses of its own
+    setup = [["ip", "rule", "add", "pref", "10", "lookup", "local"], ["ip", "rule", "del", "pref", "0"]]
+    plan = {
+        name: {"address": f"{address}/24", "interface": "eth0", "names": names, "setup": setup}
+        for name, address in names.items()
+    }
+    with packed() as agent:
+        command = [*simulated.within(sys.executable, agent, agent.parent, plan), sys.executable, "-c", HOLD]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, text=True, **pipes) as holder:
+            assert holder.stdin and holder.stdout and holder.stderr
+            said = next((line for line in holder.stdout if line.startswith("pids ")), "")
+            if not said:
+                raise OSError(holder.stderr.read().strip())
+            for name, pid in json.loads(said.partition(" ")[2]).items():
+                (agent.parent / name).symlink_to(f"/proc/{pid}/ns")
+            try:
+                yield [Host(name, address, agent.parent) for name, address in names.items()]
+            finally:
+                holder.stdin.close()
 
 
 @cache
 def why_not() -> str:
-    """Why namespaces cannot be made here; empty where they can."""
+    """Why hosts cannot be simulated and entered here; empty where they can."""
     if os.geteuid() != 0:
-        return "only root may make network namespaces"
-    missing = [tool for tool in ("ip", "nsenter", "unshare", "hostname") if shutil.which(tool) is None]
-    if missing:
-        return f"not installed: {', '.join(missing)}"
-    try:
-        with hosts(1) as [host]:
-            said = run(*host.prefix, "hostname").strip()
-    except OSError as error:
-        return f"network namespaces cannot be made: {error}"
-    return "" if said == host.name != socket.gethostname() else "host names cannot be given to namespaces"
+        return "only root may enter network namespaces"
+    missing = [tool for tool in ("ip", "nsenter", "mount") if shutil.which(tool) is None]
+    return f"not installed: {', '.join(missing)}" if missing else cannot_simulate()
 
 
-def cannot_pretend() -> str:
-    """Why `ncclkit.live.launch.simulated` cannot pretend hosts here; empty where it can."""
+@cache
+def cannot_simulate() -> str:
+    """Why `ncclkit.live.launch.simulated` cannot simulate hosts here; empty where it can."""
     with packed() as agent:
         command = [*simulated.within(sys.executable, agent, agent.parent, simulated_topology.sound()), "true"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -171,4 +168,4 @@ needs_namespaces = pytest.mark.skipif(bool(why_not()), reason=why_not() or "they
 
 def via(made: Sequence[Host]) -> dict[str, Any]:
     """The options of `ncclkit.live.connect.connectivity` for these hosts."""
-    return {"hosts": [host.name for host in made], "remote_command": " ".join(PREFIX)}
+    return {"hosts": [host.name for host in made], "remote_command": remote_command(made[0].room)}

@@ -1,6 +1,7 @@
 """Other names for hosts, addresses, users and homes: the same everywhere, so that a text still shows who met whom.
 
 node-7.cluster → host-7      10.1.2.3 → 10.0.0.1 (one network stays one network)      /home/alice → /home/user-1
+/lustre/acme/train.py → /lustre/folder-1/train.py      s3://acme-data → s3://bucket-1      a.b@acme.com → user-2@host
 """
 
 from __future__ import annotations
@@ -26,6 +27,49 @@ ADDRESS = re.compile(
 )
 VERSION = re.compile(r"(?i)(?:version|cudnn|cuda|driver|toolkit|release|==|>=|<=|\bv)[^\w\n]{0,4}$")
 """What stands before four numbers that are no address."""
+_TOP = (
+    "com|org|net|edu|gov|mil|int|io|ai|dev|cloud|info|eu|de|fr|uk|ch|at|nl|be|it|es|se|fi|dk|pl|cz|jp|cn|kr|tw|in|au|ca|br|us|sg"
+    "|hk|ru|il|local|localdomain|internal|intra|intranet|lan|corp|hpc|cluster"
+)
+FAR = re.compile(
+    rf"(?<![\w./@-])(?:[A-Za-z0-9][\w-]{{0,62}}(?:\.[A-Za-z0-9][\w-]{{0,62}}){{1,6}}\.(?:{_TOP})"
+    r"|(?=[A-Za-z-]{0,40}\d)[A-Za-z][\w-]{0,62}\.(?:local|internal|lan|corp|hpc|cluster))(?![\w-]|\.\w|\()"
+)
+"""A host with its domain, whichever domain that is."""
+PUBLIC = re.compile(
+    r"(?:^|\.)(?:pytorch|python|kernel|w3|pypi|npmjs|anaconda|conda|jupyter|readthedocs|openucx|open-mpi|apache|debian|ubuntu"
+    r"|nvidia|github|githubusercontent|gitlab|huggingface|wandb|google|googleapis|openai|docker|quay|nvcr|stackoverflow|lightning"
+    r"|schedmd|plotly|example)\.(?:com|org|io|ai|co|net)$"
+)
+"""Domains that everybody talks to."""
+NODE = re.compile(
+    r"(?<![\w./@-])(?=[A-Za-z_-]{0,40}(?:node|gpu|compute|login|dgx|hgx|nid|rack|blade|host|srv|server|hpc|head|master)"
+    r"[A-Za-z_-]{0,20}\d)(?P<stem>[A-Za-z][A-Za-z_-]{2,40}?)(?:[-_][A-Za-z]?)?(?P<number>\d{1,6})(?:[-_][A-Za-z]{0,4}\d{1,4}){0,3}"
+    r"(?![\w-]|\.\d)",
+    re.I,
+)
+"""What is called as hosts of clusters are: gpunode17, GPU-NODE-03, dgx-a12."""
+NUMBERED = re.compile(
+    r"(?i)(?:host-?|(?:gpu|node|host|server|rank|worker)s?|n_?(?:gpu|node)s?|\w{1,30}_per_\w{1,10})[-_]?"
+)
+"""Stems of what a job counts."""
+SHARED = re.compile(
+    r"(?<![\w.:/])/(?:lustre|gpfs|beegfs|weka|fsx|efs|nfs|scratch|gscratch|work|projects?|data|mnt|shared|global|users?)"
+    r"(?:/[\w.@+-]{1,255}){1,32}"
+)
+"""A path on a file system of the cluster, whose folders are called as projects and people are."""
+PLAIN = frozenset(
+    "lustre gpfs beegfs weka fsx efs nfs scratch gscratch work project projects data mnt shared global user users home"
+    " homes people staff students".split()
+)
+"""Folders that name nobody."""
+PACKAGES = frozenset("lib lib64 site-packages dist-packages bin env envs venv .venv conda miniconda3 anaconda3".split())
+"""Folders below which the names are those of software."""
+BUCKET = re.compile(
+    r"(?i)(\b(?:s3a?|gs|gcs|az|oss|cos|obs|tos|abfss?|wasbs?|r2)://(?:[^\s/@]{1,100}@)?)([a-z0-9][\w.-]{1,200})"
+    r"|\b()([a-z0-9][\w-]{1,62})(?=\.(?:s3|blob|dfs|oss|cos)[\w.-]{0,40}\.(?:amazonaws|windows|aliyuncs|myqcloud)\.)"
+)
+MAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,6}(?![\w-])")
 COMMON = 4
 """Letters of a host's name up to which a number right behind them may mean something else (``gpu0``, ``node0``)."""
 
@@ -35,16 +79,25 @@ class Aliases:
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
         self._known: dict[Any, dict[Any, int]] = {}
+        self._hosts: dict[str, int] = {}
+        self._domains: set[str] = set()
+        self._meet(hosts)
+        self._users = set(users) - NOBODY - {""}
+        self.replaced: dict[str, str] = {}
+        """What was replaced so far, and by what."""
+        self._compile()
+
+    def _meet(self, hosts: Iterable[str]) -> None:
+        """Number hosts that were not known; the domains that they stand in are theirs."""
         split = [name.partition(".") for name in hosts if not _is_address(name)]
         short = {name for name, _, _ in split} - {"", "localhost"}
-        self._hosts = {name: number for number, name in enumerate(sorted(short, key=_natural), 1)}
-        self._domains = {domain for name, _, domain in split if domain and name in short}
-        self._users = set(users) - NOBODY - {""}
-        self._compile()
+        for name in sorted(short - set(self._hosts), key=_natural):
+            self._number(name)
+        self._domains |= {domain for name, _, domain in split if domain and name in short}
 
     def _compile(self) -> None:
         """One pattern for hosts and lists of hosts (``node[1-8]``), one for users."""
-        names = _longest(self._hosts)
+        names = _longest({*self._hosts, *(name.upper() for name in self._hosts if _shape(name))})
         far = [r"[\w-]+(?=\.%s%s)" % (re.escape(domain), _END) for domain in _longest(self._domains) if "." in domain]
         shapes = [*map(re.escape, names), *filter(None, map(_shape, names)), *far]
         self._host = re.compile(
@@ -52,25 +105,63 @@ class Aliases:
             rf"|(?P<name>{_any(shapes)}){_END})"
             rf"(?:(?:\.[A-Za-z][\w-]*){{2,}}|\.(?:{_any(map(re.escape, _longest(self._domains)))}){_END})?"
         )
+        self._lower = {name.upper(): name for name in self._hosts}
         self._user = re.compile(rf"(?<![A-Za-z0-9])(?:{_any(map(re.escape, _longest(self._users)))}){_END}")
 
     def learn(self, text: str) -> None:
-        """Take the users whose homes a text names; they are then replaced elsewhere too."""
-        found = {match[2] for match in HOME.finditer(text)} - NOBODY - self._users
-        if found:
-            self._users |= found
-            self._compile()
+        """Take the users whose homes a text names, and what looks like a host; both are then replaced everywhere."""
+        found = {match[2] for match in HOME.finditer(text)}
+        found |= {
+            match[1] for match in re.finditer(r"/(?:users?|homes?|people|staff|students)/([A-Za-z][\w.-]*)", text)
+        }
+        far = {match[0] for match in FAR.finditer(text) if not PUBLIC.search(match[0].lower())}
+        near = {match[0] for match in NODE.finditer(text) if _is_node(match)}
+        self._users |= found - NOBODY - PLAIN
+        self._meet(sorted(name for name in far | near if name.lower() not in map(str.lower, self._hosts)))
+        self._compile()
 
     def __call__(self, text: str) -> str:
         """The text with every name in it replaced."""
+        text = MAIL.sub(self._as_mail, text)
+        text = BUCKET.sub(self._as_bucket, text)
         text = self._host.sub(self._as_host, text)
-        text = ADDRESS.sub(self._as_address, text)
-        text = HOME.sub(lambda match: match[1] + self._as_user(match[2]), text)
-        return self._user.sub(lambda match: self._as_user(match[0]), text)
+        text = ADDRESS.sub(lambda match: self._noted(match[0], self._as_address(match)), text)
+        text = HOME.sub(lambda match: match[1] + self._noted(match[2], self._as_user(match[2])), text)
+        text = SHARED.sub(self._as_folder, text)
+        return self._user.sub(lambda match: self._noted(match[0], self._as_user(match[0])), text)
+
+    def _as_mail(self, match: re.Match[str]) -> str:
+        public = PUBLIC.search(match[0].partition("@")[2])  # git@github.com
+        return match[0] if public else self._noted(match[0], self._as_user(match[0]) + "@host")
+
+    def _noted(self, name: str, alias: str) -> str:
+        if name != alias:
+            self.replaced[name] = alias
+        return alias
+
+    def _as_bucket(self, match: re.Match[str]) -> str:
+        name = match[2] or match[4]
+        known = name.startswith("bucket-")
+        return (match[1] or "") + (name if known else self._noted(name, "bucket-%d" % self._count("bucket", name)))
+
+    def _as_folder(self, match: re.Match[str]) -> str:
+        """The path with other names for its folders; the file at its end and folders of software keep theirs."""
+        parts = match[0].split("/")
+        end = len(parts) - (parts[-2] not in PLAIN or "." in parts[-1])
+        for number, part in enumerate(parts[2:end], 2):
+            if part in PACKAGES:
+                break
+            if part not in PLAIN and not re.match(r"(?:user|folder)-\d+$", part):
+                count = self._as_user if part in self._users else self._as_project
+                parts[number] = self._noted(part, count(part))
+        return "/".join(parts)
+
+    def _as_project(self, name: str) -> str:
+        return "folder-%d" % self._count("folder", name)
 
     def _as_host(self, match: re.Match[str]) -> str:
         if match["name"]:
-            return self._number(match["name"])
+            return self._noted(match[0], self._number(self._lower.get(match["name"], match["name"])))
         return "host-[%s]" % re.sub(r"\d+", lambda part: self._number(match["stem"] + part[0])[5:], match["list"])
 
     def _number(self, name: str) -> str:
@@ -138,6 +229,12 @@ def _stem(name: str) -> str:
     """What stands before the number at the end of a host's name."""
     match = re.fullmatch(r"(.*?[A-Za-z_-])\d+", name)
     return match[1] if match else ""
+
+
+def _is_node(match: re.Match[str]) -> bool:
+    """Whether a word that looks like a host is one: ``gpu0``, ``worker3`` and ``host-2`` are what jobs count."""
+    stem, number = match["stem"], match["number"]
+    return not NUMBERED.fullmatch(stem) or (len(number) > 1 and stem.lower().strip("-_") in ("node", "gpu", "server"))
 
 
 def _shape(name: str) -> str:

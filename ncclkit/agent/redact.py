@@ -19,17 +19,17 @@ _PLAIN = re.compile(
 )
 _NAME = re.compile(
     r"(?i)token|passw|passphrase|pwd|secret|credential|creds?(?![a-z])|auth|cookie|key|bearer|jwt|session|signature"
-    r"|private|conn(?:ection)?_?str|(?<![a-z])(?:pass|pat|sas|sig|otp|dsn|webhook|kubeconfig)(?![a-z])"
+    r"|private|conn(?:ection)?_?str|(?<![a-z])(?:pass|pw|pat|sas|sig|otp|dsn|webhook|kubeconfig)(?![a-z])"
 )
 
 Instead = Union[str, Callable[["re.Match[str]"], str]]
 
-_GAP = r"\\?[\"']?\]?\s{0,4}[=:]\s{0,4}"
-"""Between a name and its value: ``=``, ``: `` and the quote that ends a name in JSON or Python, escaped or not."""
-_BARE = r"(?:[^\s\"',;&<>)\]}\\]|\\(?![\"']))+"
+_GAP = r"\\?[\"']?\]?\s{0,4}(?::=|=>|=(?!>)|:(?!=))\s{0,2}[ \t]{0,60}"
+"""Between a name and its value: ``=``, ``: ``, ``=>``, and the quote that ends a name in JSON or Python."""
+_BARE = r"(?!\[redacted)(?:[^\s\"',;&<>)\]}\\]|\\(?![\"']))+"
 _VALUE = (
     r"(?P<value>\\\"(?:(?!\\\")[^\n])*|\"(?:\\.|[^\"\\\n])*|'(?:\\.|[^'\\\n])*"
-    rf"|(?!\[redacted|(?i:true|false|none|null)\b){_BARE})"
+    rf"|(?!(?i:true|false|none|null)\b){_BARE})"
 )
 """A value without the quote that ends it, so that JSON stays JSON."""
 
@@ -43,8 +43,22 @@ def _named(match: re.Match[str]) -> str:
     return match[1] + value[: 2 if value[0] == "\\" else value[0] in "\"'"] + REDACTED
 
 
-def _set_to(match: re.Match[str]) -> str:
+def _pair(match: re.Match[str]) -> str:
+    return match[1] + REDACTED if is_secret(match[1][2:].partition(match[2])[0]) else match.group()
+
+
+def _if_secret(match: re.Match[str]) -> str:
     return match[1] + REDACTED if is_secret(match[2]) else match.group()
+
+
+_KEYS = (
+    r"(?:api|access|secret|private|account|shared|master|ssh|encryption|signing|auth|license|storage|subscription|client"
+    r"|wandb|comet)[ _-]?key"
+)
+_TOLD = r"(?:token|passwo?r?d|pass|passphrase|secret|credentials?|%s)" % _KEYS
+"""The end of a name that a secret stands under, whatever is before it."""
+_STRANGE = r"(?=[^\s\"',;]*\d)(?=[^\s\"',;]*[A-Z])[^\s\"',;]{8,}"
+"""A value behind a word that is also plain English must look random."""
 
 
 # (literals, one of which stands in the text in lower case; pattern; what replaces it)
@@ -70,7 +84,8 @@ _RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], Instead], ...] = (
         ("://",),
         re.compile(
             r"(?i)(://[^\s/\"']{1,250}/(?:t/|bot(?=\d)|api/webhooks/)|://hooks\.slack\.com/\w{1,20}/"
-            r"|://[\w.-]{1,200}webhook\.office\.com/)[\w:./@-]{10,}"
+            r"|://[\w.-]{1,200}webhook\.office\.com/|://[^\s\"']{1,200}/(?:webhookb?\d?|hooks/catch/\d{1,20}|v\d/hook|with/key)/"
+            r"|://[^\s\"']{1,300}[?&]key=)[\w:./@-]{8,}"
         ),
         r"\1" + REDACTED,
     ),
@@ -80,49 +95,109 @@ _RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], Instead], ...] = (
         re.compile(rf"(?i)((?:authorization|cookie){_GAP}(?:\\?[\"'])?)(?!\s|\[redacted)(?:[^\"'\r\n\\]|\\(?![\"']))+"),
         r"\1" + REDACTED,
     ),
-    (("bearer", "basic"), re.compile(r"(?i)\b(bearer|basic)\s+[a-z0-9+/=._~-]{8,}"), r"\1 " + REDACTED),
+    (("bearer", "basic"), re.compile(r"(?i)\b(bearer:?|basic)\s+[a-z0-9+/=._~-]{8,}"), r"\1 " + REDACTED),
     # a telling name and its value: --password=x, "token": "x", ?sig=x, AccountKey=x
     (
         ("token", "passw", "passp", "pwd", "secret", "credential", "key", "auth", "sig=", 'sig"', "signature", "jwt"),
         re.compile(
             r"(?i)((?:token|passw\w{0,20}|passphrase|(?<![a-z])pwd|secret|credentials?|auth|jwt"
-            r"|(?<![a-z0-9_])sig|signature|(?:api|access|secret|private|account|shared|master|ssh|encryption|signing|auth"
-            r"|license|storage|subscription|client)[_-]?key(?:[_-](?:id|data))?|accesskeyid|(?-i:[A-Z0-9]_KEY)"
+            rf"|(?<![a-z0-9_])sig|signature|{_KEYS}(?:[_-](?:id|data))?|accesskeyid|(?-i:[A-Z0-9]_KEY)"
             rf"){_GAP}){_VALUE}"
         ),
         _named,
     ),
-    # --token x, --user name:x, login name password x
+    # DB_PASS=x, 'GH_PAT': 'x', ADMIN_PW: x; pass=x and "the password is x" where x looks random
+    (("pass", "_pat", "pw"), re.compile(rf"(\b(?:[A-Z0-9]{{1,40}}_){{1,8}}(?:PASS|PAT|PW){_GAP}){_VALUE}"), _named),
     (
-        ("--", "-u ", "sshpass", "password"),
+        ("pass", "pw", "token is", "secret is"),
         re.compile(
-            r"(?i)((?<![\w-])--?[\w-]{0,40}(?:token|passwo?r?d|passphrase|secret|api-?key|access-?key|private-?key)\s+"
-            r"|(?<![\w-])(?:-u|--user|--proxy-user)\s+[\w.@-]{1,60}:|\bsshpass\s+-p\s*|\blogin\s+\S{1,80}\s+password\s+)"
-            rf"(?!-|\[redacted){_BARE}"
+            rf"((?i:\b(?:pass|pw){_GAP}|\b(?:passw(?:or)?d|passphrase|token|secret)\s{{1,4}}is:?\s{{1,4}})[\"']?){_STRANGE}"
         ),
+        r"\1" + REDACTED,
+    ),
+    # {"name": "DB_PASSWORD", "value": "x"}, ('DB_PASSWORD', 'x'), setenv DB_PASSWORD x
+    (
+        ("value",),
+        re.compile(
+            r"(\bname\\?[\"']?\s{0,4}[:=]\s{0,4}\\?[\"']?([A-Za-z]\w{1,80})\b[^{}\n]{0,120}?\bvalue\\?[\"']?\s{0,4}[:=]\s{0,4}"
+            rf"\\?[\"']?){_BARE}"
+        ),
+        _if_secret,
+    ),
+    (
+        ("('", '("', "['", '["'),
+        re.compile(r"([(\[]([\"'])(?![a-z]{1,80}[\"'])[A-Za-z]\w{1,80}\2, {0,4}([\"']))(?:(?!\3)[^\n]){1,4000}"),
+        _pair,
+    ),
+    (
+        ("set ", "setenv ", "env "),
+        re.compile(
+            r"(\b(?:setenv|set(?: -\w{1,3})?|ENV)\s{1,4}([A-Za-z]\w{1,80}_\w{1,80})\s{1,4})(?!set |to )"
+            rf"({_BARE})"
+        ),
+        _if_secret,
+    ),
+    # --token x, '--token', 'x', --user name:x, login name password x
+    (
+        ("--", "-u", "password"),
+        re.compile(
+            rf"(?i)((?<![\w-])--?[\w-]{{0,40}}{_TOLD}(?:[\"'],\s{{0,4}}|\s{{1,4}})"
+            r"|(?<![\w-])(?:-u ?|--user[ =]|--proxy-user[ =]|-U )[\w.@-]{1,60}:|\blogin\s+\S{1,80}\s+password\s+)"
+            rf"(\\?[\"']?)(?!-|\d+(?:\.\d+)?(?![\w.])){_BARE}"
+        ),
+        r"\1\2" + REDACTED,
+    ),
+    # docker login -p x, mysql -px, sshpass -p x, redis-cli -a x, mc alias set name url user x, wandb login x
+    (
+        ("login", "upload", "sshpass", "mysql", "redis-cli", "mc alias"),
+        re.compile(
+            r"((?:\b(?:docker|podman|nerdctl|skopeo|helm|oras|az|twine)\s(?:\w{1,20}\s)?(?:login|upload)\b[^\n|;]{0,200}?"
+            r"\s-p\s{1,4}"
+            r"|\bsshpass\s{1,4}-p\s{0,4}|\bmysql\w{0,10}\b[^\n|;]{0,200}?\s-p(?=[^\s-])"
+            r"|\bredis-cli\b[^\n|;]{0,200}?\s(?:-a|--pass)\s{1,4}"
+            r"|\bmc alias set(?:\s{1,4}[^\s]{1,200}){3}\s{1,4})[\"']?)"
+            rf"{_BARE}"
+        ),
+        r"\1" + REDACTED,
+    ),
+    (
+        ("login",),
+        re.compile(r"(?i)(\bwandb(?: {1,4}|\.)login\b[^\n]{0,200}?)(?<![0-9a-f])(?:local-)?[0-9a-f]{40}(?![0-9a-f])"),
         r"\1" + REDACTED,
     ),
     # NCCL_X set by environment to y
     (
         (" set to ", " set by env"),
         re.compile(r"((\b[A-Z][A-Z0-9_]{1,80}) set (?:by environment )?to )[^\"\n]+"),
-        _set_to,
+        _if_secret,
     ),
     # what says itself that it is one: Hugging Face, GitHub, GitLab, OpenAI, Slack, NVIDIA, Docker, AWS, Google, …
     (
         (
-            *("hf_", "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat_", "glpat-", "sk-", "sk_live", "xox", "xapp-"),
+            *("hf_", "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat_", "glsa_", "sk-", "sk_live", "xox", "xapp-"),
             *("npm_", "pypi-", "nvapi-", "dckr_", "dop_v1", "akia", "asia", "aiza", "ya29.", "gsk_", "r8_"),
+            *("glpat-", "gldt-", "glft-", "glrt-", "glcbt-", "glptt-", "glsoat-", "glagent-"),
+            *("akc", "dapi", "sg.", "hvs.", "hvb.", "gaaaaa", "dp.pt.", "lin_api_", "nrak-", "shpat_"),
         ),
         re.compile(
-            r"(?<![A-Za-z0-9])(?:(?:hf_|gh[opsur]_|github_pat_|glpat-|sk-|sk_live_|xox[abeprs]-|xapp-|npm_"
-            r"|pypi-|nvapi-|dckr_pat_|dop_v1_|gsk_|r8_)(?=[a-z_-]{0,80}[A-Z0-9])[A-Za-z0-9_-]{10,}"
-            r"|(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{10,}|ya29\.[A-Za-z0-9_-]{10,})"
+            r"(?<![A-Za-z0-9])(?:(?:hf_|gh[opsur]_|github_pat_|gl(?:pat|dt|ft|rt|cbt|ptt|soat|agent)-|glsa_|sk-|sk_live_"
+            r"|xox[abeprs]-|xapp-|npm_|pypi-|nvapi-|dckr_pat_|dop_v1_|gsk_|r8_|lin_api_|dp\.pt\.)"
+            r"(?=[a-z_-]{0,80}[A-Z0-9])[A-Za-z0-9_-]{10,}"
+            r"|(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{10,}|AKC[A-Za-z0-9]{20,}|ya29\.[A-Za-z0-9_-]{10,}|dapi[0-9a-f]{32}(?:-\d)?|shpat_[0-9a-f]{32}"
+            r"|SG\.[\w-]{16,64}\.[\w-]{16,128}|hv[sb]\.[\w-]{20,}|gAAAAA[\w=-]{60,}|NRAK-[A-Z0-9]{27})"
         ),
         REDACTED,
     ),
+    (("age-secret-key-1",), re.compile(r"AGE-SECRET-KEY-1[A-Z0-9]{20,}"), REDACTED),
+    (("munge:",), re.compile(r"MUNGE:[A-Za-z0-9+/]{16,}={0,2}:?"), REDACTED),
     # JSON web token
     (("eyj",), re.compile(r"\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?"), REDACTED),
+)
+
+# The middle of a key whose first line is elsewhere: a line of base64 as openssl and ssh-keygen break it.
+_TORN = re.compile(
+    r"(?m)(?<![^\s>:\]|])(?=[A-Za-z0-9+/]{64})(?=[A-Z0-9+/]*[a-z])(?=[a-z0-9+/]*[A-Z])(?=[A-Za-z+/]*[0-9])"
+    r"[A-Za-z0-9+/]{64}(?:[A-Za-z0-9+/]{6}){0,2}$"
 )
 
 
@@ -150,6 +225,8 @@ _SIGNS = tuple(dict.fromkeys([*(sign for signs, _, _ in _RULES for sign in signs
 
 def text(value: str) -> str:
     """The text with every secret in it replaced; costs microseconds where there is none."""
+    if len(value) >= 64:
+        value = _TORN.sub(REDACTED, value)
     lower = value.lower()
     for sign in _SIGNS:  # most texts end here
         if sign in lower:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 from ncclkit.analysis.once import once
@@ -21,33 +21,55 @@ SAME_SIZE = frozenset(
 """Collectives, as torch's watchdog names them, to which every rank must bring the same number of elements."""
 POINT_TO_POINT = frozenset({"SEND", "RECV", "RECVANYSOURCE", "COALESCED"})
 """Calls whose two sides differ by nature; they have no place in the order of the collectives."""
+PAIRED = POINT_TO_POINT - {"COALESCED"}
 UNSIGNED = 1 << 62
 """Numbers from here on are torch's -1, printed without a sign: it does not know them."""
 UNDECIDED = "Without a majority these dumps do not tell which of them is wrong."
 
 
-@once
-def groups_of(case: Case) -> dict[tuple[int, int], tuple[str, str]]:
-    """(rank, sequence number) → (group, its description) of what a rank waits for.
+def counted(number: int | None) -> int:
+    """How many, where torch's -1, with or without its sign, means none yet."""
+    return number if number is not None and 0 <= number < UNSIGNED else 0
 
-    The line of the timeout names no group; the next one of the same watchdog does.
+
+def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
+    """The watchdog's numbered lines, each with the name and the description of its process group.
+
+    Up to torch 2.13 the timeout itself names no group: it belongs to the one where the same rank, or else the whole
+    job, has that number, or to the only one that is named at all.  Both are empty where nothing shows it.
     """
-    lines = [*case.of("c10d.timeout"), *case.of("c10d.status")]
-    told = [e for e in lines if e.data.get("pg") and isinstance(e.data.get("seq"), int)]
-    return {(rank_of(e), e.data["seq"]): (str(e.data["pg"]), str(e.data.get("desc") or "")) for e in told}
+    lines = [e for e in events if e.kind == "c10d.status" or (e.kind == "c10d.timeout" and e.data["seq"] is not None)]
+    own: dict[tuple[int | None, int | None], set[str]] = defaultdict(set)
+    descs: dict[str, str] = {}
+    for event in lines:
+        if event.data["pg"] or event.data["desc"]:
+            name = str(event.data["pg"])
+            descs[name] = descs.get(name) or str(event.data["desc"] or "")
+            waits = None if event.kind == "c10d.timeout" else counted(event.data["completed"]) + 1
+            for rank, seq in product((event.rank, None), {event.data["seq"], waits} - {None}):
+                own[rank, seq].add(name)
+    pairs = {(event.rank, event.data["seq"]) for event in lines if op_of(event).upper() in PAIRED}
+    apart = {(e.rank, e.data["pg"]) for e in lines if e.kind == "c10d.status" and (e.rank, e.data["seq"]) in pairs}
+    found = []
+    for event in lines:
+        seq = event.data["seq"]
+        if event.kind == "c10d.status" and (event.rank, event.data["pg"]) in apart:
+            continue  # it counts sends and receives, which have numbers of their own
+        names = own.get((event.rank, seq)) or own.get((None, seq)) or set(descs)
+        known = str(event.data["pg"]) if event.data["pg"] or event.data["desc"] else ""
+        name = known or (next(iter(names)) if len(names) == 1 else "")
+        found.append((event, name, descs.get(name, "")))
+    return found
 
 
 @once
 def by_call(case: Case) -> dict[tuple[str, int], list[Event]]:
     """(group, sequence number) → the watchdog's timeouts of that collective, one per rank."""
-    groups: dict[tuple[str, int], dict[int, Event]] = defaultdict(dict)
-    known = groups_of(case)
-    for event in case.of("c10d.timeout"):
-        if isinstance(event.data.get("seq"), int):
-            rank, seq = rank_of(event), event.data["seq"]
-            name = event.data.get("pg") or known.get((rank, seq), ("",))[0]
-            groups["" if name == "0" else str(name), seq].setdefault(rank, event)
-    return {call: list(ranks.values()) for call, ranks in groups.items()}
+    calls: dict[tuple[str, int], dict[int, Event]] = defaultdict(dict)
+    for event, name, _ in grouped(case.events):
+        if event.kind == "c10d.timeout":
+            calls[name, event.data["seq"]].setdefault(rank_of(event), event)
+    return {call: list(ranks.values()) for call, ranks in calls.items()}
 
 
 APART = 64

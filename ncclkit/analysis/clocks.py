@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from ncclkit.analysis import watchdog
+from ncclkit.analysis.calls import grouped
 from ncclkit.analysis.members import Index
 from ncclkit.core.model import Event
 
@@ -71,7 +71,7 @@ def _exact(events: Sequence[Event]) -> Iterator[tuple[Key, Event]]:
 
 
 def _timeouts(events: Sequence[Event]) -> Iterator[tuple[Key, Event]]:
-    for event, group in watchdog.grouped(events):
+    for event, group, _ in grouped(events):
         if event.kind == "c10d.timeout" and event.time is not None:
             yield (event.kind, group, event.data["seq"]), event
 

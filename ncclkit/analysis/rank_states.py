@@ -8,12 +8,16 @@ something of its own, or nothing.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
+from signal import SIGKILL, SIGSEGV, SIGTERM
 
 from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import in_order
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
+from ncclkit.core.summary import MOST
 
 MESSENGERS = re.compile(
     r"DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|SignalException|KeyboardInterrupt|SystemExit"
@@ -100,12 +104,12 @@ def look(case: Case) -> RankStates:
     world = _world(case)
     waiting = _together(_first_by_rank([*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_unanswered(case)]))
     waiting = waiting or {rank: gap for gap in case.of("flight.missing") for rank in gap.data.get("waiting", ())}
-    stopped = _stopped(case)
+    stopped = min((e.time for e in case.of("elastic.stop") if e.time is not None), default=None)
     raised = _first_by_rank([e for e in case.of("python.exception") if is_own(e) and not _after(e, stopped)])
     seen = {e.rank for e in case.events if e.rank is not None} | {rank for rank in waiting if rank >= 0}
     raised = {rank: error for rank, error in raised.items() if not _given_up(waiting.get(rank), error)}
     members = tuple(range(world if world else max((rank for rank in seen if rank < LARGEST), default=-1) + 1))
-    ended = _ended(case, raised, waiting)
+    ended = {rank: event for rank, event in _ended(case, members) if rank not in raised and rank not in waiting}
     return RankStates(world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended)
 
 
@@ -133,12 +137,55 @@ def rank_of(event: Event) -> int:
     return inside if isinstance(inside, int) else -1
 
 
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The end of a rank's process, and the line that says so."""
+
+    rank: int
+    """-1 where nothing says whose it was."""
+    event: Event
+    code: int | None
+    signal: int
+    """0 where no signal ended it."""
+    by_launcher: bool
+    """The launcher ended it, as another rank had failed."""
+
+
+@once
+def exits(case: Case) -> list[Exit]:
+    """How the processes of ranks ended, as the launcher, Slurm or the kernel says: each source in the order of time."""
+    ends = in_order(case.of("elastic.exit"))
+    stops = case.of("elastic.stop")
+    told = {e.pid or e.data.get("pid") for e in stops} - {None}
+    others = any(end.data.get("exitcode") not in (None, -SIGTERM) for end in ends)
+    found: list[Exit] = []
+    for end in ends:
+        number = signal_of(end)
+        asked = number == SIGTERM and (others or any(e.rank == end.rank is not None for e in stops))
+        by_launcher = asked or (number in KILLED and end.data.get("pid") in told)
+        found.append(Exit(rank_of(end), end, end.data.get("exitcode"), number, by_launcher))
+    tasks = [e for e in in_order(case.of("slurm.event")) if e.data.get("what") == "task_exit"]
+    for end in tasks:
+        own = _tasks(end) if not case.of("elastic.") else [-1]
+        found += [Exit(rank, end, end.data.get("exitcode"), signal_of(end), False) for rank in own]
+    for kind, number in (("kernel.oom", SIGKILL), ("kernel.segfault", SIGSEGV)):
+        found += [Exit(rank_of(e), e, None, number, False) for e in case.of(kind)]
+    return found
+
+
+def _tasks(end: Event) -> list[int]:
+    """``0-3,7`` → 0, 1, 2, 3, 7."""
+    runs = [re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip()) for part in str(end.data["task"]).split(",")]
+    ranks = (rank for run in runs if run for rank in range(int(run[1]), int(run[2] or run[1]) + 1))
+    return list(islice(ranks, MOST))
+
+
 @once
 def crashes(case: Case) -> list[Event]:
     """Deaths in native code; not of a rank that had already reported what ended it: dying, it tripped over itself."""
     victims = [event for event in case.of("python.exception") if event.data.get("victim")]
     dying = {rank_of(event) for event in [*victims, *case.of("c10d.timeout"), *case.of("gloo.timeout")]} - {-1}
-    ends = [e for e in case.of("elastic.exit") if signal_of(e) in CRASHED]
+    ends = [end.event for end in exits(case) if end.signal in CRASHED]
     ends += [e for e in case.of("system.error") if e.data.get("what") == "segfault"]
     return [event for event in ends if rank_of(event) not in dying]
 
@@ -235,11 +282,6 @@ def _world(case: Case) -> int | None:
     return max(known, default=None)
 
 
-def _stopped(case: Case) -> float | None:
-    """When the launcher began to stop the ranks that were left; what they say after that is no cause."""
-    return min((e.time for e in case.of("elastic.stop") if e.time is not None), default=None)
-
-
 def _after(event: Event, moment: float | None) -> bool:
     return moment is not None and event.time is not None and event.time > moment
 
@@ -250,18 +292,14 @@ def _given_up(wait: Event | None, error: Event) -> bool:
 
 
 def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
-    told_to_stop = {e.pid or e.data.get("pid") for e in case.of("elastic.stop")} - {None}
-    ends = case.of("elastic.exit")
+    ends = [end for end in exits(case) if end.event.kind == "elastic.exit"]
     dead: dict[int, Event] = {}
-    for end in in_order(ends):
-        by = signal_of(end)
-        launcher = end.data.get("pid") in told_to_stop
-        last = by == 15 and any(e.data.get("exitcode") not in (None, -15) for e in ends)
-        if by in KILLED and not launcher and not last and rank_of(end) not in raised:
-            dead.setdefault(rank_of(end), end)
-    tasks = in_order(e for e in case.of("slurm.event") if e.data.get("what") == "task_exit")
-    if tasks and tasks[0].data.get("signal") == 9 and not ends and not raised:
-        dead[-1] = tasks[0]  # a task of Slurm may be a launcher of many ranks
+    for end in ends:
+        if end.signal in KILLED and not end.by_launcher and end.rank not in raised:
+            dead.setdefault(end.rank, end.event)
+    tasks = [end for end in exits(case) if end.event.kind == "slurm.event"]
+    if tasks and tasks[0].signal == SIGKILL and not ends and not raised:
+        dead[-1] = tasks[0].event  # a task of Slurm may be a launcher of many ranks
     return dead
 
 
@@ -273,7 +311,9 @@ def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
     return _first_by_rank([*case.of("cuda.oom"), *case.of("cuda.error"), *errors, *crashes(case)])
 
 
-def _ended(case: Case, raised: dict[int, Event], waiting: dict[int, Event]) -> dict[int, Event]:
+def _ended(case: Case, members: Iterable[int]) -> Iterator[tuple[int, Event]]:
     done = [e for e in case.of("worker.phase") if e.data.get("phase") == "done"]
     done += [e for e in case.of("nccl.destroy") if e.data.get("how") == "destroy"]
-    return {rank: event for rank, event in _first_by_rank(done).items() if rank not in raised and rank not in waiting}
+    first = _first_by_rank([*done, *(end.event for end in exits(case) if end.code == 0)])
+    runs = [event for event in case.of("run.end") if event.data["reason"] == "done"]
+    return chain(first.items(), ((rank, runs[-1]) for rank in members if runs and rank not in first))

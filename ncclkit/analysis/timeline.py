@@ -6,21 +6,20 @@ Timelines state what the evidence says of each rank; who is culprit and who is v
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from re import fullmatch
-from signal import SIGSEGV, SIGTERM, Signals
-from typing import Any
+from signal import SIGTERM, Signals
 
 from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import in_order
 from ncclkit.analysis.progress import RankProgress, furthest, progress_of
+from ncclkit.analysis.rank_states import Exit, exits, look
 from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.summary import ranks
 
-__all__ = ["RankProgress", "RankTimeline", "abnormal", "in_order", "reported_by_others", "timelines", "timelines_of"]
+__all__ = ["RankProgress", "RankTimeline", "abnormal", "in_order", "reported_by_others", "timelines"]
 
 KEPT = 200
 """Events that a timeline holds at most."""
@@ -74,36 +73,23 @@ def reported_by_others(event: Event) -> bool:
 
 @once
 def timelines(case: Case) -> list[RankTimeline]:
-    """The timeline of each rank of a case, by rank."""
-    return timelines_of(case.events, case.inputs)
-
-
-def timelines_of(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> list[RankTimeline]:
-    """The timeline of each rank of the job, by rank; also of those that left nothing.
-
-    inputs: one mapping per file with its ``ranks``, as `evidence.Reading.inputs` holds them.
-    """
+    """The timeline of each rank of a case, by rank; also of those that left nothing."""
     spoken: dict[int, list[Event]] = defaultdict(list)
-    for event in in_order(events):
+    for event in in_order(case.events):
         if event.rank is not None and event.rank >= 0:
             spoken[event.rank].append(event)
-    left = {rank for row in inputs for rank in row.get("ranks") or ()}
-    progress, whole = progress_of(events), fates(events)
-    return [
-        _story(rank, spoken.get(rank, []), rank in left, progress.get(rank, ()), whole)
-        for rank in sorted({*ranks(events, inputs), *progress})
-    ]
-
-
-def _story(
-    rank: int, events: list[Event], logged: bool, progress: Sequence[RankProgress], whole: Fates
-) -> RankTimeline:
-    if not events and not progress:
-        end = "left a log in which nothing stands out" if logged else "silent"
-    else:
-        end = exit_status(rank, events, progress, whole) or "still running where its log ends"
-    wrong = next((event for event in events if abnormal(event) and not reported_by_others(event)), None)
-    return RankTimeline(rank, tuple(progress), wrong, end, _kept(events))
+    left = {rank for row in case.inputs for rank in row.get("ranks") or ()}
+    progress, last = progress_of(case.events), {end.rank: end for end in reversed(exits(case))}
+    found = []
+    for rank in sorted({*ranks(case.events, case.inputs), *progress}):
+        events, came = spoken.get(rank, []), progress.get(rank, ())
+        if events or came or rank in last:
+            end = exit_status(case, events, came, last.get(rank), rank) or "still running where its log ends"
+        else:
+            end = "left a log in which nothing stands out" if rank in left else "silent"
+        wrong = next((event for event in events if abnormal(event) and not reported_by_others(event)), None)
+        found.append(RankTimeline(rank, tuple(came), wrong, end, _kept(events)))
+    return found
 
 
 def _kept(events: list[Event]) -> tuple[Event, ...]:
@@ -121,43 +107,17 @@ LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python", "<f
 """Parts of paths that are not the program's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fates:
-    """What is said of ranks, or of all of them, without a rank of its own."""
-
-    tasks: tuple[tuple[int, int, Event], ...]
-    """First and last of a run of Slurm tasks, and their exit, where tasks are ranks."""
-    run: Event | None
-    """How a run of our own ended."""
-
-
-def fates(events: Iterable[Event]) -> Fates:
-    """Exits that name tasks; a task is a rank only where no launcher stands between Slurm and the ranks."""
-    tasks: list[tuple[int, int, Event]] = []
-    run, launched = None, False
-    for event in events:
-        if event.kind == "slurm.event" and event.data["task"] and event.rank is None:
-            tasks += [(first, last, event) for first, last in _runs(str(event.data["task"]))]
-        elif event.kind == "run.end":
-            run = event
-        launched = launched or event.kind.startswith("elastic.")
-    return Fates(() if launched else tuple(tasks), run)
-
-
-def _runs(spec: str) -> Iterable[tuple[int, int]]:
-    """``0-3,7`` → (0, 3), (7, 7)."""
-    found = [fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip()) for part in spec.split(",")]
-    return [(int(match[1]), int(match[2] or match[1])) for match in found if match]
-
-
-def exit_status(rank: int, events: Sequence[Event], reached: Sequence[RankProgress], whole: Fates) -> str:
+def exit_status(
+    case: Case, events: Sequence[Event], reached: Sequence[RankProgress], end: Exit | None, rank: int
+) -> str:
     """One rank's end: ``waits in all_reduce 17 of default_pg``, ``raised ValueError, then exited with 1``, …
 
     events: of this rank, in order.  Empty where no event shows anything.
     """
-    waits, raised, ended = _waits(events, reached), _raised(events), _ended(rank, events, whole)
-    if ended == "finished":
-        return ended
+    if rank in look(case).ended and (end is None or end.by_launcher or not end.code):
+        return "finished"
+    waits, raised = _waits(events, reached, look(case).waiting.get(rank)), _raised(events)
+    ended = _ended(case, events, end)
     if not (raised or ended):
         return f"waits in {waits}" if waits else f"is in {place}" if (place := _place(events)) else ""
     if raised and waits.startswith("the init"):
@@ -166,10 +126,12 @@ def exit_status(rank: int, events: Sequence[Event], reached: Sequence[RankProgre
     return ", then ".join(part for part in (doing, raised, ended) if part)
 
 
-def _waits(events: Sequence[Event], reached: Sequence[RankProgress]) -> str:
-    """What it waits for the other ranks in: a collective, or an init."""
+def _waits(events: Sequence[Event], reached: Sequence[RankProgress], wait: Event | None) -> str:
+    """What it waits for the other ranks in: a collective, a send or receive, or an init."""
     if at := furthest(reached):
         return text.collective(at.op, at.waits, at.group, at.desc)
+    if wait is not None and wait.kind == "c10d.timeout" and wait.data.get("op"):
+        return text.collective(str(wait.data["op"]), wait.data.get("seq"), "", "")
     begun = _unfinished(events)
     return f"the init of a communicator of {begun.data['nranks']} ranks" if begun else ""
 
@@ -205,34 +167,22 @@ def _raised(events: Sequence[Event]) -> str:
     return f"raised {str(errors[0].data.get('error')).partition(':')[0]}" if errors else ""
 
 
-def _ended(rank: int, events: Sequence[Event], whole: Fates) -> str:
-    """The launcher's, the kernel's or its own word on its end."""
-    exits = [
-        e for e in events if e.kind == "elastic.exit" or (e.kind == "slurm.event" and e.data["what"] == "task_exit")
-    ]
-    last = exits[-1] if exits else next((exit for low, high, exit in whole.tasks if low <= rank <= high), None)
-    stopped = [event for event in events if event.kind == "elastic.stop"]
-    starved = any(event.kind == "kernel.oom" for event in events)
-    if last is not None and last.data["signal"]:
-        if last.data["signal"] == SIGTERM and stopped:
-            return "ended by the launcher (SIGTERM)"
-        return f"killed by {_signal(last.data['signal'])}{' (out of memory)' if starved else ''}"
-    if last is not None and last.data["exitcode"] is not None:
-        return f"exited with {last.data['exitcode']}" if last.data["exitcode"] else "finished"
-    if starved or any(event.kind == "kernel.segfault" for event in events):
-        return "killed by SIGKILL (out of memory)" if starved else f"killed by {_signal(SIGSEGV)}"
-    if any(event.kind == "worker.phase" and event.data["phase"] == "done" for event in events):
-        return "finished"
-    if stopped:
-        return f"ended by the launcher ({_signal(stopped[-1].data['signal'] or SIGTERM)})"
-    return _with_run(whole.run)
-
-
-def _with_run(run: Event | None) -> str:
-    reason = str(run.data["reason"]) if run is not None else ""
-    return {"done": "finished", "deadline": "ended with the run, at its deadline"}.get(
-        reason, f"ended with the run ({reason})" if reason else ""
-    )
+def _ended(case: Case, events: Sequence[Event], end: Exit | None) -> str:
+    """What ended its process: the launcher, a signal, itself, or the end of the run."""
+    stops = [event.data["signal"] or SIGTERM for event in events if event.kind == "elastic.stop"]
+    if end is not None and end.signal:
+        starved = any(event.kind == "kernel.oom" for event in events)
+        name = _signal(end.signal)
+        by_launcher = f"ended by the launcher ({name})"
+        return by_launcher if end.by_launcher else f"killed by {name}{' (out of memory)' if starved else ''}"
+    if end is not None and end.code is not None:
+        return f"exited with {end.code}"
+    if stops:
+        return f"ended by the launcher ({_signal(stops[-1])})"
+    reasons = [str(event.data["reason"]) for event in case.of("run.end")]
+    if not reasons or reasons[-1] == "done":
+        return "finished" if reasons else ""
+    return "ended with the run, at its deadline" if reasons[-1] == "deadline" else f"ended with the run ({reasons[-1]})"
 
 
 def _signal(number: int) -> str:

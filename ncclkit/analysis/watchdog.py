@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 
-from ncclkit.analysis.calls import POINT_TO_POINT, SAME_SIZE, UNSIGNED, op_of, size_of
+from ncclkit.analysis.calls import POINT_TO_POINT, SAME_SIZE, counted, grouped, op_of, size_of
 from ncclkit.analysis.disagreement import Disagreement, cited, sides
 from ncclkit.core import text
 from ncclkit.core.model import Event
@@ -31,7 +30,7 @@ class _Wait:
         data, seq = event.data, event.data["seq"]
         self.said.append(event)
         if event.kind == "c10d.status":
-            done, enqueued = _count(data["completed"]), _count(data["enqueued"])
+            done, enqueued = counted(data["completed"]), counted(data["enqueued"])
             self.last = max(self.last, enqueued)
             if self.seq is None and done < enqueued:
                 self.seq = done + 1
@@ -42,39 +41,13 @@ class _Wait:
             self.size = size_of(event) if op_of(event).upper() in SAME_SIZE else None
 
 
-def _count(number: int | None) -> int:
-    """torch's -1, with or without its sign, means none yet."""
-    return number if number is not None and 0 <= number < UNSIGNED else 0
-
-
-def grouped(events: Sequence[Event]) -> Iterator[tuple[Event, str]]:
-    """The watchdog's numbered lines, each with the name of its process group.
-
-    Up to torch 2.13 the timeout itself names no group: it belongs to the one where the same rank, or else the whole
-    job, has that number.  Empty where nothing shows it.
-    """
-    lines = [e for e in events if e.kind == "c10d.status" or (e.kind == "c10d.timeout" and e.data["seq"] is not None)]
-    own: dict[tuple[int | None, int | None], set[str]] = defaultdict(set)
-    for event in lines:
-        if event.data["pg"] or event.data["desc"]:
-            waits = None if event.kind == "c10d.timeout" else _count(event.data["completed"]) + 1
-            for rank, seq in product((event.rank, None), {event.data["seq"], waits} - {None}):
-                own[rank, seq].add(str(event.data["pg"]))
-    for event in lines:
-        if event.data["pg"] or event.data["desc"]:
-            yield event, str(event.data["pg"])
-        else:
-            names = own.get((event.rank, event.data["seq"])) or own.get((None, event.data["seq"])) or set()
-            yield event, next(iter(names)) if len(names) == 1 else ""
-
-
 def compare(events: Sequence[Event]) -> Iterator[Disagreement]:
     """The first collective of each process group in which one rank waits and another does not, or not for the same."""
     groups: dict[str, dict[int, _Wait]] = defaultdict(lambda: defaultdict(_Wait))
     descs: dict[str, str] = {}
-    for event, name in grouped(events):
+    for event, name, desc in grouped(events):
         if event.rank is not None and op_of(event).upper() not in POINT_TO_POINT:
-            descs[name] = descs.get(name) or str(event.data["desc"])
+            descs[name] = desc
             groups[name][event.rank].hear(event)
     spoke = {event.rank for event in events if event.rank is not None}
     world = set(ranks(events)) if groups else set()

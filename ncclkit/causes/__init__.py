@@ -16,7 +16,10 @@ from typing import Protocol, cast
 
 from ncclkit.core.case import Case
 from ncclkit.core.model import Experiment, Finding, NcclkitError
+from ncclkit.core.text import did_you_mean
 
+HOUSE = ("engine", "resemblance", "summary")
+"""Modules of this package that are no causes."""
 HEADINGS = ("What you see", "Why it happens", "How to be sure", "What to do", "Read more")
 """The headings of every page, in this order."""
 
@@ -37,19 +40,16 @@ class Cause(Protocol):
 @cache
 def catalogue() -> Mapping[str, Cause]:
     """Every cause by id, sorted by id."""
-    names = sorted(
-        info.name
-        for info in pkgutil.iter_modules(__path__)
-        if not info.name.startswith("_") and info.name not in ("engine", "resemblance")
-    )
-    return {name: cast(Cause, import_module(f"{__name__}.{name}")) for name in names}
+    names = sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
+    return {name: cast(Cause, import_module(f"{__name__}.{name}")) for name in names if name not in HOUSE}
 
 
 def page(cause: str) -> dict[str, str]:
     """The catalogue page of one cause: title (key ``""``) and the text under each heading."""
     module = catalogue().get(cause)
     if module is None:
-        raise NcclkitError(f"There is no cause {cause!r}; `ncclkit causes` lists the {len(catalogue())} known ones.")
+        known = f"`ncclkit causes` lists the {len(catalogue())} known ones."
+        raise NcclkitError(f"There is no cause {cause!r}; {did_you_mean(cause, catalogue(), known)}")
     sections: dict[str, list[str]] = {"": []}
     current = ""
     for line in (module.__doc__ or "").splitlines():

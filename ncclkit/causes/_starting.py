@@ -10,7 +10,7 @@ QUIET = frozenset(
     """
     nccl.version nccl.init nccl.env nccl.bootstrap nccl.network nccl.ib_devices nccl.info nccl.channel nccl.ring
     nccl.tree nccl.graph nccl.channels nccl.layout nccl.timing nccl.connected nccl.affinity nccl.nic
-    nccl.socket_devices nccl.gdr nccl.fabric nccl.driver told.hang told.trial
+    nccl.socket_devices nccl.gdr nccl.fabric nccl.driver
     """.split()
 )
 """What is said in a start that goes on."""
@@ -21,12 +21,11 @@ WATCHED = ("worker.", "telemetry.", "run.", "ras.", "stack", "elastic.signal", "
 def hangs(case: Case) -> list[Event]:
     """The last lines of a log in which NCCL begins its start, never ends it, and nothing else is said.
 
-    A library that only names its NCCL has begun it too, where a person says that the job stalls.  Nothing where
-    the ranks are ours and not all of them have begun: the others wait for those, whatever path joins them.
+    Nothing where the ranks are ours and not all of them have begun: the others wait for those, whatever path joins
+    them.
     """
     starts = [e for e in case.of("nccl.init") if e.data.get("phase") == "start"]
-    named, hang = case.of("nccl.version"), case.of("told.hang")
-    begun = [*case.of("nccl.network"), *starts] or ([*named, *hang] if named and hang else [])
+    begun = [*case.of("nccl.network"), *starts]
     done = any(e.data.get("phase") == "done" for e in case.of("nccl.init"))
     other = any(e.data.get("family") != "no_ib_library" for e in beyond(case))
     size = max((e.data.get("nranks") or 0 for e in starts), default=0)

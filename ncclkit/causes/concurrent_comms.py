@@ -23,7 +23,7 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.analysis.calls import far_apart, groups_of, op_of
+from ncclkit.analysis.calls import far_apart, grouped, op_of
 from ncclkit.analysis.picks import ask, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import look
 from ncclkit.causes import _printed
@@ -91,13 +91,13 @@ def _in_text(case: Case) -> Finding | None:
 
 def _apart(case: Case) -> Finding | None:
     """Watchdogs timed out in two groups at once: some ranks in one group, other ranks in the other."""
-    known = groups_of(case)
-    waits = {rank: e for rank, e in look(case).waiting.items() if (rank, e.data.get("seq")) in known}
+    waits = [event for event in look(case).waiting.values() if event.kind == "c10d.timeout"]
+    named = [(event, desc or group) for event, group, desc in grouped(case.events) if group or desc]
     sides: dict[str, list[Event]] = {}
-    for rank, event in waits.items():
-        group, desc = known[rank, event.data["seq"]]
-        sides.setdefault(desc or group, []).append(event)
-    nameless = [e for e in look(case).waiting.values() if e.kind == "c10d.timeout"] if not known else []
+    for event, name in named:
+        if event in waits:
+            sides.setdefault(name, []).append(event)
+    nameless = [] if named else waits
     if far_apart(nameless):
         for event in nameless:
             sides.setdefault(f"{op_of(event)} {event.data.get('seq')}", []).append(event)
@@ -105,7 +105,7 @@ def _apart(case: Case) -> Finding | None:
         return None
     parts = [f"{name_ranks(ranks_in(events))} in {name}" for name, events in sorted(sides.items())]
     say = f"Ranks timed out in different groups at once: {'; '.join(parts[:4])}; they may wait for each other."
-    why = pick([events[0] for events in sides.values()], waits.values(), limit=6)
+    why = pick([events[0] for events in sides.values()], waits, limit=6)
     return found(ID, "possible", say, why, advice=_advice(), next=experiment(case))
 
 

@@ -28,7 +28,6 @@ from __future__ import annotations
 import re
 
 from ncclkit.analysis.picks import family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.causes._user_notes import relieved
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
@@ -61,10 +60,11 @@ def diagnose(case: Case) -> Finding:
     memory = [e for e in matching(messages(case), *CALLS) if not matching([e], "stream is capturing")]
     hint = [e for e in case.of("nccl.info") if e.data.get("family") == "cumem"]
     buffers = _host_buffers(case)
-    gone = relieved(case, **WITHOUT)
     lines = uds + empty + memory or buffers
     if not lines:
-        return _silent(case, gone)
+        went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
+        missing = "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"
+        return otherwise(ID, went_well, "NCCL's allocations worked.", missing)
     seen = {
         "could not pass memory handles to another rank of the machine": uds,
         "could not attach to the shared buffer of another rank": empty,
@@ -72,7 +72,7 @@ def diagnose(case: Case) -> Finding:
         "could not allocate its shared buffers on the host, which this NCCL takes from cuMem": buffers,
     }
     what = next(text for text, events in seen.items() if events)
-    certain = uds or hint or gone or matching(memory, "cudawrap") or matching(empty, "size 0")
+    certain = uds or hint or matching(memory, "cudawrap") or matching(empty, "size 0")
     certain = certain or (buffers and family(case, "cuda"))
     strength: Strength = "likely" if certain else "possible"
     say = (
@@ -83,22 +83,12 @@ def diagnose(case: Case) -> Finding:
         ID,
         strength,
         say,
-        pick(lines, gone, hint, case.of("system.denied")[:2]),
+        pick(lines, hint, case.of("system.denied")[:2]),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
         advice=_advice(),
         next=experiment(case),
     )
-
-
-def _silent(case: Case, gone: list[Event]) -> Finding:
-    """The finding where no line of the job itself is about cuMem."""
-    if gone:
-        say = "By the user's notes the job works without cuMem allocations; containers may lack permissions for them."
-        return found(ID, "likely", say, pick(gone, family(case, "cuda")), advice=_advice())
-    went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
-    missing = "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"
-    return otherwise(ID, went_well, "NCCL's allocations worked.", missing)
 
 
 def _host_buffers(case: Case) -> list[Event]:

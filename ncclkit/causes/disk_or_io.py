@@ -101,7 +101,7 @@ def diagnose(case: Case) -> Finding:
         )
     went_well = [*case.of("nccl.destroy"), *look(case).ended.values(), *stacks(case).values()]
     missing = "a stack of each rank at the moment of the hang, and `df -h`"
-    alone = _in_storage_call(case) or _kernel(case) or CHECK.risk(case) or _now_and_then(case)
+    alone = _in_storage_call(case) or _kernel(case) or CHECK.risk(case)
     return alone or CHECK.otherwise(case, went_well, "No rank waited for storage.", missing)
 
 
@@ -132,19 +132,6 @@ def _kernel(case: Case) -> Finding | None:
     strength: Strength = "likely" if lost else "possible"
     why = pick(lost, hung, look(case).waiting.values(), limit=6)
     return found(ID, strength, say, why, hosts=name_hosts(lost + hung), advice=_advice(_local(case)))
-
-
-def _now_and_then(case: Case) -> Finding | None:
-    """User notes: single steps take many times as long as others, or a different rank is late each time."""
-    waits = list(look(case).waiting.values())
-    reported = [event for event in case.of("told.habit") if event.data["what"] in ("slow_steps", "any_late")]
-    if not waits or not reported:
-        return None
-    slow = reported[0].data["what"] == "slow_steps"
-    what = "Single steps take far longer than those around them" if slow else "Another rank is late each time"
-    say = f"{what}, as when ranks wait for a shared file system."
-    advice = (LOCAL_COPY, *_advice(_local(case)))
-    return found(ID, "possible", say, pick(reported, waits, limit=4), advice=advice, next=experiment(case))
 
 
 LOCAL_COPY = Advice(

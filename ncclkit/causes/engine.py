@@ -7,21 +7,30 @@ that itself fails is reported as ``unknown`` and never hides the others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 from ncclkit.analysis.once import judged
 from ncclkit.analysis.picks import FATAL, pick
 from ncclkit.analysis.rank_states import is_own
+from ncclkit.analysis.timeline import abnormal
 from ncclkit.causes import Cause, catalogue, resemblance
-from ncclkit.core import experiment_records
+from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
+from ncclkit.core.text import plural
 
 JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
 """What ``--json`` says of the job; others script against it, so it grows only with the schema number."""
+SHOWN = 5
+"""Errors without a known cause that a text quotes."""
+MANY = 100
+"""The same that are looked for: each may be compared with every step of every rank."""
+EXIT_STATUS = {"found": 1, "unexplained": 1, "healthy": 0, "no_job": 2}
+"""Verdict on the whole case → exit status of ``ncclkit diagnose``."""
 STRENGTHS = {"proven": 3, "likely": 2, "possible": 1, None: 0}
 USUAL = (
     "slow_rank", "rank_divergence", "p2p_broken", "concurrent_comms", "timeout_too_short", "world_size_mismatch",
@@ -40,17 +49,47 @@ class Diagnosis:
     clear: tuple[Finding, ...] = ()
     job: Mapping[str, Any] = field(default_factory=dict)
     """``ranks``, ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports`` as far as the evidence says."""
+    errors: tuple[Event, ...] = ()
+    """Where nothing was found: the first errors of the job that nothing shows it to have survived."""
+    healthy: Event | None = None
+    """The line that shows that the job succeeded, or was at work."""
+    job_seen: bool = False
+    """Whether any line is of a training job."""
+    risks: tuple[Finding, ...] = ()
+    """Where nothing was found: what the facts of the hosts alone warn of, and this job did not suffer."""
+
+    @property
+    def verdict(self) -> str:
+        """``found``; ``unexplained``: no cause is known; ``healthy``: the job was seen to go well; ``no_job``."""
+        if self.findings:
+            return "found"
+        if self.errors:
+            return "unexplained"
+        return "healthy" if self.healthy else "unexplained" if self.job_seen else "no_job"
 
     @property
     def exit_code(self) -> int:
-        """0 nothing found, 1 something found (2, could not read, is the caller's)."""
-        return 1 if self.findings else 0
+        """0 the job was seen to go well, 1 it was not, 2 there is no job (or nothing could be read)."""
+        return EXIT_STATUS[self.verdict]
 
     @property
     def headline(self) -> str:
-        """The best root in one sentence, or that nothing was found."""
-        clear = f"Nothing found; {len(self.clear)} causes looked and are clear."
-        return self.findings[0].say if self.findings else clear
+        """The verdict in one sentence: the best root, the first error that no cause explains, or that all is well."""
+        if self.findings:
+            return self.findings[0].say
+        if self.errors:
+            first = self.errors[0].text.strip().splitlines()[-1]
+            many = f"{plural(len(self.errors), 'error')}, the first: {first}"
+            return f"No known cause explains {many if len(self.errors) > 1 else f'this error: {first}'}"
+        checks = f"{plural(len(self.clear), 'check')} passed, {len(self.unknown)} could not be evaluated"
+        if self.healthy:
+            others = f"; {plural(len(self.risks), 'risk')} for other jobs here" if self.risks else ""
+            return f"Nothing found: the job was seen to go well ({checks}){others}."
+        if self.job_seen:
+            return "There is no error, but nothing shows that the job succeeded or goes on."
+        return (
+            f"No risk found ({checks})." if self.clear else "Nothing in this is of a training job that ncclkit knows."
+        )
 
     def to_dict(self, inputs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         """The object that ``ncclkit diagnose --json`` prints.
@@ -59,21 +98,23 @@ class Diagnosis:
         """
         return {
             "schema": SCHEMA,
+            "verdict": self.verdict,
             "inputs": [{key: row.get(key) for key in ("path", "bytes", "lines")} for row in inputs],
             "job": {key: self.job.get(key) for key in JOB},
             "findings": [_row(finding) for finding in self.findings],
             "unknown": [{"cause": finding.cause, "missing": list(finding.missing)} for finding in self.unknown],
+            "errors": [cite(error) for error in self.errors],
         }
 
     def text(self) -> str:
         """The report for a terminal: culprit, sentence, the very lines, what to do."""
         if not self.findings:
+            lines = [f"  {error}" for error in self.errors[:SHOWN]]
+            lines += [f"A risk for other jobs ({risk.cause}, {risk.strength}): {risk.say}" for risk in self.risks]
             asked = sorted({missing for finding in self.unknown for missing in finding.missing})[:5]
-            more = "".join(f"\n  - {missing}" for missing in asked)
-            return (
-                f"Nothing found ({len(self.clear)} causes looked at and clear, {len(self.unknown)} could "
-                "not be judged)." + (f"\nWhat would let more causes be judged:{more}" if more else "")
-            )
+            if asked and self.verdict != "no_job":
+                lines += ["What would let more causes be judged:", *(f"  - {missing}" for missing in asked)]
+            return "\n".join([self.headline, *lines])
         return "\n\n".join(_text(number, finding) for number, finding in enumerate(self.findings, 1))
 
     def __str__(self) -> str:
@@ -87,7 +128,7 @@ def diagnose(case: Case) -> Diagnosis:
     """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
     scope = judged(case)
     verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
-    verdicts = experiment_records.weigh(experiment_records.weigh_user_notes(verdicts, scope.events), scope.events)
+    verdicts = experiment_records.weigh(verdicts, scope.events)
     findings = _with_resembling(rank([verdict for verdict in verdicts if verdict.verdict == "found"]), verdicts, scope)
     named = {finding.cause for finding in findings}
     result = Diagnosis(
@@ -95,10 +136,26 @@ def diagnose(case: Case) -> Diagnosis:
         tuple(verdict for verdict in verdicts if verdict.verdict == "unknown" and verdict.cause not in named),
         tuple(verdict for verdict in verdicts if verdict.verdict == "clear"),
         describe(scope),
+        () if findings else tuple(islice(_open_errors(scope), MANY)),
+        _went_well(scope),
+        any(map(_of_job, scope.events)),
+        () if findings or not scope.events else tuple(risks(scope.facts)),
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()
     return result
+
+
+def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
+    """What every cause of the catalogue says to these facts alone."""
+    seen = Case()
+    seen.facts = list(map(shapes.sound, facts))
+    return [judge(name, cause, seen) for name, cause in catalogue().items()]
+
+
+def risks(facts: Iterable[Fact]) -> list[Finding]:
+    """What these facts alone warn of, the gravest first: one list for every page."""
+    return rank([verdict for verdict in judge_facts(facts) if verdict.verdict == "found"])
 
 
 def judge(name: str, cause: Cause, case: Case) -> Finding:
@@ -134,7 +191,6 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
     def order(finding: Finding) -> tuple[bool, bool, int, bool, int, int, str]:
         name = finding.cause
         usual = USUAL.index(name) if name in USUAL else len(USUAL)
-        usual = -1 if getattr(finding.evidence[0], "kind", "") == "told.habit" else usual  # somebody saw that it fits
         weight = usual if power[name] == 1 else -len(explains[name])
         risk = name in risks
         return risk and power[name] == 1, bool(roots(finding)), -power[name], risk, weight, usual, name
@@ -159,14 +215,12 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
 
 
 def _went_wrong(case: Case) -> bool:
-    """True where a line tells of trouble after all steps, and after the end, of a job."""
-    trouble = [event for event in case.events if event.kind.startswith(TROUBLE)] + resemblance.unread(case)
-    fatal = [event for event in trouble if event.kind in FATAL]
-    done = case.of("job.done")
-    if any(done) and not any(_later(event, done[-1]) for event in fatal):
+    """True where an error, or a line that speaks of trouble, stands after all steps and no end speaks for the job."""
+    errors = list(islice(_open_errors(case), MANY))
+    if _went_well(case) and not any(event.kind in FATAL for event in errors):
         return False
-    lived = [*done, *case.of("progress"), *case.of("nccltests.table")]
-    return any(not any(_later(proof, event) for proof in lived) for event in trouble)
+    steps = case.of("progress")
+    return bool(errors) or any(not any(_later(step, line) for step in steps) for line in resemblance.unread(case))
 
 
 def _modest(finding: Finding, others: Sequence[Finding]) -> Finding:
@@ -210,7 +264,7 @@ def _text(number: int, finding: Finding) -> str:
     for piece in finding.evidence:
         row = cite(piece)
         place = f"{row['path']}:{row['line']}" if row["line"] else row["path"]
-        lines += [f"     {place}", *[f"       {line}" for line in _clip(row["text"])]]
+        lines += [f"     {place}", *[f"       {line}" for line in clip(row["text"])]]
     lines += [line for advice in finding.advice for line in _advice(advice)]
     if finding.next:
         lines.append(f"   Next experiment: {finding.next.question}")
@@ -218,7 +272,8 @@ def _text(number: int, finding: Finding) -> str:
     return "\n".join(lines)
 
 
-def _clip(text: str, limit: int = 6) -> list[str]:
+def clip(text: str, limit: int = 6) -> list[str]:
+    """The lines of a text, cut to 240 characters; of more than `limit` the first two and the last."""
     lines = [line[:240] for line in text.splitlines()]
     return lines if len(lines) <= limit else [*lines[:2], f"... {len(lines) - limit} lines ...", *lines[2 - limit :]]
 
@@ -236,8 +291,6 @@ MEETING = ("store.", "rendezvous.", "gloo.connect", "gloo.no_interface")
 """Kinds that speak of ranks that could not meet."""
 ERRORS = (*FATAL, *MEETING, "system.error", "cuda.", "gloo.", "c10d.", "nccl.warn", "nccl.trace", "ddp.")
 """Kinds of lines that a job that goes on has outlived; settings, and what the kernel saw of hardware, last."""
-TROUBLE = (*ERRORS, "log.", "kernel.", "elastic.", "slurm.", "horovod.", "cpp.", "told.hang", "flight.")
-"""Kinds of lines that say, or may say, that something is wrong."""
 UNCAUGHT = re.compile(r"(?:\[[\w.-]+\] ?){0,2}\[rank\d+\]:? *(?:Traceback|[\w.]+(?:Error|Exception)\b)")
 """How torch marks the last log lines of a rank; what a program prints of an error that it got over has no such mark."""
 OWN = ("IndexError", "KeyError", "NameError", "AttributeError", "ModuleNotFoundError", "ZeroDivisionError")
@@ -246,14 +299,6 @@ STEP, GROUP = "COMPLETED", "successfully finished"
 """Words of Slurm, which speak for all ranks, and of torchrun, which speak for those of one host."""
 TEXT = re.compile(r"ddress already in use|(?:trying|failed|Unable) to connect|connect\(\) timed out|name resolution")
 """What exceptions say of the same."""
-PROSE = re.compile(
-    r"\b(?:I|[Ww]e)(?:'ve|'m|'d)? (?:(?:also|first|only|once|still|just|always|never|do|don't|did|didn't|can|could) )*"
-    r"(?:am|are|get|got|had|have|see|saw|seen|use|used|try|tried|checked|ran|run|know|found|killed|set)\b"
-    r"|\b(?:not|no|isn't|wasn't) (?:an? |the )?[\"'`“]"
-)
-"""A person's sentence, which may quote an error that is gone, was never there, or belongs to another attempt."""
-LIBRARY = re.compile(r"\.(?:cpp|cc|cu|py)\b|NCCL (?:INFO|WARN)|^\s*\[|data inconsistency")
-"""Lines of programs, as some say ``we`` as well."""
 LASTING = ("dataloader_workers", "memlock", "own_name", "no_verbs")
 """What a `system.error` says of a setting, which is as it was however long the job goes on."""
 WAITS = ("c10d.timeout", "gloo.timeout")
@@ -269,8 +314,6 @@ def recovered(finding: Finding, case: Case) -> Finding:
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of("run.end"):
         return finding
-    if all(map(_prose, lines)):
-        return replace(finding, strength="possible")
     fatal = [event for event in case.events if event.kind in FATAL]
     done = _after(case, lines, case.of("job.done"))
     went_on = done or (_after(case, lines, case.of("progress")) if finding.strength == "possible" and not fatal else [])
@@ -335,11 +378,6 @@ def _long_before(finding: Finding, case: Case) -> bool:
     return any(age > 60 for age in steps) or any(60 < age < DAY for age in begun)  # glog's lines tell no year
 
 
-def _prose(event: Event) -> bool:
-    line = event.text.partition("\n")[0]
-    return bool(PROSE.search(line) and not LIBRARY.search(line))
-
-
 def _meeting(event: Event) -> bool:
     """True for what is said of a connection between ranks that was not made."""
     return bool(
@@ -354,6 +392,47 @@ def _meetings(case: Case) -> list[Event]:
     begun = [e for e in case.of("c10d.timeout") if e.data.get("seq") != 1]  # the first one begins without the others
     kinds = ("nccl.version", "nccl.connected", "nccl.op", "c10d.status", "progress", "job.done")
     return [*done, *joined, *begun, *(event for kind in kinds for event in case.of(kind))]
+
+
+NO_JOB = (
+    "connect.", "experiment.", "resources.", "kernel.", "net.", "system.", "told.env", "told.splits", "p2p.matrix",
+    "log.error",
+)  # fmt: skip
+"""How kinds begin that are of a machine, of a test or of any program: they show no training job."""
+HARMLESS = ("store.clients", "store.retry", "system.denied", "kernel.iommu", "kernel.pcie", "python.ignored")
+"""Kinds that stand in logs of jobs that go well, too."""
+
+
+def _of_job(event: Event) -> bool:
+    """Whether only a training job leaves this; a plan, and the end of a run that tested connections, are none."""
+    asked = event.kind == "worker.phase" and event.data.get("phase") in ("plan", "end")
+    return not asked and not event.kind.startswith(NO_JOB)
+
+
+def _open_errors(case: Case) -> Iterator[Event]:
+    """Errors after which nothing shows that the job went on: a step proves that of a warning, an end of all of them."""
+    ends, again = _ends(case), case.of("elastic.restart")
+    steps = [*case.of("progress"), *ends]
+    for event in case.events:
+        if (abnormal(event) or event.kind == "log.error") and not event.kind.startswith(HARMLESS):
+            proofs = ends if event.kind in FATAL else steps
+            if not any(_later(proof, event) and _proves(proof, event, again) for proof in proofs):
+                yield event
+
+
+def _ends(case: Case) -> list[Event]:
+    """Lines that say that a job succeeded."""
+    return [*case.of("job.done"), *(event for event in case.of("run.end") if event.data.get("reason") == "done")]
+
+
+def _went_well(case: Case) -> Event | None:
+    """The line that shows that the job succeeded, or that every rank was at work; None where nothing does."""
+    tables = [event for event in case.of("nccltests.table") if not event.data.get("wrong")]
+    working = [event for event in case.of("ras.change") if not event.data.get("still") and event.data.get("moved")]
+    begun = {event.rank for event in case.of("nccl.init")}
+    left = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]
+    closed = left[-1:] if case.of("progress") and begun <= {event.rank for event in left} else []
+    return next(iter([*_ends(case), *tables, *closed, *working]), None)
 
 
 def _after(case: Case, lines: list[Event], proofs: Iterable[Event]) -> list[Event]:

@@ -24,8 +24,6 @@ Read more
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ncclkit.analysis.frames import inside
 from ncclkit.analysis.picks import ask, family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import look
@@ -61,7 +59,7 @@ ORDER = (
 
 def diagnose(case: Case) -> Finding:
     """Found where a library reports a wrong order, or where communicators were aborted at exit without a failure."""
-    if finding := ask(case, _said, _teardown, _workers):
+    if finding := ask(case, _said, _teardown):
         return finding
     aborted = [e for e in case.of("nccl.destroy") if e.data.get("how") == "abort"]
     odd = [
@@ -129,24 +127,6 @@ def _teardown(case: Case) -> Finding | None:
     say = f"{start(name_ranks(ranks_in(lines)))} did not return from destroying a process group: another rank still "
     say += "used it, or the ranks destroy their groups in different orders."
     return found(ID, "possible", say, pick(lines), ranks=(), advice=_advice(), next=experiment(case))
-
-
-def _workers(case: Case) -> Finding | None:
-    """User notes: the job hangs with data-loader workers and works without; workers are forked from a rank."""
-    tried = [(row, event) for event in case.of("told.trial") for row in event.data["trials"]]
-    lines = [event for row, event in tried if (row["name"], row["value"], row["works"]) == ("num_workers", "0", True)]
-    if not lines or not case.of("c10d.timeout"):
-        return None
-    say = "By the user's notes the job hangs, except with num_workers=0: a forked loader worker seems to wait for a "
-    say += "lock or a connection that a thread of its parent held."
-    advice = replace(
-        _advice()[0],
-        do="Start loader workers without fork, and open connections and thread pools in the worker, not before it.",
-        code='DataLoader(…, multiprocessing_context="forkserver", worker_init_fn=open_connections)',
-        why="A fork copies locks that other threads hold, and no thread of the child will ever release them.",
-    )
-    why = pick(lines, case.of("c10d.timeout")[:2])
-    return found(ID, "likely", say, why, ranks=(), advice=(advice,), next=experiment(case))
 
 
 ENDING = ("abortCommsFromMap", "ncclCommAbort", "ncclCommDestroy", "ncclCommFinalize", "destroy_process_group")

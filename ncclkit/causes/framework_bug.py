@@ -27,10 +27,9 @@ import re
 from dataclasses import dataclass, replace
 
 from ncclkit.analysis.frames import is_own, place
-from ncclkit.analysis.picks import ask, in_order, name_ranks, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import in_order, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import is_own as own_error
 from ncclkit.causes._experiments import minimal
-from ncclkit.causes._user_notes import sentence, switched
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
@@ -87,8 +86,8 @@ SIGNS = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found by a message known from a framework's tracker, a change of its version, or an error raised inside it."""
-    if finding := ask(case, _known, _switched):
+    """Found by a message known from a framework's tracker, or an error raised inside it."""
+    if finding := _known(case):
         return finding
     errors = [e for e in in_order(case.of("python.exception")) if own_error(e) and (name := _framework(e))]
     if errors:
@@ -124,24 +123,12 @@ def _known(case: Case) -> Finding | None:
                 ID,
                 "likely" if certain else "possible",
                 f"{who} met an inconsistent state of {sign.name} that the program did not cause: {sign.what}.",
-                pick(lines, case.of("told.trial"), limit=4),
+                pick(lines, limit=4),
                 ranks=ranks_in(lines),
                 advice=(advice,),
                 next=experiment(case),
             )
     return None
-
-
-def _switched(case: Case) -> Finding | None:
-    """User notes: only the framework's version was changed, and the failure came and went with it."""
-    name = next((name for e in case.of("python.exception") if (name := _framework(e))), "")
-    reported = switched(case, (*PACKAGES, *([""] if name else [])))
-    if reported is None:
-        return None
-    name = reported[0] or name
-    say = f"The failure follows the framework: {sentence(name, reported[1])}."
-    why = pick(reported[1].lines, case.of("python.exception"), case.of("c10d.timeout"), limit=5)
-    return found(ID, "likely", say, why, advice=(_advice(name),), next=experiment(case))
 
 
 def _framework(event: Event) -> str:

@@ -30,7 +30,6 @@ from typing import Any
 from ncclkit.analysis.picks import ask, env_of, family, matching, name_hosts, name_ranks, on, ours, pick, ranks_in
 from ncclkit.analysis.rank_states import EARLY
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
-from ncclkit.causes._user_notes import relieved
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
@@ -57,7 +56,7 @@ def diagnose(case: Case) -> Finding:
         *[e for e in case.of("nccl.channel") if "NET/IB" in str(e.data.get("transport"))],
         *case.of("c10d.timeout"),
     ]
-    return ask(case, _setup, _memory, _first_packets, _relieved, CHECK.risk) or CHECK.otherwise(
+    return ask(case, _setup, _memory, _first_packets, CHECK.risk) or CHECK.otherwise(
         case,
         went_well,
         "InfiniBand connections were made, or none was used.",
@@ -101,7 +100,6 @@ def _first_packets(case: Case) -> Finding | None:
     early = [e for e in family(case, "ib_completion") if e.data.get("status") in (12, 4) and not e.data.get("routed")]
     later = [*case.of("progress"), *case.of("c10d.status"), *case.of("kernel.link"), *family(case, "ib_async")]
     later += [e for e in case.of("c10d.timeout") if (e.data.get("seq") or 0) > EARLY]
-    later += relieved(case, NCCL_IB_TIMEOUT="", NCCL_IB_RETRY_CNT="")
     begun = [e for kind in STARTS for e in case.of(kind)] + matching(early, "localGid fe80")
     if not early or later or not (begun or early[0].data["status"] == 4):
         return None
@@ -112,14 +110,6 @@ def _first_packets(case: Case) -> Finding | None:
     ranks, hosts, advice = ranks_in(early), name_hosts(early), _advice(bool(gid), memory, _ports(case))
     say = f"{start(name_ranks(ranks))}{on(early[0].host)}: {what}."
     return found(ID, "likely", say, pick(early, gid), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
-
-
-def _relieved(case: Case) -> Finding | None:
-    """User notes: the job works with another GID index or another card."""
-    lines = relieved(case, NCCL_IB_GID_INDEX="", NCCL_IB_HCA="")
-    say = "By the user's notes the job works with another GID index or card, and fails with NCCL's own choice."
-    why = pick(lines, family(case, "ib_completion", "ib_setup"))
-    return found(ID, "likely", say, why, advice=_advice(False, False, _ports(case))) if lines else None
 
 
 def _setup(case: Case) -> Finding | None:

@@ -32,7 +32,6 @@ from collections.abc import Iterator
 from ncclkit.analysis.picks import family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import look
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
-from ncclkit.causes._user_notes import relieved
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
@@ -139,15 +138,14 @@ def _completion(case: Case, first: Event, lines: list[Event], others: list[Event
     )
     say += f"status {status}, {STATUS.get(status or 0, 'a completion error')}."
     mid_run = bool(case.of("progress") or case.of("c10d.status") or others)
-    patient = relieved(case, NCCL_IB_TIMEOUT="", NCCL_IB_RETRY_CNT="")
     # The link had worked before: the addresses are right, so a longer timeout may bridge the interruption.
-    fits = mid_run or first.data.get("routed") or patient
+    fits = mid_run or first.data.get("routed")
     strength: Strength = "likely" if fits or status != 12 else "possible"
     return found(
         ID,
         "proven" if status == 12 and others and not _gone(case) else strength,
         say,
-        pick([first], patient, others, lines),
+        pick([first], others, lines),
         ranks=ranks_in([first]),
         hosts=name_hosts([first]),
         interfaces=(device,) if device else (),

@@ -29,7 +29,6 @@ from ncclkit.analysis.frames import inside
 from ncclkit.analysis.picks import ask, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import all_in, crashes, look
 from ncclkit.causes._experiments import minimal, over_gloo, unasked
-from ncclkit.causes._user_notes import sentence, switched
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
@@ -114,28 +113,9 @@ def diagnose(case: Case) -> Finding:
         affected = [n for n in known if defect.since <= n and not (defect.fixed and n >= defect.fixed)]
         if lines and (affected or (defect.alone and not known)) and not (not defect.alone and _ordinary(case)):
             return replace(_tell(defect, lines, versions, affected), next=experiment(case))
-    return ask(case, _switched, _crash, _inside, _internal) or otherwise(
+    return ask(case, _crash, _inside, _internal) or otherwise(
         ID, versions, "No known defect of this version fits the evidence.", "the NCCL version (NCCL_DEBUG=VERSION)"
     )
-
-
-def _switched(case: Case) -> Finding | None:
-    """User notes: only the library's version was changed, and the failure came and went with it."""
-    reported = switched(case, ("nccl", "torch"))
-    if reported is None:
-        return None
-    name, toggle = reported
-    advice = Advice(
-        f"Move all nodes to {name} {toggle.fixed_in}, or avoid {toggle.fails[0]}.",
-        command="python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'",
-        why="Only the library was changed between the two runs.",
-        check="The job passes the point at which it failed, several times.",
-        risk="A new version changes a hundred things at once.",
-    )
-    say = f"The failure follows the library: {sentence(name, toggle)}."
-    why = pick(toggle.lines, case.of("c10d.timeout"))
-    strength: Strength = "likely" if name == "nccl" else "possible"  # a torch release changes much besides its NCCL
-    return found(ID, strength, say, why, advice=(advice,), next=experiment(case))
 
 
 def _crash(case: Case) -> Finding | None:

@@ -82,9 +82,7 @@ def diagnose(case: Case) -> Finding:
     tested = _tested.sound(case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu))
     went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *done, *tested]
     return ask(
-        case,
-        *(_from_stages, _looked_up, _timed_out, _lost, _stalled, _tested_paths, _slow, _nothing_arrives, _start),
-        _anybody,
+        case, *(_from_stages, _looked_up, _timed_out, _lost, _stalled, _tested_paths, _slow, _nothing_arrives, _start)
     ) or otherwise(ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes")
 
 
@@ -128,7 +126,7 @@ def _looked_up(case: Case) -> Finding | None:
     seen = _tested.looked(case)
     if seen is None or case.of("job.done"):
         return None
-    stalled = [*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_broken(case), *case.of("told.hang")]
+    stalled = [*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_broken(case)]
     likely = stalled or any(event.kind == "net.tcp" for event in seen.lines)
     finding = _tell(case, "likely" if likely else "possible", f"{seen.summary}.", pick(seen.lines, stalled, limit=5))
     if seen.passes is None:
@@ -179,15 +177,6 @@ def _start(case: Case) -> Finding | None:
     likely = still and not case.of("nccl.channel")  # before any other network path is used
     finding = _tell(case, "likely" if likely else "possible", say, pick(met.values(), hung, still, limit=6))
     return replace(finding, advice=(SIZES, *_advice()))
-
-
-def _anybody(case: Case) -> Finding | None:
-    """User notes: a different rank reports the error first each time, so what all ranks share is at fault."""
-    reported = [event for event in case.of("told.habit") if event.data["what"] == "any_victim"]
-    if not reported or not case.of("c10d.timeout") or not (spans_hosts(case) or len(look(case).members) > NODE):
-        return None
-    say = "A different rank reports the error first each time, so the fault is in what all share, such as the network."
-    return _tell(case, "possible", say, pick(reported, case.of("c10d.timeout"), limit=4))
 
 
 PATH = Advice(

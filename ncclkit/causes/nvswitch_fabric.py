@@ -28,7 +28,6 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.picks import family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
-from ncclkit.causes._user_notes import relieved
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
@@ -61,9 +60,6 @@ def diagnose(case: Case) -> Finding:
     xids = [e for e in case.of("kernel.xid") if e.data.get("xid") in XIDS]
     xids += [e for e in case.of("kernel.sxid") if e.data.get("fatal")]
     lines = in_order(waiting) or in_order(fabric) or in_order(multicast) or in_order(xids) or in_order(imex)
-    if not lines and (gone := relieved(case, NCCL_NVLS_ENABLE="0")):
-        say = "By the user's notes the job works without NVLink multicast (NVLS), which the fabric manager sets up."
-        return found(ID, "likely", say, pick(gone), advice=_advice())
     if not lines:
         went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
         missing = "`nvidia-smi -q | grep -A2 Fabric` and dmesg of the node"

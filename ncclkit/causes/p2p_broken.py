@@ -34,7 +34,6 @@ from ncclkit.causes import _starting
 from ncclkit.causes._bisected import odd
 from ncclkit.causes._experiments import over_gloo, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
-from ncclkit.causes._user_notes import relieved
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
@@ -73,7 +72,7 @@ def diagnose(case: Case) -> Finding:
     other = [e for e in case.of("nccl.channel") if e.data.get("via") in ("SHM", "NET")]
     measured = [enabled for enabled, _ in copies(case)]
     went_well = measured or [*case.of("nccl.destroy"), *look(case).ended.values()] or other
-    witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _relieved, _symptom]
+    witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _symptom]
     return ask(case, _from_stages, _wrong_values, *witnesses, CHECK.risk) or CHECK.otherwise(
         case, went_well, "Peer-to-peer copies worked or were not used.", "dmesg of the node, and NCCL's Channel lines"
     )
@@ -163,19 +162,9 @@ def _slow(case: Case) -> Finding | None:
     return found(ID, "likely", say, pick(*tables), gpus=names, advice=_advice(True), next=experiment(case))
 
 
-def _relieved(case: Case) -> Finding | None:
-    """User notes: the job works without peer-to-peer."""
-    lines = relieved(case, NCCL_P2P_DISABLE="1")
-    if not lines:
-        return None
-    say = "By the user's notes the job works without peer-to-peer: direct copies between the GPUs do not arrive."
-    direct = [e for e in case.of("nccl.channel") if e.data.get("via") == "P2P"]
-    return found(ID, "likely", say, pick(lines, direct[:2]), advice=_advice(False))
-
-
 def _symptom(case: Case) -> Finding | None:
     """A start or a first collective on one machine never ends."""
-    stuck, hung = _stuck(case), [] if spans_hosts(case) else _starting.hangs(case) or _started(case)
+    stuck, hung = _stuck(case), [] if spans_hosts(case) else _starting.hangs(case)
     if not stuck and not hung:
         return None
     what = "The ranks wait in one of the first collectives and none completes it"
@@ -184,14 +173,6 @@ def _symptom(case: Case) -> Finding | None:
     ) + "; a usual reason is blocked copies between GPUs."
     hosts, advice = name_hosts(stuck + hung), _advice(False)
     return found(ID, "possible", say, pick(stuck, hung), hosts=hosts, advice=advice, next=experiment(case))
-
-
-def _started(case: Case) -> list[Event]:
-    """Lines of a complete NCCL start over peer-to-peer, where by the user's notes the job hangs after it."""
-    direct = [e for e in case.of("nccl.channel") if e.data.get("via") == "P2P"]
-    done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
-    hang = [] if _starting.beyond(case) else case.of("told.hang")
-    return [*hang, *direct[:2], *done[:1]] if direct and done and hang else []
 
 
 def _stuck(case: Case) -> list[Event]:

@@ -45,7 +45,7 @@ BY = {
     "node_fail": "the scheduler lost the node",
 }
 
-OURS = ("deadline", "cancelled", "orphaned")
+OURS = ("deadline", "cancelled", "orphaned", "lost")
 """Reasons of a run's end for which the guard sent SIGTERM; the ranks that it kills leave no exit code."""
 
 
@@ -98,7 +98,7 @@ def _stood(case: Case, event: Event) -> list[Event]:
     unfinished = [] if [e for e in case.of("nccl.init") if e.data.get("phase") == "done"] else begun
     cancelled = [event] if event.data["what"] == "cancelled" and "PREEMPT" not in event.text.upper() else []
     failed = [*case.of("cuda.oom"), *family(case, "ib_completion", "ib_async", "ib_setup", "socket_connect")]
-    return [*failed, *case.of("told.hang"), *([] if case.of("progress") else unfinished), *cancelled]
+    return [*failed, *([] if case.of("progress") else unfinished), *cancelled]
 
 
 def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:

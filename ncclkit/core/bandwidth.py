@@ -58,6 +58,9 @@ class Expectation:
     limit: str
     """nvlink, pcie, network, loopback, or none where nothing could be derived."""
     words: str
+    """The derivation, or why there is none, in one sentence."""
+    note: str = ""
+    """What large messages usually reach of it, and what may exceed it."""
     usual: float = 0.8
     """Share of the bound that large messages usually reach at least."""
     gpu: str = ""
@@ -66,7 +69,7 @@ class Expectation:
     """Whether the switch between them may add up; False where the environment forbids it."""
 
     def __str__(self) -> str:
-        return self.words
+        return f"{self.words} {self.note}".strip()
 
 
 def factor(op: str, ranks: int) -> float:
@@ -173,14 +176,14 @@ def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
     links = {gpu: min(count, known.get(f"gpu.{gpu}.nvlink.links") or most or count) for gpu, count in paths.items()}
     fewest = min(links.values())
     behind = [gpu for gpu, count in links.items() if count == fewest and count < max(links.values())]
-    who = f"GPU {', '.join(map(str, behind))} has the fewest links and" if behind else "Every GPU"
+    who = f"GPU {', '.join(map(str, behind))} has only" if behind else "Every GPU has"
     whose = f"NCCL's own figure for {kind}" if kind else "as nvidia-smi nvlink -s says"
     value = fewest * speed
     words = (
-        f"{who} sends through {fewest} NVLinks of {speed:g} GB/s each way ({whose}), so a ring carries at most "
-        f"{fewest} x {speed:g} = {value:.1f} GB/s. {USUAL} NVLink SHARP (NVLS) may exceed it, since the switch adds."
+        f"{who} {fewest} NVLinks of {speed:g} GB/s each way ({whose}), so a ring carries at most "
+        f"{fewest} × {speed:g} = {value:.1f} GB/s."
     )
-    return Expectation(value, "nvlink", words)
+    return Expectation(value, "nvlink", words, f"{USUAL} NVLink SHARP (NVLS) may exceed it, since the switch adds.")
 
 
 def _pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
@@ -196,10 +199,9 @@ def _pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
     return Expectation(
         value,
         "pcie",
-        (
-            f"NVLink does not join all GPUs in use; their slowest PCIe link is that of GPU {slowest}, generation "
-            f"{generation} x{width}, for which NCCL reckons {value:.1f} GB/s each way; a ring carries no more. {USUAL}"
-        ),
+        f"NVLink does not join all GPUs in use, and a ring carries no more than the slowest PCIe link, that of GPU "
+        f"{slowest}, generation {generation} x{width}, for which NCCL calculates {value:.1f} GB/s each way.",
+        USUAL,
     )
 
 
@@ -221,7 +223,7 @@ def _network(op: str, backend: str, ranks: int, hosts: int, known: Mapping[str, 
         # 1 - 1/h of the data crosses between hosts, busbw counts (n-1)/n of it; every rank sends, or one alone does
         value = total / (ranks / hosts if op == "all_to_all" else 1) * ((ranks - 1) / ranks) / (1 - 1 / hosts)
         why = "its ranks share that for the part of their data that leaves the host"
-    return Expectation(value, "network", f"On each host {words}; {why}, so busbw is at most {value:.2f} GB/s. {USUAL}")
+    return Expectation(value, "network", f"On each host {words}; {why}, so busbw is at most {value:.2f} GB/s.", USUAL)
 
 
 def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
@@ -242,10 +244,8 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
     return Expectation(
         value,
         "loopback",
-        (
-            f"gloo moves data through 127.0.0.1: measured here, one TCP stream runs at {stream:.2f} GB/s and costs "
-            f"{cost:.2f} CPU seconds per GB; {what}, so busbw is at most {value:.2f} GB/s. "
-            "gloo's own adding and copying come on top: about half of this bound is usual."
-        ),
+        f"gloo moves data through 127.0.0.1, where one TCP stream was measured at {stream:.2f} GB/s and {cost:.2f} CPU "
+        f"seconds per GB; {what}, so busbw is at most {value:.2f} GB/s.",
+        "gloo's own adding and copying come on top: about half of this bound is usual.",
         usual=0.4,
     )

@@ -2,7 +2,7 @@
 
     <case>/
       case.json         what was asked, when, where, versions, schema number
-      facts.jsonl  events.parquet  measurements.jsonl  findings.json
+      facts.jsonl  events.jsonl  measurements.jsonl  findings.json
       runs/<n>-<name>/  plan.json status.json wire.jsonl rank*.log launcher.log
                         fr_rank_* ras*.* stacks_rank*.txt
       experiments/<n>-<cause>/  experiment.json, and in .case/ the runs of that experiment or fix
@@ -10,7 +10,9 @@
       report.html
 
 Files are replaced whole and atomically, so a full disk or a killed kernel
-leaves the previous contents; nothing that was collected is ever lost.
+leaves the previous contents; nothing that was collected is ever lost.  Several
+programs may write one case: each adds what it changed to what the folder holds
+by then, under `storage.locked`.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ import shlex
 import socket
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 from ncclkit import __version__
-from ncclkit.core import storage
+from ncclkit.core import storage, text
 from ncclkit.core.model import Event, Fact, Finding, Measurement, NcclkitError, to_json
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -40,6 +42,30 @@ RUN = re.compile(r"(?P<runs>^|.*/)runs/(?P<n>\d+)-(?P<name>[^/]*)/")
 TEST = "connect"
 """Name of the runs that test connections: they stand beside the runs of jobs and take no place of theirs."""
 
+RECORDS = ("facts", "events", "measurements", "findings", "inputs")
+"""What a case holds lists of."""
+
+
+class _About(TypedDict, total=False):
+    """What of ``case.json`` is worked with; whatever else it holds stays."""
+
+    schema: int
+    asked: list[dict[str, Any]]
+    problems: list[str]
+
+
+class _Input(TypedDict):
+    """What of a row of ``inputs.json`` is."""
+
+    path: str
+    bytes: int
+    lines: int
+    kind: str
+    events: int
+    errors: int
+
+
+T = TypeVar("T")
 Record = Fact | Event | Measurement | Finding
 
 
@@ -62,6 +88,8 @@ class Case:
         self.measurements: list[Measurement] = []
         self.findings: list[Finding] = []
         self.inputs: list[dict[str, Any]] = []
+        self._known = self._kept()
+        """What was read from the folder, or written there."""
 
     @classmethod
     def open(cls, path: str | Path, *, read_only: bool = False) -> Case:
@@ -72,6 +100,8 @@ class Case:
         """
         if not isinstance(path, (str, os.PathLike)):
             raise NcclkitError(f"The case folder must be a path in quotes, but it is {path!r} ({type(path).__name__}).")
+        if not os.fspath(path).strip():
+            raise NcclkitError("The case folder has no name; name one with --case or case_dir, such as ./case.")
         folder = Path(path).expanduser().absolute()
         case = cls(folder, read_only=read_only)
         try:
@@ -88,7 +118,7 @@ class Case:
         return case
 
     def _load(self, folder: Path) -> None:
-        about = storage.read_json(folder / "case.json", {})
+        about = storage.read_json(folder / "case.json", {}, _About)
         known = about.get("schema", SCHEMA)
         if known != SCHEMA:
             writer, what = ("ncclkit 0.1.0", "use that release") if known == 1 else ("another ncclkit", "upgrade")
@@ -99,9 +129,15 @@ class Case:
         self.about.update(about)
         self.facts = list(storage.read_records(Fact, folder / "facts.jsonl"))
         self.measurements = list(storage.read_records(Measurement, folder / "measurements.jsonl"))
-        self.events = storage.read_events(folder / "events.parquet")
+        self.events = list(storage.read_records(Event, folder / "events.jsonl"))
         self.findings = storage.read_findings(folder / "findings.json")
-        self.inputs = storage.read_json(folder / "inputs.json", [])
+        self.inputs = storage.read_json(folder / "inputs.json", [], list[_Input])
+        self._known = self._kept()
+
+    def _kept(self) -> dict[str, Any]:
+        """What the folder holds of this case, in containers of their own."""
+        about = self.about | {"asked": list(self.about.get("asked", ()))}
+        return {"about": about} | {name: list(getattr(self, name)) for name in RECORDS}
 
     def add(self, records: Iterable[Record]) -> Case:
         """Add records, each once; an equal record that is already here is left out."""
@@ -154,6 +190,23 @@ class Case:
         path = shlex.quote(str(self.path))
         return f"{who} can write {self.path}, and so change what is found in it; chmod go-w {path} ends that."
 
+    def earlier(self) -> str:
+        """Which runs came before the last one, and how old the newest of them is, in one sentence, or nothing."""
+        runs = [folder for folder in self.runs()[:-1] if not folder.name.endswith("-facts")]
+        if not runs:
+            return ""
+        age = text.format_age(max(0.0, time.time() - runs[-1].stat().st_mtime))
+        return f"{self.path} holds {text.plural(len(runs), 'earlier run')} (the last: {runs[-1].name}, {age} ago)"
+
+    def run_alone(self, folder: Path) -> Case:
+        """What one run folder of this case holds, and the facts of its hosts, in memory, without all other runs."""
+        scope = Case()
+        scope.facts = self.facts
+        scope.events = [event for event in self.events if event.path.startswith(f"{folder}/")]
+        scope.measurements = [row for row in self.measurements if row.run == folder.name]
+        scope.inputs = [row for row in self.inputs if str(row.get("path")).startswith(f"{folder}/")]
+        return scope
+
     def new_run(self, name: str) -> Path:
         """Make the next run folder, ``runs/<n>-<name>``."""
         if self.path is None:
@@ -162,9 +215,10 @@ class Case:
         runs = self.path / "runs"
         try:
             runs.mkdir(exist_ok=True)
-            last = max((int(p.name.split("-")[0]) for p in runs.iterdir() if p.name.split("-")[0].isdigit()), default=0)
-            folder = runs / f"{last + 1}-{slug}"
-            folder.mkdir()
+            with storage.locked(self.path):
+                last = max((int(folder.name.split("-")[0]) for folder in self.runs()), default=0)
+                folder = runs / f"{last + 1}-{slug}"
+                folder.mkdir()
         except OSError as error:
             raise NcclkitError(
                 f"Cannot make a run folder in {runs}: {error.strerror}; free space or name another case."
@@ -211,28 +265,60 @@ class Case:
         return scope
 
     def save(self) -> Case:
-        """Write the folder; each file is replaced atomically, a failure keeps the old one."""
+        """Add what changed since this case was opened or saved to its folder; a failure keeps what the folder held.
+
+        Each file is replaced atomically.  What other programs have added meanwhile stays, and is not judged here: this
+        case, in memory, is what this program knows.
+        """
         if self.path is None or self.read_only:
             return self
         try:
-            storage.write(self.path / "case.json", json.dumps(self.about, indent=1, default=str))
-            storage.write_records(self.path / "facts.jsonl", self.facts)
-            storage.write_records(self.path / "measurements.jsonl", self.measurements)
-            storage.write_findings(self.path / "findings.json", self.findings)
-            storage.write(self.path / "inputs.json", json.dumps(self.inputs, indent=1, default=str))
-            storage.write_events(self.path / "events.parquet", self.events)
+            with storage.locked(self.path):
+                whole = self._merged(Case.open(self.path))
+                storage.write(self.path / "case.json", json.dumps(whole.about, indent=1, default=str))
+                storage.write_records(self.path / "facts.jsonl", whole.facts)
+                storage.write_records(self.path / "measurements.jsonl", whole.measurements)
+                storage.write_findings(self.path / "findings.json", whole.findings)
+                storage.write(self.path / "inputs.json", json.dumps(whole.inputs, indent=1, default=str))
+                storage.write_records(self.path / "events.jsonl", whole.events)
         except OSError as error:
             raise NcclkitError(
                 f"Cannot write the case folder {self.path}: {error.strerror or error}; "
                 "what it held before is untouched. Free space or name another folder."
             ) from error
+        self._known = self._kept()
         return self
+
+    def _merged(self, theirs: Case) -> Case:
+        """The folder as it is now, with what changed here: of findings, which are of one diagnosis, all or none."""
+        known = self._known
+        changed = {key: value for key, value in self.about.items() if value != known["about"].get(key)}
+        theirs.about |= changed | {
+            "asked": _merged(known["about"]["asked"], self.about.get("asked", []), theirs.about.get("asked", []))
+        }
+        theirs.facts = _merged(known["facts"], self.facts, theirs.facts, lambda fact: (fact.name, fact.host, fact.rank))
+        theirs.inputs = _merged(known["inputs"], self.inputs, theirs.inputs, lambda row: row["path"])
+        theirs.events = _merged(known["events"], self.events, theirs.events)
+        theirs.measurements = _merged(known["measurements"], self.measurements, theirs.measurements)
+        theirs.findings = theirs.findings if self.findings == known["findings"] else self.findings
+        return theirs
 
     def __repr__(self) -> str:
         return (
             f"Case({str(self.path) if self.path else 'in memory'}: {len(self.facts)} facts, {len(self.events)} events, "
             f"{len(self.measurements)} measurements, {len(self.findings)} findings, {len(self.runs())} runs)"
         )
+
+
+def _merged(known: list[T], ours: list[T], theirs: list[T], place: Callable[[T], Any] = to_json) -> list[T]:
+    """`theirs`, without what was once `known` and is not among `ours` any more, and with what is new of `ours`.
+
+    place: what only one record has; a new one takes the place of theirs.
+    """
+    before, now = ({to_json(record): record for record in records} for records in (known, ours))
+    new = [record for key, record in now.items() if key not in before]
+    gone, taken = before.keys() - now.keys(), set(map(place, new))
+    return [record for record in theirs if to_json(record) not in gone and place(record) not in taken] + new
 
 
 def _now() -> str:

@@ -100,24 +100,6 @@ def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]
     return list(moved.values())
 
 
-def weigh_user_notes(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]:
-    """Move what is not proven by what people say that they tried: one variable that is just that cause's experiment."""
-    moved = {finding.cause: finding for finding in verdicts}
-    tried = [(row, event) for event in events if event.kind == "told.trial" for row in event.data["trials"]]
-    for finding in list(moved.values()):
-        change = dict(finding.next.plan) if finding.next else {}
-        if finding.verdict != "found" or finding.strength == "proven" or list(change) != ["env"]:
-            continue
-        for row, event in tried:
-            if change["env"] != {row["name"]: row["value"]} or finding.next is None:
-                continue
-            if finding.next.expects.get(finding.cause) == ("same" if row["works"] else "works"):
-                moved[finding.cause] = clear(finding.cause, event.text, (event,))
-            elif finding.strength == "possible" and finding.next.expects.get(finding.cause) == "works":
-                moved[finding.cause] = replace(finding, strength="likely", evidence=(*finding.evidence, event))
-    return list(moved.values())
-
-
 def _relative(folder: Path, base: Path) -> str:
     """From the record's folder to a run, which lies in the same case."""
     case = base.parent.parent

@@ -2,16 +2,17 @@
 
 Everything that moves between the rooms of ncclkit is one of these frozen
 dataclasses.  They hold plain values, so they can be written as JSON, and they
-never change after they were made.  Standard library only.
+never change after they were made.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from html import escape
 from typing import Any, Literal, TypeVar
+
+import msgspec
 
 SCHEMA = 1
 """Number of the record format; written to ``case.json`` and ``diagnose --json``."""
@@ -20,6 +21,7 @@ Verdict = Literal["found", "clear", "unknown"]
 Strength = Literal["proven", "likely", "possible"]
 
 T = TypeVar("T")
+ENCODER = msgspec.json.Encoder(enc_hook=str)
 
 
 class NcclkitError(Exception):
@@ -258,8 +260,23 @@ def cite(evidence: Evidence) -> dict[str, Any]:
 
 
 def to_json(record: Any) -> str:
-    """One record as one JSON line (no newline); NaN is refused."""
-    return json.dumps(asdict(record), ensure_ascii=False, allow_nan=False, default=str)
+    """One record as one JSON line (no newline).
+
+    NaN, which JSON does not know, becomes null; a byte that is no UTF-8 (a lone surrogate) stands as its code.
+    """
+    try:
+        return ENCODER.encode(record).decode()
+    except UnicodeEncodeError:
+        return ENCODER.encode(visible(msgspec.to_builtins(record, enc_hook=str))).decode()
+
+
+def visible(value: Any) -> Any:
+    """A plain value in whose texts bytes that are no UTF-8 (lone surrogates) stand as their codes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {visible(key): visible(inner) for key, inner in value.items()}
+    return [*map(visible, value)] if isinstance(value, (list, tuple)) else value
 
 
 def safe(text: object) -> str:

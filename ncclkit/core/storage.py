@@ -1,34 +1,89 @@
-"""How records are kept in files: JSON Lines, JSON and Parquet, each file replaced whole and atomically."""
+"""How records are kept in files: JSON Lines and JSON, each file replaced whole and atomically, one writer at a time."""
 
 from __future__ import annotations
 
-import io
+import fcntl
 import json
 import os
 import secrets
+import stat
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from ncclkit.core.model import Advice, Event, Experiment, Finding, NcclkitError, cite, from_dict, to_json
 
 T = TypeVar("T")
 
+LARGEST = 256 << 20
+"""Bytes of one file of a case; 15,000 events take about 15 MB."""
+CONTAINERS = 4 << 20
+"""Lists and objects of one file of a case; each takes up to 230 bytes of memory, whatever it takes in the file."""
+NESTED = 64
+"""Lists in lists, and objects in objects, of one record; ours have at most ten."""
+
+
+class Nested(ValueError):
+    """A document that is JSON, and nested deeper than `NESTED`."""
+
+
+DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What reading a record raises that is none; the errors of msgspec are ValueErrors."""
+
 
 def write(path: Path, text: str | bytes) -> None:
-    """Replace `path` atomically: a reader sees the old file or the new one, never half."""
+    """Replace `path` atomically: a reader sees the old file or the new one, never half.
+
+    A byte of a file name that is no UTF-8 (a lone surrogate) is written as its code, which JSON reads back.
+    """
     name = path.parent / f".{path.name}.{secrets.token_hex(6)}"
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less what the user's umask takes away
     try:
         with os.fdopen(handle, "wb") as out:
-            out.write(text.encode() if isinstance(text, str) else text)
+            out.write(text.encode("utf-8", "backslashreplace") if isinstance(text, str) else text)
             out.flush()
             os.fsync(out.fileno())
         os.replace(name, path)
     except BaseException:
         name.unlink(missing_ok=True)
         raise
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a file of a case; NcclkitError for a pipe, a device, or what would take gigabytes of memory."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        about = os.fstat(file.fileno())
+        wrong = "" if stat.S_ISREG(about.st_mode) else "is not a regular file"
+        data = file.read(LARGEST + 1) if not wrong else b""
+    if len(data) > LARGEST or data.count(b"{") + data.count(b"[") > CONTAINERS:
+        wrong = f"holds more than {LARGEST >> 20} MiB, or {CONTAINERS >> 20} million lists and objects"
+    if wrong:
+        raise NcclkitError(f"{path} {wrong}; move it away and the case opens without it.")
+    return data
+
+
+def parse(data: bytes) -> Any:
+    """The value of a JSON document; ValueError for what is not one, `Nested` for what is nested too deep."""
+    try:
+        value = json.loads(data)
+    except RecursionError:
+        raise Nested("is nested without an end") from None
+    if data.count(b"{") + data.count(b"[") <= NESTED:
+        return value
+    level = [value]
+    for _ in range(NESTED):
+        level = [inner for outer in level if isinstance(outer, (dict, list)) for inner in _inside(outer)]
+    if level:
+        raise Nested(f"is nested more than {NESTED} deep")
+    return value
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def write_records(path: Path, records: Iterable[Any]) -> None:
@@ -40,71 +95,116 @@ def read_records(cls: type[T], path: Path) -> Iterator[T]:
     """The records of a JSON Lines file, none where it does not exist; NcclkitError names the line that is none."""
     if not path.exists():
         return
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    decoder = msgspec.json.Decoder(cls)
+    for number, line in enumerate(content(path).splitlines(), 1):
         try:
-            yield from_dict(cls, json.loads(line))
-        except (ValueError, TypeError, AttributeError) as error:
+            if line.count(b"{") + line.count(b"[") > NESTED:
+                parse(line)
+            yield decoder.decode(line)
+        except DAMAGE as error:
             raise NcclkitError(
                 f"{path}:{number} is no {cls.__name__} record; move the file away and the case opens without it."
             ) from error
 
 
-def read_json(path: Path, default: Any) -> Any:
-    """The value in a JSON file, `default` where it does not exist."""
+def read_json(path: Path, default: Any, form: Any = None) -> Any:
+    """The value in a JSON file, `default` where it does not exist.
+
+    form: the type that it must have, that of `default` where none is given.  NcclkitError says what is wrong.
+    """
     if not path.exists():
         return default
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = parse(content(path))
+        msgspec.convert(value, form or type(default))
     except ValueError as error:
-        raise NcclkitError(
-            f"{path} is not JSON ({error}); move the file away and the case opens without it."
-        ) from error
-
-
-def write_events(path: Path, events: list[Event]) -> None:
-    """Events as Parquet; `data` as JSON text, since every kind has its own fields."""
-    import pandas as pd  # half a second: only those who save pay
-
-    rows = [asdict(event) | {"data": json.dumps(dict(event.data), default=str)} for event in events]
-    frame = pd.DataFrame(rows, columns=list(Event.__dataclass_fields__))
-    buffer = io.BytesIO()
-    frame.astype({"pid": "Int64", "rank": "Int64", "time": "float64"}).to_parquet(buffer, index=False)
-    write(path, buffer.getvalue())
-
-
-def read_events(path: Path) -> list[Event]:
-    """The reverse of `write_events`; none where the file does not exist."""
-    if not path.exists():
-        return []
-    import pyarrow.parquet as pq
-
-    try:
-        rows = pq.read_table(path).to_pylist()
-    except (OSError, ValueError) as error:
-        raise NcclkitError(
-            f"{path} is not a readable Parquet file; move it away and the case opens without it."
-        ) from error
-    return [from_dict(Event, row | {"data": json.loads(row["data"])}) for row in rows]
+        why = "is not what is kept there" if isinstance(error, msgspec.ValidationError) else "is not JSON"
+        raise NcclkitError(f"{path} {why} ({error}); move the file away and the case opens without it.") from error
+    return value
 
 
 def write_findings(path: Path, findings: Iterable[Finding]) -> None:
     """Findings as JSON, their evidence as ``{path, line, text}``."""
-    rows = [asdict(finding) | {"evidence": [cite(piece) for piece in finding.evidence]} for finding in findings]
+    rows = [
+        msgspec.to_builtins(finding, enc_hook=str) | {"evidence": [*map(cite, finding.evidence)]}
+        for finding in findings
+    ]
     write(path, json.dumps(rows, indent=1, default=str))
 
 
 def read_findings(path: Path) -> list[Finding]:
     """The reverse of `write_findings`; evidence comes back as events of kind ``cited``."""
-    return [_finding(row) for row in read_json(path, [])]
+    try:
+        return [_finding(row) for row in read_json(path, [])]
+    except DAMAGE as error:
+        raise NcclkitError(
+            f"{path} holds something else than findings; move the file away and the case opens without it."
+        ) from error
 
 
 def _finding(row: dict[str, Any]) -> Finding:
-    cited = [Event("cited", text=e["text"], path=e["path"], line=e["line"]) for e in row.get("evidence", ())]
     nested = {
-        "evidence": tuple(cited),
+        "evidence": tuple(msgspec.convert(piece | {"kind": "cited"}, Event) for piece in row.get("evidence", ())),
         "missing": tuple(row.get("missing", ())),
         "culprits": {key: tuple(value) for key, value in row.get("culprits", {}).items()},
-        "advice": tuple(from_dict(Advice, advice) for advice in row.get("advice", ())),
-        "next": from_dict(Experiment, row["next"]) if row.get("next") else None,
+        "advice": msgspec.convert(row.get("advice", ()), tuple[Advice, ...]),
+        "next": msgspec.convert(row.get("next"), Experiment | None),
     }
     return from_dict(Finding, row | nested)
+
+
+LOCK = ".lock"
+"""File of a case folder that whoever writes the folder holds."""
+WAIT = 60.0
+"""Seconds that a writer waits for the others."""
+STALE = 60.0
+"""Seconds after which the lock file of a writer that was killed counts no more, where there is no `flock`."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Be the only writer of a case folder, as long as the block runs; NcclkitError after `WAIT` seconds.
+
+    The lock is the kernel's `flock`, which ends with its process.  A file system without one (Lustre without ``-o
+    flock``, some FUSE) gets a second file instead, which only one process can make, and which counts for `STALE`
+    seconds.
+    """
+    end = time.monotonic() + WAIT
+    with open(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666), "rb") as file:
+        held = folder / f"{LOCK}.held"
+        while (got := _taken(file.fileno(), held)) is None:
+            if time.monotonic() > end:
+                raise NcclkitError(
+                    f"Another ncclkit has been writing {folder} for {WAIT:.0f} s, so nothing was written; end it, or "
+                    "name another case folder."
+                )
+            time.sleep(0.01)
+        try:
+            yield
+        finally:
+            if got:
+                held.unlink(missing_ok=True)
+
+
+def _taken(file: int, held: Path) -> bool | None:
+    """Whether the file `held` was made to take the lock; None where another process has it."""
+    with suppress(OSError):  # no flock on this file system
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        return False
+    with suppress(FileExistsError):
+        os.close(os.open(held, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        return True
+    with suppress(FileNotFoundError):  # it was given back
+        made = held.stat()
+        os.utime(file)  # the clock of the file server, not of this host
+        if os.fstat(file).st_mtime - made.st_mtime > STALE:
+            aside = held.with_name(f"{held.name}.{secrets.token_hex(6)}")
+            held.rename(aside)
+            if aside.stat().st_ino != made.st_ino:  # another process has just made it
+                with suppress(FileExistsError):
+                    os.link(aside, held)
+            aside.unlink(missing_ok=True)
+    return None

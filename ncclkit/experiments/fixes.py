@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ncclkit import evidence
 from ncclkit.analysis.picks import failed
@@ -32,6 +32,7 @@ from ncclkit.live.options import ProbeOptions
 
 __all__ = ["check", "close", "experiments", "fix"]
 
+Kind = Literal["check", "fix"]
 OnRecord = Callable[[dict[str, Any]], None]
 OnExperiment = Callable[[ExperimentRecord], None]
 ROUNDS = 3
@@ -69,22 +70,10 @@ async def check(
         after = await _again(room, before.run.plan, experiment.plan, name, on_record)
         seen = comparison.observed(before, after, experiment)
         moves = comparison.verdicts(experiment, before, after) | comparison.shown(verdict, before, after)
-    return _kept(
-        case,
-        ExperimentRecord(
-            "check",
-            finding.cause,
-            experiment.question,
-            dict(experiment.plan),
-            observed=seen,
-            verdicts=moves,
-            summary=comparison.conclusion(finding, experiment, seen, moves, usable),
-            seconds=round(time.monotonic() - started, 1),
-            folder=_folder(room),
-            baseline=name,
-            **_both(before, after),
-        ),
-    )
+    said = comparison.conclusion(finding, experiment, seen, moves, usable)
+    known = {"observed": seen, "verdicts": moves, "summary": said, "baseline": name} | _both(before, after)
+    asked = {"question": experiment.question, "change": dict(experiment.plan)}
+    return _kept(case, room, started, "check", finding, **asked, **known)
 
 
 async def fix(
@@ -101,9 +90,7 @@ async def fix(
     diagnosis fixes nothing.  Raises NcclkitError where the advice needs a person.
     """
     verdict = diagnose(case)
-    finding = _named(verdict, cause)
-    if baseline.last(case) is None and cure(finding) is None:  # before anything is started in vain
-        raise by_hand(finding)
+    finding = _fixable(case, verdict, cause)
     started, room = time.monotonic(), _room(case, finding.cause)
     before, name = await _before(case, verdict, room, python, deadline, on_record)
     change = change_of(finding, before.run.plan)
@@ -114,19 +101,17 @@ async def fix(
     move = ("proven" if change.keys() - {"restarts"} else "supported") if well and shown else "open"
     return _kept(
         case,
-        ExperimentRecord(
-            "fix",
-            finding.cause,
-            f"Does the same job work after this: {words_of(finding, before.run.plan)}",
-            change,
-            observed=comparison.observed(before, after, None),
-            verdicts={finding.cause: move} | (comparison.shown(verdict, before, after) if name else {}),
-            summary=comparison.fixed(finding, after, well, shown),
-            seconds=round(time.monotonic() - started, 1),
-            folder=_folder(room),
-            baseline=name,
-            **_both(before, after),
-        ),
+        room,
+        started,
+        "fix",
+        finding,
+        question=f"Does the same job work after this: {words_of(finding, before.run.plan)}",
+        change=change,
+        observed=comparison.observed(before, after, None),
+        verdicts={finding.cause: move} | (comparison.shown(verdict, before, after) if name else {}),
+        summary=comparison.fixed(finding, after, well, shown),
+        baseline=name,
+        **_both(before, after),
     )
 
 
@@ -216,15 +201,44 @@ def _named(verdict: Diagnosis, cause: str) -> Finding:
     return finding
 
 
+def _fixable(case: Case, verdict: Diagnosis, cause: str) -> Finding:
+    """The finding whose advice is to be applied, where a machine can do that: before anything is started in vain."""
+    finding, run = _named(verdict, cause), baseline.last(case)
+    if cure(finding) is None and (run is None or not breakable(run.plan.argv, run.plan.network)):
+        raise by_hand(finding)
+    return finding
+
+
+def unable(case: Case, cause: str = "") -> tuple[str, str]:
+    """Why the experiment, and the fix, of a cause of a judged case cannot be made; empty where they can."""
+    found, unknown = ([f for f in case.findings if f.verdict == word] for word in ("found", "unknown"))
+    verdict = Diagnosis(tuple(found), tuple(unknown))
+    reasons = []
+    for possible_on in (_asked, _fixable):
+        try:
+            _writable(case)
+            possible_on(case, verdict, cause)
+        except NcclkitError as error:
+            reasons.append(str(error))
+        else:
+            reasons.append("")
+    return reasons[0], reasons[1]
+
+
 def _names(verdict: Diagnosis) -> str:
     return ", ".join(row.cause for row in verdict.findings if row.next and row.next.expects) or "none"
 
 
-def _room(case: Case, cause: str) -> Case:
-    """The case that the runs of one experiment get, hidden in its folder."""
+def _writable(case: Case) -> Path:
+    """The folder of a case in which experiments can be kept."""
     if case.path is None or case.read_only:
         raise NcclkitError("An experiment needs a writable case folder; open one with Case.open(path).")
-    folder = case.path / FOLDER
+    return case.path
+
+
+def _room(case: Case, cause: str) -> Case:
+    """The case that the runs of one experiment get, hidden in its folder."""
+    folder = _writable(case) / FOLDER
     numbers = [int(path.name.split("-")[0]) for path in folder.glob("*-*") if path.name.split("-")[0].isdigit()]
     room = Case.open(folder / f"{max(numbers, default=0) + 1}-{cause}" / ".case")
     room.facts = list(case.facts)
@@ -264,23 +278,10 @@ async def _without_ranks(asked: Asked) -> ExperimentRecord:
     case, finding, experiment, room = asked.case, asked.finding, asked.experiment, asked.room
     started, room.facts = time.monotonic(), []
     seen = await RANKLESS[experiment.plan["check"]](asked)
-    return _kept(
-        case,
-        ExperimentRecord(
-            "check",
-            finding.cause,
-            experiment.question,
-            dict(experiment.plan),
-            before=None,
-            after=None,
-            observed=seen.shown,
-            verdicts=seen.moves,
-            summary=comparison.conclusion(finding, experiment, seen.shown, seen.moves, seen.usable, seen.summary),
-            seconds=round(time.monotonic() - started, 1),
-            folder=_folder(room),
-            baseline=_about(case),
-        ),
-    )
+    said = comparison.conclusion(finding, experiment, seen.shown, seen.moves, seen.usable, seen.summary)
+    known = {"observed": seen.shown, "verdicts": seen.moves, "summary": said, "before": None, "after": None}
+    asks = {"question": experiment.question, "change": dict(experiment.plan), "baseline": _about(case)}
+    return _kept(case, room, started, "check", finding, **asks, **known)
 
 
 def _both(before: Arm, after: Arm | None) -> dict[str, Any]:
@@ -290,15 +291,14 @@ def _both(before: Arm, after: Arm | None) -> dict[str, Any]:
     return runs | {"cause_before": before.cause, "cause_after": after.cause if after else "", "said": said}
 
 
-def _folder(room: Case) -> Path:
+def _kept(case: Case, room: Case, started: float, kind: Kind, finding: Finding, **known: Any) -> ExperimentRecord:
+    """Keep the record of what was made in `room` since `started`, as the event that the diagnosis of `case` weighs."""
     assert room.path is not None  # `_room` made it
-    return room.path.parent
-
-
-def _kept(case: Case, record: ExperimentRecord) -> ExperimentRecord:
-    """Keep a record in the case, as the event that the diagnosis weighs."""
+    folder = room.path.parent
+    took = round(time.monotonic() - started, 1)
+    record = ExperimentRecord(kind, finding.cause, seconds=took, folder=folder, **known)
     keep(record)
-    case.add(evidence.read([record.folder / NAME]).events).save()
+    case.add(evidence.read([folder / NAME]).events).save()
     diagnose(case)
     return record
 

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,19 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill import execute_notebook
 from papermill.exceptions import PapermillExecutionError
+from papermill.iorw import LocalHandler, papermill_io
 
-from ncclkit.agent.redact import text, texts
+from ncclkit.agent.anonymize import Aliases
+from ncclkit.agent.redact import texts
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
+from ncclkit.core.secrets import text
 from ncclkit.core.storage import write
 from ncclkit.report import page
 from ncclkit.report.page import anonymized
 from ncclkit.report.parameters import check, declared, literals, notebook, read
 
-__all__ = ["DEADLINE", "Kernel", "literals", "make", "notebook"]
+__all__ = ["DEADLINE", "Kernel", "declared", "keep", "literals", "make", "notebook"]
 
 DEADLINE = 900.0
 """Seconds that a whole notebook may take."""
@@ -53,6 +56,16 @@ class Kernel(AsyncKernelManager):
         return KernelSpec(argv=argv, display_name="ncclkit", language="python", metadata=ability)
 
 
+class _Drafts(LocalHandler):  # type: ignore[misc]
+    """How papermill writes a notebook; its own handler fails where a path holds a byte that is no UTF-8."""
+
+    def write(self, buf: str, path: str) -> None:
+        write(Path(path), buf)
+
+
+papermill_io.register("/", _Drafts())
+
+
 def make(
     notebook: Path,
     case_dir: Path,
@@ -60,6 +73,7 @@ def make(
     out: Path | None = None,
     deadline: float = DEADLINE,
     redact: bool = False,
+    names: Sequence[str] = (),
 ) -> Path:
     """Run `notebook` with `parameters`, write its HTML file, return that file's path.
 
@@ -67,8 +81,9 @@ def make(
     ``<case_dir>/report.ipynb``), `deadline` in seconds is for all cells together.  A parameter ``case_dir`` is filled
     in.  Secrets are in neither file; `redact`, or a parameter of that name, also takes hosts, addresses, users and
     homes out of the HTML file, each replaced by the same word everywhere.  Relative paths mean what they mean to the
-    caller.  Raises NcclkitError in one sentence: for bad input before anything runs; for a notebook that stopped early
-    after the report of its beginning was written.
+    caller.  `names` are taken out too; what was replaced by what is written beside the HTML file, for the sender alone
+    (`replaced`).  Raises NcclkitError in one sentence: for bad input before anything runs; for a notebook that stopped
+    early after the report of its beginning was written.
     """
     folder = Case.open(case_dir).path or Path(case_dir)
     out = Path(out).expanduser().absolute() if out else folder / "report.html"
@@ -80,10 +95,10 @@ def make(
     executed = folder / "report.ipynb"
     try:
         failed = _execute(notebook, executed, values, deadline)
-        hide = redact or values.get("redact") is True
-        aliases = anonymized.names(Case.open(folder)) if hide else None
+        hide = redact or bool(names) or values.get("redact") is True
+        aliases = anonymized.names(Case.open(folder), names) if hide else None
         cells, why = nbformat.read(executed, as_version=4), str(failed or "")
-        write(out, page.render(cells, name=notebook.name, folder=notebook.parent, failed=why, aliases=aliases))
+        _write_page(out, cells, notebook, aliases, why)
     except OSError as error:
         raise NcclkitError(_unwritten(error, out)) from error
     if isinstance(failed, KeyboardInterrupt):
@@ -91,6 +106,43 @@ def make(
     if failed:
         raise NcclkitError(f"{failed} The report up to there is {out}.") from failed
     return out
+
+
+def replaced(out: Path) -> Path:
+    """The file beside a redacted report that says which names were replaced by which."""
+    return out.with_suffix(".names.txt")
+
+
+def keep(notebook: Path, folder: Path, parameters: Mapping[str, Any], shown: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Write the HTML file of a notebook that is open in a kernel, with what its cells show there; returns its path.
+
+    parameters: their values there; shown: the source of each cell that was run → its output as MIME types.  A cell
+    that was not run shows nothing.
+    """
+    cells = read(notebook)
+    for cell in cells.cells:
+        if cell.cell_type == "code":
+            data = shown.get(cell.source) or {}
+            cell.outputs = [nbformat.v4.new_output("display_data", data=dict(data))] if data else []
+    cells.metadata["papermill"] = {"parameters": dict(parameters)}
+    aliases = anonymized.names(Case.open(folder)) if parameters.get("redact") is True else None
+    out = folder / "report.html"
+    try:
+        cleaned = nbformat.from_dict(texts(cells, text))
+        _write_page(out, cleaned, notebook, aliases)
+    except OSError as error:
+        raise NcclkitError(_unwritten(error, out)) from error
+    return out
+
+
+def _write_page(
+    out: Path, cells: nbformat.NotebookNode, notebook: Path, aliases: Aliases | None, failed: str = ""
+) -> None:
+    """Write the HTML file of executed cells, and beside it the list of the names that were replaced in it."""
+    write(out, page.render(cells, name=notebook.name, folder=notebook.parent, failed=failed, aliases=aliases))
+    if aliases is not None:
+        write(replaced(out), "".join(f"{name} → {alias}\n" for name, alias in sorted(aliases.replaced.items())))
+        replaced(out).chmod(0o600)
 
 
 def _execute(notebook: Path, executed: Path, values: dict[str, Any], deadline: float) -> BaseException | None:
@@ -124,9 +176,9 @@ def _execute(notebook: Path, executed: Path, values: dict[str, Any], deadline: f
         draft.unlink(missing_ok=True)  # half a notebook must not replace the last whole one
         raise
     cells = nbformat.read(draft, as_version=4)
-    cleaned = nbformat.from_dict(texts(cells))
+    cleaned = nbformat.from_dict(texts(cells, text))
     if cleaned != cells:  # a secret among the parameters, or in what a cell printed
-        nbformat.write(cleaned, draft)
+        write(draft, nbformat.writes(cleaned))
     os.replace(draft, executed)
     return failed
 

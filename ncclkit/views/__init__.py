@@ -5,11 +5,12 @@ Only this package and `ncclkit.views.plots` import plotly and ipywidgets.
 
 from ncclkit.views._base import Chart, Drawn, View, style
 from ncclkit.views.attach import AttachForm, attach_form
+from ncclkit.views.banner import banner_view
 from ncclkit.views.catalogue import catalogue_view
 from ncclkit.views.check import check_form
-from ncclkit.views.checkpoints import checkpoints_view
 from ncclkit.views.connect import ConnectForm, connect_form, connect_view
 from ncclkit.views.consistency import consistency_view
+from ncclkit.views.course import checkpoints_view, guess, loader_sweep_view, resume_view, scaling_view, stages_view
 from ncclkit.views.evidence import events_view
 from ncclkit.views.experiments import experiments_view
 from ncclkit.views.facts import facts_view
@@ -19,15 +20,12 @@ from ncclkit.views.inputs import inputs_view
 from ncclkit.views.job import job_view
 from ncclkit.views.lab import lab_form
 from ncclkit.views.live import LiveTest, live_test
-from ncclkit.views.loader_sweep import loader_sweep_view
 from ncclkit.views.network import network_view
 from ncclkit.views.pairs import pairs_view
-from ncclkit.views.quiz import guess
 from ncclkit.views.ranks import ranks_view
-from ncclkit.views.resume_analysis import resume_view
+from ncclkit.views.report import report_form
 from ncclkit.views.runs import curve_view, measurements_view, tuning_view
-from ncclkit.views.scaling_run import scaling_view
-from ncclkit.views.staged_run import stages_view
+from ncclkit.views.start import start_form
 from ncclkit.views.tables import case_view
 from ncclkit.views.telemetry import telemetry_view
 from ncclkit.views.topology import topology_view

@@ -72,17 +72,6 @@ class View:
         return bundle
 
 
-class Chart(View):
-    """A plotly figure that shows itself as plotly JSON, whatever renderer is set."""
-
-    def __init__(self, figure: go.Figure) -> None:
-        self.figure = figure
-        super().__init__(figure.layout.meta["summary"], Markup(""))
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {PLOTLY: plain(self.figure), "text/plain": self.summary}
-
-
 class Drawn(View):
     """A sentence, a figure and the words that go with it; without a figure it is a plain `View`."""
 
@@ -96,17 +85,36 @@ class Drawn(View):
         """The figure, where there is one."""
         return self._figure
 
+    def headline(self) -> Markup:
+        """What stands above the figure."""
+        return page(self.summary)
+
     def widget(self) -> W.Widget | None:
         """The same three one below the other: JupyterLab shows one type of a bundle only."""
         if self._figure is not None and self._box is None:
             drawing = W.Output(outputs=outputs(self._figure), layout=W.Layout(width="100%"))
-            above, below = style() + page(self.summary), el("div", self._words, cls="nk")
+            above, below = style() + self.headline(), el("div", self._words, cls="nk")
             self._box = W.VBox([W.HTML(above), drawing, W.HTML(below)], layout=W.Layout(width="100%"))
         return self._box
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         drawn = {} if self._figure is None else {PLOTLY: plain(self._figure)}
         return super()._repr_mimebundle_() | drawn
+
+
+class Chart(Drawn):
+    """A plotly figure whose own title is the sentence, and the words under it."""
+
+    def __init__(self, figure: go.Figure, words: Markup = Markup("")) -> None:  # noqa: B008 - it cannot change
+        super().__init__(figure.layout.meta["summary"], figure, words)
+
+    def headline(self) -> Markup:
+        """Nothing: the title of the figure says it."""
+        return Markup("")
+
+    def static(self) -> Markup:
+        """The figure and the words under it."""
+        return el("div", self.body, cls="nk")
 
 
 def plain(figure: go.Figure) -> dict[str, Any]:
@@ -116,7 +124,8 @@ def plain(figure: go.Figure) -> dict[str, Any]:
 
 def outputs(figure: go.Figure) -> tuple[dict[str, Any], ...]:
     """A figure as the contents of an `Output` widget: assign them again and JupyterLab draws again."""
-    return ({"output_type": "display_data", "metadata": {}, "data": Chart(figure)._repr_mimebundle_()},)
+    data = {PLOTLY: plain(figure), "text/plain": figure.layout.meta["summary"]}
+    return ({"output_type": "display_data", "metadata": {}, "data": data},)
 
 
 def page(summary: str, *body: object) -> Markup:

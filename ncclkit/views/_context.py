@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from ncclkit.agent import redact
+from ncclkit.core import secrets
 from ncclkit.core.model import Event
 from ncclkit.evidence.sources.streams import DAMAGE, Hashed, Readable, unpack
 
@@ -37,7 +37,7 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> Sho
         raw = "\n".join(_lines(path, first, event.line + size - 1 + around))
     except DAMAGE as error:
         return f"{path} cannot be read: {error}"
-    lines = redact.text(raw).split("\n") if raw else []
+    lines = secrets.text(raw).split("\n") if raw else []
     shown = [(number, line, event.line <= number < event.line + size) for number, line in enumerate(lines, first)]
     said = event.text.splitlines()[0].strip()[:WIDE] if event.text else ""
     if not any(hit and _holds(line, said) for _, line, hit in shown):

@@ -7,6 +7,7 @@ External text (log lines, host names, variables) reaches a page only through
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -59,6 +60,26 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], cls: str = "") 
 def code(value: object) -> Markup:
     """Short monospace text in a line."""
     return el("code", value)
+
+
+SHORT = 48
+"""Characters of a path that are shown: two lines on a phone."""
+
+
+def place(path: object, line: int = 0, base: str = "") -> Markup:
+    """A path, and its line: from `base` on, shortened in the middle; a pointer that rests on it shows all of it."""
+    whole = str(path)
+    shown = os.path.relpath(whole, base) if base and whole.startswith(f"{base.rstrip('/')}/") else whole
+    if len(shown) > SHORT:
+        shown = f"{shown[: SHORT // 3]}…{shown[SHORT // 3 + 1 - SHORT :]}"
+    number = f":{line}" if line else ""
+    return el("span", f"{shown}{number}", cls="nk-path", title=f"{whole}{number}")
+
+
+def common(paths: Iterable[object]) -> str:
+    """The folder that holds all of these files, from which their places are shown; empty where some are relative."""
+    folders = {os.path.dirname(str(path)) for path in paths}
+    return os.path.commonpath(folders) if folders and all(map(os.path.isabs, folders)) else ""
 
 
 def pre(value: object) -> Markup:

@@ -16,7 +16,7 @@ from ncclkit.core.model import Event
 from ncclkit.core.text import plural, some
 from ncclkit.views._base import View, style
 from ncclkit.views._context import AROUND, context
-from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table, value
+from ncclkit.views._html import Markup, code, common, el, fit, fold, join, place, pre, table, value
 from ncclkit.views._pick import ALL, ODD, RANKS, excerpt, gather, pick
 
 ROWS, FEW = 100, 12
@@ -34,6 +34,7 @@ class EventsView(View):
     def __init__(self, case: Case) -> None:
         super().__init__(events_summary(case.events), static_events(case.events))
         self._events, self._base = list(case.events), case.path
+        self._folder = common({event.path for event in self._events})
         self._box: W.Widget | None = None
 
     def widget(self) -> W.Widget:
@@ -73,7 +74,7 @@ class EventsView(View):
             self.rows.value = _notice(f"“{self.rank.value}” is not a rank; write numbers and ranges, such as 0-7, 12")
             return
         picked = pick(self._events, self.kind.value, self.rank.value or ALL, self.words.value, self.host.value)
-        self.rows.value = picked_html(picked)
+        self.rows.value = picked_html(picked, self._folder)
         shown = [group[0] for group in _shown(picked)[:ROWS]]
         self.line.options = [(_where(event, number), event) for number, event in enumerate(shown, 1)]
         self.line.index = 0 if shown else None  # a list that was empty before selects nothing by itself
@@ -101,20 +102,21 @@ def static_events(events: Sequence[Event]) -> Markup:
     for event in events:
         ranks[event.kind].update([] if event.rank is None else [event.rank])
     counts = [(code(kind), f"{count:,}", some(sorted(ranks[kind])) or "–") for kind, count in kinds.most_common()]
+    shown, folder = _shown(wrong, FEW), common({event.path for event in events})
     return join(
-        fold(f"Abnormal lines: {len(wrong):,}", _table(_shown(wrong, FEW)), is_open=len(_shown(wrong, FEW)) <= FEW),
+        fold(f"Abnormal lines: {len(wrong):,}", _table(shown, folder), is_open=len(shown) <= FEW),
         fold("Counts by kind", table(("Kind", "Events", "Ranks"), counts), is_open=not wrong),
     )
 
 
-def picked_html(picked: Sequence[Event]) -> str:
-    """The table of picked events, with its own count."""
+def picked_html(picked: Sequence[Event], folder: str = "") -> str:
+    """The table of picked events, with its own count; paths from `folder` on."""
     shown = _shown(picked)
     alike = (
         f"; equal lines share a row, the rarest first: {plural(len(shown), 'row')}" if len(shown) < len(picked) else ""
     )
     count = el("p", f"{plural(len(picked), 'event')} picked{alike}", cls="nk-dim")
-    return el("div", count, el("div", _table(shown), cls="nk-tall"), cls="nk")
+    return el("div", count, el("div", _table(shown, folder), cls="nk-tall"), cls="nk")
 
 
 def open_html(event: Event, base: Path | None, near: int = AROUND) -> str:
@@ -124,7 +126,7 @@ def open_html(event: Event, base: Path | None, near: int = AROUND) -> str:
     lines = Markup("") if isinstance(around, str) else el("pre", *(_numbered(*row) for row in around), cls="nk-pre")
     data = fold("Captured fields", fit(value(dict(event.data)))) if event.data else ""
     rank = "" if event.rank is None else f"rank {event.rank} "
-    head = el("p", el("b", event.kind), " ", rank, _place(event))
+    head = el("p", el("b", event.kind), " ", rank, place(event.path, event.line))
     raw = Markup("") if lines else pre(event.text)  # the context holds the raw line already
     return el("div", head, raw, el("p", said, cls="nk-dim") if said else "", lines, data, cls="nk")
 
@@ -142,10 +144,11 @@ def _numbered(number: int, line: str, hit: bool) -> Markup:
     return el("span", f"{'▶' if hit else ' '} {number:>6}  {line}\n", cls="nk-hit" if hit else "nk-near")
 
 
-def _table(groups: Sequence[Sequence[Event]]) -> Markup:
+def _table(groups: Sequence[Sequence[Event]], folder: str) -> Markup:
     rows = [
-        (f"{number}", code(group[0].kind), _speakers(group), _place(group[0]), _raw(group))
+        (f"{number}", code(first.kind), _speakers(group), place(first.path, first.line, folder), _raw(group))
         for number, group in enumerate(islice(groups, ROWS), 1)
+        for first in group[:1]
     ]
     more = el("p", f"… and {len(groups) - ROWS:,} more", cls="nk-dim") if len(groups) > ROWS else ""
     return join(fit(table(("#", "Kind", "Rank", "Where", "Raw line"), rows, "nk-events")), more)
@@ -153,10 +156,6 @@ def _table(groups: Sequence[Sequence[Event]]) -> Markup:
 
 def _speakers(group: Sequence[Event]) -> str:
     return some(sorted({event.rank for event in group if event.rank is not None})) or "–"
-
-
-def _place(event: Event) -> Markup:
-    return el("span", f"{event.path}:{event.line}" if event.line else event.path, cls="nk-path")
 
 
 def _raw(group: Sequence[Event]) -> Markup:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
 from ncclkit.core.text import plural, some
 from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, code, el, fold, join, pre, table, text, value
+from ncclkit.views._html import Markup, badge, code, common, el, fold, join, place, pre, table, text, value
 
 STRENGTH = {
     "proven": ("●", "proven", "a line or an experiment says so"),
@@ -18,22 +19,44 @@ STRENGTH = {
 }
 RISK = {"likely": "by facts alone: a job here would suffer", "possible": "by facts alone: a job here may suffer"}
 """The same of what only facts tell: it explains no job, it warns of one."""
+MOST = 20
+"""Errors without a known cause that are cited."""
 SHOWN = 4
 """Pieces of evidence shown at once; the others are folded."""
+PARTS = ("findings", "unknown", "clear")
+MARKS = re.compile(r"^(?:\[[\w.-]+\]:? ?)+", re.MULTILINE)
+"""What torch and launchers write before the lines of a rank."""
+NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+class Findings(View):
+    """The cards of findings; where something was found the first card begins with the sentence, so it is said once."""
+
+    def static(self) -> Markup:
+        """The cards alone."""
+        return el("div", self.body, cls="nk")
 
 
 def findings_view(source: Any) -> View:
-    """Cards of findings, best first, as `source` orders them.
+    """Cards of findings, best first, as `source` orders them: the first one open, the others one line each.
 
-    `source`: an iterable of `Finding`; or what has them as ``findings``, and
-    perhaps ``unknown`` and ``clear`` (a case, a diagnosis).
+    `source`: an iterable of `Finding`; what has them as ``findings``, and perhaps ``unknown`` and ``clear`` (a case, a
+    diagnosis); or the name of each of several recordings → one of these, and then each stands under its name.
     """
+    if isinstance(source, Mapping):
+        views = {str(name): findings_view(each) for name, each in source.items()}
+        parts = [join(el("h4", "Recording ", code(name)), view.body) for name, view in views.items()]
+        return Findings("; ".join(f"{name}: {view.summary}" for name, view in views.items()), join(*parts))
     held = hasattr(source, "findings")
-    parts = [getattr(source, name, ()) for name in ("findings", "unknown", "clear")] if held else [source]
-    rows = [finding for part in parts for finding in part]
+    rows = [row for part in ([getattr(source, name, ()) for name in PARTS] if held else [source]) for row in part]
     found, unknown, clear = (_of(rows, verdict) for verdict in ("found", "unknown", "clear"))
+    errors, risks = getattr(source, "errors", ()), getattr(source, "risks", ())
+    lines = CitedLines(piece for finding in found for piece in finding.evidence)
     body = join(
-        *(card(finding, number) for number, finding in enumerate(found, 1)),
+        *(card(finding, number, lines) for number, finding in enumerate(found, 1)),
+        evidence_part(errors[:MOST]),
+        el("h5", "Risks for other jobs, by the facts alone: this job did not suffer them") if risks else "",
+        *(fold(f"{risk.cause} ({risk.strength}): {risk.say}", *map(advice_part, risk.advice)) for risk in risks),
         fold(
             f"Not evaluated: evidence missing for {plural(len(unknown), 'cause')}",
             table(("Cause", "What is missing"), [(code(f.cause), _missing(f)) for f in unknown]),
@@ -43,41 +66,40 @@ def findings_view(source: Any) -> View:
             table(("Cause", "Why it is clear"), [(code(f.cause), f.say or "no sign of it") for f in clear]),
         ),
     )
-    return View(findings_summary(rows), body)
+    summary = getattr(source, "headline", "") if not found else ""
+    return (Findings if found else View)(summary.rstrip(".") or findings_summary(rows), body)
 
 
 def findings_summary(rows: Iterable[Finding]) -> str:
     """The conclusion over all verdicts, in one sentence."""
     rows = list(rows)
     found, unknown = _of(rows, "found"), _of(rows, "unknown")
-    rest = f"{plural(len(unknown), 'cause')} could not be judged" if unknown else ""
+    rest = f"evidence is missing for {plural(len(unknown), 'cause')}" if unknown else ""
     if found:
         more = f" (and {plural(len(found) - 1, 'further finding')})" if len(found) > 1 else ""
         return f"{(found[0].say or found[0].cause).rstrip('.')}{more}"
     if not rows:
         return "No cause has been judged yet"
-    looked = f"Nothing found: {plural(len(rows) - len(unknown), 'cause')} looked and saw no sign"
+    looked = f"Nothing found: {plural(len(rows) - len(unknown), 'check')} passed"
     return f"{looked}; {rest}" if rest else looked
 
 
-def card(finding: Finding, number: int) -> Markup:
-    """One found cause: verdict, culprits, evidence, advice, next experiment."""
+def card(finding: Finding, number: int, lines: CitedLines) -> Markup:
+    """One found cause: verdict, culprits, evidence, advice, next experiment; the first one is open."""
     symbol, word, means = STRENGTH[finding.strength or "possible"]
     if all(isinstance(piece, Fact) for piece in finding.evidence):
         means = RISK.get(word, means)
-    head = el(
-        "div", badge(symbol, word, word), code(finding.cause), el("span", means, cls="nk-dim"), cls="nk-card-head"
+    named = badge(symbol, word, word), code(finding.cause)
+    sentence = f"{number}. {finding.say or finding.cause}"
+    body = join(
+        _culprits(finding), evidence_part(finding.evidence, lines), _advice(finding.advice), _experiment(finding.next)
     )
-    return el(
-        "section",
-        head,
-        el("h4", f"{number}. {finding.say or finding.cause}"),
-        _culprits(finding),
-        evidence_part(finding.evidence),
-        *(advice_part(advice) for advice in finding.advice),
-        _experiment(finding.next),
-        cls=f"nk-card nk-edge-{word}",
-    )
+    edge = f"nk-card nk-edge-{word}"
+    if number > 1:
+        head = el("summary", *named, " ", el("span", sentence, cls="nk-line"))
+        return el("details", head, el("p", means, cls="nk-dim"), body, cls=edge)
+    head = el("div", *named, el("span", means, cls="nk-dim"), cls="nk-card-head")
+    return el("section", head, el("h4", sentence), body, cls=edge)
 
 
 def _of(rows: Iterable[Finding], verdict: str) -> list[Finding]:
@@ -90,20 +112,54 @@ def _culprits(finding: Finding) -> Markup:
     return el("p", *chips) if named else Markup("")
 
 
-def evidence_part(evidence: tuple[Evidence, ...]) -> Markup:
+class CitedLines:
+    """The lines of evidence on a page: each text stands there once, each place from the folder that holds them all."""
+
+    def __init__(self, evidence: Iterable[Evidence]) -> None:
+        paths = (cite(piece)["path"] for piece in evidence if isinstance(piece, Event))
+        self._base = common(path for path in paths if path)
+        self._shown: dict[str, Markup] = {}
+
+    def show(self, pieces: Sequence[Evidence]) -> Markup:
+        """The pieces that say the same in one figure, with the place of each."""
+        first = cite(pieces[0])
+        places = [self._place(piece) for piece in pieces]
+        said = _said(pieces[0])
+        text = pre(first["text"]) if said not in self._shown else el("p", "as at ", self._shown[said], cls="nk-dim")
+        self._shown.setdefault(said, place(first["path"], first["line"], self._base))
+        rest = fold(f"The same at {plural(len(places) - 1, 'other place')}", *(el("div", each) for each in places[1:]))
+        return el("figure", el("figcaption", places[0]), text, rest, cls="nk-cite")
+
+    def _place(self, piece: Evidence) -> Markup:
+        cited = cite(piece)
+        where = place(cited["path"] or type(piece).__name__.lower(), cited["line"], self._base)
+        if not isinstance(piece, Event):
+            return where
+        times = f" × {piece.count:,}" if piece.count > 1 else ""
+        return join(where, times, "" if piece.rank is None else f" rank {piece.rank}")
+
+
+def _said(piece: Evidence) -> str:
+    """What a piece of evidence says, whoever printed it; a traceback is the same on every rank, other lines differ."""
+    text = MARKS.sub("", str(cite(piece)["text"]))
+    return NUMBERS.sub("#", text) if "most recent call" in text else text
+
+
+def evidence_part(evidence: Sequence[Evidence], lines: CitedLines | None = None) -> Markup:
     """The very lines, each with its place; the first few at once, the others folded."""
-    lines = [_line(piece) for piece in evidence]
-    rest = lines[SHOWN:]
-    return join(el("h5", "Evidence"), *lines[:SHOWN], fold(f"{len(rest)} more", *rest)) if lines else Markup("")
+    lines = lines or CitedLines(evidence)
+    alike: dict[str, list[Evidence]] = {}
+    for piece in evidence:
+        alike.setdefault(_said(piece), []).append(piece)
+    shown = [lines.show(pieces) for pieces in alike.values()]
+    rest = shown[SHOWN:]
+    return join(el("h5", "Evidence"), *shown[:SHOWN], fold(f"{len(rest)} more", *rest)) if shown else Markup("")
 
 
-def _line(piece: Evidence) -> Markup:
-    cited = cite(piece)
-    where = f"{cited['path']}:{cited['line']}" if cited["line"] else cited["path"] or type(piece).__name__.lower()
-    times = f" × {piece.count:,}" if isinstance(piece, Event) and piece.count > 1 else ""
-    rank = f"rank {piece.rank}" if isinstance(piece, Event) and piece.rank is not None else ""
-    caption = el("figcaption", el("span", where, cls="nk-path"), times, " ", rank)
-    return el("figure", caption, pre(cited["text"]), cls="nk-cite")
+def _advice(advice: Sequence[Advice]) -> Markup:
+    """The first thing to do, and the others a line each."""
+    rest = (el("details", el("summary", "Or: ", each.do), advice_part(each), cls="nk-fold") for each in advice[1:])
+    return join(*map(advice_part, advice[:1]), *rest)
 
 
 def advice_part(advice: Advice) -> Markup:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -21,70 +22,100 @@ LINES, VERMILLION = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"), "#D
 INK, GRID = "#7d7d7d", "rgba(128,128,128,.28)"
 LEGEND = {"orientation": "h", "x": 0, "yanchor": "bottom", "xanchor": "left"}
 MARKS = ("circle", "square", "diamond", "triangle-up", "x")
-ABREAST = 3
-"""Names of a legend beside each other on a phone."""
+ABREAST, ENTRY = 2, 29
+"""Names of a legend beside each other on a phone, and pixels of a row of them."""
 WIDTH = 40
 """Characters of a title line that fit beside each other on a phone of 390 px."""
+SMALL = 64 << 10
+"""Bytes of a message up to which its time is the cost of a call and not of the link."""
 
 
 def bandwidth(
-    measurements: Iterable[Measurement],
-    expected: float | None = None,
-    words: str = "",
-    derived: str = "",
-    summary: str = "",
+    measurements: Iterable[Measurement], expected: float | None = None, words: str = "", summary: str = ""
 ) -> go.Figure:
-    """Bandwidth against message size, one line per collective and run.
+    """Bandwidth against message size, one line per collective and run; below it the time of a small call.
 
-    busbw in GB/s; algbw where there is no busbw (one rank).  `expected` is the
-    busbw in GB/s that this topology should give, drawn as a line; `words`
-    continues the title after "84 % of", or says why nothing is expected;
-    `derived` stands under the figure and says where `expected` comes from;
-    `summary` takes the place of the title, where the measurement alone misleads.
+    busbw in GB/s from 0 on; algbw where there is no busbw (one rank).  `expected` is the busbw in GB/s that this
+    topology should give, drawn as a line; `words` names what allows it, or says why nothing is expected; `summary`
+    takes the place of the title, where the measurement alone misleads.
     """
     rows = sorted(measurements, key=lambda m: m.bytes)
     kind = "busbw" if rows and all(m.busbw is not None for m in rows) else "algbw"
     limit = expected if kind == "busbw" else None
-    figure = _figure(summary or bandwidth_summary(rows, limit, words), rows, f"{kind}, GB/s", derived)
-    for index, (name, group) in enumerate(_groups(rows).items()):
+    groups = _groups(rows)
+    small = {name: [m for m in group if m.bytes <= SMALL] for name, group in groups.items()}
+    few = [m for group in small.values() for m in group]
+    few = few if len({m.bytes for m in few}) > 1 else []
+    figure = _figure(summary or bandwidth_summary(rows, limit, words), rows, len(groups), few)
+    for index, (name, group) in enumerate(groups.items()):
         figure.add_scatter(
             x=[m.bytes for m in group],
             y=[_speed(m, kind) for m in group],
             name=safe(name),
+            legendgroup=safe(name),
             mode="lines+markers",
             **_look(index),
             customdata=[_hover(m, limit) for m in group],
             hovertemplate=f"%{{customdata[0]}}<br>{kind} %{{y:.3g}} GB/s%{{customdata[3]}}"
             "<br>median %{customdata[1]}, p99 %{customdata[2]}",
         )
-    _wrong(figure, rows, kind)
-    _scale(figure, [_speed(m, kind) for m in rows], limit)
+    highest = max([*(_speed(m, kind) for m in rows), limit or 0.0], default=0.0)
+    figure.update_layout(yaxis={"title": {"text": f"{kind}, GB/s"}, "range": [0, 1.14 * highest]})
     if limit:
         _level(figure, limit)
+    if few:
+        _times(figure, small, "2")
+    _wrong(figure, rows, kind)
     return figure
 
 
 def latency(measurements: Iterable[Measurement]) -> go.Figure:
     """Time of one call against message size, in microseconds: median, and of a collective alone p99, dotted."""
     rows = sorted(measurements, key=lambda m: m.bytes)
-    groups, labels = _groups(rows), ("median", "p99")
-    kinds = labels[: 1 if len(groups) > 1 else 2]  # of several, twice as many lines say nothing
-    figure = _figure(latency_summary(rows), rows, "time of one call, µs", entries=len(kinds) * len(groups))
+    groups = _groups(rows)
+    figure = _figure(latency_summary(rows), rows, len(groups) if len(groups) > 1 else 2)
+    _times(figure, groups, "")
+    return figure
+
+
+def _times(figure: go.Figure, groups: Mapping[str, Sequence[Measurement]], panel: str) -> None:
+    """Times of one call as lines of the panel (``2``, or empty for the only one), both axes logarithmic."""
+    kinds = ("median", "p99")[: 1 if len(groups) > 1 else 2]  # of several, twice as many lines say nothing
     for index, (name, group) in enumerate(groups.items()):
         for label in kinds:
-            times = [m.time_us if label == "median" else m.p99_us for m in group]
             figure.add_scatter(
                 x=[m.bytes for m in group],
-                y=times,
+                y=[m.time_us if label == "median" else m.p99_us for m in group],
                 name=f"{safe(name)}, {label}" if len(kinds) > 1 else safe(name),
+                legendgroup=safe(name),
+                showlegend=not panel,
                 mode="lines+markers",
+                xaxis=f"x{panel}",
+                yaxis=f"y{panel}",
                 **_look(index, dotted=label == "p99"),
                 customdata=[[format_bytes(m.bytes), *map(format_time, (m.time_us, m.p99_us))] for m in group],
                 hovertemplate="%{customdata[0]}<br>median %{customdata[1]}<br>p99 %{customdata[2]}",
             )
-    drawn = [time for m in rows for time in (m.time_us, m.p99_us)[: len(kinds)] if time is not None]
-    _scale(figure, drawn)
-    return figure
+    rows = [m for group in groups.values() for m in group]
+    known = [time for m in rows for time in (m.time_us, m.p99_us)[: len(kinds)] if time]
+    axis: dict[str, Any] = {"type": "log", "title": {"text": "time of one call, µs"}}
+    if known:
+        low, high = math.log10(min(known)), math.log10(max(known))
+        room = max(0.12 * (high - low), 0.15)
+        axis |= {"range": [low - room, high + room], "tickvals": _ticks(low - room, high + room)}
+    figure.update_layout({f"yaxis{panel}": axis})
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """At most six round values between two powers of ten: decades alone, or with steps between where these are few."""
+    decades = range(math.floor(low), math.ceil(high) + 1)
+    for steps in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        known = [
+            step * 10.0**decade for decade in decades for step in steps if low <= math.log10(step) + decade <= high
+        ]
+        if len(known) <= 6:
+            return known
+    return known[:: math.ceil(len(known) / 6)]
 
 
 def bandwidth_summary(rows: Sequence[Measurement], expected: float | None = None, words: str = "") -> str:
@@ -104,12 +135,12 @@ def bandwidth_summary(rows: Sequence[Measurement], expected: float | None = None
     best = max(rows, key=lambda m: _speed(m, kind))
     peak = _speed(best, kind)
     named = f" in run {best.run}" if len({m.run for m in rows}) > 1 else ""
+    reached = f"{best.op} reaches {format_number(peak)} GB/s {kind}{named}"
     if expected and kind == "busbw":
-        share = f"{100 * peak / (best.expected or expected):.0f} % of {words or 'what is expected'}"
-        return f"{best.op} reaches {format_number(peak)} GB/s{named}, {share}"
-    return (
-        f"{best.op} reaches {format_number(peak)} GB/s {kind}{named}; {words or 'nothing is known to compare it with'}"
-    )
+        bound = best.expected or expected
+        allowed = f"{format_number(bound)} GB/s {f'that {words} allows' if words else 'expected'}"
+        return f"{reached}, {100 * peak / bound:.0f} % of the {allowed}"
+    return f"{reached}; {words or 'nothing is known to compare it with'}"
 
 
 def latency_summary(rows: Sequence[Measurement]) -> str:
@@ -122,49 +153,73 @@ def latency_summary(rows: Sequence[Measurement]) -> str:
         quick, slow = (f"{format_time(m.time_us)} ({m.op})" for m in (alike[0], alike[-1]))
         return f"A call of {format_bytes(least.bytes)} takes {quick} to {slow}"
     median, p99 = format_time(least.time_us), format_time(least.p99_us)
-    return f"{least.op} of {format_bytes(least.bytes)} takes {median}; its p99 is {p99}"
+    return f"{least.op} of {format_bytes(least.bytes)} takes {median}; its p99 (dotted) is {p99}"
 
 
-def _figure(summary: str, rows: Sequence[Measurement], y_title: str, note: str = "", entries: int = 0) -> go.Figure:
-    """An empty figure; entries: of the legend, where there are others than one for each group."""
-    lines, below = textwrap.wrap(summary, WIDTH) or [""], textwrap.wrap(note, WIDTH + 8)
-    small = [f'<span style="font-size:11px">{safe(line)}</span>' for line in below]
-    sizes = _ticks([m.bytes for m in rows])
-    entries = entries or len(_groups(rows))
-    above = 22 * math.ceil(entries / ABREAST) if entries > 1 else 0
-    axis, height = {"type": "log", "automargin": True}, 330 + 20 * len(lines) + 16 * len(below) + above
+PANEL, SECOND, AXIS, LINE = 250, 150, 52, 18
+"""Pixels of the first panel, of the second one, of an axis with its title, and of a line of the second's heading."""
+
+
+def _figure(summary: str, rows: Sequence[Measurement], entries: int, few: Sequence[Measurement] = ()) -> go.Figure:
+    """Empty panels under a title, one for `rows` and one for the `few` that are small; entries: of the legend."""
+    lines, heading = _wrapped(summary), _wrapped(latency_summary(few))
+    above = 28 + 20 * len(lines) + (ENTRY * math.ceil(entries / ABREAST) if entries > 1 else 0)
+    drawn = PANEL + (AXIS + LINE * len(heading) + 16 + SECOND if few else 0)
+    height = above + drawn + AXIS
+    title = {
+        "text": "<br>".join(lines),
+        "font": {"size": 15, "weight": 600},
+        "x": 0.01,
+        "xanchor": "left",
+        "y": 1 - 20 / height,
+        "yref": "container",
+        "yanchor": "top",
+    }
     figure = go.Figure(
         layout={
             "template": template(),
             "meta": {"summary": summary},
             "autosize": True,
             "height": height,
-            "title": {
-                "text": "<br>".join(safe(line) for line in lines),
-                "font": {"size": 15, "weight": 600},
-                "x": 0.01,
-                "xanchor": "left",
-                "y": 1 - 20 / height,
-                "yref": "container",
-                "yanchor": "top",
-            },
-            "margin": {"l": 8, "r": 14, "t": 28 + 20 * len(lines) + above, "b": 8},
+            "title": title,
+            "margin": {"l": 62, "r": 14, "t": above, "b": AXIS},
             "hovermode": "closest",
             "legend": LEGEND | {"y": 1.01},
             "showlegend": entries > 1,
-            "xaxis": axis
-            | {
-                "tickvals": sizes,
-                "ticktext": [format_bytes(s) for s in sizes],
-                "tickangle": 0,
-                "title": {"text": "<br>".join(["message size", *small])},
-            },
-            "yaxis": axis | {"title": {"text": y_title}, "exponentformat": "none", "tickformat": "~g"},
+            "xaxis": _sizes([m.bytes for m in rows]),
+            "yaxis": Y | {"domain": [1 - PANEL / drawn, 1]},
         }
     )
+    if few:
+        _second(figure, few, SECOND / drawn, "<br>".join(heading))
     if not rows:
         figure.update_layout(xaxis_visible=False, yaxis_visible=False)
     return figure
+
+
+def _second(figure: go.Figure, few: Sequence[Measurement], top: float, heading: str) -> None:
+    """Add the panel of small messages; top: the part of the figure's height that it takes."""
+    sizes = _sizes([m.bytes for m in few]) | {"anchor": "y2"}
+    figure.update_layout(xaxis2=sizes, yaxis2=Y | {"domain": [0, top], "anchor": "x2"})
+    place = {"x": 0, "xref": "paper", "xanchor": "left", "y": top, "yref": "paper", "yanchor": "bottom", "yshift": 6}
+    font = {"size": 13, "weight": 600}
+    figure.add_annotation(text=heading, align="left", showarrow=False, font=font, **place)
+
+
+Y = {"exponentformat": "none", "tickformat": "~g"}
+
+
+def _sizes(sizes: Sequence[int]) -> dict[str, Any]:
+    """The axis of the message sizes: at most five, the largest always among them: more overlap on a phone."""
+    known = sorted(set(sizes))
+    shown = known[::-1][:: max(1, math.ceil(len(known) / 5))][::-1]
+    names = {"tickvals": shown, "ticktext": [format_bytes(size) for size in shown], "tickangle": 0}
+    return {"type": "log", "title": {"text": "message size", "standoff": 8}} | names
+
+
+def _wrapped(words: str) -> list[str]:
+    """Words as lines that fit beside each other on a phone, escaped."""
+    return [safe(line) for line in textwrap.wrap(words, WIDTH)] or [""]
 
 
 def template() -> go.layout.Template:
@@ -177,6 +232,11 @@ def template() -> go.layout.Template:
     )
 
 
+def numbered(number: int) -> dict[str, str]:
+    """Colour and dash of a rank or GPU: the same in every figure of a page."""
+    return {"color": LINES[number % len(LINES)], "dash": ("solid", "dash", "dot")[number // len(LINES) % 3]}
+
+
 def _look(index: int, dotted: bool = False) -> dict[str, object]:
     """Line and mark of one run: told apart by colour, by mark and by dash."""
     dash = "dot" if dotted else "solid" if index < len(LINES) else "dash"
@@ -187,12 +247,6 @@ def _look(index: int, dotted: bool = False) -> dict[str, object]:
 def _hover(m: Measurement, expected: float | None) -> list[str]:
     ratio = f", {100 * m.busbw / expected:.0f} % of expected" if expected and m.busbw is not None else ""
     return [format_bytes(m.bytes), format_time(m.time_us), format_time(m.p99_us), ratio]
-
-
-def _ticks(sizes: Sequence[int]) -> list[int]:
-    """At most five of the sizes, the largest always among them: more labels overlap on a phone."""
-    known = sorted(set(sizes))
-    return known[::-1][:: max(1, math.ceil(len(known) / 5))][::-1]
 
 
 def _groups(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
@@ -228,15 +282,6 @@ def _wrong(figure: go.Figure, rows: Sequence[Measurement], kind: str) -> None:
             customdata=[[m.wrong] for m in bad],
             hovertemplate="%{customdata[0]:,} wrong elements",
         )
-
-
-def _scale(figure: go.Figure, drawn: Sequence[float], limit: float | None = None) -> None:
-    """Room for the limit's label, which plotly does not count, and ticks by decade, or closer where there are few."""
-    known = [value for value in (*drawn, limit) if value and value > 0]
-    if known:
-        low, high = math.log10(min(known)), math.log10(max(known))
-        span = max(high - low, 0.5)
-        figure.update_yaxes(range=[low - 0.06 * span, high + 0.14 * span], dtick=1 if span > 2 else "D2")
 
 
 def _level(figure: go.Figure, limit: float) -> None:

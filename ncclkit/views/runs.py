@@ -19,20 +19,15 @@ from ncclkit.views._html import Markup, code, el, fit, join, table
 from ncclkit.views.findings import advice_part
 from ncclkit.views.tables import measurement_table
 
-ALLOWS = {
-    "nvlink": "what NVLink allows",
-    "pcie": "what PCIe allows",
-    "network": "what this network allows",
-    "loopback": "what this host's loopback allows",
-}
-"""How a title names each kind of `bandwidth.Expectation.limit`."""
+ALLOWS = {"nvlink": "NVLink", "pcie": "PCIe", "network": "this network", "loopback": "this host's loopback"}
+"""What a title says to allow a bandwidth, for each kind of `bandwidth.Expectation.limit`."""
 
 
 def judged(expectation: bandwidth.Expectation | None) -> tuple[float | None, str]:
     """An expectation as `plots.bandwidth` takes it: busbw in GB/s and the words of the title."""
     if expectation is None or expectation.value is None:
         return None, ""
-    return expectation.value, ALLOWS.get(expectation.limit, "what is expected")
+    return expectation.value, ALLOWS.get(expectation.limit, "")
 
 
 def curve_view(run: Run) -> Chart:
@@ -40,9 +35,11 @@ def curve_view(run: Run) -> Chart:
     if run.measurements and run.plan.ranks == 1:
         return Chart(plots.latency(run.measurements))
     judgement = judge(run.curve, run.expectation) if run.measurements else None
-    derived = run.expectation.words if run.expectation else ""
-    derived += f" Measured elsewhere: {_elsewhere(judgement)}." if judgement and judgement.references else ""
-    return Chart(plots.bandwidth(run.measurements, *judged(run.expectation), derived, _cut_short(run)))
+    derived = el("p", el("b", "Expected: "), run.expectation.words) if run.expectation else ""
+    beside = "; ".join(f"{ref} = {ratio:.0%}" for ref, ratio in judgement.beside) if judgement else ""
+    notes = (run.expectation.note if run.expectation else "", f"Measured elsewhere: {beside}." if beside else "")
+    caption = join(derived, el("p", " ".join(filter(None, notes)), cls="nk-dim") if any(notes) else "")
+    return Chart(plots.bandwidth(run.measurements, *judged(run.expectation), _cut_short(run)), caption)
 
 
 def measurements_view(source: Any) -> View:
@@ -57,16 +54,13 @@ def measurements_view(source: Any) -> View:
     return View(summary, join(measurement_table(rows, expected), normal))
 
 
-def _elsewhere(judgement: Judgement) -> str:
-    return "; ".join(f"{ref} = {ratio:.0%}" for ref, ratio in judgement.beside)
-
-
 def _normal(judgement: Judgement | None) -> Markup:
     """Measured / expected = ratio, the same beside other systems, and what could explain a low one."""
     if judgement is None:
         return Markup("")
     best = format_number(judgement.best.busbw or 0.0)
-    bound = (ALLOWS.get(judgement.bound.limit, "expected here"), judgement.bound.value, judgement.ratio)
+    name = ALLOWS.get(judgement.bound.limit, "")
+    bound = (f"what {name} allows" if name else "expected here", judgement.bound.value, judgement.ratio)
     rows = [bound, *((str(ref), ref.busbw, ratio) for ref, ratio in judgement.beside)]
     compared = [(name, best, format_number(value or 0.0), f"{ratio:.0%}") for name, value, ratio in rows]
     known = catalogue()

@@ -18,7 +18,7 @@ from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
 FILES = {
     "case.json": "what was asked, when and with which versions",
     "facts.jsonl": "what is known about each host, and where it was read",
-    "events.parquet": "what the logs say, line by line",
+    "events.jsonl": "what the logs say, line by line",
     "measurements.jsonl": "every timed collective",
     "findings.json": "the verdict on each cause",
     "inputs.json": "which files were read (they stay where they are)",

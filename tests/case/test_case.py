@@ -77,13 +77,44 @@ def test_run_folders_count_on(tmp_path: Path) -> None:
         ("facts.jsonl", '{"name": "a"}\n{}\n', "facts.jsonl:2"),
         ("case.json", '{"schema": 99}', "written by another ncclkit"),
         ("case.json", '{"schema": 1}', r"written by ncclkit 0\.1\.0 \(schema 1, this one reads 2\); use that release"),
-        ("events.parquet", "PAR1 no", "not a readable Parquet"),
+        ("events.jsonl", '{"kind": []}', "events.jsonl:1 is no Event record"),
+        ("events.jsonl", '{"kind": "a", "rank": "0"}', "events.jsonl:1 is no Event record"),
+        ("facts.jsonl", f'{{"name": "a", "value": {"[" * 900}{"]" * 900}}}', "facts.jsonl:1"),
+        ("facts.jsonl", f'{{"name": "a", "value": {"[" * 9999}{"]" * 9999}}}', "facts.jsonl:1"),
+        ("measurements.jsonl", f'{{"op": "a", "bytes": 1{"0" * 5000}}}', "measurements.jsonl:1"),
+        ("case.json", "[]", "case.json is not what is kept there"),
+        ("case.json", '{"asked": 5}', "case.json is not what is kept there"),
+        ("findings.json", '[{"cause": "a", "evidence": [{"path": {}}]}]', "holds something else than findings"),
+        ("findings.json", "{}", "findings.json is not what is kept there"),
+        ("inputs.json", '[{"path": "a"}]', "inputs.json is not what is kept there"),
+        ("inputs.json", f"{'[' * 9999}{']' * 9999}", "inputs.json is not JSON"),
     ],
 )
 def test_damaged_files_are_named(tmp_path: Path, name: str, text: str, says: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(NcclkitError, match=says):
         Case.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["case.json", "facts.jsonl", "events.jsonl", "findings.json", "inputs.json"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path, name: str, kind: str) -> None:
+    path = tmp_path / name
+    {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero"), "folder": Path.mkdir}[kind](path)
+    with pytest.raises(NcclkitError, match=f"{name} is not a regular file|Is a directory"):
+        Case.open(tmp_path)
+
+
+def test_a_name_that_is_no_utf_8_is_kept_as_its_code(tmp_path: Path) -> None:
+    """A byte of a file name, as Python reads it: a lone surrogate, which no file in UTF-8 can hold."""
+    fact = Fact("env.A", {"\udcff": ["\udcfe"]}, source="é\udcff")
+    event = Event("c10d.timeout", "x\udcff", "rank\udcff.log", data={"op": "\udcff"})
+    case = Case.open(tmp_path).add([event, fact, found("slow_rank", "likely", "\udcff", [event])])
+    case.inputs = [{"path": "rank\udcff.log", "bytes": 1, "lines": 1, "kind": "log", "events": 1, "errors": 0}]
+    again = Case.open(case.save().path or "")
+    assert (again.events[0].path, again.events[0].data) == (r"rank\udcff.log", {"op": r"\udcff"})
+    assert (again.facts[0].value, again.facts[0].source) == ({r"\udcff": [r"\udcfe"]}, r"é\udcff")
+    assert Case.open(again.save().path or "").events == again.events
 
 
 @pytest.mark.parametrize("path", [None, 7, 0.5])

@@ -39,6 +39,15 @@ def test_what_rests_on_the_line_of_a_stronger_root_is_left_out() -> None:
     assert [f.cause for f in order] == ["disk_or_io"]
 
 
+def test_a_message_that_speaks_like_a_person_proves_as_much_as_any_other() -> None:
+    error = {"type": "ValueError", "message": "we have no shard left", "frames": [], "victim": False}
+    case = Case()
+    case.add([Event("python.exception", "ValueError: we have no shard left", "job.log", 4, rank=1, data=error)])
+    case.add([Event("gloo.closed", "Connection closed by peer", "job.log", 9, rank=rank) for rank in (0, 2)])
+    (first, *_) = diagnose(case).findings
+    assert (first.cause, first.strength) == ("rank_exception", "proven")
+
+
 def test_a_cause_that_fails_is_unknown_and_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         ID = "slow_rank"
@@ -57,7 +66,8 @@ def test_a_cause_that_fails_is_unknown_and_hides_nothing(monkeypatch: pytest.Mon
 def test_json_has_exactly_the_fields_of_the_contract() -> None:
     case = load(ROOT / "slow_rank" / "found-stack")
     row = json.loads(json.dumps(diagnose(case).to_dict(case.inputs)))
-    assert list(row) == ["schema", "inputs", "job", "findings", "unknown"]
+    assert list(row) == ["schema", "verdict", "inputs", "job", "findings", "unknown", "errors"]
+    assert (row["verdict"], row["errors"]) == ("found", [])
     assert {"ranks", "hosts", "nccl", "torch", "cuda", "transports"} <= set(row["job"])
     assert all(set(one) == {"path", "bytes", "lines"} for one in row["inputs"]) and row["inputs"]
     first = row["findings"][0]

@@ -6,10 +6,10 @@ import pytest
 
 from ncclkit.analysis.alignment import align, clocks
 from ncclkit.analysis.communicators import communicators, rings, transports
-from ncclkit.analysis.timeline import timelines_of
+from ncclkit.analysis.timeline import timelines
 from ncclkit.core.model import Event
 from ncclkit.evidence.samples import sample
-from tests.evidence.jobs import COMM_ID, call, line, started, status, timeout
+from tests.evidence.jobs import COMM_ID, call, case_of, line, started, status, timeout
 
 GROUPS = pytest.mark.parametrize("pg", [None, "0(default_pg)"], ids=["torch 2.4", "torch 2.14"])
 
@@ -286,4 +286,4 @@ def test_torn_numbers_are_passed_over(kind, data):
     events = [Event(kind, path="a", line=n, rank=rank, data=data) for n, rank in enumerate((0, 1, None))]
     assert align(events) == [] and clocks(events) == []
     assert communicators(events) == [] and transports(events) == {} and rings(events) == {}
-    assert [story.end for story in timelines_of(events)][:2] == ["still running where its log ends"] * 2
+    assert [story.end for story in timelines(case_of(events))][:2] == ["still running where its log ends"] * 2

@@ -21,7 +21,6 @@ from ncclkit.evidence.grammars import (
     store,
     system,
     torchrun,
-    user_notes,
 )
 from ncclkit.evidence.scanner import engine
 from tests.evidence import specimens
@@ -156,10 +155,7 @@ def test_docs_list_exactly_the_kinds_and_their_fields():
     } == {}
 
 
-RULED = (
-    *(c10d, families, gloo, kernel, nccl, printed, progress, python, store, system),
-    *(network, user_notes, torchrun),
-)
+RULED = (*(c10d, families, gloo, kernel, nccl, printed, progress, python, store, system), *(network, torchrun))
 
 
 def said_above(module):

@@ -7,8 +7,8 @@ import pytest
 from ncclkit import evidence
 from ncclkit.analysis.alignment import align
 from ncclkit.analysis.communicators import communicators, rings, transports
-from ncclkit.analysis.timeline import timelines_of
-from tests.evidence.jobs import COMM_ID, large
+from ncclkit.analysis.timeline import timelines
+from tests.evidence.jobs import COMM_ID, case_of, large
 
 SIZE, LATE, SILENT = 1024, 600, 17
 
@@ -21,7 +21,7 @@ def reading(tmp_path_factory):
 
 
 def test_every_rank_has_a_story(reading):
-    told = timelines_of(reading.events, reading.inputs)
+    told = timelines(case_of(reading.events, reading.inputs))
     assert [story.rank for story in told] == list(range(SIZE))
     ends = {story.rank: story.end for story in told}
     assert ends.pop(SILENT) == "silent" and ends.pop(LATE) == "still running where its log ends"

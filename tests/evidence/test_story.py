@@ -7,10 +7,10 @@ import json
 import pytest
 
 from ncclkit import evidence
-from ncclkit.analysis.timeline import KEPT, RankProgress, abnormal, in_order, reported_by_others, timelines_of
+from ncclkit.analysis.timeline import KEPT, RankProgress, abnormal, in_order, reported_by_others, timelines
 from ncclkit.core.model import Event
 from ncclkit.evidence.samples import names, sample
-from tests.evidence.jobs import COMM_ID, call, init, line, started, status, timeout
+from tests.evidence.jobs import COMM_ID, call, case_of, init, line, started, status, timeout
 
 SUMMARY = "  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {pid})\n"
 TRACE = "".join(
@@ -22,7 +22,7 @@ TRACE = "".join(
 @pytest.fixture
 def tell(look):
     """The stories of a text, by rank."""
-    return lambda text, **known: {story.rank: story for story in timelines_of(look(text, **known).events)}
+    return lambda text, **known: {story.rank: story for story in timelines(case_of(look(text, **known).events))}
 
 
 WAITED = "waited in all_reduce 12 of default_pg"
@@ -65,7 +65,7 @@ SIZES = {"eight_ranks_late": 8, "world_larger": 5}
 @pytest.mark.parametrize("name", ENDS)
 def test_recorded_runs(name):
     case = sample(name)
-    told = timelines_of(case.events, case.inputs)
+    told = timelines(case)
     odd, other = (5, 0) if name == "eight_ranks_late" else (2, 0)
     assert [story.rank for story in told] == list(range(SIZES.get(name, 4)))
     told = [story for story in told if story.end != "silent"]
@@ -75,13 +75,13 @@ def test_recorded_runs(name):
 @pytest.mark.parametrize("name", sorted({*names()} - {*ENDS}))
 def test_every_rank_of_the_other_recordings_has_a_story(name):
     case = sample(name)
-    told = timelines_of(case.events, case.inputs)
+    told = timelines(case)
     assert {story.rank for story in told} >= set(range(case.about["ranks"]))
 
 
 @pytest.mark.parametrize("name", ["hang", "rank_killed", "rank_raises", "rank_late"])
 def test_the_late_rank_reached_one_collective_less(name):
-    reached = {story.rank: story.progress for story in timelines_of(sample(name).events)}
+    reached = {story.rank: story.progress for story in timelines(sample(name))}
     assert all(reached[rank][0].waits == 12 and reached[rank][0].completed == 11 for rank in (0, 1, 3))
     assert not reached[2] or (reached[2][0].enqueued, reached[2][0].waits) == (11, None)
 
@@ -97,7 +97,7 @@ def test_a_log_without_events_is_not_silence(tmp_path):
     (tmp_path / "rank0.log").write_text(started("2.21.5", (0,), 2))
     (tmp_path / "rank1.log").write_text("training on\n")
     reading = evidence.read([tmp_path])
-    assert timelines_of(reading.events, reading.inputs)[1].end == "left a log in which nothing stands out"
+    assert timelines(case_of(reading.events, reading.inputs))[1].end == "left a log in which nothing stands out"
 
 
 def test_an_init_that_never_ended(tell):
@@ -176,7 +176,7 @@ def test_lines_keep_their_order_where_stamps_fall_back():
 def test_a_story_keeps_its_abnormal_events_first():
     quiet = [Event("nccl.info", path="a", line=number, rank=0, data={"message": str(number)}) for number in range(900)]
     trouble = [Event("nccl.warn", path="a", line=450, rank=0, data={"message": "", "family": "other"})]
-    (story,) = timelines_of([*quiet[:450], *trouble, *quiet[450:]])
+    (story,) = timelines(case_of([*quiet[:450], *trouble, *quiet[450:]]))
     assert len(story.at) == KEPT and trouble[0] in story.at and quiet[0] in story.at and quiet[-1] in story.at
 
 
@@ -188,14 +188,14 @@ def test_kinds_are_abnormal_or_not_but_no_kind_that_a_healthy_run_holds():
 
 def test_a_claimed_size_does_not_fill_the_memory(look):
     text = line(0, "comm 0x5 rank 0 nranks 900000000 cudaDev 0 busId 1000 - Init COMPLETE")
-    assert len(timelines_of(look(text).events)) <= 1 << 16
+    assert len(timelines(case_of(look(text).events))) <= 1 << 16
 
 
 def test_stories_survive_the_trip_through_a_case_file():
     """Events that were saved hold lists and string keys; a dump read back tells the same."""
     events = sample("hang").events
     back = [Event(**{**vars_of(event), "data": json.loads(json.dumps(dict(event.data)))}) for event in events]
-    assert [story.end for story in timelines_of(back)] == [story.end for story in timelines_of(events)]
+    assert [story.end for story in timelines(case_of(back))] == [story.end for story in timelines(case_of(events))]
 
 
 def vars_of(event):

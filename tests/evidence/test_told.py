@@ -1,51 +1,9 @@
-"""What people and programs write between the lines of the libraries: trials, shares, phases, printed records."""
+"""What programs and tools print between the lines of the libraries: shares, phases, printed records."""
 
 from __future__ import annotations
 
 import pytest
 
-LINES = [
-    ("NCCL_P2P_DISABLE=1 did not help", "told.trial", [("NCCL_P2P_DISABLE", "1", False)]),
-    ("with NCCL_ALGO=Ring it works", "told.trial", [("NCCL_ALGO", "Ring", True)]),
-    (
-        "hangs with nccl 2.20.3, works with nccl 2.21.5",
-        "told.trial",
-        [("nccl", "2.20.3", False), ("nccl", "2.21.5", True)],
-    ),
-    ("0.4.1 OK, 0.5.0 not OK", "told.trial", [("", "0.4.1", True), ("", "0.5.0", False)]),
-    ("LD_PRELOAD=libnccl.so.2.21.5: an hour without a hang", "told.trial", [("nccl", "2.21.5", True)]),
-    (
-        "hangs with 2.20.3, not with 2.19.4 nor 2.20.5",
-        "told.trial",
-        [("", "2.20.3", False), ("", "2.19.4", True), ("", "2.20.5", True)],
-    ),
-    (
-        "nccl 2.20.3 hangs, but 2.20.5 does not hang",
-        "told.trial",
-        [("nccl", "2.20.3", False), ("nccl", "2.20.5", True)],
-    ),
-    ("It hangs with 2.20.3, not with 2.19.4 either", "told.trial", [("", "2.20.3", False), ("", "2.19.4", False)]),
-    (
-        "| NCCL | alltoall | all_reduce |\n|--|--|--|\n| 2.18.6 | ✓ | 10 ok |\n| 2.20.3 | 3 ok, 7 hang | 10 ok |\n"
-        "| 2.20.5 | 10 ok, 0 hang | 10 ok |\n| 2.21.5 | - | not tried |",
-        "told.trial",
-        [("nccl", "2.18.6", True), ("nccl", "2.20.3", False), ("nccl", "2.20.5", True)],
-    ),
-    ("with nccl 2.19.4 the hang goes away", "told.trial", [("nccl", "2.19.4", True)]),
-    ("nccl 2.20.5 doesn't hang", "told.trial", [("nccl", "2.20.5", True)]),
-    ("nccl 2.20.5: ok", "told.trial", [("nccl", "2.20.5", True)]),
-    ("Setting `NCCL_P2P_DISABLE=1` resolved the hang.", "told.trial", [("NCCL_P2P_DISABLE", "1", True)]),
-    ("It works (NCCL_SHM_DISABLE=1).", "told.trial", [("NCCL_SHM_DISABLE", "1", True)]),
-    ("It hangs unless NCCL_P2P_DISABLE=1 is set", "told.trial", [("NCCL_P2P_DISABLE", "1", True)]),
-    (
-        "NCCL_P2P_DISABLE=1 solves it, NCCL_IB_DISABLE=1 does not.",
-        "told.trial",
-        [("NCCL_P2P_DISABLE", "1", True), ("NCCL_IB_DISABLE", "1", False)],
-    ),
-    ("[rank0]:[W1121 10:00:00.1 init.cpp:9] Warning: it hangs with 2.20.3", "told.trial", None),
-    ("it works 2.5x as fast, at 3.4 it/s", "told.trial", None),
-    ("node-1:7:9 [0] NCCL INFO NCCL_ALGO=Ring works 1.2", "told.trial", None),
-]
 PLAIN = [
     ("[rank3]: steps per epoch: 98", "job.share", {"count": 98}),
     ("[rank3]: len(val_loader)=12", "job.share", {"count": 12}),
@@ -55,8 +13,6 @@ PLAIN = [
     ("Capturing CUDA graph shapes:  5%|", "job.phase", {"what": "compile"}),
     (" > building shuffle index with split [0, 9) and [9, 9) ...", "job.phase", {"what": "data"}),
     ("Skipping the first 400 batches", "job.phase", {"what": "skip"}),
-    ("[stuck here for an hour]", "told.hang", {}),
-    ("it hangs at startup and says no more", "told.hang", {}),
     ("4711.0   COMPLETED   0:0   812K", "job.done", {}),
     ("ls: cannot access '/dev/infiniband': No such file or directory", "system.error", {"what": "no_verbs"}),
     ("mlx5_core 0000:9a:00.0 mlx5_2: Port: 1 Link ACTIVE", "kernel.link", {"device": "mlx5_2", "state": "up"}),
@@ -74,10 +30,6 @@ PLAIN = [
         {"peer": 0, "seq": 3},
     ),
     ("[rank1]: in_splits: [4, 2], out_splits: [3, 3]", "told.splits", {"inputs": [4, 2], "outputs": [3, 3]}),
-    ("The rank that times out first is never the same", "told.habit", {"what": "any_victim"}),
-    ("it crashes on a different node every time", "told.habit", {"what": "any_victim"}),
-    ("a random rank is slow each time", "told.habit", {"what": "any_late"}),
-    ("Some steps take 200-460 seconds instead of 2.9", "told.habit", {"what": "slow_steps"}),
     ("set_mempolicy: Operation not permitted", "system.denied", {"call": "set_mempolicy"}),
     (
         "$ ping -c 3 -M do -s1440 node-2 | tail\n--- node-2 ping statistics ---\n"
@@ -113,12 +65,6 @@ DULL = [
     "$ ping -s 8972 b\nping: local error\n--- b ping statistics ---\n3 packets transmitted, 0 received, +3 errors",
     "ESTAB 0 0 10.0.0.1:22 10.0.0.2:41873",
 ]
-
-
-@pytest.mark.parametrize(("text", "kind", "trials"), LINES, ids=[line[0] for line in LINES])
-def test_a_sentence_tells_what_was_tried_and_what_came_of_it(look, text, kind, trials):
-    told = [event.data["trials"] for event in look(text + "\n").events if event.kind == kind]
-    assert [[tuple(row.values()) for row in rows] for rows in told] == ([] if trials is None else [trials])
 
 
 @pytest.mark.parametrize(("text", "kind", "fields"), PLAIN, ids=[line[0][:40] for line in PLAIN])

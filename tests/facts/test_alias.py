@@ -66,3 +66,42 @@ def test_recordings_use_the_same_words(tmp_path):
     assert clean(f"{tmp_path}/rank0.log 10.1.2.3") == "/case/run/rank0.log 10.0.0.1"
     word = host if host == "localhost" else "host-1"
     assert clean(f"{host}:7186 and {host}") == f"{word}:7186 and {word}"
+
+
+LOOKS = {
+    "gpunode17:123:456 [0] NCCL WARN no GPUNODE-18": "host-2:123:456 [0] NCCL WARN no host-1",
+    "trainer.acme-corp.com<29500> refused it": "host-1<29500> refused it",
+    "compute-0-17 nid001234 dgx-a12-03 login03.cluster": "host-1 host-4 host-2 host-3",
+    "/data/users/alice/x.py of alice, /data/users/bob": "/data/users/user-1/x.py of user-1, /data/users/user-2",
+    "/lustre/acme/vision/x.py /work/train.py": "/lustre/folder-1/folder-2/x.py /work/train.py",
+    "/mnt/acme/env/lib/torch/x.py": "/mnt/folder-1/env/lib/torch/x.py",
+    "s3://acme-models/a gs://acme_data/b": "s3://bucket-1/a gs://bucket-2/b",
+    "https://acme-logs.s3.us-east-1.amazonaws.com/a": "https://bucket-1.s3.us-east-1.amazonaws.com/a",
+    "ask a.person@acme-corp.com": "ask user-1@host",
+}
+"""What only messages name, and what a report shows instead."""
+STAYS = """
+gpu0 GPU 3 node1 rank3 worker12 n_gpus8 nodes2 nnodes=2 gpus_per_node8 sm90 H100 mlx5_0 bond0.100 step100
+torch.nn.parallel.distributed libnccl.so.2.28.9 train.py:67 misc/socket.cc:49 python3.11/site-packages/torch/x.py
+https://pytorch.org/docs https://github.com/pytorch/pytorch/issues/1 git@github.com nvcr.io/nvidia/pytorch:25.09-py3
+ncclkit-0.2.0.dev1+cu128 NCCL version 2.28.9+cuda12.9 /opt/conda/lib/x.py /usr/lib/libc.so.6 self.host.net(x)
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("text", LOOKS)
+def test_what_looks_like_a_name_goes(text):
+    aliases = Aliases()
+    aliases.learn(text)
+    assert aliases(text) == LOOKS[text]
+    assert aliases.replaced and not any(name in LOOKS[text].split() for name in aliases.replaced)
+
+
+@pytest.mark.parametrize("text", STAYS)
+def test_what_a_job_counts_and_what_everybody_knows_stays(text):
+    aliases = Aliases()
+    aliases.learn(text)
+    assert aliases(text) == text
+
+
+def test_a_name_in_capitals_is_the_same_host():
+    assert Aliases(["atlas17"])("ATLAS17 and atlas17") == "host-1 and host-1"

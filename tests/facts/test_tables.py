@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.agent.facts import tables
+from ncclkit.agent.facts import limits
 from ncclkit.agent.facts.machine import Machine, machine_at
 from ncclkit.causes import catalogue
 from ncclkit.causes.cpu_binding import cpus
@@ -20,15 +20,15 @@ from ncclkit.core.model import Fact, Finding
 
 ROOT = Path(__file__).parents[2]
 READ = """import json, socket, sys, time
-from ncclkit.agent.facts import cpu, machine, tables
+from ncclkit.agent.facts import cpu, limits, machine
 full = socket.create_server(("127.0.0.1", 0), backlog=0)
 for _ in range(int(sys.argv[1])):
     call = socket.socket(); call.setblocking(False); call.connect_ex(full.getsockname()); sys.argv.append(call)
 end = time.monotonic() + 20
-while sys.argv[1] != "0" and not tables._overflows(machine.Machine()) and time.monotonic() < end:
+while sys.argv[1] != "0" and not limits._overflows(machine.Machine()) and time.monotonic() < end:
     time.sleep(0.01)
-for reader in (cpu, tables):
-    for fact in reader.facts(machine.Machine()): print(json.dumps(fact))
+for reader in (cpu.facts, limits.tables):
+    for fact in reader(machine.Machine()): print(json.dumps(fact))
 """
 """What the process in a place of its own runs: it calls a port that nobody serves so often, and prints its facts.
 
@@ -78,12 +78,12 @@ def test_lists_of_cpus(text: str, count: int) -> None:
 @pytest.mark.parametrize(("status", "synced"), [(0x40, False), (0x2001, True), (0x2041, False)])
 def test_a_clock_that_nobody_keeps(tmp_path: Path, status: int, synced: bool) -> None:
     (tmp_path / "machine.json").write_text(json.dumps({"calls": {"adjtimex": status}}))
-    known = {fact["name"]: fact["value"] for fact in tables.facts(machine_at(str(tmp_path)))}
+    known = {fact["name"]: fact["value"] for fact in limits.tables(machine_at(str(tmp_path)))}
     assert known["host.clock.synced"] is synced
 
 
 def test_the_clock_of_this_machine_can_be_asked() -> None:
-    known = {fact["name"]: fact for fact in tables.facts(Machine())}
+    known = {fact["name"]: fact for fact in limits.tables(Machine())}
     assert known["host.clock.synced"]["value"] in (True, False)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ncclkit import evidence
 from ncclkit.analysis import alignment, communicators, timeline
+from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError, to_json
 from ncclkit.evidence import KINDS
 from tests.fuzz.watch import Broken, watched
@@ -24,6 +25,8 @@ LARGEST = 1 << 16
 SECONDS = 10.0
 """CPU time that one input may take."""
 SHARED = Path("/dev/shm")
+CASE = Case()
+"""Made before anything is watched, as a case asks for the name of its machine."""
 COMMUNICATORS = (communicators.communicators, communicators.transports, communicators.rings, communicators.variables)
 
 
@@ -97,7 +100,8 @@ def check(target: Target, data: bytes) -> float:
 def _told(reading: evidence.Reading) -> None:
     """What is made of events: job, stories, disagreements, clocks, communicators."""
     evidence.job(reading.events)
-    timeline.timelines_of(reading.events, reading.inputs)
+    CASE.events, CASE.inputs = list(reading.events), list(reading.inputs)
+    timeline.timelines(CASE)
     for tell in (alignment.align, alignment.clocks, *COMMUNICATORS):
         tell(reading.events)
 

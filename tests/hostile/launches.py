@@ -14,7 +14,7 @@ from ncclkit.core.runs import Plan
 from ncclkit.live.launch import local, simulated
 from tests.live.slurm_cluster import available, cluster
 from tests.live.test_slurm import salloc
-from tests.namespaces import cannot_pretend
+from tests.namespaces import cannot_simulate
 
 Launch = Callable[[Path, tuple[str, ...], int], None]
 """Runs a verb of the agent on two ranks in a folder, with a deadline in seconds; its end is whatever it comes to."""
@@ -34,7 +34,7 @@ def on_nodes(folder: Path, argv: tuple[str, ...], deadline: int) -> None:
         salloc(env, folder, deadline, *argv)
 
 
-WHY_NOT = cannot_pretend()
+WHY_NOT = cannot_simulate()
 NO_SLURM = "" if available() else "Slurm and munge are not installed, or we are not root"
 NOT_ROOT = "" if os.geteuid() == 0 else "only root may enter the network of a pretended host"
 LAUNCHES = [

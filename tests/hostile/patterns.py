@@ -1,4 +1,4 @@
-"""Patterns of the grammars, and texts on which an engine that backtracks would take quadratic or cubic time."""
+"""Patterns of grammars and redaction, and texts on which an engine that backtracks would take quadratic time."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ COMPILED = {"match", "search", "fullmatch", "findall", "finditer", "sub", "split
 
 
 def patterns() -> dict[str, tuple[re.Pattern[str] | re.Pattern[bytes], bool]]:
-    """Where it stands → pattern, and whether it is searched for: of rules and constants of all modules of evidence."""
+    """Where it stands → pattern, and whether it is searched for: of rules and constants of evidence and redaction."""
     found: dict[str, tuple[re.Pattern[str] | re.Pattern[bytes], bool]] = {}
-    for info in pkgutil.walk_packages(ncclkit.evidence.__path__, "ncclkit.evidence."):
-        module = importlib.import_module(info.name)
+    walked = [info.name for info in pkgutil.walk_packages(ncclkit.evidence.__path__, "ncclkit.evidence.")]
+    for full in (*walked, "ncclkit.agent.redact", "ncclkit.agent.anonymize", "ncclkit.core.secrets"):
+        module = importlib.import_module(full)
         anchored = _anchored(Path(str(module.__file__)))
         for name, value in vars(module).items():
             for number, one in enumerate(_within(value)):
-                found[f"{info.name[17:]}.{name}[{number}]"] = one, name not in anchored
+                found[f"{full.removeprefix('ncclkit.').removeprefix('evidence.')}.{name}[{number}]"] = (
+                    one,
+                    name not in anchored,
+                )
     unique = {(one.pattern, one.flags, searched): name for name, (one, searched) in reversed(found.items())}
     return {name: found[name] for name in sorted(unique.values())}
 

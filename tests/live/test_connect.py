@@ -20,11 +20,10 @@ from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.live import connect
 from tests.live import slurm_cluster
-from tests.namespaces import PREFIX, Host, hosts, needs_namespaces, run, via
+from tests.namespaces import Host, hosts, needs_namespaces, run, via
 from tests.processes import leftovers
 
 ROOT = Path(__file__).parents[2]
-PREFIXED = " ".join(PREFIX)
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +80,9 @@ def test_a_port_that_is_taken(made: list[Host], tmp_path: Path) -> None:
 @needs_namespaces
 def test_a_host_that_cannot_be_asked_is_unknown_and_the_others_are_measured(made: list[Host], tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    found = asked(case, [*made[:2], Host("nk-nobody", "10.77.0.9")])
+    found = asked(case, [*made[:2], Host("nk-nobody", "10.77.0.9", made[0].room)])
     assert found.summary.startswith(
-        "nk-nobody is unreachable: it ended: nsenter: cannot open /run/ncclkit-uts/nk-nobody"
+        f"nk-nobody is unreachable: it ended: nsenter: cannot open {made[0].room}/nk-nobody"
     )
     assert [link.trouble for link in found.links if "nk-nobody" not in (link.src, link.dst)] == ["", ""]
     assert {finding.cause for finding in diagnose(case).clear} & {"store_unreachable", "network_loss"} == set()
@@ -91,7 +90,9 @@ def test_a_host_that_cannot_be_asked_is_unknown_and_the_others_are_measured(made
 
 @needs_namespaces
 def test_something_else_answers_instead_of_the_peer(tmp_path: Path) -> None:
-    found = asked(Case.open(tmp_path), [], hosts=["a", "b"], remote_command="sh -c 'echo hello {host}; exit 3'")
+    words = "sh -c 'echo hello {host}; exit 3'"
+    task = connect.connectivity(Case.open(tmp_path), ["a", "b"], remote_command=words, python=sys.executable)
+    found = asyncio.run(task)
     assert [host.problem.split(":")[0] for host in found.hosts.values()] == ["it ended", "it ended"]
 
 
@@ -103,7 +104,7 @@ def test_the_command(made: list[Host], tmp_path: Path) -> None:
         return subprocess.run(words, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environ)
 
     names = [host.name for host in made[:2]]
-    done = ask(*names, "--remote-command", PREFIXED, "--train-python", sys.executable, "--json")
+    done = ask(*names, "--remote-command", via(made)["remote_command"], "--train-python", sys.executable, "--json")
     assert done.returncode == 0, done.stderr
     kinds = [json.loads(line)["kind"] for line in done.stdout.splitlines()]
     assert kinds == ["connect.host"] * 2 + ["connect.pair"] * 2
@@ -126,7 +127,7 @@ def test_nothing_runs_on_when_the_user_ends_it(made: list[Host], tmp_path: Path,
         "python=sys.argv[3], seconds=600, deadline=900)\nasyncio.run(task)\n"
     )
     names = [host.name for host in made]
-    argv = [sys.executable, "-c", code, str(tmp_path), PREFIXED, sys.executable, *names]
+    argv = [sys.executable, "-c", code, str(tmp_path), via(made)["remote_command"], sys.executable, *names]
     before = _received(made)
     workbook = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE)
     until = time.monotonic() + 60
@@ -136,9 +137,9 @@ def test_nothing_runs_on_when_the_user_ends_it(made: list[Host], tmp_path: Path,
     workbook.send_signal(signal.SIGINT if how == "cancel" else signal.SIGKILL)
     workbook.communicate(timeout=60)
     until = time.monotonic() + 30
-    while any(run("ip", "netns", "pids", name) for name in names) and time.monotonic() < until:
+    while any(host.pids() for host in made) and time.monotonic() < until:
         time.sleep(0.05)
-    assert [run("ip", "netns", "pids", name) for name in names] == ["", "", ""]
+    assert [host.pids() for host in made] == [set(), set(), set()]
     if how == "cancel":
         found = connect.results(Case.open(tmp_path))
         assert {link.rendezvous for link in found.links} == {"open"} and len(found.hosts) == 3

@@ -14,10 +14,10 @@ from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.live import bisect, probe
 from ncclkit.live.options import ProbeOptions
-from tests.namespaces import cannot_pretend
+from tests.namespaces import cannot_simulate
 from tests.processes import leftovers
 
-WHY_NOT = cannot_pretend()
+WHY_NOT = cannot_simulate()
 
 
 def climbed(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) -> None:

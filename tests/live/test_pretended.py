@@ -23,10 +23,10 @@ from ncclkit.experiments.fixes import close, fix
 from ncclkit.lab.faults import injection
 from ncclkit.live import connect, simulated_hosts, simulated_topology
 from ncclkit.live.launch import simulated
-from tests.namespaces import cannot_pretend
+from tests.namespaces import cannot_simulate
 
 ROOT = Path(__file__).parents[2]
-WHY_NOT = cannot_pretend()
+WHY_NOT = cannot_simulate()
 possible = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "they can be simulated here")
 
 

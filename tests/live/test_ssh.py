@@ -18,7 +18,7 @@ import pytest
 
 from ncclkit.core.case import Case
 from ncclkit.live import connect
-from tests.namespaces import ETC, Host, hosts, run, why_not
+from tests.namespaces import Host, hosts, run, why_not
 
 ROOT = Path(__file__).parents[2]
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or ""
@@ -59,7 +59,7 @@ class Machine:
     def login(self, shell: str = "/bin/bash", rc: str = "") -> None:
         """What runs for root, and what bash reads first."""
         others = [line for line in Path("/etc/passwd").read_text().splitlines() if not line.startswith("root:")]
-        (ETC / self.name / "passwd").write_text("\n".join([f"root:x:0:0:root:{self.home}:{shell}", *others, ""]))
+        self.host.etc("passwd", "\n".join([f"root:x:0:0:root:{self.home}:{shell}", *others, ""]))
         (self.home / ".bashrc").write_text(rc)
 
     def settle(self, allowed: str) -> str:
@@ -83,7 +83,7 @@ class Machine:
 
     def pids(self) -> set[int]:
         """What runs there."""
-        return set(map(int, run("ip", "netns", "pids", self.name).split()))
+        return self.host.pids()
 
     def end(self, word: bytes = b"") -> None:
         """Kill what runs there with this word in its command line."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,19 @@ def test_the_page_names_nobody(case: Path) -> None:
     assert [name for name in NAMES if name in str(soup)] == []
     said = soup.main.get_text(" ")
     assert all(word in said for word in ("host-1", "host-2", "10.0.0.1", "/home/user-1/train.py"))
+
+
+def test_what_was_replaced_is_said_beside_the_page_alone(case: Path) -> None:
+    list_of = (case / "report.names.txt").read_text(encoding="utf-8")
+    assert "atlas17 → host-1\n" in list_of and "marie.curie → user-1\n" in list_of
+    assert stat.S_IMODE((case / "report.names.txt").stat().st_mode) & 0o077 == 0
+
+
+def test_a_name_given_by_hand_goes_too(tmp_path: Path) -> None:
+    cells = [new_code_cell("'" + "zebrafish and pelican" + "'", metadata={"tags": ["parameters"]})]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "page.ipynb")
+    html = report.make(tmp_path / "page.ipynb", tmp_path / "case", {}, names=["pelican"]).read_text()
+    assert "zebrafish" in html and "pelican" not in html
 
 
 def test_the_case_on_disk_stays(case: Path) -> None:

@@ -9,11 +9,11 @@ import pytest
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.experiments import fixes
-from tests.namespaces import cannot_pretend
+from tests.namespaces import cannot_simulate
 from tests.reports import ROOT, made
 
 STORY = ROOT / "notebooks" / "cases" / "3_llama_recipes.ipynb"
-WHY_NOT = cannot_pretend()
+WHY_NOT = cannot_simulate()
 possible = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "hosts can be simulated here")
 
 

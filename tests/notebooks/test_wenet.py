@@ -8,7 +8,7 @@ import pytest
 
 from ncclkit.core.case import Case
 from ncclkit.experiments import fixes
-from ncclkit.lab.course import loader_sweep
+from ncclkit.lab.course import runs
 from tests.reports import NOTEBOOKS, made
 
 
@@ -20,5 +20,5 @@ def test_the_starved_rank_is_found_fixed_and_planned() -> None:
     assert (first["cause"], first["strength"], first["culprits"]["ranks"]) == ("cpu_contention", "proven", [1])
     (fix,) = fixes.experiments(Case.open(folder, read_only=True))
     assert (fix.kind, fix.observed, fix.verdicts) == ("fix", "works", {"cpu_contention": "proven"})
-    sweep = loader_sweep.measured(Case.open(folder / "loading", read_only=True))
-    assert sweep is not None and len(sweep.rows) == len(loader_sweep.CHOICES)
+    sweep = runs.measured(Case.open(folder / "loading", read_only=True))
+    assert sweep is not None and len(sweep.rows) == len(runs.CHOICES)

@@ -11,16 +11,14 @@ import pytest
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
-from ncclkit.lab.course import loader_sweep
+from ncclkit.lab.course import runs
 from ncclkit.views import loader_sweep_view
 from tests.processes import leftovers
 
 
 def row(workers: int, step_ms: float, **more: float) -> dict[str, float]:
     return (
-        dict.fromkeys(loader_sweep.FIELDS, 1.0)
-        | {"workers": workers, "prefetch": 2 * (workers > 0), "step_ms": step_ms}
-        | more
+        dict.fromkeys(runs.FIELDS, 1.0) | {"workers": workers, "prefetch": 2 * (workers > 0), "step_ms": step_ms} | more
     )
 
 
@@ -32,9 +30,9 @@ def told(*rows: object, **more: Any) -> Case:
 
 def test_the_sweep_measures_each_choice_and_leaves_nothing(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    run = asyncio.run(loader_sweep.sweep(case, choices=((0, 2), (2, 1)), steps=2, backend="gloo", deadline=90))
+    run = asyncio.run(runs.loader_sweep(case, choices=((0, 2), (2, 1)), steps=2, backend="gloo", deadline=90))
     assert run.reason == "done", run.summary
-    found = loader_sweep.measured(Case.open(tmp_path, read_only=True))
+    found = runs.measured(Case.open(tmp_path, read_only=True))
     assert found is not None and found.ranks == 2
     assert [(one["workers"], one["prefetch"]) for one in found.rows] == [(0, 0), (2, 1)]
     assert all(one["step_ms"] > 0 and one["first_ms"] >= 20 for one in found.rows)  # 20 ms of CPU for a batch
@@ -57,7 +55,7 @@ def test_the_knee_is_the_fewest_workers_that_are_as_good_as_any(times: dict[int,
 
 
 def test_the_knee_compares_choices_that_prepare_as_much_ahead() -> None:
-    found = loader_sweep.measured(told(row(0, 40.0), row(2, 20.0), row(8, 20.0), row(8, 10.0, prefetch=8)))
+    found = runs.measured(told(row(0, 40.0), row(2, 20.0), row(8, 20.0), row(8, 10.0, prefetch=8)))
     assert found is not None and found.knee.value == 2 and found.rule.value == 1
 
 
@@ -78,4 +76,4 @@ def test_the_view_says_what_follows(case: Case, says: str) -> None:
 @pytest.mark.parametrize("choices", [(), ((-1, 2),), ((1, 0),), ((1,),)])
 def test_a_sweep_that_cannot_be_run_is_refused_in_one_sentence(tmp_path: Path, choices: Any) -> None:
     with pytest.raises(NcclkitError, match=r"choice"):
-        asyncio.run(loader_sweep.sweep(Case.open(tmp_path), choices=choices))
+        asyncio.run(runs.loader_sweep(Case.open(tmp_path), choices=choices))

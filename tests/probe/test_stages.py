@@ -14,9 +14,9 @@ import pytest
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.runs import Plan, Run
-from ncclkit.lab.course.staged_run import Stage, staged_run
+from ncclkit.lab.course.runs import Stage, staged_run
 from ncclkit.lab.programs.stories import interactions
-from ncclkit.views.staged_run import apart_by, stages_view
+from ncclkit.views.course import apart_by, stages_view
 
 torch = pytest.importorskip("torch")
 OPTIONS = SimpleNamespace(rows=500, users=16, items=64, batch=96)

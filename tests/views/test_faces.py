@@ -13,7 +13,7 @@ from ncclkit.core.model import Advice
 from ncclkit.report.page import ROOM
 from ncclkit.views import plots
 from ncclkit.views._base import PLACE, PLOTLY, WIDGET
-from ncclkit.views.stacks import stacks_view
+from ncclkit.views.attach import stacks_view
 from tests.views.records import CURVE, HOSTILE, case, findings, hostile_job, hostile_machine
 
 VIEWS = {
@@ -123,7 +123,7 @@ def test_each_call_makes_its_own_widgets_and_one_view_keeps_them(name):
                 "show_gids output",
                 "host_oom",
                 "no OOM kill",
-                "and 1 further finding",
+                "2. shm is small",
             ],
         ),
         ("events", ["c10d.timeout", "python.exception", "logs/rank0.log:410", "8 abnormal"]),
@@ -141,7 +141,7 @@ def test_culprit_comes_first_and_nothing_found_says_how_many_looked():
     page = views.findings_view(findings()).static()
     assert page.index("slow_rank") < page.index("shm_too_small") < page.index("gid_index") < page.index("host_oom")
     nothing = views.findings_view(findings()[2:])
-    assert nothing.summary == "Nothing found: 1 cause looked and saw no sign; 1 cause could not be judged"
+    assert nothing.summary == "Nothing found: 1 check passed; evidence is missing for 1 cause"
 
 
 def test_a_theme_is_checked_only_where_a_cause_cites_its_facts():
@@ -184,7 +184,7 @@ def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
     words = Page(views.case_view(made).html).words
     for expected in (
         "facts.jsonl",
-        "events.parquet",
+        "events.jsonl",
         "runs/1-probe/",
         "all sizes measured",
         "runs/2-hung/",
@@ -196,7 +196,8 @@ def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
 
 def test_chart_shows_itself_as_plotly_json_whatever_the_renderer():
     bundle = views.Chart(plots.bandwidth(CURVE))._repr_mimebundle_()
-    assert set(bundle) == {PLOTLY, "text/plain"} and bundle[PLOTLY]["data"][0]["name"].startswith("all_reduce")
+    assert set(bundle) == {PLOTLY, WIDGET, "text/html", "text/plain"}
+    assert bundle[PLOTLY]["data"][0]["name"].startswith("all_reduce") and ROOM in bundle["text/html"]
 
 
 def test_catalogue_holds_every_page_and_finds_words():

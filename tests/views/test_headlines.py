@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ncclkit import evidence, views
+from ncclkit.analysis.timeline import timelines
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Finding, found
 from ncclkit.evidence.samples import HERE, names
-from ncclkit.views.stacks import stacks_view
+from ncclkit.views import _draw
+from ncclkit.views.attach import stacks_view
 from tests.causes import specimens
 from tests.causes.test_samples import TWO_HOSTS
 from tests.views.records import job, said
@@ -77,6 +80,26 @@ def test_no_headline_contradicts_the_verdict(folder: Path) -> None:
     said_by = headlines(case)
     first = next((finding for finding in case.findings if finding.verdict == "found"), None)
     assert first is None or not {view: text for view, text in said_by.items() if contradicts(text, first)}, first.say
+    assert not counts_apart(case)
+
+
+COMPLETED = re.compile(r"^(\S+) [^\n]*: last \S+, completed (\d+),", re.MULTILINE)
+"""What the text of a Flight Recorder dump says of a group."""
+
+
+def counts_apart(case: Case) -> list[tuple[int, str, int, int | None]]:
+    """(rank, group, completed by its dump, completed by the table of progress) where one page holds both and they
+    differ; a watchdog that spoke after the dump may know of more."""
+    reached = {(one.rank, at.group): at for one in timelines(case) for at in one.progress}
+    later = {event.rank for event in case.of("c10d.timeout")}
+    apart = []
+    for dump in case.of("flight.dump"):
+        for name, count in COMPLETED.findall(dump.text) if dump.rank is not None else ():
+            at = reached[dump.rank, name]
+            if at.completed != int(count) and not (dump.rank in later and (at.completed or 0) > int(count)):
+                apart.append((dump.rank, name, int(count), at.completed))
+    rows = [at for at in reached.values() if None not in (at.enqueued, at.completed) and at.completed > at.enqueued]
+    return apart + [(-1, at.group, at.enqueued, at.completed) for at in rows]
 
 
 def finding(cause: str = "fd_limit", rank: int = 3) -> Finding:
@@ -89,7 +112,7 @@ def finding(cause: str = "fd_limit", rank: int = 3) -> Finding:
         "Rank 2 stopped logging first, 1.2 s before any other; 3 ranks logged something abnormal",
         "Ranks 0, 2 fell silent first, 45.4 s before any other; 4 ranks reported something abnormal",
         "Ranks 0-2 wait in all_reduce 880; rank 4 left no line",
-        "Rank 1 is in __getattr__ at run.py:124; 2 ranks (0, 2) wait in wrapper at exchange.py:165",
+        "Rank 1 is in __getattr__ at run.py:124; 2 ranks (0, 2) wait in all_to_all_single at exchange.py:165",
         "Ranks 0, 1 and 3 wait in all_reduce 12 of default_pg; rank 2 never entered it",
     ],
 )
@@ -113,6 +136,58 @@ def timed_out(rank: int) -> Event:
     told = {"seq": 12, "op": "ALLREDUCE", "numel_in": 4, "numel_out": 4, "timeout_ms": 6e4, "ran_ms": 6e4}
     data = {"pg": "0", "desc": "default_pg", "pg_rank": None} | told
     return said("c10d.timeout", f"[Rank {rank}] Watchdog caught collective operation timeout", rank=rank, **data)
+
+
+def test_who_stopped_logging_first_stands_behind_a_proven_culprit() -> None:
+    """Rank 0 prints nothing after its first step; rank 1 raised, which ended all others."""
+    error = {"type": "ValueError", "message": "bad sample", "frames": [], "victim": False}
+    told = [said("progress", rank=rank, time=0.0, step=1) for rank in range(4)]
+    told.append(said("python.exception", "ValueError: bad sample", rank=1, time=50.0, **error))
+    told += [said("gloo.closed", rank=rank, time=51.0) for rank in (2, 3)]
+    case = case_of(*told)
+    assert diagnose(case).findings[0].culprits["ranks"] == (1,)
+    headline = views.ranks_view(case).summary
+    assert headline.startswith("Rank 1 is the culprit (rank_exception, proven). Rank 0 stopped logging first, 50.0 s")
+
+
+@pytest.mark.parametrize(
+    ("times", "headline"),
+    [
+        ((50.0, 50.1), "2 ranks logged, none stopped clearly before the others; nothing abnormal was logged"),
+        ((None, None), "2 ranks logged; nothing abnormal was logged"),
+        ((20.0, 50.0), "Rank 0 stopped logging first, 30.0 s before any other; nothing abnormal was logged"),
+    ],
+)
+def test_that_nobody_stopped_first_is_said_of_clocks_only(times: tuple[float | None, ...], headline: str) -> None:
+    start = [said("progress", rank=rank, time=None if time is None else 0.0, step=1) for rank, time in enumerate(times)]
+    end = [said("progress", rank=rank, time=time, step=2) for rank, time in enumerate(times)]
+    assert views.ranks_view(case_of(*start, *end)).summary == headline
+
+
+def test_counts_of_sends_and_receives_are_no_progress() -> None:
+    """torch's status line counts them in the same place as collectives, from numbers of their own."""
+    status = {"seq": 8, "enqueued": 8, "completed": 60, "pg": "0", "desc": "default_pg", "pg_rank": 0}
+    other = {"seq": 59, "enqueued": 61, "completed": 58, "pg": "0", "desc": "default_pg", "pg_rank": 1}
+    recv = {
+        "seq": 59,
+        "op": "RECV",
+        "numel_in": 4,
+        "numel_out": 4,
+        "timeout_ms": 6e4,
+        "ran_ms": 6e4,
+        "pg": "",
+        "desc": "",
+    }
+    zero = timed_out(0)
+    zero = replace(zero, data={**zero.data, "seq": 8})
+    case = case_of(
+        zero, said("c10d.status", rank=0, **status), said("c10d.timeout", rank=1, **recv),
+        said("c10d.status", rank=1, **other),
+    )  # fmt: skip
+    (zero_at,), one_at = (one.progress for one in timelines(case))
+    assert (zero_at.enqueued, zero_at.completed, one_at) == (8, 7, ())
+    assert [one.end for one in timelines(case)] == ["waits in all_reduce 8 of default_pg", "waits in recv 59"]
+    assert "61" not in views.progress_view(case).summary
 
 
 def test_one_log_is_said_to_be_one() -> None:
@@ -143,3 +218,57 @@ def test_a_new_record_is_seen_by_the_next_picture() -> None:
     after = views.ranks_view(case).summary
     case.events[:] = [event for event in case.events if event.rank != 3]
     assert len({before, after, views.ranks_view(case).summary}) == 3
+
+
+def test_progress_over_time_shows_who_stopped_at_which_collective_and_who_waits() -> None:
+    """Of the bundled run: its Flight Recorder dumps date the calls."""
+    drawn = views.progress_view(read(HERE / "eight_ranks_late")).figure
+    lines = {trace.name: trace for trace in drawn.data if trace.mode == "lines"}
+    ends = {trace.text[0] for trace in drawn.data if trace.mode == "markers+text"}
+    assert set(lines) == {f"rank {rank}" for rank in range(8)}
+    assert ends == {"", "rank 5 stopped at 11", "7 ranks wait in all_reduce 12"}
+    assert list(lines["rank 5"].y) == [*range(1, 12)] and lines["rank 0"].y[-1] == 12
+    assert lines["rank 5"].x[-1] < 1 and lines["rank 0"].x[-1] > 19  # gloo's timeout of 20 s
+    assert "seconds after 2026-11-21" in drawn.layout.xaxis.title.text and drawn.layout.yaxis.title.text == "collective"
+
+
+def test_each_group_with_ranks_behind_has_a_panel_and_a_rank_that_entered_none_stands_at_its_start() -> None:
+    drawn = views.progress_view(read(HERE / "groups_swapped")).figure
+    titles = [note.text for note in drawn.layout.annotations]
+    assert [title.partition("</b>")[0] for title in titles] == ["<b>experts", "<b>data"]
+    ends = {(trace.yaxis, trace.text[0]) for trace in drawn.data if trace.mode == "markers+text" and trace.text[0]}
+    assert ends == {
+        ("y", "rank 2 entered none"),
+        ("y", "ranks 0, 1, 3 wait in all_reduce 1"),
+        ("y2", "ranks 0, 1, 3 entered none"),
+        ("y2", "rank 2 waits in all_reduce 1"),
+    }
+
+
+def test_of_a_thousand_ranks_the_odd_ones_are_drawn() -> None:
+    def dump(rank: int) -> Event:
+        last = 4 if rank == 517 else 5
+        group = {"desc": "default_pg", "ranks": [], "last_seq": last, "last_completed": 4, "in_flight": []}
+        times = [[seq, 1.7e9 + seq] for seq in range(1, last + 1)]
+        return said("flight.dump", rank=rank, version="2.10", entries=5, groups={"0": group | {"times": times}})
+
+    drawn = views.progress_view(case_of(*map(dump, range(1024)))).figure
+    names = [trace.name for trace in drawn.data if trace.mode == "lines"]
+    assert len(names) == 12 and "rank 517" in names
+    assert "1,023 ranks came to 5" in {trace.text[0] for trace in drawn.data if trace.mode == "markers+text"}
+
+
+def test_without_times_there_is_no_picture_but_the_table() -> None:
+    view = views.progress_view(case_of(timed_out(0), timed_out(2)))
+    assert view.figure is None and "All came to" in view.static()
+
+
+def test_a_rank_keeps_its_colour_over_a_page() -> None:
+    case = read(HERE / "eight_ranks_late")
+    steps, rows = views.progress_view(case).figure, views.ranks_view(case).figure
+    colours = {trace.name: (trace.line.color, trace.line.dash) for trace in steps.data if trace.mode == "lines"}
+    assert len(set(colours.values())) == 8
+    for name, (colour, _) in colours.items():
+        (label,) = [text for text in rows.layout.yaxis.ticktext if text.endswith(f" {name}")]
+        assert f"color:{colour}" in label
+        assert _draw.of_name(name, 3)["color"] == colour  # of telemetry, whatever its place there

@@ -1,6 +1,5 @@
 """Figures: the conclusion as title, units, the expected line, and nothing that a log line could inject."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,14 +39,27 @@ def test_number(value, words):
 
 def test_title_is_the_conclusion_and_the_limit_is_drawn_and_named():
     peak = max(m.busbw for m in CURVE)
-    figure = plots.bandwidth(CURVE, 2 * peak, "what loopback allows", "derived like this")
-    say = f"all_reduce reaches {peak:.2f} GB/s, 50 % of what loopback allows"
+    figure = plots.bandwidth(CURVE, 2 * peak, "loopback")
+    say = f"all_reduce reaches {peak:.2f} GB/s busbw, 50 % of the {2 * peak:.2f} GB/s that loopback allows"
     assert title(figure) == say == figure.layout.meta["summary"]
     (line,) = figure.layout.shapes
     assert line.y0 == line.y1 == 2 * peak and f"{2 * peak:.2f} GB/s" in line.label.text
-    low, high = figure.layout.yaxis.range
-    assert low < math.log10(min(m.busbw for m in CURVE)) and math.log10(2 * peak) < high
-    assert "GB/s" in figure.layout.yaxis.title.text and "derived like this" in figure.layout.xaxis.title.text
+    axis = figure.layout.yaxis
+    assert axis.type in (None, "linear") and axis.range[0] == 0 and 2 * peak < axis.range[1] < 3 * peak
+    assert "GB/s" in axis.title.text and figure.layout.xaxis.type == "log"
+
+
+def test_the_latency_of_small_messages_has_a_panel_of_its_own():
+    figure = plots.bandwidth(CURVE, 3.0)
+    below = [trace for trace in figure.data if trace.yaxis == "y2"]
+    assert [max(trace.x) for trace in below] == [plots.SMALL] * 2 and below[0].line.dash != below[1].line.dash
+    assert list(below[0].y) == [m.time_us for m in CURVE if m.bytes <= plots.SMALL]
+    axes = figure.layout
+    assert axes.xaxis2.type == axes.yaxis2.type == "log" and "µs" in axes.yaxis2.title.text
+    assert axes.yaxis2.domain[1] < axes.yaxis.domain[0] and 2 <= len(axes.yaxis2.tickvals) <= 6
+    (heading,) = axes.annotations
+    assert "all_reduce of 16 B takes 60.0 µs" in heading.text.replace("<br>", " ")
+    assert not plots.bandwidth([m for m in CURVE if m.bytes > plots.SMALL]).layout.annotations
 
 
 def test_x_ticks_are_few_binary_and_reach_the_largest_size():
@@ -69,6 +81,7 @@ def test_wrong_values_take_the_title_and_are_marked():
 
 def test_runs_are_lines_of_their_own():
     figure = plots.bandwidth([*CURVE, *(replace(m, run="2-tuned", busbw=2 * m.busbw) for m in CURVE)])
+    assert {trace.line.color for trace in figure.data[:2]} == {trace.line.color for trace in figure.data[2:]}
     assert len({(trace.line.color, trace.marker.symbol) for trace in figure.data}) == 2
     assert "in run 2-tuned" in title(figure) and figure.layout.showlegend
 
@@ -101,8 +114,8 @@ def test_colours_stand_in_the_template_where_the_report_replaces_them():
 
 
 def test_text_from_outside_is_escaped():
-    figure = plots.bandwidth([replace(m, op=HOSTILE, run=HOSTILE) for m in CURVE], 1.0, HOSTILE, HOSTILE)
-    for text in (figure.layout.title.text, figure.layout.xaxis.title.text, figure.data[0].name):
+    figure = plots.bandwidth([replace(m, op=HOSTILE, run=HOSTILE) for m in CURVE], 1.0, HOSTILE)
+    for text in (figure.layout.title.text, figure.layout.annotations[0].text, figure.data[0].name):
         assert "<script" not in text and "<img" not in text
 
 
@@ -115,4 +128,6 @@ def test_a_number_stands_beside_the_bound_other_systems_and_what_could_explain_a
         words = Page(measurements_view(run).static()).words
         assert "4 x H200: 354 GB/s at 1 GiB (ncclkit, 2026-11)" in words and f"{busbw / 370.8:.0%}" in words
         assert ("slow_transport" in words) == low and ("faster without the switch?" in words) == low
-        assert "Measured elsewhere" in curve_view(run).figure.layout.xaxis.title.text.replace("<br>", " ")
+        view = curve_view(run)
+        assert "Expected: 18 links." in " ".join(Page(view.static()).words.split())
+        assert "Measured elsewhere: 4 x H200: 354 GB/s" in view.static() and view.summary not in view.static()

@@ -10,7 +10,7 @@ from typing import Any
 from .fact import Fact, attempt
 from .limits import cgroup_cpus, cgroup_values
 from .machine import Machine, Unread
-from .mounts import block_kind, mount_of
+from .storage import block_kind, mount_of
 
 STATUS = "/proc/self/status Cpus_allowed_list"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable
 
 from .. import redact
-from . import cpu, gpu, host, limits, network, software, storage, tables, variables
+from . import cpu, gpu, host, limits, network, software, storage, variables
 from .fact import Fact, unread
 from .machine import Machine, machine_at
 
@@ -37,7 +37,7 @@ def facts_of(machine: Machine, torch: bool, paths: Mapping[str, str]) -> Iterato
         ("cpu", lambda: cpu.facts(machine)),
         ("variables", lambda: variables.facts(machine)),
         ("network", lambda: network.facts(machine)),
-        ("tables", lambda: tables.facts(machine)),
+        ("tables", lambda: limits.tables(machine)),
         ("storage", lambda: storage.facts(machine, paths)),
         ("software", lambda: software.facts(machine, torch)),
     ]

@@ -1,13 +1,13 @@
-"""Storage: what each folder of interest lies on, its free space and the latency of a small write."""
+"""Storage: what a path or a block device lies on, the free space of a folder and the latency of a small write."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .fact import Fact, attempt, known, unread
 from .machine import Machine, Unread
-from .mounts import mount_of
 
 DEADLINE = 3.0
 """Seconds for five small writes: local disks need milliseconds; more is a stall worth reporting."""
@@ -34,3 +34,55 @@ def _folder(machine: Machine, label: str, path: str) -> Iterator[Fact]:
             yield known(name + key, said[key], unit, source)
         else:
             yield unread(name + key, said.get("error", "not measured"), unit, source)
+
+
+NETWORK = ("nbd", "rbd", "drbd")
+"""Block devices that are a server somewhere else."""
+
+
+def mount_of(machine: Machine, path: str) -> dict[str, str]:
+    """The mount that holds an absolute path, as `all_of` describes it; raises Unread."""
+    best: dict[str, str] = {}
+    for mount in all_of(machine):
+        point = mount["point"]
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best.get("point", "")):  # a later mount hides an earlier one
+            best = mount
+    if not best:
+        raise Unread("/proc/self/mountinfo lists no mount for %s" % path)
+    return best
+
+
+def all_of(machine: Machine) -> list[dict[str, str]]:
+    """Every mount: where (``point``), which folder of the file system (``root``), ``type``, ``source``, ``options``."""
+    rows = []
+    for line in machine.read("/proc/self/mountinfo", 1 << 20).splitlines():
+        left, _, right = line.partition(" - ")
+        fields, tail = left.split(), [*right.split(), ""]
+        if len(fields) < 5 or len(tail) < 3:
+            continue
+        root, point, source = (_unescape(text) for text in (fields[3], fields[4], tail[1]))
+        rows.append({"root": root, "point": point, "type": tail[0], "source": source, "options": tail[2]})
+    return rows
+
+
+def block_kind(machine: Machine, device: str) -> str:
+    """ssd, disk, zram or network, for /dev/…; raises Unread."""
+    name = device.rsplit("/", 1)[-1]
+    if name.startswith("zram"):
+        return "zram"
+    if name.startswith(NETWORK):
+        return "network"
+    # a partition has no queue of its own; the kernel links it below its disk
+    disk = re.sub(r"^(nvme\d+n\d+|mmcblk\d+)p\d+$|^([a-z]+)\d+$", lambda m: m.group(1) or m.group(2), name)
+    for candidate in (name, disk):
+        try:
+            rotational = machine.read("/sys/class/block/%s/queue/rotational" % candidate).strip()
+            return "disk" if rotational == "1" else "ssd"
+        except Unread:
+            continue
+    raise Unread("/sys/class/block says nothing about %s" % device)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ncclkit.analysis.consistency.rules import Effect
+from ncclkit.analysis.consistency.table import Effect
 from ncclkit.core.model import Fact
 from ncclkit.core.text import host_list as folded
 

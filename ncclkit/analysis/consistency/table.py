@@ -1,4 +1,5 @@
-"""Which facts must agree between the hosts of a job, and what follows where they do not.
+"""Which facts and variables must agree between the hosts of a job, how they are compared, and what follows where they
+differ.
 
 A fact that stands neither in `RULES` nor in `APART` would be compared by nobody, so a test holds both against
 docs/facts.md; variables have rules of their own.
@@ -6,8 +7,40 @@ docs/facts.md; variables have rules of their own.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
 from ncclkit.analysis.consistency import normalizers
-from ncclkit.analysis.consistency.rules import fatal, differs, slows
+from ncclkit.analysis.consistency.normalizers import Form, same
+
+Effect = Literal["breaks", "slows", "differs"]
+"""A difference can break a job, can slow it down, or is only worth knowing."""
+
+ANY = "env.<NAME>"
+"""The general name of the facts that are variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyRule:
+    """How one fact is compared."""
+
+    effect: Effect
+    fact: str
+    """General name, as in docs/facts.md."""
+    title: str
+    why: str
+    """Why a difference matters, one sentence."""
+    form: Form = same
+    apart: tuple[float, float] | None = None
+    """Numbers count as different where the next larger one is that many times as large, and larger by that much."""
+    among: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """Host → form becomes host → what is compared, where that depends on the other hosts."""
+
+
+fatal, slows, differs = (partial(ConsistencyRule, effect) for effect in ("breaks", "slows", "differs"))
 
 LIBRARY = "The ranks exchange structs whose layout changes between releases: they fail at the start, or hang."
 SLOWEST = "A collective goes at the pace of its slowest rank, so this host sets the speed of the whole job."
@@ -215,3 +248,49 @@ APART = frozenset(
     }
 )
 """Facts that differ between good hosts, or say nothing beside another one."""
+
+
+def general(name: str) -> str:
+    """``gpu.3.model`` → ``gpu.<i>.model``, as docs/facts.md has it."""
+    first, _, rest = name.partition(".")
+    if first == "gpu":
+        return re.sub(r"^\d+\.", "gpu.<i>.", rest) if rest[:1].isdigit() else name
+    if first == "storage":
+        return f"storage.<label>.{rest.partition('.')[2]}"
+    return ANY if first == "env" and name not in ("env.problems", "env.notes") else name
+
+
+OWN = re.compile(
+    r"SLURM_|(?:LOCAL_|GROUP_|ROLE_)?RANK$|TORCHELASTIC_|(?:CUDA|NVIDIA)_VISIBLE_DEVICES$|NCCL_(?:DEBUG_FILE|TOPO_FILE)$"
+)
+"""Variables of one process or one host; GPUs are compared as torch sees them."""
+
+MUST = re.compile(
+    r"NCCL_(?:ALGO|PROTO|NTHREADS|(?:MIN|MAX)_(?:CTAS|(?:P2P_)?NCHANNELS|NRINGS)|(?:LL\w*_)?BUFFSIZE|P2P_NET_CHUNKSIZE|NET|NET_PLUGIN"
+    r"|P2P_(?:LEVEL|DISABLE)|SHM_DISABLE|(?:NVLS|MNNVL|COLLNET|CUMEM)_ENABLE|CROSS_NIC|IB_(?:DISABLE|QPS_PER_CONNECTION"
+    r"|SPLIT_DATA_ON_QPS)|SOCKET_FAMILY|COMM_ID|LAUNCH_\w+)$|MASTER_(?:ADDR|PORT)$|WORLD_SIZE$"
+)
+"""Variables that all ranks must have in common (REFERENCE of NCCL's variables; torch's rendezvous)."""
+
+NAMES = re.compile(r"NCCL_IB_(?:HCA|GID_INDEX|PKEY|SL|TC|ADDR_\w+)$|(?:NCCL|GLOO|TP)_SOCKET_IFNAME$")
+"""Variables that name or number devices, which hosts may name differently."""
+
+PACE = re.compile(
+    r"NCCL_(?:IB|NET|SOCKET|NSOCKS|BUFFSIZE|P2P|SHM|DMABUF|NVB)_|OMP_NUM_THREADS$|UCX_|FI_|CUDA_DEVICE_MAX_CONNECTIONS$"
+)
+"""Variables that set the pace of one host."""
+
+
+def variable(name: str) -> ConsistencyRule | None:
+    """The rule for one variable; None for what is each host's own."""
+    if OWN.match(name):
+        return None
+    if MUST.match(name):
+        return fatal(ANY, name, "All ranks must have the same value, or they make different plans and hang.")
+    if NAMES.match(name):
+        return differs(ANY, name, "Right where the hosts name or number their devices differently, else a slip.")
+    if PACE.match(name):
+        return slows(ANY, name, "It sets the pace of this host, and the slowest rank that of a collective.")
+    if name.startswith("LD_"):
+        return differs(ANY, name, "Another NCCL or plug-in can be found first.", normalizers.parts)
+    return differs(ANY, name, "A setting that one host has alone is rarely meant.")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ncclkit.agent import redact
+from ncclkit.core import secrets
 from ncclkit.core.model import Event
 from ncclkit.evidence.kinds import KINDS
 
@@ -65,7 +66,8 @@ class Line:
         found: Data = {"host": self.host, "pid": self.pid, "rank": self.rank, "time": self.time}
         found |= {key: value for key, value in known.items() if value not in (None, "")}
         quoted = _short(self.text) if text in ("", self.text) else clip(text)
-        data = redact.texts(data) if redact.REDACTED in quoted else data  # what only several lines together tell
+        if redact.REDACTED in quoted:  # what only several lines together tell
+            data = redact.texts(data, secrets.text)
         return Event(kind, text=quoted, path=self.path, line=self.number, data=data, **found)
 
 
@@ -146,7 +148,7 @@ def decimal(text: str | None) -> float | None:
 
 def clip(text: str) -> str:
     """What is quoted: without secrets, and at most `TEXT` characters of it; both ends stay, as both name the fault."""
-    return _short(redact.text(text))
+    return _short(secrets.text(text))
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The grammar of what tools printed: verdicts of `torchfrtrace`, entries of dumps, p2pBandwidthLatencyTest."""
+"""The grammar of what tools printed: `torchfrtrace`, entries of dumps, p2pBandwidthLatencyTest, `env`."""
 
 from __future__ import annotations
 
@@ -158,4 +158,12 @@ MATRIX: tuple[Rule, ...] = (
     ),
 )
 
-RULES: tuple[Rule, ...] = (*VERDICTS, *MATRIX)
+ENV: tuple[Rule, ...] = (
+    # NCCL_P2P_LEVEL=LOC      export NCCL_P2P_DISABLE=1      NCCL_SHM_DISABLE=1      (`env`, or a job's script)
+    *(
+        rule("told.env", name, rf"^(?:export |declare -x )?(?P<name>{name})=[\"']?(?P<value>\w{{1,20}})[\"']?\s*$")
+        for name in ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
+    ),
+)
+
+RULES: tuple[Rule, ...] = (*VERDICTS, *MATRIX, *ENV)

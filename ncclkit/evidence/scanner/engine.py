@@ -26,7 +26,6 @@ from ncclkit.evidence.grammars import (
     system,
     torchrun,
     unknown_errors,
-    user_notes,
 )  # fmt: skip
 from ncclkit.evidence.grammars.grammar import Rule
 
@@ -39,7 +38,7 @@ MANY_PLACES = 2000
 FEW = 256 << 10
 """Bytes below which loading hyperscan does not pay."""
 
-GRAMMARS = (*(c10d, python, gloo, store, torchrun, system, kernel, network, progress, printed), user_notes)
+GRAMMARS = (c10d, python, gloo, store, torchrun, system, kernel, network, progress, printed)
 """The grammars of all lines but those of NCCL's own log, of Python and of stacks."""
 RULES: tuple[Rule, ...] = (*nccl.OTHER, *(rule for grammar in GRAMMARS for rule in grammar.RULES))
 CODE = (*python.GATE, b"Thread ", *unknown_errors.GATE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timezone
 
-from ncclkit.agent import redact
+from ncclkit.core import secrets
 from ncclkit.evidence.grammars.grammar import Line
 
 STAMP = re.compile(r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\]?,? ?")
@@ -116,7 +116,7 @@ def parse(raw: str, path: str = "", number: int = 0, *, tasks: bool = False, cha
     tasks: ``3: `` at the line's start is a Slurm task; changed: the file's last change, which gives the year that
     time stamps of c10 and syslog leave out.
     """
-    text = redact.text(ANSI.sub("", raw) if "\x1b" in raw or "m" in raw[:8] else raw)
+    text = secrets.text(ANSI.sub("", raw) if "\x1b" in raw or "m" in raw[:8] else raw)
     line = Line(text, path=path, number=number)
     while match := LAUNCHER.match(text):
         _launcher(line, match, changed)

@@ -11,9 +11,12 @@ import json
 import pkgutil
 import re
 import secrets
+import shlex
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,8 @@ from ncclkit.report.page import anonymized
 FIGURE = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 ERROR_MARK = "papermill-error-cell-tag"
+LEFT_OUT = "remove-cell"
+"""Tag, as Jupyter Book knows it, of a cell that is for a person at the notebook: a form, an example, what to click."""
 PLOTLY = "<!--ncclkit:plotly-->"
 ROOM = '<div class="nk-figure"></div>'
 """Where the words of a view want its figure (`ncclkit.views` writes it)."""
@@ -54,6 +59,7 @@ def render(
     page = copy.deepcopy(notebook)
     page.cells = [cell for cell in page.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
     skipped = _cut(page) if failed else 0
+    page.cells = [cell for cell in page.cells if _kept(cell)]
     for cell in page.cells:
         if cell.cell_type == "code":
             cell.outputs = [_static(output) for output in _joined(cell.outputs)]
@@ -65,12 +71,16 @@ def render(
     soup = BeautifulSoup(_export(page, resources), "html.parser")
     if aliases is not None:
         anonymized.hide(soup, aliases)
+    for idle in soup.select(".out:has(> .nk-idle)"):
+        idle.decompose()  # a form that nobody used
+    _banner(soup, str(resources["about"]["command"]))
     _contents(soup)
     for repeated in soup.select("style.nk-style")[1:]:
         repeated.decompose()  # every view brings the same stylesheet
-    figures = soup.find("script", class_="figure-data") is not None
-    script = f'<script nonce="{resources["nonce"]}">{_plotly()}</script>' if figures else ""
-    return str(soup).replace(PLOTLY, script, 1)  # last, so that nobody parses its 5 MB
+    drawn = [json.loads(script.text)["data"] for script in soup.find_all("script", class_="figure-data")]
+    traces = tuple(sorted({trace.get("type", "scatter") for data in drawn for trace in data}))
+    script = f'<script nonce="{resources["nonce"]}">{_plotly(traces)}</script>' if drawn else ""
+    return str(soup).replace(PLOTLY, script, 1)  # last, so that nobody parses its megabyte
 
 
 def _export(page: NotebookNode, resources: dict[str, Any]) -> str:
@@ -111,7 +121,16 @@ def _about(notebook: NotebookNode, name: str) -> dict[str, Any]:
         "notebook": name or "a notebook",
         "took": f"{run['duration']:.0f} s" if run.get("duration") else "",
         "parameters": [(key, repr(value)) for key, value in (run.get("parameters") or {}).items()],
+        "command": _command(name, run.get("parameters") or {}),
     }
+
+
+def _command(name: str, parameters: Mapping[str, Any]) -> str:
+    """What to type to make the page again; what stands at its default is left to the notebook."""
+    given = [f"{key}={value}" for key, value in parameters.items() if key != "case_dir" and value != ""]
+    case = ["--case", str(parameters["case_dir"])] if parameters.get("case_dir") else []
+    words = ["ncclkit", "report", "--notebook", name.removesuffix(".ipynb"), *case]
+    return shlex.join([*words, *(word for pair in given for word in ("-p", pair))])
 
 
 def _cut(page: NotebookNode) -> int:
@@ -127,6 +146,12 @@ def _cut(page: NotebookNode) -> int:
 
 def _started(cell: NotebookNode) -> bool:
     return bool(cell.metadata.get("papermill", {}).get("start_time"))
+
+
+def _kept(cell: NotebookNode) -> bool:
+    """Whether a reader of the page needs the cell; where the notebook stopped, that is so of every cell."""
+    stopped = bool(cell.metadata.get("ncclkit_stopped"))
+    return stopped or LEFT_OUT not in cell.metadata.get("tags", [])
 
 
 def _joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
@@ -169,12 +194,65 @@ def _figure(figure: dict[str, Any]) -> str:
     )
 
 
-def _plotly() -> str:
-    """plotly.js, made safe to stand inside a script element."""
+@cache
+def _plotly(traces: tuple[str, ...]) -> str:
+    """plotly.js with the code of these types of traces alone, made safe to stand inside a script element."""
     source = pkgutil.get_data("plotly", "package_data/plotly.min.js")
     if source is None:
         raise FileNotFoundError("plotly/package_data/plotly.min.js")
-    return source.decode("utf-8").replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    return _shaken(source.decode("utf-8"), traces).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _shaken(library: str, traces: Iterable[str]) -> str:
+    """The library without the modules that only other types of traces need; whole where it is built in another way.
+
+    Its bundler writes each module as ``var name=wrap((exports,module)=>{…});`` and each use of one as ``name()``; the
+    last module registers the types of traces.  Maps and 3D are three quarters of it.
+    """
+    starts = r"(?<=[;}\n])var [\w$]+=([\w$]+)\(\(?[\w$,]*\)?=>\{"
+    wraps = [re.escape(name) for name, _ in Counter(re.findall(starts, library)).most_common(2)]
+    modules = re.split(rf"(?<=[;}}\n])(?=var [\w$]+={wraps[0]}\()", library) if wraps else []
+    named = re.compile(rf"([\w$]+)=(?:{'|'.join(wraps)})\(\(?[\w$,]*\)?=>")
+    homes = {name: place for place, module in enumerate(modules) for name in named.findall(module)}
+    registered = re.search(r"(?<=\.register\(\[)[\w$(),]+(?=\]\))", modules[-1] if modules else "")
+    if len(modules) < 100 or registered is None:
+        return library
+
+    def uses(module: str) -> set[int]:
+        return {homes[name] for name in re.findall(r"(?<![\w$.])([\w$]+)\(\)", module) if name in homes}
+
+    def kind(call: str) -> str:
+        near = [homes.get(call.removesuffix("()"), 0)]
+        near += [further for place in near for further in sorted(uses(modules[place]))]
+        return next((said[1] for i in near if (said := re.search(r'moduleType:"trace",name:"(\w+)"', modules[i]))), "")
+
+    wanted = [call for call in registered[0].split(",") if kind(call) in traces]
+    if len(wanted) < len({*traces} - {"scatter"}):  # scatter is part of the core
+        return library
+    modules[-1] = modules[-1].replace(registered[0], ",".join(wanted))
+    live = {0, len(modules) - 1}
+    ways = list(live)
+    while ways:
+        fresh = uses(modules[ways.pop()]) - live
+        live |= fresh
+        ways += fresh
+    return "".join(module for i, module in enumerate(modules) if i in live)
+
+
+def _banner(soup: BeautifulSoup, command: str) -> None:
+    """Put the verdict under the title, with the command that makes this page again, and leave out what one will get."""
+    banner = soup.select_one(".nk-banner:not(.nk-example)") or soup.select_one(".nk-banner")
+    title = soup.select_one("section.prose > h1")
+    if banner is None or title is None:
+        return
+    for said in banner.select(".nk-reproduce"):
+        said.string = command
+    frame = banner.find_parent(class_="out")
+    if frame is not None:
+        title.insert_after(frame.extract())
+        for promise in title.find_next_siblings("p"):
+            if promise.get_text().startswith("What you get"):
+                promise.decompose()
 
 
 def _contents(soup: BeautifulSoup) -> None:

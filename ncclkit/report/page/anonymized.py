@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+from collections.abc import Iterable
 
 from bs4 import BeautifulSoup, Tag
 from bs4.element import Comment, Doctype, NavigableString
@@ -26,8 +27,8 @@ KEPT = frozenset({"class", "style", "type", "nonce", "content", "http-equiv"})
 """Attributes that hold no words of ours."""
 
 
-def names(case: Case) -> Aliases:
-    """Other names for the hosts and users that a case and this machine know."""
+def names(case: Case, also: Iterable[str] = ()) -> Aliases:
+    """Other names for the hosts and users that a case and this machine know, and for those named by hand."""
     lists = ",".join(str(fact.value) for name in LISTS for fact in case.facts_of(name) if fact.value)
     hosts = {socket.gethostname(), str(case.about.get("host", ""))}
     hosts |= set(re.sub(r"\[(\d+)[^\]]*\]", r"\1", lists).split(","))
@@ -35,7 +36,7 @@ def names(case: Case) -> Aliases:
     hosts |= {str(fact.value) for name in HOSTS for fact in case.facts_of(name) if fact.value}
     hosts |= {str(event.data.get(field, "")) for event in case.of("connect.") for field in FIELDS}
     users = [str(fact.value) for name in USERS for fact in case.facts_of(name) if fact.value]
-    return Aliases(filter(_is_host, hosts), [*users, os.environ.get("USER", ""), os.environ.get("LOGNAME", "")])
+    return Aliases(filter(_is_host, hosts), [*users, *also, os.environ.get("USER", ""), os.environ.get("LOGNAME", "")])
 
 
 def _is_host(name: str) -> bool:

@@ -4,10 +4,12 @@ The job is the small training of `train`, or the live test itself.  Each way is 
 right way beside it: ``--fix CAUSE`` takes the right way in bugs of that cause.  None reaches beyond its own process.
 """
 
+import argparse
 import gc
 import os
 
-from ncclkit.agent.run import job
+from ncclkit.agent import wire
+from ncclkit.agent.run import job, loaded
 from ncclkit.lab.programs.inject import calls, program
 
 
@@ -66,6 +68,17 @@ class LabJob(job.Job):
             rest = utils.Subset(self.data, range(self.position % len(self.data), len(self.data)))
             yield from utils.DataLoader(rest, batch_size=32)
 
+    def learn(self, model, optimizer):
+        """One step of DDP on 32 samples; also averages a metric over the ranks, as many loops do.  Returns the loss."""
+        optimizer.zero_grad()
+        loss = (model(self.next_batch()) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        metric = self.torch.full((1024,), float(loss.detach()), device=self.device)
+        self.dist.all_reduce(metric)
+        self.synchronize()
+        return float(metric[0]) / self.ranks
+
     def end(self):
         """Leave the group, after the caller has let go of its model.
 
@@ -78,6 +91,25 @@ class LabJob(job.Job):
         """Wait for the device, as reading the loss does in a real training loop."""
         if self.device.type == "cuda":
             self.torch.cuda.synchronize(self.device)
+
+
+def begun(options, rank):
+    """The job of this rank once its process group is made; the records say how far it came."""
+    import torch
+
+    made = LabJob(torch, options, options.steps)
+    wire.send("phase", phase="import", rank=rank, torch=torch.__version__, loaded=loaded.versions())
+    made.begin()
+    wire.send("phase", phase="init", rank=rank)
+    return made
+
+
+def parser(verb, steps, words="", faults=()):
+    """The options of a job of the lab; steps: how many it does unless it is told, `words` say of what."""
+    made = argparse.ArgumentParser(prog=verb)
+    add_options(made, faults)
+    made.add_argument("--steps", type=int, default=steps, help=words or None)
+    return made
 
 
 def add_options(parser, faults=()):

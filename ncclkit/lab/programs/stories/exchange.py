@@ -5,7 +5,6 @@ roll that says who has not come.  The ways that went wrong stand beside it: size
 for senders who are receiving themselves, and a communicator for every pair of ranks.
 """
 
-import argparse
 import os
 import time
 from datetime import timedelta
@@ -23,9 +22,7 @@ FILES = 5
 
 def main(argv):
     """``stories.exchange --folder DIR --backend gloo [--fault NAME --rank R] [--compare] [--fix CAUSE]``."""
-    parser = argparse.ArgumentParser(prog="stories.exchange")
-    inject.add_options(parser, FAULTS)
-    parser.add_argument("--steps", type=int, default=5)
+    parser = inject.parser("stories.exchange", 5, faults=FAULTS)
     parser.add_argument(
         "--size", type=int, default=4 << 20, help="bytes that each rank exchanges where ways are compared"
     )
@@ -35,12 +32,7 @@ def main(argv):
 
 
 def _start(options, rank):
-    import torch
-
-    job = inject.LabJob(torch, options, options.steps)
-    wire.send("phase", phase="import", rank=rank, torch=torch.__version__)
-    job.begin()
-    wire.send("phase", phase="init", rank=rank)
+    job = inject.begun(options, rank)
     if options.compare:
         compare(job, options.size)
     else:

@@ -4,20 +4,16 @@ DDP compares the parameters of all ranks before the first step: hosts whose rele
 another size fail there.  On a host that has no such package, this says so and ends.
 """
 
-import argparse
 import importlib
 
 from ncclkit.agent import wire
-from ncclkit.agent.run import crash_handler, loaded
-from ncclkit.lab.programs import inject, train
+from ncclkit.agent.run import crash_handler
+from ncclkit.lab.programs import inject
 
 
 def main(argv):
     """``stories.finetune --folder DIR --backend gloo [--steps N --timeout S --fix CAUSE]``."""
-    parser = argparse.ArgumentParser(prog="stories.finetune")
-    inject.add_options(parser)
-    parser.add_argument("--steps", type=int, default=6)
-    options = parser.parse_args(argv)
+    options = inject.parser("stories.finetune", 6).parse_args(argv)
     return crash_handler.run(options.folder, lambda rank: _train(options, rank))
 
 
@@ -26,16 +22,13 @@ def _train(options, rank):
     from torch.nn.parallel import DistributedDataParallel
 
     lowrank = importlib.import_module("lowrank")  # of this host alone; see `ncclkit.live.simulated_topology`
-    job = inject.LabJob(torch, options, options.steps)
-    wire.send("phase", phase="import", rank=rank, torch=torch.__version__, loaded=loaded.versions())
-    job.begin()
-    wire.send("phase", phase="init", rank=rank)
+    job = inject.begun(options, rank)
     torch.manual_seed(7)
     model = torch.nn.Sequential(lowrank.Adapted(torch.nn.Linear(64, 256)), torch.nn.ReLU(), torch.nn.Linear(256, 1))
     model = DistributedDataParallel(model.to(job.device))
     optimizer = torch.optim.SGD((one for one in model.parameters() if one.requires_grad), lr=0.01)
     for step in range(options.steps):
         wire.send("phase", phase="step", rank=rank, step=step)
-        print("step %d loss %.4f" % (step, train.train_step(job, model, optimizer)))
+        print("step %d loss %.4f" % (step, job.learn(model, optimizer)))
     del model, optimizer
     job.end()

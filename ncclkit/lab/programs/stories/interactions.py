@@ -6,7 +6,6 @@ the ``ncclUniqueId`` of rank 0, over gloo for its part in DDP's check of the sha
 each with its right way, taken where the job is started with ``--fix CAUSE`` for the cause of that shortage.
 """
 
-import argparse
 import contextlib
 import itertools
 import os
@@ -29,9 +28,8 @@ TASTES = 8
 
 def main(argv):
     """``stories.interactions --folder DIR --backend gloo [--rows N --batch N --accumulate N --fault NAME …]``."""
-    parser = argparse.ArgumentParser(prog="stories.interactions")
-    inject.add_options(parser, SHORTAGES)
-    for name, value in (("steps", 6), ("rows", 40000), ("users", 64), ("items", 4000), ("batch", 2048)):
+    parser = inject.parser("stories.interactions", 6, faults=SHORTAGES)
+    for name, value in (("rows", 40000), ("users", 64), ("items", 4000), ("batch", 2048)):
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--accumulate", type=int, default=1, help="micro-batches in a step; the step's batch stays")
     options = parser.parse_args(argv)

@@ -3,7 +3,6 @@
 Each batch costs CPU and a wait for storage.  Workers hide the wait; once the cores are full, more of them only queue.
 """
 
-import argparse
 import os
 import time
 
@@ -21,11 +20,9 @@ TOGETHER = ("queue", "preempted")
 
 def main(argv):
     """``stories.loader_sweep --folder DIR --backend gloo --choices 0:2,1:2,8:2 [--cores 2 --steps 16]``."""
-    parser = argparse.ArgumentParser(prog="stories.loader_sweep")
-    inject.add_options(parser)
+    parser = inject.parser("stories.loader_sweep", 16, "measured for each choice, once the loader runs steadily")
     parser.add_argument("--choices", required=True, help="workers of a rank : batches that each prepares ahead, …")
     parser.add_argument("--cores", type=int, default=2, help="that all ranks share")
-    parser.add_argument("--steps", type=int, default=16, help="measured for each choice, once the loader runs steadily")
     parser.add_argument("--cost", type=float, default=0.02, help="seconds of CPU that a batch needs")
     parser.add_argument("--wait", type=float, default=0.02, help="seconds of storage that a batch needs")
     options = parser.parse_args(argv)

@@ -4,11 +4,11 @@ RecBole's configurator names NCCL and ``torch.cuda``, so there is no such run ov
 same order there.
 """
 
-import argparse
 import functools
 import importlib
 import os
 import random
+from types import SimpleNamespace
 
 from ncclkit.agent import wire
 from ncclkit.agent.run import crash_handler
@@ -18,9 +18,7 @@ from ncclkit.lab.programs.stories.interactions import SHORTAGES
 
 def main(argv):
     """``stories.recbole --folder DIR --backend nccl [--steps EPOCHS --fault NAME --rank R --fix CAUSE]``."""
-    parser = argparse.ArgumentParser(prog="stories.recbole")
-    inject.add_options(parser, SHORTAGES)
-    parser.add_argument("--steps", type=int, default=2, help="epochs")
+    parser = inject.parser("stories.recbole", 2, "epochs", SHORTAGES)
     options = parser.parse_args(argv)
     if options.backend != "nccl":
         parser.error("RecBole starts its process group with NCCL, by name; stories.interactions runs over gloo")
@@ -57,7 +55,7 @@ def _recbole():
     except (ImportError, AttributeError) as error:
         needs = "pip install --no-deps recbole colorlog texttable thop"
         raise RuntimeError("RecBole cannot be used by this interpreter (%s); it needs: %s" % (error, needs)) from error
-    return argparse.Namespace(**{name: value for part in parts for name, value in part.items()})
+    return SimpleNamespace(**{name: value for part in parts for name, value in part.items()})
 
 
 def _settings(job):

@@ -9,7 +9,6 @@ Lightning Fabric trains where it is installed (`lightning-fabric` or `lightning`
 loader is torchdata's `StatefulDataLoader`.  Without them the same job runs in plain torch.
 """
 
-import argparse
 import gc
 import importlib
 import os
@@ -35,9 +34,7 @@ def main(argv):
 
     ``--seconds``: how long the replay takes on rank R.
     """
-    parser = argparse.ArgumentParser(prog="stories.resume")
-    inject.add_options(parser)
-    parser.add_argument("--steps", type=int, default=240, help="before the checkpoint")
+    parser = inject.parser("stories.resume", 240, "before the checkpoint")
     parser.add_argument("--more", type=int, default=12, help="steps after the job was resumed")
     options = parser.parse_args(argv)
     return crash_handler.run(options.folder, lambda rank: _train(options, rank))

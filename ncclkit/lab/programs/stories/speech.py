@@ -5,7 +5,6 @@ loading costs more CPU than training does.  The lab starts far more workers than
 their first batch at once, none is ready, and the rank comes late to the first all_reduce.
 """
 
-import argparse
 import os
 import time
 
@@ -22,11 +21,9 @@ MOST = 4
 
 def main(argv):
     """``stories.speech --folder DIR --backend gloo [--fault loader_starved --workers 32] [--fix cpu_contention]``."""
-    parser = argparse.ArgumentParser(prog="stories.speech")
-    inject.add_options(parser, faults=[STARVED])
+    parser = inject.parser("stories.speech", 3, faults=[STARVED])
     parser.add_argument("--workers", type=int, default=32, help="that the faulty rank starts on its one core")
     parser.add_argument("--cost", type=float, default=0.1, help="seconds of CPU that a batch needs")
-    parser.add_argument("--steps", type=int, default=3)
     options = parser.parse_args(argv)
     return crash_handler.run(options.folder, lambda rank: _train(options, rank))
 

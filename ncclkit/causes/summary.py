@@ -1,0 +1,316 @@
+"""What a reader wants in five seconds, as data: the banner of a report, the terminal and ``--json`` show the same.
+
+`summarize` says what is wrong and how sure that is, who is at fault, which line decides, what to do first, which job it
+is, what was judged and what was missing, and which command gives the same answer again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ncclkit.analysis.frames import is_own
+from ncclkit.analysis.once import judged
+from ncclkit.causes import page
+from ncclkit.causes._experiments import RECORDED
+from ncclkit.causes.engine import Diagnosis
+from ncclkit.core import text
+from ncclkit.core.case import RUN, Case
+from ncclkit.core.model import Event, Evidence, Finding, cite
+from ncclkit.core.summary import ranks
+
+SHOWN = 5
+"""Errors that no cause explains, and pieces of missing evidence, that a summary names."""
+UNREAD = ("binary", "unknown", "empty")
+"""Kinds of inputs in which nothing was looked for."""
+SLURM_JOB = re.compile(r"\bStepId=(\d+)|\bJOB (\d+)\b|\bSTEP (\d+)\.|(?:^|/)slurm-(\d+)[^/]*$")
+OUTSIDE = ("kernel.", "experiment.", "connect.", "resources.")
+"""How kinds begin whose times are not those of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class CitedLine:
+    """One line of the evidence, and where it stands."""
+
+    path: str
+    """Relative to the case folder, or to the folder that holds all inputs."""
+    line: int
+    """1-based; 0 where the source has no lines."""
+    text: str
+    """As it was read: untrusted, and of a traceback several lines."""
+    rank: int | None = None
+
+    @property
+    def place(self) -> str:
+        """``rank3.log:88``."""
+        return f"{self.path}:{self.line}" if self.line else self.path
+
+    @property
+    def short(self) -> str:
+        """One line of it: the last one of a traceback, else the first one."""
+        lines = self.text.strip().splitlines() or [""]
+        return lines[-1 if "Traceback (most" in lines[0] else 0]
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """One rank, and where it ran as far as the evidence says."""
+
+    rank: int
+    host: str = ""
+    gpu: str = ""
+    """CUDA index, with the PCI bus id where it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """Who is at fault."""
+
+    ranks: tuple[RankPlace, ...] = ()
+    hosts: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
+    sentence: str = ""
+    """``Rank 2 on node-1 (GPU 2)``, without a full stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """Which job it is; what is not known is empty or None."""
+
+    id: str = ""
+    """Slurm's number, or the name of a run of ours."""
+    command: str = ""
+    """The command of its ranks, or the script that their tracebacks name."""
+    ranks: int | None = None
+    hosts: tuple[str, ...] = ()
+    nccl: str = ""
+    torch: str = ""
+    cuda: str = ""
+    started: float | None = None
+    """Seconds since the epoch of the first line that has a date."""
+    ended: float | None = None
+    """The same of the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The answer on one case, before all details."""
+
+    verdict: str
+    """``found``, ``unexplained``, ``healthy`` or ``no_job``."""
+    sentence: str
+    """The verdict in one sentence: that of the first finding where there is one."""
+    strength: str = ""
+    """``proven``, ``likely`` or ``possible``, of the first finding."""
+    cause: str = ""
+    title: str = ""
+    """The title of the cause's page in the catalogue."""
+    culprit: Culprit | None = None
+    line: CitedLine | None = None
+    """The line that decides."""
+    first_step: str = ""
+    """The first thing to do, in one sentence."""
+    command: str = ""
+    """What to type for it, where that is one command or setting."""
+    job: JobSummary = JobSummary()
+    files: int = 0
+    """Files that were judged."""
+    ranks: tuple[int, ...] = ()
+    """Ranks that have a line in them; `job.ranks` says of how many."""
+    missing: tuple[str, ...] = ()
+    """What was not judged, one sentence each."""
+    reproduce: str = ""
+    """The command that gives the same answer again."""
+    errors: tuple[CitedLine, ...] = ()
+    """Errors that no known cause explains, the first ones (verdict ``unexplained``)."""
+    would_tell: tuple[str, ...] = ()
+    """Evidence that would tell more (verdicts ``unexplained`` and ``no_job``)."""
+
+
+def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
+    """The summary of a case that `diagnosis` judged.
+
+    reproduce: the command that led here; without it, the one that judges the same inputs.
+    """
+    scope = judged(case)
+    base = _base(case)
+    first = next(iter(diagnosis.findings), None)
+    heard = _heard(scope)
+    known: dict[str, Any] = {}
+    if first:
+        known = {
+            "strength": first.strength or "",
+            "cause": first.cause,
+            "title": page(first.cause)[""],
+            "culprit": _culprit(scope, first),
+            "line": _line(first.evidence[0], base),
+        } | _step(first)
+    elif diagnosis.verdict == "healthy" and diagnosis.healthy:
+        known = {"line": _line(diagnosis.healthy, base)}
+    unsettled = diagnosis.verdict in ("unexplained", "no_job")
+    return Summary(
+        diagnosis.verdict,
+        diagnosis.headline,
+        **known,
+        job=_job(scope, diagnosis),
+        files=sum(row.get("kind") not in (*UNREAD, "archive") for row in case.inputs),
+        ranks=heard,
+        missing=_missing(case, scope, diagnosis, heard),
+        reproduce=reproduce or _reproduce(case),
+        errors=tuple(_line(error, base) for error in diagnosis.errors[:SHOWN]) if unsettled else (),
+        would_tell=_would_tell(scope, diagnosis, heard) if unsettled else (),
+    )
+
+
+def _base(case: Case) -> str:
+    """The folder to which paths are relative: the case's, or the one that holds all inputs."""
+    if case.path is not None and any(str(e.path).startswith(f"{case.path}/") for e in case.events):
+        return str(case.path)
+    paths = [str(row["path"]) for row in case.inputs if row.get("kind") != "archive"]
+    if len(paths) == 1:
+        return os.path.dirname(paths[0])
+    try:
+        return os.path.commonpath(paths) if paths else ""
+    except ValueError:  # absolute and relative ones
+        return ""
+
+
+def _line(piece: Evidence, base: str) -> CitedLine:
+    cited = cite(piece)
+    path = str(cited["path"])
+    short = path[len(base) + 1 :] if base and path.startswith(f"{base}/") else path
+    return CitedLine(short, int(cited["line"]), str(cited["text"]), piece.rank if isinstance(piece, Event) else None)
+
+
+def _culprit(case: Case, finding: Finding) -> Culprit | None:
+    named = {key: tuple(values) for key, values in finding.culprits.items()}
+    if not any(named.values()):
+        return None
+    seats = tuple(_place(case, rank) for rank in named.get("ranks", ()))
+    hosts, gpus, interfaces = (tuple(map(str, named.get(key, ()))) for key in ("hosts", "gpus", "interfaces"))
+    return Culprit(seats, hosts, gpus, interfaces, _who(seats, hosts, gpus, interfaces))
+
+
+def _who(seats: tuple[RankPlace, ...], hosts: tuple[str, ...], gpus: tuple[str, ...], others: tuple[str, ...]) -> str:
+    """``Rank 2 on node-1 (GPU 2)``, ``GPU 0000:3b:00.0 on node-1``, ``Host node-1``."""
+    on = sorted({seat.host for seat in seats if seat.host} | set(hosts))
+    own = (seats[0].gpu,) if len(seats) == 1 and seats[0].gpu else ()
+    names = [
+        text.the("Rank", [seat.rank for seat in seats]) if seats else "",
+        f"GPU {text.some(gpus or own)}" if gpus or own else "",
+        text.some(others),
+    ]
+    subject, *rest = [name for name in names if name] or [f"Host {text.host_list(on)}"]
+    where = f" on {text.host_list(on)}" if on and any(names) else ""
+    return f"{subject}{where} ({', '.join(rest)})" if rest else f"{subject}{where}"
+
+
+def _place(case: Case, rank: int) -> RankPlace:
+    """Where a rank ran: its host, and its GPU by the start of NCCL."""
+    host = next((event.host for event in case.on(rank) if event.host), "")
+    start = next((e for e in case.on(rank) if e.kind == "nccl.init" and e.data.get("cuda_dev") is not None), None)
+    told = next((e.data["gpu"] for e in case.on(rank) if e.kind == "worker.phase" and "gpu" in e.data), None)
+    index, bus = (start.data["cuda_dev"], start.data.get("bus")) if start else (told, None)
+    gpu = "" if index is None else f"{index}, bus {bus}" if bus else str(index)
+    return RankPlace(rank, host, gpu)
+
+
+def _step(finding: Finding) -> dict[str, str]:
+    if not finding.advice:
+        return {"first_step": f"Make this experiment: {finding.next.question}"} if finding.next else {}
+    first = finding.advice[0]
+    setting = "; ".join(f"export {name}={shlex.quote(str(value))}" for name, value in first.env.items())
+    return {"first_step": first.do, "command": first.command or setting}
+
+
+def _job(case: Case, diagnosis: Diagnosis) -> JobSummary:
+    known = diagnosis.job
+    times = [e.time for e in case.events if e.time is not None and not e.kind.startswith(OUTSIDE)]
+    versions = {name: str(known.get(name) or "") for name in ("nccl", "torch", "cuda")}
+    return JobSummary(
+        id=_job_id(case),
+        command=_command(case),
+        ranks=known.get("ranks"),
+        hosts=tuple(known.get("hosts") or ()),
+        started=min(times, default=None),
+        ended=max(times, default=None),
+        **versions,
+    )
+
+
+def _job_id(case: Case) -> str:
+    texts = [str(row["path"]) for row in case.inputs] + [event.text for event in case.of("slurm.event")]
+    found = next((match for match in map(SLURM_JOB.search, texts) if match), None)
+    if found:
+        return str(next(filter(None, found.groups())))
+    runs = [match for match in (RUN.search(event.path) for event in case.of("run.end")) if match]
+    return f"{runs[-1]['n']}-{runs[-1]['name']}" if runs else ""
+
+
+def _command(case: Case) -> str:
+    """What attach read of a process, else the script in which a stack or a traceback begins."""
+    said = next((e.data["command"] for e in case.of("worker.phase") if e.data.get("command")), "")
+    if said:
+        return str(said)
+    for event in [*case.of("python.exception"), *case.of("stack")]:
+        frames: list[Mapping[str, Any]] = list(event.data.get("frames") or ())
+        outermost = frames[-1:] if event.kind == "stack" else frames[:1]
+        if outermost and outermost[0].get("func") == "<module>" and is_own(outermost[0]):
+            return str(outermost[0]["file"])
+    return ""
+
+
+def _heard(case: Case) -> tuple[int, ...]:
+    spoke = {event.rank for event in case.events if event.rank is not None and event.rank >= 0}
+    return tuple(sorted(spoke | {rank for row in case.inputs for rank in row.get("ranks") or ()}))
+
+
+def _absent(case: Case, heard: tuple[int, ...]) -> list[int]:
+    return sorted(set(ranks(case.events, case.inputs)) - set(heard)) if heard else []
+
+
+def _missing(case: Case, scope: Case, diagnosis: Diagnosis, heard: tuple[int, ...]) -> tuple[str, ...]:
+    said = [str(problem) for problem in case.about.get("problems", ())]
+    absent = _absent(scope, heard)
+    said += [f"No line of {text.ranks(absent)} was given."] if absent else []
+    unread = [str(row["path"]) for row in case.inputs if row.get("kind") in UNREAD]
+    said += [f"{text.plural(len(unread), 'file')} not understood: {text.some(unread[:3])}."] if unread else []
+    count = len(diagnosis.unknown)
+    return (*said, *([f"{text.plural(count, 'cause')} not evaluated: evidence missing."] if count else []))
+
+
+def _would_tell(case: Case, diagnosis: Diagnosis, heard: tuple[int, ...]) -> tuple[str, ...]:
+    """What to collect next, the most telling first."""
+    if diagnosis.verdict == "no_job":
+        return ("The standard output and standard error of all ranks of the job.",)
+    said = []
+    if absent := _absent(case, heard):
+        said.append(f"The logs of {text.ranks(absent)}.")
+    if diagnosis.errors and not any(event.data.get("frames") for event in case.of("python.exception")):
+        said.append("The whole standard error of every rank, with the traceback above the error.")
+    if not any(event.kind.startswith("nccl.") for event in case.events):
+        said.append("NCCL's log: run it again with NCCL_DEBUG=INFO.")
+    if not case.of("flight."):
+        setting = " and ".join(f"{name}={value}" for name, value in RECORDED.items())
+        said.append(f"Flight Recorder dumps of all ranks: run it again with {setting}.")
+    if not diagnosis.errors and not case.of("stack"):
+        said.append("The stacks of all ranks while it hangs: `ncclkit attach` on its host.")
+    return tuple(said[:SHOWN])
+
+
+def _reproduce(case: Case) -> str:
+    """``ncclkit diagnose`` with what was read: the logs as they were named, the case folder, or the inputs' folder."""
+    logs = str(case.about.get("logs") or "")
+    given = [] if "\n" in logs or logs.startswith("lines that") else shlex.split(logs)
+    if given and all(Path(path).expanduser().exists() for path in given):
+        return shlex.join(["ncclkit", "diagnose", *given])
+    if case.path is not None and not logs:
+        return shlex.join(["ncclkit", "diagnose", str(case.path)])
+    only = str(case.inputs[0]["path"]) if len(case.inputs) == 1 else _base(case)
+    return shlex.join(["ncclkit", "diagnose", only]) if only and os.path.exists(only) else ""

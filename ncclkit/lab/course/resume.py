@@ -1,0 +1,213 @@
+"""A resume from a checkpoint: whether the checkpoint can be used, and how the job came back from it.
+
+Checkpoints are only looked at, never unpickled: torch's files are zip archives with a checksum for each member, and of
+the pickle in them only the strings are read.
+
+A job reports its resume by wire records of the kind ``phase``, one of each per rank: ``start`` with its ``limit`` and
+``lightning``, ``replay`` (``done`` of ``of`` batches in ``seconds``), ``first`` (``seconds`` until the first step was
+done), and ``pace`` (``read_s`` of a batch and ``step_s`` of a step, medians).  Times are in seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickletools
+import re
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from ncclkit.core.case import Case
+from ncclkit.core.experiment_records import FOLDER
+from ncclkit.core.model import Event, NcclkitError
+
+NAMES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors", ".distcp")
+LARGEST = 64 << 20
+"""Bytes of a pickle that are searched: what it describes may be large, it is not."""
+POSITION = re.compile(
+    r"^(?:_num_yielded|_snapshot|_sampler_iter_yielded|dataset_state|samples_yielded|num_batches_fetched"
+    r"|consumed_(?:train_)?samples|loaders?|(?:train_)?data_?loaders?|data_?loader_states?|sampler)$"
+)
+"""Names under which loaders keep where they stand: torchdata, Megatron, NeMo, and what people write by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One file of a checkpoint."""
+
+    path: Path
+    bytes: int
+    whole: bool | None
+    """None: this kind of file does not tell."""
+    words: str
+    """Why it is not whole, or what cannot be told."""
+    position: bool | None
+    """Whether it says where a loader stood; None where it cannot be read."""
+
+
+def checkpoints(path: str | Path) -> tuple[Checkpoint, ...]:
+    """Every checkpoint file at `path`, a file or a folder, sorted by name; all bytes are read once.
+
+    Raises NcclkitError where there is none.
+    """
+    given = Path(path).expanduser()
+    found = [given] if given.is_file() else sorted(_files(given))
+    if not found:
+        raise NcclkitError(
+            f"There is no checkpoint at {given}; name a file, or a folder with {', '.join(NAMES)} files."
+        )
+    return tuple(_one(file) for file in found)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for place, _, names in os.walk(folder):
+        yield from (Path(place, name) for name in names if name.endswith(NAMES))
+
+
+def _one(path: Path) -> Checkpoint:
+    size = path.stat().st_size
+    try:
+        if path.suffix == ".safetensors":
+            return Checkpoint(path, size, *_tensors(path, size), False)
+        if zipfile.is_zipfile(path):
+            return Checkpoint(path, size, *_archive(path))
+        with path.open("rb") as file:
+            head = file.read(4)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        return Checkpoint(path, size, False, f"cannot be read: {error}", None)
+    if head.startswith(b"PK"):
+        return Checkpoint(path, size, False, "it ends too early: the directory at its end is missing", None)
+    if not head.strip(b"\0"):
+        return Checkpoint(path, size, False, "it is empty", None)
+    return Checkpoint(path, size, None, "this kind of file holds no checksum; compare its size with another's", None)
+
+
+def _archive(path: Path) -> tuple[bool, str, bool | None]:
+    """Every member of what torch.save wrote against its checksum, and what stands in its pickle."""
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+        if damaged:
+            return False, f"the checksum of {damaged} is wrong", None
+        pickles = [info for info in archive.infolist() if info.filename.endswith("data.pkl")]
+        small = [archive.read(info) for info in pickles if info.file_size <= LARGEST]
+    return True, "", any(_names_position(data) for data in small) if small else None
+
+
+def _names_position(data: bytes) -> bool:
+    try:
+        return any(isinstance(value, str) and POSITION.match(value) for _, value, _ in pickletools.genops(data))
+    except ValueError:
+        return False
+
+
+def _tensors(path: Path, size: int) -> tuple[bool, str]:
+    """A safetensors file says at its start how long it must be."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(min(length, LARGEST)))
+    ends = [row["data_offsets"][1] for name, row in header.items() if name != "__metadata__"]
+    missing = 8 + length + max(ends, default=0) - size
+    return missing <= 0, f"{missing:,} bytes are missing at its end" if missing > 0 else ""
+
+
+NUMBERS = {
+    "start": ("limit",),
+    "replay": ("done", "of", "seconds"),
+    "first": ("seconds",),
+    "pace": ("read_s", "step_s"),
+}
+"""What a record of each phase must hold, all of it numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One rank; times in seconds."""
+
+    rank: int
+    read: int = 0
+    """Batches that it read once more, only to throw them away."""
+    of: int = 0
+    took: float = 0.0
+    """What that took, as far as it came."""
+    first: float | None = None
+    """From the start to the end of its first step; None where it did none."""
+    batch: float | None = None
+    """Median of what reading one batch takes in training."""
+    step: float | None = None
+    """Median of a step, with its reading and its waiting."""
+
+    @property
+    def whole(self) -> float:
+        """What the whole replay takes at this pace."""
+        return self.took * self.of / self.read if self.read else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """One run, resumed from its checkpoint."""
+
+    limit: float
+    """Seconds that a collective may take."""
+    starts: tuple[Start, ...]
+    lightning: str
+    """Version of Lightning that trained; "" for plain torch."""
+
+    @property
+    def last(self) -> Start:
+        """The rank that the others wait for."""
+        return max(self.starts, key=lambda start: (start.whole, start.batch or 0.0))
+
+    @property
+    def first(self) -> float | None:
+        """Seconds until every rank had done its first step; None where one did none."""
+        times = [start.first for start in self.starts if start.first is not None]
+        return max(times) if len(times) == len(self.starts) else None
+
+
+def resumes(case: Case) -> tuple[Resume, ...]:
+    """Every run of the case and of its trials that was resumed, those of the case first, each oldest first."""
+    hidden = sorted((case.path / FOLDER).glob("*/.case")) if case.path else []
+    known = [case, *(Case.open(folder, read_only=True) for folder in hidden)]
+    return tuple(run for one in known for run in _runs(one))
+
+
+def _runs(case: Case) -> Iterator[Resume]:
+    told: defaultdict[PurePath, list[Event]] = defaultdict(list)
+    for event in case.of("worker.phase"):
+        if _whole(event.data) and event.rank is not None:
+            told[PurePath(event.path).parent].append(event)
+    for folder in sorted(told, key=_number):
+        ranks = {e.rank: {o.data["phase"]: o.data for o in told[folder] if o.rank == e.rank} for e in told[folder]}
+        about = next((said["start"] for said in ranks.values() if "start" in said), None)
+        if about is not None:
+            starts = tuple(_start(rank, ranks[rank]) for rank in sorted(rank for rank in ranks if rank is not None))
+            yield Resume(about["limit"], starts, str(about.get("lightning") or ""))
+
+
+def _start(rank: int, said: Mapping[str, Mapping[str, Any]]) -> Start:
+    replay, first, pace = (said.get(phase, {}) for phase in ("replay", "first", "pace"))
+    return Start(
+        rank,
+        replay.get("done", 0),
+        replay.get("of", 0),
+        replay.get("seconds", 0.0),
+        first.get("seconds"),
+        pace.get("read_s"),
+        pace.get("step_s"),
+    )
+
+
+def _whole(said: Mapping[str, Any]) -> bool:
+    """A record of ours that holds what it must: case folders come from other people, too."""
+    needed = NUMBERS.get(str(said.get("phase")))
+    return needed is not None and all(isinstance(said.get(name), (int, float)) for name in needed)
+
+
+def _number(folder: PurePath) -> tuple[int, str]:
+    """Run folders are numbered; a tenth run stands behind the second."""
+    number = folder.name.partition("-")[0]
+    return int(number) if number.isdigit() else 0, str(folder)

@@ -1,0 +1,242 @@
+"""Runs of the course: staged and scaling runs, which go from small to large, and the sweep over data-loader workers.
+
+Whatever is wrong with a job shows at the smallest stage that has it, after seconds instead of hours: a series of runs
+therefore stops after the first one that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ncclkit.agent import wire
+from ncclkit.core import budgets
+from ncclkit.core.budgets import Budget
+from ncclkit.core.case import Case
+from ncclkit.core.model import Measurement, NcclkitError
+from ncclkit.core.runs import Plan, Run
+from ncclkit.live import probe
+from ncclkit.live.options import ProbeOptions
+
+FOLDER = "stages"
+"""Folder in the case that keeps the runs of its stages, so that none of them speaks into the verdict on the case."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Stage:
+    """One stage: what it was asked, how it ended, what it took."""
+
+    run: Run
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the job, by name, without the ranks."""
+    losses: tuple[float, ...] = ()
+    """Loss after each step, mean over the ranks; empty where the job did not come to its end."""
+    ready: float | None = None
+    """Seconds from the start of the slowest rank's process to the end of its first step."""
+    peak: int | None = None
+    """Bytes that training took at most, on the rank that took most."""
+
+    def __repr__(self) -> str:
+        return self.run.summary
+
+
+async def staged_run(
+    case: Case,
+    job: str,
+    *stages: Mapping[str, Any],
+    python: str | None = None,
+    backend: str = "any",
+    timeout: float = 30.0,
+    deadline: float = 120.0,
+    on_record: Callable[[dict[str, Any]], None] = lambda record: None,
+) -> tuple[Stage, ...]:
+    """Run a story's job once for each of `stages`, and stop after the first one that fails.
+
+    job: the agent's verb, such as ``stories.interactions``; a stage: ``ranks`` and options of that job by name;
+    timeout: of the process group, seconds; deadline: seconds for each stage.  Raises NcclkitError for ranks that
+    cannot be had.
+    """
+    room = case if case.path is None else Case.open(case.path / FOLDER)
+    done: list[Stage] = []
+    for stage in stages:
+        options = {name: value for name, value in stage.items() if name != "ranks"}
+        ranks = stage.get("ranks") or 0
+        asked = ProbeOptions(python=python or "", ranks=ranks, backend=backend, timeout=deadline)
+        base = await probe.plan(case, asked)
+        argv = (job, "--backend", base.backend, "--timeout", str(timeout), *_words(options))
+        plan = Plan(job.rpartition(".")[2], argv, base.ranks, base.backend, base.python, deadline)
+        done.append(_seen(await probe.execute(room, plan, on_record), options))
+        if done[-1].run.reason != "done":
+            break
+    return tuple(done)
+
+
+def _words(options: Mapping[str, Any]) -> Iterator[str]:
+    """Options by name as the words of a command line."""
+    for name, value in options.items():
+        yield from (f"--{name}", str(value))
+
+
+def _seen(run: Run, options: Mapping[str, Any]) -> Stage:
+    """A stage with what its ranks said of themselves at their end."""
+    path = run.folder / "wire.jsonl"
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    told = [record for line in lines if (record := wire.parse(line)) and record.get("kind") == "trained"]
+    if not told:
+        return Stage(run, options)
+    ready, peak = (max(record[name] for record in told) for name in ("ready", "peak"))
+    return Stage(run, options, tuple(told[0]["losses"]), ready, peak)
+
+
+LIBRARY, BY_HAND = "all_to_all", "all_to_all_by_hand"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One number of ranks: how the run ended, and what it measured."""
+
+    run: Run
+    one: int | None
+    """Open files of a rank with one communicator; None where the run did not come so far."""
+    pairs: int | None
+    """The same with one more communicator for each of its peers."""
+    limit: int | None
+    """How many files a rank may open (the soft limit inside the job)."""
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks took part."""
+        return self.run.plan.ranks
+
+    def speed(self, op: str) -> Measurement | None:
+        """What was measured of one of the two ways."""
+        return next((m for m in self.run.measurements if m.op == op), None)
+
+
+async def scaling_run(
+    case: Case,
+    ranks: str = "2 4 8",
+    *,
+    python: str | None = None,
+    backend: str = "auto",
+    deadline: float = 90.0,
+    on_record: Callable[[dict[str, Any]], None] = lambda record: None,
+) -> tuple[Step, ...]:
+    """Run the exchange on each of these counts of ranks, the smallest first; stops after one that fails.
+
+    ranks: space-separated whole numbers; counts above the number of GPUs are left out, and where all are, gloo runs
+    them; deadline: seconds for each run.
+    """
+    asked = _counts(ranks)
+    options = ProbeOptions(python=python or "", backend=backend, timeout=deadline)
+    base = await probe.plan(case, options)
+    if backend == "auto" and base.backend == "nccl" and base.ranks < asked[0]:
+        base = await probe.plan(case, replace(options, backend="gloo"))
+    counts = [count for count in asked if base.backend == "gloo" or count <= base.ranks]
+    if not counts:
+        raise NcclkitError(f"None of the counts {ranks!r} fits on {base.ranks} GPUs; name a smaller one, or use gloo.")
+    size = 256 * probe.MIB if base.backend == "nccl" else 4 * probe.MIB
+    argv = ("stories.exchange", "--compare", "--size", str(size), "--backend", base.backend, "--timeout", "30")
+    done: list[Step] = []
+    for count in counts:
+        plan = Plan(f"exchange-{count}", argv, count, base.backend, base.python, deadline)
+        done.append(_step(case, await probe.execute(case, plan, on_record)))
+        if done[-1].run.reason != "done":
+            break
+    return tuple(done)
+
+
+def _counts(ranks: str) -> list[int]:
+    """The counts that were typed, each once, the smallest first."""
+    words = str(ranks).split()
+    if not words or not all(word.isdecimal() and 2 <= int(word) <= 64 for word in words):
+        raise NcclkitError(f"The counts of ranks must be whole numbers from 2 to 64, space-separated, not {ranks!r}.")
+    return sorted({int(word) for word in words})
+
+
+def _step(case: Case, run: Run) -> Step:
+    told = [
+        event.data
+        for event in case.of("worker.phase")
+        if event.data.get("phase") == "files" and run.name in event.path.split("/")
+    ]
+    most = {name: max((data[name] for data in told), default=None) for name in ("one", "pairs")}
+    return Step(run, most["one"], most["pairs"], min((data["limit"] for data in told), default=None))
+
+
+CHOICES = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2), (8, 4))
+"""Workers per rank, and batches that each prepares ahead."""
+FIELDS = ("workers", "prefetch", "step_ms", "first_ms", "data_ms", "others_ms", "queue", "preempted")
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderSweep:
+    """What the last sweep measured; times in milliseconds on the slowest rank."""
+
+    cores: int
+    """That all ranks of the host shared."""
+    ranks: int
+    rows: tuple[Mapping[str, float], ...]
+    """One for each choice, with all of `FIELDS`, in the order of the sweep."""
+
+    @property
+    def knee(self) -> Budget:
+        """The fewest workers of a rank that are as good as any, of those that prepare as many batches ahead."""
+        usual = max(row["prefetch"] for row in self.rows[:2])
+        return budgets.knee({int(r["workers"]): r["step_ms"] for r in self.rows if r["prefetch"] in (0, usual)})
+
+    @property
+    def rule(self) -> Budget:
+        """What the rule allows: workers x ranks <= cores."""
+        return budgets.workers(self.cores, self.ranks, reserve_per_rank=0)
+
+
+async def loader_sweep(
+    case: Case,
+    *,
+    cores: int = 2,
+    choices: Sequence[tuple[int, int]] = CHOICES,
+    steps: int = 16,
+    python: str | None = None,
+    ranks: int | None = None,
+    backend: str = "any",
+    deadline: float = 120.0,
+    on_record: Callable[[dict[str, Any]], None] = lambda record: None,
+) -> Run:
+    """Train the small speech job once for each choice of (workers per rank, batches ahead), all ranks on few cores.
+
+    cores: that all ranks of this host share; steps: measured for each choice; deadline: of the whole run, seconds.
+    `measured` reads what came out.  Raises NcclkitError in one sentence for what cannot be run.
+    """
+    for pair in choices:
+        if len(pair) != 2 or pair[0] < 0 or pair[1] < 1:
+            raise NcclkitError(f"A choice is (workers of at least 0, batches ahead of at least 1), but it is {pair!r}.")
+    if cores < 1 or steps < 1 or not choices:
+        raise NcclkitError("The sweep needs at least one core, one step and one choice of workers.")
+    base = await probe.plan(
+        case, ProbeOptions(python=python or "", ranks=ranks or 0, backend=backend, timeout=deadline)
+    )
+    count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
+    options = {
+        "backend": base.backend,
+        "choices": ",".join(f"{workers}:{ahead}" for workers, ahead in choices),
+        "cores": cores,
+        "steps": steps,
+    }
+    argv = ("stories.loader_sweep", *_words(options))
+    return await probe.execute(case, Plan("loading", argv, count, base.backend, base.python, deadline), on_record)
+
+
+def measured(case: Case) -> LoaderSweep | None:
+    """What the last sweep of the case measured; None where none was made, or not one choice came to its end."""
+    told = [event.data for event in case.of("worker.phase") if event.data.get("phase") == "loading"]
+    rows = [row for row in (told[-1].get("rows") or () if told else ()) if _whole(row)]
+    if not rows or not all(isinstance(told[-1].get(name), int) and told[-1][name] > 0 for name in ("cores", "ranks")):
+        return None
+    return LoaderSweep(told[-1]["cores"], told[-1]["ranks"], tuple(rows))
+
+
+def _whole(row: object) -> bool:
+    values = [row.get(name) for name in FIELDS] if isinstance(row, Mapping) else [None]
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 for value in values)

@@ -1,0 +1,440 @@
+"""Views of the course: a guess before the answer, and what a run of the course measured, as a table and a figure."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as W
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ncclkit.core import budgets
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError, safe
+from ncclkit.core.text import format_bytes, format_number, format_time, plural
+from ncclkit.lab.course import resume, runs
+from ncclkit.lab.course.resume import Checkpoint, Resume
+from ncclkit.lab.course.runs import LoaderSweep, Stage, Step
+from ncclkit.views import plots
+from ncclkit.views._base import Drawn, View, style
+from ncclkit.views._draw import BLUE, blank
+from ncclkit.views._html import Markup, badge, el, fit, fold, join, table, text
+from ncclkit.views.experiments import ENDS
+
+Columns = Mapping[str, Sequence[object]]
+"""Name of a column → its cells, from the top."""
+
+
+def guess(question: str, choices: Mapping[str, str], right: str) -> Guess:
+    """A question with a choice widget; on paper the choices, and the answers folded below them.
+
+    choices: what can be picked → what is said to whoever picks it (why it is right, or what speaks against it);
+    right: the one of them that holds.  Raises NcclkitError where there is nothing to choose, or `right` is none
+    of them.
+    """
+    if len(choices) < 2 or right not in choices:
+        raise NcclkitError(f"The question {question!r} needs two choices or more, and {right!r} must be one of them.")
+    return Guess(question, choices, right)
+
+
+class Guess(View):
+    """See `guess`."""
+
+    def __init__(self, question: str, choices: Mapping[str, str], right: str) -> None:
+        self._choices, self._right = choices, right
+        listed = el("ul", *(el("li", choice) for choice in choices))
+        answers = (el("div", self._answer(choice, named=True), cls="nk-answer") for choice in choices)
+        super().__init__(question, join(listed, fold("What speaks for each, and against it", *answers)))
+        self.pick = W.RadioButtons(options=list(choices), value=None, layout=W.Layout(width="auto"))
+        self.told = W.HTML()
+        self.pick.observe(self._tell, "value")
+        asked = W.HTML(join(style(), el("div", el("p", question, cls="nk-say"), cls="nk")))
+        self._box = W.VBox([asked, self.pick, self.told], layout=W.Layout(width="100%"))
+
+    def widget(self) -> W.Widget:
+        """The question, the choices, and below them what is said of the one that was picked."""
+        return self._box
+
+    def _tell(self, change: Mapping[str, Any]) -> None:
+        chosen = change["new"]
+        told = Markup("") if chosen is None else self._answer(chosen)
+        self.told.value = el("div", told, role="status", cls="nk")
+
+    def _answer(self, choice: str, *, named: bool = False) -> Markup:
+        mark = badge("✓", "right", "state-done") if choice == self._right else badge("✕", "not this", "possible")
+        head = join(mark, " ", el("b", choice)) if named else mark
+        return el("p", head, " ", text(self._choices[choice]))
+
+
+def _measured(
+    summary: str, columns: Columns, *notes: object, heading: object = "", figure: go.Figure | None = None
+) -> View:
+    """The one shape of all measurements below: conclusion, figure, table (column → its cells), notes."""
+    shown = table(tuple(columns), zip(*columns.values(), strict=True), "nk-numbers")
+    return Drawn(summary, figure, join(heading, fit(shown), *notes))
+
+
+def _dim(words: str) -> Markup:
+    return el("p", words, cls="nk-dim")
+
+
+def _seconds(seconds: float | None) -> str:
+    return format_time(None if seconds is None else 1e6 * seconds)
+
+
+def checkpoints_view(path: str | Path) -> View:
+    """Each checkpoint file at `path`, a file or a folder: size, whole or not, and whether a loader's place is in it.
+
+    Raises NcclkitError where there is none.
+    """
+    found = resume.checkpoints(path)
+    base = os.path.commonpath([file.path.parent for file in found])
+    columns: Columns = {
+        "File": [el("code", os.path.relpath(file.path, base)) for file in found],
+        "Size": [el("span", format_bytes(file.bytes), cls="nk-whole") for file in found],
+        "Is it whole?": [join(badge(*WHOLE[file.whole]), " ", file.words) for file in found],
+        "Where the loaders stood": [badge(*POSITION[file.position]) for file in found],
+    }
+    return View(_checkpoints_summary(found), fit(table(tuple(columns), zip(*columns.values(), strict=True))))
+
+
+WHOLE = {
+    True: ("✓", "whole", "state-done"),
+    False: ("✕", "damaged", "state-failed"),
+    None: ("○", "unknown", "possible"),
+}
+POSITION = {
+    True: ("✓", "kept", "state-done"),
+    False: ("✕", "not kept", "likely"),
+    None: ("○", "cannot be read", "possible"),
+}
+
+
+def _checkpoints_summary(found: Sequence[Checkpoint]) -> str:
+    files, bad = plural(len(found), "file"), sum(file.whole is False for file in found)
+    if bad:
+        return f"{bad} of {files} cannot be used: resume from the checkpoint before"
+    told, readable = sum(file.position is True for file in found), sum(file.position is not None for file in found)
+    if not told:
+        return f"No file of {len(found)} says where the loaders stood: whoever resumes from here reads the data again"
+    return f"{told} of {readable} files that can be read say where the loaders stood"
+
+
+ROUNDING = 1e-4
+"""Relative difference of two losses that the order of additions explains (float32, a few thousand terms)."""
+
+
+def stages_view(stages: Sequence[Stage]) -> View:
+    """One row per stage of a staged run, the first one on top: how it ended, what it took, and its last loss."""
+    if not stages:
+        return View("No stage was run yet", Markup(""))
+    apart = apart_by(stages)
+    most = f"{apart:.1e} of the loss" if apart else "none"
+    columns: Columns = {
+        "Ranks": [stage.run.plan.ranks for stage in stages],
+        "Asked": [", ".join(f"{name} {value}" for name, value in s.options.items()) or "as it is" for s in stages],
+        "Ended": [badge(*ENDS.get(stage.run.reason, ("•", stage.run.reason, ""))) for stage in stages],
+        "First step": ["–" if stage.ready is None else f"{format_number(stage.ready)} s" for stage in stages],
+        "Memory, at most": ["–" if stage.peak is None else format_bytes(stage.peak) for stage in stages],
+        "Last loss": [f"{stage.losses[-1]:.5f}" if stage.losses else "–" for stage in stages],
+    }
+    told = "" if apart is None else f"Largest difference between losses that should be equal: {most}."
+    return _measured(_stages_summary(stages, apart), columns, _dim(told))
+
+
+def _stages_summary(stages: Sequence[Stage], apart: float | None) -> str:
+    last = stages[-1].run
+    if last.reason != "done":
+        return f"Stop here, before more data or more ranks are used: {last.summary}"
+    well = "The stage succeeded" if len(stages) == 1 else f"All {plural(len(stages), 'stage')} succeeded"
+    return (
+        well
+        if apart is None
+        else f"{well}, and equal batches gave {'equal' if apart < ROUNDING else 'DIFFERENT'} losses"
+    )
+
+
+def apart_by(stages: Sequence[Stage]) -> float | None:
+    """Largest relative difference between losses of stages with equal data and batch; None where no two are alike.
+
+    Neither ranks nor micro-batches may change what a step learns.
+    """
+    alike = defaultdict(list)
+    for stage in stages:
+        asked = {name: value for name, value in stage.options.items() if name != "accumulate"}
+        if stage.losses:
+            alike[tuple(sorted(asked.items()))].append(stage.losses)
+    differences = [
+        abs(value - first) / max(abs(first), 1e-12)
+        for first_losses, *others in alike.values()
+        for losses in others
+        for first, value in zip(first_losses, losses, strict=True)
+    ]
+    return max(differences, default=None)
+
+
+def loader_sweep_view(case: Case) -> View:
+    """Step time, waits and the queue for the cores, for each choice of workers that the last sweep measured."""
+    found = runs.measured(case)
+    if found is None:
+        return View("Nothing was measured yet; loader_sweep(case) trains once for each choice of workers", Markup(""))
+    columns: Columns = {
+        "Workers per rank": [f"{row['workers']:.0f}" for row in found.rows],
+        "Ahead": [f"{row['prefetch']:.0f}" if row["prefetch"] else "–" for row in found.rows],
+        "Step": [format_time(1e3 * row["step_ms"]) for row in found.rows],
+        "First batch": [format_time(1e3 * row["first_ms"]) for row in found.rows],
+        "Wait for data": [format_time(1e3 * row["data_ms"]) for row in found.rows],
+        "Wait for ranks": [format_time(1e3 * row["others_ms"]) for row in found.rows],
+        "In the queue for a core": [f"{row['queue']:.1f}" for row in found.rows],
+        "Preempted": [f"{row['preempted']:.0f} /s" for row in found.rows],
+    }
+    rules = _dim(f"Measured: {found.knee.words} The rule, workers x ranks <= cores: {found.rule.words}")
+    return _measured(_sweep_summary(found), columns, rules, figure=_sweep_figure(found))
+
+
+def _sweep_summary(found: LoaderSweep) -> str:
+    knee, most = int(found.knee.value), max(found.rows, key=lambda row: row["workers"])
+    best = next(row for row in found.rows if row["workers"] == knee)
+    on = f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}"
+    if most["workers"] == knee:
+        return f"{on}: {plural(knee, 'worker')} per rank are not yet too many, a step takes {best['step_ms']:.0f} ms"
+    rest = f"{most['workers']:.0f} make a step of {best['step_ms']:.0f} ms take {most['step_ms']:.0f} ms"
+    first = f"and the first batch come after {most['first_ms']:.0f} ms instead of {best['first_ms']:.0f} ms"
+    return f"{on}: {plural(knee, 'worker')} per rank are enough; {rest}, {first}"
+
+
+CURVES = (
+    ("step_ms", "step", 1),
+    ("data_ms", "wait for data", 1),
+    ("others_ms", "wait for other ranks", 1),
+    ("first_ms", "first batch", 2),
+    ("queue", "processes in the queue", 3),
+)
+"""Measured, its name in the legend, and its row of the figure."""
+
+
+def _sweep_figure(found: LoaderSweep) -> go.Figure:
+    """Three rows over the same choices: the step and its waits, the first batch, the queue."""
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.44, 0.28, 0.28])
+    for index, (field, name, place) in enumerate(CURVES):
+        figure.add_scatter(
+            x=[_choice(row, found) for row in found.rows],
+            y=[row[field] for row in found.rows],
+            name=name,
+            mode="lines+markers",
+            showlegend=place == 1,
+            line={"color": plots.LINES[index], "width": 2},
+            marker={"symbol": plots.MARKS[index], "size": 8},
+            hovertemplate=f"{name}: %{{y:.4g}} with %{{x}} workers<extra></extra>",
+            row=place,
+            col=1,
+        )
+    for place, title in enumerate(("step, ms", "first, ms", "queue"), 1):
+        figure.update_yaxes(title={"text": title}, rangemode="tozero", automargin=True, row=place, col=1)
+    figure.update_xaxes(type="category", automargin=True)
+    figure.update_xaxes(title={"text": "workers per rank"}, row=3, col=1)
+    figure.add_vline(
+        x=next(at for at, row in enumerate(found.rows) if row["workers"] == found.knee.value),
+        line={"color": plots.VERMILLION, "width": 1.5, "dash": "dot"},
+        annotation={"text": "knee", "font": {"color": plots.VERMILLION, "size": 11}},
+    )
+    return figure.update_layout(
+        template=plots.template(),
+        autosize=True,
+        height=500,
+        margin={"l": 8, "r": 14, "t": 40, "b": 40},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+    )
+
+
+def _choice(row: Mapping[str, float], found: LoaderSweep) -> str:
+    """``8``; ``8, 4 ahead`` where another choice has as many workers."""
+    alike = [other for other in found.rows if other["workers"] == row["workers"]]
+    ahead = f", {row['prefetch']:.0f} ahead" if len(alike) > 1 and alike[0] is not row else ""
+    return f"{row['workers']:.0f}{ahead}"
+
+
+LAYOUTS = {"one": "one communicator for all", "pairs": "one for each pair as well"}
+"""Field of `Step` → how a line of the figure is named."""
+
+
+def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
+    """Correctness, speed and open files for each count of ranks, and the files that a rank needs on `ranks` of them."""
+    if not steps:
+        return View("No scaling run was made yet", Markup(""))
+    files = {way: {step.ranks: value for step in steps if (value := getattr(step, way)) is not None} for way in LAYOUTS}
+    known = len(files["one"]) > 1
+    plans = {way: budgets.open_files(counts, ranks) for way, counts in files.items()} if known else {}
+    limit = min((step.limit for step in steps if step.limit is not None), default=None)
+    columns: Columns = {
+        "Ranks": [str(step.ranks) for step in steps],
+        "Wrong": [_wrong(step) for step in steps],
+        "By hand, GB/s": [_busbw(step, runs.BY_HAND) for step in steps],
+        "Library, GB/s": [_busbw(step, runs.LIBRARY) for step in steps],
+        "Files, one": ["–" if step.one is None else f"{step.one:,}" for step in steps],
+        "Files, pairs": ["–" if step.pairs is None else f"{step.pairs:,}" for step in steps],
+    }
+    return _measured(
+        _scaling_summary(steps, plans, ranks),
+        columns,
+        *(_dim(f"{LAYOUTS[way].capitalize()}: {plan.words}") for way, plan in plans.items()),
+        el("p", _advice({way: plan.value for way, plan in plans.items()}, ranks, limit)) if plans else "",
+        heading=el("h5", "Bus bandwidth of the largest message, and open files of a rank"),
+        figure=_scaling_figure(files, plans, ranks, limit) if plans else None,
+    )
+
+
+def _scaling_summary(steps: Sequence[Step], plans: Mapping[str, budgets.Budget], ranks: int) -> str:
+    last = steps[-1]
+    if last.run.reason != "done":
+        return f"Stop here, before more ranks are used: {last.run.summary}"
+    wrong = sum(m.wrong or 0 for step in steps for m in step.run.measurements)
+    same = "every value is right" if not wrong else f"{wrong:,} values are WRONG"
+    counts = " and ".join(str(step.ranks) for step in steps)
+    summary = f"On {counts} ranks {same}, by hand and by the library"
+    if not plans:
+        return summary
+    one, pairs = (plans[way].value for way in LAYOUTS)
+    return f"{summary}; on {ranks} ranks one communicator needs {one:,.0f} open files of a rank, and pairs {pairs:,.0f}"
+
+
+def _advice(needs: Mapping[str, float], ranks: int, limit: int | None) -> str:
+    """How the need compares with what a rank may open, and the ranks at which pairs would exceed it."""
+    if limit is None or limit < 0:
+        return "How many files a rank may open is unlimited or not known: ask ulimit -n inside the job."
+    room = f"A rank may open {plural(limit, 'file')} (ulimit -n inside the job)"
+    short = [LAYOUTS[way] for way, need in needs.items() if need > limit]
+    if short:
+        return f"{room}: too few on {ranks} ranks for {' and for '.join(short)}. Raise it in the job script."
+    return f"{room}: enough on {ranks} ranks, before any data-loader worker has opened its own."
+
+
+def _wrong(step: Step) -> object:
+    """How many values were wrong; how the run ended where it did not come to both ways."""
+    both = [step.speed(op) for op in (runs.BY_HAND, runs.LIBRARY)]
+    wrong = sum(m.wrong or 0 for m in both if m)
+    return badge("✕", f"{wrong:,}", "state-failed") if wrong else "0" if all(both) else step.run.reason
+
+
+def _busbw(step: Step, op: str) -> str:
+    speed = step.speed(op)
+    return format_number(speed.busbw) if speed and speed.busbw else "–"
+
+
+def _scaling_figure(
+    files: Mapping[str, Mapping[int, int]], plans: Mapping[str, budgets.Budget], ranks: int, limit: int | None
+) -> go.Figure:
+    """Open files against ranks: measured as marks, continued as a dotted line, the limit as a dashed one."""
+    figure = blank(height=300)
+    for (way, counts), colour in zip(files.items(), (BLUE, plots.VERMILLION), strict=True):
+        most = max(counts)
+        marks = ["circle" if at <= most else "circle-open" for at in (*counts, ranks)]
+        figure.add_scatter(
+            x=[*counts, ranks],
+            y=[*counts.values(), plans[way].value],
+            name=LAYOUTS[way],
+            mode="lines+markers",
+            line={"color": colour, "width": 2, "dash": "dot"},
+            marker={"size": 9, "color": colour, "symbol": marks},
+            hovertemplate="%{y:,.0f} open files on %{x} ranks<extra></extra>",
+        )
+    if limit is not None and limit > 0:
+        figure.add_scatter(
+            x=[min(files["one"]), ranks],
+            y=[limit, limit],
+            name="what a rank may open",
+            mode="lines",
+            line={"color": plots.INK, "width": 1.5, "dash": "dash"},
+            hovertemplate="%{y:,.0f} are allowed<extra></extra>",
+        )
+    figure.update_xaxes(title={"text": "ranks"}, tickvals=sorted({*files["one"], ranks}))
+    return figure.update_yaxes(title={"text": "open files of a rank"}, type="log", dtick=1)
+
+
+UNEVEN = 3.0
+"""A rank that needs so many times as long for its batch as the middle one sets the pace of all."""
+
+
+def resume_view(case: Case) -> View:
+    """One row per rank of every start from a checkpoint, in the case and in its experiments."""
+    found = resume.resumes(case)
+    if not found:
+        return View("No run of this case was resumed from a checkpoint", Markup(""))
+    named = [
+        (f"{number}. {_how(run)}, limit {run.limit:g} s", s) for number, run in enumerate(found, 1) for s in run.starts
+    ]
+    starts = [start for _, start in named]
+    never = badge("✕", "never", "state-failed")
+    columns: Columns = {
+        "Start": [name for name, _ in named],
+        "Rank": [start.rank for start in starts],
+        "Read again": [f"{start.read:,} of {start.of:,}" if start.of else "nothing" for start in starts],
+        "All of it": [_seconds(start.whole) if start.of else "–" for start in starts],
+        "First step after": [never if start.first is None else _seconds(start.first) for start in starts],
+        "Reads a batch": [_seconds(start.batch) for start in starts],
+        "A step": [_seconds(start.step) for start in starts],
+    }
+    version = found[0].lightning
+    by = f"Trained with Lightning Fabric {version}." if version else "Trained with plain torch; Lightning is missing."
+    summary = "; ".join(dict.fromkeys(_resume_summary(run) for run in found))
+    return _measured(
+        f"First step after the resume: {summary}", columns, _dim(f"{_pace(found)} {by}"), figure=_resume_figure(found)
+    )
+
+
+def _how(run: Resume) -> str:
+    return "data read again" if any(start.of for start in run.starts) else "loaders' state restored"
+
+
+def _resume_summary(run: Resume) -> str:
+    case = f"limit {run.limit:g} s, {_how(run)}"
+    if run.first is not None:
+        return f"{case}: after {_seconds(run.first)}"
+    return f"{case}: never, as rank {run.last.rank} needs {_seconds(run.last.whole)} for that"
+
+
+def _pace(found: Sequence[Resume]) -> str:
+    """Load balance in training: one rank that reads slowly makes every step slow, on all ranks."""
+    for run in found:
+        reading = sorted((start for start in run.starts if start.batch is not None), key=lambda start: start.batch or 0)
+        if not reading:
+            continue
+        slow, middle = reading[-1], reading[(len(reading) - 1) // 2]
+        if len(reading) == 1 or (slow.batch or 0) <= UNEVEN * (middle.batch or 0):
+            return "In training, all ranks read their batches equally fast."
+        return (
+            f"In training, rank {slow.rank} reads a batch in {_seconds(slow.batch)} and rank {middle.rank} in "
+            f"{_seconds(middle.batch)}: every step takes {_seconds(slow.step)} on all ranks, as the others wait for it."
+        )
+    return "No run came far enough to tell how evenly the ranks are loaded."
+
+
+def _resume_figure(found: Sequence[Resume]) -> go.Figure:
+    """One bar per start: the time to the first step, or what the slowest rank would have needed."""
+    longest = [run.last.whole if run.first is None else run.first for run in found]
+    figure = blank(height=110 + 46 * len(found))
+    for came, name, colour in (
+        (True, "first step done after", plots.LINES[0]),
+        (False, "never: the replay alone needs", plots.VERMILLION),
+    ):
+        shown = [number for number, run in enumerate(found, 1) if (run.first is not None) == came]
+        times = [longest[number - 1] for number in shown]
+        figure.add_bar(
+            x=times,
+            y=[f"{number}. {safe(_how(found[number - 1]))}<br>limit {found[number - 1].limit:g} s" for number in shown],
+            name=name,
+            orientation="h",
+            marker={"color": colour, "pattern": {"shape": "" if came else "/"}},
+            text=[_seconds(time) for time in times],
+            textposition="outside",
+            cliponaxis=False,
+            hovertemplate=f"{name} %{{text}}<extra></extra>",
+        )
+    figure.update_xaxes(title={"text": "seconds since the start"}, range=[0, 1.2 * max(longest)])
+    return figure.update_yaxes(
+        autorange="reversed", automargin=True, categoryorder="category ascending", showgrid=False
+    )

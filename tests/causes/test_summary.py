@@ -1,0 +1,164 @@
+"""The verdict on a whole case, and the summary that report, terminal and scripts share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ncclkit import evidence
+from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.summary import Summary, summarize
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact
+from ncclkit.evidence import logs, samples
+from ncclkit.views.facts import facts_view
+from ncclkit.views.findings import findings_view
+from tests.causes.specimens import ROOT, load
+
+
+def judged(*paths: Path | str) -> tuple[Diagnosis, Summary]:
+    case = logs.fill(Case(), evidence.read([str(path) for path in paths]))
+    diagnosis = diagnose(case)
+    return diagnosis, summarize(case, diagnosis)
+
+
+def written(folder: Path, text: str, name: str = "job.log") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_nonsense_is_no_job_and_exits_with_2(tmp_path: Path) -> None:
+    diagnosis, summary = judged(written(tmp_path, "lorem ipsum\ndolor sit amet\n"))
+    assert (summary.verdict, diagnosis.exit_code) == ("no_job", 2)
+    assert "Nothing found" not in diagnosis.text() and summary.would_tell
+
+
+def test_an_error_without_a_known_cause_is_unexplained_and_shown(tmp_path: Path) -> None:
+    path = written(tmp_path, "epoch 1\nRuntimeError: NCCL error\n")
+    diagnosis, summary = judged(path)
+    assert (summary.verdict, diagnosis.exit_code) == ("unexplained", 1)
+    assert [(e.place, e.text) for e in summary.errors] == [("job.log:2", "RuntimeError: NCCL error")]
+    assert "RuntimeError: NCCL error" in summary.sentence and f"{path}:2" in diagnosis.text()
+    assert any("NCCL_DEBUG=INFO" in piece for piece in summary.would_tell)
+    assert diagnosis.to_dict()["errors"] == [{"path": str(path), "line": 2, "text": "RuntimeError: NCCL error"}]
+
+
+def test_steps_without_an_end_are_no_health(tmp_path: Path) -> None:
+    """A job that hangs looks just so."""
+    diagnosis, summary = judged(ROOT / "slow_rank" / "unknown-steps-only")
+    assert (summary.verdict, diagnosis.exit_code, summary.errors) == ("unexplained", 1, ())
+    assert "no error" in summary.sentence and any("ncclkit attach" in piece for piece in summary.would_tell)
+
+
+def test_an_error_that_the_job_survived_is_none(tmp_path: Path) -> None:
+    lines = [
+        "RuntimeError: NCCL error",
+        "I1121 [main.py:868] [default] worker group successfully finished. Waiting 300 seconds for other agents",
+    ]
+    assert judged(written(tmp_path, "\n".join(lines)))[0].verdict == "healthy"
+    assert judged(written(tmp_path, "\n".join(reversed(lines))))[0].verdict == "unexplained"
+
+
+@pytest.mark.parametrize("folder", ["clear-healthy", "clear-ras-at-work"])
+def test_a_job_that_was_seen_to_go_well_is_healthy(folder: str) -> None:
+    diagnosis = diagnose(load(ROOT / "slow_rank" / folder))
+    assert (diagnosis.verdict, diagnosis.exit_code) == ("healthy", 0)
+
+
+def test_a_healthy_recording_cites_the_line_that_shows_it() -> None:
+    _, summary = judged(samples.HERE / "healthy")
+    assert summary.verdict == "healthy" and summary.line
+    assert (summary.line.path, summary.line.text) == ("status.json", "the run ended: done")
+    assert summary.job.ranks == 4 and summary.ranks == (0, 1, 2, 3)
+
+
+def test_facts_of_a_machine_alone_are_no_job() -> None:
+    assert diagnose(load(ROOT / "gpu_shared" / "clear-idle")).verdict == "no_job"
+
+
+def test_a_test_of_connections_is_no_job() -> None:
+    assert diagnose(load(ROOT / "clock_skew" / "clear-connect")).verdict == "no_job"
+
+
+def test_a_found_cause_is_told_whole(tmp_path: Path) -> None:
+    _, summary = judged(samples.HERE / "rank_late")
+    assert (summary.verdict, summary.strength, summary.cause) == ("found", "proven", "slow_rank")
+    assert summary.title.startswith("One rank was busy elsewhere")
+    assert summary.culprit and summary.culprit.sentence == "Rank 2 on node-1 (GPU 2, bus 80)"
+    assert summary.culprit.ranks[0].host == "node-1"
+    assert summary.line and summary.line.path == "fr_rank_2" and summary.line.short.startswith("process group 0")
+    assert summary.first_step and summary.job.nccl == "2.28.9" and summary.job.hosts == ("node-1",)
+    assert summary.job.started and summary.job.ended and 60 < summary.job.ended - summary.job.started < 120
+    assert summary.job.id == "1-rank_late"
+
+
+def test_the_job_of_a_slurm_log_has_its_number_and_its_script() -> None:
+    assert judged(ROOT / "host_oom" / "found-slurm")[1].job.id == "4711"
+    _, summary = judged(ROOT / "rank_exception" / "found-nccl")
+    assert summary.job.command == "/home/user/train.py"
+    assert summary.line and summary.line.short == "ValueError: sample 1207 has 0 frames after trimming"
+
+
+def test_what_was_not_given_is_said(tmp_path: Path) -> None:
+    log = ROOT / "rank_exception" / "found-nccl" / "rank0.log"
+    _, summary = judged(log)
+    assert summary.ranks == (0,) and summary.job.ranks == 4
+    assert any("ranks 1-3" in piece for piece in summary.missing)
+
+
+@pytest.mark.parametrize("one", [True, False])
+def test_the_command_judges_the_same_inputs_again(tmp_path: Path, one: bool) -> None:
+    paths = [written(tmp_path, "RuntimeError: NCCL error\n", f"rank{rank}.log") for rank in range(1 if one else 2)]
+    assert judged(*paths)[1].reproduce == f"ncclkit diagnose {paths[0] if one else tmp_path}"
+
+
+def test_a_case_folder_is_named_where_the_logs_lie_in_it(tmp_path: Path) -> None:
+    source = written(tmp_path, "RuntimeError: NCCL error\n")
+    case = logs.read_logs(str(source), tmp_path / "a case")
+    summary = summarize(case, diagnose(case))
+    assert summary.reproduce == f"ncclkit diagnose {source}"
+    empty = Case.open(tmp_path / "a case")
+    empty.about.pop("logs")
+    assert summarize(empty, diagnose(empty)).reproduce == f"ncclkit diagnose '{tmp_path / 'a case'}'"
+
+
+class TestOneListOfRisks:
+    """What the facts of a host warn of stays the same list before a run, beside it and after it."""
+
+    @staticmethod
+    def after_a_run() -> Case:
+        """A host whose own name resolves to loopback, and a job on it that succeeded."""
+        case = load(ROOT / "hostname_resolution" / "clear-joined")
+        case.facts = [
+            Fact("host.name", "vm", host="vm"),
+            Fact("net.hostname.addresses", ["127.0.0.1"], "", "getaddrinfo", "vm"),
+            Fact("net.gloo.interface", "lo", "", "", "vm"),
+        ]
+        return case
+
+    def test_a_risk_that_the_job_did_not_suffer_is_still_told(self) -> None:
+        case = self.after_a_run()
+        diagnosis = diagnose(case)
+        assert diagnosis.verdict == "healthy" and diagnosis.exit_code == 0
+        assert [risk.cause for risk in diagnosis.risks] == ["hostname_resolution"]
+        assert "1 risk for other jobs here" in diagnosis.headline and "hostname_resolution" in diagnosis.text()
+
+    def test_the_cards_of_facts_and_of_findings_count_the_same_risks(self) -> None:
+        case = self.after_a_run()
+        before, after = facts_view(case), findings_view(diagnose(case))
+        assert before.summary.startswith("1 risk ") and "1 risk for other jobs here" in after.summary
+        assert "hostname_resolution" in before.static() and "hostname_resolution (possible)" in after.static()
+
+    def test_a_machine_alone_has_findings_and_no_second_list(self) -> None:
+        case = Case()
+        case.facts = self.after_a_run().facts
+        diagnosis = diagnose(case)
+        assert [f.cause for f in diagnosis.findings] == ["hostname_resolution"] and diagnosis.risks == ()
+
+    def test_a_page_says_what_is_unexplained_and_not_that_nothing_was_found(self, tmp_path: Path) -> None:
+        diagnosis, _ = judged(written(tmp_path, "RuntimeError: NCCL error\n"))
+        page = findings_view(diagnosis)
+        assert "No known cause explains this error" in page.summary and "RuntimeError: NCCL error" in page.static()
+        assert "Nothing found" not in page.static()
