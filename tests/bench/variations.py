@@ -100,7 +100,7 @@ PREFIXES: dict[str, str] = {
     "default": "[default0]:",
     "syslog": "Mar  1 10:{m:02}:{s:02} node-4 train[4242]: ",
     "airflow": "[2026-03-01, 10:{m:02}:{s:02} UTC] {{subprocess.py:93}} INFO - ",
-    "buildkite": "_bk;t=17000000{m:02}{s:02}\x07",
+    "buildkite": "\x1b_bk;t=17000000{m:02}{s:02}\x07",
     "grep": "{n}:",
     "grep-file": "logs/job.out:{n}:",
     "numbered": "{n:6}\t",

@@ -49,6 +49,7 @@ RECORD = re.compile(
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:|[\w.]{0,80}(?:Error|Exception|Interrupt)\b"
 )
 """How the lines begin that a grammar knows."""
+COUNTER = re.compile(r"(?i:step|epoch|iter|batch|train|eval|val|loss|warn|error|info)")
 NUMBER = re.compile(r"\d+")
 SAID = re.compile(r"(?<!\S)[a-z]{2,}(?!\S)")
 """A word of a sentence, which a prefix has not."""
@@ -174,20 +175,21 @@ def _unwrapped(text: str) -> str:
         return text
 
     def cut(line: str, later: str) -> bool:
-        return len(line) == width and not RECORD.match(later) and later[:6] != line[:6]
+        return len(line) == width and not (RECORD.match(later) or COUNTER.match(later)) and later[:6] != line[:6]
 
-    table = {NUMBER.sub("0", line) for line in lines if len(line) == width}
-    many = sum(cut(*pair) for pair in pairwise(lines))
-    if many >= (1 if width in WIDTHS else 4) and (many == 1 or len(table) > 1):
-        return _joined(lines, cut, "")
     column = min(column for column in WIDTHS if column >= width)
 
     def broken(line: str, later: str) -> bool:
         word = later.partition(" ")[0]
         return len(line) + 1 + len(word) > column and len(line) > 0.6 * column and not START.match(later)
 
-    pairs = sum(broken(*pair) for pair in pairwise(lines))
-    return _joined(lines, broken, " ") if pairs >= 2 and width > 0.93 * column else text
+    table = {NUMBER.sub("0", line) for line in lines if len(line) == width}
+    hard = sum(cut(*pair) for pair in pairwise(lines))
+    soft = sum(broken(*pair) for pair in pairwise(lines) if len(pair[0]) < width)
+    if soft >= max(hard, 2) and width > 0.93 * column:
+        return _joined(lines, broken, " ")
+    firm = hard >= (1 if width in WIDTHS else 4) and (hard == 1 or len(table) > 1)
+    return _joined(lines, cut, "") if firm else text
 
 
 def _joined(lines: list[str], broken: Callable[[str, str], bool], glue: str) -> str:
