@@ -137,7 +137,7 @@ class Summary:
     line: CitedLine | None = None
     """The line that decides."""
     first_step: str = ""
-    """The first thing to do, in one sentence."""
+    """The first thing to do, or to collect, in one sentence."""
     command: str = ""
     """What to type for it, where that is one command or setting."""
     job: JobSummary = JobSummary()
@@ -189,6 +189,9 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     elif diagnosis.verdict == "healthy" and diagnosis.healthy:
         known = {"line": _line(diagnosis.healthy, base)}
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
+    wanted = _would_tell(scope, diagnosis, heard) if unsettled else ()
+    if wanted:
+        known = {"first_step": f"Collect: {wanted[0]}"}
     return Summary(
         diagnosis.verdict,
         diagnosis.headline,
@@ -199,7 +202,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         missing=_missing(case, scope, diagnosis, heard),
         reproduce=reproduce or _reproduce(case),
         errors=tuple(_line(error, base) for error in diagnosis.errors[:SHOWN]) if unsettled else (),
-        would_tell=_would_tell(scope, diagnosis, heard) if unsettled else (),
+        would_tell=wanted,
     )
 
 

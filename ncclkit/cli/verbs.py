@@ -99,9 +99,10 @@ def diagnose(options: argparse.Namespace) -> int:
 
 
 def _kept(options: argparse.Namespace) -> Case:
-    """An empty case for the experiments: the folder of ``--case``, or a new one in it where it holds anything.
+    """An empty case for the experiments: the folder of ``--case``, or a new hidden one in it where it holds anything.
 
     Of a case folder that was named as evidence, and is only read, it gets the plan of the last run, to run it again.
+    Where that folder is the one of ``--case``, the experiments are its own.
     """
     from ncclkit.core.case import Case
     from ncclkit.experiments import baseline
@@ -109,10 +110,12 @@ def _kept(options: argparse.Namespace) -> Case:
     case = Case.open(options.case)
     if told := case.exposed():
         show(f"ncclkit: {told}", sys.stderr)
-    if case.path is not None and (case.path / "case.json").exists():
-        number = 1 + sum(1 for _ in case.path.glob("checks/*"))
-        case = Case.open(case.path / "checks" / str(number))
     first = Path(options.paths[0])
+    if case.path is None or (len(options.paths) == 1 and first.exists() and first.samefile(case.path)):
+        return case
+    if (case.path / "case.json").exists():
+        number = 1 + sum(1 for _ in case.path.glob(".checks/*"))
+        case = Case.open(case.path / ".checks" / str(number))
     if len(options.paths) == 1 and (first / "case.json").exists():
         baseline.take_over(case, Case.open(first, read_only=True))
     return case

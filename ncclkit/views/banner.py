@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from ncclkit.causes.engine import diagnose
+
+from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.causes.summary import CitedLine, Summary, summarize
 from ncclkit.core.case import Case
 from ncclkit.core.text import plural
 from ncclkit.evidence.logs import is_example
 from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, code, el, fit, join, place, pre, table
-from ncclkit.views.findings import STRENGTH
+from ncclkit.views._html import Markup, badge, el, fit, join, place, pre, table
+from ncclkit.views.findings import meaning, strength_part
 
 VERDICTS = {
     "unexplained": ("▲", "unexplained", "likely"),
@@ -22,9 +23,9 @@ LINES, LETTERS = 4, 400
 """What is shown of the evidence that decides; the card below holds all of it."""
 
 
-def banner_view(case: Case) -> View:
-    """The verdict on a case as a reader of the ticket wants it first; the case is judged anew."""
-    diagnosis = diagnose(case)
+def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
+    """The verdict on a case as a reader of the ticket wants it first; without `diagnosis` the case is judged now."""
+    diagnosis = diagnosis or diagnose(case)
     known = summarize(case, diagnosis)
     sentence = known.sentence
     if known.verdict == "no_job" and case.facts and not case.inputs:
@@ -32,7 +33,7 @@ def banner_view(case: Case) -> View:
         sentence = f"No job ran here: {checks}, {len(diagnosis.unknown)} could not be evaluated for want of evidence"
     body = join(
         el("p", EXAMPLE, cls="nk-dim") if is_example(case) else "",
-        _head(known),
+        _head(known, diagnosis),
         el("p", sentence, cls="nk-say"),
         _who(known),
         _first(known),
@@ -52,13 +53,11 @@ class Banner(View):
         return el("div", self.body, cls="nk")
 
 
-def _head(known: Summary) -> Markup:
-    if known.strength:
-        symbol, word, means = STRENGTH[known.strength]
-        return el(
-            "div", badge(symbol, word, word), code(known.cause), el("span", means, cls="nk-dim"), cls="nk-card-head"
-        )
-    return el("div", badge(*VERDICTS[known.verdict]), cls="nk-card-head")
+def _head(known: Summary, diagnosis: Diagnosis) -> Markup:
+    if not diagnosis.findings:
+        return el("div", badge(*VERDICTS[known.verdict]), cls="nk-card-head")
+    first = diagnosis.findings[0]
+    return el("div", strength_part(first), el("span", meaning(first), cls="nk-dim"), cls="nk-card-head")
 
 
 def _who(known: Summary) -> Markup:
@@ -77,9 +76,7 @@ def _cited(line: CitedLine) -> Markup:
 
 def _first(known: Summary) -> Markup:
     """The first thing to do, or to collect."""
-    collect = f"Collect: {known.would_tell[0]}" if known.would_tell else ""
-    step = known.first_step or collect
-    said = el("p", el("b", "First: "), step) if step else ""
+    said = el("p", el("b", "First: "), known.first_step) if known.first_step else ""
     return join(said, pre(known.command) if known.command else "")
 
 
