@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ncclkit.core import themes
 from ncclkit.core.model import Advice, Event, Evidence, Fact, Finding, cite
@@ -230,7 +230,9 @@ class Activity:
         from rich.progress import BarColumn, Progress, TextColumn
 
         columns = TextColumn("{task.description}", markup=False), BarColumn(20), _times(self.limit)
-        self.bar = Progress(*columns, console=screen, transient=True, speed_estimate_period=3600)
+        together = sys.stdout.isatty()  # a result that goes elsewhere must not land on the terminal
+        how: dict[str, Any] = {"transient": True, "redirect_stdout": together, "speed_estimate_period": 3600}
+        self.bar = Progress(*columns, console=screen, **how)
         self.task = self.bar.add_task(self.what, total=None)
         self.bar.start()
 

@@ -254,12 +254,12 @@ def connect(options: argparse.Namespace) -> int:
     Exit status 2 where nothing was found and a host could not be reached.
     """
     from ncclkit.core.case import Case
-    from ncclkit.live.connect import connectivity
+    from ncclkit.live.connect import DEADLINE, connectivity
 
     case, scope = _case(options), Case()
     before = list(case.facts)
     choices = {"remote_command": options.remote_command, "port": options.port, "python": options.python or None}
-    with Activity("Connections") as activity:
+    with Activity("Connections", limit=DEADLINE) as activity:
 
         def narrate(record: dict[str, Any]) -> None:
             if record["kind"] == "connect.step":

@@ -27,6 +27,8 @@ from ncclkit.live.probe import TRAIN_PYTHON, OnRecord
 
 MOST = 64
 """Hosts in one test: their pairs are 2,016, their time about two minutes."""
+DEADLINE = 240.0
+"""Seconds for all of one test."""
 PORT = 29500
 """MASTER_PORT where nobody says otherwise."""
 HANDED = (
@@ -118,7 +120,7 @@ async def plan(
     remote_command: str = "",
     port: int | None = None,
     seconds: float = 0.5,
-    deadline: float = 240.0,
+    deadline: float = DEADLINE,
     python: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> ConnectPlan:

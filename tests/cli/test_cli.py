@@ -249,6 +249,17 @@ def test_what_was_meant(argv: tuple[str, ...], says: str) -> None:
     assert says in sentence(run(*argv))
 
 
+def test_sizes_as_people_write_them() -> None:
+    from ncclkit.report.parameters import literals, notebook
+
+    typed = {"largest": "64KiB", "ranks": "2", "deadline": "90.0", "variables": "A=1"}
+    meant = {"largest": 65536, "ranks": 2, "deadline": 90.0, "variables": "A=1"}
+    assert (
+        literals(typed, notebook("guided")) == meant
+        and literals({"largest": "1GB"}, notebook("guided"))["largest"] == 10**9
+    )
+
+
 def test_every_verb_has_an_example() -> None:
     verbs = re.findall(r"^    ([a-z]+)\b", run("--help").stdout, re.MULTILINE)
     assert len(verbs) > 10

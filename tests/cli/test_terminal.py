@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -25,14 +26,18 @@ STYLE = re.compile(r"\x1b\[[0-9;]*m")
 """Colours, which are the only thing that a result on a terminal may hold besides text."""
 
 
-def screen(*argv: str, keys: str = "", environ: dict[str, str] | None = None) -> tuple[int, str]:
-    """Exit status, and what a terminal of 100 columns got while `keys` were typed."""
+def screen(
+    *argv: str, keys: str = "", environ: dict[str, str] | None = None, out: Path | None = None
+) -> tuple[int, str]:
+    """Exit status, and what a terminal of 100 columns got while `keys` were typed; the result may go to a file."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")} | {"TERM": "xterm-256color"}
     env |= {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"} | (environ or {})
     command = [sys.executable, "-m", "ncclkit", *argv]
-    child = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    stdout = os.open(out, os.O_WRONLY | os.O_CREAT) if out else os.dup(theirs)
+    child = subprocess.Popen(command, stdin=theirs, stdout=stdout, stderr=theirs, env=env)
+    os.close(stdout)
     os.close(theirs)
     os.write(ours, keys.encode())
     said, end = b"", time.monotonic() + 100
@@ -158,6 +163,13 @@ def test_a_long_verb_says_how_long(tmp_path: Path) -> None:
     assert "Live test" not in STYLE.sub("", said).rpartition("\x1b[2K")[2], "the line is gone at the end"
     plain = run(*options[:-1], str(tmp_path / "other"))
     assert "  rank 0: size 64 all_reduce\n" in plain.stderr and "\x1b" not in plain.stderr + plain.stdout
+
+
+def test_a_result_that_goes_elsewhere_does_not_land_on_the_terminal(tmp_path: Path) -> None:
+    """`ncclkit inspect --json > FILE`: progress on the terminal, and nothing but the result in the file."""
+    code, said = screen("inspect", "--json", "--case", str(tmp_path / "case"), out=tmp_path / "facts")
+    facts = [json.loads(line) for line in (tmp_path / "facts").read_text().splitlines()]
+    assert code in (0, 1) and len(facts) > 30 and "Reading facts" in said and facts[0]["name"] not in said
 
 
 def test_reading_much_says_how_much(tmp_path: Path) -> None:
