@@ -11,9 +11,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 # Several tests at a time; what is made once for many of them stays together (tests/groups.py).
 SIDE_BY_SIDE := -n auto --dist loadgroup --no-loadscope-reorder
-# Tests that start no job, less those that read the same recordings over and over with parts missing.
-QUICK := tests/packaging/test_house.py tests/case tests/causes tests/evidence tests/views
-QUICK += --ignore=tests/causes/test_samples.py --ignore=tests/evidence/test_fuzz.py
+QUICK := tests/packaging/test_house.py tests/case tests/causes tests/evidence tests/views -m "not slow"
 MADE_FROM := .venv/.made-from
 
 # Runs under whatever PYTHON names, so it must parse everywhere. Prints what .venv depends on: interpreter and folder.
@@ -33,14 +31,14 @@ export LOOK
 .PHONY: help report check test lab FORCE
 
 help:
-	@echo 'make report   the guided walk on this machine, as one HTML file: $(CASE)/report.html'
+	@echo 'make report   facts and test of this machine as one HTML file: $(CASE)/report.html'
 	@echo 'make check    style, types and the quick tests'
 	@echo 'make test     style, types and every test'
-	@echo 'make lab      JupyterLab on the guided notebook'
+	@echo 'make lab      JupyterLab: name the logs of a job, a running job, or test this machine'
 	@echo
 	@echo 'PYTHON=$(PYTHON)   interpreter of the workbook, 3.10 to 3.13; .venv is made from it'
 	@echo 'TRAIN_PYTHON=$(TRAIN_PYTHON)   interpreter that trains, for the live test; empty means that of the workbook'
-	@echo 'CASE=$(CASE)   folder that the report is kept in'
+	@echo 'CASE=$(CASE)   folder that the report is kept in; notebooks of make lab use ./case'
 
 report: $(READY)
 	@$(BIN)/ncclkit report --case "$(CASE)" $(if $(TRAIN_PYTHON),--train-python "$(TRAIN_PYTHON)")
@@ -57,7 +55,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -q -m serial
 
 lab: $(READY)
-	@NCCLKIT_TRAIN_PYTHON="$(TRAIN_PYTHON)" $(BIN)/ncclkit open
+	@NCCLKIT_TRAIN_PYTHON="$(TRAIN_PYTHON)" $(BIN)/ncclkit open 00_start_here
 
 # Looked at on every call, but only written when it changes: make then rebuilds .venv when PYTHON or the folder is another.
 $(MADE_FROM): FORCE

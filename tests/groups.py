@@ -7,6 +7,7 @@ name of a test alone, as whoever deals the tests out has collected none.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
@@ -37,6 +38,7 @@ APART = (
     "probe/test_experiment.py",
     "probe/test_mend.py",
     "probe/test_probe.py",
+    "views/test_headlines.py",
 )
 """Long files; their tests run apart, but for those that share a fixture of the module."""
 SHARED = (
@@ -72,3 +74,27 @@ class Groups(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
+
+    def remove_node(self, node: Any) -> str | None:
+        """The test in which a worker crashed, None where it had none left; its other tests go to other workers.
+
+        xdist's own hands the test that crashed out again, to crash the next worker, and the next.
+        """
+        workload = self.assigned_work.pop(node)
+        left = {scope: [test for test, done in unit.items() if not done] for scope, unit in workload.items()}
+        crashed = next((test for tests in left.values() for test in tests), None)
+        for scope, tests in left.items():
+            if rest := dict.fromkeys((test for test in tests if test != crashed), False):
+                self.workqueue[scope] = rest
+        if crashed is not None:
+            for other in self.nodes:
+                self._reschedule(other)
+        return crashed
+
+    def _reschedule(self, node: Any) -> None:
+        """More work for a worker; one that replaces another gets its first when it has collected the tests."""
+        if node in self.registered_collections:
+            super()._reschedule(node)
+            # a worker begins a test when it knows the next one, and asks for more when one is done
+            while self.workqueue and self._pending_of(self.assigned_work[node]) < 2 and not node.shutting_down:
+                super()._reschedule(node)

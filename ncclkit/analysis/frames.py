@@ -35,6 +35,11 @@ WAITING_CALLS = {
     "monitored_barrier",
     "_engine_run_backward",
 }
+WRAPPERS = re.compile(
+    r"c10d_logger\.py:|torch/nn/modules/module\.py:_(?:wrapped_)?call_impl$|torch/utils/_contextlib\.py:"
+    r"|:(?:wrapper|decorate_\w+|_fn|inner)$"
+)
+"""Frames between a caller and what it calls: decorators, and a module's ``__call__``."""
 BETWEEN = re.compile(r"/multiprocessing/|/concurrent/|/(?:threading|subprocess|selectors|queue)\.py")
 """Python's own library, whose ``wait`` is for a process or a thread: what called it says what for."""
 WORKERS = {"_try_get_data", "_get_data"}
@@ -112,8 +117,15 @@ def _where(event: Event) -> tuple[bool, str]:
         return False, "frames that nobody can read"
     at = f"{PurePosixPath(str(own.get('file'))).name}:{own.get('line', '?')}"
     inner = list(frames)[: list(frames).index(own)]
-    call = (inner[-1] if inner else own).get("func")
-    return in_collective(frames), f"{call} at {at}"
+    calls = [frame for frame in inner if not WRAPPERS.search(f"{frame.get('file')}:{frame.get('func')}")] or inner
+    return in_collective(frames), f"{_name(calls[-1] if calls else own)} at {at}"
+
+
+def _name(frame: Frame) -> str:
+    """The function, with its class where the function's name alone says little."""
+    func = str(frame.get("func"))
+    is_ddp = str(frame.get("file", "")).endswith("torch/nn/parallel/distributed.py")
+    return f"DistributedDataParallel.{func}" if is_ddp and func == "forward" else func
 
 
 def for_workers(case: Case, ranks: Iterable[int]) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from ncclkit.analysis.calls import POINT_TO_POINT, UNSIGNED, counted, grouped, op_of
@@ -29,6 +30,8 @@ class RankProgress:
     """Number of the last collective that it enqueued, started, completed; 0: none, None: unknown."""
     started: int | None
     completed: int | None
+    history: tuple[tuple[float, int], ...] = field(default=(), compare=False, repr=False)
+    """When it is known to have come to which collective, in order of time; the numbers never fall."""
 
     @property
     def waits(self) -> int | None:
@@ -48,6 +51,12 @@ class _Mark:
     started: int | None = None
     completed: int | None = None
     waits: int | None = None
+    seen: list[tuple[float, int]] = field(default_factory=list)
+
+    def at(self, time: float | None, number: Any) -> None:
+        """Note when it is seen at a collective."""
+        if time is not None and isinstance(number, int) and 0 <= number < UNSIGNED:
+            self.seen.append((time, number))
 
     def up(self, **numbers: Any) -> None:
         """Raise marks; a number that says less than what is known changes nothing."""
@@ -92,6 +101,8 @@ def _dump(held: dict[str, _Mark], groups: Mapping[str, Mapping[str, Any]]) -> No
         mark.up(enqueued=group["last_seq"], started=group.get("last_started"), completed=group["last_completed"])
         if group["in_flight"]:
             mark.wait(min(group["in_flight"]), "")
+        for seq, time in group.get("times") or ():
+            mark.at(time, seq)
 
 
 def _work(mark: _Mark, event: Event) -> None:
@@ -100,10 +111,12 @@ def _work(mark: _Mark, event: Event) -> None:
         # torch completes sends and receives in the same place, whose numbers run ahead of the collectives'
         done = data["completed"] if counted(data["completed"]) <= counted(data["enqueued"]) else None
         mark.up(enqueued=data["enqueued"], completed=done)
+        mark.at(event.time, data["enqueued"])
     else:
         # the watchdog looks through a group's works in order, so what stands before this one is done
         mark.up(enqueued=data["seq"], completed=data["seq"] - 1)
         mark.wait(data["seq"], str(data["op"]))
+        mark.at(event.time, data["seq"])
 
 
 def _named(marks: Marks, event: Event, gave_up: set[int | None]) -> None:
@@ -130,13 +143,17 @@ def _calls(marks: Marks, events: Sequence[Event]) -> None:
                 mark = marks[known][made.id]
                 mark.desc = f"{made.size} ranks"
                 mark.enqueued = (mark.enqueued or 0) + event.count
+                mark.at(event.time, mark.enqueued)
                 ops[known, made.id].add(str(event.data["op"]))
     for (rank, name), names in ops.items():
         marks[rank][name].op = names.pop() if len(names) == 1 else ""
 
 
 def _made(name: str, mark: _Mark) -> RankProgress:
-    return RankProgress(name, mark.desc, mark.op, mark.enqueued, mark.started, mark.completed)
+    seen = sorted(mark.seen)
+    numbers = accumulate((number for _, number in seen), max)
+    history = tuple(zip((time for time, _ in seen), numbers, strict=True))
+    return RankProgress(name, mark.desc, mark.op, mark.enqueued, mark.started, mark.completed, history)
 
 
 def furthest(held: Iterable[RankProgress]) -> RankProgress | None:

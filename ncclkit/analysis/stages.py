@@ -18,7 +18,19 @@ from typing import Any
 from ncclkit.analysis import bisection
 from ncclkit.analysis.once import once
 from ncclkit.analysis.stage_results import (
-    FEW, HOST, NOWHERE, SLOW, SLOW_HERE, GroupResult, Pair, compared, groups_of, hosts_of, nodes_of, pair_of, sharing,
+    FEW,
+    HOST,
+    NOWHERE,
+    SLOW,
+    SLOW_HERE,
+    GroupResult,
+    Pair,
+    compared,
+    groups_of,
+    hosts_of,
+    nodes_of,
+    pair_of,
+    sharing,
     started,
 )  # fmt: skip
 from ncclkit.core.bandwidth import chosen_gpus

@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 from ncclkit.core.case import Case
 from ncclkit.core.model import Experiment, Finding, NcclkitError
+from ncclkit.core.text import did_you_mean
 
 HOUSE = ("engine", "summary")
 """Modules of this package that are no causes."""
@@ -47,7 +48,8 @@ def page(cause: str) -> dict[str, str]:
     """The catalogue page of one cause: title (key ``""``) and the text under each heading."""
     module = catalogue().get(cause)
     if module is None:
-        raise NcclkitError(f"There is no cause {cause!r}; `ncclkit causes` lists the {len(catalogue())} known ones.")
+        known = f"`ncclkit causes` lists the {len(catalogue())} known ones."
+        raise NcclkitError(f"There is no cause {cause!r}; {did_you_mean(cause, catalogue(), known)}")
     sections: dict[str, list[str]] = {"": []}
     current = ""
     for line in (module.__doc__ or "").splitlines():

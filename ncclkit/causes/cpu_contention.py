@@ -25,15 +25,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.analysis.picks import ask, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import look, starving
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
+from ncclkit.core.bandwidth import expect
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.reference import Judgement, judge
 
 ID = "cpu_contention"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "gil_hold")
+PRESSED = 50.0
+"""Share of the time in %, before a run, in which some process waited for a core, from which others use the cores."""
+OTHERS = (
+    Advice(
+        "Find out who uses the cores, and measure again while they are free, or ask for cores of your own.",
+        command="ps -eo pid,user,pcpu,args --sort=-pcpu | head",
+        why="What the ranks wait for a core is time in which they neither send nor add.",
+        check="The same test reaches a higher busbw, and the ranks' wait for a core is near 0 s.",
+        risk="An exclusive allocation (Slurm: --exclusive) leaves less for others.",
+    ),
+)
 LEAST, ROOM = 2, 4
 """Cores per GPU: for the rank and NCCL's proxy alone, and with a few data-loader workers."""
 
@@ -53,7 +66,7 @@ EXPERIMENT = Experiment(
 
 def diagnose(case: Case) -> Finding:
     """Found by measured waits of the ranks' processes, PyTorch's warning, or more ranks than usable cores."""
-    return _measured(case) or _reported(case)
+    return ask(case, _measured, _crowded_out) or _reported(case)
 
 
 def _measured(case: Case) -> Finding | None:
@@ -84,6 +97,42 @@ def _measured(case: Case) -> Finding | None:
         advice=_advice((int(count), int(cores))),
         next=EXPERIMENT,
     )
+
+
+def _crowded_out(case: Case) -> Finding | None:
+    """A live test that is slow for the machine, and ranks that fit on its cores but waited for one: others use them."""
+    low = _low(case)
+    rows = {e.rank: e for e in case.of("telemetry.scheduling")}
+    waited, ran = (sum(float(e.data[name]) for e in rows.values()) for name in ("waited", "ran"))
+    busy = [f for f in case.facts_of("cpu.pressure") if isinstance(f.value, (int, float)) and f.value >= PRESSED]
+    queued = list(rows.values()) if rows and waited >= max(1.0, ran / 2) else []
+    own = sum(int(event.data["processes"]) for event in rows.values())
+    if low is None or low.best.hosts > 1 or not (queued or (busy and not rows)):
+        return None
+    cores = max((int(event.data["cores"]) for event in rows.values()), default=0)
+    who = "other processes use these cores" if own <= cores else "more processes than cores want them"
+    say = f"The live test reached {low.ratio:.0%} of what this machine allows"
+    if queued:
+        ranks = name_ranks(rank for rank in rows if rank is not None)
+        say += (
+            f": the {own} processes of {ranks} ran {ran:.1f} s and waited {waited:.1f} s for one of {cores} CPU cores"
+        )
+    elif busy:
+        say += f": before it began, some process waited for a core {busy[0].value:.0f} % of the time"
+    advice = _advice(None) if own > cores > 0 else OTHERS
+    why = pick(queued, busy, [low.best], limit=5)
+    return found(ID, "likely", f"{say}; {who}.", why, hosts=name_hosts(queued), advice=advice, next=experiment(case))
+
+
+def _low(case: Case) -> Judgement | None:
+    """The measurements of the last run, where they are so low that the cores could explain it."""
+    run = case.measurements[-1].run if case.measurements else ""
+    if not any(f"/{run}/" in event.path and event.data.get("reason") == "done" for event in case.of("run.end")):
+        return None
+    rows = [m for m in case.measurements if m.run == run and m.op == case.measurements[-1].op and m.busbw]
+    last = rows[-1] if rows else None
+    judgement = last and judge(rows, expect(last.op, last.backend, last.ranks, case.facts, last.hosts))
+    return judgement if judgement and ID in judgement.suspects else None
 
 
 def _warnings(case: Case) -> list[Event]:

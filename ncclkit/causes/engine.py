@@ -18,7 +18,7 @@ from ncclkit.analysis.picks import FATAL, pick
 from ncclkit.analysis.rank_states import is_own
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.causes import Cause, catalogue
-from ncclkit.core import experiment_records
+from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
 from ncclkit.core.text import plural
@@ -55,6 +55,8 @@ class Diagnosis:
     """The line that shows that the job succeeded, or was at work."""
     job_seen: bool = False
     """Whether any line is of a training job."""
+    risks: tuple[Finding, ...] = ()
+    """Where nothing was found: what the facts of the hosts alone warn of, and this job did not suffer."""
 
     @property
     def verdict(self) -> str:
@@ -81,10 +83,13 @@ class Diagnosis:
             return f"No known cause explains {many if len(self.errors) > 1 else f'this error: {first}'}"
         checks = f"{plural(len(self.clear), 'check')} passed, {len(self.unknown)} could not be evaluated"
         if self.healthy:
-            return f"Nothing found: the job was seen to go well ({checks})."
+            others = f"; {plural(len(self.risks), 'risk')} for other jobs here" if self.risks else ""
+            return f"Nothing found: the job was seen to go well ({checks}){others}."
         if self.job_seen:
             return "There is no error, but nothing shows that the job succeeded or goes on."
-        return "Nothing in this is of a training job that ncclkit knows."
+        return (
+            f"No risk found ({checks})." if self.clear else "Nothing in this is of a training job that ncclkit knows."
+        )
 
     def to_dict(self, inputs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         """The object that ``ncclkit diagnose --json`` prints.
@@ -105,6 +110,7 @@ class Diagnosis:
         """The report for a terminal: culprit, sentence, the very lines, what to do."""
         if not self.findings:
             lines = [f"  {error}" for error in self.errors[:SHOWN]]
+            lines += [f"A risk for other jobs ({risk.cause}, {risk.strength}): {risk.say}" for risk in self.risks]
             asked = sorted({missing for finding in self.unknown for missing in finding.missing})[:5]
             if asked and self.verdict != "no_job":
                 lines += ["What would let more causes be judged:", *(f"  - {missing}" for missing in asked)]
@@ -132,10 +138,23 @@ def diagnose(case: Case) -> Diagnosis:
         () if findings else tuple(islice(_open_errors(scope), MANY)),
         _went_well(scope),
         any(map(_of_job, scope.events)),
+        () if findings or not scope.events else tuple(risks(scope.facts)),
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()
     return result
+
+
+def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
+    """What every cause of the catalogue says to these facts alone."""
+    seen = Case()
+    seen.facts = list(map(shapes.sound, facts))
+    return [judge(name, cause, seen) for name, cause in catalogue().items()]
+
+
+def risks(facts: Iterable[Fact]) -> list[Finding]:
+    """What these facts alone warn of, the gravest first: one list for every page."""
+    return rank([verdict for verdict in judge_facts(facts) if verdict.verdict == "found"])
 
 
 def judge(name: str, cause: Cause, case: Case) -> Finding:
@@ -224,7 +243,7 @@ def _text(number: int, finding: Finding) -> str:
     for piece in finding.evidence:
         row = cite(piece)
         place = f"{row['path']}:{row['line']}" if row["line"] else row["path"]
-        lines += [f"     {place}", *[f"       {line}" for line in _clip(row["text"])]]
+        lines += [f"     {place}", *[f"       {line}" for line in clip(row["text"])]]
     lines += [line for advice in finding.advice for line in _advice(advice)]
     if finding.next:
         lines.append(f"   Next experiment: {finding.next.question}")
@@ -232,7 +251,8 @@ def _text(number: int, finding: Finding) -> str:
     return "\n".join(lines)
 
 
-def _clip(text: str, limit: int = 6) -> list[str]:
+def clip(text: str, limit: int = 6) -> list[str]:
+    """The lines of a text, cut to 240 characters; of more than `limit` the first two and the last."""
     lines = [line[:240] for line in text.splitlines()]
     return lines if len(lines) <= limit else [*lines[:2], f"... {len(lines) - limit} lines ...", *lines[2 - limit :]]
 

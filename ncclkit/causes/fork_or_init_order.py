@@ -24,7 +24,6 @@ Read more
 
 from __future__ import annotations
 
-
 from ncclkit.analysis.frames import inside
 from ncclkit.analysis.picks import ask, family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import look

@@ -29,7 +29,17 @@ import re
 from collections.abc import Iterator
 
 from ncclkit.analysis.picks import (
-    amount, ask, failed, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in,
+    amount,
+    ask,
+    failed,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    ours,
+    pick,
+    ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import look
 from ncclkit.causes._experiments import limits

@@ -25,7 +25,17 @@ from __future__ import annotations
 
 from ncclkit.analysis.hosts import common, enterable, plain
 from ncclkit.analysis.picks import (
-    ask, in_order, matching, messages, name_ranks, of_job, on, otherwise, ours, pick, ranks_in,
+    ask,
+    in_order,
+    matching,
+    messages,
+    name_ranks,
+    of_job,
+    on,
+    otherwise,
+    ours,
+    pick,
+    ranks_in,
 )  # fmt: skip
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, meeting, unasked

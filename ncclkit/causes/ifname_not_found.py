@@ -47,6 +47,13 @@ explains = (
     "bad_env_value",
     "world_size_mismatch",
 )
+ADDRESSED = Advice(
+    "Give the host a running interface with an address.",
+    command="ip -brief address",
+    why="NCCL skips interfaces that are down or have no address.",
+    check="`ncclkit inspect` names the interface that NCCL will use.",
+    risk="Ask who runs the machine: the network may be down for a reason.",
+)
 FILTERS = {"net.nccl.interface": "NCCL_SOCKET_IFNAME", "net.gloo.interface": "GLOO_SOCKET_IFNAME"}
 
 
@@ -74,7 +81,7 @@ def _look(host: HostFacts) -> Iterator[Risk]:
     fact = host.facts.get("net.nccl.interface")
     if fact and fact.value is None and fact.why.startswith("no running interface"):
         say = f"NCCL would find no network interface, so no job could start ({fact.why})"
-        yield Risk(say, [fact], _advice("NCCL_SOCKET_IFNAME", "", []), "likely")
+        yield Risk(say, [fact], ADDRESSED, "likely")
 
 
 def _filter(case: Case, fact: Fact) -> str:
@@ -92,6 +99,7 @@ def _tell(
     value = f"={wanted}" if wanted else ""
     have = f"; it has {', '.join(exist)}" if exist else ""
     say = f"{variable}{value} matches no network interface{on(host)}{have}."
+    own = _each_its_own(case, variable, wanted, host)
     evidence: tuple[Evidence, ...] = pick(why, filters, case.facts_of(f"env.{variable}"), limit=6)
     return found(
         ID,
@@ -101,7 +109,7 @@ def _tell(
         ranks=ranks_in(events),
         hosts=tuple(sorted({piece.host for piece in why if piece.host})),
         interfaces=(wanted,) if wanted else (),
-        advice=(_each_its_own(case, variable, wanted, host) or _advice(variable, wanted, exist),),
+        advice=(own,) if own else _advice(variable, wanted, exist),
         next=None if strength == "proven" else experiment(case),
     )
 
@@ -117,12 +125,13 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
     env = {name: ",".join(names) for name in both if name.startswith("NCCL")}
     gone = sorted(both - env.keys())
     change = {"unset": gone} if gone else {}
+    command = f"unset {gone[0]}" if gone else "ip -brief address"
     if variable in env:
         return Advice(
             f"List the interfaces that join the hosts in {variable}: {named}"
             + (f"; and unset {gone[0]}, which can name only one for all hosts." if gone else "."),
             env,
-            command="ip -brief address",
+            command=command,
             why="Different machines name their interfaces differently; from a list NCCL takes the one that a host has.",
             check="The log shows 'Bootstrap: Using <interface>' on every host, with addresses of one network.",
             risk="Each name is a prefix: a host with several interfaces that pass takes the first of its own list."
@@ -132,7 +141,7 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
     return Advice(
         f"Name on each host the interface that joins it to the others: {named}; or unset {variable} for the default.",
         env,
-        command="ip -brief address",
+        command=command,
         why="Different machines name their interfaces differently; gloo takes one exact name, NCCL also a list.",
         check="All ranks pass init_process_group.",
         risk="Without the variable gloo uses the address of the host's own name, which must not be 127.x.",
@@ -165,23 +174,34 @@ def _interfaces(case: Case, host: str) -> list[str]:
     ]
 
 
-def _advice(variable: str, wanted: str, exist: list[str]) -> Advice:
-    if exist:
-        do, env = f"Set {variable} to an interface that exists here: {exist[0]}.", {variable: exist[0]}
-    else:
-        do, env = f"Unset {variable}, or set it to a name that `ip -brief address` shows on every node.", {}
+def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
+    """Unset the variable that is at fault; where interfaces of the host are known, or set it to one of them."""
+    gloo = variable.startswith("GLOO")
     why = (
         "gloo takes one exact name; NCCL's ^ and prefix forms mean nothing to it."
-        if wanted.startswith(("^", "=")) and (variable.startswith("GLOO"))
+        if wanted.startswith(("^", "=")) and gloo
+        else "Without it gloo uses the address of the host's own name."
+        if gloo
         else "NCCL takes prefixes; at least one interface must pass the filter on each node."
     )
-    return Advice(
-        do,
-        env,
-        command="ip -brief address",
+    check = "The log shows 'Bootstrap: Using <interface>' with an address the other nodes can reach."
+    unset = Advice(
+        f"Unset {variable}{'' if exist else ', or set it to a name that `ip -brief address` shows on every node'}.",
+        command=f"unset {variable}",
         why=why,
-        check="The log shows 'Bootstrap: Using <interface>' with an address the other nodes can reach.",
-        change={} if env else {"unset": [variable]},
+        check="All ranks pass init_process_group." if gloo else check,
+        change={"unset": [variable]},
+        risk="Over several hosts the own name must not resolve to 127.x (see hostname_resolution)."
+        if gloo
+        else "A wrong but existing interface makes the job slow or unreachable instead of stopping it.",
+    )
+    if not exist:
+        return (unset,)
+    return unset, Advice(
+        f"Or set {variable} to an interface that exists here: {exist[0]}.",
+        {variable: exist[0]},
+        why=why,
+        check=check,
         risk="A wrong but existing interface makes the job slow or unreachable instead of stopping it.",
     )
 

@@ -25,7 +25,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.picks import (
-    amount, failed, family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in,
+    amount,
+    failed,
+    family,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    ours,
+    pick,
+    ranks_in,
 )  # fmt: skip
 from ncclkit.causes._experiments import limits, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk

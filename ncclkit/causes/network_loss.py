@@ -29,7 +29,17 @@ from dataclasses import replace
 
 from ncclkit.analysis.hosts import enterable, holders, plain
 from ncclkit.analysis.picks import (
-    ask, family, in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+    ask,
+    family,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import all_in, crashes, look, spans_hosts
 from ncclkit.analysis.stage_results import LARGE, hosts_of

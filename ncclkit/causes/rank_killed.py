@@ -45,7 +45,7 @@ BY = {
     "node_fail": "the scheduler lost the node",
 }
 
-OURS = ("deadline", "cancelled", "orphaned")
+OURS = ("deadline", "cancelled", "orphaned", "lost")
 """Reasons of a run's end for which the guard sent SIGTERM; the ranks that it kills leave no exit code."""
 
 

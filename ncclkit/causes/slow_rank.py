@@ -131,7 +131,7 @@ def _stacks(case: Case, scene: RankStates) -> Suspicion | None:
     """
     seen, gave_up = stacks(case), scene.waiting.keys()
     busy = [rank for rank, stack in seen.items() if not in_collective(stack.data["frames"])]
-    ended_early = any(e.data.get("reason") in ("cancelled", "orphaned") for e in case.of("run.end"))
+    ended_early = any(e.data.get("reason") in ("cancelled", "orphaned", "lost") for e in case.of("run.end"))
     if not busy or len(busy) * 2 > len(seen.keys() | gave_up) or set(busy) & gave_up or ended_early:
         return None
     return "proven" if scene.waiting else "possible", tuple(sorted(busy)), [seen[rank] for rank in busy]

@@ -39,7 +39,7 @@ from ncclkit.analysis.rank_states import look
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, clear, found
-from ncclkit.core.text import start
+from ncclkit.core.text import format_age, start
 
 ID = "stale_lock"
 explains = ("slow_rank", "timeout_too_short", "c10d.timeout", "gloo.timeout", "store.wait")
@@ -102,13 +102,11 @@ def _look(host: HostFacts) -> Iterator[Risk]:
     if fact and fact.value:
         path, age = _oldest([fact])
         more = f" (and {len(fact.value) - 1} more)" if len(fact.value) > 1 else ""
-        say = f"{path}{more} was made {_ago(age)} ago; unless an extension is being compiled just now, a rank that "
+        say = (
+            f"{path}{more} was made {format_age(age)} ago; unless an extension is being compiled just now, a rank that "
+        )
         strength: Strength = "likely" if age > HOUR else "possible"
         yield Risk(say + "needs it would wait for ever", [fact], _advice(path)[0], strength)
-
-
-def _ago(age: float) -> str:
-    return f"{age / HOUR:.0f} h" if age >= 2 * HOUR else f"{age / 60:.0f} min" if age >= 120 else f"{age:.0f} s"
 
 
 def _advice(path: str) -> tuple[Advice, ...]:

@@ -28,9 +28,19 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.analysis.hosts import common, holders, joining, subnets, plain
+from ncclkit.analysis.hosts import common, holders, joining, plain, subnets
 from ncclkit.analysis.picks import (
-    ask, matching, messages, name_hosts, name_ranks, not_ours, on, otherwise, pick, ranks_in, seconds,
+    ask,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    not_ours,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+    seconds,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import look
 from ncclkit.causes import _tested

@@ -29,7 +29,16 @@ from collections.abc import Iterator, Mapping
 
 from ncclkit.analysis.hosts import enterable
 from ncclkit.analysis.picks import (
-    ask, failed, in_order, matching, messages, name_hosts, name_ranks, pick, ranks_in, unlike,
+    ask,
+    failed,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    pick,
+    ranks_in,
+    unlike,
 )  # fmt: skip
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case

@@ -30,7 +30,16 @@ from dataclasses import replace
 
 from ncclkit.analysis.hosts import enterable
 from ncclkit.analysis.picks import (
-    family, in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+    family,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import LARGEST, look
 from ncclkit.causes._experiments import minimal

@@ -28,7 +28,18 @@ import re
 
 from ncclkit.analysis.hosts import VIRTUAL, alone, common, holders, plain, taken
 from ncclkit.analysis.picks import (
-    ask, env_of, failed, family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+    ask,
+    env_of,
+    failed,
+    family,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import look, spans_hosts
 from ncclkit.causes import _starting, _tested
@@ -84,9 +95,10 @@ def _announced(case: Case) -> Finding | None:
         who, where = start(name_ranks(ranks_in([event]))), f"{names[0]} on {' and '.join(host for host, _ in held)}"
         say = f"{who}{on(event.host)} could not connect to {address}, which is {where}"
         say += ": each host reaches only itself there." if len(held) > 1 else ": it exists only inside that host."
-        why = pick([event], case.facts_of("net.gloo.interface"), case.facts_of("env.GLOO_SOCKET_IFNAME"), limit=5)
+        asked = [fact for fact in case.facts_of("env.GLOO_SOCKET_IFNAME") if fact.value]
+        why = pick([event], case.facts_of("net.gloo.interface"), asked, limit=5)
         hosts, name = tuple(host for host, _ in held), common(case)
-        advice = (_named(name, "It joins the hosts in one network.") if name else _advice(names[0]),)
+        advice = (_named(name, "It joins the hosts in one network.") if name else _for_gloo(names[0], bool(asked)),)
         strength: Strength = "proven" if len(held) > 1 else "likely"
         return found(ID, strength, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
     return None
@@ -252,6 +264,26 @@ def _advice(name: str) -> Advice:
         command="ip -brief address; ip route get <address of another node>",
         why="The route to another node names the right interface; gloo needs that exact name in GLOO_SOCKET_IFNAME.",
         check="'Bootstrap: Using' shows addresses of one network on all nodes.",
+        risk="A name that one node lacks stops that node (see ifname_not_found).",
+    )
+
+
+def _for_gloo(name: str, asked: bool) -> Advice:
+    """gloo took this interface: because GLOO_SOCKET_IFNAME names it (`asked`), or as the own name resolves to it."""
+    if asked:
+        return Advice(
+            f"Unset GLOO_SOCKET_IFNAME, which names {name}, or name the interface that connects the nodes.",
+            command="unset GLOO_SOCKET_IFNAME",
+            change={"unset": ["GLOO_SOCKET_IFNAME"]},
+            why="Without it gloo uses the address of the host's own name.",
+            check="All ranks pass init_process_group.",
+            risk="The own name must not resolve to 127.x (see hostname_resolution).",
+        )
+    return Advice(
+        "Name for gloo, on each node, the interface that connects the nodes.",
+        command="export GLOO_SOCKET_IFNAME=<interface>   # ip route get <address of another node> names it",
+        why=f"gloo took {name}, to which the host's own name resolves.",
+        check="All ranks pass init_process_group.",
         risk="A name that one node lacks stops that node (see ifname_not_found).",
     )
 

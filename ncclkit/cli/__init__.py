@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ncclkit import __version__
 from ncclkit.cli import verbs
+from ncclkit.cli.terminal import show
 from ncclkit.core.model import NcclkitError
+from ncclkit.core.text import did_you_mean
 from ncclkit.live.options import DEFAULTS, OPTIONS
 
 
@@ -26,26 +29,49 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(options.verb(options))
     except NcclkitError as error:
-        verbs.show(f"ncclkit: {error}", sys.stderr)
+        show(f"ncclkit: {error}", sys.stderr)
         return 2
     except KeyboardInterrupt:
-        verbs.show("ncclkit: interrupted; everything that was started has been ended.", file=sys.stderr)
+        show("ncclkit: interrupted; everything that was started has been ended.", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader (head, less) has gone: nothing left to say
         return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says in one sentence what it does not understand, and what may have been meant."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        options, extra = self.parse_known_args(args, namespace)
+        if extra:
+            verb: _Parser = options.parser
+            meant = did_you_mean(extra[0].partition("=")[0], verb._option_string_actions)
+            verb.error(f"{extra[0]!r} is not an option or argument of `{verb.prog}`{meant and f'; {meant}'}")
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '([^']*)'", message)
+        if wrong:
+            known = [str(choice) for action in self._actions for choice in action.choices or ()]
+            meant = did_you_mean(wrong[1], known, f"there is: {', '.join(known)}.")
+            message = f"`{self.prog}` does not know {wrong[1]!r}; {meant}"
+        show(
+            f"ncclkit: {message.rstrip('.?')}{'?' if message.endswith('?') else '.'} See `{self.prog} --help`.",
+            sys.stderr,
+        )
+        raise SystemExit(2)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="ncclkit", description="Find out why distributed training hangs, crashes or is slow."
-    )
+    parser = _Parser(prog="ncclkit", description="Find out why distributed training hangs, crashes or is slow.")
     parser.add_argument("--version", action="version", version=f"ncclkit {__version__}")
     parsers = parser.add_subparsers(required=True, metavar="VERB")
     _add_diagnose(parsers)
     _add_live(parsers)
     _add_attach(parsers)
     _add_notebooks(parsers)
+    _add_helpers(parsers)
     return parser
 
 
@@ -116,6 +142,8 @@ def _add_live(parsers: Any) -> None:
     _add_options(lab, "python", "ranks", "simulate_hosts", "timeout", "backend")
     for sub in (inspect, connect):
         _add_options(sub, "python")
+    for sub in (probe, tune, lab):
+        sub.add_argument("--oversubscribe", action="store_true", help="start more ranks than cores and memory carry")
     for sub in (inspect, connect, probe, tune, lab):
         sub.add_argument("--case", default="case", help="the case folder (default: ./case)")
         sub.add_argument("--json", action="store_true", help="JSON instead of text")
@@ -126,7 +154,7 @@ def _verb(parsers: Any, name: str, what: str, example: str) -> argparse.Argument
     verb: argparse.ArgumentParser = parsers.add_parser(
         name, help=what, description=f"{what[:1].upper()}{what[1:]}.", epilog=f"Example: ncclkit {example}"
     )
-    verb.set_defaults(verb=getattr(verbs, name))
+    verb.set_defaults(verb=_completion if name == "completion" else getattr(verbs, name), parser=verb)
     return verb
 
 
@@ -163,14 +191,51 @@ def _add_attach(parsers: Any) -> None:
 def _add_notebooks(parsers: Any) -> None:
     report = _verb(parsers, "report", "run the guided notebook and write it as one HTML file", "report -p ranks=4")
     report.add_argument("--case", default="case", help="the case folder (default: ./case)")
-    report.add_argument("--notebook", default="guided", help="another notebook by name (default guided)")
+    report.add_argument(
+        "--notebook", metavar="NOTEBOOK", default="guided", help="another notebook by name (default guided)"
+    )
     report.add_argument("-p", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the notebook")
     report.add_argument("--redact", action="store_true", help="name no host, address or user in the HTML file")
     report.add_argument("--redact-name", metavar="NAME", action="append", help="and not this name; may be repeated")
     _add_options(report, "python")
     lab = _verb(parsers, "open", "JupyterLab on a notebook, with the ssh line to reach it", "open 03_logs")
-    lab.add_argument("notebook", nargs="?", default="guided", help="a notebook by name or path (default guided)")
+    lab.add_argument(
+        "notebook", nargs="?", metavar="NOTEBOOK", default="guided", help="a notebook by name or path (default guided)"
+    )
     lab.add_argument("--port", type=int, default=8888, help="the first port to try (default 8888)")
+
+
+def _add_helpers(parsers: Any) -> None:
+    causes = _verb(parsers, "causes", "the known causes, or the page of one of them", "causes slow_rank")
+    causes.add_argument("cause", nargs="?", metavar="ID", help="a cause, as `ncclkit diagnose` names it")
+    causes.add_argument("--json", action="store_true", help="JSON instead of text")
+    _verb(parsers, "mcp", "read-only tools for a coding agent, over standard input and output (MCP)", "mcp")
+    shell = _verb(parsers, "completion", "what makes bash or zsh complete this command", "completion bash > FILE")
+    shell.add_argument("shell", choices=("bash", "zsh"), metavar="SHELL", help="bash or zsh")
+
+
+def _completion(options: argparse.Namespace) -> int:
+    """Print a completion script that knows verbs, options, faults, notebooks and causes."""
+    import shtab
+
+    from ncclkit.causes import catalogue
+    from ncclkit.lab.faults.injection import FAULTS
+    from ncclkit.report.parameters import own
+
+    names: dict[str, Iterable[str]] = {"FAULT": FAULTS, "ID": catalogue(), "NOTEBOOK": own()}
+    files = {"PATH": shtab.FILE, "DIR": shtab.DIRECTORY}
+    parser = _parser()
+    for action in [one for verb in _verbs(parser) for one in verb._actions]:
+        offered = names.get(str(action.metavar)) or (OPTIONS[action.dest].choices if action.dest in OPTIONS else ())
+        action.choices = list(offered) or action.choices
+        if kind := files.get("DIR" if action.dest == "case" else str(action.metavar)):
+            action.complete = kind  # type: ignore[attr-defined]
+    show(shtab.complete(parser, options.shell))
+    return 0
+
+
+def _verbs(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    return [verb for action in parser._actions if isinstance(action.choices, dict) for verb in action.choices.values()]
 
 
 if __name__ == "__main__":

@@ -5,31 +5,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
+from ncclkit.cli import terminal
+from ncclkit.cli.terminal import Activity, show
 from ncclkit.core.model import NcclkitError, to_json
 
 if TYPE_CHECKING:
     from ncclkit.causes.engine import Diagnosis
     from ncclkit.core.case import Case
     from ncclkit.core.experiment_records import ExperimentRecord
+    from ncclkit.core.model import Fact
     from ncclkit.core.runs import Run
     from ncclkit.live.options import ProbeOptions
-
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but for newline and tab, marks that turn the writing direction, bytes that are no UTF-8."""
-
-
-def show(text: str, file: TextIO | None = None) -> None:
-    """Print text that may quote logs or names: what could steer a terminal is written as its code, as JSON does."""
-    file = file or sys.stdout
-    known = getattr(file, "encoding", None) or "utf-8"  # a terminal of another language lacks letters of ours
-    plain = CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-    print(plain.encode(known, "backslashreplace").decode(known), file=file)
 
 
 def _case(options: argparse.Namespace) -> Case:
@@ -41,24 +34,47 @@ def _case(options: argparse.Namespace) -> Case:
     return case
 
 
+def _judge(case: Case, scope: Case) -> Diagnosis:
+    """The verdict on what this verb has just seen, not on what the case holds of earlier runs; the case keeps it."""
+    from ncclkit.causes.engine import diagnose
+
+    if held := case.earlier():
+        show(f"ncclkit: {held}; this verdict is about the new one alone.", sys.stderr)
+    found = diagnose(scope)
+    case.findings = scope.findings
+    case.save()
+    return found
+
+
 def _options(options: argparse.Namespace, **more: Any) -> ProbeOptions:
-    """The options of the live test among those that were given."""
-    from ncclkit.live.options import OPTIONS, ProbeOptions
+    """The options of the live test among those that were given; more ranks than fit are asked about first."""
+    from ncclkit.live.options import OPTIONS, ProbeOptions, too_many_ranks
 
     given = {name: getattr(options, name) for name in OPTIONS if hasattr(options, name)}
-    return ProbeOptions(**given | more)
+    chosen = ProbeOptions(**given | more, oversubscribe=options.oversubscribe)
+    why = (
+        "" if chosen.oversubscribe or not (sys.stdin.isatty() and sys.stderr.isatty()) else too_many_ranks(chosen.ranks)
+    )
+    if not why:
+        return chosen
+    show(f"{why}. Start them? [y/N]", sys.stderr)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise NcclkitError("Nothing was started; ask for fewer ranks.")
+    return replace(chosen, oversubscribe=True)
 
 
 def diagnose(options: argparse.Namespace) -> int:
     """Judge what a job left behind."""
     from ncclkit import evidence
     from ncclkit.causes.engine import diagnose
+    from ncclkit.causes.summary import summarize
     from ncclkit.core.case import Case
     from ncclkit.evidence import logs
 
     stdin = sys.stdin.buffer if "-" in options.paths else None
-    reading = evidence.read(options.paths, stdin=stdin, helped=True)
-    case = logs.fill(_checked(options) if options.check else Case(), reading)
+    with Activity("Reading", is_long=False) as activity:
+        reading = evidence.read(options.paths, stdin=stdin, helped=True, on_bytes=activity.amount)
+    case = logs.fill(_kept(options) if options.check else Case(), reading)
     found = diagnose(case)
     for problem in reading.problems:
         show(f"ncclkit: {problem}", sys.stderr)
@@ -68,16 +84,28 @@ def diagnose(options: argparse.Namespace) -> int:
         show(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
         return found.exit_code
     show(f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
-    show(found.text())
+    terminal.verdict(found, summarize(case, found, shlex.join(["ncclkit", "diagnose", *options.paths])))
     return found.exit_code
 
 
-def _checked(options: argparse.Namespace) -> Case:
-    """The case that keeps the experiments: the folder that was named, where that is one, else that of ``--case``."""
+def _kept(options: argparse.Namespace) -> Case:
+    """An empty case for the experiments: the folder of ``--case``, or a new one in it where it holds anything.
+
+    Of a case folder that was named as evidence, and is only read, it gets the plan of the last run, to run it again.
+    """
+    from ncclkit.core.case import Case
+    from ncclkit.experiments import baseline
+
+    case = Case.open(options.case)
+    if told := case.exposed():
+        show(f"ncclkit: {told}", sys.stderr)
+    if case.path is not None and (case.path / "case.json").exists():
+        number = 1 + sum(1 for _ in case.path.glob("checks/*"))
+        case = Case.open(case.path / "checks" / str(number))
     first = Path(options.paths[0])
     if len(options.paths) == 1 and (first / "case.json").exists():
-        options.case = str(first)
-    return _case(options)
+        baseline.take_over(case, Case.open(first, read_only=True))
+    return case
 
 
 def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
@@ -91,41 +119,54 @@ def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
 
     show(f"ncclkit: small jobs run now, in {case.path}; Ctrl-C ends them.", sys.stderr)
     try:
-        asyncio.run(fixes.close(case, narrate, python=options.python or None, on_record=_narrate))
+        with Activity("Experiments") as activity:
+            asyncio.run(fixes.close(case, narrate, python=options.python or None, on_record=_follow(activity)))
     except NcclkitError as error:  # what was found stays to be said
         show(f"ncclkit: {error}", sys.stderr)
     return diagnose(case)
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """Read the facts of this host, or of an allocation."""
+    """Read the facts of this host, or of an allocation: first what they make a job suffer, then the facts."""
     from ncclkit.analysis.consistency import compare
-    from ncclkit.causes.engine import diagnose
     from ncclkit.core import jobspec, text
+    from ncclkit.core.case import Case
     from ncclkit.live import probe
+    from ncclkit.live.launch import local
 
     job = {name: getattr(options, name) for name in jobspec.UNITS}
     job |= {name: text.parse_size(job[name], f"The {name}") for name in ("dataset", "batch") if job[name] is not None}
-    case = jobspec.set_job_spec(_case(options), job)
+    case = _case(options)
+    before = list(case.facts)
+    jobspec.set_job_spec(case, job)
     paths = {"work": ".", "data": options.data, "checkpoints": options.checkpoints}
-    case = asyncio.run(probe.inspect(case, options.python or None, paths))
-    found, hosts = diagnose(case), compare(case.facts)
+    with Activity("Reading facts", limit=local.FACTS):
+        asyncio.run(probe.inspect(case, options.python or None, paths))
+    scope = Case()
+    scope.facts = _read_now(case, before)
+    found, hosts = _judge(case, scope), compare(scope.facts)
     if options.json:
-        show("\n".join(to_json(fact) for fact in case.facts))
+        show("\n".join(to_json(fact) for fact in scope.facts))
     else:
-        show(hosts.text() if len(hosts.hosts) > 1 else "\n".join(str(fact) for fact in case.facts))
-        show("\n" + found.text())
-    return found.exit_code or int(hosts.can_break)
+        terminal.verdict(found)
+        terminal.facts(scope.facts) if len(hosts.hosts) == 1 else show(f"\n{hosts.text()}")
+    return int(bool(found.findings) or hosts.can_break)
+
+
+def _read_now(case: Case, before: list[Fact]) -> list[Fact]:
+    """The facts that were not in the case before: an equal one that was read again counts as new."""
+    old = set(map(id, before))
+    return [fact for fact in case.facts if id(fact) not in old]
 
 
 def probe(options: argparse.Namespace) -> int:
     """Run the live test, and diagnose it where it failed."""
     from ncclkit.analysis import stages
-    from ncclkit.causes.engine import diagnose
     from ncclkit.core import reference
 
-    case = _case(options)
-    run = asyncio.run(_live(case, _options(options)))
+    case, chosen = _case(options), _options(options)
+    with Activity("Live test", limit=chosen.timeout) as activity:
+        run = asyncio.run(_live(case, chosen, activity))
     if options.json:
         show("\n".join(to_json(m) for m in run.measurements))
     else:
@@ -134,31 +175,39 @@ def probe(options: argparse.Namespace) -> int:
         judged = reference.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary for one in judged]
         told += dict.fromkeys(str(bound) for bound in run.expectations.values())
-        why = ["", diagnose(case).text()] if run.reason != "done" else []
+        why = ["", _judge(case, case.run_alone(run.folder)).text()] if run.reason != "done" else []
         show("\n".join([*(str(m) for m in run.measurements), *told, run.summary, f"Run folder: {run.folder}", *why]))
     return 0 if run.reason == "done" else 1
 
 
-async def _live(case: Case, options: ProbeOptions) -> Run:
+async def _live(case: Case, options: ProbeOptions, activity: Activity) -> Run:
     """Run the live test; reads the facts of this host first where they are missing, as the bound follows from them."""
     from ncclkit.live import probe
 
     if not case.facts:
         await probe.plan(case, options)  # refuses what cannot work before anything is read
         await probe.inspect(case, options.python or None)
-    return await probe.probe(case, options, _narrate)
+    return await probe.probe(case, options, _follow(activity))
 
 
-def _narrate(record: dict[str, Any]) -> None:
-    """Progress on stderr, so that stdout stays the result."""
-    if record["kind"] == "plan":
-        env = (f"{name}={value}" for name, value in record["env"].items())
-        show(f"  set for the ranks: {shlex.join(env)}", sys.stderr)
-    if record["kind"] == "phase" and record.get("rank") == 0:
-        what = [record["phase"], str(record.get("bytes", "")), str(record.get("op", ""))]
-        show(f"  rank 0: {' '.join(filter(None, what))}", file=sys.stderr)
-    if record["kind"] == "stage":
-        show(f"  {record['say']}", file=sys.stderr)
+def _follow(activity: Activity) -> Callable[[dict[str, Any]], None]:
+    """What shows the records of a run as they come; of a curve it is known how many sizes there are."""
+    sizes: dict[str, int] = {"all": 0, "done": -1}
+
+    def follow(record: dict[str, Any]) -> None:
+        if record["kind"] == "plan":
+            env = (f"{name}={value}" for name, value in record["env"].items())
+            activity.note(f"  set for the ranks: {shlex.join(env)}")
+            sizes.update(all=len(record["sizes"]) * len(record["ops"]), done=-1)
+        if record["kind"] == "phase" and record.get("rank") == 0:
+            sizes["done"] = sizes["all"] if record["phase"] == "done" else sizes["done"] + (record["phase"] == "size")
+            what = [record["phase"], str(record.get("bytes", "")), str(record.get("op", ""))]
+            known = 0 <= sizes["done"] <= sizes["all"]
+            activity.step(f"rank 0: {' '.join(filter(None, what))}", *(sizes["done"], sizes["all"]) * known)
+        if record["kind"] == "stage":
+            activity.note(f"  {record['say']}")
+
+    return follow
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -167,7 +216,9 @@ def tune(options: argparse.Namespace) -> int:
     from ncclkit.live.options import variables
 
     variants = [variables(setting.split(",")) for setting in options.settings]
-    results = asyncio.run(tune.sweep(_case(options), variants, options.pairs, _options(options)))
+    with Activity("Comparing") as activity:
+        done = tune.sweep(_case(options), variants, options.pairs, _options(options), activity.step)
+        results = asyncio.run(done)
     show("\n".join(to_json(result) if options.json else result.summary for result in results))
     return 0
 
@@ -177,80 +228,118 @@ def connect(options: argparse.Namespace) -> int:
 
     Exit status 2 where nothing was found and a host could not be reached.
     """
-    from ncclkit.causes.engine import diagnose
+    from ncclkit.core.case import Case
     from ncclkit.live.connect import connectivity
 
-    def narrate(record: dict[str, Any]) -> None:
-        if record["kind"] == "connect.step":
-            show(f"  {record.get('say')}", file=sys.stderr)
-
-    case = _case(options)
+    case, scope = _case(options), Case()
+    before = list(case.facts)
     choices = {"remote_command": options.remote_command, "port": options.port, "python": options.python or None}
-    found = asyncio.run(connectivity(case, options.hosts, narrate, **choices))
-    diagnosis = diagnose(case)
+    with Activity("Connections") as activity:
+
+        def narrate(record: dict[str, Any]) -> None:
+            if record["kind"] == "connect.step":
+                activity.step(str(record.get("say")))
+
+        found = asyncio.run(connectivity(case, options.hosts, narrate, **choices))
     rows = [*(host.event for host in found.hosts.values()), *(link.event for link in found.links)]
+    scope.events, scope.facts = rows, _read_now(case, before)
+    diagnosis = _judge(case, scope)
     if options.json:
         show("\n".join(to_json(row) for row in rows))
     else:
-        show(f"{found.text()}\n\n{found.summary}.\n\n{diagnosis.text()}")
-    return diagnosis.exit_code or 2 * any(host.problem for host in found.hosts.values())
+        show(f"{found.text()}\n\n{found.summary}.\n")
+        terminal.verdict(diagnosis)
+    return int(bool(diagnosis.findings)) or 2 * any(host.problem for host in found.hosts.values())
 
 
 def lab(options: argparse.Namespace) -> int:
     """Break a small job and diagnose it."""
-    from ncclkit.causes.engine import diagnose
+    from ncclkit.causes.summary import summarize
     from ncclkit.lab.faults import injection, recording
 
     if options.list or not options.fault:
-        wide = max(map(len, injection.FAULTS))
-        show("\n".join(f"{name:{wide}}  {injection.describe(fault)}" for name, fault in injection.FAULTS.items()))
+        terminal.rows("", [(name, injection.describe(fault)) for name, fault in injection.FAULTS.items()])
         return 0
+    if options.record:
+        recording.writable(options.record)
     show(
         f"This run: {injection.fault(options.fault).says}. It touches only its own processes and {options.case}.",
         file=sys.stderr,
     )
     case, asked = _case(options), _options(options)
-    run = asyncio.run(
-        injection.inject(
-            case,
-            options.fault,
-            python=asked.python,
-            ranks=asked.ranks,
-            backend=asked.backend,
-            deadline=asked.timeout,
-            simulate_hosts=asked.simulate_hosts,
-            on_record=_narrate,
+    with Activity(options.fault, limit=asked.timeout) as activity:
+        run = asyncio.run(
+            injection.inject(
+                case,
+                options.fault,
+                python=asked.python,
+                ranks=asked.ranks,
+                backend=asked.backend,
+                deadline=asked.timeout,
+                simulate_hosts=asked.simulate_hosts,
+                oversubscribe=asked.oversubscribe,
+                on_record=_follow(activity),
+            )
         )
-    )
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
-    found = _close(case, options) if options.check else diagnose(case)
-    show(
-        json.dumps(found.to_dict(case.inputs), indent=1, default=str)
-        if options.json
-        else f"{run.summary}\n\n{found.text()}"
-    )
+    scope = case if options.check else case.run_alone(run.folder)
+    found = _close(case, options) if options.check else _judge(case, scope)
+    if options.json:
+        show(json.dumps(found.to_dict(case.inputs), indent=1, default=str))
+        return found.exit_code
+    show(f"{run.summary}\n")
+    terminal.verdict(found, summarize(scope, found, shlex.join(["ncclkit", "diagnose", str(run.folder)])))
     return found.exit_code
 
 
 def attach(options: argparse.Namespace) -> int:
     """Diagnose a job that hangs now."""
     from ncclkit.analysis.frames import standing
-    from ncclkit.causes.engine import diagnose
-    from ncclkit.live.attach import attach
+    from ncclkit.causes.summary import summarize
+    from ncclkit.live.attach import DEADLINE, attach
 
     def narrate(record: dict[str, Any]) -> None:
         if record["kind"] == "problem":
             show(f"ncclkit: {record['say']}", sys.stderr)
 
     case = _case(options)
-    reading = asyncio.run(attach(case, options.pid, options.job, options.seconds, narrate)).reading
-    found = diagnose(case)
-    if not options.json:
-        show("".join(f"{place}\n" for place in standing(reading.events)))
-        show("".join(f"{event.text}\n" for event in reading.events if event.kind == "telemetry.utilization"))
-    show(json.dumps(found.to_dict(reading.inputs), indent=1, default=str) if options.json else found.text())
+    with Activity("Looking at ranks", limit=DEADLINE + options.seconds):
+        attached = asyncio.run(attach(case, options.pid, options.job, options.seconds, narrate))
+    reading, scope = attached.reading, case.run_alone(attached.folder)
+    found = _judge(case, scope)
+    if options.json:
+        show(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
+        return found.exit_code
+    show("".join(f"{line}\n" for line in (*attached.jobs, *standing(reading.events))))
+    show("".join(f"{event.text}\n" for event in reading.events if event.kind == "telemetry.utilization"))
+    terminal.verdict(found, summarize(scope, found, shlex.join(["ncclkit", "diagnose", str(attached.folder)])))
     return found.exit_code
+
+
+def causes(options: argparse.Namespace) -> int:
+    """Print the known causes, or the page of one."""
+    from ncclkit.causes import catalogue, page
+
+    titles = {} if options.cause else {name: page(name)[""] for name in catalogue()}
+    if options.json:
+        show(json.dumps(titles or {options.cause: page(options.cause)}, indent=1))
+    elif options.cause:
+        terminal.page(options.cause, page(options.cause))
+    else:
+        terminal.rows("", titles.items())
+    return 0
+
+
+def mcp(options: argparse.Namespace) -> int:
+    """Serve read-only tools to a coding agent until its end of the pipe closes."""
+    try:
+        from ncclkit.cli import mcp_server
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        raise NcclkitError(f"`ncclkit mcp` needs the package {package}: pip install 'ncclkit[mcp]'.") from error
+    mcp_server.serve()
+    return 0
 
 
 def report(options: argparse.Namespace) -> int:

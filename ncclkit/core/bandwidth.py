@@ -200,7 +200,7 @@ def _pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
         value,
         "pcie",
         f"NVLink does not join all GPUs in use, and a ring carries no more than the slowest PCIe link, that of GPU "
-        f"{slowest}: generation {generation} x{width}, for which NCCL calculates {value:.1f} GB/s each way.",
+        f"{slowest}, generation {generation} x{width}, for which NCCL calculates {value:.1f} GB/s each way.",
         USUAL,
     )
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from ncclkit import __version__
-from ncclkit.core import storage
+from ncclkit.core import storage, text
 from ncclkit.core.model import Event, Fact, Finding, Measurement, NcclkitError, to_json
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -100,6 +100,8 @@ class Case:
         """
         if not isinstance(path, (str, os.PathLike)):
             raise NcclkitError(f"The case folder must be a path in quotes, but it is {path!r} ({type(path).__name__}).")
+        if not os.fspath(path).strip():
+            raise NcclkitError("The case folder has no name; name one with --case or case_dir, such as ./case.")
         folder = Path(path).expanduser().absolute()
         case = cls(folder, read_only=read_only)
         try:
@@ -187,6 +189,23 @@ class Case:
         who = "Everybody" if mode & stat.S_IWOTH else "The group"
         path = shlex.quote(str(self.path))
         return f"{who} can write {self.path}, and so change what is found in it; chmod go-w {path} ends that."
+
+    def earlier(self) -> str:
+        """Which runs came before the last one, and how old the newest of them is, in one sentence, or nothing."""
+        runs = [folder for folder in self.runs()[:-1] if not folder.name.endswith("-facts")]
+        if not runs:
+            return ""
+        age = text.format_age(max(0.0, time.time() - runs[-1].stat().st_mtime))
+        return f"{self.path} holds {text.plural(len(runs), 'earlier run')} (the last: {runs[-1].name}, {age} ago)"
+
+    def run_alone(self, folder: Path) -> Case:
+        """What one run folder of this case holds, and the facts of its hosts, in memory, without all other runs."""
+        scope = Case()
+        scope.facts = self.facts
+        scope.events = [event for event in self.events if event.path.startswith(f"{folder}/")]
+        scope.measurements = [row for row in self.measurements if row.run == folder.name]
+        scope.inputs = [row for row in self.inputs if str(row.get("path")).startswith(f"{folder}/")]
+        return scope
 
     def new_run(self, name: str) -> Path:
         """Make the next run folder, ``runs/<n>-<name>``."""

@@ -22,9 +22,15 @@ T = TypeVar("T")
 LARGEST = 256 << 20
 """Bytes of one file of a case; 15,000 events take about 15 MB."""
 CONTAINERS = 4 << 20
-"""Lists and objects of one JSON document; each takes up to 230 bytes of memory, whatever it takes in the file."""
+"""Lists and objects of one file of a case; each takes up to 230 bytes of memory, whatever it takes in the file."""
 NESTED = 64
 """Lists in lists, and objects in objects, of one record; ours have at most ten."""
+
+
+class Nested(ValueError):
+    """A document that is JSON, and nested deeper than `NESTED`."""
+
+
 DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """What reading a record raises that is none; the errors of msgspec are ValueErrors."""
 
@@ -48,29 +54,31 @@ def write(path: Path, text: str | bytes) -> None:
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file of a case; NcclkitError for a pipe, a device, or more than `LARGEST`."""
+    """The bytes of a file of a case; NcclkitError for a pipe, a device, or what would take gigabytes of memory."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:
-            what = f"larger than {LARGEST >> 20} MiB" if stat.S_ISREG(about.st_mode) else "not a regular file"
-            raise NcclkitError(f"{path} is {what}; move it away and the case opens without it.")
-        return file.read(LARGEST)
+        wrong = "" if stat.S_ISREG(about.st_mode) else "is not a regular file"
+        data = file.read(LARGEST + 1) if not wrong else b""
+    if len(data) > LARGEST or data.count(b"{") + data.count(b"[") > CONTAINERS:
+        wrong = f"holds more than {LARGEST >> 20} MiB, or {CONTAINERS >> 20} million lists and objects"
+    if wrong:
+        raise NcclkitError(f"{path} {wrong}; move it away and the case opens without it.")
+    return data
 
 
 def parse(data: bytes) -> Any:
-    """The value of a JSON document; ValueError for what is none, or would take gigabytes of memory or all the stack."""
-    containers = data.count(b"{") + data.count(b"[")
-    if containers > CONTAINERS:
-        raise ValueError(f"more than {CONTAINERS >> 20} million lists and objects")
+    """The value of a JSON document; ValueError for what is not one, `Nested` for what is nested too deep."""
     try:
         value = json.loads(data)
     except RecursionError:
-        raise ValueError("nested without an end") from None
+        raise Nested("is nested without an end") from None
+    if data.count(b"{") + data.count(b"[") <= NESTED:
+        return value
     level = [value]
-    for _ in range(NESTED if containers > NESTED else 0):
+    for _ in range(NESTED):
         level = [inner for outer in level if isinstance(outer, (dict, list)) for inner in _inside(outer)]
-    if containers > NESTED and level:
-        raise ValueError(f"nested more than {NESTED} deep")
+    if level:
+        raise Nested(f"is nested more than {NESTED} deep")
     return value
 
 

@@ -35,7 +35,6 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
                 _values(events, "nccl.version", "version"),
                 _values(events, "c10d.error", "nccl_version"),
                 _values(events, "worker.phase", "nccl"),
-                _values(events, "kineto.info", "nccl"),
             ]
         ),
         "torch": _joined([_values(events, "worker.phase", "torch")]),
@@ -56,8 +55,6 @@ def _size(events: Sequence[Event]) -> int | None:
             sizes += [len(group["ranks"]) for group in event.data["groups"].values()]
         if event.kind == "store.clients":
             sizes += [event.data["expected"]]
-        if event.kind == "kineto.info":
-            sizes += [event.data["world"]]
         if event.kind == "ras.communicator":
             sizes += [event.data["size"]]
     known = [size for size in sizes if isinstance(size, int) and 0 < size < 1 << 20]

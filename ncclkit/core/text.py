@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections import defaultdict
@@ -137,6 +138,20 @@ def format_time(microseconds: float | None) -> str:
         if abs(microseconds) < factor * 1e3:
             return f"{format_number(microseconds / factor)} {unit}"
     return f"{format_number(microseconds / 1e6)} s"
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """``did you mean rank_late?``, the name that is most like this one; `otherwise` where none is."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {close[0]}?" if close else otherwise
+
+
+def format_age(seconds: float) -> str:
+    """How old something is, for people: ``40 s``, ``12 min``, ``5 h``, ``3 days``."""
+    for unit, size, least in (("days", 86400, 2), ("h", 3600, 2), ("min", 60, 2)):
+        if seconds >= least * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def plural(count: int, noun: str) -> str:

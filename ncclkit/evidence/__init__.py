@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.summary import job
-from ncclkit.evidence import files
+from ncclkit.evidence import files, processes
 from ncclkit.evidence.files import Part
 from ncclkit.evidence.flight import verdict
 from ncclkit.evidence.grammars import unknown_errors
@@ -24,6 +24,9 @@ from ncclkit.evidence.scanner import pieces
 from ncclkit.evidence.sources import inputs
 
 __all__ = ["KINDS", "Reading", "job", "read"]
+
+OnBytes = Callable[[int, int], object]
+"""Called while files are read: bytes done, and bytes of all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ def read(
     stdin: BinaryIO | None = None,
     executor: Executor | None = None,
     helped: bool = False,
+    on_bytes: OnBytes = lambda done, total: None,
 ) -> Reading:
     """Read files and folders of any mixture; ``-`` is standard input (`stdin`).
 
@@ -56,12 +60,20 @@ def read(
     if not given:
         raise NcclkitError("No input was given; name a log file, a folder with logs, or '-' for standard input.")
     found, problems = inputs.find(given)
-    with files.started(found) if helped and executor is None else nullcontext(executor) as helpers:
-        parts = list(_shared(_parts(found, stdin, helpers)))
+    with processes.started(found) if helped and executor is None else nullcontext(executor) as helpers:
+        try:
+            parts = list(_shared(_parts(found, stdin, helpers, on_bytes)))
+        finally:
+            processes.limited.close()
     problems += [problem for part in parts for problem in part.problems]
-    if not any(part.kind not in ("empty", "binary", "archive", "unknown") for part in parts):
-        raise NcclkitError(_nothing(given, parts, problems))
     named = set(map(str, given))
+    problems += [
+        f"{part.path} is a trace of PyTorch's profiler, which is not read."
+        for part in parts
+        if part.kind == "trace" and part.path in named
+    ]
+    if not any(part.kind not in ("empty", "binary", "archive", "trace", "unknown") for part in parts):
+        raise NcclkitError(_nothing(given, parts, problems))
     problems += [f"{part.path} is empty." for part in parts if part.kind == "empty" and part.path in named]
     events = _merged(parts)
     known = Counter(event.path for event in events if event.kind != unknown_errors.KIND)
@@ -73,16 +85,24 @@ def read(
     return Reading(events, rows, problems, facts, [m for part in parts for m in part.measurements])
 
 
-def _parts(found: list[str], stdin: BinaryIO | None, executor: Executor | None) -> Iterator[Part]:
+def _parts(found: list[str], stdin: BinaryIO | None, executor: Executor | None, on_bytes: OnBytes) -> Iterator[Part]:
     """Whole files in the executor; a file that is read in pieces here, its pieces there."""
-    if executor is None:
-        return chain.from_iterable(files.read(path, stdin) for path in found)
-    here = {path for path in found if path == "-" or pieces.divisible(path)}
-    there = {path: executor.submit(files.read, path) for path in found if path not in here}
-    spread = executor.map
-    return chain.from_iterable(
-        there[path].result() if path in there else files.read(path, stdin, spread) for path in found
-    )
+    sizes = {path: os.path.getsize(path) for path in found if os.path.isfile(path)}
+    done, total = 0, sum(sizes.values())
+
+    def counted(task: Callable[[pieces.Piece], pieces.Found], plan: Sequence[pieces.Piece]) -> Iterator[pieces.Found]:
+        assert executor
+        for piece, result in zip(plan, executor.map(task, plan), strict=True):
+            on_bytes(done + piece.end, total)
+            yield result
+
+    on_bytes(done, total)
+    here = {path for path in found if executor is None or path == "-" or pieces.divisible(path)}
+    there = {path: executor.submit(files.read, path) for path in found if executor and path not in here}
+    for path in found:
+        yield from there[path].result() if path in there else files.read(path, stdin, counted if executor else map)
+        done += sizes.get(path, 0)
+        on_bytes(done, total)
 
 
 def _shared(parts: Iterable[Part]) -> Iterator[Part]:
@@ -115,6 +135,8 @@ def _nothing(given: list[str | Path], parts: list[Part], problems: list[str]) ->
     names = ", ".join(str(name) for name in given[:3]) + (" …" if len(given) > 3 else "")
     if len(parts) == 1:
         return f"{parts[0].path} is empty; was the job's output sent somewhere else?"
+    if not parts and problems:
+        return f"{names} cannot be read ({problems[-1].partition(';')[0].rstrip('.')}); ask its owner or copy it."
     if not parts:
         return f"{names} holds no file; give the folder in which the job wrote its logs."
     return f"None of the {len(parts)} files in {names} is a readable log; give the folder with the job's logs."

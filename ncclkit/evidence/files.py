@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from multiprocessing import parent_process
-from multiprocessing.connection import wait
-from multiprocessing.context import SpawnContext, SpawnProcess
-from threading import Thread
-from types import ModuleType
 from typing import Any, BinaryIO
 
 from ncclkit.agent import wire
+from ncclkit.core import storage
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.text import natural
-from ncclkit.evidence import ras, records, tools
+from ncclkit.evidence import processes, ras, records, tools
 from ncclkit.evidence.flight import dumps, pickles
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
@@ -31,7 +24,7 @@ from ncclkit.evidence.scanner import pieces, scan, speakers
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
 from ncclkit.evidence.sources.streams import DAMAGE, Ends, Hashed, Joined, Readable, Text, UnpackBudget, is_tar, unpack
-from ncclkit.evidence.tools import Document, kineto, nccltests
+from ncclkit.evidence.tools import Document, nccltests
 
 Spread = Callable[[Callable[[pieces.Piece], pieces.Found], Sequence[pieces.Piece]], Iterator[pieces.Found]]
 """`map`, or that of an executor."""
@@ -87,8 +80,14 @@ class Part:
         }
 
 
+TRACE = re.compile(rb'\s*\{\s*"(?:schemaVersion|traceEvents|deviceProperties|distributedInfo)"')
+"""How the traces of PyTorch's profiler begin."""
 TELEMETRY_HEAD = b'{"telemetry": 1, '
 """How the samples of `ncclkit.agent.monitor.telemetry` begin."""
+
+
+SAFE = 1 << 20
+"""Bytes of JSON that are read in this process: they take 35 MB as objects at most."""
 
 
 def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
@@ -105,53 +104,71 @@ def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
         part.kind = "telemetry"
         part.events, part.lines = records.telemetry_of(io.BufferedReader(Joined(head, text)), part.path)
         return None
-    if kineto.is_trace(head):
-        part.kind, part.events = "kineto", kineto.read(head, text.read, part.path)
-        part.speakers = [event.rank for event in part.events if event.rank is not None]
+    if TRACE.match(head):
+        part.kind = "trace"
         return None
-    if head[:1] != b"\x80" and not re.match(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)", head):
+    pickled = head[:1] == b"\x80"
+    if not pickled and not re.match(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)", head):
         return head
-    data = head + text.read(inputs.SMALL - len(head))
-    if data[:1] == b"\x80":
-        part.kind = "flight"
-        _dump(part, data)
-        return None
-    if data.count(b"{") + data.count(b"[") > pickles.CONTAINERS:
-        return data  # as objects they would take gigabytes
+    data = bytearray(head)  # in one piece, once: it may be large
+    while len(data) < inputs.SMALL and (chunk := text.read(1 << 20)):
+        data += chunk
+    if not pickled and _are_lines(data):
+        return bytes(data)
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        value = ras.parse_json(data) or _lines(data)
-        if value is None:
-            return data
+        if pickled or len(data) > SAFE:
+            found = processes.limited.call(document, part.path, part.rank, data=data)
+        else:
+            found = document(part.path, part.rank, bytes(data))
+    except (processes.Refused, storage.Nested) as error:
+        part.problems.append(f"{part.path} {'looks like a Flight Recorder dump but ' * pickled}{error}.")
+        return None
+    if found is None:
+        return bytes(data)
+    for name in ("kind", "lines", "events", "facts", "measurements", "dump", "report"):
+        setattr(part, name, getattr(found, name))
+    part.problems += found.problems
+    return None
+
+
+def document(path: str, rank: int | None, data: bytes) -> Part | None:
+    """What a pickle or a JSON document holds; None where it is neither, Refused where it is a damaged pickle."""
+    part = Part(path, rank=rank)
+    if data[:1] == b"\x80":
+        part.dump = dumps.of_value(pickles.loads(data), path, rank)
+        if part.dump is None:
+            part.problems.append(f"{path} is a pickle without Flight Recorder entries; it was not used.")
+            return part
+        part.kind = "flight"
+        if part.dump.left_out:
+            part.problems.append(f"{path}: {part.dump.left_out} of {part.dump.total} entries could not be understood.")
+        return part
     part.lines = data.count(b"\n")
-    return None if _value(part, value) else data
+    try:
+        value = storage.parse(data)
+    except storage.Nested:
+        raise
+    except ValueError:
+        value = ras.parse_json(data) or _lines(data)
+    return part if value is not None and _value(part, value) else None
+
+
+def _are_lines(data: bytearray) -> bool:
+    """Whether a JSON document is a log, each line a value of its own that is no record of ours."""
+    end = data.find(b"\n", 1, SAFE)
+    try:
+        row = storage.parse(bytes(data[:end])) if end > 0 else None
+    except ValueError:
+        return False
+    return row is not None and data[end:].strip() != b"" and not (records.is_fact(row) or records.is_row(row))
 
 
 def _lines(data: bytes) -> list[Any] | None:
-    """The values of a file in which every line is a fact, or a measurement; None for any other file."""
-    first, _, rest = data.lstrip().partition(b"\n")
+    """The values of a file in which every line is one; None for any other file."""
     try:
-        row = json.loads(first)
-        if not (records.is_fact(row) or records.is_row(row)):  # a log of JSON lines can be large
-            return None
-        return [row, *(json.loads(line) for line in rest.splitlines() if line.strip())]
-    except (ValueError, RecursionError):
+        return [storage.parse(line) for line in data.splitlines() if line.strip()]
+    except ValueError:
         return None
-
-
-def _dump(part: Part, data: bytes) -> None:
-    try:
-        part.dump = dumps.load(data, part.path, part.rank)
-    except pickles.Refused as error:
-        part.kind = "unknown"
-        part.problems.append(f"{part.path} looks like a Flight Recorder dump but {error}.")
-        return
-    if part.dump is None:
-        part.kind = "unknown"
-        part.problems.append(f"{part.path} is a pickle without Flight Recorder entries; it was not used.")
-    elif part.dump.left_out:
-        part.problems.append(f"{part.path}: {part.dump.left_out} of {part.dump.total} entries could not be understood.")
 
 
 def _value(part: Part, value: Any) -> bool:
@@ -182,7 +199,7 @@ def _value(part: Part, value: Any) -> bool:
 
 def _wire(part: Part, stream: BinaryIO) -> None:
     merger, bad = Merger(), 0
-    for number, raw in enumerate(stream, 1):
+    for number, raw in enumerate(iter(lambda: stream.readline(records.LONGEST), b""), 1):
         part.lines = number
         try:
             event = records.from_wire(raw, part.path, number)
@@ -223,7 +240,7 @@ def read(path: str, stdin: BinaryIO | None = None, spread: Spread = map) -> list
                 parts += _fill(part, stream, datetime.fromtimestamp(about.st_mtime))
     except NcclkitError as error:
         part.problems.append(str(error))
-    except (OSError, pickles.Refused) as error:
+    except OSError as error:
         part.problems.append(f"{path}: {error}.")
     part.spread = part.hashed = None  # their work is done, and they cannot travel
     return parts
@@ -256,7 +273,7 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")
     # a checkpoint of 100 GB must not be read for its digest
-    if part.kind not in ("binary", "archive", "unknown") or members:
+    if part.kind not in ("binary", "archive", "trace", "unknown") or members:
         if inside is not None:  # what is left of a member may be a bomb: through its limits
             text.drain()
         if inside is None or not text.problem:
@@ -278,7 +295,7 @@ def _members(part: Part, stream: Readable, hashed: Hashed, source: Joined, packi
         inner = Part(f"{part.path}/{member.name}", rank=inputs.rank_of(member.name))
         try:
             _fill(inner, member.stream, member.changed, budget)
-        except (*DAMAGE, pickles.Refused) as error:
+        except DAMAGE as error:
             inner.problems.append(f"{inner.path}: {error}.")
         if inner.kind in ("archive", "binary"):
             inner.problems.clear()
@@ -350,52 +367,3 @@ def _kind(sample: bytes, path: str) -> str:
     if len(KERNEL.findall(sample)) > 0.5 * lines:
         return "dmesg"
     return "document" if inputs.is_document(path, text) else "log"
-
-
-ENOUGH = 256 << 20
-"""Bytes in files below which starting processes costs more than it gains."""
-MOST = 8
-"""With more processes the one that puts things together has no more to give."""
-
-
-class _Quiet(SpawnProcess):
-    """A process that does not import the caller's main module, which may be a script without ``if __name__ …``."""
-
-    @staticmethod
-    def _Popen(process_obj: Any) -> Any:  # the hook of multiprocessing
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")
-        try:
-            return SpawnProcess._Popen(process_obj)
-        finally:
-            sys.modules["__main__"] = main
-
-
-class _Context(SpawnContext):
-    Process = _Quiet
-
-
-@contextmanager
-def started(paths: Iterable[str]) -> Iterator[Executor | None]:
-    """An executor that reads these files, as long as the block runs; None where one process does as well.
-
-    Processes are spawned, as a notebook's has threads, and end with this one, however it ends.
-    """
-    count = min(MOST, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    size = sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
-    if count < 2 or size < ENOUGH or parent_process() is not None:
-        yield None
-        return
-    with ProcessPoolExecutor(count, mp_context=_Context(), initializer=_follow) as executor:
-        yield executor
-
-
-def _follow() -> None:
-    """End this process when the one that started it ends, even if that was killed."""
-    if parent := parent_process():
-        Thread(target=_outlived, args=(parent.sentinel,), daemon=True).start()
-
-
-def _outlived(sentinel: int) -> None:
-    wait([sentinel])
-    os._exit(1)

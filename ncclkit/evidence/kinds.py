@@ -124,7 +124,6 @@ KINDS: dict[str, tuple[str, ...]] = {
     "stage.rank": ("bytes", "copy", "wrong"),
     "stage.pair": ("peer", "bytes", "bandwidth", "latency_us", "wrong"),
     "stage.group": ("stage", "ranks", "bytes", "busbw", "latency_us", "wrong", "problem"),
-    "kineto.info": ("backend", "rank", "world", "groups", "nccl"),
     "nccltests.table": ("op", "ranks", "rows", "wrong", "average"),
     "stack": ("pid", "thread", "frames", "tool"),
     "ras.report": ("version", "nodes", "processes", "communicators", "sound", "silent", "dead", "timeouts"),

@@ -15,14 +15,22 @@ from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.evidence import samples
 
 
-def read_logs(logs: str, case_dir: str | Path = "") -> Case:
+def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
     """Read what `logs` names, and nothing else, into a case; with `case_dir` the case is kept in that folder.
 
     logs: files, folders, globs, archives or Slurm job ids, separated by blanks as in a shell; the name of a bundled
     run; or lines of a log themselves, two or more.  What an earlier reading left in the case gives way, so that two
     jobs are never judged as one.  One sentence for each thing that could not be read stands in
     ``case.about["problems"]``; raises NcclkitError where nothing could.
+
+    Where `logs` is empty, the case comes back as an earlier reading left it; where nothing was read, with the bundled
+    run `example`, if one is named.
     """
+    if isinstance(logs, str) and not logs.strip() and case_dir and example:
+        case = Case.open(case_dir)
+        if case.events and not is_example(case):
+            return case
+        logs = example
     pasted = isinstance(logs, str) and "\n" in logs.strip() and not _exists(logs)
     given = ["-"] if pasted else _given(logs)
     reading = evidence.read(given, stdin=io.BytesIO(logs.encode("utf-8", "replace")) if pasted else None, helped=True)
@@ -31,10 +39,21 @@ def read_logs(logs: str, case_dir: str | Path = "") -> Case:
     return case.save()
 
 
+def is_example(case: Case) -> bool:
+    """Whether what a case holds was read from a recording that comes with the kit: somebody else's job."""
+    paths = [str(row.get("path", "")) for row in case.inputs]
+    return bool(paths) and all(Path(path).is_relative_to(samples.HERE) for path in paths)
+
+
+def forget(case: Case) -> Case:
+    """Take what an earlier reading left out of a case: another job must not be judged with it."""
+    case.events, case.findings, case.inputs = [], [], []
+    return case
+
+
 def fill(case: Case, reading: evidence.Reading) -> Case:
     """Put what was read in the place of what an earlier reading left; facts and measurements are added."""
-    case.events, case.findings = [], []
-    case.replace_facts(reading.facts).add(reading.measurements)
+    forget(case).replace_facts(reading.facts).add(reading.measurements)
     case.events, case.inputs = list(reading.events), list(reading.inputs)
     return case
 
@@ -76,7 +95,7 @@ def _given(logs: str) -> list[str]:
         raise NcclkitError(f"The logs {logs!r} cannot be read as a list ({error}); close the quotes.") from error
 
 
-NOT_READ = {"binary", "unknown", "empty"}
+NOT_READ = {"binary", "unknown", "empty", "trace"}
 """Kinds of rows of ``inputs.json`` in which nothing is looked for."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import socket
@@ -21,6 +22,9 @@ from ncclkit.core.runs import Plan, Run
 from ncclkit.live import connect, probe
 from ncclkit.live.launch import slurm
 
+MOST = 64 << 20
+"""Bytes of the records of a run that are taken over; they say how long it took and what went wrong first."""
+
 
 def last(case: Case, python: str | None = None) -> Run | None:
     """The last run of the lab or the live test in this case, ready to be run again; None where there is none.
@@ -32,6 +36,20 @@ def last(case: Case, python: str | None = None) -> Run | None:
         if plan.get("argv"):
             return probe.reread(case, folder, _replanned(plan, python))
     return None
+
+
+def take_over(case: Case, source: Case) -> None:
+    """Put what is needed to run the last run of `source` again into `case`; `source` is only read."""
+    for folder in reversed(source.runs()):
+        plan = folder / "plan.json"
+        if storage.read_json(plan, {}).get("argv"):
+            target = (case.path or Path()) / "runs" / folder.name
+            target.mkdir(parents=True, exist_ok=True)
+            storage.write(target / plan.name, plan.read_bytes())
+            for wired in sorted(folder.glob("wire.jsonl*")):
+                with gzip.open(wired) if wired.suffix == ".gz" else wired.open("rb") as file:
+                    storage.write(target / "wire.jsonl", file.read(MOST))
+            return
 
 
 def variables(case: Case) -> dict[str, str]:

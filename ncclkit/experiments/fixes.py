@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from ncclkit import evidence
@@ -89,9 +90,7 @@ async def fix(
     diagnosis fixes nothing.  Raises NcclkitError where the advice needs a person.
     """
     verdict = diagnose(case)
-    finding = _named(verdict, cause)
-    if baseline.last(case) is None and cure(finding) is None:  # before anything is started in vain
-        raise by_hand(finding)
+    finding = _fixable(case, verdict, cause)
     started, room = time.monotonic(), _room(case, finding.cause)
     before, name = await _before(case, verdict, room, python, deadline, on_record)
     change = change_of(finding, before.run.plan)
@@ -202,15 +201,44 @@ def _named(verdict: Diagnosis, cause: str) -> Finding:
     return finding
 
 
+def _fixable(case: Case, verdict: Diagnosis, cause: str) -> Finding:
+    """The finding whose advice is to be applied, where a machine can do that: before anything is started in vain."""
+    finding, run = _named(verdict, cause), baseline.last(case)
+    if cure(finding) is None and (run is None or not breakable(run.plan.argv, run.plan.network)):
+        raise by_hand(finding)
+    return finding
+
+
+def unable(case: Case, cause: str = "") -> tuple[str, str]:
+    """Why the experiment, and the fix, of a cause of a judged case cannot be made; empty where they can."""
+    found, unknown = ([f for f in case.findings if f.verdict == word] for word in ("found", "unknown"))
+    verdict = Diagnosis(tuple(found), tuple(unknown))
+    reasons = []
+    for possible_on in (_asked, _fixable):
+        try:
+            _writable(case)
+            possible_on(case, verdict, cause)
+        except NcclkitError as error:
+            reasons.append(str(error))
+        else:
+            reasons.append("")
+    return reasons[0], reasons[1]
+
+
 def _names(verdict: Diagnosis) -> str:
     return ", ".join(row.cause for row in verdict.findings if row.next and row.next.expects) or "none"
 
 
-def _room(case: Case, cause: str) -> Case:
-    """The case that the runs of one experiment get, hidden in its folder."""
+def _writable(case: Case) -> Path:
+    """The folder of a case in which experiments can be kept."""
     if case.path is None or case.read_only:
         raise NcclkitError("An experiment needs a writable case folder; open one with Case.open(path).")
-    folder = case.path / FOLDER
+    return case.path
+
+
+def _room(case: Case, cause: str) -> Case:
+    """The case that the runs of one experiment get, hidden in its folder."""
+    folder = _writable(case) / FOLDER
     numbers = [int(path.name.split("-")[0]) for path in folder.glob("*-*") if path.name.split("-")[0].isdigit()]
     room = Case.open(folder / f"{max(numbers, default=0) + 1}-{cause}" / ".case")
     room.facts = list(case.facts)

@@ -10,16 +10,18 @@ import asyncio
 import os
 import pwd
 import re
+import shlex
 import signal
+import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ncclkit import evidence
-from ncclkit.agent import wire
+from ncclkit.agent import redact, wire
 from ncclkit.agent.run import processes
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
@@ -33,6 +35,13 @@ DEADLINE = 120.0
 """Seconds after which the looking itself is ended; its parts have shorter ones."""
 PROCESS = re.compile(r"(\d{1,7}=)?\d{1,10}")
 """A process id, or a rank and its process id."""
+LAUNCHER = re.compile(
+    r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed|horovodrun|mpirun|mpiexec|orted|prted"
+    r"|hydra_pmi_proxy|slurmstepd|srun|lightning|ray|agent\.pyz launch)\b"
+)
+"""Programs that start ranks, in a command line; the last one is our own torchrun."""
+COMMAND = 200
+"""Characters of a command line that are shown."""
 SUDO = "its environment may be read by that user and by root alone: repeat it with sudo"
 
 
@@ -44,6 +53,8 @@ class Attached:
     reading: evidence.Reading
     problems: tuple[str, ...]
     """One sentence for each thing that could not be had."""
+    jobs: tuple[str, ...] = ()
+    """``ranks 0-3 on node-1: python train.py (started by torchrun, process 4700)``, for each command of ranks."""
 
 
 async def attach(
@@ -63,6 +74,7 @@ async def attach(
     if case.path is None:
         raise NcclkitError("Looking at processes needs a case folder; give case_dir a name.")
     meant = ranks(pids, job)
+    jobs = _jobs(meant)
     folder = case.new_run("attach")
     problems: list[str] = []
 
@@ -82,7 +94,7 @@ async def attach(
     ]:
         raise NcclkitError(f"No rank could be looked at: {problems[0] if problems else 'all of them are gone'}.")
     case.add(reading.events).save()
-    return Attached(folder, reading, tuple(problems))
+    return Attached(folder, reading, tuple(problems), jobs)
 
 
 async def _child(command: Sequence[str], deadline: float, on_record: OnRecord) -> None:
@@ -134,6 +146,27 @@ def ranks(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
     if not jobs and not given:
         raise NcclkitError(_nobody(plain, job))
     return {**(jobs[0] if jobs else {}), **given}
+
+
+def _jobs(meant: Mapping[int, int]) -> tuple[str, ...]:
+    """The ranks of each command and launcher in one line; their job's id in Slurm where they have one."""
+    above, found = processes.parents(), dict[str, list[int]]()
+    for rank, pid in meant.items():
+        command = redact.text(shlex.join(_argv(pid))) or f"process {pid}"
+        command = command if len(command) <= COMMAND else f"{command[:COMMAND]}…"
+        chain = [pid]
+        while above.get(chain[-1], 0) > 1:
+            chain.append(above[chain[-1]])
+        launchers = ((LAUNCHER.search(" ".join(_argv(one)[:4])), one) for one in chain[1:])
+        launcher = next((f"{name[0]}, process {one}" for name, one in launchers if name), "")
+        slurm = processes.environ(pid).get("SLURM_JOB_ID", "")
+        notes = "; ".join([f"started by {launcher}"] * bool(launcher) + [f"Slurm job {slurm}"] * bool(slurm))
+        found.setdefault(f"{command} ({notes})" if notes else command, []).append(rank)
+    return tuple(f"{named(held)} on {socket.gethostname()}: {what}" for what, held in found.items())
+
+
+def _argv(pid: int) -> list[str]:
+    return str(processes.read(f"/proc/{pid}/cmdline")).rstrip("\0").split("\0")
 
 
 def _meant(pids: Sequence[int], job: int | None) -> Iterable[int]:

@@ -12,10 +12,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 from ncclkit import evidence
-from ncclkit.core import connections
+from ncclkit.core import connections, text
 from ncclkit.core.case import TEST, Case
 from ncclkit.core.model import Fact, NcclkitError, from_dict
 from ncclkit.core.storage import write
@@ -49,6 +50,10 @@ class ConnectPlan:
     env: dict[str, str]
 
 
+SLOWER, LEADS = 2.0, 10.0
+"""How many times slower than the median a path is marked, and is what the summary begins with."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Connectivity:
     """What the last connection test of a case found."""
@@ -68,8 +73,23 @@ class Connectivity:
         bad = [link for link in self.links if link.trouble]
         if bad:
             return f"{len(bad)} of {len(self.links)} paths are not sound; {bad[0].src} → {bad[0].dst}: {bad[0].trouble}"
-        which = "Both" if len(self.links) == 2 else f"All {len(self.links)}"
-        return f"{which} paths between {len(self.hosts)} hosts are open{self._speeds()}"
+        slow = self._slowest() if self.links else ""
+        which = "both" if len(self.links) == 2 else f"all {len(self.links)}"
+        if slow:
+            return f"{slow}; {which} paths between {len(self.hosts)} hosts are open"
+        return f"{text.start(which)} paths between {len(self.hosts)} hosts are open{self._speeds()}"
+
+    @property
+    def slowness(self) -> dict[tuple[str, str], float]:
+        """Path → how many times slower it is than the median of all; 1 where nobody measured."""
+        usual = median_high([link.bandwidth for link in self.links if link.bandwidth] or [0.0])
+        return {(link.src, link.dst): usual / link.bandwidth if link.bandwidth else 1.0 for link in self.links}
+
+    def _slowest(self) -> str:
+        """The slowest path, where it is much slower than most."""
+        times, link = max(zip(self.slowness.values(), self.links, strict=False), key=lambda row: row[0])
+        rate = f"{link.bandwidth:.3g} GB/s a TCP stream, {times:.0f} times less than most"
+        return f"{link.src} → {link.dst} carries {rate}" if times >= LEADS else ""
 
     def _speeds(self) -> str:
         speeds = [link.bandwidth for link in self.links if link.bandwidth is not None]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ncclkit.agent.run import processes
 from ncclkit.agent.run.operations import DTYPES, NAMES
 from ncclkit.core import text
 from ncclkit.core.model import NcclkitError
@@ -42,7 +45,7 @@ class ProbeOptions:
 
     python: str = _option("", "Training Python", "the training interpreter (default: this one)")
     ranks: int = _option(
-        0, "Ranks (0: auto)", "number of ranks (default: all GPUs; 2, or 1 a node, on the CPU)", bounds=(0, 4096)
+        0, "Ranks (0: auto)", "number of ranks (default: all GPUs; 2, or 1 a node, on the CPU)", bounds=(0, 100_000)
     )
     simulate_hosts: int = _option(
         1,
@@ -76,6 +79,8 @@ class ProbeOptions:
     env: Mapping[str, str] = _option(dict, "Environment variables", "NAME=VALUE for the ranks; may be repeated")
     network: Mapping[str, Any] = field(default_factory=dict)
     """The simulated network that the ranks run on (`live.simulated_topology`); not for users."""
+    oversubscribe: bool = False
+    """Whether more ranks are started than this host's cores and memory carry."""
 
     def __post_init__(self) -> None:
         self._set(max_bytes=text.parse_size(self.max_bytes, OPTIONS["max_bytes"].label), env=variables(self.env))
@@ -165,6 +170,25 @@ def too_few_gpus(gpus: int, hosts: int, sharing: int, count: int, can_simulate: 
     wider = f"let more simulated hosts share them (--simulate-hosts {-(-count // places)}), " if can_simulate else ""
     why = f"{count} NCCL ranks need {needed} GPUs, but the training interpreter sees {gpus}{where}"
     return NcclkitError(f"{why}; ask for at most {places * sharing} ranks, {wider}or use gloo.")
+
+
+RANKS_PER_CORE, RANK_MEMORY, FEW = 32, 256 << 20, 8
+"""Ranks that a core may share, what a rank takes that has imported torch, and ranks that are never refused."""
+
+
+def too_many_ranks(count: int) -> str:
+    """What keeps this host from running so many ranks, in a clause; "" where nothing does."""
+    cores = len(os.sched_getaffinity(0))
+    told = re.search(r"MemAvailable:\s+(\d+) kB", processes.read("/proc/meminfo"))
+    free = int(told[1]) << 10 if told else sys.maxsize
+    fits = max(FEW, min(cores * RANKS_PER_CORE, free // RANK_MEMORY))
+    if count <= fits:
+        return ""
+    need, has = text.format_bytes(count * RANK_MEMORY), text.format_bytes(free)
+    return (
+        f"{count:,} ranks need about {need} of memory and share {text.plural(cores, 'core')} of this host, which has "
+        f"{has} available and carries about {fits:,}"
+    )
 
 
 DEFAULTS = ProbeOptions()

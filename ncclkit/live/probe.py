@@ -29,7 +29,7 @@ from ncclkit.core.runs import Plan, Run
 from ncclkit.core.storage import write
 from ncclkit.live import bisect
 from ncclkit.live.launch import local, simulated, slurm
-from ncclkit.live.options import DEFAULTS, ProbeOptions, too_few_gpus
+from ncclkit.live.options import DEFAULTS, ProbeOptions, too_few_gpus, too_many_ranks
 
 TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
 """Variable that names the training interpreter where nobody says otherwise; ``make lab TRAIN_PYTHON=…`` sets it."""
@@ -105,6 +105,8 @@ async def plan(case: Case, options: ProbeOptions = DEFAULTS) -> Plan:
     count += -count % sharing if options.network else 0  # as many on each
     if backend == "nccl" and count > places:
         raise too_few_gpus(gpus, hosts, sharing, count, can_simulate=not options.network)
+    if hosts == 1 and not options.oversubscribe and (why := too_many_ranks(count)):
+        raise NcclkitError(f"{why}; ask for fewer, or allow it with --oversubscribe.")
     steps = sizes(options.max_bytes or (256 * MIB if backend == "nccl" else 16 * MIB))
     return Plan(
         options.ops[0] if len(options.ops) == 1 else "collectives",
@@ -235,7 +237,7 @@ def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]]
     case.add([*measured, *reading.events])
     case.inputs = [row for row in case.inputs if row not in reading.inputs] + reading.inputs
     case.save()
-    end = next((r for r in records if r["kind"] == "end"), {"reason": "cancelled"})
+    end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
     return Run(plan, folder, end["reason"], seconds, measured, limits, _problem(records))
 
 
@@ -244,7 +246,7 @@ def reread(case: Case, folder: Path, plan: Plan) -> Run:
     wired = folder / "wire.jsonl"
     lines = wired.read_bytes().splitlines() if wired.exists() else []
     records = [record for record in map(wire.parse, lines) if record is not None]
-    end = next((r for r in records if r["kind"] == "end"), {"reason": "cancelled"})
+    end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
     seconds = float(records[-1]["t"] - records[0]["t"]) if records else 0.0
     measured = tuple(m for m in case.measurements if m.run == folder.name)
     return Run(plan, folder, end["reason"], seconds, measured, problem=_problem(records))

@@ -6,9 +6,10 @@ curve follows the message size above which bandwidth is used well, and so the bu
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -167,8 +168,16 @@ class PairedComparison:
         return f"{name} is {'faster' if high < 1 else 'slower'}: {seen}."
 
 
+OnRun = Callable[[str, int, int], object]
+"""Called before each run: what is run, how many are done, how many there are."""
+
+
 async def sweep(
-    case: Case, settings: Sequence[Mapping[str, str]], pairs: int = LEAST_PAIRS, options: ProbeOptions = DEFAULTS
+    case: Case,
+    settings: Sequence[Mapping[str, str]],
+    pairs: int = LEAST_PAIRS,
+    options: ProbeOptions = DEFAULTS,
+    on_run: OnRun = lambda what, done, total: None,
 ) -> list[PairedComparison]:
     """Compare each setting with the default in pairs of runs whose order alternates, so that drift cancels.
 
@@ -176,14 +185,19 @@ async def sweep(
     """
     if pairs < LEAST_PAIRS:
         raise NcclkitError(f"{pairs} pairs cannot show a difference beyond chance; ask for at least {LEAST_PAIRS}.")
-    return [await _compare(case, env, pairs, options) for env in settings]
+    total = 2 * pairs * len(settings)
+    done = itertools.count()
+    return [await _compare(case, env, pairs, options, lambda what: on_run(what, next(done), total)) for env in settings]
 
 
-async def _compare(case: Case, env: Mapping[str, str], pairs: int, options: ProbeOptions) -> PairedComparison:
+async def _compare(
+    case: Case, env: Mapping[str, str], pairs: int, options: ProbeOptions, before: Callable[[str], object]
+) -> PairedComparison:
     times: dict[bool, list[float]] = {False: [], True: []}
     size = 0
     for pair in range(pairs):
         for changed in (False, True) if pair % 2 else (True, False):
+            before(" ".join(f"{key}={value}" for key, value in env.items()) if changed else "the default")
             run = await probe.probe(case, replace(options, env=env if changed else {}))
             if run.reason != "done" or not run.measurements:
                 raise NcclkitError(f"The comparison stopped: {run.summary} See {run.folder}.")

@@ -24,6 +24,7 @@ from papermill import execute_notebook
 from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import LocalHandler, papermill_io
 
+from ncclkit.agent.anonymize import Aliases
 from ncclkit.agent.redact import texts
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
@@ -33,7 +34,7 @@ from ncclkit.report import page
 from ncclkit.report.page import anonymized
 from ncclkit.report.parameters import check, declared, literals, notebook, read
 
-__all__ = ["DEADLINE", "Kernel", "literals", "make", "notebook"]
+__all__ = ["DEADLINE", "Kernel", "declared", "keep", "literals", "make", "notebook"]
 
 DEADLINE = 900.0
 """Seconds that a whole notebook may take."""
@@ -97,10 +98,7 @@ def make(
         hide = redact or bool(names) or values.get("redact") is True
         aliases = anonymized.names(Case.open(folder), names) if hide else None
         cells, why = nbformat.read(executed, as_version=4), str(failed or "")
-        write(out, page.render(cells, name=notebook.name, folder=notebook.parent, failed=why, aliases=aliases))
-        if aliases is not None:
-            write(replaced(out), "".join(f"{name} → {alias}\n" for name, alias in sorted(aliases.replaced.items())))
-            replaced(out).chmod(0o600)
+        _write_page(out, cells, notebook, aliases, why)
     except OSError as error:
         raise NcclkitError(_unwritten(error, out)) from error
     if isinstance(failed, KeyboardInterrupt):
@@ -113,6 +111,38 @@ def make(
 def replaced(out: Path) -> Path:
     """The file beside a redacted report that says which names were replaced by which."""
     return out.with_suffix(".names.txt")
+
+
+def keep(notebook: Path, folder: Path, parameters: Mapping[str, Any], shown: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Write the HTML file of a notebook that is open in a kernel, with what its cells show there; returns its path.
+
+    parameters: their values there; shown: the source of each cell that was run → its output as MIME types.  A cell
+    that was not run shows nothing.
+    """
+    cells = read(notebook)
+    for cell in cells.cells:
+        if cell.cell_type == "code":
+            data = shown.get(cell.source) or {}
+            cell.outputs = [nbformat.v4.new_output("display_data", data=dict(data))] if data else []
+    cells.metadata["papermill"] = {"parameters": dict(parameters)}
+    aliases = anonymized.names(Case.open(folder)) if parameters.get("redact") is True else None
+    out = folder / "report.html"
+    try:
+        cleaned = nbformat.from_dict(texts(cells, text))
+        _write_page(out, cleaned, notebook, aliases)
+    except OSError as error:
+        raise NcclkitError(_unwritten(error, out)) from error
+    return out
+
+
+def _write_page(
+    out: Path, cells: nbformat.NotebookNode, notebook: Path, aliases: Aliases | None, failed: str = ""
+) -> None:
+    """Write the HTML file of executed cells, and beside it the list of the names that were replaced in it."""
+    write(out, page.render(cells, name=notebook.name, folder=notebook.parent, failed=failed, aliases=aliases))
+    if aliases is not None:
+        write(replaced(out), "".join(f"{name} → {alias}\n" for name, alias in sorted(aliases.replaced.items())))
+        replaced(out).chmod(0o600)
 
 
 def _execute(notebook: Path, executed: Path, values: dict[str, Any], deadline: float) -> BaseException | None:

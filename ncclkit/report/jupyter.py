@@ -18,8 +18,9 @@ HERE = Path(__file__).parent
 def open_lab(notebook: Path, port: int = 8888) -> None:
     """Say how to reach it, then become the JupyterLab server of this interpreter; does not return.
 
-    `port` or the next free one above it is taken.  The user's own Jupyter configuration stays in force; news and
-    update checks, which would ask the internet, are off unless that configuration switches them on.
+    `port` or the next free one above it is taken.  Kernels work in the folder where this is called, as the command
+    does: a case folder and a path of logs mean the same in both.  The user's own Jupyter configuration stays in force;
+    news and update checks, which would ask the internet, are off unless that configuration switches them on.
     """
     notebook = Path(notebook).absolute()
     if not notebook.is_file():
@@ -34,6 +35,7 @@ def _command(notebook: Path, port: int) -> list[str]:
         *(sys.executable, "-m", "jupyterlab", "--log-level=WARN"),
         *("--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"),
         f"--ServerApp.root_dir={notebook.parent}",
+        f"--MappingKernelManager.root_dir={os.getcwd()}",
         f"--LabApp.default_url=/lab/tree/{quote(notebook.name)}",
     ]
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):

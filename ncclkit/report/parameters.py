@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import nbformat
 
 from ncclkit.core.model import NcclkitError
+from ncclkit.core.text import did_you_mean, parse_size
 
 TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
 ROOMS = (Path(__file__).parents[1] / "notebooks", Path(__file__).parents[2] / "notebooks")
@@ -35,12 +36,16 @@ class Parameter:
 
 def notebook(name: str) -> Path:
     """The notebook at the path `name`, or the kit's own notebook of that name (``guided``)."""
+    known, path = own(), Path(name).expanduser()
+    if not path.is_file() and name not in known:
+        raise NcclkitError(f"There is no notebook {name}; {_hint(name, known)}")
+    return path.absolute() if path.is_file() else known[name]
+
+
+def own() -> dict[str, Path]:
+    """The kit's own notebooks by name."""
     files = [(file, room) for room in ROOMS for file in sorted(room.rglob("*.ipynb"))]
-    own = {str(file.relative_to(room).with_suffix("")): file for file, room in files}
-    path = Path(name).expanduser()
-    if not path.is_file() and name not in own:
-        raise NcclkitError(f"There is no notebook {name}; {_hint(name, own)}")
-    return path.absolute() if path.is_file() else own[name]
+    return {str(file.relative_to(room).with_suffix("")): file for file, room in files}
 
 
 def read(path: Path) -> nbformat.NotebookNode:
@@ -75,11 +80,12 @@ def declared(path: Path) -> dict[str, Parameter]:
 def literals(pairs: Mapping[str, str], path: Path | None = None) -> dict[str, Any]:
     """Values typed on a command line: Python literals where they are some, else text.
 
-    What the notebook `path` declares as text stays text (``job=4711``).
+    What the notebook `path` declares as text stays text (``job=4711``); a whole number may be a size (``64MB``).
     """
-    known = declared(path) if path else {}
-    texts = {name for name, parameter in known.items() if parameter.type is str}
-    return {name: text if name in texts else _literal(text) for name, text in pairs.items()}
+    known = {name: parameter.type for name, parameter in declared(path).items()} if path else {}
+    values = {name: text if known.get(name) is str else _literal(text) for name, text in pairs.items()}
+    sizes = {name for name, value in values.items() if known.get(name) is int and re.match(r"\d", str(value))}
+    return values | {name: parse_size(values[name], f"The parameter {name}") for name in sizes}
 
 
 def check(path: Path, values: Mapping[str, Any]) -> None:
@@ -110,5 +116,4 @@ def _literal(text: str) -> Any:
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"did you mean {close[0]}?" if close else f"there is: {', '.join(known) or 'none'}."
+    return did_you_mean(name, known, f"there is: {', '.join(known) or 'none'}.")

@@ -5,6 +5,7 @@ Only this package and `ncclkit.views.plots` import plotly and ipywidgets.
 
 from ncclkit.views._base import Chart, Drawn, View, style
 from ncclkit.views.attach import AttachForm, attach_form
+from ncclkit.views.banner import banner_view
 from ncclkit.views.catalogue import catalogue_view
 from ncclkit.views.check import check_form
 from ncclkit.views.connect import ConnectForm, connect_form, connect_view
@@ -22,7 +23,9 @@ from ncclkit.views.live import LiveTest, live_test
 from ncclkit.views.network import network_view
 from ncclkit.views.pairs import pairs_view
 from ncclkit.views.ranks import ranks_view
+from ncclkit.views.report import report_form
 from ncclkit.views.runs import curve_view, measurements_view, tuning_view
+from ncclkit.views.start import start_form
 from ncclkit.views.tables import case_view
 from ncclkit.views.telemetry import telemetry_view
 from ncclkit.views.topology import topology_view

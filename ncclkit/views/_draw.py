@@ -6,19 +6,24 @@ Every kind of mark has a colour of Okabe and Ito's palette and a shape of its ow
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from ncclkit.core.model import safe
-from ncclkit.views.plots import GRID, INK, LEGEND, LINES, VERMILLION, template
+from ncclkit.views.plots import GRID, INK, LEGEND, LINES, VERMILLION, numbered, template
 
 BLUE, GREEN, PURPLE, SKY, ORANGE = LINES
 COLOURS, SHAPES = (BLUE, ORANGE, PURPLE, GREEN, VERMILLION, SKY), "square diamond cross circle x triangle-up".split()
 LINKS = tuple(zip(COLOURS, SHAPES, strict=True))
 """Colour and shape of each transport, the most frequent first."""
+TITLE, NAMED = 22, 4
+"""Pixels of the line above each panel, and lines of a panel that it names."""
 LABELLED = 32
 """Names that fit along an axis or around a ring."""
 
@@ -66,7 +71,10 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
         look = {"symbol": "square", "size": 11, "color": (SKY, BLUE, VERMILLION)[level]}
         figure.add_scatter(x=[None], y=[None], mode="markers", marker=look, name=words)
     figure.update_xaxes(title={"text": axis}, zeroline=False, showgrid=False)
-    figure.update_yaxes(autorange="reversed", type="category", ticks="", showgrid=False)
+    labels = [coloured(row.name) if re.fullmatch(r"rank \d+", row.name) else safe(row.name) for row in rows]
+    figure.update_yaxes(
+        autorange="reversed", type="category", ticks="", showgrid=False, tickvals=names, ticktext=labels
+    )
     return figure
 
 
@@ -79,6 +87,105 @@ def _level(row: TimelineRow, column: int) -> int | None:
     if column in row.said:
         return row.said[column]
     return 0 if row.extent[0] <= column <= row.extent[1] else None
+
+
+@dataclass(frozen=True, slots=True)
+class RankLine:
+    """How far a rank came over time."""
+
+    rank: int
+    points: Sequence[tuple[float, int]]
+    """Place on the axis of time, and the last collective that it had come to by then."""
+    label: str
+    """What stands at its end; empty for one of several that ended alike."""
+    behind: bool
+    """Whether it ended before others of its group."""
+
+
+PANEL = 150
+"""Pixels of one panel of `panels`."""
+
+
+def panels(titles: Sequence[str], axis: str, pixels: int) -> go.Figure:
+    """Empty panels of so many pixels below each other over one axis, each with its title on the left above it."""
+    high = 60 + pixels * len(titles)
+    figure = make_subplots(
+        rows=len(titles), cols=1, shared_xaxes=True, vertical_spacing=TITLE / high, subplot_titles=list(titles)
+    )
+    figure.update_annotations(x=0, xanchor="left", font={"size": 11})
+    figure.update_yaxes(automargin=True)
+    figure.update_xaxes(title={"text": axis}, automargin=True, row=len(titles), col=1)
+    margin = {"l": 8, "r": 14, "t": 34 + TITLE, "b": 30}
+    figure.update_layout(template=template(), autosize=True, height=high, margin=margin, showlegend=False)
+    return figure
+
+
+def titled(what: str, names: Sequence[str]) -> str:
+    """The title of a panel: what it shows, and the first of its lines in their colours."""
+    shown = "  ".join(coloured(name, index) for index, name in enumerate(names[:NAMED]))
+    return f"<b>{safe(what)}</b>   {shown}{' …' if len(names) > NAMED else ''}"
+
+
+def coloured(name: str, index: int = 0) -> str:
+    """A name behind a mark in the colour of its line, of another shape where colours come again."""
+    look = of_name(name, index)
+    mark = {"solid": "■", "dash": "◆", "dot": "●"}[look["dash"]]
+    return f"<span style='color:{look['color']}'>{mark}</span> {safe(name)}"
+
+
+def of_name(name: str, index: int) -> dict[str, str]:
+    """Colour and dash of a line: that of its rank or GPU, else of its place."""
+    found = re.fullmatch(r"(?:rank|GPU) (\d{1,6})", name)
+    return numbered(int(found[1]) if found else index)
+
+
+def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
+    """Collective against time, a panel for each group and a line for each rank: who stopped, and who waits where."""
+    titles = [titled(name, [f"rank {line.rank}" for line in lines]) for name, lines in groups.items()]
+    figure = panels(titles, axis, 60 + PANEL)
+    last = max(place for lines in groups.values() for line in lines for place, _ in line.points)
+    for row, lines in enumerate(groups.values(), 1):
+        ends = [line.points[-1][1] for line in lines]
+        for line in sorted(lines, key=lambda line: line.behind):  # what is odd is drawn over the others
+            _rank_line(figure, line, row, 2 * line.points[-1][0] > last)
+        low, high = min(line.points[0][1] for line in lines), max(ends)
+        room = max(0.3 * (high - low), 1.0)
+        step = {"dtick": 1} if high - low < 6 else {"nticks": 6}
+        span = {"range": [max(low - room, -0.8), high + room], "tickformat": ",d"} | step
+        figure.update_yaxes(title={"text": "collective"}, **span, row=row, col=1)
+    figure.update_xaxes(exponentformat="none")
+    figure.update_layout(margin={"t": TITLE + 6, "b": 44})
+    return figure
+
+
+def _rank_line(figure: go.Figure, line: RankLine, row: int, late: bool) -> None:
+    """One line with a mark at its end and, on the side where there is room, its label."""
+    look = numbered(line.rank)
+    side = f"{'bottom' if line.behind else 'top'} {'left' if late else 'right'}"
+    mark = {"symbol": "x", "size": 10, "color": VERMILLION} if line.behind else {"symbol": "circle", "size": 7}
+    figure.add_scatter(
+        x=[place for place, _ in line.points],
+        y=[number for _, number in line.points],
+        name=f"rank {line.rank}",
+        mode="lines",
+        line=look | {"shape": "hv", "width": 3 if line.behind else 2},
+        hovertemplate=f"rank {line.rank}: collective %{{y:,}} at %{{x:.4g}}<extra></extra>",
+        row=row,
+        col=1,
+    )
+    figure.add_scatter(
+        x=[line.points[-1][0]],
+        y=[line.points[-1][1]],
+        mode="markers+text",
+        marker={"color": look["color"]} | mark,
+        text=[safe(line.label)],
+        textposition=side,
+        textfont={"color": VERMILLION} if line.behind else {},
+        cliponaxis=False,
+        hoverinfo="skip",
+        row=row,
+        col=1,
+    )
 
 
 def matrix(pairs: Mapping[str, Sequence[tuple[int, int]]], names: Sequence[str], what: str) -> go.Figure:
@@ -104,6 +211,94 @@ def matrix(pairs: Mapping[str, Sequence[tuple[int, int]]], names: Sequence[str],
     figure.update_xaxes(title={"text": f"to {what}"}, tickangle=-40 if what == "host" else 0, **ticks)
     figure.update_yaxes(title={"text": f"from {what}"}, **ticks | {"range": [count - 0.4, -0.6]})
     return figure
+
+
+NUMBERED = 12
+"""Up to so many names each cell of a heatmap says its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is odd about some cells of a heatmap."""
+
+    name: str
+    spots: Sequence[tuple[int, int]]
+    """Row and column of each."""
+    symbol: str = ""
+    """Drawn in the middle of a cell without a number; empty frames the cell."""
+
+
+def heatmap(
+    cells: Sequence[Sequence[float | None]],
+    names: Sequence[str],
+    axes: tuple[str, str],
+    unit: str,
+    marks: Sequence[Mark],
+) -> go.Figure:
+    """Names × names with a number in each cell, where these are few; what is odd is framed or crossed.
+
+    axes: titles of the rows and of the columns; unit: of the numbers.
+    """
+    count = len(names)
+    side = min(max(count * 46, 150), 400)
+    figure = blank(height=side + 116 + 22 * len(marks))
+    words = [safe(name) for name in names]
+    figure.add_heatmap(
+        z=cells,
+        colorscale="Cividis",
+        zmin=0,
+        zmax=max((cell for row in cells for cell in row if cell is not None), default=1.0),
+        xgap=1,
+        ygap=1,
+        hoverongaps=False,
+        showscale=count > NUMBERED,
+        colorbar={"title": {"text": unit}, "thickness": 12},
+        text=[["" if cell is None else f"{cell:.2g}" for cell in row] for row in cells],
+        texttemplate="%{text}" if count <= NUMBERED else None,
+        textfont={"size": 12 if count <= 6 else 9},
+        customdata=[[[src, dst] for dst in words] for src in words],
+        hovertemplate=f"%{{customdata[0]}}, %{{customdata[1]}}: %{{z:.3g}} {unit}<extra></extra>",
+    )
+    for mark, colour in zip(marks, cycle((VERMILLION, SKY, PURPLE, ORANGE, GREEN)), strict=False):
+        _mark(figure, mark, colour)
+    _square(figure, words, axes, unit)
+    return figure
+
+
+def _square(figure: go.Figure, words: Sequence[str], axes: tuple[str, str], unit: str) -> None:
+    """Axes of a heatmap whose cells are squares, at the upper left at any width."""
+    count = len(words)
+    shown = list(range(0, count, max(1, math.ceil(count / 16))))
+    ticks = {"tickvals": shown, "ticktext": [words[place] for place in shown], "showgrid": False, "ticks": ""}
+    angle = -40 if max(map(len, words)) > 3 else 0
+    columns = {"title": {"text": f"{axes[1]} ({unit})"}, "tickangle": angle, "range": [-0.5, count - 0.5]}
+    rows = {"title": {"text": axes[0]}, "scaleanchor": "x", "range": [count - 0.5, -0.5]}
+    figure.update_xaxes(constrain="domain", constraintoward="left", **columns, **ticks)
+    figure.update_yaxes(constrain="domain", constraintoward="top", **rows, **ticks)
+    figure.update_layout(margin_b=44)
+
+
+def _mark(figure: go.Figure, mark: Mark, colour: str) -> None:
+    """Frames as one line around each cell, so that they fit at any width; or symbols in the middle."""
+    if mark.symbol:
+        look = {"symbol": mark.symbol, "size": 11, "color": colour, "line": {"color": INK, "width": 1}}
+        x, y = [column for _, column in mark.spots], [row for row, _ in mark.spots]
+        figure.add_scatter(x=x, y=y, mode="markers", name=safe(mark.name), marker=look, hoverinfo="skip")
+        return
+    half = 0.47
+    corners = ((-half, -half), (half, -half), (half, half), (-half, half), (-half, -half))
+    outline = [(column + dx, row + dy) for row, column in mark.spots for dx, dy in corners]
+    points: list[tuple[float | None, float | None]] = []
+    for place in range(0, len(outline), len(corners)):
+        points += [*outline[place : place + len(corners)], (None, None)]
+    figure.add_scatter(
+        x=[x for x, _ in points],
+        y=[y for _, y in points],
+        mode="lines",
+        name=safe(mark.name),
+        line={"color": colour, "width": 3},
+        hoverinfo="skip",
+    )
 
 
 def ring(names: Sequence[str], links: Sequence[str], kinds: Sequence[str]) -> go.Figure:

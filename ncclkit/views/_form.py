@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 import ipywidgets as W
@@ -49,14 +49,45 @@ class Form(View, ABC):
         self._asked = False
         self._seen: View | None = None
         self._displayed = False
+        self._marked: dict[W.Widget, str] = {}
         start.on_click(lambda _button: self._post(self.begin))
         self.cancel.on_click(lambda _button: self._post(self.stop))
         self._box = W.VBox([W.HTML(style()), *self.layout()], layout=W.Layout(width="100%"))
         self._show(page(self.summary))
+        for field in self._fields:
+            field.observe(self._changed, "value")
+        self.review()
 
     def layout(self) -> list[W.Widget]:
         """What the form shows, top down."""
         return [row(*self._fields, *self._buttons, self.cancel), self.notice, self.result, self.drawing]
+
+    def wrong(self) -> Mapping[W.Widget, str]:
+        """Field → why nobody can mean what it holds; looks at this host only, and never waits."""
+        return {}
+
+    def blocked(self) -> Mapping[W.Button, str]:
+        """Button → why it can do nothing now, where no field is wrong."""
+        return {} if self.asks() else dict.fromkeys(self._buttons, self.ASK)
+
+    def review(self) -> None:
+        """Mark the fields that are wrong, disable the buttons that can do nothing, and say why."""
+        wrong = self.wrong()
+        blocked = dict.fromkeys(self._buttons, next(iter(wrong.values()))) if wrong else self.blocked()
+        for field in self._fields:
+            why = wrong.get(field) or self._marked.get(field, "")
+            (field.add_class if why else field.remove_class)("nk-wrong")
+            field.tooltip = why or None
+        for button in self._buttons:
+            button.disabled, button.tooltip = button in blocked, blocked.get(button) or None
+        if wrong or self._marked:
+            self._refuse("; ".join(dict.fromkeys((*wrong.values(), *self._marked.values()))))
+        else:
+            self.notice.value = _dim(dict.fromkeys(blocked.values()))
+
+    def mark(self, field: W.Widget, why: str) -> None:
+        """Mark a field whose value could not be resolved, until it is changed."""
+        self._marked[field] = why
 
     @abstractmethod
     def asks(self) -> bool:
@@ -73,8 +104,8 @@ class Form(View, ABC):
         return self._box
 
     def static(self) -> Markup:
-        """What it will do, or what came out."""
-        return super().static() if self._seen is None else self._seen.static()
+        """What came out; what it would do is no news in a report, which leaves that out."""
+        return el("div", super().static(), cls="nk-idle") if self._seen is None else self._seen.static()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         drawn = self._seen._repr_mimebundle_() if isinstance(self._seen, Drawn) else {}
@@ -128,8 +159,10 @@ class Form(View, ABC):
             outcome.above = W.HTML(style() + el("div", el("p", outcome.summary, cls="nk-dim"), cls="nk"))
 
     def failed(self, why: str, cancelled: bool) -> None:
-        """Show why nothing came out."""
-        self._show(page(self.CANCELLED if cancelled else why))
+        """Show why nothing came out; what came out before is gone."""
+        self._seen = View(self.CANCELLED if cancelled else why, Markup(""))
+        self.drawing.outputs = ()
+        self._show(self._seen.static())
 
     def stopped(self) -> str:
         """What Cancel raises in the cell that awaits."""
@@ -145,7 +178,8 @@ class Form(View, ABC):
         except NcclkitError as error:
             self._refuse(str(error))
             raise
-        self._asked, self.progress = False, Progress(0)
+        self._asked, self.progress, self._seen = False, Progress(0), None
+        self.drawing.add_class("nk-old")
         self._lock(True)
         self._task = asyncio.ensure_future(work)
         self.started()
@@ -169,6 +203,7 @@ class Form(View, ABC):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.drawing.remove_class("nk-old")
         show()
         self._lock(False)
 
@@ -188,12 +223,22 @@ class Form(View, ABC):
             self._refuse(self.ASK)
         return asked
 
+    def _changed(self, change: Mapping[str, Any]) -> None:
+        """Look at the fields again; what was marked of this one is about its old value."""
+        self._marked.pop(change["owner"], None)
+        if not self.running:
+            self.review()
+
     def _lock(self, running: bool) -> None:
         """While it runs, only Cancel can be pressed."""
         self.notice.value = ""
         for field in (*self._fields, *self._buttons):
             field.disabled = running
         self.cancel.disabled = not running
+        if running:
+            self._marked.clear()
+        else:
+            self.review()
 
     def _show(self, html: Markup) -> None:
         self.result.value = html
@@ -208,6 +253,11 @@ class Form(View, ABC):
             self._refuse("No event loop is running here, so a button cannot start anything; open this in Jupyter.")
         else:
             self._loop.call_soon_threadsafe(act)
+
+
+def _dim(reasons: Iterable[str]) -> Markup:
+    said = [el("p", why, cls="nk-dim") for why in reasons]
+    return el("div", *said, cls="nk") if said else Markup("")
 
 
 def row(*widgets: W.Widget) -> W.Widget:

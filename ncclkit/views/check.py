@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -61,9 +61,9 @@ class CheckForm(Form):
         wide = W.Layout(width="auto", flex="1 1 20em", min_width="0", max_width="40em")
         self.suspect = W.Dropdown(description="Suspect", options=self._suspects(), layout=wide)
         check = W.Button(description="Check this", icon="flask", button_style="primary")
-        fix = W.Button(description="Try the fix", icon="wrench")
-        fix.on_click(lambda _button: self._post(partial(self.begin, self._fix)))
-        super().__init__("", [self.suspect], check, fix)
+        self.fix = W.Button(description="Try the fix", icon="wrench")
+        self.fix.on_click(lambda _button: self._post(partial(self.begin, self._fix)))
+        super().__init__("", [self.suspect], check, self.fix)
         if cause and cause not in dict(self.suspect.options).values():
             raise NcclkitError(f"There is nothing to check: {cause} was not found here.")
         self.suspect.value = cause
@@ -86,6 +86,13 @@ class CheckForm(Form):
     def asks(self) -> bool:
         """Whether anything was found."""
         return bool(_found(self._case))
+
+    def blocked(self) -> Mapping[W.Button, str]:
+        """An experiment that there is none of or that was made, and a fix that needs a person."""
+        if not self.asks():
+            return super().blocked()
+        reasons = fixes.unable(self._case, self.suspect.value)
+        return {button: why for button, why in zip((self.start, self.fix), reasons, strict=True) if why}
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The experiment of the suspect that is chosen now."""

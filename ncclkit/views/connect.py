@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from statistics import mean, median
+from collections.abc import Coroutine, Mapping, Sequence
+from itertools import cycle
+from statistics import mean
 from typing import Any
 
 import ipywidgets as W
+import plotly.graph_objects as go
 
 from ncclkit.core.case import Case
 from ncclkit.core.connections import FAULTS, NetworkPath
+from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import format_number, format_time, plural, some
 from ncclkit.live import connect
-from ncclkit.live.connect import Connectivity, results
+from ncclkit.live.connect import SLOWER, Connectivity, results
+from ncclkit.live.launch import hosts as launch
 from ncclkit.live.launch import slurm
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form
 from ncclkit.views._html import Markup, el, fit, fold, join, table
 
-OPEN, SLOW = "open", "open, but less than half as fast as most"
-SHOWN = 24
-"""Rows of a table before the rest is only counted."""
+SLOW = "at least 2 times slower than most"
+SHOWN, FEW = 24, 6
+"""Rows of a table before the rest is only counted, and that stand open."""
 
 
 def connect_view(case: Case) -> View:
@@ -32,23 +36,37 @@ def connect_view(case: Case) -> View:
         return View(found.summary, how)
     names = list(found.hosts)
     places = {name: place for place, name in enumerate(names)}
-    kinds = _kinds([link for link in found.links if link.src in places and link.dst in places])
-    marks = {kind: [(places[link.src], places[link.dst]) for link in held] for kind, held in kinds.items()}
-    figure = _draw.matrix(marks, names, "host") if marks else None
+    links = [link for link in found.links if link.src in places and link.dst in places]
     sound = sorted((link for link in found.links if not link.trouble), key=lambda link: link.bandwidth or 0.0)
     title = f"{plural(len(sound), 'sound path')}, the slowest first"
-    paths = fold(title, _paths(sound), is_open=len(sound) == len(found.links))
+    paths = fold(title, _paths(sound, found.slowness), is_open=len(sound) == len(found.links) <= FEW)
+    figure = _heatmap(found, links, places) if links else None
     return Drawn(found.summary, figure, join(_troubles(found.links), paths, _hosts(found)))
 
 
-def _kinds(links: Sequence[NetworkPath]) -> dict[str, list[NetworkPath]]:
-    """Kind of path → its paths: the sound ones, then what is wrong in the order of `FAULTS`."""
-    usual = median([link.bandwidth for link in links if link.bandwidth is not None] or [0.0])
-    kinds: dict[str, list[NetworkPath]] = {kind: [] for kind in (OPEN, SLOW, *FAULTS.values())}
+def _heatmap(found: Connectivity, links: Sequence[NetworkPath], places: Mapping[str, int]) -> go.Figure:
+    """Host × host in GB/s of one TCP stream; slow paths are framed, and each fault has a mark of its own."""
+    slowness = found.slowness
+    cells: list[list[float | None]] = [[None] * len(places) for _ in places]
+    kinds: dict[str, list[tuple[int, int]]] = {kind: [] for kind in (SLOW, *FAULTS.values())}
     for link in links:
-        slow = (link.bandwidth or 0.0) < usual / 2
-        kinds[FAULTS[link.fault] if link.fault else SLOW if slow else OPEN].append(link)
-    return {kind: held for kind, held in kinds.items() if held}
+        spot = places[link.src], places[link.dst]
+        cells[spot[0]][spot[1]] = link.bandwidth
+        if link.fault or slowness[link.src, link.dst] >= SLOWER:
+            kinds[FAULTS[link.fault] if link.fault else SLOW].append(spot)
+    marks = [
+        _draw.Mark(kind, spots, symbol if any(cells[row][column] is None for row, column in spots) else "")
+        for (kind, spots), symbol in zip(kinds.items(), cycle(_draw.SHAPES), strict=False)
+        if spots
+    ]
+    return _draw.heatmap(cells, _short([*places]), ("from host", "to host"), "GB/s", marks)
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """Names without the domain that all of them have; long ones lose their middle."""
+    first = [name.partition(".")[0] for name in names]
+    alone = first if len(set(first)) == len(names) and not any(part.isdigit() for part in first) else names
+    return [name if len(name) <= 20 else f"{name[:9]}…{name[-10:]}" for name in alone]
 
 
 def _troubles(links: Sequence[NetworkPath]) -> Markup:
@@ -62,12 +80,14 @@ def _troubles(links: Sequence[NetworkPath]) -> Markup:
     return join(fit(table(("What is wrong", "Paths", "Which"), rows)) if rows else "", _more(len(ranked)))
 
 
-def _paths(links: Sequence[NetworkPath]) -> Markup:
+def _paths(links: Sequence[NetworkPath], slowness: Mapping[tuple[str, str], float]) -> Markup:
     rows = [
         (
             f"{link.src} → {link.dst}",
             f"{link.interface} ({link.over})",
-            "–" if link.bandwidth is None else f"{format_number(link.bandwidth)} GB/s{_again(link)}",
+            "–"
+            if link.bandwidth is None
+            else f"{format_number(link.bandwidth)} GB/s{_again(link)}{_times(slowness[link.src, link.dst])}",
             format_time(link.latency),
             "–" if link.mtu is None else f"{link.mtu:,.0f} B",
         )
@@ -79,6 +99,10 @@ def _paths(links: Sequence[NetworkPath]) -> Markup:
 
 def _again(link: NetworkPath) -> str:
     return f", {link.resent:.0%} sent again" if (link.resent or 0.0) >= 0.01 else ""
+
+
+def _times(times: float) -> str:
+    return f", {times:.0f} times slower than most" if times >= SLOWER else ""
 
 
 def _more(count: int) -> Markup:
@@ -101,7 +125,7 @@ def _hosts(found: Connectivity) -> Markup:
     ]
     head = ("Host", "NCCL would use", "gloo", "Its own name resolves to", f"Clock against {first}")
     lost = [(host.name, host.problem) for host in found.hosts.values() if host.problem]
-    asked = fold(plural(len(rows), "host"), fit(table(head, rows)), is_open=len(rows) <= SHOWN)
+    asked = fold(plural(len(rows), "host"), fit(table(head, rows)), is_open=len(rows) <= FEW)
     return join(fit(table(("Unreachable", "Why"), lost)) if lost else "", asked)
 
 
@@ -154,6 +178,28 @@ class ConnectForm(Form):
     def asks(self) -> bool:
         """Whether hosts are named, here or by the allocation."""
         return bool(self._names()) or slurm.nodes() > 1
+
+    def wrong(self) -> Mapping[W.Widget, str]:
+        """Names that are no hosts, one host alone, and a command that has no place for a host."""
+        names, remote = self._names(), self.remote_command.value.strip()
+        found: dict[W.Widget, str] = {}
+        if len(names) == 1:
+            found[self.hosts] = "One host has no path to test; name two or more."
+        for field, hosts, command in ((self.hosts, names, "ssh"), (self.remote_command, ["host"], remote or "ssh")):
+            try:
+                launch.commands(hosts, command, "python3")
+            except NcclkitError as error:
+                found.setdefault(field, str(error))
+        return found
+
+    def finished(self, outcome: View) -> None:
+        """Show the paths, and mark the hosts that could not be reached."""
+        super().finished(outcome)
+        lost = [
+            f"{host.name} is unreachable: {host.problem}" for host in results(self._case).hosts.values() if host.problem
+        ]
+        if lost:
+            self.mark(self.hosts, some(lost))
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The test, between the hosts that are named now."""

@@ -25,7 +25,6 @@ from ncclkit.views._draw import BLUE, blank
 from ncclkit.views._html import Markup, badge, el, fit, fold, join, table, text
 from ncclkit.views.experiments import ENDS
 
-
 Columns = Mapping[str, Sequence[object]]
 """Name of a column → its cells, from the top."""
 

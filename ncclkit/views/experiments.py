@@ -32,6 +32,7 @@ ENDS = {
     "failed": ("✕", "failed", "state-failed"),
     "deadline": ("■", "hung until its timeout", "state-failed"),
     "cancelled": ("■", "cancelled", "state-cancelled"),
+    "lost": ("✕", "killed from outside", "state-failed"),
 }
 """`Run.reason` → symbol, words and class of its badge."""
 MARKS = {

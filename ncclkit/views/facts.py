@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from ncclkit.causes import catalogue
-from ncclkit.causes.engine import judge
-from ncclkit.core import shapes
+from ncclkit.causes.engine import judge_facts, rank
+from ncclkit.core import themes
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
 from ncclkit.core.text import host_list, plural, quantity, some
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table, value
 from ncclkit.views.findings import advice_part
-
-THEMES = {
-    "GPUs": ("gpu",),
-    "Network": ("net",),
-    "Limits and isolation": ("limits", "host.container", "host.iommu", "host.acs"),
-    "CPU and memory": ("cpu", "memory"),
-    "Storage": ("storage",),
-    "Software": ("software", "host"),
-    "Environment variables": ("env",),
-    "Other": ("",),
-}
-"""Cards in their order, each with the beginnings of the fact names that belong to it; the longest one holds."""
 
 FIRST = {
     "gpu.count": "GPUs",
@@ -71,21 +57,13 @@ HEADLINE, SHORT = 5, 48
 def facts_view(case: Case) -> View:
     """Cards of facts by theme: a verdict in words, the numbers, and what could not be read, why, and how to find out.
 
-    The verdicts are those of the causes over these facts alone, judged now: no log is asked, nothing is stored.
+    The verdicts are those of the causes over the case as it is now, so that a risk that a job was seen to survive is
+    none; nothing is stored.
     """
-    themes: dict[str, list[Fact]] = {title: [] for title in THEMES}
-    for fact in case.facts:
-        themes[_theme(fact.name)].append(fact)
-    verdicts = judge_facts(case.facts)
-    body = [_card(title, facts, verdicts) for title, facts in themes.items() if facts]
+    judged = judge_facts(case.facts)
+    verdicts = rank([f for f in judged if f.verdict == "found"]) + [f for f in judged if f.verdict != "found"]
+    body = [_card(title, facts, verdicts) for title, facts in themes.by_theme(case.facts).items()]
     return View(facts_summary(case.facts, verdicts), el("div", *body, cls="nk-cards") if body else Markup(""))
-
-
-def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
-    """What every cause of the catalogue says to these facts alone."""
-    seen = Case()
-    seen.facts = list(map(shapes.sound, facts))
-    return [judge(name, cause, seen) for name, cause in catalogue().items()]
 
 
 def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
@@ -100,18 +78,9 @@ def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
     return f"{plural(len(risks), 'risk')} for a job here; {read}" if risks else f"No check finds a risk here; {read}"
 
 
-@cache  # a thousand hosts have the same few hundred names
-def _theme(name: str) -> str:
-    """The card of a fact."""
-    starts = {first: title for title, firsts in THEMES.items() for first in firsts}
-    parts = name.split(".")
-    return next(starts[head] for n in range(len(parts), -1, -1) if (head := ".".join(parts[:n])) in starts)
-
-
 def _card(title: str, facts: list[Fact], verdicts: list[Finding]) -> Markup:
-    citing = [
-        f for f in verdicts if any(isinstance(piece, Fact) and _theme(piece.name) == title for piece in f.evidence)
-    ]
+    names = [{themes.theme(piece.name) for piece in f.evidence if isinstance(piece, Fact)} for f in verdicts]
+    citing = [finding for finding, cited in zip(verdicts, names, strict=True) if title in cited]
     found = sorted((f for f in citing if f.verdict == "found"), key=lambda finding: finding.strength == "possible")
     cleared = [finding for finding in citing if finding.verdict == "clear"]
     known = [fact for fact in facts if fact.value is not None]
@@ -183,18 +152,8 @@ def _brief(facts: Sequence[Fact]) -> str:
     most = max(by_value.values(), key=len)
     if len(most) * 2 <= len(facts):
         return f"{len(by_value):,} different values"
-    words = _short(most[0])
+    words = themes.brief(most[0].value, most[0].unit)
     return words if len(most) == len(facts) or not words else f"{words} on {len(most):,} of {len(facts):,} hosts"
-
-
-def _short(fact: Fact) -> str:
-    shown = quantity(fact.value, fact.unit)
-    if isinstance(shown, list):
-        names = [item.get("name", "") or item.get("device", "") if isinstance(item, dict) else item for item in shown]
-        return some(dict.fromkeys(str(name) for name in names if name != "")) or "none"
-    if isinstance(shown, dict):
-        return ""
-    return ("yes" if shown else "no") if isinstance(shown, bool) else str(shown)
 
 
 BY_HAND: dict[str, tuple[str, str]] = {
@@ -251,14 +210,12 @@ def by_hand(name: str) -> Markup:
 EACH, MOST = 8, 40
 """Different values of one fact in a table, and rows of what could not be read."""
 
-_NUMBER = re.compile(r"\.(\d+)(?=\.)")
-
 
 def known_table(facts: Sequence[Fact]) -> Markup:
     """One row per name and value; hosts that agree share a row, and so do GPUs; rare values of many are counted."""
     names: dict[str, dict[str, list[Fact]]] = defaultdict(lambda: defaultdict(list))
     for fact in facts:
-        names[_NUMBER.sub(".N", fact.name)][repr(fact.value)].append(fact)
+        names[themes.NUMBER.sub(".N", fact.name)][repr(fact.value)].append(fact)
     hosts = len({fact.host for fact in facts if fact.host}) > 1
     rows: list[tuple[Markup, str, object]] = []
     for name, values in names.items():
@@ -276,7 +233,7 @@ def known_table(facts: Sequence[Fact]) -> Markup:
 
 def _where(name: str, group: Sequence[Fact], hosts: bool) -> str:
     """Which hosts and which numbers (of GPUs, say) a row speaks of."""
-    numbers = sorted({int(found) for fact in group for found in _NUMBER.findall(fact.name)})
+    numbers = sorted({int(found) for fact in group for found in themes.NUMBER.findall(fact.name)})
     numbered = f"N = {some(numbers)}" if len(group) > 1 and name != group[0].name else ""
     return "; ".join(filter(None, (host_list(fact.host for fact in group) if hosts else "", numbered)))
 
@@ -285,7 +242,7 @@ def blind_table(facts: Sequence[Fact]) -> Markup:
     """Facts that could not be read, those of one reason and one way to find out together."""
     alike: dict[tuple[str, Markup], list[str]] = defaultdict(list)
     for fact in facts:
-        alike[fact.why or "the reader gave no reason", by_hand(fact.name)].append(_NUMBER.sub(".N", fact.name))
+        alike[fact.why or "the reader gave no reason", by_hand(fact.name)].append(themes.NUMBER.sub(".N", fact.name))
     rows = [(some(dict.fromkeys(names)), why, how or "–") for (why, how), names in alike.items()]
     more = [(f"{len(rows) - MOST:,} further reasons", "–", "–")] if len(rows) > MOST else []
     return table(("Fact", "Why not", "How to find out"), [*rows[:MOST], *more])

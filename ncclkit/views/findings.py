@@ -19,6 +19,8 @@ STRENGTH = {
 }
 RISK = {"likely": "by facts alone: a job here would suffer", "possible": "by facts alone: a job here may suffer"}
 """The same of what only facts tell: it explains no job, it warns of one."""
+MOST = 20
+"""Errors without a known cause that are cited."""
 SHOWN = 4
 """Pieces of evidence shown at once; the others are folded."""
 PARTS = ("findings", "unknown", "clear")
@@ -48,9 +50,13 @@ def findings_view(source: Any) -> View:
     held = hasattr(source, "findings")
     rows = [row for part in ([getattr(source, name, ()) for name in PARTS] if held else [source]) for row in part]
     found, unknown, clear = (_of(rows, verdict) for verdict in ("found", "unknown", "clear"))
-    lines = Lines(piece for finding in found for piece in finding.evidence)
+    errors, risks = getattr(source, "errors", ()), getattr(source, "risks", ())
+    lines = CitedLines(piece for finding in found for piece in finding.evidence)
     body = join(
         *(card(finding, number, lines) for number, finding in enumerate(found, 1)),
+        evidence_part(errors[:MOST]),
+        el("h5", "Risks for other jobs, by the facts alone: this job did not suffer them") if risks else "",
+        *(fold(f"{risk.cause} ({risk.strength}): {risk.say}", *map(advice_part, risk.advice)) for risk in risks),
         fold(
             f"Not evaluated: evidence missing for {plural(len(unknown), 'cause')}",
             table(("Cause", "What is missing"), [(code(f.cause), _missing(f)) for f in unknown]),
@@ -60,24 +66,25 @@ def findings_view(source: Any) -> View:
             table(("Cause", "Why it is clear"), [(code(f.cause), f.say or "no sign of it") for f in clear]),
         ),
     )
-    return (Findings if found else View)(findings_summary(rows), body)
+    summary = getattr(source, "headline", "") if not found else ""
+    return (Findings if found else View)(summary.rstrip(".") or findings_summary(rows), body)
 
 
 def findings_summary(rows: Iterable[Finding]) -> str:
     """The conclusion over all verdicts, in one sentence."""
     rows = list(rows)
     found, unknown = _of(rows, "found"), _of(rows, "unknown")
-    rest = f"{plural(len(unknown), 'cause')} could not be judged" if unknown else ""
+    rest = f"evidence is missing for {plural(len(unknown), 'cause')}" if unknown else ""
     if found:
         more = f" (and {plural(len(found) - 1, 'further finding')})" if len(found) > 1 else ""
         return f"{(found[0].say or found[0].cause).rstrip('.')}{more}"
     if not rows:
         return "No cause has been judged yet"
-    looked = f"Nothing found: {plural(len(rows) - len(unknown), 'cause')} looked and saw no sign"
+    looked = f"Nothing found: {plural(len(rows) - len(unknown), 'check')} passed"
     return f"{looked}; {rest}" if rest else looked
 
 
-def card(finding: Finding, number: int, lines: Lines) -> Markup:
+def card(finding: Finding, number: int, lines: CitedLines) -> Markup:
     """One found cause: verdict, culprits, evidence, advice, next experiment; the first one is open."""
     symbol, word, means = STRENGTH[finding.strength or "possible"]
     if all(isinstance(piece, Fact) for piece in finding.evidence):
@@ -105,7 +112,7 @@ def _culprits(finding: Finding) -> Markup:
     return el("p", *chips) if named else Markup("")
 
 
-class Lines:
+class CitedLines:
     """The lines of evidence on a page: each text stands there once, each place from the folder that holds them all."""
 
     def __init__(self, evidence: Iterable[Evidence]) -> None:
@@ -120,8 +127,8 @@ class Lines:
         said = _said(pieces[0])
         text = pre(first["text"]) if said not in self._shown else el("p", "as at ", self._shown[said], cls="nk-dim")
         self._shown.setdefault(said, place(first["path"], first["line"], self._base))
-        rest = fold(f"and at {plural(len(places) - 1, 'other place')}", *(el("div", each) for each in places[1:]))
-        return el("figure", el("figcaption", places[0], rest), text, cls="nk-cite")
+        rest = fold(f"The same at {plural(len(places) - 1, 'other place')}", *(el("div", each) for each in places[1:]))
+        return el("figure", el("figcaption", places[0]), text, rest, cls="nk-cite")
 
     def _place(self, piece: Evidence) -> Markup:
         cited = cite(piece)
@@ -138,9 +145,9 @@ def _said(piece: Evidence) -> str:
     return NUMBERS.sub("#", text) if "most recent call" in text else text
 
 
-def evidence_part(evidence: Sequence[Evidence], lines: Lines | None = None) -> Markup:
+def evidence_part(evidence: Sequence[Evidence], lines: CitedLines | None = None) -> Markup:
     """The very lines, each with its place; the first few at once, the others folded."""
-    lines = lines or Lines(evidence)
+    lines = lines or CitedLines(evidence)
     alike: dict[str, list[Evidence]] = {}
     for piece in evidence:
         alike.setdefault(_said(piece), []).append(piece)

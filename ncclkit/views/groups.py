@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import plotly.graph_objects as go
+
 from ncclkit.analysis import alignment, timeline
 from ncclkit.analysis.alignment import Clock, Disagreement
 from ncclkit.analysis.once import judged
-from ncclkit.analysis.timeline import RankProgress
+from ncclkit.analysis.timeline import RankProgress, RankTimeline
 from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.text import plural, some, the
-from ncclkit.views._base import View
+from ncclkit.views import _draw
+from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
 from ncclkit.views._verdict import Culprits, beside, of_case
 from ncclkit.views.findings import evidence_part
+from ncclkit.views.ranks import Scale
 
 STATES = 12
 """Different states of one group that are shown; a job that runs has many."""
 GROUPS = 8
+PANELS, EACH = 3, 12
+"""Groups that are drawn over time, and ranks of each."""
 AGREE = 0.5
 """Seconds within which clocks are said to agree: no log line is better than that."""
 
@@ -30,7 +36,7 @@ Groups = Sequence[tuple[tuple[str, str], Ranks]]
 
 
 def progress_view(case: Case) -> View:
-    """Per process group: the last collective that each rank enqueued, started and completed; who is behind first."""
+    """Per process group, over time and in numbers: how far each rank came; who is behind first."""
     scope = judged(case)
     known = timeline.timelines(scope)
     groups: dict[tuple[str, str], dict[int, RankProgress]] = {}
@@ -48,7 +54,59 @@ def progress_view(case: Case) -> View:
     rest = fold(f"{len(uneven) - GROUPS:,} more groups", *uneven[GROUPS:])
     verdict = of_case(case)
     headline = beside(verdict, *_progress_headline(ordered, silent, scope, verdict))
-    return View(headline, join(*uneven[:GROUPS], rest, _even(even), mute))
+    return Drawn(headline, _figure(ordered, known), join(*uneven[:GROUPS], rest, _even(even), mute))
+
+
+def _figure(groups: Groups, known: Sequence[RankTimeline]) -> go.Figure | None:
+    """Collective against time in the groups with ranks behind, else in the largest; None where nothing has a time."""
+    lasts = {one.rank: max((e.time for e in one.at if e.time is not None), default=0.0) for one in known}
+    dated = [(key, ranks) for key, ranks in groups if any(at.history for at in ranks.values())]
+    shown = [(key, ranks) for key, ranks in dated if _behind(ranks)][:PANELS] or dated[:1]
+    times = [time for _, ranks in shown for at in ranks.values() for time, _ in at.history]
+    if not times:
+        return None
+    waiting = [lasts[rank] for _, ranks in shown for rank, at in ranks.items() if _waits(at)]
+    scale = Scale(min(times), max([*times, *waiting]), True)
+    return _draw.progress({_name(key): _lines(ranks, lasts, scale) for key, ranks in shown}, scale.axis)
+
+
+def _lines(ranks: Ranks, lasts: Mapping[int, float], scale: Scale) -> list[_draw.RankLine]:
+    """A line for each rank, of many the odd ones first; a rank that waits goes on to its last sign of life."""
+    furthest = max(_place(at) for at in ranks.values())
+    drawn = {rank: at for rank, at in ranks.items() if at.history or (_place(at) == 0 < furthest)}
+    behind = {rank for rank, at in drawn.items() if _place(at) < furthest}
+    odd = behind if 2 * len(behind) <= len(drawn) else set(drawn) - behind
+    chosen = sorted(drawn, key=lambda rank: (rank not in odd, rank))[:EACH]
+    ends = {rank: _points(drawn[rank], lasts[rank], scale) for rank in chosen}
+    longest = {_place(drawn[rank]): rank for rank in sorted(chosen, key=lambda rank: ends[rank][-1][0])}
+    labels = {rank: _label(place, ranks, furthest) for place, rank in longest.items()}
+    return [_draw.RankLine(rank, ends[rank], labels.get(rank, ""), rank in behind) for rank in chosen]
+
+
+def _points(at: RankProgress, last: float, scale: Scale) -> list[tuple[float, int]]:
+    """Its history on the axis of time; a rank that entered no collective stands at the start."""
+    points = [(scale.after(time), number) for time, number in at.history] or [(0.0, 0)]
+    if at.history and _waits(at) and last > at.history[-1][0]:
+        points.append((scale.after(min(last, scale.end)), points[-1][1]))
+    return points
+
+
+def _waits(at: RankProgress) -> bool:
+    """Whether it is in a collective that it is not known to have completed."""
+    return (at.enqueued or 0) > (at.completed or 0)
+
+
+def _label(place: int, ranks: Ranks, furthest: int) -> str:
+    """``rank 2 stopped at 11``, ``3 ranks wait in all_reduce 12``."""
+    alike = [rank for rank, at in ranks.items() if _place(at) == place]
+    named = the("rank", alike) if len(alike) <= 3 else plural(len(alike), "rank")
+    if not place:
+        return f"{named} entered none"
+    if place < furthest:
+        return f"{named} stopped at {place:,}"
+    waits = next((at for at in ranks.values() if _waits(at) and at.op and place in (at.waits, at.enqueued)), None)
+    verb = "waits" if len(alike) == 1 else "wait"
+    return f"{named} {verb} in {text.op(waits.op)} {place:,}" if waits else f"{named} came to {place:,}"
 
 
 def disagreement_view(case: Case) -> View:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import ipywidgets as W
 
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
-from ncclkit.core.model import Measurement
+from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.core.text import format_bytes, plural
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
@@ -27,6 +28,7 @@ OUTCOMES = {
     "deadline": ("■", "stopped at its timeout"),
     "cancelled": ("■", "cancelled"),
     "failed": ("✕", "failed"),
+    "lost": ("✕", "killed from outside"),
     "running": ("▶", "running"),
 }
 SIZES = tuple(4**power for power in range(5, 18))
@@ -128,8 +130,23 @@ class LiveTest(Form):
         self.measurements = list(outcome.measurements) or self.progress.measurements
         self._enter(outcome.reason, outcome.summary)
 
+    def wrong(self) -> Mapping[W.Widget, str]:
+        """Controls whose value no run can be made of, and an interpreter that is not there."""
+        found: dict[W.Widget, str] = {}
+        for name, control in self.controls.items():
+            try:
+                ProbeOptions(**{name: control.value})
+            except NcclkitError as error:
+                found[control] = str(error)
+        python = self.controls["python"]
+        if python.value.strip() and not slurm.nodes() and not shutil.which(python.value.strip()):
+            found.setdefault(python, f"There is no program {python.value.strip()} on this host.")
+        return found
+
     def failed(self, why: str, cancelled: bool) -> None:
-        """Show why there is no run."""
+        """Show why there is no run; a curve stays only where this very run measured it."""
+        if not self.measurements:
+            self.drawing.outputs = ()
         if cancelled:
             self._enter("cancelled", f"{self.progress.words()} when it was cancelled")
         else:
@@ -143,6 +160,7 @@ class LiveTest(Form):
         """Draw one state: bar, words, curve where there are new numbers, log and variables."""
         rows = self.measurements
         if rows and len(rows) != self._drawn:
+            self.drawing.remove_class("nk-old")
             self.drawing.outputs = outputs(plots.bandwidth(rows, *self._limit))
         self._drawn = len(rows)
         self.bar.value = round(1000 * (1.0 if self.state == "done" else self.progress.share()))

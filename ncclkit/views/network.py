@@ -126,10 +126,10 @@ def _lost(network: Network) -> list[tuple[str, str]]:
 
 
 def _named(network: Network, name: str) -> str:
-    """``eth0 (25 Gb/s)``; of loopback that it leads nowhere else."""
+    """``eth0 (25 Gb/s)``; of loopback for whom it is enough: a job on one host succeeds over it."""
     row = next((row for row in network.rows("net.interfaces") if row.get("name") == name), {})
     if row.get("kind") == "loopback":
-        return f"{name}, which reaches no other host"
+        return f"{name}, which is enough on one host and reaches no other"
     about = [str(row["kind"])] if row.get("kind") not in (None, "physical") else []
     about += [_speed(row["speed"])] if row.get("speed") else []
     return f"{name} ({', '.join(about)})" if about else name

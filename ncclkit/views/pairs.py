@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 
 import plotly.graph_objects as go
@@ -10,14 +9,11 @@ import plotly.graph_objects as go
 from ncclkit.analysis.stage_results import GroupResult, Pair
 from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.core.case import Case
-from ncclkit.core.model import safe
 from ncclkit.core.text import format_number, format_time, plural
-from ncclkit.views import _draw, plots
+from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, badge, el, fit, fold, join, table
 
-NUMBERED = 12
-"""Up to here each cell says its number."""
 HOW = "ncclkit probe --stages, or the box “Staged test” of the live test's form, measures every pair"
 
 
@@ -128,42 +124,10 @@ def _matrix(found: StagedTest) -> go.Figure:
     cells: list[list[float | None]] = [[None] * count for _ in range(count)]
     for pair in found.pairs:
         cells[pair.a][pair.b] = cells[pair.b][pair.a] = pair.bandwidth
-    side = min(max(count * 44, 200), 460)
-    figure = _draw.blank(height=side + 90)
-    figure.add_heatmap(
-        z=cells,
-        colorscale="Cividis",
-        zmin=0,
-        zmax=max((pair.bandwidth for pair in found.pairs), default=1.0),
-        xgap=1,
-        ygap=1,
-        hoverongaps=False,
-        colorbar={"title": {"text": "GB/s each way"}, "thickness": 12},
-        text=[["" if cell is None else format_number(cell) for cell in row] for row in cells],
-        texttemplate="%{text}" if count <= NUMBERED else None,
-        hovertemplate="ranks %{y} and %{x}: %{z:.3g} GB/s each way<extra></extra>",
-    )
-    _frames(figure, found, 0.72 * side / count)
-    shown = list(range(0, count, max(1, math.ceil(count / 16))))
-    ticks = {"tickvals": shown, "ticktext": [safe(str(rank)) for rank in shown], "showgrid": False}
-    figure.update_xaxes(title={"text": "rank"}, constrain="domain", range=[-0.5, count - 0.5], **ticks)
-    figure.update_yaxes(title={"text": "rank"}, scaleanchor="x", range=[count - 0.5, -0.5], **ticks)
-    return figure
-
-
-def _frames(figure: go.Figure, found: StagedTest, size: float) -> None:
-    """A frame of `size` pixels around what is bad; a cross where no number came."""
-    for name, symbol, bad in (
-        ("slow or wrong", "square-open", set(found.bad) - set(found.silent)),
-        ("never answered", "x", set(found.silent)),
-    ):
-        both = [spot for a, b in sorted(bad) for spot in ((a, b), (b, a))]
-        if both:
-            figure.add_scatter(
-                x=[b for _, b in both],
-                y=[a for a, _ in both],
-                mode="markers",
-                name=name,
-                marker={"symbol": symbol, "size": max(7, size), "color": plots.VERMILLION, "line": {"width": 3}},
-                hoverinfo="skip",
-            )
+    odd = (("slow or wrong", "", set(found.bad) - set(found.silent)), ("never answered", "x", set(found.silent)))
+    marks = [
+        _draw.Mark(name, [spot for a, b in sorted(bad) for spot in ((a, b), (b, a))], symbol)
+        for name, symbol, bad in odd
+        if bad
+    ]
+    return _draw.heatmap(cells, [str(rank) for rank in range(count)], ("rank", "rank"), "GB/s each way", marks)

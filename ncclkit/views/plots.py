@@ -191,22 +191,19 @@ def _figure(summary: str, rows: Sequence[Measurement], entries: int, few: Sequen
         }
     )
     if few:
-        sizes, top = _sizes([m.bytes for m in few]) | {"anchor": "y2"}, SECOND / drawn
-        figure.update_layout(xaxis2=sizes, yaxis2=Y | {"domain": [0, top], "anchor": "x2"})
-        place = {
-            "x": 0,
-            "xref": "paper",
-            "xanchor": "left",
-            "y": top,
-            "yref": "paper",
-            "yanchor": "bottom",
-            "yshift": 6,
-        }
-        font = {"size": 13, "weight": 600}
-        figure.add_annotation(text="<br>".join(heading), align="left", showarrow=False, font=font, **place)
+        _second(figure, few, SECOND / drawn, "<br>".join(heading))
     if not rows:
         figure.update_layout(xaxis_visible=False, yaxis_visible=False)
     return figure
+
+
+def _second(figure: go.Figure, few: Sequence[Measurement], top: float, heading: str) -> None:
+    """Add the panel of small messages; top: the part of the figure's height that it takes."""
+    sizes = _sizes([m.bytes for m in few]) | {"anchor": "y2"}
+    figure.update_layout(xaxis2=sizes, yaxis2=Y | {"domain": [0, top], "anchor": "x2"})
+    place = {"x": 0, "xref": "paper", "xanchor": "left", "y": top, "yref": "paper", "yanchor": "bottom", "yshift": 6}
+    font = {"size": 13, "weight": 600}
+    figure.add_annotation(text=heading, align="left", showarrow=False, font=font, **place)
 
 
 Y = {"exponentformat": "none", "tickformat": "~g"}
@@ -233,6 +230,11 @@ def template() -> go.layout.Template:
     return go.layout.Template(
         layout={"font": font, "paper_bgcolor": clear, "plot_bgcolor": clear, "xaxis": axis, "yaxis": axis}
     )
+
+
+def numbered(number: int) -> dict[str, str]:
+    """Colour and dash of a rank or GPU: the same in every figure of a page."""
+    return {"color": LINES[number % len(LINES)], "dash": ("solid", "dash", "dot")[number // len(LINES) % 3]}
 
 
 def _look(index: int, dotted: bool = False) -> dict[str, object]:

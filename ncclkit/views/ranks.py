@@ -67,9 +67,7 @@ class Scale:
         """The title of the axis."""
         if not self.in_time:
             return "line of each log<br>(the lines carry no times)"
-        return (
-            f"{self.unit[0]} after the first line<br>{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.start))}"
-        )
+        return f"{self.unit[0]} after {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.start))}"
 
     def middles(self) -> list[float]:
         """The middle of each column, as the axis counts."""

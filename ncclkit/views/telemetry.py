@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, safe
 from ncclkit.core.text import format_bytes, plural
-from ncclkit.views import plots
+from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, table
 
@@ -25,8 +24,6 @@ EACH = 8
 """Up to so many GPUs have a line of their own; beyond, the lowest and the highest of each second."""
 PHASES = {"init": "joined", "pairs": "last pair", "size": "last size", "error": "error", "done": "done"}
 """Phases that are marked, and how; of each the last that a rank told."""
-TITLE, NAMED = 22, 4
-"""Pixels of the line above each row, and lines of a row that it names."""
 LARGEST = 64 * MIB
 """Bytes that are read of one strip: about a day."""
 
@@ -161,12 +158,8 @@ def _figure(samples: Sequence[Sample], start: float, phases: Mapping[str, float]
     thin = _thinned(samples)
     rows = [(title, moving) for title, curves in _curves(thin) if (moving := _moving(title, curves))]
     times = [sample["t"] - start for sample in thin]
-    high = 60 + 108 * len(rows)
-    titles = [_title(title, [name for name, _ in curves]) for title, curves in rows]
-    figure = make_subplots(
-        rows=len(rows), cols=1, shared_xaxes=True, vertical_spacing=TITLE / high, subplot_titles=titles
-    )
-    figure.update_annotations(x=0, xanchor="left", font={"size": 11})
+    titles = [_draw.titled(title, [name for name, _ in curves]) for title, curves in rows]
+    figure = _draw.panels(titles, "seconds since the watching began", 108)
     for place, (_, curves) in enumerate(rows, 1):
         for index, (name, values) in enumerate(curves):
             figure.add_scatter(
@@ -174,40 +167,19 @@ def _figure(samples: Sequence[Sample], start: float, phases: Mapping[str, float]
                 y=values,
                 name=safe(name),
                 mode="lines",
-                line={"color": plots.LINES[index % len(plots.LINES)], "width": 2, "dash": _dash(index)},
-                showlegend=False,
+                line=_draw.of_name(name, index) | {"width": 2},
                 hovertemplate=f"{safe(name)}: %{{y:.4g}} at %{{x:.0f}} s<extra></extra>",
                 row=place,
                 col=1,
             )
-        figure.update_yaxes(rangemode="tozero", automargin=True, row=place, col=1)
-    figure.update_xaxes(title={"text": "seconds since the watching began"}, automargin=True, row=len(rows), col=1)
-    figure.update_layout(
-        template=plots.template(),
-        autosize=True,
-        height=high,
-        margin={"l": 8, "r": 14, "t": 34 + TITLE, "b": 30},
-        hovermode="x unified",
-    )
+    figure.update_yaxes(rangemode="tozero")
+    figure.update_layout(hovermode="x unified")
     for place, (phase, second) in enumerate(phases.items()):
         figure.add_vline(x=second, line={"color": plots.VERMILLION, "width": 1, "dash": "dot"})
         look: dict[str, Any] = {"font": {"color": plots.VERMILLION, "size": 11}, "yanchor": "bottom", "yshift": 16}
         look["yshift"] += 14 * (place % 2)  # two that come together stand one above the other
         figure.add_annotation(x=second, y=1.0, yref="paper", text=safe(phase), showarrow=False, **look)
     return figure
-
-
-def _title(quantity: str, names: Sequence[str]) -> str:
-    """What a row shows, and the first of its lines in their colours; on the left, above the row."""
-    coloured = [
-        f"<span style='color:{plots.LINES[index % len(plots.LINES)]}'>■ {safe(name)}</span>"
-        for index, name in enumerate(names[:NAMED])
-    ]
-    return f"<b>{quantity}</b>   {'  '.join(coloured)}{' …' if len(names) > NAMED else ''}"
-
-
-def _dash(index: int) -> str:
-    return ("solid", "dash", "dot")[index // len(plots.LINES) % 3]
 
 
 def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:

@@ -52,3 +52,25 @@ def test_equal_stacks_are_told_together_by_the_line_of_the_user() -> None:
         for rank, frames in enumerate([inside, inside, inside, saving])
     ]
     assert standing(events) == ["rank 3 is in save at ckpt.py:88", "ranks 0-2 wait in all_reduce at train.py:212"]
+
+
+@pytest.mark.parametrize(
+    ("inner", "where"),
+    [
+        (("all_reduce distributed/distributed_c10d.py", "wrapper distributed/c10d_logger.py"), "all_reduce"),
+        (
+            (
+                "forward nn/parallel/distributed.py",
+                "_call_impl nn/modules/module.py",
+                "_wrapped_call_impl nn/modules/module.py",
+            ),
+            "DistributedDataParallel.forward",
+        ),
+        (("all_gather distributed/distributed_c10d.py", "decorate_context utils/_contextlib.py"), "all_gather"),
+        (("wrapper distributed/c10d_logger.py",), "wrapper"),
+    ],
+)
+def test_a_stack_is_named_by_what_was_called_not_by_what_wraps_it(inner: tuple[str, ...], where: str) -> None:
+    frames = [{"func": func, "file": f"{TORCH}/{file}", "line": 1} for func, file in map(str.split, inner)]
+    (said,) = standing([Event("stack", rank=0, data={"frames": [*frames, MINE]})])
+    assert said == f"rank 0 waits in {where} at fit.py:3"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ncclkit import evidence
-from ncclkit.causes import wrong_interface
+from ncclkit.causes import ifname_not_found, wrong_interface
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding, Strength
 from ncclkit.evidence.samples import HERE
+from tests.causes.specimens import ROOT, load
 from tests.causes.test_samples import TWO_HOSTS
 from tests.causes.test_samples import judged as of_recording
 
@@ -109,3 +111,29 @@ def test_the_advice_is_of_the_library_that_found_none(folder: Path, says: str, l
     (advice,) = of_recording(folder / "ifname_missing_on_one")[0].findings[0].advice
     assert advice.do.startswith(says) and "unset GLOO_SOCKET_IFNAME" in advice.do
     assert advice.env == {"NCCL_SOCKET_IFNAME": list_} and advice.change == {"unset": ["GLOO_SOCKET_IFNAME"]}
+    assert advice.command == "unset GLOO_SOCKET_IFNAME"
+
+
+@pytest.mark.parametrize(
+    ("folder", "variable"), [("found-gloo", "GLOO_SOCKET_IFNAME"), ("found-facts", "NCCL_SOCKET_IFNAME")]
+)
+def test_the_variable_that_is_the_fault_is_unset_first(folder: str, variable: str) -> None:
+    """Also where another interface is known, which is the second choice."""
+    found = ifname_not_found.diagnose(load(ROOT / "ifname_not_found" / folder))
+    first, *others = found.advice
+    assert found.strength == "proven" and first.command == f"unset {variable}"
+    assert first.change == {"unset": [variable]} and not first.env
+    assert [dict(advice.env) for advice in others] == ([{variable: "eth0"}] if folder == "found-facts" else [])
+
+
+def test_gloo_on_a_bridge_is_told_gloos_variable() -> None:
+    """Not NCCL's, which gloo does not read."""
+    case = load(ROOT / "wrong_interface" / "found-gloo-bridge")
+    rows = [f for f in case.facts if f.name == "net.interfaces"]
+    bridge = [row for row in rows[0].value if row["name"] == "br-vm"]
+    case.facts = [replace(f, value=bridge) if f in rows else f for f in case.facts]  # nothing else joins the hosts
+    case.facts.append(Fact("env.GLOO_SOCKET_IFNAME", "br-vm", host=rows[0].host))
+    (advice,) = wrong_interface.diagnose(case).advice
+    assert advice.command == "unset GLOO_SOCKET_IFNAME" and not advice.env
+    case.facts.pop()
+    assert "GLOO_SOCKET_IFNAME" in wrong_interface.diagnose(case).advice[0].command

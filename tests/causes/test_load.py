@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ncclkit.agent import facts as agent
-from ncclkit.causes import gil_hold, network_loss, slow_rank, slow_transport
+from ncclkit.causes import cpu_contention, gil_hold, network_loss, slow_rank, slow_transport
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding, Measurement
 
@@ -158,3 +158,51 @@ def test_a_live_test_that_stands_at_a_larger_message_between_hosts(sizes: tuple[
     finding = network_loss.diagnose(case)
     assert finding.strength == strength, finding.say
     assert ("of 4,096 bytes had come through" in finding.say) == (strength == "likely")
+
+
+def over_gloo(busbw: float, waited: float, processes: int = 1, more: tuple[Event, ...] = ()) -> Case:
+    """A live test over gloo that reached `busbw` GB/s on two cores, whose ranks waited so long for them."""
+    case = Case()
+    case.facts = [Fact("net.loopback.bandwidth", 4.0, "GB/s"), Fact("cpu.usable", 2), Fact("cpu.pressure", 66.0, "%")]
+    case.measurements = [
+        Measurement("all_reduce", 4 << 20, "float32", 2, 1, "gloo", 4e3, None, None, busbw, busbw, 0, 5, "1-all_reduce")
+    ]
+    row = {"processes": processes, "cores": 2, "ran": 2.0, "waited": waited, "preempted": 900}
+    case.events = [
+        *(Event("telemetry.scheduling", f"rank {r}", "/c/runs/1-all_reduce/t", 9, rank=r, data=row) for r in (0, 1)),
+        Event("run.end", "done", "/c/runs/1-all_reduce/status.json", data={"reason": "done", "exitcode": 0, "say": ""}),
+        *more,
+    ]
+    return case
+
+
+def test_a_slow_live_test_whose_ranks_wait_for_cores_shares_them_with_others() -> None:
+    finding = cpu_contention.diagnose(over_gloo(0.2, waited=5.0))
+    assert (finding.verdict, finding.strength) == ("found", "likely")
+    assert "others" not in finding.say and "other processes use these cores" in finding.say
+    assert "waited 10.0 s for one of 2 CPU cores" in finding.say
+    assert finding.advice[0].command.startswith("ps ") and "num_workers" not in finding.advice[0].do
+
+
+def test_ranks_that_do_not_fit_on_the_cores_are_not_blamed_on_others() -> None:
+    finding = cpu_contention.diagnose(over_gloo(0.2, waited=5.0, processes=3))
+    assert finding.strength == "likely" and "other processes" not in finding.say
+
+
+def test_before_the_ranks_began_others_had_the_cores() -> None:
+    case = over_gloo(0.2, waited=0.0)
+    case.events = case.of("run.end")
+    assert "66 % of the time" in cpu_contention.diagnose(case).say
+
+
+@pytest.mark.parametrize(
+    "case", [over_gloo(0.2, waited=0.1), over_gloo(1.9, waited=5.0)], ids=["slow, nobody waited", "as fast as usual"]
+)
+def test_a_queue_or_a_low_bandwidth_alone_is_no_contention(case: Case) -> None:
+    assert cpu_contention.diagnose(case).verdict == "clear"
+
+
+def test_what_an_older_run_measured_is_not_judged() -> None:
+    case = over_gloo(0.2, waited=5.0)
+    case.events = [Event("run.end", "x", "/c/runs/2-train/status.json", data={"reason": "done"})]
+    assert cpu_contention.diagnose(case).verdict == "clear"

@@ -15,6 +15,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, cite
 from ncclkit.evidence.samples import HERE, names, sample
 
+pytestmark = pytest.mark.slow
 TWO_HOSTS = Path(__file__).parents[1] / "two_hosts"
 """The same faults on GPUs that NCCL took for those of two hosts."""
 KEPT = [*(HERE / name for name in names()), *sorted(TWO_HOSTS.iterdir())]

@@ -10,7 +10,10 @@ from ncclkit import evidence
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.causes.summary import Summary, summarize
 from ncclkit.core.case import Case
+from ncclkit.core.model import Fact
 from ncclkit.evidence import logs, samples
+from ncclkit.views.facts import facts_view
+from ncclkit.views.findings import findings_view
 from tests.causes.specimens import ROOT, load
 
 
@@ -119,3 +122,43 @@ def test_a_case_folder_is_named_where_the_logs_lie_in_it(tmp_path: Path) -> None
     empty = Case.open(tmp_path / "a case")
     empty.about.pop("logs")
     assert summarize(empty, diagnose(empty)).reproduce == f"ncclkit diagnose '{tmp_path / 'a case'}'"
+
+
+class TestOneListOfRisks:
+    """What the facts of a host warn of stays the same list before a run, beside it and after it."""
+
+    @staticmethod
+    def after_a_run() -> Case:
+        """A host whose own name resolves to loopback, and a job on it that succeeded."""
+        case = load(ROOT / "hostname_resolution" / "clear-joined")
+        case.facts = [
+            Fact("host.name", "vm", host="vm"),
+            Fact("net.hostname.addresses", ["127.0.0.1"], "", "getaddrinfo", "vm"),
+            Fact("net.gloo.interface", "lo", "", "", "vm"),
+        ]
+        return case
+
+    def test_a_risk_that_the_job_did_not_suffer_is_still_told(self) -> None:
+        case = self.after_a_run()
+        diagnosis = diagnose(case)
+        assert diagnosis.verdict == "healthy" and diagnosis.exit_code == 0
+        assert [risk.cause for risk in diagnosis.risks] == ["hostname_resolution"]
+        assert "1 risk for other jobs here" in diagnosis.headline and "hostname_resolution" in diagnosis.text()
+
+    def test_the_cards_of_facts_and_of_findings_count_the_same_risks(self) -> None:
+        case = self.after_a_run()
+        before, after = facts_view(case), findings_view(diagnose(case))
+        assert before.summary.startswith("1 risk ") and "1 risk for other jobs here" in after.summary
+        assert "hostname_resolution" in before.static() and "hostname_resolution (possible)" in after.static()
+
+    def test_a_machine_alone_has_findings_and_no_second_list(self) -> None:
+        case = Case()
+        case.facts = self.after_a_run().facts
+        diagnosis = diagnose(case)
+        assert [f.cause for f in diagnosis.findings] == ["hostname_resolution"] and diagnosis.risks == ()
+
+    def test_a_page_says_what_is_unexplained_and_not_that_nothing_was_found(self, tmp_path: Path) -> None:
+        diagnosis, _ = judged(written(tmp_path, "RuntimeError: NCCL error\n"))
+        page = findings_view(diagnosis)
+        assert "No known cause explains this error" in page.summary and "RuntimeError: NCCL error" in page.static()
+        assert "Nothing found" not in page.static()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,10 @@ from typing import Any
 import pytest
 
 from ncclkit.causes import catalogue
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
 from ncclkit.evidence.samples import HERE
+from ncclkit.lab.faults import recording
 from ncclkit.lab.faults.catalogue import FAULTS
 from tests.processes import leftovers
 
@@ -50,7 +56,7 @@ class TestContract:
     """``diagnose --json``, which others script against."""
 
     def test_top_level(self, answer: dict[str, Any]) -> None:
-        assert list(answer) == ["schema", "inputs", "job", "findings", "unknown"]
+        assert list(answer) == ["schema", "verdict", "inputs", "job", "findings", "unknown", "errors"]
         assert answer["schema"] == 1
         assert list(answer["job"]) == ["ranks", "hosts", "nccl", "torch", "cuda", "transports"]
         assert all(set(row) == {"path", "bytes", "lines"} for row in answer["inputs"])
@@ -79,7 +85,20 @@ class TestContract:
 
     def test_a_healthy_job_has_none(self) -> None:
         done = run("diagnose", "--json", str(HERE / "healthy"))
-        assert done.returncode == 0 and json.loads(done.stdout)["findings"] == []
+        answer = json.loads(done.stdout)
+        assert (done.returncode, answer["verdict"], answer["findings"]) == (0, "healthy", [])
+
+    @pytest.mark.parametrize(
+        ("text", "verdict", "status"),
+        [(b"lorem ipsum\ndolor\n", "no_job", 2), (b"RuntimeError: NCCL error\n", "unexplained", 1)],
+    )
+    def test_no_evidence_is_not_health(self, text: bytes, verdict: str, status: int) -> None:
+        done = run("diagnose", "--json", "-", stdin=text)
+        answer = json.loads(done.stdout)
+        assert (done.returncode, answer["verdict"]) == (status, verdict)
+        told = run("diagnose", "-", stdin=text)
+        assert told.returncode == status and "Nothing found" not in told.stdout
+        assert [row["text"] for row in answer["errors"]] == [text.decode().strip()] * (status == 1)
 
 
 def test_text_names_the_rank_and_its_lines() -> None:
@@ -98,6 +117,54 @@ def test_standard_input_and_several_paths(tmp_path: Path) -> None:
 def test_a_case_folder_brings_its_facts() -> None:
     done = run("diagnose", "--json", str(ROOT / "tests" / "specimens" / "ifname_not_found" / "found-facts"))
     assert [f["cause"] for f in json.loads(done.stdout)["findings"]] == ["ifname_not_found"], done.stdout
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A case folder with yesterday's run, in which rank 2 was late."""
+    case = Case.open(tmp_path / "case")
+    folder = recording.replay(case, HERE / "rank_late")
+    os.utime(folder, (time.time() - 86400 * 3,) * 2)
+    assert diagnose(case).findings[0].cause == "slow_rank"
+    return tmp_path / "case"
+
+
+def test_a_verb_judges_what_it_was_given_and_not_an_old_run(old: Path) -> None:
+    local = ("a", "b", "--remote-command", "sh -c 'echo {host}; exit 3'")
+    for argv in (("inspect",), ("connect", *local)):
+        done = run(*argv, "--case", str(old))
+        assert "slow_rank" not in done.stdout and "Rank 2" not in done.stdout, done
+        assert "1-rank_late, 3 days ago" in done.stderr and "the new one alone" in done.stderr
+        assert done.returncode == (2 if argv[0] == "connect" else done.returncode)
+    facts = run("inspect", "--json", "--case", str(old)).stdout.splitlines()
+    assert {json.loads(line)["host"] for line in facts} <= {socket.gethostname(), ""}
+
+
+def test_a_live_test_is_not_judged_by_an_old_one(old: Path) -> None:
+    options = ("--backend", "gloo", "--max-bytes", "64", "--env", "GLOO_SOCKET_IFNAME=eth97")
+    done = run("probe", *options, "--case", str(old))
+    assert done.returncode == 1 and "eth97" in done.stdout and "slow_rank" not in done.stdout
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_experiments_write_nothing_into_the_evidence(tmp_path: Path) -> None:
+    """Though it is a case folder; its run is run again all the same, in the case that is named."""
+    case = Case.open(tmp_path / "evidence")
+    recording.replay(case, HERE / "ifname_missing")
+    diagnose(case)
+    before = contents(tmp_path / "evidence")
+    assert "case.json" in {Path(path).name for path in before}
+    own = str(tmp_path / "case")
+    done = run("diagnose", "--check", "evidence", "--case", own, cwd=tmp_path)
+    assert contents(tmp_path / "evidence") == before
+    assert (tmp_path / "case" / "case.json").exists() and "ifname_not_found" in done.stdout, done
+    assert [path.name for path in (tmp_path / "case" / "runs").iterdir()] == ["1-ifname_missing"]
+    run("diagnose", "--check", "evidence", "--case", own, cwd=tmp_path)
+    assert (tmp_path / "case" / "checks" / "1" / "case.json").exists(), "what --check did before is another matter"
+    assert leftovers() == []
 
 
 def bad_paths(folder: Path) -> Iterable[tuple[str, str]]:
@@ -121,12 +188,14 @@ def test_no_permission(tmp_path: Path) -> None:
     secret = tmp_path / "secret.log"
     secret.write_text("x\n")
     secret.chmod(0)
-    command = [sys.executable, "-m", "ncclkit", "diagnose", str(secret)]
-    if os.geteuid() == 0:
-        command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
-    assert "ermission" in sentence(done)
+    (tmp_path / "logs").mkdir(mode=0)
+    for path, says in ((secret, "ermission"), (tmp_path / "logs", "cannot be read")):
+        command = [sys.executable, "-m", "ncclkit", "diagnose", str(path)]
+        if os.geteuid() == 0:
+            command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
+        environ = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
+        assert says in sentence(done) and "holds no file" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -134,7 +203,7 @@ def test_no_permission(tmp_path: Path) -> None:
     [
         (("lab", "nonsense"), "the lab knows"),
         (("probe", "--train-python", "/no/such/python"), "does not exist"),
-        (("probe", "--ranks", "-3"), "must lie between 0 and 4,096"),
+        (("probe", "--ranks", "-3"), "must lie between 0 and 100,000"),
         (("probe", "--env", "NOEQUALS"), "NAME=VALUE"),
         (("probe", "--backend", "nccl", "--ranks", "64"), "64 GPUs"),
         (("attach", "--pid", str(os.getpid())), "carry no RANK in the environment"),
@@ -144,10 +213,80 @@ def test_no_permission(tmp_path: Path) -> None:
         (("report", "-p", "rank=2"), "did you mean ranks"),
         (("report", "--notebook", "guide"), "guided"),
         (("tune", "NCCL_ALGO"), "NAME=VALUE"),
+        (("lab", "rank_lat"), "did you mean rank_late?"),
+        (("report", "--notebook", "03_log"), "did you mean 03_logs?"),
+        (("report", "-p", "largest=6QB"), "such as 4096, 64MB or 1GiB"),
+        (("probe", "--timeout", "nan"), "must lie between 1 and 86,400"),
+        (("tune", "NCCL_ALGO=Ring", "--timeout", "inf"), "must lie between 1 and 86,400"),
+        (("attach", "--seconds", "nan"), "cannot be watched for nan s"),
+        (("probe", "--env", "=1"), "NAME=VALUE"),
+        (("probe", "--max-bytes", "64XB"), "such as 4096, 64MB or 1GiB"),
+        (("probe", "--backend", "gloo", "--ranks", "100000"), "allow it with --oversubscribe"),
+        (("lab", "rank_late", "--record", "/proc/x"), "No recording can be kept in /proc/x"),
+        (("lab", "rank_late", "--record", LATE), "holds a recording already"),
     ],
 )
 def test_bad_options_are_one_sentence(tmp_path: Path, argv: tuple[str, ...], says: str) -> None:
     assert says in sentence(run(*argv, "--case", str(tmp_path / "case"), cwd=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (("diagnos", "x"), "does not know 'diagnos'; did you mean diagnose?"),
+        (("diagnose", "--jsn", "x"), "did you mean --json? See `ncclkit diagnose --help`"),
+        (("probe", "--ranks", "x"), "invalid int value: 'x'. See `ncclkit probe --help`"),
+        (("diagnose",), "arguments are required: PATH"),
+        (("inspect", "--case", ""), "The case folder has no name"),
+        (("causes", "slow_ran"), "did you mean slow_rank?"),
+        (("open", "3_logs"), "did you mean 03_logs?"),
+        (("diagnose", "/proc/kmsg"), "dmesg > FILE"),
+    ],
+)
+def test_what_was_meant(argv: tuple[str, ...], says: str) -> None:
+    assert says in sentence(run(*argv))
+
+
+def test_every_verb_has_an_example() -> None:
+    verbs = re.findall(r"^    ([a-z]+)\b", run("--help").stdout, re.MULTILINE)
+    assert len(verbs) > 10
+    for verb in verbs:
+        assert f"Example: ncclkit {verb}" in run(verb, "--help").stdout
+
+
+def test_the_catalogue() -> None:
+    known = dict(line.split(None, 1) for line in run("causes").stdout.splitlines())
+    assert known.keys() == catalogue().keys() == json.loads(run("causes", "--json").stdout).keys()
+    page = run("causes", "slow_rank").stdout
+    assert page.startswith(f"slow_rank: {known['slow_rank']}\n\nWhat you see\n    ") and "\nWhat to do\n" in page
+    assert "How to be sure" in json.loads(run("causes", "--json", "slow_rank").stdout)["slow_rank"]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("dia",), {"diagnose"}),
+        (("diagnose", "--ch"), {"--check"}),
+        (("lab", "rank_l"), {"rank_late"}),
+        (("causes", "slow_"), {"slow_rank", "slow_transport"}),
+        (("open", "03"), {"03_logs"}),
+        (("probe", "--backend", "g"), {"gloo"}),
+    ],
+)
+def test_completion(completion: Path, words: tuple[str, ...], offered: set[str]) -> None:
+    """What bash offers, once it has read what `ncclkit completion bash` prints."""
+    code = f"""source {completion}; COMP_WORDS=(ncclkit "$@"); COMP_CWORD=$#; COMP_LINE="ncclkit $*"
+    $(complete -p ncclkit | sed 's/.*-F \\([^ ]*\\).*/\\1/') ncclkit; printf '%s\\n' "${{COMPREPLY[@]}}" """
+    done = subprocess.run(["bash", "-c", code, "bash", *words], capture_output=True, text=True, timeout=30)
+    assert {line.strip() for line in done.stdout.splitlines()} == offered, done.stderr
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    script = tmp_path_factory.mktemp("completion") / "ncclkit.bash"
+    script.write_text(run("completion", "bash").stdout)
+    assert run("completion", "zsh").stdout.startswith("#compdef ncclkit")
+    return script
 
 
 def test_full_disk(tmp_path: Path) -> None:
@@ -294,6 +433,8 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
         job.kill()
         job.communicate()
     assert done.returncode == 1 and "Rank 1" in done.stdout and "skip_batches" in done.stdout
+    (about,) = (line for line in done.stdout.splitlines() if line.startswith(f"ranks 0-2 on {socket.gethostname()}: "))
+    assert re.search(r" train .*\(started by agent\.pyz launch, process \d+\)$", about), about
     assert all(f"rank {rank}: " in done.stdout for rank in range(3)), "what each rank did meanwhile is told"
     assert len(list((tmp_path / "case" / "runs").glob("*attach/telemetry.jsonl"))) == 1
 

@@ -17,7 +17,6 @@ import pytest
 from tests.cli.test_cli import run
 from tests.evidence import documents as docs
 from tests.evidence.test_flight import dump, entry, waiting
-from tests.evidence.test_kineto import trace
 from tests.evidence.test_nccltests import run as table
 from tests.evidence.test_ras import TEXT
 from tests.evidence.test_stacks import FAULT, PYSPY
@@ -76,7 +75,6 @@ KINDS = {
     "ibstat": (docs.IBSTAT.encode(), "1 facts"),
     "show_gids": (docs.GIDS.encode(), "1 facts"),
     "nccl-tests": (table().encode(), "6 measurements (all_reduce up to 326.41 GB/s busbw), 2 WRONG values"),
-    "kineto": (trace(), "1 events"),
 }
 
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from tests.fuzz.targets import TARGETS, check
 from tests.fuzz.watch import Broken, watched
 
+pytestmark = pytest.mark.slow
 EACH = pytest.mark.parametrize("name", TARGETS)
 QUICK = [name for name in TARGETS if name != "repeated"]
 BOUNDED = settings(max_examples=120, deadline=None, derandomize=True)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import pickle
 import struct
-import tracemalloc
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ncclkit import evidence
+from ncclkit.evidence import processes
 from ncclkit.evidence.flight import pickles
 
 PAIRS = b"h\0h\0\x86q\0"
@@ -66,6 +64,11 @@ def hostile(mark):
 NAMES = list(hostile("x"))
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    monkeypatch.setattr(processes, "SECONDS", 1)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_runs_and_the_rest_is_read(tmp_path, name):
     (tmp_path / "nccl_trace_rank_0").write_bytes(hostile(str(tmp_path / "ran"))[name])
@@ -74,20 +77,6 @@ def test_nothing_runs_and_the_rest_is_read(tmp_path, name):
     assert [event.kind for event in reading.events] == ["python.exception"]
     assert len(reading.problems) == 1 and "nccl_trace_rank_0" in reading.problems[0]
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_memory_stays_in_proportion(tmp_path, name):
-    data = hostile(str(tmp_path / "ran"))[name]
-    tracemalloc.start()
-    try:
-        pickles.loads(data)
-    except pickles.Refused as error:
-        assert "\n" not in str(error)
-    finally:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert peak < (8 << 20) + 200 * len(data)
 
 
 def laughs(levels):
@@ -146,62 +135,3 @@ def test_plain_values_survive(protocol):
         "g": [(str(n), "pair") for n in range(300)],
     }
     assert pickles.loads(pickle.dumps(value, protocol)) == value
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_what_torch_and_python_write_takes_the_fast_way(protocol):
-    entries = [
-        {"n": n, "process_group": (f"group {n % 3}", "x"), "t": 1 << 60, "f": [{"file": str(n)}]} for n in range(500)
-    ]
-    data = pickle.dumps({"names": ["group 0", "group 1", "group 2", "x" * 1000], "entries": entries}, protocol)
-    assert pickles.is_plain(data)
-
-
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("deep lists", "deep dicts", "nothing", "self")])
-def test_the_fast_way_is_closed_to(name):
-    fast = {"truncated", "no mark", "only a mark", "key of pairs after an empty list"}  # the C reader raises on these
-    assert not pickles.is_plain(hostile("x")[name]) or name in fast
-
-
-SOUP = [
-    *(b"h\0", b"h\1", b"h\5", b"q\0", b"q\1", b"q\5", b"r\1\0\0\0", b"r\0\1\0\0", b"j\1\0\0\0", b"\x94"),
-    *(b"(", b"]", b"}", b")", b"e", b"u", b"a", b"s", b"t", b"\x85", b"\x86", b"\x87", b"N", b"\x88", b"K\1"),
-    *(b"X\1\0\0\0a", b"\x8c\1b", b"\x8a\1\1", b"h\0h\0\x86", b"h\1h\1\x86q\1", b"(e", b"(u", b"0", b"2", b"R", b"b"),
-]
-
-
-def depth(value, seen):
-    """How deep tuples are nested; a shared value is counted once."""
-    if id(value) in seen or not isinstance(value, (list, tuple, dict)):
-        return seen.get(id(value), 0)
-    seen[id(value)] = 0
-    inner = [*value, *value.values()] if isinstance(value, dict) else value
-    seen[id(value)] = max((depth(item, seen) for item in inner), default=0) * isinstance(value, tuple)
-    seen[id(value)] += isinstance(value, tuple)
-    return seen[id(value)]
-
-
-REGULAR = pickle.dumps([{"g": tuple(map(str, "ab")), "n": n, "l": [n, 300], "o": None} for n in range(20)], 2)[2:-2]
-"""Entries whose layout is learned; the list that holds them is still open."""
-
-
-@pytest.mark.parametrize("before", [b"K\x01q\x00", REGULAR], ids=["bare", "behind entries"])
-def test_opcodes_in_any_order_make_plain_flat_values(before):
-    @settings(max_examples=1000, deadline=None, derandomize=True)
-    @given(st.lists(st.sampled_from([*SOUP, REGULAR[-40:]]), max_size=30))
-    def check(pieces):
-        data = b"\x80\x02" + before + b"".join(pieces) + b"."
-        if pickles.is_plain(data):
-            try:
-                value = pickles.loads(data)
-            except pickles.Refused:
-                return
-            assert depth(value, {}) <= 2
-
-    check()
-
-
-def test_behind_entries_of_one_layout_the_check_goes_on():
-    assert pickles.is_plain(b"\x80\x02" + REGULAR + b"e.")
-    for bad in (b"}h\0Ns", b"cposix\nsystem\n", b"h\0h\0\x86q\0", b"Nr\xff\xff\xff\xff", b"N\x85"):
-        assert pickles.is_plain(b"\x80\x02" + REGULAR + bad + b"e.") == (bad == b"}h\0Ns")

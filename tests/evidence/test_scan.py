@@ -120,10 +120,10 @@ def test_the_last_step_is_known_however_much_follows(only, after):
 
 SCRIPT = """
 import sys, time
-from ncclkit.evidence import files
+from ncclkit.evidence import processes
 print("begun", flush=True)
-files.ENOUGH = 0
-with files.started([]) as executor:
+processes.ENOUGH = 0
+with processes.started([]) as executor:
     list(executor.map(abs, range(8)))
     print("ready", flush=True)
     sys.stdin.read()
@@ -131,6 +131,7 @@ with files.started([]) as executor:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.slow
 def test_workers_need_no_main_guard_and_end_with_their_parent(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

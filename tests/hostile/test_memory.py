@@ -1,35 +1,115 @@
-"""Small files that would become gigabytes of objects."""
+"""Small files that would become gigabytes of objects, or take minutes: each is one sentence, and the rest is read."""
 
 from __future__ import annotations
 
 import gzip
+import json
+import pickle
+import resource
+import subprocess
+import sys
+import threading
 
+import psutil
 import pytest
 
 from ncclkit import evidence
-from ncclkit.evidence.flight import pickles
+from ncclkit.evidence import processes
+from tests.packaging.project import ROOT
 
-COUNT = pickles.CONTAINERS + 1
+OWN = 80
+"""MiB that reading takes where there is nothing to read."""
+READ = """
+import json, os, resource, sys, time
+from ncclkit import evidence
+own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+reading = evidence.read([sys.argv[1]])
+used = resource.getrusage(resource.RUSAGE_SELF)
+child = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps({"mib": used.ru_maxrss + max(0, child.ru_maxrss - own) >> 10,
+                  "seconds": used.ru_utime + used.ru_stime + child.ru_utime + child.ru_stime,
+                  "kinds": [event.kind for event in reading.events], "problems": reading.problems}))
+"""
 
 
-@pytest.mark.parametrize("code", [b"}", b"]"])
-def test_a_pickle_of_empty_containers_is_refused_before_any_is_made(code):
-    with pytest.raises(pickles.Refused, match="million lists"):
-        pickles.loads(b"\x80\x02](" + code * COUNT + b"e.")
+KEYS = b"".join(b"\x8a\x0c" + (n * ((1 << 61) - 1)).to_bytes(12, "little") + b"N" for n in range(1, 156_000))
+"""Keys of one hash."""
+FILES = {
+    "empty dictionaries": (b"\x80\x02](", b"}" * 1024, 100 << 10, b"e."),
+    "lists in a list": (b"\x80\x02](", b"]" * 1024, 100 << 10, b"e."),
+    "integer keys": (b"\x80\x02}(", KEYS, 1, b"u."),
+    "empty objects": (b'[{"a":{}},', b"{}," * 1024, 14 << 10, b"{}]"),
+    "numbers": (b"[[1.5],", b"1.5," * 1024, 24 << 10, b"1]"),
+    "members": (b'{"entries": [', b'{"":[]},' * 1024, 12 << 10, b"{}]}"),
+}
+"""Beginning, middle, how often it stands there, end."""
+START = "import os, sys; sys.exit(os.spawnv(os.P_WAIT, sys.argv[1], sys.argv[1:]))"
+"""A small process in between: the memory of a process begins with that of the one that starts it."""
 
 
-def test_a_packed_bomb_costs_one_sentence_and_never_the_log_beside_it(tmp_path):
-    (tmp_path / "dump_0.gz").write_bytes(gzip.compress(b"\x80\x02](" + b"}" * COUNT + b"e."))
-    (tmp_path / "rank0.log").write_text("RuntimeError: CUDA error: unknown error\n")
+@pytest.mark.parametrize("name", FILES)
+def test_a_packed_bomb_costs_half_a_gigabyte_and_never_the_log_beside_it(tmp_path, name):
+    first, middle, times, last = FILES[name]
+    with gzip.open(tmp_path / "dump_0.gz", "wb", 1) as out:
+        out.write(first)
+        out.writelines(middle for _ in range(times))
+        out.write(last)
+    (tmp_path / "rank0.log").write_text("ValueError: boom\n")
+    command = [sys.executable, "-S", "-c", START, sys.executable, "-c", READ, tmp_path]
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, timeout=100)
+    told = json.loads(done.stdout)
+    assert told["kinds"] == ["python.exception"] and len(told["problems"]) == 1, told
+    assert told["mib"] <= 512 + OWN and told["seconds"] <= 22, told
+
+
+def dump(seq):
+    entry = {"profiling_name": "nccl:all_reduce", "process_group": ("0", "x"), "collective_seq_id": seq}
+    entry |= {"state": "started", "frames": [], "input_sizes": [[1]], "input_dtypes": ["Float"]}
+    return pickle.dumps({"version": "2.10", "entries": [entry]}, 2)
+
+
+@pytest.mark.parametrize("has_thread", [False, True])
+def test_one_process_reads_all_dumps_and_another_takes_its_place_where_one_breaks_it(tmp_path, has_thread, monkeypatch):
+    starts = []
+    start = processes.Limited._start
+    monkeypatch.setattr(processes.Limited, "_start", lambda self: starts.append(1) or start(self))
+    monkeypatch.setattr(processes, "SECONDS", 1)
+    for number in range(8):
+        (tmp_path / f"nccl_trace_rank_{number}").write_bytes(dump(number))
+    (tmp_path / "nccl_trace_rank_4").write_bytes(b"\x80\x02}" + b")" + b"\x85" * 300_000 + b"Ns.")
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait, daemon=True)
+    if has_thread:
+        thread.start()
+    try:
+        reading = evidence.read([tmp_path])
+    finally:
+        end.set()
+    assert [event.rank for event in reading.events if event.kind == "flight.dump"] == [0, 1, 2, 3, 5, 6, 7]
+    assert [problem for problem in reading.problems if "broke the process" in problem] == reading.problems
+    assert len(starts) == 2
+    assert not [child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())]
+
+
+def fail(data):
+    raise ZeroDivisionError
+
+
+def limit(data):
+    return resource.getrlimit(resource.RLIMIT_CORE), data
+
+
+def test_an_error_of_ours_comes_back_and_the_next_call_is_answered():
+    with pytest.raises(ZeroDivisionError):
+        processes.limited.call(fail)
+    assert processes.limited.call(limit, data=b"abc") == ((0, 0), b"abc")
+    processes.limited.close()
+
+
+def test_a_nested_document_is_one_sentence(tmp_path):
+    (tmp_path / "facts.json").write_text(
+        json.dumps([{"name": "a.b", "source": "", "value": 0}]).replace("0", "[" * 900 + "]" * 900)
+    )
+    (tmp_path / "rank0.log").write_text("ValueError: boom\n")
     reading = evidence.read([tmp_path])
-    assert "cuda.error" in {event.kind for event in reading.events}
-    assert len(reading.problems) == 1 and "million lists" in reading.problems[0]
-
-
-def test_a_json_document_of_empty_objects_is_not_made_of_objects(monkeypatch, tmp_path):
-    monkeypatch.setattr(pickles, "CONTAINERS", 100)
-    parsed = []
-    monkeypatch.setattr(evidence.files.json, "loads", lambda text: parsed.append(text))
-    (tmp_path / "a.json").write_text("[" + "{}," * 101 + "{}]")
-    evidence.read([tmp_path / "a.json"])
-    assert parsed == []
+    assert reading.problems == [f"{tmp_path / 'facts.json'} is nested more than 64 deep."] and len(reading.events) == 1

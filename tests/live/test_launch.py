@@ -13,10 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
+from ncclkit.live import probe
 from ncclkit.live.launch import local
 from ncclkit.live.launch.pack import packed
 from tests.processes import leftovers
@@ -100,6 +103,26 @@ def test_cancel(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert status(tmp_path)["reason"] == "cancelled"
+
+
+def test_a_guard_that_is_killed_is_no_end_that_anybody_asked_for(tmp_path: Path) -> None:
+    """Its ranks end with it, and the run says what happened; it neither succeeded nor was it cancelled."""
+    case = Case.open(tmp_path / "case")
+    plan = Plan("all_reduce", ENDLESS, 2, "gloo", sys.executable, 60.0)
+
+    def kill(pid: int) -> None:
+        launcher = psutil.Process(pid)
+        while "guard" not in launcher.cmdline():
+            launcher = launcher.parent() or pytest.fail("no guard above the rank")
+        launcher.kill()
+
+    run = asyncio.run(probe.execute(case, plan, on_size(kill)))
+    assert run.reason == "lost" and "SIGKILL" in run.summary and "killed from outside" in run.summary
+    assert [event.data["reason"] for event in case.of("run.end")] == ["lost"]
+    until = time.monotonic() + 20
+    while leftovers() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert leftovers() == []
 
 
 SCRIPT = """

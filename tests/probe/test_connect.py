@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import socket
+import time
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
@@ -90,7 +91,7 @@ TOKEN = "0123456789abcdef" * 2
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    made = Listener("b", TOKEN)
+    made = Listener("b", TOKEN, ["127.0.0.1", *(["::1"] if socket.has_dualstack_ipv6() else [])])
     yield made
     made.close()
 
@@ -117,6 +118,42 @@ def test_strangers_get_no_answer_and_do_no_harm(listener: Listener, line: bytes)
         stranger.shutdown(socket.SHUT_WR)
         assert _read(stranger) == b""
     assert worker.reach("127.0.0.1", listener.port, TOKEN, "a", "b") == "open"
+
+
+@pytest.mark.parametrize("drip", [b"", b"x"], ids=["silent", "dripping"])
+def test_a_stranger_is_closed_after_a_second(listener: Listener, drip: bytes) -> None:
+    begun = time.monotonic()
+    with socket.create_connection(("127.0.0.1", listener.port), 5) as stranger:
+        stranger.settimeout(0.1)
+        while time.monotonic() - begun < 10:
+            try:
+                stranger.sendall(drip)
+                if stranger.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break  # closed
+    assert worker.STRANGER <= time.monotonic() - begun < 5
+
+
+def test_only_the_addresses_of_the_interfaces_are_open() -> None:
+    """No port of a test listens on all addresses: a tunnel that comes up meanwhile gets nothing."""
+    addresses = worker.tested(list(worker.facts()))
+    made = Listener("b", TOKEN, addresses)
+    try:
+        open_on = {socket.inet_ntoa(bytes.fromhex(a)[::-1]) for a in _bound("/proc/net/tcp", made.port)}
+        assert open_on and open_on <= set(addresses) and "0.0.0.0" not in open_on
+        assert not {a for a in _bound("/proc/net/tcp6", made.port) if not int(a, 16)}
+        assert _bound("/proc/net/udp", made.port) == _bound("/proc/net/tcp", made.port)
+    finally:
+        made.close()
+
+
+def _bound(table: str, port: int) -> set[str]:
+    """Local addresses, in hexadecimal as the kernel writes them, that have this port in a table of sockets."""
+    rows = [line.split()[1].split(":") for line in Path(table).read_text().splitlines()[1:]]
+    return {address for address, number in rows if int(number, 16) == port}
 
 
 def _read(connection: socket.socket) -> bytes:

@@ -12,8 +12,8 @@ from ncclkit.live.options import DEFAULTS, OPTIONS, ProbeOptions, variables
 from ncclkit.views import live
 
 
-def test_every_option_but_the_simulated_network_is_shown():
-    assert {each.name for each in fields(ProbeOptions)} - {"network"} == set(OPTIONS)
+def test_every_option_of_the_user_is_shown():
+    assert {each.name for each in fields(ProbeOptions)} - {"network", "oversubscribe"} == set(OPTIONS)
     assert all(option.label and option.help for option in OPTIONS.values())
 
 
@@ -41,7 +41,7 @@ def test_the_form_holds_what_it_was_given():
     [
         ({"ranks": "2"}, "Ranks (0: auto) must be a whole number, but it is '2' (str)"),
         ({"ranks": True}, "must be a whole number"),
-        ({"ranks": -1}, "must lie between 0 and 4,096, but it is -1"),
+        ({"ranks": -1}, "must lie between 0 and 100,000, but it is -1"),
         ({"max_bytes": 2**40}, "Largest message must lie between"),
         ({"max_bytes": "64 cats"}, "Largest message must be a number of bytes such as 4096, 64MB or 1GiB"),
         ({"max_bytes": True}, "must be a number of bytes"),

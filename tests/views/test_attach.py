@@ -10,14 +10,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import plotly.graph_objects as go
 import pytest
 
 from ncclkit.agent.run import processes
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
+from ncclkit.views._base import PLOTLY, Drawn
+from ncclkit.views._html import Markup
 from ncclkit.views.attach import attach_form, stacks_view
 from tests.views.test_faces import Page
 
+pytestmark = pytest.mark.slow
 STUCK = """
 import sys, time
 def load_shard():
@@ -148,3 +152,29 @@ def test_ranks_in_a_collective_wait() -> None:
 def test_no_stack_says_so_and_why() -> None:
     view = stacks_view([], ["ncclkit: py-spy on rank 0: Permission denied"])
     assert view.summary == "No stack could be read" and "Permission denied" in view.static()
+
+
+@pytest.mark.parametrize(
+    ("target", "why", "wrong"),
+    [
+        ("", "Say what to look at", False),
+        ("rm -rf", "Cannot attach to", True),
+        ("4194304999", "no process 4194304999 on this host", True),
+        (f"0={os.getpid()}", "", False),
+        ("job 17", "", False),
+    ],
+)
+def test_look_is_disabled_with_the_reason_and_what_is_not_here_is_marked(target: str, why: str, wrong: bool) -> None:
+    form = attach_form(Case())
+    form.target.value = target
+    assert form.start.disabled == bool(why) and why in (form.start.tooltip or "") and why in form.notice.value
+    assert ("nk-wrong" in form.target._dom_classes) == wrong
+
+
+def test_after_a_failure_nothing_of_the_old_answer_is_left(tmp_path: Path) -> None:
+    form = attach_form(Case.open(tmp_path), str(os.getpid()))
+    form.finished(Drawn("the old answer", go.Figure(), Markup("")))
+    assert form.drawing.outputs and "the old answer" in form.static()
+    form.failed("There is no such process", cancelled=False)
+    assert form.drawing.outputs == () and "There is no such process" in form.static()
+    assert "the old answer" not in form.static() + form.result.value and PLOTLY not in form._repr_mimebundle_()

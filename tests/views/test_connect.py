@@ -58,15 +58,38 @@ def test_all_is_well() -> None:
         ({"nccl": "itself"}, "NCCL&#x27;s interface not reached"),
         ({"mtu_own": 9000}, "large packets get lost"),
         ({"bandwidth": None}, "not measured"),
-        ({"bandwidth": 0.1}, "open, but less than half as fast as most"),
+        ({"bandwidth": 0.1}, "at least 2 times slower than most"),
     ],
 )
 def test_each_fault_has_a_mark_and_stands_first(wrong: dict[str, Any], kind: str) -> None:
     view = views.connect_view(network(["a", "b", "c"], **wrong))
-    drawn = {mark["name"]: len(mark["x"]) for mark in view._repr_mimebundle_()[PLOTLY]["data"]}
-    assert drawn == {"open": 5, kind: 1}
+    cells, mark = view._repr_mimebundle_()[PLOTLY]["data"]
+    speed = wrong.get("bandwidth", 2.0)
+    assert cells["z"] == [[None, speed, 2.0], [2.0, None, 2.0], [2.0, 2.0, None]]
+    assert mark["name"] == kind
+    around = [(x, y) for x, y in zip(mark["x"], mark["y"], strict=True) if x is not None]
+    assert {(round(x), round(y)) for x, y in around} == {(1, 0)}
+    assert mark["mode"] == ("markers" if speed is None else "lines")
     words = Page(view.static()).words
     assert words.index("a → b") < words.index("b → a")
+
+
+@pytest.mark.parametrize("hosts", ["ab", "abcd"])
+def test_a_direction_that_is_85_times_slower_is_said_numbered_and_framed(hosts: str) -> None:
+    view = views.connect_view(network([f"node-{name}" for name in hosts], bandwidth=2.0 / 85))
+    assert view.summary.startswith("node-a → node-b carries 0.0235 GB/s a TCP stream, 85 times less than most; ")
+    cells, mark = view._repr_mimebundle_()[PLOTLY]["data"]
+    assert cells["text"][0][:2] == ["", "0.024"] and cells["text"][1][0] == "2" and cells["texttemplate"]
+    assert min(x for x in mark["x"] if x is not None) > 0.5 and max(y for y in mark["y"] if y is not None) < 0.5
+    assert "0.0235 GB/s, 85 times slower than most" in Page(view.static()).words
+
+
+def test_names_lose_what_all_have_in_common() -> None:
+    names = [f"a-very-long-host-name-{i}.cluster.example" for i in (1, 2)]
+    axis = views.connect_view(network(names))._repr_mimebundle_()[PLOTLY]["layout"]["yaxis"]
+    assert axis["ticktext"] == ["a-very-lo…ost-name-1", "a-very-lo…ost-name-2"]
+    plain = views.connect_view(network(["10.0.0.1", "10.0.0.2"]))._repr_mimebundle_()[PLOTLY]["layout"]["yaxis"]
+    assert plain["ticktext"] == ["10.0.0.1", "10.0.0.2"]
 
 
 def test_a_clock_that_is_off_and_a_host_that_could_not_be_asked() -> None:

@@ -141,7 +141,7 @@ def test_culprit_comes_first_and_nothing_found_says_how_many_looked():
     page = views.findings_view(findings()).static()
     assert page.index("slow_rank") < page.index("shm_too_small") < page.index("gid_index") < page.index("host_oom")
     nothing = views.findings_view(findings()[2:])
-    assert nothing.summary == "Nothing found: 1 cause looked and saw no sign; 1 cause could not be judged"
+    assert nothing.summary == "Nothing found: 1 check passed; evidence is missing for 1 cause"
 
 
 def test_a_theme_is_checked_only_where_a_cause_cites_its_facts():

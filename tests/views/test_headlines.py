@@ -14,6 +14,7 @@ from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Finding, found
 from ncclkit.evidence.samples import HERE, names
+from ncclkit.views import _draw
 from ncclkit.views.attach import stacks_view
 from tests.causes import specimens
 from tests.causes.test_samples import TWO_HOSTS
@@ -111,7 +112,7 @@ def finding(cause: str = "fd_limit", rank: int = 3) -> Finding:
         "Rank 2 stopped logging first, 1.2 s before any other; 3 ranks logged something abnormal",
         "Ranks 0, 2 fell silent first, 45.4 s before any other; 4 ranks reported something abnormal",
         "Ranks 0-2 wait in all_reduce 880; rank 4 left no line",
-        "Rank 1 is in __getattr__ at run.py:124; 2 ranks (0, 2) wait in wrapper at exchange.py:165",
+        "Rank 1 is in __getattr__ at run.py:124; 2 ranks (0, 2) wait in all_to_all_single at exchange.py:165",
         "Ranks 0, 1 and 3 wait in all_reduce 12 of default_pg; rank 2 never entered it",
     ],
 )
@@ -217,3 +218,57 @@ def test_a_new_record_is_seen_by_the_next_picture() -> None:
     after = views.ranks_view(case).summary
     case.events[:] = [event for event in case.events if event.rank != 3]
     assert len({before, after, views.ranks_view(case).summary}) == 3
+
+
+def test_progress_over_time_shows_who_stopped_at_which_collective_and_who_waits() -> None:
+    """Of the bundled run: its Flight Recorder dumps date the calls."""
+    drawn = views.progress_view(read(HERE / "eight_ranks_late")).figure
+    lines = {trace.name: trace for trace in drawn.data if trace.mode == "lines"}
+    ends = {trace.text[0] for trace in drawn.data if trace.mode == "markers+text"}
+    assert set(lines) == {f"rank {rank}" for rank in range(8)}
+    assert ends == {"", "rank 5 stopped at 11", "7 ranks wait in all_reduce 12"}
+    assert list(lines["rank 5"].y) == [*range(1, 12)] and lines["rank 0"].y[-1] == 12
+    assert lines["rank 5"].x[-1] < 1 and lines["rank 0"].x[-1] > 19  # gloo's timeout of 20 s
+    assert "seconds after 2026-11-21" in drawn.layout.xaxis.title.text and drawn.layout.yaxis.title.text == "collective"
+
+
+def test_each_group_with_ranks_behind_has_a_panel_and_a_rank_that_entered_none_stands_at_its_start() -> None:
+    drawn = views.progress_view(read(HERE / "groups_swapped")).figure
+    titles = [note.text for note in drawn.layout.annotations]
+    assert [title.partition("</b>")[0] for title in titles] == ["<b>experts", "<b>data"]
+    ends = {(trace.yaxis, trace.text[0]) for trace in drawn.data if trace.mode == "markers+text" and trace.text[0]}
+    assert ends == {
+        ("y", "rank 2 entered none"),
+        ("y", "ranks 0, 1, 3 wait in all_reduce 1"),
+        ("y2", "ranks 0, 1, 3 entered none"),
+        ("y2", "rank 2 waits in all_reduce 1"),
+    }
+
+
+def test_of_a_thousand_ranks_the_odd_ones_are_drawn() -> None:
+    def dump(rank: int) -> Event:
+        last = 4 if rank == 517 else 5
+        group = {"desc": "default_pg", "ranks": [], "last_seq": last, "last_completed": 4, "in_flight": []}
+        times = [[seq, 1.7e9 + seq] for seq in range(1, last + 1)]
+        return said("flight.dump", rank=rank, version="2.10", entries=5, groups={"0": group | {"times": times}})
+
+    drawn = views.progress_view(case_of(*map(dump, range(1024)))).figure
+    names = [trace.name for trace in drawn.data if trace.mode == "lines"]
+    assert len(names) == 12 and "rank 517" in names
+    assert "1,023 ranks came to 5" in {trace.text[0] for trace in drawn.data if trace.mode == "markers+text"}
+
+
+def test_without_times_there_is_no_picture_but_the_table() -> None:
+    view = views.progress_view(case_of(timed_out(0), timed_out(2)))
+    assert view.figure is None and "All came to" in view.static()
+
+
+def test_a_rank_keeps_its_colour_over_a_page() -> None:
+    case = read(HERE / "eight_ranks_late")
+    steps, rows = views.progress_view(case).figure, views.ranks_view(case).figure
+    colours = {trace.name: (trace.line.color, trace.line.dash) for trace in steps.data if trace.mode == "lines"}
+    assert len(set(colours.values())) == 8
+    for name, (colour, _) in colours.items():
+        (label,) = [text for text in rows.layout.yaxis.ticktext if text.endswith(f" {name}")]
+        assert f"color:{colour}" in label
+        assert _draw.of_name(name, 3)["color"] == colour  # of telemetry, whatever its place there

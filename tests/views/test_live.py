@@ -196,6 +196,55 @@ def test_a_second_run_is_refused_in_one_sentence_and_the_first_goes_on():
     drive(scenario)
 
 
+@pytest.mark.parametrize("end", ["done", "cancelled", "failed"])
+def test_the_old_curve_goes_grey_when_a_run_starts_and_away_when_it_gives_none(end):
+    async def scenario(bench, form):
+        bench.let_go.set()
+        await form.run()
+        old = form.drawing.outputs
+        assert old and "nk-old" not in form.drawing._dom_classes
+        bench.let_go.clear()
+        bench.under_way.clear()
+        bench.raises = RuntimeError("no") if end == "failed" else None
+        form._start = silent(bench)
+        task = asyncio.ensure_future(form.run())
+        await bench.under_way.wait()
+        assert form.drawing.outputs == old and "nk-old" in form.drawing._dom_classes and form.measurements == []
+        form.stop() if end == "cancelled" else bench.let_go.set()
+        await asyncio.wait([task])
+        assert (task.exception() is None) == (end == "done") and "nk-old" not in form.drawing._dom_classes
+        assert bool(form.drawing.outputs) == (end == "done")
+
+    drive(scenario)
+
+
+def silent(bench):
+    """The bench's run without its records: nothing new to draw until its end."""
+
+    async def start(options, on_record):
+        return await bench.start(options, lambda record: None)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "good", "words"),
+    [("python", "/no/python", "", "no program /no/python"), ("env", "nonsense", "A=1", "NAME=VALUE")],
+)
+def test_a_control_whose_value_cannot_be_resolved_is_marked_and_run_says_why_it_is_disabled(name, bad, good, words):
+    async def scenario(bench, form):
+        control = form.controls[name]
+        assert not form.start.disabled and form.notice.value == "" and "nk-wrong" not in control._dom_classes
+        control.value = bad
+        assert "nk-wrong" in control._dom_classes and words in control.tooltip
+        assert [c for c in form.controls.values() if "nk-wrong" in c._dom_classes] == [control]
+        assert form.start.disabled and words in form.start.tooltip and words in form.notice.value
+        control.value = good
+        assert not form.start.disabled and form.notice.value == "" and "nk-wrong" not in control._dom_classes
+
+    drive(scenario)
+
+
 def test_bad_input_is_shown_and_starts_nothing():
     async def scenario(bench, form):
         form.controls["env"].value = "nonsense"

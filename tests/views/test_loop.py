@@ -11,12 +11,13 @@ import pytest
 
 import ncclkit as nk
 from ncclkit.core.case import Case
-from ncclkit.core.model import NcclkitError
+from ncclkit.core.model import Advice, Experiment, NcclkitError, found
 from ncclkit.views.check import CheckForm, Closed
 from ncclkit.views.lab import FaultyRun, LabForm
-from tests.views.records import findings
+from tests.views.records import findings, job
 from tests.views.test_faces import Page
 
+pytestmark = pytest.mark.slow
 CHOICES = {"backend": "gloo", "timeout": 8.0, "deadline": 90.0}
 
 
@@ -96,6 +97,26 @@ def test_nothing_found_is_nothing_to_check(tmp_path: Path) -> None:
     assert asyncio.run(form.run()).summary == "No experiment was made"
     form.begin()
     assert "nothing was found" in form.notice.value
+
+
+def test_buttons_that_can_do_nothing_are_disabled_with_the_reason(tmp_path: Path) -> None:
+    nothing = nk.check_form(Case.open(tmp_path / "nothing"))
+    recorded = nk.check_form(nk.sample("rank_raises"))
+    for form, why in ((nothing, "nothing was found"), (recorded, "needs a writable case folder")):
+        for button in (form.start, form.fix):
+            assert button.disabled and why in button.tooltip
+        assert form.notice.value.count(why) == 1
+    case = Case.open(tmp_path / "case")
+    case.findings = findings()
+    form = nk.check_form(case)
+    form.suspect.value = "shm_too_small"
+    assert "shm_too_small has no experiment" in form.start.tooltip and form.start.disabled
+    assert "What helps against shm_too_small needs a person" in form.notice.value and form.fix.disabled
+    ask = Experiment("Does it work without P2P?", {"env": {"NCCL_P2P_DISABLE": "1"}}, expects={"p2p_broken": "works"})
+    advice = Advice("Leave P2P out.", {"NCCL_P2P_DISABLE": "1"}, check="It runs.")
+    case.findings = [found("p2p_broken", "likely", "It is.", (job()[0],), advice=(advice,), next=ask)]
+    form = nk.check_form(case)
+    assert not form.start.disabled and not form.fix.disabled and form.notice.value == ""
 
 
 def test_what_cannot_be_tried_is_told_in_the_form_and_stops_no_notebook() -> None:

@@ -24,7 +24,7 @@ def marked(html: str) -> dict[str, list[str]]:
     [
         (
             "cpu-vm",
-            "NCCL will use eth0, gloo will use lo, which reaches no other host",
+            "NCCL will use eth0, gloo will use lo, which is enough on one host and reaches no other",
             {"lo": ["gloo"], "eth0": ["NCCL"]},
         ),
         (
@@ -77,7 +77,7 @@ def test_hosts_that_differ_in_addresses_only_are_one_kind_and_the_odd_one_comes_
     data = "; for its data NCCL takes all 2 RDMA ports"
     assert view.summary == (
         f"2 kinds of network. node-0007: NCCL will use ibp24s0 (400 Gb/s), gloo will use lo, "
-        f"which reaches no other host{data}"
+        f"which is enough on one host and reaches no other{data}"
         f"; node-[0001-0006,0008-0040]: NCCL will use ibp24s0 (400 Gb/s), gloo will use eno1 (25 Gb/s){data}"
     )
     assert "39 hosts: node-[0001-0006,0008-0040]; addresses and errors are those of node-0001" in view.static()

@@ -13,6 +13,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.views.connect import connect_form
 
+pytestmark = pytest.mark.slow
 HERE = "env PEER={host}"
 """A prefix that starts the peers of all hosts here."""
 
@@ -49,6 +50,31 @@ def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
 def test_what_cannot_be_tested_is_one_sentence(hosts: str, via: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(NcclkitError, match=sentence):
         asyncio.run(connect_form(Case.open(tmp_path), hosts, via).run())
+
+
+def test_a_button_that_can_do_nothing_is_disabled_with_the_reason(tmp_path: Path) -> None:
+    form = connect_form(Case.open(tmp_path))
+    assert form.start.disabled and "Say which hosts" in form.notice.value and "Say which hosts" in form.start.tooltip
+    form.hosts.value = "a b"
+    assert not form.start.disabled and form.notice.value == "" and form.start.tooltip is None
+    for field, value, words in (
+        (form.hosts, "a", "One host has no path"),
+        (form.hosts, "a -x", "not a host name"),
+        (form.remote_command, "kubectl exec", "neither ssh"),
+    ):
+        before, field.value = field.value, value
+        assert form.start.disabled and words in form.notice.value and "nk-wrong" in field._dom_classes
+        field.value = before
+        assert not form.start.disabled and "nk-wrong" not in field._dom_classes
+
+
+def test_a_host_that_cannot_be_reached_is_marked_at_the_field_until_that_is_changed(tmp_path: Path) -> None:
+    form = connect_form(Case.open(tmp_path), "a b", "sh -c 'echo Could not resolve hostname {host} >&2; exit 255'")
+    asyncio.run(form.run())
+    assert "nk-wrong" in form.hosts._dom_classes and "a is unreachable" in form.notice.value
+    assert "Could not resolve hostname a" in form.hosts.tooltip and not form.start.disabled
+    form.hosts.value = "a c"
+    assert "nk-wrong" not in form.hosts._dom_classes and form.notice.value == ""
 
 
 @pytest.mark.parametrize("pressed", [True, False], ids=["Cancel", "Interrupt"])

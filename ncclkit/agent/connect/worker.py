@@ -56,18 +56,20 @@ class Worker:
         signal.alarm(int(asked["lifetime"]))  # whatever happens to the coordinator and to the connection to it
         os.environ.update(asked["env"])
         self.name, self.token = asked["name"], asked["token"]
-        self.data = Listener(self.name, self.token)
+        self.facts = list(facts())
+        self.addresses = tested(self.facts)
+        self.data = Listener(self.name, self.token, self.addresses)
         self.rendezvous = None
 
     def begin(self, asked):
         """Open the ports; tell the facts of this host's network, and what NCCL and gloo would use."""
         said = {"hostname": socket.gethostname(), "port": self.data.port, "refused": ""}
         try:
-            self.rendezvous = Listener(self.name, self.token, asked["rendezvous"])
+            self.rendezvous = Listener(self.name, self.token, self.addresses, asked["rendezvous"])
         except OSError as error:
             said["refused"] = os.strerror(error.errno) if error.errno else str(error)
         told = {}
-        for fact in facts():
+        for fact in self.facts:
             wire.send("fact", host=said["hostname"], **fact)
             told[fact["name"]] = fact
         return dict(said, **{name[4:]: {key: told[name][key] for key in ("value", "why")} for name in NETWORK})
@@ -99,6 +101,15 @@ def facts():
     """Facts of this host's network without its measurements, then the variables."""
     machine = Machine()
     return chain(_until(network.facts(machine), set(NETWORK)), variables.facts(machine))
+
+
+def tested(facts):
+    """Addresses of this host that a test may try: those of its interfaces and those that its own name stands for."""
+    known = {fact["name"]: fact["value"] or () for fact in facts}
+    every = [address for row in known["net.interfaces"] for address in row.get("addresses") or ()]
+    every += ["127.0.0.1", *known["net.hostname.addresses"]]
+    plain = dict.fromkeys(address.split("/")[0].split("%")[0] for address in every)
+    return [address for address in plain if not address.startswith("fe80:")]
 
 
 def _until(facts, wanted):
@@ -322,8 +333,8 @@ class PacketSizes:
 
 # ---------------------------------------------------------------- server
 
-PATIENCE = 5.0
-"""Seconds that a connection may be silent before it is given up."""
+STRANGER, PATIENCE = 1.0, 5.0
+"""Seconds in which a connection must tell the token; and that one which knows it may be silent."""
 PING = 8
 """Bytes of one ping; its answer holds two clock readings of this size."""
 
@@ -332,49 +343,56 @@ TRIES = 16
 """How often the kernel is asked for a TCP port whose number is also free for UDP: it does not look at that."""
 
 
-def _pair(port):
-    """A TCP socket that listens and a UDP socket, on the same port of all addresses."""
-    dual = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual else socket.AF_INET
-    stream = socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=256)
-    datagram = socket.socket(family, socket.SOCK_DGRAM)
+def _open(addresses, port):
+    """(TCP sockets that listen, UDP sockets), one of each for each address, all of one port.  Raises OSError."""
+    streams, datagrams = [], []
     try:
-        if dual:
-            datagram.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        datagram.bind(("", stream.getsockname()[1]))
+        for address in addresses:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            try:
+                streams.append(socket.create_server((address, port), family=family, backlog=256))
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
+                continue  # a name of this host that stands for an address of another
+            port = streams[0].getsockname()[1]
+            datagrams.append(socket.socket(family, socket.SOCK_DGRAM))
+            datagrams[-1].bind((address, port))
     except OSError:
-        stream.close()
-        datagram.close()
+        for each in streams + datagrams:
+            each.close()
         raise
-    return stream, datagram
+    return streams, datagrams
 
 
 class Listener:
-    """A TCP port, and the UDP port of the same number, on all addresses of this host."""
+    """A TCP port, and the UDP port of the same number, on the addresses of this host that are tested."""
 
-    def __init__(self, name, token, port=0):
+    def __init__(self, name, token, addresses, port=0):
         """name: what this host calls itself; port: 0 lets the kernel choose.  Raises OSError where it is taken."""
         self.name, self.token = name, token
         for left in reversed(range(1 if port else TRIES)):
             try:
-                self.stream, self.datagram = _pair(port)
+                self.streams, datagrams = _open(addresses, port)
                 break
             except OSError:
                 if not left:
                     raise
-        self.port = self.stream.getsockname()[1]
-        for work in (self._accept, self._datagrams):
-            threading.Thread(target=work, daemon=True).start()
+        self.port = self.streams[0].getsockname()[1]
+        for work, each in ((self._accept, self.streams), (self._datagrams, datagrams)):
+            for one in each:
+                threading.Thread(target=work, args=(one,), daemon=True).start()
 
     def close(self):
         """Listen no more; connections that stand go on."""
-        self.stream.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts, which closing does not
-        self.stream.close()
+        for stream in self.streams:
+            stream.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts, which closing does not
+            stream.close()
 
-    def _accept(self):
+    def _accept(self, stream):
         while True:
             try:
-                connection = self.stream.accept()[0]
+                connection = stream.accept()[0]
             except OSError:
                 return  # closed
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
@@ -387,28 +405,41 @@ class Listener:
                 return  # a stranger, or a host that gave up: it is the one that reports it
 
     def _answer(self, connection):
-        connection.settimeout(PATIENCE)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream = connection.makefile("rb")
-        asked = json.loads(stream.readline(1024))
+        asked = json.loads(_first_line(connection, stream))
         if not isinstance(asked, dict) or asked.get("token") != self.token:
             return
+        connection.settimeout(PATIENCE)
         connection.sendall(json.dumps({"name": self.name}).encode() + b"\n")
         if asked.get("do") == "echo":
             _echo(connection, stream)
         elif asked.get("do") == "sink":
             connection.sendall(json.dumps(_sink(stream)).encode() + b"\n")
 
-    def _datagrams(self):
+    def _datagrams(self, datagram):
         """Answer each datagram that knows the token with its beginning and its size."""
         token, start = self.token.encode(), len(self.token) + len(" 000001 ")
         while True:
-            data, sender = self.datagram.recvfrom(1 << 16)
+            data, sender = datagram.recvfrom(1 << 16)
             if data.startswith(token):
                 try:
-                    self.datagram.sendto(b"%s%d" % (data[:start], len(data)), sender)
+                    datagram.sendto(b"%s%d" % (data[:start], len(data)), sender)
                 except OSError:
                     continue  # no way back: the sender sees that no answer comes
+
+
+def _first_line(connection, stream):
+    """What a client says first, within `STRANGER` seconds altogether; OSError for one who says nothing or drips."""
+    end = time.monotonic() + STRANGER
+    line = b""
+    while not line.endswith(b"\n") and len(line) < 1024:
+        connection.settimeout(max(0.001, end - time.monotonic()))
+        byte = stream.read(1)
+        if not byte:
+            break
+        line += byte
+    return line
 
 
 def _echo(connection, stream):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -14,7 +13,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from ncclkit.evidence.flight import pickles
 from ncclkit.evidence.flight.calls import Calls, CallSizes, Detail, GroupKey, Kind, mark_open, sort
 from ncclkit.evidence.grammars.grammar import Data, frame
 
@@ -312,17 +310,6 @@ class Dump:
         self.kinds = [table.setdefault(kind, kind) for kind in self.kinds]
         self.members = {key: table.setdefault(ranks, ranks) for key, ranks in self.members.items()}
         self.sites = [table.setdefault(site, site) for site in self.sites]
-
-
-def load(data: bytes, path: str, rank: int | None) -> Dump | None:
-    """Read one dump, pickle or JSON; None when it is something else.  Raises pickles.Refused on damage."""
-    if data[:1] == b"\x80":
-        with pickles.uncollected():
-            return of_value(pickles.loads(data), path, rank)
-    try:
-        return of_value(json.loads(data), path, rank)
-    except (ValueError, RecursionError) as error:
-        raise pickles.Refused(f"damaged JSON ({type(error).__name__})") from error
 
 
 def of_value(value: Any, path: str, rank: int | None) -> Dump | None:

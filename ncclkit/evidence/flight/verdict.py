@@ -16,6 +16,8 @@ from ncclkit.evidence.grammars.grammar import Data, clip
 
 OPEN = 64
 """Calls in flight that a summary lists."""
+LAST, SPREAD = 8, 24
+"""Calls whose times a summary holds: the last ones, and so many spread over those before."""
 
 
 def summary(dump: Dump) -> Event:
@@ -31,6 +33,7 @@ def summary(dump: Dump) -> Event:
             "last_seq": calls.seqs[-1] if calls.seqs else None,
             "last_completed": calls.seqs[closed] if closed >= 0 else None,
             "in_flight": [seq for seq, mark in zip(calls.seqs, calls.open, strict=True) if mark][:OPEN],
+            "times": _times(calls),
         }
         name, group = key[0] or "0", told[key[0] or "0"]
         gloo = len(calls) > 0 and dump.kinds[calls.kinds[0]].library == "gloo"
@@ -40,6 +43,13 @@ def summary(dump: Dump) -> Event:
     text = "\n".join([f"Flight Recorder {dump.version}, {dump.total} entries", *said])
     data = {"version": dump.version, "entries": dump.total, "groups": told}
     return Event("flight.dump", clip(text), dump.path, 0, host=dump.host, rank=dump.rank, data=data)
+
+
+def _times(calls: Calls) -> list[list[float]]:
+    """Number of a call, and when it was made, in seconds since the epoch; without those that the dump does not date."""
+    first = max(0, len(calls) - LAST)
+    places = [*range(0, first, max(1, -(-first // SPREAD))), *range(first, len(calls))]
+    return [[calls.seqs[at], calls.created[at] / 1e9] for at in places if calls.created[at]]
 
 
 @lru_cache(maxsize=1024)

@@ -14,7 +14,18 @@ from threading import local
 from typing import Any
 
 from ncclkit.evidence.grammars import (
-    c10d, gloo, kernel, nccl, network, printed, progress, python, store, system, torchrun, unknown_errors,
+    c10d,
+    gloo,
+    kernel,
+    nccl,
+    network,
+    printed,
+    progress,
+    python,
+    store,
+    system,
+    torchrun,
+    unknown_errors,
 )  # fmt: skip
 from ncclkit.evidence.grammars.grammar import Rule
 

@@ -17,7 +17,7 @@ from ncclkit.core.text import natural
 
 HEAD = 64 << 10
 """Bytes that the kind of a file is told from."""
-SMALL = 256 << 20
+SMALL = 96 << 20
 """Largest file that is read in one piece (dumps, reports)."""
 
 PROGRAMS = tuple(".py .pyc .pyi .ipynb .html .md .rst .toml .yaml .yml .c .h .cc .cpp .cu .so .pyz".split())
@@ -189,6 +189,8 @@ def is_ours(name: str, named: bool) -> bool:
 def opened(path: str) -> BinaryIO:
     """Open a regular file; NcclkitError for anything that could block (pipes, devices) or may not be read."""
     try:
+        if os.path.realpath(path) == "/proc/kmsg":  # reading waits for the kernel's next line, and takes it from others
+            raise NcclkitError(f"{path} is the kernel's queue, not a file; give what dmesg prints: dmesg > FILE.")
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise NcclkitError(f"{path} is not a regular file; pipe it in instead: ncclkit diagnose - < {path}")
         return open(path, "rb")

@@ -18,6 +18,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import SMALL, Run
 from ncclkit.core.storage import write
+from ncclkit.core.text import did_you_mean
 from ncclkit.evidence import samples
 from ncclkit.experiments import baseline
 from ncclkit.lab.faults import recording
@@ -32,7 +33,8 @@ __all__ = ["FAULTS", "Fault", "inject", "fault"]
 def fault(name: str) -> Fault:
     """The fault of that name; NcclkitError lists the names that exist."""
     if name not in FAULTS:
-        raise NcclkitError(f"There is no fault {name!r}; the lab knows {', '.join(FAULTS)}.")
+        known = f"the lab knows {', '.join(FAULTS)}."
+        raise NcclkitError(f"There is no fault {name!r}; {did_you_mean(name, FAULTS, known)}")
     return FAULTS[name]
 
 
@@ -64,6 +66,7 @@ async def inject(
     deadline: float = 120.0,
     live: bool = False,
     simulate_hosts: int = 1,
+    oversubscribe: bool = False,
     on_record: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> Run:
     """Run the job with one fault.
@@ -71,7 +74,8 @@ async def inject(
     backend: ``auto`` is gloo where there are fewer GPUs than `ranks`, as on a laptop, if the fault can be had there;
     culprit: the rank that the fault changes (default: the fault's own, mostly the last); timeout: of the process
     group, seconds; deadline: of the whole run, seconds; live: break the live test instead of the training job;
-    simulate_hosts: NCCL takes the ranks for those of so many hosts.  The truth is kept in the run folder as
+    simulate_hosts: NCCL takes the ranks for those of so many hosts; oversubscribe: start more ranks than this host
+    carries.  The truth is kept in the run folder as
     ``truth.json``, where the diagnosis does not look.
     """
     chosen = _possible(fault(name))
@@ -79,16 +83,15 @@ async def inject(
         backend = "any" if "nccl" in chosen.backends else "gloo"
     network = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
     asked: dict[str, Any] = {"python": python or "", "ranks": ranks or 0, "backend": backend, "timeout": deadline}
-    base = await probe.plan(case, ProbeOptions(**asked, simulate_hosts=simulate_hosts, network=network))
+    asked |= {"simulate_hosts": simulate_hosts, "network": network, "oversubscribe": oversubscribe}
+    base = await probe.plan(case, ProbeOptions(**asked))
     if base.backend not in chosen.backends:
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
-    usual = count - 1 if chosen.culprit is None else chosen.culprit
-    faulty = usual if culprit is None else culprit
+    faulty = next((rank for rank in (culprit, chosen.culprit) if rank is not None), count - 1)
     job = ("collective", "--sizes", SMALL) if live else (chosen.job,)
     argv = (*job, "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
-    hosts = ("--simulate-hosts", str(simulate_hosts)) if simulate_hosts > 1 else ()
-    argv += (*(("--rank", str(faulty)) if chosen.one_rank else ()), *hosts)
+    argv += ("--rank", str(faulty)) * chosen.one_rank + ("--simulate-hosts", str(simulate_hosts)) * (simulate_hosts > 1)
     plan = replace(base, name=name, argv=argv, ranks=count, env=dict(chosen.env), sizes=(), ops=())
     try:
         run = await probe.execute(case, plan, on_record)

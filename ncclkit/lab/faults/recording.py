@@ -19,10 +19,11 @@ from ncclkit import evidence
 from ncclkit.agent import redact, wire
 from ncclkit.agent.anonymize import Aliases
 from ncclkit.core.case import SCHEMA, Case
-from ncclkit.core.model import Fact, Measurement, from_dict, to_json
+from ncclkit.core.model import Fact, Measurement, NcclkitError, from_dict, to_json
 from ncclkit.core.runs import Run
 from ncclkit.core.storage import read_records, write, write_records
 from ncclkit.evidence.flight import pickles
+from ncclkit.evidence.processes import Refused
 
 Clean = Callable[[str], str]
 
@@ -30,6 +31,17 @@ KEEP = (
     "rank*.log launcher*.log wire.jsonl status.json plan.json processes.json ras*.txt ras*.json stacks_rank*.txt "
     "fr_rank_* watch*.jsonl truth.json"
 ).split()
+
+
+def writable(target: Path) -> None:
+    """Make the folder of a recording; NcclkitError where it cannot be made, or holds a recording already."""
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NcclkitError(f"No recording can be kept in {target}: {error.strerror or error}; name another.") from error
+    if not os.access(target, os.W_OK) or (target / "runs").exists():
+        why = "holds a recording already" if (target / "runs").exists() else "may not be written by this user"
+        raise NcclkitError(f"No recording can be kept in {target}, as it {why}; name another folder.")
 
 
 def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
@@ -91,7 +103,7 @@ def _keep(source: Path, folder: Path, clean: Clean) -> None:
         try:
             dump = redact.texts(pickles.loads(source.read_bytes()), clean)
             write(folder / source.name, pickle.dumps(dump, protocol=2))
-        except pickles.Refused:  # a rank that was ended while it wrote; what cannot be cleaned is not kept
+        except Refused:  # a rank that was ended while it wrote; what cannot be cleaned is not kept
             print(f"{source} is damaged and was left out.", file=sys.stderr)
     elif source.suffix == ".json":
         write(folder / source.name, clean(source.read_text()))

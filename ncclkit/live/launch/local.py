@@ -6,17 +6,23 @@ import asyncio
 import json
 import os
 import shutil
+import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ncclkit.agent import private, redact, wire
+from ncclkit.core import storage
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.live.launch.pack import packed
 
 TAG = "NCCLKIT_RUN"
 """Variable of every process of a run: the run folder.  By it what is left behind is found."""
+
+FACTS = 120.0
+"""Seconds for the facts of a host: above the agent's own deadlines, which say what hung."""
 
 Record = dict[str, Any]
 OnRecord = Callable[[Record], None]
@@ -37,11 +43,11 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
 
 
 async def facts(
-    python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = 120.0
+    python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = FACTS
 ) -> list[Record]:
     """Facts of this host as the training interpreter sees it: records of kind ``fact``.
 
-    deadline: above the agent's own, which says what hung; ``facts.rest`` says where the agent did not get to its end.
+    deadline: where the agent does not get to its end by then, ``facts.rest`` says so.
     """
     with packed() as agent:
         command = [python, str(agent), "facts", *(f"{label}={path}" for label, path in (paths or {}).items())]
@@ -101,8 +107,20 @@ async def guarded(
     except BaseException:
         await asyncio.shield(_stop(guard, reading))
         raise
-    await guard.wait()
+    code = await guard.wait()
+    if not any(record["kind"] == "end" for record in records):
+        records.append(_lost(code, folder))
+        on_record(records[-1])
     return records
+
+
+def _lost(code: int, folder: Path) -> Record:
+    """The end of a run whose guard ended without a word, as the record that it did not write."""
+    how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit status {code}"
+    say = f"its guard ended {how} before the run did; the ranks ended with it, without evidence"
+    end = {"reason": "lost", "exitcode": code, "say": say}
+    storage.write(folder / "status.json", json.dumps(end | {"ended": time.time()}))
+    return {"kind": "end", "t": time.time(), **end}
 
 
 async def _stop(guard: asyncio.subprocess.Process, reading: asyncio.Task[list[Record]]) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from ncclkit.agent import wire
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
-from ncclkit.live.launch.local import OnRecord, Record, guarded, torn
+from ncclkit.live.launch.local import FACTS, OnRecord, Record, guarded, torn
 from ncclkit.live.launch.pack import packed, shared
 
 
@@ -85,7 +85,7 @@ def _absent(folder: Path, records: Sequence[Record], nodes: Sequence[str]) -> No
 
 
 async def facts(
-    python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = 120.0
+    python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = FACTS
 ) -> list[Record]:
     """As `local.facts`, on every node of the allocation: each record says its ``host``.
 

@@ -11,10 +11,11 @@ import json
 import pkgutil
 import re
 import secrets
+import shlex
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,9 @@ def render(
     soup = BeautifulSoup(_export(page, resources), "html.parser")
     if aliases is not None:
         anonymized.hide(soup, aliases)
+    for idle in soup.select(".out:has(> .nk-idle)"):
+        idle.decompose()  # a form that nobody used
+    _banner(soup, str(resources["about"]["command"]))
     _contents(soup)
     for repeated in soup.select("style.nk-style")[1:]:
         repeated.decompose()  # every view brings the same stylesheet
@@ -117,7 +121,16 @@ def _about(notebook: NotebookNode, name: str) -> dict[str, Any]:
         "notebook": name or "a notebook",
         "took": f"{run['duration']:.0f} s" if run.get("duration") else "",
         "parameters": [(key, repr(value)) for key, value in (run.get("parameters") or {}).items()],
+        "command": _command(name, run.get("parameters") or {}),
     }
+
+
+def _command(name: str, parameters: Mapping[str, Any]) -> str:
+    """What to type to make the page again; what stands at its default is left to the notebook."""
+    given = [f"{key}={value}" for key, value in parameters.items() if key != "case_dir" and value != ""]
+    case = ["--case", str(parameters["case_dir"])] if parameters.get("case_dir") else []
+    words = ["ncclkit", "report", "--notebook", name.removesuffix(".ipynb"), *case]
+    return shlex.join([*words, *(word for pair in given for word in ("-p", pair))])
 
 
 def _cut(page: NotebookNode) -> int:
@@ -224,6 +237,22 @@ def _shaken(library: str, traces: Iterable[str]) -> str:
         live |= fresh
         ways += fresh
     return "".join(module for i, module in enumerate(modules) if i in live)
+
+
+def _banner(soup: BeautifulSoup, command: str) -> None:
+    """Put the verdict under the title, with the command that makes this page again, and leave out what one will get."""
+    banner = soup.select_one(".nk-banner:not(.nk-example)") or soup.select_one(".nk-banner")
+    title = soup.select_one("section.prose > h1")
+    if banner is None or title is None:
+        return
+    for said in banner.select(".nk-reproduce"):
+        said.string = command
+    frame = banner.find_parent(class_="out")
+    if frame is not None:
+        title.insert_after(frame.extract())
+        for promise in title.find_next_siblings("p"):
+            if promise.get_text().startswith("What you get"):
+                promise.decompose()
 
 
 def _contents(soup: BeautifulSoup) -> None:

@@ -1,0 +1,286 @@
+"""What a person reads: cards and tables on a terminal, plain text anywhere else, and progress on standard error.
+
+Text of logs and names passes `plain` before it is printed, and is never read as markup of rich.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import textwrap
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from ncclkit.core import themes
+from ncclkit.core.model import Advice, Event, Evidence, Fact, Finding, cite
+from ncclkit.core.text import host_list, plural, ranks, some
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress, ProgressColumn
+    from rich.text import Text
+
+    from ncclkit.causes.engine import Diagnosis
+    from ncclkit.causes.summary import JobSummary, Summary
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but for newline and tab, marks that turn the writing direction, bytes that are no UTF-8."""
+MARKS = {
+    "proven": ("●", "red"),
+    "likely": ("◐", "yellow"),
+    "possible": ("○", "cyan"),
+    "unexplained": ("▲", "yellow"),
+    "healthy": ("✓", "green"),
+    "no_job": ("?", "cyan"),
+}
+"""Strength of a finding, or verdict without one → its symbol, as in the notebooks, and its colour."""
+SHOWN = 4
+"""Pieces of evidence on a card."""
+LARGE = 64 << 20
+"""Bytes that take a second or more to read."""
+
+
+def plain(words: object) -> str:
+    """Text in which whatever could steer a terminal is written as its code, as JSON does."""
+    return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", str(words))
+
+
+def show(text: str, file: TextIO | None = None) -> None:
+    """Print text that may quote logs or names."""
+    file = file or sys.stdout
+    known = getattr(file, "encoding", None) or "utf-8"  # a terminal of another language lacks letters of ours
+    print(plain(text).encode(known, "backslashreplace").decode(known), file=file)
+
+
+def console(file: TextIO) -> Console | None:
+    """The console of rich for a terminal that knows our letters; None for anything else, which gets plain text."""
+    known = (file.encoding or "").lower().replace("-", "") == "utf8"
+    if not (file.isatty() and known) or os.environ.get("TERM", "dumb") == "dumb":
+        return None
+    from rich.console import Console
+
+    return Console(file=file, markup=False, highlight=False, emoji=False, force_terminal=True)
+
+
+def verdict(found: Diagnosis, about: Summary | None = None) -> None:
+    """Print what was found: on a terminal a banner, the first finding as a card, and a line for each other one."""
+    screen = console(sys.stdout)
+    if screen is None or not (about or found.findings):
+        return show(found.text())
+    if about:
+        screen.print(_banner(found, about))
+    for finding in found.findings[:1]:
+        screen.print(_card(finding, alone=about is None))
+    for number, finding in enumerate(found.findings[1:], 2):
+        symbol, colour = MARKS[finding.strength or "possible"]
+        head = (f"{number}. ", ""), (f"{symbol} {finding.strength} ", colour), (f"{finding.cause}  ", "bold")
+        screen.print(_text(*head, (finding.say, "")))
+    if len(found.findings) > 1 or any(len(finding.evidence) > SHOWN for finding in found.findings):
+        screen.print(_text(("All evidence and advice: send the output through a pipe, as in `… | less`.", "dim")))
+    return None
+
+
+def _banner(found: Diagnosis, about: Summary) -> RenderableType:
+    """What is wrong, how sure that is, who is at fault, what to do first, which job it is, and what was judged."""
+    from rich.console import Group
+    from rich.panel import Panel
+
+    symbol, colour = MARKS[about.strength or about.verdict]
+    told = [("At fault", about.culprit.sentence)] if about.culprit else []
+    told += [("Line", f"{middle(line.place)}  {line.short}") for line in (about.line, *about.errors) if line]
+    told += [("First", " ".join(filter(None, (about.first_step, about.command and f"`{about.command}`"))))]
+    told += [("Job", _job(about.job)), ("Judged", _judged(about))]
+    told += [("Missing", "\n".join(about.missing)), ("Would tell", "\n".join(about.would_tell))]
+    told += [("Risk", f"{risk.cause} ({risk.strength}): {risk.say}") for risk in found.risks]
+    told += [("Again", about.reproduce)]
+    head = _text((f"{symbol} {about.strength or about.verdict.replace('_', ' ')}  ", colour), (about.sentence, "bold"))
+    return Panel(Group(head, _text(("", "")), _grid((row for row in told if row[1]), "dim")), border_style=colour)
+
+
+def _job(job: JobSummary) -> str:
+    size = f"{plural(job.ranks, 'rank')}{f' on {host_list(job.hosts)}' if job.hosts else ''}" if job.ranks else ""
+    versions = [
+        f"{name} {held}" for name, held in (("NCCL", job.nccl), ("torch", job.torch), ("CUDA", job.cuda)) if held
+    ]
+    times = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in (job.started, job.ended) if at]
+    return ", ".join(filter(None, (job.id, job.command, size, *versions, " to ".join(dict.fromkeys(times)))))
+
+
+def _judged(about: Summary) -> str:
+    heard = f", {ranks(about.ranks)}{f' of {about.job.ranks}' if about.job.ranks else ''}" if about.ranks else ""
+    return f"{plural(about.files, 'file')}{heard}" if about.files else ""
+
+
+def _text(*parts: tuple[object, str]) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(*((plain(words), style) for words, style in parts))
+
+
+def _indented(text: Text, by: int) -> RenderableType:
+    from rich.padding import Padding
+
+    return Padding(text, (0, 0, 0, by))
+
+
+def _card(finding: Finding, alone: bool) -> RenderableType:
+    """One finding; alone: no banner above has said its sentence, its strength and who is at fault."""
+    from rich.console import Group
+    from rich.panel import Panel
+
+    symbol, colour = MARKS[finding.strength or "possible"]
+    named = {key: some(names) for key, names in finding.culprits.items() if names and alone}
+    groups: list[list[RenderableType]] = [[_text((finding.say, "bold"))] * alone]
+    groups[0] += [_text(*((f"{key} {names}   ", colour) for key, names in named.items()))] if named else []
+    groups += [_evidence(piece) for piece in finding.evidence[:SHOWN]]
+    rest = len(finding.evidence) - SHOWN
+    groups += [[_text((f"and {rest} more", "dim"))]] if rest > 0 else []
+    groups += [_advice(advice) for advice in finding.advice]
+    if finding.next:
+        seen = [_indented(_text((f"{cause}: {words}", "")), 4) for cause, words in finding.next.predicts.items()]
+        groups.append([_text(("Next experiment: ", "bold"), (finding.next.question, "")), *seen])
+    body = [line for group in groups if group for line in (_text(("", "")), *group)][1:]
+    title = _text(("1. ", ""), (f"{symbol} {finding.strength} " * alone, colour), (finding.cause, "bold"))
+    return Panel(Group(*body), title=title, title_align="left", border_style=colour)
+
+
+def _evidence(piece: Evidence) -> list[RenderableType]:
+    from ncclkit.causes.engine import clip
+
+    row = cite(piece)
+    place = f"{row['path']}:{row['line']}" if row["line"] else row["path"]
+    rank = f"  rank {piece.rank}" if isinstance(piece, Event) and piece.rank is not None else ""
+    times = f"  × {piece.count:,}" if isinstance(piece, Event) and piece.count > 1 else ""
+    lines = [_indented(_text((line, "")), 2) for line in clip(row["text"])]
+    return [_text((f"{middle(place)}{rank}{times}", "dim")), *lines]
+
+
+def middle(path: str, width: int = 60) -> str:
+    """A path in at most so many characters; what it leaves out is in the middle."""
+    return path if len(path) <= width else f"{path[: width // 3]}…{path[-(width - width // 3 - 1) :]}"
+
+
+def _advice(advice: Advice) -> list[RenderableType]:
+    copied = [f"export {name}={value}" for name, value in advice.env.items()]
+    copied += [f"$ {advice.command}"] * bool(advice.command) + advice.code.splitlines()
+    notes = [f"{name}: {note}" for name, note in (("Check", advice.check), ("Risk", advice.risk)) if note]
+    return [
+        _text(("Do: ", "bold green"), (advice.do, "")),
+        *(_indented(_text((line, "green")), 4) for line in copied),
+        *(_indented(_text((note, "dim")), 4) for note in notes),
+    ]
+
+
+def facts(known: Sequence[Fact]) -> None:
+    """Print facts by theme with their units, and what could not be read with the reason."""
+    for title, group in themes.by_theme(known).items():
+        unread = [(names, f"unknown: {why}") for names, why in themes.unread_rows(group)]
+        rows(title, [*themes.known_rows(group), *unread])
+
+
+def rows(title: str, pairs: Iterable[tuple[str, str]]) -> None:
+    """Print a table of two columns: names, and what is to be said of each."""
+    held = list(pairs)
+    screen = console(sys.stdout)
+    if screen is None:
+        wide = min(40, max((len(name) for name, _ in held), default=0))
+        lines = [f"{name:{wide}}  {value}" for name, value in held]
+        return show("\n".join([f"\n{title}", *(f"  {line}" for line in lines)] if title else lines))
+    if title:
+        screen.print(_text((f"\n{title}", "bold")))
+    return screen.print(_grid(held, "cyan", max(20, screen.width // 2)))
+
+
+def _grid(pairs: Iterable[tuple[str, str]], style: str, wide: int | None = None) -> RenderableType:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(max_width=wide, no_wrap=wide is None)
+    table.add_column()
+    for name, value in pairs:
+        table.add_row(_text((name, style)), _text((value, "dim" if value.startswith("unknown: ") else "")))
+    return table
+
+
+def page(name: str, sections: Mapping[str, str]) -> None:
+    """Print a page of the catalogue: its title (key ""), then each heading with its text."""
+    screen = console(sys.stdout)
+    title = f"{name}: {sections['']}"
+    parts = [(heading, body) for heading, body in sections.items() if heading]
+    if screen is None:
+        return show("\n\n".join([title, *(f"{heading}\n{textwrap.indent(body, '    ')}" for heading, body in parts)]))
+    screen.print(_text((title, "bold")))
+    for heading, body in parts:
+        screen.print(_text((f"\n{heading}", "bold")))
+        flowing = "\n\n".join(" ".join(block.split()) for block in body.split("\n\n"))
+        screen.print(_indented(_text((flowing, "")), 4))
+    return None
+
+
+class Activity:
+    """What a verb that takes seconds does now, on standard error: elapsed and remaining time in one line of a terminal.
+
+    Elsewhere each step is a line of text.  Use it as a context manager; the line goes away at the end.
+    """
+
+    def __init__(self, what: str, limit: float | None = None, is_long: bool = True) -> None:
+        """what: is done; limit: seconds after which it is ended in any case; is_long: False until `amount` says so."""
+        self.what, self.limit, self.is_long = what, limit, is_long
+        self.bar: Progress | None = None
+
+    def __enter__(self) -> Activity:
+        if self.is_long:
+            self._start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def _start(self) -> None:
+        if self.bar or not (screen := console(sys.stderr)):
+            return
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = TextColumn("{task.description}", markup=False), BarColumn(20), _times(self.limit)
+        self.bar = Progress(*columns, console=screen, transient=True, speed_estimate_period=3600)
+        self.task = self.bar.add_task(self.what, total=None)
+        self.bar.start()
+
+    def amount(self, done: int, total: int) -> None:
+        """Say how many bytes of how many are read; it takes time from `LARGE` ones on."""
+        if total >= LARGE:
+            self._start()
+            self.step("", done, total)
+
+    def note(self, text: str) -> None:
+        """Print a line that stays."""
+        show(text, sys.stderr)
+
+    def step(self, text: str, done: float | None = None, total: float | None = None) -> None:
+        """Say what is done now, and how much of everything that is."""
+        if self.bar is None:
+            return self.note(f"  {text}") if text else None
+        words = f"{self.what}: {plain(text)}" if text else self.what
+        return self.bar.update(self.task, description=words[:60], completed=done, total=total)
+
+
+def _times(limit: float | None) -> ProgressColumn:
+    """The column that says how long it takes already, and how much longer it will."""
+    from rich.progress import ProgressColumn, Task
+
+    class Times(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            elapsed = task.elapsed or 0.0
+            left = f", about {_clock(task.time_remaining)} left" if task.time_remaining is not None else ""
+            if not left and limit is not None:
+                left = f", at most {_clock(max(0.0, limit - elapsed))} left"
+            return _text((f"{_clock(elapsed)}{left}", "dim"))
+
+    return Times()
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%H:%M:%S" if seconds >= 3600 else "%M:%S", time.gmtime(seconds)).removeprefix("0")

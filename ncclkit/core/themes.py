@@ -1,0 +1,85 @@
+"""Facts by theme, as a person reads them: which belong together, and their values in few words."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from ncclkit.core.model import Fact
+from ncclkit.core.text import plural, quantity, ranges, some
+
+THEMES = {
+    "GPUs": ("gpu",),
+    "Network": ("net",),
+    "Limits and isolation": ("limits", "host.container", "host.iommu", "host.acs"),
+    "CPU and memory": ("cpu", "memory"),
+    "Storage": ("storage",),
+    "Software": ("software", "host"),
+    "Environment variables": ("env",),
+    "Other": ("",),
+}
+"""Cards in their order, each with the beginnings of the fact names that belong to it; the longest one holds."""
+
+NUMBER = re.compile(r"\.(\d+)(?=\.)")
+"""The number of a GPU, say, in a fact's name."""
+
+
+@cache  # a thousand hosts have the same few hundred names
+def theme(name: str) -> str:
+    """The theme of a fact."""
+    starts = {first: title for title, firsts in THEMES.items() for first in firsts}
+    parts = name.split(".")
+    return next(starts[head] for n in range(len(parts), -1, -1) if (head := ".".join(parts[:n])) in starts)
+
+
+def by_theme(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
+    """Theme → its facts, in the order of `THEMES`; themes without a fact are left out."""
+    held: dict[str, list[Fact]] = {title: [] for title in THEMES}
+    for fact in facts:
+        held[theme(fact.name)].append(fact)
+    return {title: found for title, found in held.items() if found}
+
+
+def brief(value: Any, unit: str = "") -> str:
+    """A value in one line with its unit: ``8 MiB``, ``unlimited``, ``yes``; of lists the names; "" for a table."""
+    shown = quantity(value, unit)
+    if isinstance(shown, list):
+        names = [item.get("name", "") or item.get("device", "") if isinstance(item, dict) else item for item in shown]
+        return some(dict.fromkeys(str(name) for name in names if name != "")) or "none"
+    if isinstance(shown, dict):
+        return ""
+    return ("yes" if shown else "no") if isinstance(shown, bool) else str(shown)
+
+
+def known_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
+    """Name and value of each fact that could be read; GPUs whose values are equal share a row."""
+    alike: dict[tuple[str, str], list[Fact]] = defaultdict(list)
+    for fact in facts:
+        if fact.value is not None:
+            alike[NUMBER.sub(".N", fact.name), _line(fact)].append(fact)
+    rows = []
+    for (name, value), group in alike.items():
+        numbers = sorted({int(number) for fact in group for number in NUMBER.findall(fact.name)})
+        if len(group) == 1:
+            name, numbers = group[0].name, []
+        rows.append((name, f"{value} (N = {ranges(numbers)})" if numbers else value))
+    return rows
+
+
+def unread_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
+    """Names of the facts that could not be read, those of one reason together, and the reason."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for fact in facts:
+        if fact.value is None:
+            alike[fact.why or "the reader gave no reason"].append(NUMBER.sub(".N", fact.name))
+    return [(some(dict.fromkeys(names)), why) for why, names in alike.items()]
+
+
+def _line(fact: Fact) -> str:
+    if isinstance(fact.value, Mapping):
+        flat = not any(isinstance(inner, (Mapping, list)) for inner in fact.value.values())
+        return some(f"{key} {inner}" for key, inner in fact.value.items()) if flat else plural(len(fact.value), "row")
+    return brief(fact.value, fact.unit)

@@ -1,0 +1,65 @@
+"""The button that keeps an open notebook, as it stands, as one HTML file for the ticket."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as W
+from IPython.core.getipython import get_ipython
+
+from ncclkit import report
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.views._base import View
+from ncclkit.views._form import Form
+from ncclkit.views._html import code, el
+
+
+def report_form(case: Case, notebook: str) -> ReportForm:
+    """The button *Make the report*: what the cells of this notebook show now, as ``report.html`` of the case folder.
+
+    notebook: its name, as ``ncclkit report --notebook`` takes it.  Nothing is run again.
+    """
+    return ReportForm(case, notebook)
+
+
+class ReportForm(Form):
+    """See `report_form`."""
+
+    BUSY = "Writing …"
+    CANCELLED = "Cancelled; no report was written"
+
+    def __init__(self, case: Case, notebook: str) -> None:
+        self._case, self._notebook = case, report.notebook(notebook)
+        make = W.Button(description="Make the report", icon="file-text-o", button_style="primary")
+        super().__init__("One HTML file of what this page shows now, for the ticket; nothing is run again", [], make)
+
+    def asks(self) -> bool:
+        """Always."""
+        return True
+
+    def prepare(self) -> Coroutine[Any, Any, View]:
+        """The report of the cells that were run in this kernel."""
+        return self._make()
+
+    async def _make(self) -> View:
+        shell: Any = get_ipython()
+        if shell is None or self._case.path is None:
+            raise NcclkitError("A report is made of a notebook that is open, and kept in a case folder.")
+        shown = {}
+        for number, source in enumerate(shell.history_manager.input_hist_raw):
+            value = shell.user_ns["Out"].get(number)
+            shown[source] = {} if value is None else shell.display_formatter.format(value)[0]
+        known = {name: shell.user_ns.get(name) for name in report.declared(self._notebook)}
+        html = report.keep(self._notebook, self._case.path, known, shown)
+        return _kept(html)
+
+
+def _kept(html: Path) -> View:
+    """Where it is, and the file itself for whoever sits at another machine."""
+    data = base64.b64encode(html.read_bytes()).decode()
+    link = el("a", "Download it", href=f"data:text/html;base64,{data}", download=html.name)
+    return View("The report is written", el("p", code(html), " ", link))

@@ -1,0 +1,141 @@
+"""The first question: what do you have?  Logs, a running job, or nothing yet; the answer stands under the form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as W
+
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.evidence.logs import forget, read_logs
+from ncclkit.live import probe
+from ncclkit.live.options import ProbeOptions
+from ncclkit.views._base import View
+from ncclkit.views._form import Form, row
+from ncclkit.views._html import el, join
+from ncclkit.views.attach import look
+from ncclkit.views.findings import findings_view
+from ncclkit.views.runs import measurements_view
+
+STRANGE = re.compile(r"[^\w.+-]+")
+"""What an uploaded file's name may not bring into a path."""
+LOGS = "a file, a folder, logs/*.out, an archive, or the id of a Slurm job that ended"
+RUNNING = "a process id, the id of a running Slurm job, or all"
+AFTER_LOGS = "**[03_logs](03_logs.ipynb)** shows the same job in full: timeline, progress of each rank, every line."
+AFTER_TEST = (
+    "**[01_environment](01_environment.ipynb)** shows all facts of this machine, "
+    "**[02_all_reduce](02_all_reduce.ipynb)** tests pairs, links and nodes."
+)
+
+
+def start_form(case_dir: str, logs_dir: str, logs: str = "", running: str = "") -> StartForm:
+    """The form that asks what there is, and answers; ``await form.run()`` does what its first button does.
+
+    case_dir, logs_dir: the case folders of a test of this machine, and of a job's evidence; logs: as
+    `ncclkit.read_logs` takes them; running: a process id, a Slurm job id or ``all``.  With neither nothing is done.
+    """
+    return StartForm(case_dir, logs_dir, logs, running)
+
+
+class StartForm(Form):
+    """See `start_form`."""
+
+    IDLE = "No logs and no running job are named: fill in a field above, or test this machine"
+    ASK = "Name logs, upload them, or name a running job; with nothing yet, test this machine"
+    BUSY = "Looking …"
+    CANCELLED = "Cancelled; what was collected until then stays in the case folder"
+
+    def __init__(self, case_dir: str, logs_dir: str, logs: str, running: str) -> None:
+        self._case_dir, self._logs_dir = case_dir, logs_dir
+        self._machine = False
+        wide = W.Layout(width="auto", flex="1 1 20em", min_width="0", max_width="46em")
+        self.logs = W.Text(value=logs, placeholder=LOGS, description="Logs", layout=wide)
+        self.upload = W.FileUpload(multiple=True, description="Upload logs")
+        self.job = W.Text(value=running, placeholder=RUNNING, description="Running job", layout=wide)
+        start = W.Button(description="Find out why", icon="search", button_style="primary")
+        test = W.Button(description="Test this machine", icon="heartbeat")
+        test.on_click(lambda _button: self._post(self._begin_test))
+        self.upload.observe(lambda _change: self._post(self._begin_upload), "value")
+        super().__init__("What do you have?", [self.logs, self.upload, self.job], start, test)
+
+    def layout(self) -> list[W.Widget]:
+        """One row for each answer to the question."""
+        start, test = self._buttons
+        words = el("p", "Nothing yet?  One minute shows what this machine can do.", cls="nk-dim")
+        return [
+            row(self.logs, self.upload),
+            row(self.job, start, self.cancel),
+            row(test, W.HTML(el("div", words, cls="nk"))),
+            *(self.notice, self.result, self.drawing),
+        ]
+
+    def asks(self) -> bool:
+        """Whether anything is named."""
+        named = [bool(field.value.strip()) for field in (self.logs, self.job)]
+        if all(named):
+            raise NcclkitError("Logs and a running job are named; empty one of the two fields.")
+        return self._machine or any(named)
+
+    def prepare(self) -> Coroutine[Any, Any, View]:
+        """The answer to what is named."""
+        return self._look(self.job.value) if self.job.value.strip() else self._read(self.logs.value)
+
+    def finished(self, outcome: Any) -> None:
+        """Show the answer, and where it goes on."""
+        super().finished(outcome)
+        link, self._machine = AFTER_TEST if self._machine else AFTER_LOGS, False
+        data = {"text/markdown": link, "text/plain": link}
+        self.drawing.outputs = ({"output_type": "display_data", "metadata": {}, "data": data},)
+
+    def _begin_test(self) -> None:
+        self._machine = True
+        self.begin(self._test)
+
+    def _begin_upload(self) -> None:
+        if self.upload.value:
+            self.begin(partial(self._read_uploaded, self.upload.value))
+
+    async def _read(self, logs: str) -> View:
+        return answer(read_logs(logs, self._logs_dir))
+
+    async def _read_uploaded(self, files: Sequence[Mapping[str, Any]]) -> View:
+        """Keep the files in the case folder, under names that lead nowhere else, and read them."""
+        room = (Case.open(self._logs_dir).path or Path()) / "uploaded"
+        folder = room / str(len(list(room.glob("*"))) + 1)
+        folder.mkdir(parents=True)
+        for number, file in enumerate(files, 1):
+            name = STRANGE.sub("_", Path(str(file["name"])).name).lstrip(".") or f"log{number}"
+            (folder / name).write_bytes(file["content"])
+        self.logs.value = str(folder)
+        return await self._read(self.logs.value)
+
+    async def _look(self, running: str) -> View:
+        case = forget(Case.open(self._logs_dir))  # another job's logs must not count here
+        number = running.strip()
+        if number.isdigit() and not Path(f"/proc/{number}").exists():
+            number = f"job {number}"
+        seen = await look(case, number)
+        return answer(case, seen)
+
+    def failed(self, why: str, cancelled: bool) -> None:
+        """Show why there is no answer."""
+        self._machine, self.drawing.outputs = False, ()
+        super().failed(why, cancelled)
+
+    async def _test(self) -> View:
+        case = Case.open(self._case_dir)
+        await probe.inspect(case)
+        run = await probe.probe(case, ProbeOptions(), self.observe)
+        return answer(case, measurements_view(run))
+
+
+def answer(case: Case, *more: View) -> View:
+    """The verdict on a case and its cards, then what else was seen."""
+    cards = findings_view(diagnose(case))
+    return View(cards.summary, join(cards.body, *(view.static() for view in more)))

@@ -1,0 +1,190 @@
+"""The command on a terminal: cards and progress for people; and that no text of a log becomes part of them."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from ncclkit.cli import terminal
+from ncclkit.core import themes
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, Measurement
+from ncclkit.core.runs import Plan, Run
+from ncclkit.evidence.samples import HERE
+from ncclkit.live import tune
+from tests.cli.test_cli import ROOT, run
+
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+"""Colours, which are the only thing that a result on a terminal may hold besides text."""
+
+
+def screen(*argv: str, keys: str = "", environ: dict[str, str] | None = None) -> tuple[int, str]:
+    """Exit status, and what a terminal of 100 columns got while `keys` were typed."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")} | {"TERM": "xterm-256color"}
+    env |= {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"} | (environ or {})
+    command = [sys.executable, "-m", "ncclkit", *argv]
+    child = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    os.write(ours, keys.encode())
+    said, end = b"", time.monotonic() + 100
+    try:
+        while time.monotonic() < end and (chunk := _read(ours)):
+            said += chunk
+        return child.wait(10), said.decode("utf-8", "replace")
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)
+
+
+def _read(terminal_end: int) -> bytes:
+    try:
+        return os.read(terminal_end, 1 << 16)
+    except OSError:  # how Linux says that nobody has the other end open any more
+        return b""
+
+
+def test_a_finding_is_a_card() -> None:
+    code, said = screen("diagnose", str(HERE / "rank_late"))
+    shown = STYLE.sub("", said)
+    assert code == 1 and shown != said and "\x1b" not in shown
+    banner, _, card = shown.partition("─ 1. slow_rank ─")
+    assert "● proven  Rank 2, busy in train.py:19 (skip_batches)" in banner and "At fault  Rank 2 on node-1" in banner
+    assert "Judged    15 files, ranks 0-3 of 4" in banner and "Again     ncclkit diagnose " in banner
+    assert (
+        "rank0.log.gz:" in card and "Do: " in card and shown.count("proven") == 1 and shown.count("Rank 2, busy") == 1
+    )
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"RuntimeError: NCCL error\n", "▲ unexplained  No known cause explains this error: RuntimeError: NCCL error"),
+        (b"good morning\n", "? no job  Nothing in this is of a training job"),
+    ],
+)
+def test_a_banner_without_a_finding(tmp_path: Path, text: bytes, says: str) -> None:
+    (tmp_path / "job.log").write_bytes(text)
+    shown = STYLE.sub("", screen("diagnose", str(tmp_path / "job.log"))[1])
+    assert says in shown and "Would tell  The " in shown and "─ 1." not in shown
+
+
+def test_further_findings_take_a_line_each() -> None:
+    _, said = screen("diagnose", str(HERE / "own_name_loopback"), str(HERE / "port_busy"))
+    shown = STYLE.sub("", said)
+    assert "─ 1. hostname_resolution ─" in shown
+    assert re.search(r"^2\. ● proven port_in_use {2}Port \d+ is already taken", shown, re.MULTILINE)
+    everything = run("diagnose", str(HERE / "own_name_loopback"), str(HERE / "port_busy")).stdout
+    assert "\x1b" not in everything and everything.count("   Do: ") > shown.count("Do: ")
+
+
+def test_text_of_a_log_neither_steers_nor_styles(tmp_path: Path) -> None:
+    evil = (
+        "\x1b]0;title\x07 \x1b[2J \x9b31m \u202ertl [bold red]marked[/] [link=https://evil.example]here[/link] :boom:"
+    )
+    (tmp_path / "job.log").write_text(f"RuntimeError: CUDA error: boom {evil} boom\n")
+    code, said = screen("diagnose", str(tmp_path / "job.log"))
+    shown = STYLE.sub("", said)
+    assert code == 1 and [c for c in shown if not (c.isprintable() or c in "\r\n\t")] == []
+    flat = re.sub(r"[│\s]+", "", shown)
+    assert "[boldred]marked[/][link=https://evil.example]here[/link]:boom:" in flat
+
+
+@pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}])
+def test_a_terminal_that_can_do_less_gets_plain_text(environ: dict[str, str]) -> None:
+    _, said = screen("diagnose", str(HERE / "rank_late"), environ=environ)
+    assert "\x1b" not in said and "1. slow_rank (proven)" in said
+
+
+def test_findings_come_before_facts(tmp_path: Path) -> None:
+    folder = str(tmp_path / "case")
+    done = run("inspect", "--case", folder, "--dataset-bytes", "1000TiB", "--ranks", "2")
+    assert done.stdout.index("host_oom") < done.stdout.index("\nCPU and memory\n") < done.stdout.rindex("memory.total")
+    assert re.search(r"memory\.total +[\d.]+ [GT]iB", done.stdout)
+
+
+def test_facts_have_units() -> None:
+    facts = [
+        Fact("limits.memlock", -1, "bytes"),
+        Fact("limits.shm.size", 8 << 20, "bytes"),
+        Fact("net.interfaces", [{"name": "lo"}, {"name": "eth0"}]),
+        Fact("software.frameworks", {"numpy": "2.4"}),
+        Fact("host.iommu", False),
+        *(Fact(f"gpu.{n}.model", "H200") for n in (0, 1, 3)),
+        Fact("gpu.3.temperature", 88, "C"),
+        Fact("gpu.topology", why="no nvidia-smi"),
+        Fact("gpu.p2p.read", why="no nvidia-smi"),
+    ]
+    assert dict(themes.known_rows(facts)) == {
+        "limits.memlock": "unlimited",
+        "limits.shm.size": "8 MiB",
+        "net.interfaces": "lo, eth0",
+        "software.frameworks": "numpy 2.4",
+        "host.iommu": "no",
+        "gpu.N.model": "H200 (N = 0, 1, 3)",
+        "gpu.3.temperature": "88 C",
+    }
+    assert themes.unread_rows(facts) == [("gpu.topology, gpu.p2p.read", "no nvidia-smi")]
+    assert list(themes.by_theme(facts)) == ["GPUs", "Network", "Limits and isolation", "Software"]
+
+
+def test_a_long_path_is_cut_in_the_middle() -> None:
+    path = f"/scratch/{'x' * 200}/rank3.log:17"
+    assert len(terminal.middle(path)) == 60 and terminal.middle(path).startswith("/scratch/")
+    assert terminal.middle(path).endswith("rank3.log:17") and terminal.middle("a/rank3.log:17") == "a/rank3.log:17"
+
+
+def test_a_long_verb_says_how_long(tmp_path: Path) -> None:
+    """On a terminal in one line that goes away; elsewhere line by line, as logs of batch jobs have it."""
+    options = ("probe", "--backend", "gloo", "--max-bytes", "512", "--case", str(tmp_path / "case"))
+    code, said = screen(*options)
+    assert code == 0 and re.search(
+        r"Live test: rank 0: size 64 all_reduce .*0:\d\d, (?:about|at most) \d+:\d\d left", said
+    )
+    assert "Live test" not in STYLE.sub("", said).rpartition("\x1b[2K")[2], "the line is gone at the end"
+    plain = run(*options[:-1], str(tmp_path / "other"))
+    assert "  rank 0: size 64 all_reduce\n" in plain.stderr and "\x1b" not in plain.stderr + plain.stdout
+
+
+def test_a_comparison_says_which_run_of_how_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def probed(case: Case, options: object) -> Run:
+        timed = Measurement("all_reduce", 8, "float32", 2, 1, "gloo", 1.0, None, None, 1.0, 1.0, 0)
+        return Run(Plan("x", (), 2, "gloo", sys.executable, 9.0, {}), tmp_path, "done", 1.0, (timed,))
+
+    monkeypatch.setattr(tune.probe, "probe", probed)
+    runs: list[tuple[str, int, int]] = []
+    sweep = tune.sweep(Case(), [{"A": "1"}, {"B": "2"}], on_run=lambda *told: runs.append(told))
+    assert len(asyncio.run(sweep)) == 2
+    assert [done for _, done, _ in runs] == list(range(24)) and {total for *_, total in runs} == {24}
+    assert [what for what, *_ in runs[:3]] == ["A=1", "the default", "the default"] and runs[-1][0] == "B=2"
+
+
+def test_reading_much_says_how_much(tmp_path: Path) -> None:
+    from ncclkit import evidence
+
+    for name in ("rank0.log", "rank1.log"):
+        (tmp_path / name).write_bytes(b"RuntimeError: CUDA error: boom\n" * 100)
+    told: list[tuple[int, int]] = []
+    evidence.read([tmp_path], on_bytes=lambda *amount: told.append(amount))
+    assert told == [(0, 6200), (3100, 6200), (6200, 6200)]
+
+
+def test_more_ranks_than_fit_are_asked_about(tmp_path: Path) -> None:
+    options = ("probe", "--backend", "gloo", "--ranks", "100000", "--case", str(tmp_path / "case"))
+    code, said = screen(*options, keys="n\n")
+    assert code == 2 and "100,000 ranks need about 24.4 TiB of memory" in said and "Nothing was started" in said
+    assert not list((tmp_path / "case").glob("runs/*"))
