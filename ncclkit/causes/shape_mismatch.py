@@ -37,6 +37,7 @@ from ncclkit.analysis.picks import family, matching, messages, name_ranks, other
 from ncclkit.analysis.rank_states import look
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import unlike as unlike_entries
+from ncclkit.causes._settings import compare_calls
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
@@ -69,7 +70,7 @@ def diagnose(case: Case) -> Finding:
         ID,
         went_well,
         "Where ranks called the same collective, their sizes agree.",
-        "TORCH_DISTRIBUTED_DEBUG=DETAIL, or the Flight Recorder dumps of all ranks",
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL over NCCL, or the Flight Recorder dumps of all ranks",
     )
 
 
@@ -85,7 +86,7 @@ def _flight(case: Case) -> Finding | None:
             say = f"{_who(ranks_of([first]))} called collective {event.data.get('seq')} with {event.data['field']} "
             say += f"{_short(first.get('value'))} where {' and '.join(brought)}"
             say += f", as {witness[0]} did." if witness else "." if right else f". {UNDECIDED}"
-            return _found(say, [event, *case.of("gloo.size_mismatch")[:1]], ranks_of(odd))
+            return _found(case, say, [event, *case.of("gloo.size_mismatch")[:1]], ranks_of(odd))
     return None
 
 
@@ -126,7 +127,7 @@ def _fingerprint(case: Case) -> Finding | None:
                 f"{_who(ranks)} call {event.data.get('a_op')} with tensors of different "
                 f"{' and '.join(sorted(differs)) or 'shape'}."
             )
-            return _found(say, [event], ranks)
+            return _found(case, say, [event], ranks)
     return None
 
 
@@ -138,7 +139,7 @@ def _watchdog(case: Case) -> Finding | None:
             say = f"In collective {seq} ({op_of(events[0])}) the ranks passed different numbers of elements: "
             # The same place of the sequence may be another call of the program; only recorded calls show which.
             strength: Strength = "possible" if unlike_calls(op_of(events[0]), sizes) else "likely"
-            return _found(f"{say}{', '.join(parts)}.", events, odd_ones(sizes), strength)
+            return _found(case, f"{say}{', '.join(parts)}.", events, odd_ones(sizes), strength)
     return None
 
 
@@ -162,12 +163,12 @@ def _library(case: Case) -> Finding | None:
         "they call different collectives."
     )
     why = pick(lines, case.of("gloo.closed"), limit=4)
-    return found(ID, "likely", say, why, ranks=ranks, advice=_advice(), next=_question())
+    return found(ID, "likely", say, why, ranks=ranks, advice=_advice(case), next=_question())
 
 
-def _found(say: str, events: list[Event], ranks: tuple[int, ...], strength: Strength = "proven") -> Finding:
+def _found(case: Case, say: str, events: list[Event], ranks: tuple[int, ...], strength: Strength = "proven") -> Finding:
     following = None if strength == "proven" else _question()
-    return found(ID, strength, say, pick(events), ranks=ranks, advice=_advice(), next=following)
+    return found(ID, strength, say, pick(events), ranks=ranks, advice=_advice(case), next=following)
 
 
 def _entries(case: Case) -> Finding | None:
@@ -178,7 +179,7 @@ def _entries(case: Case) -> Finding | None:
         return None
     brought = [f"{name_ranks(ranks_in([e]))} passed {_short(e.data['sizes'])}" for e in events[:4]]
     say = f"In collective {events[0].data['seq']} ({events[0].data['op']}) {', '.join(brought)}."
-    return _found(say, events, odd_ones(differ(events, lambda event: event.data["sizes"])), "likely")
+    return _found(case, say, events, odd_ones(differ(events, lambda event: event.data["sizes"])), "likely")
 
 
 def _models(case: Case) -> Finding | None:
@@ -188,7 +189,7 @@ def _models(case: Case) -> Finding | None:
         return None
     ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if r})) or ranks_in(lines)
     say = f"A model parameter of {name_ranks(ranks)} has another size than on rank 0: files or settings differ."
-    return _found(say, lines, ranks, "likely")
+    return _found(case, say, lines, ranks, "likely")
 
 
 def _who(ranks: tuple[int, ...]) -> str:
@@ -200,7 +201,7 @@ def _short(value: Any) -> str:
     return " ".join(str(value).split())[:120]
 
 
-def _advice() -> tuple[Advice, ...]:
+def _advice(case: Case) -> tuple[Advice, ...]:
     return (
         Advice(
             "Make all ranks bring the same shape and dtype to this call: pad, drop_last=True, or exchange "
@@ -210,16 +211,10 @@ def _advice() -> tuple[Advice, ...]:
                 "then pad to max(lengths)"
             ),
             why="NCCL and gloo move bytes and do not check shapes.",
-            check="TORCH_DISTRIBUTED_DEBUG=DETAIL runs this step without complaint.",
+            check="The step runs, and the results of all ranks are equal.",
             risk="Padding must not enter the loss.",
         ),
-        Advice(
-            "Run the step once with torch's own checks.",
-            env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
-            why="It compares op, shape and dtype before each collective and names both ranks.",
-            check="It raises at the call, with a traceback into your code.",
-            risk="Slow; only for the test.",
-        ),
+        compare_calls(case),
     )
 
 
