@@ -174,7 +174,7 @@ def hosts(events: Iterable[Event]) -> dict[str, HostNetwork]:
 def links(events: Iterable[Event]) -> list[NetworkPath]:
     """The paths between them, in their order; what the resolver said stands with its host."""
     known = [event for event in events if event.kind.startswith("connect.")]
-    names = {e.data.get("name"): e.data.get("names") for e in known if e.kind == "connect.host"}
+    names = {_text(e.data.get("name")): e.data.get("names") for e in known if e.kind == "connect.host"}
     return [link(event, names) for event in known if event.kind == "connect.pair"]
 
 

@@ -26,7 +26,7 @@ from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, NcclkitError, from_dict
 from ncclkit.core.runs import Plan, Run
-from ncclkit.core.storage import write
+from ncclkit.core.storage import content, write
 from ncclkit.live import bisect
 from ncclkit.live.launch import local, simulated, slurm
 from ncclkit.live.options import DEFAULTS, ProbeOptions, too_few_gpus, too_many_ranks
@@ -245,7 +245,7 @@ def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]]
 def reread(case: Case, folder: Path, plan: Plan) -> Run:
     """A run of this case, read back from its folder; `plan` is what it was asked to do."""
     wired = folder / "wire.jsonl"
-    lines = wired.read_bytes().splitlines() if wired.exists() else []
+    lines = content(wired).splitlines() if wired.exists() else []
     records = [record for record in map(wire.parse, lines) if record is not None]
     end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
     seconds = float(records[-1]["t"] - records[0]["t"]) if records else 0.0
