@@ -250,7 +250,7 @@ def _listening(number):
 
     def work(tell):
         try:
-            tell(port=Listener("listener", TOKEN, number).port)
+            tell(port=Listener("listener", TOKEN, worker.tested(worker.facts()), number).port)
         except OSError as error:
             return tell(error=_words(error))
         signal.pause()  # until it is ended
