@@ -422,7 +422,7 @@ def _ends(case: Case) -> list[Event]:
 
 def _went_well(case: Case) -> Event | None:
     """The line that shows that the job succeeded, or that every rank was at work; None where nothing does."""
-    tables = [event for event in case.of("nccltests.table") if not event.data.get("wrong")]
+    tables = [e for e in case.of("nccltests.table") if not e.data.get("wrong") and e.data.get("average") is not None]
     working = [event for event in case.of("ras.change") if not event.data.get("still") and event.data.get("moved")]
     begun = {event.rank for event in case.of("nccl.init")}
     left = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]
