@@ -27,19 +27,8 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.calls import (
-    POINT_TO_POINT,
-    SAME_SIZE,
-    UNDECIDED,
-    by_call,
-    differ,
-    exchanging,
-    far_apart,
-    odd_ones,
-    op_of,
-    ranks_of,
-    sides,
-    size_of,
-    unlike_calls,
+    POINT_TO_POINT, SAME_SIZE, UNDECIDED, by_call, differ, elements, exchanging, far_apart, odd_ones, op_of,
+    other_calls, ranks_of, sides, size_of, unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import ask, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike
@@ -87,6 +76,13 @@ def _flight(case: Case) -> Finding | None:
             calls = [f"{name_ranks(ranks_of([group]))} called {group.get('value')}" for group in (*odd, *right)]
             say = f"At place {event.data.get('seq')} of the sequence {' where '.join(calls)}."
             return _tell(case, "proven", say + ("" if right else f" {UNDECIDED}"), [event], ranks_of(odd))
+        if event.data.get("field") == "sizes" and other_calls(event):
+            odd, right = sides(event)
+            calls = [f"{name_ranks(ranks_of([group]))} with {group.get('value')}" for group in (*odd, *right)]
+            say = f"At place {event.data.get('seq')} of the sequence the ranks called {event.data.get('op')} from "
+            say += f"different places of the program: {', '.join(calls)}."
+            known = [site for site in event.data.get("sites") or () if site]
+            return _tell(case, "proven" if len(set(known)) > 1 else "likely", say, [event], ranks_of(odd))
     return None
 
 
@@ -116,6 +112,10 @@ def _fingerprint(case: Case) -> Finding | None:
             ranks = tuple(r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int))
             say = f"{start(name_ranks(ranks))} made different calls at the same place of the sequence: {a} and {b}."
             return _tell(case, "proven", say, [event], ranks)
+        if other_calls(event):
+            ranks = tuple(r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int))
+            say = f"{start(name_ranks(ranks))} called {a} from different places of the program: the sizes are those of "
+            return _tell(case, "likely", say + "different calls.", [event], ranks)
     return None
 
 
@@ -170,12 +170,15 @@ def _left(case: Case) -> Finding | None:
 
 def _entries(case: Case) -> Finding | None:
     """Flight Recorder entries printed in a log show different operations at one place."""
-    events = unlike_entries(case, "op")
+    events, what = unlike_entries(case, "op"), "op"
     if not events:
-        return None
-    calls = [f"{name_ranks(ranks_in([e]))} called {e.data['op']}" for e in events[:4]]
+        events, what = unlike_entries(case, "sizes"), "sizes"
+        sizes = [size for e in events if (size := elements(e.data["sizes"])) is not None]
+        if not sizes or not unlike_calls(events[0].data["op"].upper(), sizes):
+            return None
+    calls = [f"{name_ranks(ranks_in([e]))} called {e.data['op']} {e.data['sizes'] or ''}".rstrip() for e in events[:4]]
     say = f"At place {events[0].data['seq']} of the sequence {' where '.join(calls)}."
-    return _tell(case, "likely", say, events, odd_ones(differ(events, lambda event: event.data["op"])))
+    return _tell(case, "likely", say, events, odd_ones(differ(events, lambda event: event.data[what])))
 
 
 def _shares(case: Case) -> Finding | None:

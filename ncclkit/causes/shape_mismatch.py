@@ -29,15 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncclkit.analysis.calls import (
-    SAME_SIZE,
-    UNDECIDED,
-    by_call,
-    differ,
-    odd_ones,
-    op_of,
-    ranks_of,
-    sides,
-    size_of,
+    SAME_SIZE, UNDECIDED, by_call, differ, elements, odd_ones, op_of, other_calls, ranks_of, sides, size_of,
     unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import exchanges
@@ -84,7 +76,7 @@ def diagnose(case: Case) -> Finding:
 
 def _flight(case: Case) -> Finding | None:
     for event in case.of("flight.mismatch"):
-        if event.data.get("field") in ("sizes", "dtypes"):
+        if event.data.get("field") in ("sizes", "dtypes") and not other_calls(event):
             odd, right = sides(event)
             witness = None if right else _witness(case, odd)
             if witness is not None:
@@ -129,7 +121,7 @@ WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2,
 def _fingerprint(case: Case) -> Finding | None:
     for event in case.of("c10d.mismatch"):
         differs = set(event.data.get("differs") or ())
-        if event.data.get("a_op") == event.data.get("b_op") and not differs & {"op", "seq"}:
+        if event.data.get("a_op") == event.data.get("b_op") and not differs & {"op", "seq"} and not other_calls(event):
             ranks = tuple(r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int))
             say = (
                 f"{_who(ranks)} call {event.data.get('a_op')} with tensors of different "
@@ -182,7 +174,8 @@ def _found(case: Case, say: str, events: list[Event], ranks: tuple[int, ...], st
 def _entries(case: Case) -> Finding | None:
     """Flight Recorder entries printed in a log show different sizes at one place."""
     events = unlike_entries(case, "sizes")
-    if not events or unlike_entries(case, "op"):
+    sizes = [size for e in events if (size := elements(e.data["sizes"])) is not None]
+    if not events or unlike_entries(case, "op") or (sizes and unlike_calls(events[0].data["op"].upper(), sizes)):
         return None
     brought = [f"{name_ranks(ranks_in([e]))} passed {_short(e.data['sizes'])}" for e in events[:4]]
     say = f"In collective {events[0].data['seq']} ({events[0].data['op']}) {', '.join(brought)}."
