@@ -51,7 +51,7 @@ class Diagnosis:
     job: Mapping[str, Any] = field(default_factory=dict)
     """``ranks``, ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports`` as far as the evidence says."""
     errors: tuple[Event, ...] = ()
-    """Where nothing was found: the first errors of the job that nothing shows it to have survived."""
+    """Where no cause is known: the first errors of the job that nothing shows it to have survived."""
     healthy: Event | None = None
     """The line that shows that the job succeeded, or was at work."""
     job_seen: bool = False
@@ -63,9 +63,9 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         """``found``; ``unexplained``: no cause is known; ``healthy``: the job was seen to go well; ``no_job``."""
-        if self.findings:
+        if not all(map(resemblance.is_resembling, self.findings)):
             return "found"
-        if self.errors:
+        if self.errors or self.findings:
             return "unexplained"
         return "healthy" if self.healthy else "unexplained" if self.job_seen else "no_job"
 
@@ -77,7 +77,7 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """The verdict in one sentence: the best root, the first error that no cause explains, or that all is well."""
-        if self.findings:
+        if self.findings and (self.verdict == "found" or not self.errors):
             return self.findings[0].say
         if self.errors:
             first = self.errors[0].text.strip().splitlines()[-1]
@@ -119,7 +119,8 @@ class Diagnosis:
                 lines += ["What would let more causes be judged:", *(f"  - {missing}" for missing in asked)]
             return "\n".join([self.headline, *lines])
         parts = [_text(number, finding) for number, finding in enumerate(self.findings, 1)]
-        return "\n\n".join([*parts, *map(_risk, self.risks)])
+        above = [self.headline, *(f"  {error}" for error in self.errors[:SHOWN])] if self.errors else []
+        return "\n\n".join([*(["\n".join(above)] if above else []), *parts, *map(_risk, self.risks)])
 
     def __str__(self) -> str:
         return self.text()
@@ -140,7 +141,7 @@ def diagnose(case: Case) -> Diagnosis:
         tuple(verdict for verdict in verdicts if verdict.verdict == "unknown" and verdict.cause not in named),
         tuple(verdict for verdict in verdicts if verdict.verdict == "clear"),
         describe(scope),
-        () if findings else tuple(islice(_open_errors(scope), MANY)),
+        tuple(islice(_open_errors(scope), MANY)) if all(map(resemblance.is_resembling, findings)) else (),
         _went_well(scope),
         any(map(_of_job, scope.events)),
         tuple(_risks(scope, findings)),
@@ -452,7 +453,7 @@ def _ends(case: Case) -> list[Event]:
 
 def _went_well(case: Case) -> Event | None:
     """The line that shows that the job succeeded, or that every rank was at work; None where nothing does."""
-    tables = [event for event in case.of("nccltests.table") if not event.data.get("wrong")]
+    tables = [e for e in case.of("nccltests.table") if not e.data.get("wrong") and e.data.get("average") is not None]
     working = [event for event in case.of("ras.change") if not event.data.get("still") and event.data.get("moved")]
     begun = {event.rank for event in case.of("nccl.init")}
     left = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]

@@ -175,7 +175,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     """
     scope = judged(case)
     base = _base(case)
-    first = next(iter(diagnosis.findings), None)
+    first = next(iter(diagnosis.findings), None) if diagnosis.verdict == "found" else None
     heard = _heard(scope)
     known: dict[str, Any] = {}
     if first:

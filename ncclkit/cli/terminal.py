@@ -71,9 +71,10 @@ def verdict(found: Diagnosis, about: Summary | None = None) -> None:
         return show(found.text())
     if about:
         screen.print(_banner(found, about))
-    for finding in found.findings[:1]:
+    cards = int(found.verdict == "found")  # what a job merely resembles gets a line
+    for finding in found.findings[:cards]:
         screen.print(_card(finding, alone=about is None))
-    for number, finding in enumerate(found.findings[1:], 2):
+    for number, finding in enumerate(found.findings[cards:], 1 + cards):
         symbol, colour = MARKS[finding.strength or "possible"]
         head = (f"{number}. ", ""), (f"{symbol} {finding.strength} ", colour), (f"{finding.cause}  ", "bold")
         screen.print(_text(*head, (finding.say, "")))

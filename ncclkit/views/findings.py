@@ -74,8 +74,9 @@ def findings_view(source: Any) -> View:
             table(("Cause", "Why it is clear"), [(code(f.cause), f.say or "no sign of it") for f in clear]),
         ),
     )
-    summary = getattr(source, "headline", "") if not found else ""
-    return (Findings if found else View)(summary.rstrip(".") or findings_summary(rows), body)
+    decided = found and getattr(source, "verdict", "found") == "found"
+    summary = getattr(source, "headline", "") if not decided else ""
+    return (Findings if decided else View)(summary.rstrip(".") or findings_summary(rows), body)
 
 
 def findings_summary(rows: Iterable[Finding]) -> str:
