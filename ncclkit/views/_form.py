@@ -108,7 +108,7 @@ class Form(View, ABC):
         return self._box
 
     def static(self) -> Markup:
-        """What came out; what it would do is no news in a report, which leaves that out."""
+        """What came out; what it would do is left out of a report."""
         return el("div", super().static(), cls="nk-idle") if self._seen is None else self._seen.static()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def test_logs_that_are_not_there_are_marked_at_the_field_until_it_is_changed(for
 @pytest.mark.parametrize("name", ["rank1.log", "../../rank1.log", "/etc/rank1.log", "..", ".hidden", "a b;c$(d).log"])
 def test_an_uploaded_file_is_read_and_stays_in_the_case_folder(form: StartForm, tmp_path: Path, name: str) -> None:
     before = sorted(path for path in tmp_path.parent.rglob("*.log") if tmp_path not in path.parents)
-    now = datetime.datetime.now(datetime.UTC)
+    now = datetime.datetime.now(datetime.timezone.utc)
     file = {"name": name, "type": "", "size": 1, "last_modified": now, "content": (LOG / "rank1.log").read_bytes()}
 
     async def upload() -> str:
