@@ -30,7 +30,7 @@ MOSTLY_DATA = 4
 
 
 def size_for(measurements: Sequence[Measurement], share: float) -> float | None:
-    """Bytes from which on messages reach this share (0..1) of the largest one's bandwidth.
+    """The message size in bytes from which on the bandwidth is at least this share (0..1) of the largest message's.
 
     Between two sizes the time is taken to grow evenly.  Needs a message of at most 4 KiB and one of at least 1 MiB;
     None otherwise.
@@ -55,7 +55,7 @@ def _cost(m: Measurement) -> float:
 
 
 def advise(measurements: Sequence[Measurement], expectation: Expectation | None = None) -> list[Advice]:
-    """What to set, and what to look into, with this machine's own numbers.
+    """Advice from a sweep: what to set and what to look into, with this machine's own numbers.
 
     measurements: one all_reduce size curve; expectation: the busbw that this topology should give.
     """

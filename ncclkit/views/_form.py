@@ -108,7 +108,7 @@ class Form(View, ABC):
         return self._box
 
     def static(self) -> Markup:
-        """What came out; what it would do is left out of a report."""
+        """What came out; a report leaves out a form that nobody used."""
         return el("div", super().static(), cls="nk-idle") if self._seen is None else self._seen.static()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:

@@ -57,8 +57,7 @@ HEADLINE, SHORT = 5, 48
 def facts_view(case: Case) -> View:
     """Cards of facts by theme: a verdict in words, the numbers, and what could not be read, why, and how to find out.
 
-    The verdicts are those of the causes over the case as it is now, so that a risk that a job was seen to survive is
-    none; nothing is stored.
+    The verdicts are those of the causes over these facts alone, judged now: no log is asked, nothing is stored.
     """
     judged = judge_facts(case.facts)
     verdicts = rank([f for f in judged if f.verdict == "found"]) + [f for f in judged if f.verdict != "found"]

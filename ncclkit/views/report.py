@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ipywidgets as W
-from IPython.core.getipython import get_ipython
+from ipykernel.zmqshell import ZMQInteractiveShell
 
 from ncclkit import report
 from ncclkit.core.case import Case
@@ -52,7 +52,7 @@ class ReportForm(Form):
         return self._make()
 
     async def _make(self) -> View:
-        shell: Any = get_ipython()
+        shell: Any = ZMQInteractiveShell.instance() if ZMQInteractiveShell.initialized() else None
         if shell is None or self._case.path is None:
             raise NcclkitError("A report is made of a notebook that is open, and kept in a case folder.")
         shown = {}

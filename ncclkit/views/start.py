@@ -18,8 +18,9 @@ from ncclkit.live import probe
 from ncclkit.live.options import ProbeOptions
 from ncclkit.views._base import View
 from ncclkit.views._form import Form, row
-from ncclkit.views._html import el, join
+from ncclkit.views._html import Markup, el, fold, join
 from ncclkit.views.attach import look
+from ncclkit.views.banner import banner_view
 from ncclkit.views.findings import findings_view
 from ncclkit.views.runs import measurements_view
 
@@ -59,7 +60,7 @@ class StartForm(Form):
         self.upload = W.FileUpload(multiple=True, description="Upload logs")
         self.job = W.Text(value=running, placeholder=RUNNING, description="Running job", layout=wide)
         start = W.Button(description="Find out why", icon="search", button_style="primary")
-        test = W.Button(description="Test this machine", icon="heartbeat")
+        test = W.Button(description="Test this machine", icon="heartbeat", layout=W.Layout(width="auto"))
         test.on_click(lambda _button: self._post(self._begin_test))
         self.upload.observe(lambda _change: self._post(self._begin_upload), "value")
         super().__init__("What do you have?", [self.logs, self.upload, self.job], start, test)
@@ -138,6 +139,18 @@ class StartForm(Form):
 
 
 def answer(case: Case, *more: View) -> View:
-    """The verdict on a case and its cards, then what else was seen."""
-    cards = findings_view(diagnose(case))
-    return View(cards.summary, join(cards.body, *(view.static() for view in more)))
+    """The verdict on a case, its cards, and what else was seen."""
+    diagnosis = diagnose(case)
+    cards = fold("Every finding with its lines", findings_view(diagnosis).static())
+    return Stacked(banner_view(case, diagnosis), View("", cards), *more)
+
+
+class Stacked(View):
+    """Views one below the other; the first one is the conclusion."""
+
+    def __init__(self, *views: View) -> None:
+        super().__init__(views[0].summary, join(*(view.static() for view in views)))
+
+    def static(self) -> Markup:
+        """All of them."""
+        return self.body

@@ -62,8 +62,12 @@ def test_a_finding_is_a_card() -> None:
     shown = STYLE.sub("", said)
     assert code == 1 and shown != said and "\x1b" not in shown
     banner, _, card = shown.partition("─ 1. slow_rank ─")
-    assert "● proven  Rank 2, busy in train.py:19 (skip_batches)" in banner and "At fault  Rank 2 on node-1" in banner
-    assert "Judged    15 files, ranks 0-3 of 4" in banner and "Again     ncclkit diagnose " in banner
+    assert "● proven  Rank 2, busy in train.py:19 (skip_batches)" in banner and re.search(
+        r"At fault +Rank 2 on node-1", banner
+    )
+    assert re.search(r"Judged +15 files, lines of 4 ranks", banner) and re.search(
+        r"Reproduce +ncclkit diagnose ", banner
+    )
     assert (
         "rank0.log.gz:" in card and "Do: " in card and shown.count("proven") == 1 and shown.count("Rank 2, busy") == 1
     )
@@ -74,13 +78,13 @@ def test_a_finding_is_a_card() -> None:
     ("text", "says"),
     [
         (b"RuntimeError: NCCL error\n", "▲ unexplained  No known cause explains this error: RuntimeError: NCCL error"),
-        (b"good morning\n", "? no job  Nothing in this is of a training job"),
+        (b"good morning\n", "– no job  Nothing in this is of a training job"),
     ],
 )
 def test_a_banner_without_a_finding(tmp_path: Path, text: bytes, says: str) -> None:
     (tmp_path / "job.log").write_bytes(text)
     shown = STYLE.sub("", screen("diagnose", str(tmp_path / "job.log"))[1])
-    assert says in shown and "Would tell  The " in shown and "─ 1." not in shown
+    assert says in shown and re.search(r"Collect +The ", shown) and "─ 1." not in shown
 
 
 def test_further_findings_take_a_line_each() -> None:

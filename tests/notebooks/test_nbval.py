@@ -38,7 +38,7 @@ def test_marked_cells_give_what_is_committed(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [START, *(path for path in NOTEBOOKS if path.stem in ("03_logs", "guided"))], ids=lambda path: path.stem
+    "path", [START, *(path for path in NOTEBOOKS if path.stem in ("1_recbole", "guided"))], ids=lambda path: path.stem
 )
 def test_there_is_something_to_compare(path: Path) -> None:
     assert all(output["text/plain"] for cell in checked(path).values() for output in cell) and checked(path)

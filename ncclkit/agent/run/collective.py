@@ -114,6 +114,7 @@ def measure(torch, operation, repeats):
     p99 = _share(timed(operation.call, singles), 0.99)
     small = device.type == "cuda" and operation.bytes <= SMALL
     replayed = statistics.median(timed(_captured(torch, operation), repeats)) / CAPTURED if small else 0.0
+    # one vector and one all_reduce: every rank returns the same, the mean of the times and the sum of wrong elements
     figures = [*_summary(times), p99, replayed, float(wrong)]
     own = torch.tensor(figures, dtype=torch.float64, device=device)
     dist.all_reduce(own)

@@ -77,16 +77,16 @@ class Operation:
         self.dist.all_to_all_single(self.got, self.given, taken, sent)
 
     def clear(self):
-        """Zeros for timing: sums of repeated calls grow by the number of ranks each time, and must stay finite."""
+        """Fill the input with zeros for timing: repeated sums would grow with the ranks each time, to infinity."""
         self.given.zero_()
 
     @property
     def summed(self):
-        """True where values of all ranks are added up."""
+        """Whether the operation adds up values of all ranks."""
         return self.name in ("all_reduce", "reduce_scatter", "reduce")
 
     def check(self):
-        """Call it on values that tell ranks and places apart; returns how many elements came out wrong here."""
+        """Run it on values that differ by rank and position; returns how many elements are wrong on this rank."""
         self.given.copy_(self._given(self.rank))
         if self.got is not self.given:
             self.got.fill_(0)
