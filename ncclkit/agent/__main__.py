@@ -16,6 +16,7 @@ VERBS = {
     "launch": "run.launch",
     "resources": "run.resource_checks",
     "node": "run.node",
+    "sweep": "run.sweep",
 }
 """Verb → the module whose ``main`` runs it; beside these there are ``facts``, ``record`` and ``attach``."""
 

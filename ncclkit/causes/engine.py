@@ -17,7 +17,7 @@ from ncclkit.analysis.once import judged
 from ncclkit.analysis.picks import FATAL, failed, pick
 from ncclkit.analysis.rank_states import is_own
 from ncclkit.analysis.timeline import abnormal
-from ncclkit.causes import Cause, catalogue
+from ncclkit.causes import Cause, catalogue, resemblance
 from ncclkit.causes.slow_transport import brakes
 from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
@@ -133,10 +133,11 @@ def diagnose(case: Case) -> Diagnosis:
     scope = judged(case)
     verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
     verdicts = experiment_records.weigh(verdicts, scope.events)
-    findings = rank([verdict for verdict in verdicts if verdict.verdict == "found"])
+    findings = _with_resembling(rank([verdict for verdict in verdicts if verdict.verdict == "found"]), verdicts, scope)
+    named = {finding.cause for finding in findings}
     result = Diagnosis(
         tuple(findings),
-        tuple(verdict for verdict in verdicts if verdict.verdict == "unknown"),
+        tuple(verdict for verdict in verdicts if verdict.verdict == "unknown" and verdict.cause not in named),
         tuple(verdict for verdict in verdicts if verdict.verdict == "clear"),
         describe(scope),
         () if findings else tuple(islice(_open_errors(scope), MANY)),
@@ -212,6 +213,26 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
 
     kept = [finding for finding in findings if not said(finding)]
     return sorted(kept, key=order)
+
+
+def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case: Case) -> list[Finding]:
+    """The findings; where something failed and none is more than possible, also what it resembles, in that order."""
+    lines = resemblance.abnormal(case)
+    if any(STRENGTHS[finding.strength] > 1 for finding in findings) or not lines or not _went_wrong(case):
+        return findings
+    known = {finding.cause: finding for finding in findings}
+    cleared = [verdict.cause for verdict in verdicts if verdict.verdict == "clear"]
+    ranked = resemblance.order(list(known), cleared, [line for line, _ in lines])
+    return [known.get(cause) or resemblance.finding(cause, case, lines) for cause in ranked]
+
+
+def _went_wrong(case: Case) -> bool:
+    """True where an error, or a line that speaks of trouble, stands after all steps and no end speaks for the job."""
+    errors = list(islice(_open_errors(case), MANY))
+    if _went_well(case) and not any(event.kind in FATAL for event in errors):
+        return False
+    steps = case.of("progress")
+    return bool(errors) or any(not any(_later(step, line) for step in steps) for line in resemblance.unread(case))
 
 
 def _modest(finding: Finding, others: Sequence[Finding]) -> Finding:

@@ -225,15 +225,26 @@ def _follow(activity: Activity) -> Callable[[dict[str, Any]], None]:
 
 
 def tune(options: argparse.Namespace) -> int:
-    """Compare variables in alternating runs."""
+    """Compare settings with the default, by collective and message size."""
+    from ncclkit.core.storage import write
+    from ncclkit.core.text import parse_size
+    from ncclkit.core.tuning import carriers, setting
     from ncclkit.live import tune
-    from ncclkit.live.options import variables
 
-    variants = [variables(setting.split(",")) for setting in options.settings]
-    with Activity("Comparing") as activity:
-        done = tune.sweep(_case(options), variants, options.pairs, _options(options), activity.step)
-        results = asyncio.run(done)
-    show("\n".join(to_json(result) if options.json else result.summary for result in results))
+    wanted = [setting(words) for words in options.settings]
+    sizes = [parse_size(word) for word in options.sizes.split(",") if word]
+    with Activity("Measuring") as activity:
+        case = _case(options)
+        done = tune.sweep(case, wanted, _options(options), sizes, options.inherited, _follow(activity))
+        swept = asyncio.run(done)
+    files = carriers(swept)
+    for name, content in files.items() if options.save else ():
+        options.save.mkdir(parents=True, exist_ok=True)
+        write(options.save / name, content)
+    show(to_json(swept) if options.json else swept.text())
+    if files and not options.json:
+        names = ", ".join(files)
+        show(f"Written to {options.save}: {names}" if options.save else f"--save DIR writes {names}")
     return 0
 
 

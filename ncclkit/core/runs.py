@@ -39,7 +39,7 @@ class Plan:
     @property
     def lab(self) -> bool:
         """Whether a program of the lab runs: a job of its own, or the live test with a fault."""
-        return self.argv[0] != "collective" or bool(LAB_OPTIONS.intersection(self.argv))
+        return self.argv[0] not in ("collective", "sweep") or bool(LAB_OPTIONS.intersection(self.argv))
 
     def words(self, folder: Path) -> list[str]:
         """The arguments of the agent on each rank: its verb, the run folder, its options."""
@@ -188,7 +188,7 @@ class Run:
             "deadline": f"did not end within its {self.plan.deadline:.0f} s",
             "failed": "failed",
             "cancelled": "was cancelled",
-            "lost": "was killed from outside",
+            "lost": "ended without a word",
         }
         problem = f" ({self.problem})" if self.problem else ""
         return f"{self.plan.name} on {what} {ends.get(self.reason, self.reason)} after {self.seconds:.0f} s{problem}."

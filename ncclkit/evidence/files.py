@@ -15,12 +15,12 @@ from ncclkit.agent import wire
 from ncclkit.core import storage
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.text import natural
-from ncclkit.evidence import processes, ras, records, tools
+from ncclkit.evidence import abnormal, processes, ras, records, tools
 from ncclkit.evidence.flight import dumps, pickles
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
 from ncclkit.evidence.ras import Report
-from ncclkit.evidence.scanner import pieces, scan, speakers
+from ncclkit.evidence.scanner import normal, pieces, scan, speakers
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
 from ncclkit.evidence.sources.streams import DAMAGE, Ends, Hashed, Joined, Readable, Text, UnpackBudget, is_tar, unpack
@@ -44,6 +44,8 @@ class Part:
     speakers: list[int] = field(default_factory=list)
     """Ranks that some line of it names as its speaker."""
     events: list[Event] = field(default_factory=list)
+    abnormal: list[dict[str, Any]] = field(default_factory=list)
+    """Lines that speak of trouble and that no grammar knows."""
     facts: list[Fact] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
     dump: dumps.Dump | None = None
@@ -83,6 +85,7 @@ class Part:
             "events": events,
             "errors": errors,
             "ranks": sorted({*self.speakers, *([] if self.rank is None else [self.rank])}),
+            "abnormal": self.abnormal,
         }
 
 
@@ -298,6 +301,7 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
         _text(part, head, text, changed)
     if part.kind in ("log", "dmesg", "document"):
         part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
+        part.abnormal = abnormal.lines(text.ends, part.path, part.lines, part.events)
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")
     # a checkpoint of 100 GB must not be read for its digest
@@ -347,7 +351,9 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         part.kind = "binary"
         part.problems.append(f"{part.path} is a binary file of no known kind; it was not read.")
         return
-    stream = Text(Joined(head, text), packed=False, wide=wide) if wide else Joined(head, text)
+    stream: Text | Joined | io.BytesIO = (
+        Text(Joined(head, text), packed=False, wide=wide) if wide else Joined(head, text)
+    )
     sample = head.decode(wide, "replace").encode() if wide else head
     part.kind = _kind(sample, part.path)
     if part.kind == "ras":
@@ -357,6 +363,9 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
             part.kind = "unknown"
             part.problems.append(f"{part.path} {error}.")
         return
+    if part.kind == "log" and not wide and (read := normal.normal(sample)) is not sample:
+        stream = _normal(part, stream, text)
+        sample = read if isinstance(stream, io.BytesIO) else sample
     lines = sample.splitlines()
     tasks = len(TASKS.findall(sample)) > 0.5 * max(4, len([line for line in lines if line.strip()]))
     labelled = len(speakers.SPEAKER.findall(sample)) > 0.3 * len(lines)
@@ -372,6 +381,19 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
     part.events, part.lines = found.events, found.ends + found.open
     part.speakers = sorted({*part.speakers, *found.speakers})
     part.problems += [f"{part.path} {found.problem}"] if found.problem else []
+
+
+def _normal(part: Part, stream: Text | Joined | io.BytesIO, text: Text) -> Text | Joined | io.BytesIO:
+    """The whole text as its programs wrote it; what is too large for that stays as it is."""
+    raw = bytearray()
+    while len(raw) <= normal.MOST and (chunk := stream.read(inputs.HEAD)):
+        raw += chunk
+    if len(raw) > normal.MOST:
+        return Joined(bytes(raw), text)
+    given = normal.normal(bytes(raw))
+    part.spread, text.ends = None, Ends()
+    text.ends.add(given)
+    return io.BytesIO(given)
 
 
 def _passing(part: Part, plan: Sequence[pieces.Piece]) -> Iterator[pieces.Found]:

@@ -28,6 +28,8 @@ class Operation:
         self.given = torch.empty(given, dtype=kind, device=device)
         self.got = self.given if name in ("all_reduce", "broadcast", "reduce") else self._room(kind, device)
         self.bytes = self.count * self.item
+        self.group = None
+        """The process group, of all ranks, that calls go through; None is the process's own one."""
 
     def _room(self, kind, device):
         return self.torch.empty(self.part if self.name == "reduce_scatter" else self.count, dtype=kind, device=device)
@@ -39,17 +41,17 @@ class Operation:
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         if name == "all_reduce":
-            dist.all_reduce(self.given)
+            dist.all_reduce(self.given, group=self.group)
         elif name == "all_gather":
-            gather(self.got, self.given)
+            gather(self.got, self.given, group=self.group)
         elif name == "reduce_scatter":
-            scatter(self.got, self.given)
+            scatter(self.got, self.given, group=self.group)
         elif name == "broadcast":
-            dist.broadcast(self.given, src=0)
+            dist.broadcast(self.given, src=0, group=self.group)
         elif name == "reduce":
-            dist.reduce(self.given, dst=0)
+            dist.reduce(self.given, dst=0, group=self.group)
         elif name == "all_to_all":
-            dist.all_to_all_single(self.got, self.given)
+            dist.all_to_all_single(self.got, self.given, group=self.group)
         else:
             self._pass_on()
 
@@ -59,8 +61,8 @@ class Operation:
             self.got.copy_(self.given)
             return
         pair = [
-            self.dist.P2POp(self.dist.isend, self.given, (self.rank + 1) % self.ranks),
-            self.dist.P2POp(self.dist.irecv, self.got, (self.rank - 1) % self.ranks),
+            self.dist.P2POp(self.dist.isend, self.given, (self.rank + 1) % self.ranks, self.group),
+            self.dist.P2POp(self.dist.irecv, self.got, (self.rank - 1) % self.ranks, self.group),
         ]
         for work in self.dist.batch_isend_irecv(pair):
             work.wait()
@@ -74,7 +76,7 @@ class Operation:
             return
         sent, taken = [0] * self.ranks, [0] * self.ranks
         sent[(self.rank + 1) % self.ranks] = taken[(self.rank - 1) % self.ranks] = self.count
-        self.dist.all_to_all_single(self.got, self.given, taken, sent)
+        self.dist.all_to_all_single(self.got, self.given, taken, sent, group=self.group)
 
     def clear(self):
         """Fill the input with zeros for timing: repeated sums would grow with the ranks each time, to infinity."""
