@@ -155,6 +155,29 @@ def _brief(facts: Sequence[Fact]) -> str:
     return words if len(most) == len(facts) or not words else f"{words} on {len(most):,} of {len(facts):,} hosts"
 
 
+SHOWN, KINDS = 3, 50
+"""Kinds of hosts that are shown in full; of further ones at most so many are named."""
+
+Kinds = Sequence[tuple[Sequence[str], str]]
+"""Hosts that are alike, and the sentence about them; the rarest first, the usual ones last."""
+
+
+def kinds_summary(known: Kinds, noun: str) -> str:
+    """What is usual, behind the hosts that are not like it; noun: ``machine``, ``network``."""
+    *rare, (hosts, usual) = known
+    if not rare:
+        return usual + (f", on each of {len(hosts):,} hosts" if len(hosts) > 1 else "")
+    odd = "; ".join(f"{host_list(names)}: {said}" for names, said in rare[: SHOWN - 1])
+    more = f"; {plural(len(rare) - SHOWN + 1, 'further kind')} of {noun}" if len(rare) >= SHOWN else ""
+    return f"{plural(len(known), 'kind')} of {noun}. {odd}{more}; {host_list(hosts)}: {usual}"
+
+
+def further_kinds(known: Kinds, noun: str, about: str) -> Markup:
+    """The kinds that have no part of their own, folded; about: the head of their sentences."""
+    others = [(host_list(hosts), said) for hosts, said in known[SHOWN - 1 : -1]]
+    return fold(f"{plural(len(others), 'further kind')} of {noun}", table(("Hosts", about), others[:KINDS]))
+
+
 BY_HAND: dict[str, tuple[str, str]] = {
     "gpu": ("nvidia-smi -q", "on the host itself, outside the container; where it hangs, look for Xid in dmesg"),
     "gpu.topology": ("nvidia-smi topo -m", "on the host itself"),
