@@ -14,10 +14,11 @@ from itertools import islice
 from typing import Any
 
 from ncclkit.analysis.once import judged
-from ncclkit.analysis.picks import FATAL, pick
+from ncclkit.analysis.picks import FATAL, failed, pick
 from ncclkit.analysis.rank_states import is_own
 from ncclkit.analysis.timeline import abnormal
-from ncclkit.causes import Cause, catalogue
+from ncclkit.causes import Cause, catalogue, resemblance
+from ncclkit.causes.slow_transport import brakes
 from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
@@ -56,7 +57,8 @@ class Diagnosis:
     job_seen: bool = False
     """Whether any line is of a training job."""
     risks: tuple[Finding, ...] = ()
-    """Where nothing was found: what the facts of the hosts alone warn of, and this job did not suffer."""
+    """What this job did not suffer: where nothing was found, what the facts of the hosts alone warn of; and settings
+    in its log that may slow it."""
 
     @property
     def verdict(self) -> str:
@@ -83,7 +85,7 @@ class Diagnosis:
             return f"No known cause explains {many if len(self.errors) > 1 else f'this error: {first}'}"
         checks = f"{plural(len(self.clear), 'check')} passed, {len(self.unknown)} could not be evaluated"
         if self.healthy:
-            others = f"; {plural(len(self.risks), 'risk')} for other jobs here" if self.risks else ""
+            others = f"; {plural(len(self.risks), 'risk')}" if self.risks else ""
             return f"Nothing found: the job was seen to go well ({checks}){others}."
         if self.job_seen:
             return "There is no error, but nothing shows that the job succeeded or goes on."
@@ -104,18 +106,20 @@ class Diagnosis:
             "findings": [_row(finding) for finding in self.findings],
             "unknown": [{"cause": finding.cause, "missing": list(finding.missing)} for finding in self.unknown],
             "errors": [cite(error) for error in self.errors],
+            "risks": [_row(risk) for risk in self.risks],
         }
 
     def text(self) -> str:
         """The report for a terminal: culprit, sentence, the very lines, what to do."""
         if not self.findings:
             lines = [f"  {error}" for error in self.errors[:SHOWN]]
-            lines += [f"A risk for other jobs ({risk.cause}, {risk.strength}): {risk.say}" for risk in self.risks]
+            lines += map(_risk, self.risks)
             asked = sorted({missing for finding in self.unknown for missing in finding.missing})[:5]
             if asked and self.verdict != "no_job":
                 lines += ["What would let more causes be judged:", *(f"  - {missing}" for missing in asked)]
             return "\n".join([self.headline, *lines])
-        return "\n\n".join(_text(number, finding) for number, finding in enumerate(self.findings, 1))
+        parts = [_text(number, finding) for number, finding in enumerate(self.findings, 1)]
+        return "\n\n".join([*parts, *map(_risk, self.risks)])
 
     def __str__(self) -> str:
         return self.text()
@@ -129,16 +133,17 @@ def diagnose(case: Case) -> Diagnosis:
     scope = judged(case)
     verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
     verdicts = experiment_records.weigh(verdicts, scope.events)
-    findings = rank([verdict for verdict in verdicts if verdict.verdict == "found"])
+    findings = _with_resembling(rank([verdict for verdict in verdicts if verdict.verdict == "found"]), verdicts, scope)
+    named = {finding.cause for finding in findings}
     result = Diagnosis(
         tuple(findings),
-        tuple(verdict for verdict in verdicts if verdict.verdict == "unknown"),
+        tuple(verdict for verdict in verdicts if verdict.verdict == "unknown" and verdict.cause not in named),
         tuple(verdict for verdict in verdicts if verdict.verdict == "clear"),
         describe(scope),
         () if findings else tuple(islice(_open_errors(scope), MANY)),
         _went_well(scope),
         any(map(_of_job, scope.events)),
-        () if findings or not scope.events else tuple(risks(scope.facts)),
+        tuple(_risks(scope, findings)),
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()
@@ -155,6 +160,14 @@ def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
 def risks(facts: Iterable[Fact]) -> list[Finding]:
     """What these facts alone warn of, the gravest first: one list for every page."""
     return rank([verdict for verdict in judge_facts(facts) if verdict.verdict == "found"])
+
+
+def _risks(case: Case, findings: Sequence[Finding]) -> list[Finding]:
+    """What the facts alone warn of, where a job ran and nothing was found; settings that may be a brake."""
+    warned = risks(case.facts) if case.events and not findings else []
+    known = {finding.cause for finding in (*findings, *warned)}
+    brake = None if failed(case) else brakes(case)
+    return [*warned, *([brake] if brake and brake.cause not in known else [])]
 
 
 def judge(name: str, cause: Cause, case: Case) -> Finding:
@@ -200,6 +213,26 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
 
     kept = [finding for finding in findings if not said(finding)]
     return sorted(kept, key=order)
+
+
+def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case: Case) -> list[Finding]:
+    """The findings; where something failed and none is more than possible, also what it resembles, in that order."""
+    lines = resemblance.abnormal(case)
+    if any(STRENGTHS[finding.strength] > 1 for finding in findings) or not lines or not _went_wrong(case):
+        return findings
+    known = {finding.cause: finding for finding in findings}
+    cleared = [verdict.cause for verdict in verdicts if verdict.verdict == "clear"]
+    ranked = resemblance.order(list(known), cleared, [line for line, _ in lines])
+    return [known.get(cause) or resemblance.finding(cause, case, lines) for cause in ranked]
+
+
+def _went_wrong(case: Case) -> bool:
+    """True where an error, or a line that speaks of trouble, stands after all steps and no end speaks for the job."""
+    errors = list(islice(_open_errors(case), MANY))
+    if _went_well(case) and not any(event.kind in FATAL for event in errors):
+        return False
+    steps = case.of("progress")
+    return bool(errors) or any(not any(_later(step, line) for step in steps) for line in resemblance.unread(case))
 
 
 def _modest(finding: Finding, others: Sequence[Finding]) -> Finding:
@@ -251,6 +284,10 @@ def _text(number: int, finding: Finding) -> str:
     return "\n".join(lines)
 
 
+def _risk(finding: Finding) -> str:
+    return f"A risk ({finding.cause}, {finding.strength}): {finding.say}"
+
+
 def clip(text: str, limit: int = 6) -> list[str]:
     """The lines of a text, cut to 240 characters; of more than `limit` the first two and the last."""
     lines = [line[:240] for line in text.splitlines()]
@@ -288,6 +325,8 @@ FAR = 50
 
 def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
+    if _quoted(finding, case):
+        return replace(finding, strength="possible")
     if finding.strength == "proven" and _long_before(finding, case):
         return replace(finding, strength="likely")
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
@@ -305,6 +344,13 @@ def recovered(finding: Finding, case: Case) -> Finding:
     if given_up:
         return replace(finding, strength="possible")
     return clear(finding.cause, "The ranks met after all.", pick(met, limit=1))
+
+
+def _quoted(finding: Finding, case: Case) -> bool:
+    """True where it rests on texts alone that are no logs: documentation and source code quote errors."""
+    documents = {row["path"] for row in case.inputs if row.get("kind") == "document"}
+    events = [piece for piece in finding.evidence if isinstance(piece, Event)]
+    return finding.verdict == "found" and bool(events) and all(event.path in documents for event in events)
 
 
 def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Event]) -> Finding:
@@ -410,7 +456,10 @@ def _went_well(case: Case) -> Event | None:
     working = [event for event in case.of("ras.change") if not event.data.get("still") and event.data.get("moved")]
     begun = {event.rank for event in case.of("nccl.init")}
     left = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]
-    closed = left[-1:] if case.of("progress") and begun <= {event.rank for event in left} else []
+    steps = case.of("progress")
+    closed = left[-1:] if steps and begun <= {event.rank for event in left} else []
+    exits = [event for event in case.of("c10d.hint") if event.data.get("what") == "not_destroyed"]  # at a program's end
+    closed += [event for event in exits if any(_later(event, step) for step in steps)]
     return next(iter([*_ends(case), *tables, *closed, *working]), None)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from ncclkit.core import themes
 from ncclkit.core.model import Advice, Event, Evidence, Fact, Finding, cite
-from ncclkit.core.text import host_list, plural, ranks, some
+from ncclkit.core.text import some
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ncclkit.causes.engine import Diagnosis
-    from ncclkit.causes.summary import JobSummary, Summary
+    from ncclkit.causes.summary import Summary
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for newline and tab, marks that turn the writing direction, bytes that are no UTF-8."""
@@ -33,7 +33,7 @@ MARKS = {
     "possible": ("○", "cyan"),
     "unexplained": ("▲", "yellow"),
     "healthy": ("✓", "green"),
-    "no_job": ("?", "cyan"),
+    "no_job": ("–", "cyan"),
 }
 """Strength of a finding, or verdict without one → its symbol, as in the notebooks, and its colour."""
 SHOWN = 4
@@ -91,26 +91,11 @@ def _banner(found: Diagnosis, about: Summary) -> RenderableType:
     told = [("At fault", about.culprit.sentence)] if about.culprit else []
     told += [("Line", f"{middle(line.place)}  {line.short}") for line in (about.line, *about.errors) if line]
     told += [("First", " ".join(filter(None, (about.first_step, about.command and f"`{about.command}`"))))]
-    told += [("Job", _job(about.job)), ("Judged", _judged(about))]
-    told += [("Missing", "\n".join(about.missing)), ("Would tell", "\n".join(about.would_tell))]
+    told += [("Collect", "\n".join(about.would_tell))]
     told += [("Risk", f"{risk.cause} ({risk.strength}): {risk.say}") for risk in found.risks]
-    told += [("Again", about.reproduce)]
+    told = [row for row in told if row[1]] + about.rows()
     head = _text((f"{symbol} {about.strength or about.verdict.replace('_', ' ')}  ", colour), (about.sentence, "bold"))
-    return Panel(Group(head, _text(("", "")), _grid((row for row in told if row[1]), "dim")), border_style=colour)
-
-
-def _job(job: JobSummary) -> str:
-    size = f"{plural(job.ranks, 'rank')}{f' on {host_list(job.hosts)}' if job.hosts else ''}" if job.ranks else ""
-    versions = [
-        f"{name} {held}" for name, held in (("NCCL", job.nccl), ("torch", job.torch), ("CUDA", job.cuda)) if held
-    ]
-    times = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in (job.started, job.ended) if at]
-    return ", ".join(filter(None, (job.id, job.command, size, *versions, " to ".join(dict.fromkeys(times)))))
-
-
-def _judged(about: Summary) -> str:
-    heard = f", {ranks(about.ranks)}{f' of {about.job.ranks}' if about.job.ranks else ''}" if about.ranks else ""
-    return f"{plural(about.files, 'file')}{heard}" if about.files else ""
+    return Panel(Group(head, _text(("", "")), _grid(told, "dim")), border_style=colour)
 
 
 def _text(*parts: tuple[object, str]) -> Text:

@@ -259,7 +259,9 @@ class Case:
         scope = Case()
         scope.facts, scope.measurements, scope.inputs = self.facts, self.measurements, self.inputs
         events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
-        scope.events = _last_attempt([e for e in events if not e.kind.startswith("experiment.") or tried(e)])
+        scope.events = _after_jobs_that_ended(
+            _last_attempt([e for e in events if not e.kind.startswith("experiment.") or tried(e)])
+        )
         return scope
 
     def save(self) -> Case:
@@ -329,3 +331,36 @@ def _last_attempt(events: list[Event]) -> list[Event]:
     last = max((e.data["attempt"] for e in phases), default=0)
     begun = [e.time for e in phases if e.time is not None and e.data["attempt"] == last]
     return [e for e in events if not begun or e.time is None or e.time >= min(begun)]
+
+
+def _after_jobs_that_ended(events: list[Event]) -> list[Event]:
+    """Without what a log holds of a job that ended well, where another job begins, or fails, below it."""
+    ended: dict[str, int] = {}
+    for path in {event.path for event in events if event.kind == "job.done"}:
+        mine = [event for event in events if event.path == path]
+        for done in (event for event in mine if event.kind == "job.done"):
+            before = [event for event in mine if ended.get(path, 0) < event.line <= done.line]
+            after = [event for event in mine if event.line > done.line]
+            if _ended(before) and any(event.kind.startswith(GOES_ON) for event in after):
+                ended[path] = done.line
+    return [event for event in events if event.line > ended.get(event.path, 0) or not event.line] if ended else events
+
+
+GOES_ON = (
+    "nccl.init",
+    "nccl.version",
+    "nccl.bootstrap",
+    "c10d.",
+    "python.exception",
+    "elastic.exit",
+    "slurm.",
+    "gloo.",
+)
+"""Kinds of events that a job has that begins, or fails."""
+
+
+def _ended(events: list[Event]) -> bool:
+    """True where communicators were made, and all of them were destroyed."""
+    made = {(e.pid, e.data.get("comm")) for e in events if e.kind == "nccl.init" and e.data.get("phase") == "done"}
+    gone = {(e.pid, e.data.get("comm")) for e in events if e.kind == "nccl.destroy" and e.data.get("how") == "destroy"}
+    return bool(made) and made <= gone

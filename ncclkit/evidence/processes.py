@@ -87,6 +87,7 @@ class Limited:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()  # two threads must not take each other's answers
         self._child: Any = None
         self._pipe: Any = None
 
@@ -95,7 +96,10 @@ class Limited:
 
         data: the document; a small one has fewer seconds.
         """
-        seconds = min(SECONDS, 3 + (len(data) >> 20))
+        with self._lock:
+            return self._call(function, given, data, min(SECONDS, 3 + (len(data) >> 20)))
+
+    def _call(self, function: Callable[..., Any], given: Any, data: bytes | bytearray, seconds: int) -> Any:
         pipe = self._pipe or self._start()
         try:
             pipe.send((function, given, seconds))
@@ -110,9 +114,12 @@ class Limited:
         except BaseException:  # its answer would be taken for the next one's
             self.close()
             raise
-        if failed:
+        if not failed:
+            return value
+        try:
             raise value
-        return value
+        finally:
+            del value  # its traceback knows this frame, and so the document
 
     def _start(self) -> Any:
         # a fork takes milliseconds and a new interpreter 0.3 s, but no fork is safe beside threads
@@ -126,15 +133,16 @@ class Limited:
 
     def close(self) -> int | None:
         """End the process, whatever it does; returns its exit status, None where there was none."""
-        if self._child is None:
-            return None
-        self._pipe.close()
-        self._child.join(1)
-        self._child.kill()
-        self._child.join()
-        end: int | None = self._child.exitcode
-        self._child = self._pipe = None
-        return end
+        with self._lock:
+            if self._child is None:
+                return None
+            self._pipe.close()
+            self._child.join(1)
+            self._child.kill()
+            self._child.join()
+            end: int | None = self._child.exitcode
+            self._child = self._pipe = None
+            return end
 
 
 limited = Limited()

@@ -122,7 +122,7 @@ async def plan(
     python: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> ConnectPlan:
-    """Decide whom to ask, and how; without `hosts` the nodes of the Slurm allocation.
+    """Plan a connection test: which hosts, and how each is reached; without `hosts` the nodes of the Slurm allocation.
 
     remote_command: ``ssh``, ``srun`` or the words before a command, with ``{host}`` (default: srun in an allocation,
     else ssh); port: the rendezvous port (default: MASTER_PORT, else 29500); seconds: of each stream; deadline: seconds

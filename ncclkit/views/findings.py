@@ -55,7 +55,7 @@ def findings_view(source: Any) -> View:
     body = join(
         *(card(finding, number, lines) for number, finding in enumerate(found, 1)),
         evidence_part(errors[:MOST]),
-        el("h5", "Risks for other jobs, by the facts alone: this job did not suffer them") if risks else "",
+        el("h5", "Risks that this job did not suffer") if risks else "",
         *(
             el(
                 "details",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,12 @@ class ReportForm(Form):
     def asks(self) -> bool:
         """Always."""
         return True
+
+    def blocked(self) -> Mapping[W.Button, str]:
+        """The button, where there is no folder for the page."""
+        return (
+            {} if self._case.path else {self.start: "A report is kept in a case folder; open one with Case.open(path)."}
+        )
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The report of the cells that were run in this kernel."""

@@ -89,7 +89,8 @@ class StartForm(Form):
         """Whether anything is named."""
         if wrong := self.wrong():
             raise NcclkitError(wrong[self.job])
-        return self._machine or bool(self.logs.value.strip() or self.job.value.strip())
+        named = bool(self.logs.value.strip() or self.job.value.strip())
+        return self._machine or named or bool(self.upload.value)
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The answer to what is named."""
@@ -133,7 +134,9 @@ class StartForm(Form):
         return answer(case, seen)
 
     def failed(self, why: str, cancelled: bool) -> None:
-        """Show why there is no answer."""
+        """Show why there is no answer, and mark the field that led to none."""
+        if not cancelled and not self._machine:
+            self.mark(self.job if self.job.value.strip() else self.logs, why)
         self._machine, self.drawing.outputs = False, ()
         super().failed(why, cancelled)
 

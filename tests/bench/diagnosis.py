@@ -1,11 +1,14 @@
 """Score the diagnosis on labelled cases, whole and with evidence taken away; prints Markdown.
 
-    python tests/bench/diagnosis.py PATH [PATH …] [--list] [--confusion] [--whole]
+    python tests/bench/diagnosis.py PATH [PATH …] [--list] [--confusion] [--whole] [--robust [--sample N]]
 
 A PATH holds cases as JSON files (``log``, ``cause``, ``also_accept``, ``log_sufficient``), of which the log text alone
 is judged, or case folders of recorded runs (``ncclkit/evidence/samples``), of which all that the job
 left behind is judged.
-"right" counts the cause or one of ``also_accept``; a healthy run is right when nothing is found.
+"right" counts the cause or one of ``also_accept``; a healthy run is right when nothing is found.  A set is the folder
+of a case.  --robust writes each log that is answered rightly in sixty other ways (`variations`) and counts what
+survives; --sample takes every N-th pair of a case and a variation.
+
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ import argparse
 import gzip
 import json
 import re
+import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +30,10 @@ from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.logs import fill
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench.variations import VARIATIONS, classes  # noqa: E402
 
 NCCL = re.compile(rb"NCCL (?:INFO|WARN|TRACE|CALL|version)\b")
 SPEAKER = re.compile(rb"^\s*(?:\[(?:rank|default)(\d{1,6})\]|(\d{1,5}): )")
@@ -44,6 +52,8 @@ class Sample:
     accept: frozenset[str]
     culprits: tuple[int, ...]
     files: Files
+    source: str = ""
+    """The set that it is of."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,7 @@ class Score:
     sample: Sample
     found: tuple[tuple[str, str], ...]
     seconds: float
+    verdict: str
 
     def right(self, among: int) -> bool:
         if not self.sample.cause:
@@ -59,7 +70,11 @@ class Score:
 
     @property
     def wrong_at_proven(self) -> bool:
-        return any(strength == "proven" and cause not in self.sample.accept for cause, strength in self.found[:1])
+        return self.wrong_at("proven")
+
+    def wrong_at(self, strength: str) -> bool:
+        """Whether the first answer is wrong, and that firm."""
+        return bool(self.found) and self.found[0][1] == strength and not self.right(1)
 
 
 def samples(path: Path) -> Iterator[Sample]:
@@ -67,14 +82,16 @@ def samples(path: Path) -> Iterator[Sample]:
     for file in sorted(path.glob("*.json")):
         case = json.loads(file.read_text(encoding="utf-8"))
         group = "posted log suffices" if case["log_sufficient"] else "posted log does not suffice"
+        group = group if case["cause"] else "healthy log"
         accept = frozenset([case["cause"], *case.get("also_accept", ())])
-        yield Sample(file.stem, group, case["cause"], accept, (), {"job.log": case["log"].encode()})
+        yield Sample(file.stem, group, case["cause"], accept, (), {"job.log": case["log"].encode()}, path.name)
     for about in sorted(path.glob("*/case.json")):
         truth = json.loads(about.read_text(encoding="utf-8"))["truth"]
         files = {name: data for name, data in _tree(about.parent) if name != "truth.json"}
         group = "recorded run" if truth["cause"] else "healthy run"
         yield Sample(
-            about.parent.name, group, truth["cause"], frozenset([truth["cause"]]), tuple(truth["ranks"]), files
+            *(about.parent.name, group, truth["cause"], frozenset([truth["cause"]]), tuple(truth["ranks"]), files),
+            path.name,
         )
 
 
@@ -161,7 +178,8 @@ def score(sample: Sample, files: Files) -> Score:
         start = time.perf_counter()
         result = judge(Path(folder))
         seconds = time.perf_counter() - start
-    return Score(sample, tuple((finding.cause, str(finding.strength)) for finding in result.findings), seconds)
+    found = tuple((finding.cause, str(finding.strength)) for finding in result.findings)
+    return Score(sample, found, seconds, result.verdict)
 
 
 def judge(folder: Path) -> Diagnosis:
@@ -176,15 +194,16 @@ def judge(folder: Path) -> Diagnosis:
 def table(scores: Mapping[str, list[Score]]) -> str:
     """One row per group of cases and kind of ablation."""
     rows = [
-        "| cases | evidence | n | right first | among three | wrong at proven | nothing found | seconds (median) |",
-        "|---|---|---|---|---|---|---|---|",
+        "| set | cases | evidence | n | right first | among three | silent | wrong at proven / likely / possible "
+        "| seconds (median) |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    groups = sorted({item.sample.group for found in scores.values() for item in found}, reverse=True)
-    for group in groups:
+    kinds = {(item.sample.source, item.sample.group) for found in scores.values() for item in found}
+    for source, group in sorted(kinds, key=lambda kind: (kind[1], kind[0]), reverse=True):
         for ablation, found in scores.items():
-            mine = [item for item in found if item.sample.group == group]
+            mine = [item for item in found if (item.sample.source, item.sample.group) == (source, group)]
             if mine:
-                rows.append(f"| {group} | {ablation} | {len(mine)} | {' | '.join(_cells(mine))} |")
+                rows.append(f"| {source} | {group} | {ablation} | {len(mine)} | {' | '.join(_cells(mine))} |")
     return "\n".join(rows)
 
 
@@ -196,8 +215,8 @@ def _cells(group: list[Score]) -> list[str]:
     return [
         share([item.right(1) for item in group]),
         share([item.right(3) for item in group]),
-        str(sum(item.wrong_at_proven for item in group)),
         str(sum(not item.found for item in group)),
+        " / ".join(str(sum(item.wrong_at(word) for item in group)) for word in ("proven", "likely", "possible")),
         f"{seconds:.2f}",
     ]
 
@@ -211,6 +230,28 @@ def confusion(scores: list[Score]) -> str:
     )
     rows = ["| settled cause | answered first | cases |", "|---|---|---|"]
     return "\n".join(rows + [f"| {cause} | {said} | {count} |" for (cause, said), count in wrong.most_common()])
+
+
+def robustness(scores: Sequence[Score], sample: int, listed: bool) -> str:
+    """How many of the right answers survive each class of variations, and the worst variations of each."""
+    right = [item.sample for item in scores if item.right(1) and list(item.sample.files) == ["job.log"]]
+    pairs = [(case, name) for case in right for name in VARIATIONS]
+    found: dict[str, list[Score]] = {}
+    for case, name in pairs[::sample]:
+        text = VARIATIONS[name](case.files["job.log"].decode())
+        found.setdefault(name, []).append(score(case, {"job.log": text.encode()}))
+    rows = ["| variations | n | survive | wrong at proven | worst |", "|---|---|---|---|---|"]
+    for kind in [*classes(list(found)), "all"]:
+        mine = {name: items for name, items in found.items() if kind in ("all", name.partition(" ")[0])}
+        items = [item for answers in mine.values() for item in answers]
+        worst = sorted(mine, key=lambda name: sum(item.right(1) for item in mine[name]) / len(mine[name]))[:3]
+        shares = [f"{name} {sum(item.right(1) for item in mine[name])}/{len(mine[name])}" for name in worst]
+        survive = sum(item.right(1) for item in items)
+        share = f"{survive} ({100 * survive / len(items):.1f} %)"
+        proven = sum(item.wrong_at_proven for item in items)
+        rows.append(f"| {kind} | {len(items)} | {share} | {proven} | {', '.join(shares)} |")
+    lost = [f"- {name}: {listing([item])[2:]}" for name in found for item in found[name] if not item.right(1)]
+    return "\n".join(rows + (lost if listed else []))
 
 
 def listing(scores: list[Score]) -> str:
@@ -228,10 +269,15 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="also print every case with its answer")
     parser.add_argument("--confusion", action="store_true", help="also print which cause was taken for which")
     parser.add_argument("--whole", action="store_true", help="only with all the evidence there is")
+    parser.add_argument("--robust", action="store_true", help="only: write each log in sixty ways, count what survives")
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="of what --robust tries, every N-th")
     options = parser.parse_args()
     cases = [sample for path in options.paths for sample in samples(path)]
     if not cases:
         parser.error(f"no cases in {', '.join(map(str, options.paths))}")
+    if options.robust:
+        print(robustness([score(case, case.files) for case in cases], options.sample, options.list))
+        return
     scores: dict[str, list[Score]] = {}
     for name, take in list(ABLATIONS.items())[: 1 if options.whole else None]:
         scores[name] = [score(case, files) for case in cases if (files := take(case)) is not None]

@@ -40,6 +40,7 @@ FILES = {
     "integer keys": (b"\x80\x02}(", KEYS, 1, b"u."),
     "empty objects": (b'[{"a":{}},', b"{}," * 1024, 14 << 10, b"{}]"),
     "numbers": (b"[[1.5],", b"1.5," * 1024, 24 << 10, b"1]"),
+    "a report": (b"NCCL version 2.28.9 compiled with CUDA 13.0\nJob summary\n===\n", b"x\n" * 512, 100 << 10, b"\n"),
     "members": (b'{"entries": [', b'{"":[]},' * 1024, 12 << 10, b"{}]}"),
 }
 """Beginning, middle, how often it stands there, end."""
@@ -113,3 +114,22 @@ def test_a_nested_document_is_one_sentence(tmp_path):
     (tmp_path / "rank0.log").write_text("ValueError: boom\n")
     reading = evidence.read([tmp_path])
     assert reading.problems == [f"{tmp_path / 'facts.json'} is nested more than 64 deep."] and len(reading.events) == 1
+
+
+def test_threads_do_not_take_each_others_answers():
+    answers = {}
+
+    def ask(number):
+        answers[number] = [processes.limited.call(double, data=bytes([number])) for _ in range(20)]
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    processes.limited.close()
+    assert answers == {number: [bytes([number, number])] * 20 for number in range(8)}
+
+
+def double(data):
+    return data * 2

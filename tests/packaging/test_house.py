@@ -17,6 +17,7 @@ OURS = {"ncclkit", "tests"}
 STDLIB = sys.stdlib_module_names | {"tomllib"}  # tomllib: since 3.11
 IMPORT_NAMES = {  # distribution → module, where they differ
     "py-rattler": "rattler",
+    "scikit-learn": "sklearn",
     "pytest-xdist": "xdist",
     "pyyaml": "yaml",
     "pyzmq": "zmq",

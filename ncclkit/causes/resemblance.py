@@ -1,0 +1,210 @@
+"""The second voice: which known failures the abnormal lines of a case resemble.
+
+Rules prove; where none does, the wording still says something.  `tests/bench/resemblance.py` fits one weight for each
+pair of a feature (a word, or a piece of one) and a cause, to the known failures of this repository; `resemblance.bin`
+holds them, and examples to show.  Reading it needs the standard library only.  Its word is at most ``possible``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ncclkit.causes import catalogue, page
+from ncclkit.core.case import RUN, Case
+from ncclkit.core.model import Advice, Event, Evidence, Finding, found
+
+FILE = Path(__file__).with_name("resemblance.bin")
+WELL = ""
+"""The name that the weights of jobs that are well have among those of causes."""
+CHATTER = frozenset(
+    "nccl.version nccl.init nccl.channel progress nccl.destroy worker.phase nccl.ring nccl.tree nccl.graph "
+    "nccl.channels nccl.layout nccl.timing nccl.connected nccl.affinity nccl.driver nccl.tuning flight.dump "
+    "flight.entry connect.host connect.pair nccltests.table stack job.share nccl.nic nccl.socket_devices "
+    "nccl.ib_devices nccl.gdr job.done run.end".split()
+)
+"""Kinds of events that jobs that are well have, too."""
+SAYS = "No rule decides it, but it resembles "
+"""How the sentence of each of its findings begins."""
+MOST = 3
+"""Causes that are named, and lines that are cited for each."""
+SHARP = 4.0
+"""What differences of scores are multiplied with before they become shares."""
+LEAST = 0.03
+"""A cause with a smaller share of the resemblance is not named."""
+SOUND = 0.25
+"""With this share, and more than any cause has, a job is taken for one that is well."""
+RULE, STEP = 0.15, 0.05
+"""What a cause gains where a rule calls it possible, and how much less each further one of them gains."""
+
+PATH = re.compile(r"(?:[\w.~$-]{0,99}/)+([\w.+-]+)")
+HEX = re.compile(r"\b0x[0-9a-f]+|\b[0-9a-f]{12,}\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?:[:<]\d+>?)?")
+STAMP = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[ t]\d\d:\d\d:\d\d(?:[.,]\d+)?|\d\d:\d\d:\d\d(?:[.,]\d+)?")
+ENVELOPE = re.compile(r"^\s*(?:\[[\w :|]{1,40}\]:? ?)*[\w.-]{1,255}:\d+:\d+ (?:\[\d+\] )?")
+WORD = re.compile(r"[a-z_\u0080-\uffff]+|\d+")
+
+
+def features(lines: Iterable[str]) -> Iterator[str]:
+    """The words of lines, numbers of up to three digits, and all pieces of three and four letters of each word.
+
+    Times, hosts, addresses and folders differ from job to job and are left out.
+    """
+    for line in lines:
+        for word in _words(line[:2000]):
+            yield word
+            if not word[0].isdigit():
+                edged = f"<{word[:40]}>"
+                yield from (edged[i : i + n] + "~" for n in (3, 4) for i in range(len(edged) - n + 1))
+
+
+def _words(line: str) -> list[str]:
+    text = ENVELOPE.sub(" ", STAMP.sub(" ", line.lower()))
+    text = PATH.sub(r" \1 ", ADDRESS.sub(" ip ", HEX.sub(" 0x ", text)))
+    return [word for word in WORD.findall(text) if not word[0].isdigit() or len(word) <= 3]
+
+
+def number(feature: str) -> int:
+    """The number under which the weights of a feature stand."""
+    return zlib.crc32(feature.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What was learned: rows of weights by feature, and examples of each cause."""
+
+    causes: tuple[str, ...]
+    bias: tuple[float, ...]
+    scale: tuple[float, ...]
+    """What a stored weight of each cause is multiplied with."""
+    rows: Mapping[int, int]
+    rarity: array[float]
+    """How rare each feature is among the known failures (inverse document frequency)."""
+    stored: bytes
+    examples: Mapping[str, Sequence[str]]
+
+    def spread(self, lines: Sequence[str]) -> dict[int, float]:
+        """Row → weight of its feature in a text: how often (as a logarithm) times how rare, of length 1 together."""
+        counts = Counter(features(lines))
+        known = {row: n for name, n in counts.items() if (row := self.rows.get(number(name))) is not None}
+        value = {row: (1 + math.log(n)) * self.rarity[row] for row, n in known.items()}
+        length = math.sqrt(sum(v * v for v in value.values())) or 1.0
+        return {row: v / length for row, v in value.items()}
+
+    def scores(self, spread: Mapping[int, float]) -> dict[str, float]:
+        """How far a text lies on the side of each cause."""
+        width, stored = len(self.causes), memoryview(self.stored).cast("b")
+        sums = [0.0] * width
+        for row, value in spread.items():
+            for at, weight in enumerate(stored[row * width : (row + 1) * width]):
+                if weight:
+                    sums[at] += value * weight
+        rows = zip(self.causes, self.bias, self.scale, sums, strict=True)
+        return {cause: bias + scale * total for cause, bias, scale, total in rows}
+
+    def share(self, cause: str, line: str, spread: Mapping[int, float]) -> float:
+        """How much a line adds to the score of a cause in its text."""
+        at, width, stored = self.causes.index(cause), len(self.causes), memoryview(self.stored).cast("b")
+        rows = {self.rows[key] for key in map(number, set(features([line]))) if key in self.rows}
+        return sum(spread.get(row, 0.0) * stored[row * width + at] for row in rows)
+
+    def like(self, cause: str, line: str) -> str:
+        """The known failure of a cause that a line resembles most."""
+        mine = self.spread([line])
+
+        def near(example: str) -> float:
+            return sum(value * mine.get(row, 0.0) for row, value in self.spread([example]).items())
+
+        return max(self.examples[cause], key=near)
+
+
+@cache
+def weights() -> Weights:
+    """The weights that ship."""
+    return unpacked(FILE.read_bytes())
+
+
+def unpacked(data: bytes) -> Weights:
+    """Weights from the bytes of their file: a line of JSON, the features' numbers, their rarity, and the weights."""
+    head, _, rest = zlib.decompress(data).partition(b"\n")
+    about = json.loads(head)
+    count = about["features"]
+    names, rarity = array("I", rest[: 4 * count]), array("f", rest[4 * count : 8 * count])
+    if sys.byteorder == "big":
+        names.byteswap()
+        rarity.byteswap()
+    rows = {name: row for row, name in enumerate(names)}
+    causes, bias, scale = (tuple(about[key]) for key in ("causes", "bias", "scale"))
+    return Weights(causes, bias, scale, rows, rarity, rest[8 * count :], about["examples"])
+
+
+def abnormal(case: Case) -> list[tuple[str, Event]]:
+    """The lines of a case that jobs that are well do not have, each once, with the event that cites it."""
+    once: dict[str, Event] = {}
+    for event in [*(event for event in case.events if event.kind not in CHATTER), *unread(case)]:
+        for line in event.text.split("\n"):
+            if line.strip():
+                once.setdefault(line, event)
+    return list(once.items())
+
+
+def unread(case: Case) -> list[Event]:
+    """The lines of its logs that speak of trouble and that no grammar knows; of our own runs, those of the last."""
+    now = {event.path for event in case.events}
+    return [
+        Event("log.error", text=row["text"], path=file["path"], line=row["line"], rank=row["rank"])
+        for file in case.inputs
+        if file["path"] in now or not RUN.search(file["path"])
+        for row in file.get("abnormal", ())
+    ]
+
+
+def shares(lines: Sequence[str], known: Weights | None = None) -> dict[str, float]:
+    """Cause → how much of the resemblance is its own, the best first; jobs that are well are one of them (`WELL`)."""
+    known = known or weights()
+    scores = known.scores(known.spread(lines))
+    best = max(scores.values())
+    powers = {cause: math.exp(SHARP * (score - best)) for cause, score in scores.items()}
+    total = sum(powers.values())
+    return {cause: power / total for cause, power in sorted(powers.items(), key=lambda item: -item[1])}
+
+
+def order(possible: Sequence[str], cleared: Iterable[str], lines: Sequence[str]) -> list[str]:
+    """The causes that rules call possible, and up to three that these lines resemble, the best first.
+
+    possible: those of the rules, their best first; cleared: those that rules have looked at and found no sign of.
+    """
+    found, without = shares(lines), {WELL, *cleared}
+    if not possible and found[WELL] == max(found.values()) > SOUND:
+        return []
+    gain = {cause: RULE - STEP * place for place, cause in enumerate(possible)}
+    like = [cause for cause in found if cause not in without and found[cause] >= LEAST][:MOST]
+    ranked = sorted({*possible, *like}, key=lambda cause: (-found[cause] - gain.get(cause, 0.0), cause))
+    return [cause for place, cause in enumerate(ranked) if cause in gain or place < MOST]
+
+
+def finding(cause: str, case: Case, lines: Sequence[tuple[str, Event]]) -> Finding:
+    """The verdict that a case resembles a cause: the lines that weighed most, and the known failure they are like."""
+    known = weights()
+    spread = known.spread([line for line, _ in lines])
+    heavy = sorted(lines, key=lambda item: -known.share(cause, item[0], spread))[:MOST]
+    about = page(cause)
+    example = known.like(cause, heavy[0][0])
+    advice = Advice(
+        " ".join(about["What to do"].split()),
+        why="Only the wording fits; nothing in the evidence proves it.",
+        check=" ".join(about["How to be sure"].split()),
+        risk="It may be another cause: check first, then change one thing.",
+    )
+    say = f'{SAYS}"{about[""].rstrip(".")}" (like: {example}).'
+    evidence: list[Evidence] = [event for _, event in heavy]
+    return found(cause, "possible", say, evidence, advice=(advice,), next=catalogue()[cause].experiment(case))

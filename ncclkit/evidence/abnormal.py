@@ -1,0 +1,137 @@
+"""Lines with words of failure that no grammar knows: what a verdict by resemblance reads, besides known events.
+
+They are no events, as rules and pictures would have to step over them; they stand in the row of their file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ncclkit.core.model import Event
+from ncclkit.evidence.scanner.prefix import parse
+from ncclkit.evidence.sources import inputs
+from ncclkit.evidence.sources.streams import Ends
+
+FIRST, LAST = 64 << 10, 64 << 10
+"""Bytes at the beginning and at the end of a file that are looked at: a failure stands where a log ends."""
+MOST = 60
+"""Lines of a file that are kept: the last ones."""
+LONG = 1000
+WORDS = (
+    *("error", "fail", "fatal", "exception", "warn", "cannot", "can't", "could not", "couldn't", "unable", "not found"),
+    *("no such", "denied", "refused", "timeout", "timed out", "time out", "abort", "kill", "signal", "fault", "dumped"),
+    *("mismatch", "invalid", "unexpected", "unsupported", "not support", "closed", "broken", "reset by", "unreachable"),
+    *(
+        "hang",
+        "hung",
+        "stuck",
+        "stall",
+        "deadlock",
+        "missing",
+        "exceed",
+        "insufficient",
+        "out of",
+        "too many",
+        "too old",
+    ),
+    *("too small", "too large", "too long", "not permitted", "expired", "no space", "panic", "traceback", "xid"),
+    *("corrupt", "inconsisten", "differ", "duplicate", "already in use", "not available", "not ready", "is down"),
+    *(
+        "throttl",
+        "degraded",
+        "nan",
+        "wrong",
+        "incompatible",
+        "undefined",
+        "never",
+        "evict",
+        "preempt",
+        "lost",
+        "no route",
+    ),
+    *(
+        "quota",
+        "exhausted",
+        "not initialized",
+        "must be",
+        "expected",
+        "limit",
+        "terminated",
+        "exited",
+        "retry",
+        "retries",
+    ),
+    *(
+        "段错误",
+        "已杀死",
+        "错误",
+        "失败",
+        "超时",
+        "拒绝",
+        "没有空间",
+        "无法",
+        "不匹配",
+        "内存不足",
+        "fehler",
+        "kein ",
+        "nicht ",
+    ),
+    *("abgelehnt", "abgebrochen", "erreur", "échec", "aucun", "impossible", "refusée", "délai", "not match", "oom"),
+)
+"""In small letters; of a line that holds none of them nobody would say that it is about trouble."""
+HARMLESS = re.compile(
+    r"OMP_NUM_THREADS environment variable|(?:Future|Deprecation|PendingDeprecation|Resource)Warning|is deprecated"
+    r"|^Timeout \(\d|CANNOT Access Peer|Search for `cuda|might be asynchronously reported|For debugging consider"
+    r"|destroy_process_group\(\) was not called|No plugin found|Could not find: lib|docs\.nvidia\.com|<N/A>"
+    r"|dlvsym failed|Topology detection|were not initialized from the model checkpoint"
+    r"|0 (?:errors|failed|failures)\b|errors?[:=] ?0\b|no errors?\b"
+)
+"""What programs write that are well."""
+_WORDS = tuple(word.encode() for word in WORDS)
+NUMBERS = re.compile(rb"0x[0-9a-f]+|\d+")
+
+
+def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Number, rank and text of the abnormal lines at both ends of a file that none of its events cites.
+
+    count: how many lines it has.  Of lines that differ in numbers alone the last one counts.
+    """
+    first, last = ends.pieces()
+    if wide := inputs.width(first):
+        first, last = first.decode(wide, "replace").encode("utf-8", "replace"), b""
+    if not last and len(first) <= FIRST + LAST:
+        found = dict(_found(first, 1))
+    else:
+        tail = (last or first)[-LAST:]
+        found = dict(_found(tail, count - tail.count(b"\n") + tail.endswith(b"\n")))
+    for event in events if found else ():
+        for number in range(event.line, max(event.line, event.data.get("until") or 0) + 1):
+            found.pop(number, None)
+    alike = {NUMBERS.sub(b"#", raw): (number, raw) for number, raw in found.items()}
+    rows = []
+    for number, raw in list(alike.values())[-MOST:]:
+        line = parse(raw.decode("utf-8", "replace").replace("\0", ""), path, number)
+        if not HARMLESS.search(line.body):
+            rows.append({"line": number, "rank": line.rank, "text": line.text.strip()})
+    return rows
+
+
+def _found(text: bytes, first: int) -> Iterator[tuple[int, bytes]]:
+    """The lines that hold one of the words, with their numbers."""
+    small, starts = text.lower(), set()
+    for word in _WORDS:
+        place = small.find(word)
+        while place >= 0:
+            starts.add(small.rfind(b"\n", 0, place) + 1)
+            end = small.find(b"\n", place)
+            place = small.find(word, end) if end >= 0 else -1
+    number, counted = first, 0
+    for start in sorted(starts):
+        number += text.count(b"\n", counted, start)
+        counted = start
+        end = text.find(b"\n", start)
+        raw = text[start : end if end >= 0 else len(text)]
+        if len(raw) <= LONG:
+            yield number, raw.rstrip(b"\r")

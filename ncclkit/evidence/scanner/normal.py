@@ -1,0 +1,206 @@
+"""The normaliser: a log as its programs wrote it, from one that was quoted, wrapped, coloured or logged once more.
+
+It only changes what a grammar could not read otherwise, never NCCL's own envelope, a rank's mark or the prefix of a
+launcher that is known (`prefix`).  Lines keep their numbers wherever one line stays one line.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable
+from itertools import pairwise
+
+from ncclkit.evidence.scanner.prefix import LAUNCHER, STAMP, TASK
+
+MOST = 8 << 20
+"""Bytes of the largest text that is normalised; nobody pastes more."""
+SHARE = 0.9
+"""Of the lines that are not blank: how many must begin alike."""
+SEEDS, LOOKED, LONG = 6, 400, 160
+"""Lines from which a shared prefix is guessed, lines on which it is tried, and its longest length."""
+
+ODD = re.compile(
+    r"[\xa0\u2007\u202f\u200b\u200c\u200d\u2060\ufeff\u2018\u2019\u201c\u201d\x1b]|&(?:lt|gt|quot|amp|nbsp|#\d+);"
+)
+PLAIN = str.maketrans(
+    {**dict.fromkeys("\xa0\u2007\u202f", " "), **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", None)}
+    | {"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'}
+)
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[_\]][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)|[@-Z\\-_])")
+TAGS = re.compile(
+    r"</?(?:br|pre|code|html|body|p|div|span|summary|details|blockquote|li|ul)\b[^<>\n]{0,200}>", re.IGNORECASE
+)
+QUOTE = re.compile(r"(?m)^(?:> ?)+(?!>)")
+MESSAGES = ("message", "msg", "log", "line", "text", "textPayload", "content", "body", "data")
+"""Keys under which records of JSON hold the line itself."""
+ENVELOPE = re.compile(
+    r"^[IWEF]\d{4} |[\w.-]{1,255}:\d+:\d+ ?\[|\[rank|NCCL|\[[IWEF]\d{3,4} |\bpid="
+    r"|(?i:\b(?:rank|epoch|step|iter|iteration|loss)\b)"
+    r"|Traceback|File \"|\[\d+,\d+\]<|[\w.-]{1,255}:\d+ \[\d"
+)
+"""What belongs to a line itself; a shared prefix ends before it."""
+EDGE = re.compile(r".*(?:[:|>\])\t-] ?|[*] )", re.DOTALL)
+HOST = re.compile(r"\[?([A-Za-z][\w.-]{0,200}?\d[\w.-]{0,50})(?:\]|:| {1,20}\|) ")
+RECORD = re.compile(
+    r"[\w.-]{1,255}:\d+:\d+ |\[[\w|:.-]{1,80}\]|\[[IWEF]\d{0,4} |[IWEF]\d{4} |\[?\d{4}-\d\d-\d\d"
+    r"|Traceback|\s*File \"|srun:|slurmst"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:|[\w.]{0,80}(?:Error|Exception|Interrupt)\b"
+)
+"""How the lines begin that a grammar knows."""
+COUNTER = re.compile(r"(?i:step|epoch|iter|batch|train|eval|val|loss|warn|error|info)")
+NUMBER = re.compile(r"\d+")
+SAID = re.compile(r"(?<!\S)[a-z]{2,}(?!\S)")
+"""A word of a sentence, which a prefix has not."""
+NUMBERED = re.compile(r"\[(\d{1,5})\] ")
+WIDTHS = (72, 76, 78, 79, 80, 100, 120, 132, 160, 200)
+"""Columns at which terminals and editors break lines."""
+START = re.compile(
+    r"\s|[\[(<#$|>*{}=+~^`-]|Traceback|File \"|[\w.-]+:\d+:\d+ |\d{4}-|\d\d:\d\d|[\w.]*(?:Error|Exception)\b"
+    r"|NCCL\b|INFO\b|WARN|ERROR\b|(?i:step|epoch|iter)|ncc?l\w+Error|srun:|slurmstepd:|\w+: "
+)
+"""How a line begins that goes on with no line before it."""
+
+
+def normal(data: bytes) -> bytes:
+    """The text without what others put around it; the very same bytes where there is nothing of that kind."""
+    text = data.decode("utf-8", "replace")
+    plain = text.replace("\r\n", "\n")
+    for step in (_characters, _escaped, _records, _quoted, _prefixes, _unwrapped):
+        plain = step(plain)
+    return data if plain == text or plain == text.replace("\r\n", "\n") else plain.encode("utf-8", "replace")
+
+
+def _characters(text: str) -> str:
+    """Blanks, quotes and colours as programs write them; HTML as text."""
+    if "<?xml" in text[:100] or (not ODD.search(text) and "<br" not in text and "<pre" not in text):
+        return text
+    plain = ESCAPES.sub("", text) if "\x1b" in text else text
+    if re.search(r"&(?:lt|gt|quot|amp|nbsp|#\d+);|<br|<pre", plain):
+        plain = html.unescape(TAGS.sub("", plain))
+    return plain.translate(PLAIN)
+
+
+def _escaped(text: str) -> str:
+    r"""The lines of a text that has ``\n`` for its line ends, as a field of JSON or a Python string has."""
+    count = text.count("\\n")
+    if count < 3 or count < 2 * text.count("\n"):
+        return text
+    return text.strip().strip('"').replace('\\"', '"').replace("\\t", "\t").replace("\\r", "").replace("\\n", "\n")
+
+
+def _records(text: str) -> str:
+    """The lines that records of JSON hold, one a line."""
+    lines = text.split("\n")
+    filled = [line for line in lines if line.strip()]
+    if not filled or '"ncclkit"' in filled[0] or sum(line.lstrip()[:1] == "{" for line in filled) < SHARE * len(filled):
+        return text
+    said = [_message(line) for line in lines]
+    found = sum(message is not None for message in said)
+    if found < SHARE * len(filled):
+        return text
+    return "\n".join(line if message is None else message for line, message in zip(lines, said, strict=True))
+
+
+def _message(line: str) -> str | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    found = (row.get(key) for key in MESSAGES) if isinstance(row, dict) else ()
+    return next((text.rstrip("\n") for text in found if isinstance(text, str)), None)
+
+
+def _quoted(text: str) -> str:
+    """Without the mark of quoted lines in a mail or in Markdown."""
+    marked = len(QUOTE.findall(text))
+    return QUOTE.sub("", text) if marked >= 3 and marked > 0.2 * text.count("\n") else text
+
+
+def _prefixes(text: str) -> str:
+    """Without what nine of ten lines begin with, as often as there is something."""
+    for _ in range(3):
+        lines = text.split("\n")
+        filled = [line for line in lines[: 4 * LOOKED] if line.strip()][:LOOKED]
+        pattern = _shared(filled) if len(filled) >= 4 else None
+        if pattern is None:
+            return text
+        text = "\n".join(_without(line, pattern) for line in lines)
+    return text
+
+
+def _without(line: str, pattern: re.Pattern[str]) -> str:
+    match = pattern.match(line)
+    if not match:
+        return line
+    rest = line[match.end() :]
+    if rank := NUMBERED.fullmatch(match[0]):
+        return f"[1,{rank[1]}]<stdout>:{rest}"
+    if host := HOST.fullmatch(match[0]):
+        return f"[pod/{host[1]}/log] {rest}"
+    stamp = STAMP.search(match[0])
+    return f"{stamp[0].strip('[], ')} {rest}" if stamp and not STAMP.match(rest) else rest
+
+
+def _shared(lines: list[str]) -> re.Pattern[str] | None:
+    """What nine of ten lines begin with, whatever the numbers in it; None where that belongs to the lines."""
+    for seed in lines[:SEEDS]:
+        own = ENVELOPE.search(seed)
+        head = seed[: min(own.start() if own else LONG, LONG)]
+        if LAUNCHER.match(seed) or TASK.match(seed) or (head.strip() == "" and not head):
+            continue
+        while (edge := EDGE.match(head)) or head[:1] == " ":
+            head = edge[0] if edge else head[: len(head) - len(head.lstrip())]
+            pattern = re.compile(re.sub(r"\d+", r"\\d+", re.sub(r" +", " +", re.escape(head).replace("\\ ", " "))))
+            if head.strip() and not SAID.search(head) and _fits(pattern, lines):
+                return pattern
+            head = head.rstrip()[:-1] if head.strip() else ""
+    return None
+
+
+def _fits(pattern: re.Pattern[str], lines: list[str]) -> bool:
+    """True where nine of ten lines have it, and without it some begin as lines of known programs do."""
+    matches = [match for line in lines if (match := pattern.match(line))]
+    if len(matches) < SHARE * len(lines) or all(STAMP.fullmatch(match[0]) for match in matches):
+        return False
+    return any(RECORD.match(match.string, match.end()) for match in matches)
+
+
+def _unwrapped(text: str) -> str:
+    """Lines that were broken at a width are whole again; blank ones take the place of their other parts."""
+    lines = text.split("\n")
+    width = max(map(len, lines))
+    if width > WIDTHS[-1] or width < WIDTHS[0]:
+        return text
+
+    def cut(line: str, later: str) -> bool:
+        return len(line) == width and not (RECORD.match(later) or COUNTER.match(later)) and later[:6] != line[:6]
+
+    column = min(column for column in WIDTHS if column >= width)
+
+    def broken(line: str, later: str) -> bool:
+        word = later.partition(" ")[0]
+        return len(line) + 1 + len(word) > column and len(line) > 0.6 * column and not START.match(later)
+
+    table = {NUMBER.sub("0", line) for line in lines if len(line) == width}
+    hard = sum(cut(*pair) for pair in pairwise(lines))
+    soft = sum(broken(*pair) for pair in pairwise(lines) if len(pair[0]) < width)
+    if soft >= max(hard, 2) and width > 0.93 * column:
+        return _joined(lines, broken, " ")
+    firm = hard >= (1 if width in WIDTHS else 4) and (hard == 1 or len(table) > 1)
+    return _joined(lines, cut, "") if firm else text
+
+
+def _joined(lines: list[str], broken: Callable[[str, str], bool], glue: str) -> str:
+    whole: list[str] = []
+    at = 0
+    while at < len(lines):
+        last = at
+        parts = [lines[at]]
+        while last + 1 < len(lines) and lines[last + 1] and broken(lines[last], lines[last + 1]) and len(parts) < 40:
+            last += 1
+            parts.append(lines[last])
+        whole += [glue.join(parts), *[""] * (last - at)]
+        at = last + 1
+    return "\n".join(whole)

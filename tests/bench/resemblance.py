@@ -1,0 +1,187 @@
+"""Fit the verdict by resemblance to the known failures of this repository; score it on sources that it has not seen.
+
+    python tests/bench/resemblance.py [--write] [--list]
+
+--write puts the weights where the package reads them (`ncclkit/causes/resemblance.bin`).  A test fits them again and
+compares.  Without it, the cross-validation is printed: each set of tests/exam is judged by what was fitted to all other
+sources but the specimens, as many of those were made from misses of the exam.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.svm import LinearSVC
+
+from ncclkit import evidence
+from ncclkit.causes import catalogue, page
+from ncclkit.causes.resemblance import FILE, WELL, abnormal, features, number, shares, unpacked
+from ncclkit.core.case import Case
+from ncclkit.evidence.logs import fill
+from tests.causes.specimens import FOLDERS, load
+
+TESTS = Path(__file__).parents[1]
+SETS = ("setup", "program", "mixed", "public", "rare")
+FEATURES = 12_000
+"""What is kept of them: those whose weight is largest for some cause."""
+SHOWN = 110
+"""Characters of an example."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """One known failure, or a job that is well, and the lines of it that count."""
+
+    source: str
+    """``exam/rare``, ``specimens``, ``pages``, ``wordings``."""
+    cause: str
+    lines: tuple[str, ...]
+    accept: frozenset[str] = frozenset()
+    suffices: bool = True
+
+
+def corpus() -> list[Known]:
+    """All known failures of the repository; nothing of the posted cases outside it."""
+    return [*_exam(), *_specimens(), *_pages(), *_wordings()]
+
+
+def _exam() -> Iterator[Known]:
+    for name in SETS:
+        for file in sorted((TESTS / "exam" / name).glob("*.json")):
+            case = json.loads(file.read_text(encoding="utf-8"))
+            reading = evidence.read(["-"], stdin=io.BytesIO(case["log"].encode()))
+            accept = frozenset([case["cause"] or WELL, *case.get("also_accept", ())])
+            yield Known(
+                f"exam/{name}", case["cause"] or WELL, _lines(fill(Case(), reading)), accept, case["log_sufficient"]
+            )
+
+
+def _specimens() -> Iterator[Known]:
+    for folder in FOLDERS:
+        if folder.name.startswith("found-"):
+            yield Known("specimens", folder.parent.name, _lines(load(folder)))
+
+
+def _lines(case: Case) -> tuple[str, ...]:
+    return tuple(line for line, _ in abnormal(case))
+
+
+def _pages() -> Iterator[Known]:
+    for cause in catalogue():
+        about = page(cause)
+        text = "\n".join(about[heading] for heading in ("", "What you see", "Why it happens"))
+        yield Known("pages", cause, tuple(text.splitlines()))
+
+
+def _wordings() -> Iterator[Known]:
+    for cause, text in wordings():
+        yield Known("wordings", cause, tuple(line for line in text.splitlines() if line.strip()))
+
+
+def wordings() -> Iterator[tuple[str, str]]:
+    """Cause and text of each of tests/wordings: how public failures word it, one file a cause."""
+    for file in sorted((TESTS / "wordings").glob("*.txt")):
+        for text in file.read_text(encoding="utf-8").split("\n---\n"):
+            yield WELL if file.stem == "healthy" else file.stem, text.strip("\n")
+
+
+def fit(known: Sequence[Known], kept: int = FEATURES) -> bytes:
+    """The bytes of the file: a linear classifier over all features, then once more over those that mattered."""
+    documents, causes = [item.lines for item in known], [item.cause for item in known]
+    names = _vocabulary(documents, causes, kept)
+    vectorizer, model = _fitted(documents, causes, names)
+    largest = np.abs(model.coef_).max(axis=1)
+    stored = np.rint(model.coef_ / largest[:, None] * 127).astype(np.int8).T
+    about = {
+        "features": len(names),
+        "causes": list(model.classes_),
+        "bias": [round(float(value), 6) for value in model.intercept_],
+        "scale": [float(value) / 127 for value in largest],
+        "examples": _examples(),
+    }
+    order = vectorizer.get_feature_names_out()
+    numbers = np.array([number(name) for name in order], dtype="<u4")
+    rarity = vectorizer.idf_.astype("<f4")
+    head = json.dumps(about, ensure_ascii=False, separators=(",", ":")).encode()
+    return zlib.compress(head + b"\n" + numbers.tobytes() + rarity.tobytes() + stored.tobytes(), 9)
+
+
+def _vocabulary(documents: Sequence[Sequence[str]], causes: Sequence[str], kept: int) -> list[str]:
+    vectorizer, model = _fitted(documents, causes, None)
+    heavy = np.abs(model.coef_).max(axis=0)
+    names = vectorizer.get_feature_names_out()
+    best = [str(names[at]) for at in np.argsort(-heavy, kind="stable")]
+    return sorted({number(name): name for name in reversed(best[:kept])}.values())
+
+
+def _fitted(
+    documents: Sequence[Sequence[str]], causes: Sequence[str], names: list[str] | None
+) -> tuple[TfidfVectorizer, LinearSVC]:
+    vectorizer = TfidfVectorizer(analyzer=features, sublinear_tf=True, min_df=1 if names else 2, vocabulary=names)
+    model = LinearSVC(C=0.5, class_weight="balanced", random_state=0, max_iter=5000)
+    return vectorizer, model.fit(vectorizer.fit_transform(documents), causes)
+
+
+def _examples() -> dict[str, list[str]]:
+    """What is shown of a cause: the first line of each of its wordings."""
+    shown: dict[str, list[str]] = {}
+    for cause, text in wordings():
+        line = text.splitlines()[0]
+        shown.setdefault(cause, []).append(line if len(line) <= SHOWN else f"{line[:SHOWN]}…")
+    return shown
+
+
+def crossed(known: Sequence[Known]) -> list[tuple[Known, list[str]]]:
+    """Each case of the exam with the causes that it resembles, best first, judged by the other sources."""
+    answers = []
+    for name in (f"exam/{name}" for name in SETS):
+        weights = unpacked(fit([item for item in known if item.source not in (name, "specimens")]))
+        answers += [(item, list(shares(item.lines, weights))) for item in known if item.source == name]
+    return answers
+
+
+def table(answers: Sequence[tuple[Known, list[str]]]) -> str:
+    """The cross-validation in Markdown."""
+    rows = ["| exam, unseen by the weights | n | right first | among three | taken for well |", "|---|---|---|---|---|"]
+    groups = {
+        "suffices": [answer for answer in answers if answer[0].cause and answer[0].suffices],
+        "does not suffice": [answer for answer in answers if answer[0].cause and not answer[0].suffices],
+        "well": [answer for answer in answers if not answer[0].cause],
+    }
+    for group, found in groups.items():
+        ranked = [(item, [cause for cause in best if cause or not item.cause], best[0] == WELL) for item, best in found]
+        right = [sum(bool(item.accept & set(best[:among])) for item, best, _ in ranked) for among in (1, 3)]
+        cells = [f"{count} ({math.floor(100 * count / len(found) + 0.5)} %)" for count in right]
+        rows.append(f"| {group} | {len(found)} | {' | '.join(cells)} | {sum(well for *_, well in ranked)} |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Fit and write, or print how good it is on unseen sources."""
+    parser = argparse.ArgumentParser(description="Fit the verdict by resemblance, or cross-validate it.")
+    parser.add_argument("--write", action="store_true", help="write the weights that the package reads")
+    parser.add_argument("--list", action="store_true", help="also print each case that is not right first")
+    options = parser.parse_args()
+    known = corpus()
+    if options.write:
+        FILE.write_bytes(data := fit(known))
+        print(f"{FILE.name}: {len(data):,} bytes, from {len(known)} known failures")
+        return
+    answers = crossed(known)
+    print(table(answers))
+    for item, best in answers if options.list else ():
+        if best[0] not in item.accept:
+            print(f"- {item.source}: {item.cause or 'well'} <- {', '.join(cause or 'well' for cause in best[:4])}")
+
+
+if __name__ == "__main__":
+    main()
