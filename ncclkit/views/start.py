@@ -28,6 +28,7 @@ STRANGE = re.compile(r"[^\w.+-]+")
 """What an uploaded file's name may not bring into a path."""
 LOGS = "a file, a folder, logs/*.out, an archive, or the id of a Slurm job that ended"
 RUNNING = "a process id, the id of a running Slurm job, or all"
+BOTH = "Logs and a running job are named; empty one of the two fields."
 AFTER_LOGS = "**[03_logs](03_logs.ipynb)** shows the same job in full: timeline, progress of each rank, every line."
 AFTER_TEST = (
     "**[01_environment](01_environment.ipynb)** shows all facts of this machine, "
@@ -76,12 +77,20 @@ class StartForm(Form):
             *(self.notice, self.result, self.drawing),
         ]
 
+    def wrong(self) -> Mapping[W.Widget, str]:
+        """A running job beside logs: these are two questions."""
+        return {self.job: BOTH} if self.logs.value.strip() and self.job.value.strip() else {}
+
+    def blocked(self) -> Mapping[W.Button, str]:
+        """The first button, where nothing is named; this machine can always be tested."""
+        return {} if self.asks() else {self.start: self.ASK}
+
     def asks(self) -> bool:
         """Whether anything is named."""
-        named = [bool(field.value.strip()) for field in (self.logs, self.job)]
-        if all(named):
-            raise NcclkitError("Logs and a running job are named; empty one of the two fields.")
-        return self._machine or any(named) or bool(self.upload.value)
+        if wrong := self.wrong():
+            raise NcclkitError(wrong[self.job])
+        named = bool(self.logs.value.strip() or self.job.value.strip())
+        return self._machine or named or bool(self.upload.value)
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The answer to what is named."""

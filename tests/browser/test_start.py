@@ -59,11 +59,12 @@ def press(page: Any, name: str) -> None:
     form(page).locator("button", has_text=name).click()
 
 
-def test_nothing_named_is_said_at_the_form(start: Visit) -> None:
+def test_what_is_missing_is_said_at_the_form(start: Visit) -> None:
+    button = form(start.page).locator("button", has_text="Find out why")
     fill(start.page)
-    press(start.page, "Find out why")
-    until(lambda: form(start.page).get_by_role("alert").count(), 20, "the form's answer")
-    assert "Name logs" in form(start.page).get_by_role("alert").inner_text()
+    until(lambda: button.is_disabled() and "Name logs" in form(start.page).inner_text(), 20, "why nothing can be asked")
+    fill(start.page, logs="/some/folder", running="4711")
+    until(lambda: "empty one of the two" in form(start.page).inner_text(), 20, "what is wrong with the fields")
 
 
 def test_a_path_is_answered_under_the_form(start: Visit) -> None:

@@ -99,7 +99,7 @@ def test_the_common_folder_needs_absolute_paths() -> None:
     assert common(["/a/b/one", "/a/c/two"]) == "/a" and common(["/a/b/one", "two"]) == common([]) == ""
 
 
-def test_a_risk_that_the_job_survived_is_none() -> None:
+def test_cards_of_facts_name_the_risks_that_the_findings_name() -> None:
     """Cards of facts and findings say the same of one machine."""
     known = case()
     shown = nk.facts_view(known)
