@@ -41,6 +41,8 @@ SHARP = 4.0
 """What differences of scores are multiplied with before they become shares."""
 LEAST = 0.03
 """A cause with a smaller share of the resemblance is not named."""
+FIRST = 0.08
+"""The same where no rule finds anything possible: below it less than half of what would be named first is right."""
 SOUND = 0.25
 """With this share, and more than any cause has, a job is taken for one that is well."""
 RULE, STEP = 0.15, 0.05
@@ -184,7 +186,8 @@ def order(possible: Sequence[str], cleared: Iterable[str], lines: Sequence[str])
     possible: those of the rules, their best first; cleared: those that rules have looked at and found no sign of.
     """
     found, without = shares(lines), {WELL, *cleared}
-    if not possible and found[WELL] == max(found.values()) > SOUND:
+    best = max(found.values())
+    if not possible and (found[WELL] == best > SOUND or best < FIRST):
         return []
     gain = {cause: RULE - STEP * place for place, cause in enumerate(possible)}
     like = [cause for cause in found if cause not in without and found[cause] >= LEAST][:MOST]
