@@ -46,6 +46,8 @@ class Part:
     events: list[Event] = field(default_factory=list)
     abnormal: list[dict[str, Any]] = field(default_factory=list)
     """Lines that speak of trouble and that no grammar knows."""
+    short: str = ""
+    """The whole of a short log."""
     facts: list[Fact] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
     dump: dumps.Dump | None = None
@@ -274,6 +276,8 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
     if part.kind in ("log", "dmesg"):
         part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
         part.abnormal = abnormal.lines(text.ends, part.path, part.lines, part.events)
+        first, last = text.ends.pieces()
+        part.short = first.decode("utf-8", "replace") if not last and len(first) <= abnormal.SHORT else ""
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")
     # a checkpoint of 100 GB must not be read for its digest
