@@ -228,12 +228,13 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
 
 
 def _went_wrong(case: Case) -> bool:
-    """True where an error, or a line that speaks of trouble, stands after all steps and no end speaks for the job."""
+    """True where errors stand after all steps, in words enough to compare, and no end speaks for the job."""
     errors = list(islice(_open_errors(case), MANY))
     if _went_well(case) and not any(event.kind in FATAL for event in errors):
         return False
     steps = case.of("progress")
-    return bool(errors) or any(not any(_later(step, line) for step in steps) for line in resemblance.unread(case))
+    lines = [line for line in resemblance.unread(case) if not any(_later(step, line) for step in steps)]
+    return resemblance.comparable([*errors, *lines])
 
 
 def _modest(finding: Finding, others: Sequence[Finding]) -> Finding:

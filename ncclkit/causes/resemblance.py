@@ -37,10 +37,16 @@ SAYS = "No rule decides it, but it resembles "
 """How the sentence of each of its findings begins."""
 MOST = 3
 """Causes that are named, and lines that are cited for each."""
+SHOWN = 0.4
+"""A line that weighs less than this part of the heaviest one is not cited."""
+ENOUGH = 4
+"""Words that the lines of a failure must have together."""
 SHARP = 4.0
 """What differences of scores are multiplied with before they become shares."""
 LEAST = 0.03
 """A cause with a smaller share of the resemblance is not named."""
+FIRST = 0.08
+"""The same where no rule finds anything possible: below it less than half of what would be named first is right."""
 SOUND = 0.25
 """With this share, and more than any cause has, a job is taken for one that is well."""
 RULE, STEP = 0.15, 0.05
@@ -148,24 +154,37 @@ def unpacked(data: bytes) -> Weights:
 
 
 def abnormal(case: Case) -> list[tuple[str, Event]]:
-    """The lines of a case that jobs that are well do not have, each once, with the event that cites it."""
+    """The lines that may tell a case from a job that is well, each once, with the event that cites it.
+
+    Of a few short logs, as somebody pastes them, these are all: what is chatter elsewhere speaks for a sound job.
+    """
     once: dict[str, Event] = {}
-    for event in [*(event for event in case.events if event.kind not in CHATTER), *unread(case)]:
+    other = unread(case, "quiet")
+    events = [event for event in case.events if other or event.kind not in CHATTER]
+    for event in [*events, *unread(case), *other]:
         for line in event.text.split("\n"):
             if line.strip():
                 once.setdefault(line, event)
     return list(once.items())
 
 
-def unread(case: Case) -> list[Event]:
-    """The lines of its logs that speak of trouble and that no grammar knows; of our own runs, those of the last."""
+def unread(case: Case, which: str = "abnormal") -> list[Event]:
+    """The lines of its logs that speak of trouble and that no grammar knows; of our own runs, those of the last.
+
+    which: ``quiet`` for the other lines of short logs.
+    """
     now = {event.path for event in case.events}
     return [
         Event("log.error", text=row["text"], path=file["path"], line=row["line"], rank=row["rank"])
         for file in case.inputs
         if file["path"] in now or not RUN.search(file["path"])
-        for row in file.get("abnormal", ())
+        for row in file.get(which, ())
     ]
+
+
+def comparable(events: Iterable[Event]) -> bool:
+    """Whether these say more than that something failed: ``RuntimeError: NCCL error`` resembles everything."""
+    return len({word for event in events for line in event.text.split("\n") for word in _words(line)}) >= ENOUGH
 
 
 def shares(lines: Sequence[str], known: Weights | None = None) -> dict[str, float]:
@@ -184,7 +203,8 @@ def order(possible: Sequence[str], cleared: Iterable[str], lines: Sequence[str])
     possible: those of the rules, their best first; cleared: those that rules have looked at and found no sign of.
     """
     found, without = shares(lines), {WELL, *cleared}
-    if not possible and found[WELL] == max(found.values()) > SOUND:
+    best = max(found.values())
+    if not possible and (found[WELL] == best > SOUND or best < FIRST):
         return []
     gain = {cause: RULE - STEP * place for place, cause in enumerate(possible)}
     like = [cause for cause in found if cause not in without and found[cause] >= LEAST][:MOST]
@@ -201,7 +221,10 @@ def finding(cause: str, case: Case, lines: Sequence[tuple[str, Event]]) -> Findi
     """The verdict that a case resembles a cause: the lines that weighed most, and the known failure they are like."""
     known = weights()
     spread = known.spread([line for line, _ in lines])
-    heavy = sorted(lines, key=lambda item: -known.share(cause, item[0], spread))[:MOST]
+    weight = {line: known.share(cause, line, spread) for line, _ in lines}
+    most = max(weight.values())
+    heavy = [item for item in lines if weight[item[0]] >= SHOWN * most]
+    heavy = sorted(heavy, key=lambda item: -weight[item[0]])[:MOST]
     about = page(cause)
     example = known.like(cause, heavy[0][0])
     advice = Advice(

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.summary import job
-from ncclkit.evidence import files, processes
+from ncclkit.evidence import abnormal, files, processes
 from ncclkit.evidence.files import Part
 from ncclkit.evidence.flight import verdict
 from ncclkit.evidence.grammars import unknown_errors
@@ -81,6 +81,9 @@ def read(
     for event in events:
         unknown[event.path] += event.count if event.kind == unknown_errors.KIND else 0
     rows = [part.row(known[part.path], unknown[part.path]) for part in parts]
+    if sum(part.kind in ("log", "dmesg") for part in parts) <= abnormal.FEW:
+        for part, row in zip(parts, rows, strict=True):
+            row["quiet"] = abnormal.quiet(part.short, part.path, part.events, part.abnormal)
     facts = [fact for part in parts for fact in part.facts]
     return Reading(events, rows, problems, facts, [m for part in parts for m in part.measurements])
 

@@ -6,7 +6,7 @@ They are no events, as rules and pictures would have to step over them; they sta
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ncclkit.core.model import Event
@@ -19,6 +19,8 @@ FIRST, LAST = 64 << 10, 64 << 10
 MOST = 60
 """Lines of a file that are kept: the last ones."""
 LONG = 1000
+SHORT, FEW = 16 << 10, 4
+"""Bytes of a log that is kept whole, and up to how many logs it is: what somebody pastes."""
 WORDS = (
     *("error", "fail", "fatal", "exception", "warn", "cannot", "can't", "could not", "couldn't", "unable", "not found"),
     *("no such", "denied", "refused", "timeout", "timed out", "time out", "abort", "kill", "signal", "fault", "dumped"),
@@ -106,12 +108,24 @@ def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[di
     else:
         tail = (last or first)[-LAST:]
         found = dict(_found(tail, count - tail.count(b"\n") + tail.endswith(b"\n")))
+    return _rows(found, path, events, MOST)
+
+
+def quiet(text: str, path: str, events: Iterable[Event], told: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same of all other lines of a short log; told: its abnormal ones."""
+    known = {row["line"] for row in told}
+    numbered = enumerate(text.encode().split(b"\n"), 1)
+    found = {number: raw for number, raw in numbered if raw.strip() and number not in known and len(raw) <= LONG}
+    return _rows(found, path, events, len(found))
+
+
+def _rows(found: dict[int, bytes], path: str, events: Iterable[Event], most: int) -> list[dict[str, Any]]:
     for event in events if found else ():
         for number in range(event.line, max(event.line, event.data.get("until") or 0) + 1):
             found.pop(number, None)
     alike = {NUMBERS.sub(b"#", raw): (number, raw) for number, raw in found.items()}
     rows = []
-    for number, raw in list(alike.values())[-MOST:]:
+    for number, raw in sorted(alike.values())[-most:] if most else ():
         line = parse(raw.decode("utf-8", "replace").replace("\0", ""), path, number)
         if not HARMLESS.search(line.body):
             rows.append({"line": number, "rank": line.rank, "text": line.text.strip()})

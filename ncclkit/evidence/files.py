@@ -20,7 +20,7 @@ from ncclkit.evidence.flight import dumps, pickles
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
 from ncclkit.evidence.ras import Report
-from ncclkit.evidence.scanner import normal, pieces, scan, speakers
+from ncclkit.evidence.scanner import pieces, plain, scan, speakers
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
 from ncclkit.evidence.sources.streams import DAMAGE, Ends, Hashed, Joined, Readable, Text, UnpackBudget, is_tar, unpack
@@ -46,6 +46,8 @@ class Part:
     events: list[Event] = field(default_factory=list)
     abnormal: list[dict[str, Any]] = field(default_factory=list)
     """Lines that speak of trouble and that no grammar knows."""
+    short: str = ""
+    """The whole of a short log."""
     facts: list[Fact] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
     dump: dumps.Dump | None = None
@@ -302,6 +304,8 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
     if part.kind in ("log", "dmesg", "document"):
         part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
         part.abnormal = abnormal.lines(text.ends, part.path, part.lines, part.events)
+        first, last = text.ends.pieces()
+        part.short = first.decode("utf-8", "replace") if not last and len(first) <= abnormal.SHORT else ""
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")
     # a checkpoint of 100 GB must not be read for its digest
@@ -363,8 +367,8 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
             part.kind = "unknown"
             part.problems.append(f"{part.path} {error}.")
         return
-    if part.kind == "log" and not wide and (read := normal.normal(sample)) is not sample:
-        stream = _normal(part, stream, text)
+    if part.kind == "log" and not wide and (read := plain.text(sample)) is not sample:
+        stream = _plain(part, stream, text)
         sample = read if isinstance(stream, io.BytesIO) else sample
     lines = sample.splitlines()
     tasks = len(TASKS.findall(sample)) > 0.5 * max(4, len([line for line in lines if line.strip()]))
@@ -383,14 +387,14 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
     part.problems += [f"{part.path} {found.problem}"] if found.problem else []
 
 
-def _normal(part: Part, stream: Text | Joined | io.BytesIO, text: Text) -> Text | Joined | io.BytesIO:
+def _plain(part: Part, stream: Text | Joined | io.BytesIO, text: Text) -> Text | Joined | io.BytesIO:
     """The whole text as its programs wrote it; what is too large for that stays as it is."""
     raw = bytearray()
-    while len(raw) <= normal.MOST and (chunk := stream.read(inputs.HEAD)):
+    while len(raw) <= plain.MOST and (chunk := stream.read(inputs.HEAD)):
         raw += chunk
-    if len(raw) > normal.MOST:
+    if len(raw) > plain.MOST:
         return Joined(bytes(raw), text)
-    given = normal.normal(bytes(raw))
+    given = plain.text(bytes(raw))
     part.spread, text.ends = None, Ends()
     text.ends.add(given)
     return io.BytesIO(given)

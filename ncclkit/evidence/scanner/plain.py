@@ -1,4 +1,4 @@
-"""The normaliser: a log as its programs wrote it, from one that was quoted, wrapped, coloured or logged once more.
+"""A log as its programs wrote it, from one that was quoted, wrapped, coloured or logged once more.
 
 It only changes what a grammar could not read otherwise, never NCCL's own envelope, a rank's mark or the prefix of a
 launcher that is known (`prefix`).  Lines keep their numbers wherever one line stays one line.
@@ -32,6 +32,8 @@ ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[_\]][^\x07\x1b\n]{0,400}(?:\x
 TAGS = re.compile(
     r"</?(?:br|pre|code|html|body|p|div|span|summary|details|blockquote|li|ul)\b[^<>\n]{0,200}>", re.IGNORECASE
 )
+FIELD = re.compile(r"^[\s{]{0,99}\"[\w. -]{1,99}\":\s?\"|\"[,}\s]{0,9}$")
+"""What stands before and after the value of a field of JSON."""
 QUOTE = re.compile(r"(?m)^(?:> ?)+(?!>)")
 MESSAGES = ("message", "msg", "log", "line", "text", "textPayload", "content", "body", "data")
 """Keys under which records of JSON hold the line itself."""
@@ -46,7 +48,7 @@ HOST = re.compile(r"\[?([A-Za-z][\w.-]{0,200}?\d[\w.-]{0,50})(?:\]|:| {1,20}\|) 
 RECORD = re.compile(
     r"[\w.-]{1,255}:\d+:\d+ |\[[\w|:.-]{1,80}\]|\[[IWEF]\d{0,4} |[IWEF]\d{4} |\[?\d{4}-\d\d-\d\d"
     r"|Traceback|\s*File \"|srun:|slurmst"
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:|[\w.]{0,80}(?:Error|Exception|Interrupt)\b"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:|[\w.]{0,80}(?:Error|Exception|Interrupt)\b|terminate called|Watchdog"
 )
 """How the lines begin that a grammar knows."""
 COUNTER = re.compile(r"(?i:step|epoch|iter|batch|train|eval|val|loss|warn|error|info)")
@@ -63,13 +65,13 @@ START = re.compile(
 """How a line begins that goes on with no line before it."""
 
 
-def normal(data: bytes) -> bytes:
+def text(data: bytes) -> bytes:
     """The text without what others put around it; the very same bytes where there is nothing of that kind."""
-    text = data.decode("utf-8", "replace")
-    plain = text.replace("\r\n", "\n")
-    for step in (_characters, _escaped, _records, _quoted, _prefixes, _unwrapped):
+    given = data.decode("utf-8", "replace")
+    plain = whole = given.replace("\r\n", "\n")
+    for step in (_characters, _records, _escaped, _quoted, _prefixes, _unwrapped):
         plain = step(plain)
-    return data if plain == text or plain == text.replace("\r\n", "\n") else plain.encode("utf-8", "replace")
+    return data if plain == whole else plain.encode("utf-8", "replace")
 
 
 def _characters(text: str) -> str:
@@ -87,7 +89,8 @@ def _escaped(text: str) -> str:
     count = text.count("\\n")
     if count < 3 or count < 2 * text.count("\n"):
         return text
-    return text.strip().strip('"').replace('\\"', '"').replace("\\t", "\t").replace("\\r", "").replace("\\n", "\n")
+    text = FIELD.sub("", text.strip()).strip('"')
+    return text.replace('\\"', '"').replace("\\t", "\t").replace("\\r", "").replace("\\n", "\n")
 
 
 def _records(text: str) -> str:
@@ -152,11 +155,18 @@ def _shared(lines: list[str]) -> re.Pattern[str] | None:
             continue
         while (edge := EDGE.match(head)) or head[:1] == " ":
             head = edge[0] if edge else head[: len(head) - len(head.lstrip())]
-            pattern = re.compile(re.sub(r"\d+", r"\\d+", re.sub(r" +", " +", re.escape(head).replace("\\ ", " "))))
+            pattern = _pattern(head)
             if head.strip() and not SAID.search(head) and _fits(pattern, lines):
                 return pattern
             head = head.rstrip()[:-1] if head.strip() else ""
     return None
+
+
+def _pattern(head: str) -> re.Pattern[str]:
+    """A prefix with any numbers in it, and columns of any width; blanks at its end may belong to what follows."""
+    inner = head.rstrip(" ")
+    told = re.sub(r"(?:\\ )+", " +", re.sub(r"\d+", r"\\d+", re.escape(inner)))
+    return re.compile(told + re.escape(head[len(inner) :]))
 
 
 def _fits(pattern: re.Pattern[str], lines: list[str]) -> bool:
@@ -198,7 +208,8 @@ def _joined(lines: list[str], broken: Callable[[str, str], bool], glue: str) -> 
     while at < len(lines):
         last = at
         parts = [lines[at]]
-        while last + 1 < len(lines) and lines[last + 1] and broken(lines[last], lines[last + 1]) and len(parts) < 40:
+        known = RECORD.match(lines[at]) is not None
+        while known and last + 1 < len(lines) and lines[last + 1] and broken(lines[last], lines[last + 1]):
             last += 1
             parts.append(lines[last])
         whole += [glue.join(parts), *[""] * (last - at)]

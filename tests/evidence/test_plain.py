@@ -1,4 +1,4 @@
-"""The normaliser: what others put around a log is gone, and what a program wrote itself stays."""
+"""What others put around a log is gone, and what a program wrote itself stays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.evidence.logs import fill
-from ncclkit.evidence.scanner import normal
+from ncclkit.evidence.scanner import plain
 from tests.bench.variations import VARIATIONS, WELL
 
 LOG = """\
@@ -73,7 +73,7 @@ def test_the_rank_and_the_host_of_a_prefix_are_kept() -> None:
 )
 def test_what_a_program_wrote_itself_stays(text: str) -> None:
     data = text.encode()
-    assert normal.normal(data) is data
+    assert plain.text(data) is data
 
 
 def test_a_file_is_read_as_it_stands_and_never_written_to(tmp_path: Path) -> None:
