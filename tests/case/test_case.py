@@ -201,3 +201,13 @@ def test_a_case_that_others_can_write_is_told_and_keeps_its_mode(
     told = [line for line in capsys.readouterr().err.splitlines() if "can write" in line]
     assert (tmp_path / "case").stat().st_mode & 0o777 == mode
     assert len(told) == bool(who) and all(line.startswith(f"ncclkit: {who}") for line in told)
+
+
+def test_records_are_data_frames_for_questions_of_ones_own() -> None:
+    case = Case()
+    case.facts = [Fact("cpu.cores", 8, host="a"), Fact("cpu.cores", 4, host="b")]
+    frame = case.to_frame("facts")
+    assert list(frame.columns[:2]) == ["name", "value"] and frame.loc[frame.value < 8, "host"].tolist() == ["b"]
+    assert case.to_frame("measurements").empty and "busbw" in case.to_frame("measurements").columns
+    with pytest.raises(AttributeError):
+        case.to_frame("words")  # type: ignore[arg-type]

@@ -81,26 +81,8 @@ async def guarded(
     Besides `env`, only `TAG` is set; the variables of `unset` are not inherited.
     """
     inherited = {name: value for name, value in os.environ.items() if name not in unset}
-    environ = {**inherited, **env, TAG: str(folder)}
-    try:
-        guard = await asyncio.create_subprocess_exec(
-            python,
-            str(agent),
-            private.OWN,
-            "guard",
-            str(folder),
-            str(deadline),
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=environ,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise NcclkitError(
-            f"Cannot start the training interpreter {python!r} ({error.strerror}); give the path of a Python >= 3.9."
-        ) from error
+    words = [str(agent), private.OWN, "guard", str(folder), str(deadline), *command]
+    guard = await _started(python, words, {**inherited, **env, TAG: str(folder)})
     reading = asyncio.create_task(_read(guard, folder, on_record))
     try:
         records = await asyncio.wait_for(asyncio.shield(reading), deadline + 40)
@@ -112,6 +94,19 @@ async def guarded(
         records.append(_lost(code, folder))
         on_record(records[-1])
     return records
+
+
+async def _started(python: str, words: Sequence[str], environ: Mapping[str, str]) -> asyncio.subprocess.Process:
+    """The guard in a session of its own, with both its outputs in one pipe."""
+    pipe, both = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
+    try:
+        return await asyncio.create_subprocess_exec(
+            python, *words, stdin=pipe, stdout=pipe, stderr=both, env=environ, start_new_session=True
+        )
+    except OSError as error:
+        raise NcclkitError(
+            f"Cannot start the training interpreter {python!r} ({error.strerror}); give the path of a Python >= 3.9."
+        ) from error
 
 
 def _lost(code: int, folder: Path) -> Record:
