@@ -32,7 +32,7 @@ REPORTS = ("browser/test_report.py", "notebooks/test_nbval.py", "notebooks/test_
 APART = (
     "cli/test_cli.py",
     "live/test_launch.py",
-    "live/test_pretended.py",
+    "live/test_simulated_hosts.py",
     "live/test_slurm.py",
     "probe/test_exchange.py",
     "probe/test_experiment.py",

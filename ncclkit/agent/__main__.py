@@ -16,12 +16,13 @@ VERBS = {
     "launch": "run.launch",
     "resources": "run.resource_checks",
     "node": "run.node",
+    "sweep": "run.sweep",
 }
 """Verb → the module whose ``main`` runs it; beside these there are ``facts``, ``record`` and ``attach``."""
 
 
 def main(argv=None):
-    """Run one verb, after ``--own`` from a folder that goes with it; exit status 2 for a verb that does not exist."""
+    """Run one verb and return its exit status, 2 for an unknown one; after ``--own`` remove the program's folder."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == [private.OWN]:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # as Slurm ends a step

@@ -1,4 +1,4 @@
-"""Other names for hosts, addresses, users and homes: the same everywhere, so that a text still shows who met whom.
+"""Aliases for hosts, addresses, users and home folders, each the same in every text: who talked to whom stays readable.
 
 node-7.cluster → host-7      10.1.2.3 → 10.0.0.1 (one network stays one network)      /home/alice → /home/user-1
 /lustre/acme/train.py → /lustre/folder-1/train.py      s3://acme-data → s3://bucket-1      a.b@acme.com → user-2@host
@@ -75,7 +75,7 @@ COMMON = 4
 
 
 class Aliases:
-    """A function from text to text that replaces names, and remembers which one by which."""
+    """A function that replaces names in a text by aliases, and remembers the alias of each name."""
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
         self._known: dict[Any, dict[Any, int]] = {}
@@ -109,7 +109,7 @@ class Aliases:
         self._user = re.compile(rf"(?<![A-Za-z0-9])(?:{_any(map(re.escape, _longest(self._users)))}){_END}")
 
     def learn(self, text: str) -> None:
-        """Take the users whose homes a text names, and what looks like a host; both are then replaced everywhere."""
+        """Remember the users whose home folders a text names, and its hosts; both are replaced in all later texts."""
         found = {match[2] for match in HOME.finditer(text)}
         found |= {
             match[1] for match in re.finditer(r"/(?:users?|homes?|people|staff|students)/([A-Za-z][\w.-]*)", text)

@@ -14,7 +14,7 @@ NOBODY = 65534
 
 
 def place():
-    """A folder in which folders of one's own can be made; OSError where none of the usual ones keeps them."""
+    """A folder in which this user can make private folders; raises OSError where none of the usual ones allows it."""
     tried = (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~"))
     for path in tried:
         if os.access(path, os.W_OK | os.X_OK) and kept(path):
@@ -23,7 +23,7 @@ def place():
 
 
 def kept(path):
-    """Whether nobody else can rename or replace what this user makes in a folder: so it is up to the root."""
+    """Whether only this user can rename or replace what he makes in a folder; all its parents are checked."""
     path = os.path.realpath(path)
     while True:
         status = os.stat(path)
@@ -36,7 +36,7 @@ def kept(path):
 
 
 def begin(archive, words):
-    """Become the agent that these bytes are, with these words, in a folder of its own: what it starts is that, too."""
+    """Write the agent's bytes to a private folder and become that program, with these arguments; does not return."""
     agent = os.path.join(tempfile.mkdtemp(prefix=PREFIX, dir=place()), NAME)
     with open(agent, "wb") as out:
         out.write(archive)

@@ -242,7 +242,7 @@ def text(value: str) -> str:
 
 
 def texts(value: Any, change: Callable[[str], str] = text) -> Any:
-    """The same nested value with every text in it changed, whatever name it stands under."""
+    """The nested value with `change` applied to every text in it, whatever its key."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

@@ -84,6 +84,7 @@ def _mismatch(data: Data) -> Parts:
     say = f"{text.start(field)} differ in {text.collective(name, data['seq'], data['group'], data['desc'])}: "
     if data["field"] == "splits":
         say += f"{first['value']} elements are sent, {others[0]['value']} expected"
+        say += f"; the splits of {text.ranks(odd)} do not fit" if odd else ""
     else:
         say += "; ".join(f"{text.ranks(side['ranks'])}: {side['value']}" for side in (first, *others[:3]))
     return what, set(first["ranks"]) - odd, odd, say

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise, product
@@ -131,6 +133,31 @@ def unlike_calls(op: str, sizes: Iterable[int]) -> bool:
 
 FAR, PARAMETERS = 64, 1 << 20
 """Times as large, and elements, from which `unlike_calls` is true."""
+
+
+def elements(value: Any) -> int | None:
+    """Elements of a call by its shapes, as a list or as text: 16 for ``[[4, 2], [8]]``; None where none are known."""
+    if isinstance(value, str):
+        value = [re.findall(r"\d{1,19}", shape) for shape in re.findall(r"\[([\d, ]*)\]", value)]
+    if not isinstance(value, list) or not value or not all(isinstance(shape, list) for shape in value):
+        return None
+    return sum(math.prod(int(size) for size in shape) for shape in value)
+
+
+def other_calls(mismatch: Event) -> bool:
+    """Whether the sizes at one place of the sequence are of different calls, as a scalar and a bucket of gradients.
+
+    Not where one line of the program made them all.
+    """
+    data = mismatch.data
+    if mismatch.kind == "c10d.mismatch":
+        op, values = str(data.get("a_op")), re.findall(r"TensorShape=(\[[\d, ]*\])", mismatch.text)
+    else:
+        op, values = str(data.get("op")), [side["value"] for side in (data["majority"], *data["odd"])]
+    sizes = [size for value in values if (size := elements(value)) is not None]
+    sites = data.get("sites") or [""]
+    one_line = len(set(sites)) == 1 and sites[0] and "-packages/" not in sites[0]
+    return len(sizes) > 1 and not one_line and unlike_calls(op.upper(), sizes)
 
 
 def ranks_of(groups: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from signal import SIGTERM, Signals
 from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import in_order
 from ncclkit.analysis.progress import RankProgress, furthest, progress_of
-from ncclkit.analysis.rank_states import Exit, exits, look
+from ncclkit.analysis.rank_states import Exit, RankStates, exits, look
 from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
@@ -80,11 +80,12 @@ def timelines(case: Case) -> list[RankTimeline]:
             spoken[event.rank].append(event)
     left = {rank for row in case.inputs for rank in row.get("ranks") or ()}
     progress, last = progress_of(case.events), {end.rank: end for end in reversed(exits(case))}
+    states, runs = look(case), [str(event.data["reason"]) for event in case.of("run.end")]
     found = []
     for rank in sorted({*ranks(case.events, case.inputs), *progress}):
         events, came = spoken.get(rank, []), progress.get(rank, ())
         if events or came or rank in last:
-            end = exit_status(case, events, came, last.get(rank), rank) or "still running where its log ends"
+            end = exit_status(rank, events, came, last.get(rank), states, runs) or "still running where its log ends"
         else:
             end = "left a log in which nothing stands out" if rank in left else "silent"
         wrong = next((event for event in events if abnormal(event) and not reported_by_others(event)), None)
@@ -108,16 +109,21 @@ LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python", "<f
 
 
 def exit_status(
-    case: Case, events: Sequence[Event], reached: Sequence[RankProgress], end: Exit | None, rank: int
+    rank: int,
+    events: Sequence[Event],
+    reached: Sequence[RankProgress],
+    end: Exit | None,
+    states: RankStates,
+    runs: Sequence[str],
 ) -> str:
     """One rank's end: ``waits in all_reduce 17 of default_pg``, ``raised ValueError, then exited with 1``, …
 
-    events: of this rank, in order.  Empty where no event shows anything.
+    events: of this rank, in order.  runs: why runs of our own ended.  Empty where no event shows anything.
     """
-    if rank in look(case).ended and (end is None or end.by_launcher or not end.code):
+    if rank in states.ended and (end is None or end.by_launcher or not end.code):
         return "finished"
-    waits, raised = _waits(events, reached, look(case).waiting.get(rank)), _raised(events)
-    ended = _ended(case, events, end)
+    waits, raised = _waits(events, reached, states.waiting.get(rank)), _raised(events)
+    ended = _ended(events, end, runs)
     if not (raised or ended):
         return f"waits in {waits}" if waits else f"is in {place}" if (place := _place(events)) else ""
     if raised and waits.startswith("the init"):
@@ -167,7 +173,7 @@ def _raised(events: Sequence[Event]) -> str:
     return f"raised {str(errors[0].data.get('error')).partition(':')[0]}" if errors else ""
 
 
-def _ended(case: Case, events: Sequence[Event], end: Exit | None) -> str:
+def _ended(events: Sequence[Event], end: Exit | None, runs: Sequence[str]) -> str:
     """What ended its process: the launcher, a signal, itself, or the end of the run."""
     stops = [event.data["signal"] or SIGTERM for event in events if event.kind == "elastic.stop"]
     if end is not None and end.signal:
@@ -179,10 +185,9 @@ def _ended(case: Case, events: Sequence[Event], end: Exit | None) -> str:
         return f"exited with {end.code}"
     if stops:
         return f"ended by the launcher ({_signal(stops[-1])})"
-    reasons = [str(event.data["reason"]) for event in case.of("run.end")]
-    if not reasons or reasons[-1] == "done":
-        return "finished" if reasons else ""
-    return "ended with the run, at its deadline" if reasons[-1] == "deadline" else f"ended with the run ({reasons[-1]})"
+    if not runs or runs[-1] == "done":
+        return "finished" if runs else ""
+    return "ended with the run, at its deadline" if runs[-1] == "deadline" else f"ended with the run ({runs[-1]})"
 
 
 def _signal(number: int) -> str:

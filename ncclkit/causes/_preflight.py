@@ -85,6 +85,8 @@ class Risk:
     strength: Strength = "possible"
     gpus: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
+    more: tuple[Advice, ...] = ()
+    """What helps less than `advice`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Preflight:
             hosts=tuple(sorted({name for _, name in seen if name})),
             gpus=tuple(sorted({gpu for risk in risks for gpu in risk.gpus})),
             interfaces=_different(name for risk in risks for name in risk.interfaces),
-            advice=tuple({risk.advice.do: risk.advice for risk in risks}.values())[:3],
+            advice=tuple({one.do: one for risk in risks for one in (risk.advice, *risk.more)}.values())[:3],
             next=self.next(case),
         )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from ncclkit.analysis.frames import Frame, framework, is_own, place
+from ncclkit.causes._experiments import RECORDED
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice
+from ncclkit.core.model import Advice, Event
 
 TIMEOUTS = {
     "recbole": "# in recbole/config/configurator.py (_init_device), as RecBole passes none\n"
@@ -31,33 +34,109 @@ BATCHES = {
     "": "for micro in batch.chunk(2):\n    (loss(model(micro)) / 2).backward()\noptimizer.step()",
 }
 """Where each framework takes a smaller micro-batch that leaves the step as it was."""
-LONGER, UNKNOWN = 4, 7200
-"""How many times as long a limit shall be, and seconds where the present one is not known."""
+DEFAULT, MOST = 600, 1800
+"""Seconds: PyTorch's own timeout for NCCL, and that for gloo, the longest that is advised where nobody measured."""
+LONGER = 4
+"""How many times as long a small job's collectives may take, where the loop tries whether more time helps."""
+LONE = re.compile(r"\b(?:evaluat|validat|generat|predict|tokeniz|filter|preprocess|merg|upload|download)", re.I)
+"""What one rank often does while the others wait for it."""
+TOOK = re.compile(r"\[(?:(\d+):)?(\d+):(\d\d)<")
+"""How long a loop with tqdm's counter has run."""
+MEASURE = Advice(
+    "Find out what the late rank does meanwhile: look at all ranks while it hangs, or record its last calls.",
+    env=RECORDED,
+    command="ncclkit attach",
+    why="A longer timeout helps only a phase that ends by itself; of a hang it delays the report.",
+    check="A stack or a dump of every rank names the phase, and its time is known.",
+    risk="The Flight Recorder costs some microseconds for each collective.",
+)
 
 
-def raise_timeout(case: Case, why: str) -> Advice:
-    """How to give this job's collectives more time, in the words of its framework."""
-    name, now = framework(case), _limit(case)
-    seconds = round(LONGER * now) if now else UNKNOWN
+def took(event: Event) -> float:
+    """Seconds of a loop, as its counter says; 0 where it has none."""
+    found = TOOK.search(event.text)
+    return (int(found[1] or 0) * 60 + int(found[2])) * 60 + int(found[3]) if found else 0.0
+
+
+def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
+    """How to give this job's collectives more time, in the words of its framework; nothing if it needs none.
+
+    Twice the longest phase that was measured, or twice the present timeout where a rank was seen to progress; else
+    PyTorch's defaults, and never more than the longer of them.
+    """
+    name, now, phase = framework(case), _limit(case), _measured(case)
+    seconds = DEFAULT if 0 < now < DEFAULT else MOST
+    reason = "PyTorch's default for NCCL" if seconds == DEFAULT else "the longest that helps before a phase is measured"
+    if phase > now / 2:
+        seconds, reason = round(2 * phase), f"twice the {phase:,.0f} s that the longest phase took or lagged"
+    elif now >= DEFAULT and _progressed(case):
+        seconds, reason = round(2 * now), "as a rank was seen to progress"
+    if seconds <= now:
+        return ()
     more = f", now {now:g} s," if now else ""
-    return Advice(
-        f"Raise the timeout of the collectives{more}{' in ' + name if name else ''} above the longest rank-local "
-        "phase.",
-        code=TIMEOUTS[name].format(seconds, -(-seconds // 60)),
-        why=why,
-        check="The job passes the point at which it stopped, and the step time afterwards is normal.",
-        risk=(
-            "A true hang is noticed that much later; new_group() needs its own timeout= as it does not "
-            "inherit this one."
+    do = f"Raise the timeout of the collectives{more}{' in ' + name if name else ''} to {seconds:,} s, {reason}."
+    return (
+        Advice(
+            do,
+            code=TIMEOUTS[name].format(seconds, -(-seconds // 60)),
+            why=why,
+            check="The job passes the point at which it stopped, and the step time afterwards is normal.",
+            risk=(
+                "A true hang is noticed that much later; new_group() needs its own timeout= as it does not "
+                "inherit this one."
+            ),
+            change={"timeout": LONGER},
         ),
-        change={"timeout": LONGER},
     )
+
+
+def _waits(case: Case) -> list[Event]:
+    return [*case.of("c10d.timeout"), *case.of("gloo.timeout")]
 
 
 def _limit(case: Case) -> float:
     """The longest timeout that a collective of this job ran into, in seconds; 0 where none is told."""
-    waits = [*case.of("c10d.timeout"), *case.of("gloo.timeout")]
-    return max((float(e.data.get("timeout_ms") or 0) / 1000 for e in waits), default=0.0)
+    return max((float(e.data.get("timeout_ms") or 0) / 1000 for e in _waits(case)), default=0.0)
+
+
+def _measured(case: Case) -> float:
+    """Seconds of the longest loop of a single rank, or of the longest lag that the Flight Recorder shows; else 0."""
+    loops = [took(event) for event in case.of("progress") if LONE.search(event.text)]
+    lags = [float(e.data["seconds"].get(str(e.data["worst"])) or 0) for e in case.of("flight.late")]
+    return max([*loops, *lags], default=0.0)
+
+
+def _progressed(case: Case) -> bool:
+    """Whether work went on after a timeout was reported, or ranks launched collectives between two RAS reports."""
+    waits = _waits(case)
+    steps = any(e.path == wait.path and e.line > wait.line for e in case.of("progress") for wait in waits)
+    return steps or any(change.data.get("moved") for change in case.of("ras.change"))
+
+
+def over_gloo(case: Case) -> bool:
+    """Whether the job's collectives run over gloo, as far as its plan or its lines say."""
+    planned = {e.data["backend"] for e in case.of("worker.phase") if e.data.get("backend")}
+    said = bool(case.of("gloo.")) or any("gloo/" in event.text for event in case.of("python.exception"))
+    return planned == {"gloo"} or (not planned and said and not case.of("nccl."))
+
+
+def compare_calls(case: Case) -> Advice:
+    """How to see the first call in which ranks differ: by torch's own check, which itself crashes over gloo."""
+    if over_gloo(case):
+        return Advice(
+            "Print the operation, shape and dtype of each call on every rank, and compare the ranks.",
+            code="print(dist.get_rank(), 'all_reduce', tensor.shape, tensor.dtype, flush=True)  # before each call",
+            why="gloo does not compare them, and torch's own check of each call does not work over gloo.",
+            check="The first line in which two ranks differ is the call at fault.",
+            risk="Slow; only for the test.",
+        )
+    return Advice(
+        "Find the first difference with torch's own check.",
+        env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+        why="It compares op, shape and dtype of each call over all ranks before it is made.",
+        check="The error names both operations and ranks, and the traceback the line.",
+        risk="Slow, and over NCCL only; only for the test.",
+    )
 
 
 def smaller_batch(case: Case) -> str:

@@ -27,15 +27,11 @@ def hangs(case: Case) -> list[Event]:
     starts = [e for e in case.of("nccl.init") if e.data.get("phase") == "start"]
     begun = [*case.of("nccl.network"), *starts]
     done = any(e.data.get("phase") == "done" for e in case.of("nccl.init"))
-    other = any(e.data.get("family") != "no_ib_library" for e in beyond(case))
+    beyond = [e for e in of_job(case) if e.kind not in QUIET and not e.kind.startswith(WATCHED)]
+    other = any(e.data.get("family") != "no_ib_library" for e in beyond)
     size = max((e.data.get("nranks") or 0 for e in starts), default=0)
     absent = case.of("worker.phase") and len({e.data.get("rank") for e in starts}) < size
     return [] if done or other or absent else begun[-3:]
-
-
-def beyond(case: Case) -> list[Event]:
-    """What the job said besides what belongs to a start that goes on."""
-    return [e for e in of_job(case) if e.kind not in QUIET and not e.kind.startswith(WATCHED)]
 
 
 def went_around(case: Case) -> list[Event]:

@@ -103,16 +103,16 @@ def _refused(case: Case) -> Finding | None:
     lines = _complaints(case)
     if not lines:
         return None
-    limits = [p for p, name, value in _settings(case) if _limiting(name, value)]
+    limits = [p for p, name, value in _settings(case) if limiting(name, value)]
     named = f" ({_text(limits[0])})" if limits else ""
     say = f"The NCCL_* settings left NCCL no algorithm or transport to use{named}."
-    names = {name for _, name, value in _settings(case) if _limiting(name, value)}
+    names = {name for _, name, value in _settings(case) if limiting(name, value)}
     strength: Strength = "proven" if names & {*LIMITS} or len(names) > 1 else "likely"
     advice, ask_it = _advice(*_limits(case)), None if limits else experiment(case)
     return found(ID, strength, say, pick(lines, limits), ranks=ranks_in(lines), advice=advice, next=ask_it)
 
 
-def _limiting(name: str, value: str) -> bool:
+def limiting(name: str, value: str) -> bool:
     """True for a setting that removes an algorithm, protocol or transport from NCCL's choice."""
     return name in LIMITS or (name.endswith("_DISABLE") and value.strip(". ") not in ("0", ""))
 
@@ -205,7 +205,7 @@ def experiment(case: Case) -> Experiment:
 def _limits(case: Case) -> list[str]:
     """Variables of this case that limit what NCCL may choose from, or whose value NCCL does not know."""
     odd = {row["name"] for _, name, value in _settings(case) for row in check(name, value) if row["kind"] == "value"}
-    limits = {name for _, name, value in _settings(case) if _limiting(name, value)}
+    limits = {name for _, name, value in _settings(case) if limiting(name, value)}
     return sorted(odd or limits)
 
 

@@ -134,15 +134,6 @@ def _kernel(case: Case) -> Finding | None:
     return found(ID, strength, say, why, hosts=name_hosts(lost + hung), advice=_advice(_local(case)))
 
 
-LOCAL_COPY = Advice(
-    "Copy the data to a local disk of each node, and log the time that each rank waits for its next batch.",
-    command="py-spy dump --pid <pid>  # on every rank while a step stalls: which is in read(), and which wait?",
-    why="A computation takes the same time every step; a read from shared storage does not.",
-    check="With the data on the local disk all steps take equally long.",
-    risk="Local disks must have the room.",
-)
-
-
 def _look(host: HostFacts) -> Iterator[Risk]:
     """Folders that are full or slow to write to."""
     for label, fact in host.each("storage.*.latency").items():

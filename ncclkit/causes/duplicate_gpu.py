@@ -44,7 +44,7 @@ explains = ("c10d.error", "nccl.trace", "rank_exception", "gpu_oom", "slow_rank"
 def diagnose(case: Case) -> Finding:
     """Found where NCCL reports it, or where two INIT lines of one communicator have the same bus id."""
     went_well = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
-    return ask(case, _said, _too_many, _vague, _guessed, CHECK.risk) or CHECK.otherwise(
+    return ask(case, _said, _too_many, _busy, _vague, _guessed, CHECK.risk) or CHECK.otherwise(
         case, went_well, "Each rank of a communicator has a GPU of its own.", "NCCL_DEBUG=INFO lines with the bus ids"
     )
 
@@ -75,9 +75,8 @@ UNSEEN = (
     "Invalid device id",
     "You requested gpu",
     "larger than the number of available GPUs",
-    "busy or unavailable",
 )
-"""Messages of CUDA, torch, Lightning and vLLM about a GPU that does not exist or is not available to the process."""
+"""Messages of CUDA, torch, Lightning and vLLM about a GPU that does not exist or is not visible to the process."""
 
 
 def _too_many(case: Case) -> Finding | None:
@@ -91,6 +90,19 @@ def _too_many(case: Case) -> Finding | None:
         "than visible GPUs."
     )
     return found(ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice())
+
+
+def _busy(case: Case) -> Finding | None:
+    """CUDA refused a GPU as busy: another rank or another user's process holds it, or the GPU itself is ill."""
+    lines = matching([*messages(case), *case.of("cuda.error")], "busy or unavailable")
+    if not lines:
+        return None
+    modes = [fact for fact in case.facts_of("gpu.") if fact.value in ("Exclusive_Process", "Prohibited")]
+    say = f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} found its GPU busy or unavailable: another rank or "
+    say += "another process may hold it."
+    strength: Strength = "likely" if modes else "possible"
+    why, advice = pick(lines, modes), (*([MODE] if modes else []), *_advice())
+    return found(ID, strength, say, why, ranks=ranks_in(lines), advice=advice, next=experiment(case))
 
 
 def _vague(case: Case) -> Finding | None:

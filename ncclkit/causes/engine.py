@@ -14,10 +14,11 @@ from itertools import islice
 from typing import Any
 
 from ncclkit.analysis.once import judged
-from ncclkit.analysis.picks import FATAL, pick
+from ncclkit.analysis.picks import FATAL, failed, pick
 from ncclkit.analysis.rank_states import is_own
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.causes import Cause, catalogue, resemblance
+from ncclkit.causes.slow_transport import brakes
 from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
@@ -50,20 +51,21 @@ class Diagnosis:
     job: Mapping[str, Any] = field(default_factory=dict)
     """``ranks``, ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports`` as far as the evidence says."""
     errors: tuple[Event, ...] = ()
-    """Where nothing was found: the first errors of the job that nothing shows it to have survived."""
+    """Where no cause is known: the first errors of the job that nothing shows it to have survived."""
     healthy: Event | None = None
     """The line that shows that the job succeeded, or was at work."""
     job_seen: bool = False
     """Whether any line is of a training job."""
     risks: tuple[Finding, ...] = ()
-    """Where nothing was found: what the facts of the hosts alone warn of, and this job did not suffer."""
+    """What this job did not suffer: where nothing was found, what the facts of the hosts alone warn of; and settings
+    in its log that may slow it."""
 
     @property
     def verdict(self) -> str:
         """``found``; ``unexplained``: no cause is known; ``healthy``: the job was seen to go well; ``no_job``."""
-        if self.findings:
+        if not all(map(resemblance.is_resembling, self.findings)):
             return "found"
-        if self.errors:
+        if self.errors or self.findings:
             return "unexplained"
         return "healthy" if self.healthy else "unexplained" if self.job_seen else "no_job"
 
@@ -75,7 +77,7 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """The verdict in one sentence: the best root, the first error that no cause explains, or that all is well."""
-        if self.findings:
+        if self.findings and (self.verdict == "found" or not self.errors):
             return self.findings[0].say
         if self.errors:
             first = self.errors[0].text.strip().splitlines()[-1]
@@ -83,7 +85,7 @@ class Diagnosis:
             return f"No known cause explains {many if len(self.errors) > 1 else f'this error: {first}'}"
         checks = f"{plural(len(self.clear), 'check')} passed, {len(self.unknown)} could not be evaluated"
         if self.healthy:
-            others = f"; {plural(len(self.risks), 'risk')} for other jobs here" if self.risks else ""
+            others = f"; {plural(len(self.risks), 'risk')}" if self.risks else ""
             return f"Nothing found: the job was seen to go well ({checks}){others}."
         if self.job_seen:
             return "There is no error, but nothing shows that the job succeeded or goes on."
@@ -104,18 +106,21 @@ class Diagnosis:
             "findings": [_row(finding) for finding in self.findings],
             "unknown": [{"cause": finding.cause, "missing": list(finding.missing)} for finding in self.unknown],
             "errors": [cite(error) for error in self.errors],
+            "risks": [_row(risk) for risk in self.risks],
         }
 
     def text(self) -> str:
         """The report for a terminal: culprit, sentence, the very lines, what to do."""
         if not self.findings:
             lines = [f"  {error}" for error in self.errors[:SHOWN]]
-            lines += [f"A risk for other jobs ({risk.cause}, {risk.strength}): {risk.say}" for risk in self.risks]
+            lines += map(_risk, self.risks)
             asked = sorted({missing for finding in self.unknown for missing in finding.missing})[:5]
             if asked and self.verdict != "no_job":
                 lines += ["What would let more causes be judged:", *(f"  - {missing}" for missing in asked)]
             return "\n".join([self.headline, *lines])
-        return "\n\n".join(_text(number, finding) for number, finding in enumerate(self.findings, 1))
+        parts = [_text(number, finding) for number, finding in enumerate(self.findings, 1)]
+        above = [self.headline, *(f"  {error}" for error in self.errors[:SHOWN])] if self.errors else []
+        return "\n\n".join([*(["\n".join(above)] if above else []), *parts, *map(_risk, self.risks)])
 
     def __str__(self) -> str:
         return self.text()
@@ -136,10 +141,10 @@ def diagnose(case: Case) -> Diagnosis:
         tuple(verdict for verdict in verdicts if verdict.verdict == "unknown" and verdict.cause not in named),
         tuple(verdict for verdict in verdicts if verdict.verdict == "clear"),
         describe(scope),
-        () if findings else tuple(islice(_open_errors(scope), MANY)),
+        tuple(islice(_open_errors(scope), MANY)) if all(map(resemblance.is_resembling, findings)) else (),
         _went_well(scope),
         any(map(_of_job, scope.events)),
-        () if findings or not scope.events else tuple(risks(scope.facts)),
+        tuple(_risks(scope, findings)),
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()
@@ -156,6 +161,14 @@ def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
 def risks(facts: Iterable[Fact]) -> list[Finding]:
     """What these facts alone warn of, the gravest first: one list for every page."""
     return rank([verdict for verdict in judge_facts(facts) if verdict.verdict == "found"])
+
+
+def _risks(case: Case, findings: Sequence[Finding]) -> list[Finding]:
+    """What the facts alone warn of, where a job ran and nothing was found; settings that may be a brake."""
+    warned = risks(case.facts) if case.events and not findings else []
+    known = {finding.cause for finding in (*findings, *warned)}
+    brake = None if failed(case) else brakes(case)
+    return [*warned, *([brake] if brake and brake.cause not in known else [])]
 
 
 def judge(name: str, cause: Cause, case: Case) -> Finding:
@@ -273,6 +286,10 @@ def _text(number: int, finding: Finding) -> str:
     return "\n".join(lines)
 
 
+def _risk(finding: Finding) -> str:
+    return f"A risk ({finding.cause}, {finding.strength}): {finding.say}"
+
+
 def clip(text: str, limit: int = 6) -> list[str]:
     """The lines of a text, cut to 240 characters; of more than `limit` the first two and the last."""
     lines = [line[:240] for line in text.splitlines()]
@@ -310,6 +327,8 @@ FAR = 50
 
 def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
+    if _quoted(finding, case):
+        return replace(finding, strength="possible")
     if finding.strength == "proven" and _long_before(finding, case):
         return replace(finding, strength="likely")
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
@@ -327,6 +346,13 @@ def recovered(finding: Finding, case: Case) -> Finding:
     if given_up:
         return replace(finding, strength="possible")
     return clear(finding.cause, "The ranks met after all.", pick(met, limit=1))
+
+
+def _quoted(finding: Finding, case: Case) -> bool:
+    """True where it rests on texts alone that are no logs: documentation and source code quote errors."""
+    documents = {row["path"] for row in case.inputs if row.get("kind") == "document"}
+    events = [piece for piece in finding.evidence if isinstance(piece, Event)]
+    return finding.verdict == "found" and bool(events) and all(event.path in documents for event in events)
 
 
 def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Event]) -> Finding:
@@ -428,11 +454,14 @@ def _ends(case: Case) -> list[Event]:
 
 def _went_well(case: Case) -> Event | None:
     """The line that shows that the job succeeded, or that every rank was at work; None where nothing does."""
-    tables = [event for event in case.of("nccltests.table") if not event.data.get("wrong")]
+    tables = [e for e in case.of("nccltests.table") if not e.data.get("wrong") and e.data.get("average") is not None]
     working = [event for event in case.of("ras.change") if not event.data.get("still") and event.data.get("moved")]
     begun = {event.rank for event in case.of("nccl.init")}
     left = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]
-    closed = left[-1:] if case.of("progress") and begun <= {event.rank for event in left} else []
+    steps = case.of("progress")
+    closed = left[-1:] if steps and begun <= {event.rank for event in left} else []
+    exits = [event for event in case.of("c10d.hint") if event.data.get("what") == "not_destroyed"]  # at a program's end
+    closed += [event for event in exits if any(_later(event, step) for step in steps)]
     return next(iter([*_ends(case), *tables, *closed, *working]), None)
 
 

@@ -101,7 +101,7 @@ def _refused(case: Case) -> Finding | None:
     what = "a data-loader worker was killed by the system" if workers else f"{_asked(refused)} was refused"
     say = f"{start(name_ranks(ranks))} ran out of host memory: {what}."
     why, advice = pick(workers, refused, _killed(case)), _advice(case)
-    advice = advice if workers else (_in_pieces(refused), *advice)
+    advice = advice if workers else (_in_pieces(_asked(refused)), *advice)
     # The experiment runs rank 0 alone: without the rank at fault it would work for that reason alone.
     asked = experiment(case) if not ranks or 0 in ranks else None
     return found(ID, "likely", say, why, ranks=ranks, advice=advice, next=asked)
@@ -113,10 +113,10 @@ def _asked(refused: list[Event]) -> str:
     return f"an allocation of {amount(int(reported[1]))}" if reported else "an allocation of host memory"
 
 
-def _in_pieces(refused: list[Event]) -> Advice:
+def _in_pieces(what: str) -> Advice:
     """Advice to read the data in pieces."""
     return Advice(
-        f"Read the data in pieces, or memory-map it, so that no rank needs {_asked(refused)} at once.",
+        f"Memory-map the data, or shard it, so that no rank needs {what} at once.",
         code='numpy.load("data.npy", mmap_mode="r")[rank::world_size]  # ranks of a host share its pages',
         why="Every rank that loads the whole dataset holds a copy of its own.",
         check="VmHWM in /proc/PID/status of each rank stays below its share of the host's memory.",
@@ -245,7 +245,11 @@ def _data(host: HostFacts, room: float, fact: Fact | None) -> Iterator[Risk]:
     )
     strength: Strength = "likely" if need.value + pinned > room else "possible"
     facts = [host.fact(f"job.{name}") for name in ("dataset", "batch", "workers")]
-    yield Risk(say, [fact, *facts], _smaller(f" (here {ranks} copies of {amount(dataset)})", workers), strength)
+    fewer = _smaller(f" (here {ranks} copies of {amount(dataset)})", workers)
+    if ranks * dataset <= TIGHT * room:
+        yield Risk(say, [fact, *facts], fewer, strength)
+    else:  # with no worker at all the data would still be larger than the memory
+        yield Risk(say, [fact, *facts], _in_pieces(f"all {amount(dataset)}"), strength, more=(fewer,))
 
 
 def before_a_job(case: Case) -> Experiment:
@@ -259,7 +263,9 @@ def before_a_job(case: Case) -> Experiment:
 def _advice(case: Case) -> tuple[Advice, ...]:
     total = next((f.value for f in case.facts_of("memory.total") if f.value), None)
     have = f" (this host has {amount(total)})" if total else ""
-    return _smaller(have), MORE
+    dataset = case.fact("job.dataset")
+    large = (_in_pieces(f"all {amount(dataset)}"),) if dataset and total and dataset > TIGHT * total else ()
+    return *large, _smaller(have), MORE
 
 
 def _smaller(have: str, workers: int = 8) -> Advice:

@@ -30,12 +30,11 @@ from ncclkit.analysis.calls import op_of
 from ncclkit.analysis.picks import ask, env_of, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import all_in, look, spans_hosts
 from ncclkit.analysis.stages import staged_test
-from ncclkit.causes import _starting
 from ncclkit.causes._bisected import odd
 from ncclkit.causes._experiments import over_gloo, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
 from ncclkit.core.text import start
 
 ID = "p2p_broken"
@@ -69,6 +68,8 @@ SURVIVED = (
 
 def diagnose(case: Case) -> Finding:
     """Found where the kernel or CUDA reports it, or all ranks launched a collective over P2P and none completes it."""
+    if look(case).world == 1:
+        return clear(ID, "A job of one rank copies to no other GPU.", tuple(case.of("nccl.init")[:1]))
     other = [e for e in case.of("nccl.channel") if e.data.get("via") in ("SHM", "NET")]
     measured = [enabled for enabled, _ in copies(case)]
     went_well = measured or [*case.of("nccl.destroy"), *look(case).ended.values()] or other
@@ -163,16 +164,15 @@ def _slow(case: Case) -> Finding | None:
 
 
 def _symptom(case: Case) -> Finding | None:
-    """A start or a first collective on one machine never ends."""
-    stuck, hung = _stuck(case), [] if spans_hosts(case) else _starting.hangs(case)
-    if not stuck and not hung:
+    """One of the first collectives on one machine never ends; a log that stops in NCCL's start may be an excerpt."""
+    stuck = _stuck(case)
+    if not stuck:
         return None
-    what = "The ranks wait in one of the first collectives and none completes it"
-    say = (
-        what if stuck else "NCCL's start on one machine does not end in this log"
-    ) + "; a usual reason is blocked copies between GPUs."
-    hosts, advice = name_hosts(stuck + hung), _advice(False)
-    return found(ID, "possible", say, pick(stuck, hung), hosts=hosts, advice=advice, next=experiment(case))
+    say = "The ranks wait in one of the first collectives and none completes it; a usual reason is blocked copies "
+    say += "between GPUs."
+    return found(
+        ID, "possible", say, pick(stuck), hosts=name_hosts(stuck), advice=_advice(False), next=experiment(case)
+    )
 
 
 def _stuck(case: Case) -> list[Event]:

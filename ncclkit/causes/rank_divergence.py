@@ -13,7 +13,8 @@ Why it happens
 
 How to be sure
     The Flight Recorder shows the same sequence number with different operations, or a rank whose count ended
-    below the others' although it is not busy.  TORCH_DISTRIBUTED_DEBUG=DETAIL stops at the first difference.
+    below the others' although it is not busy.  Over NCCL, TORCH_DISTRIBUTED_DEBUG=DETAIL stops at the
+    first difference; over gloo it crashes.
 
 What to do
     Make control flow equal: the same number of batches (drop_last, a DistributedSampler, the Join context), no
@@ -26,25 +27,15 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.calls import (
-    POINT_TO_POINT,
-    SAME_SIZE,
-    UNDECIDED,
-    by_call,
-    differ,
-    exchanging,
-    far_apart,
-    odd_ones,
-    op_of,
-    ranks_of,
-    sides,
-    size_of,
-    unlike_calls,
+    POINT_TO_POINT, SAME_SIZE, UNDECIDED, by_call, differ, elements, exchanging, far_apart, odd_ones, op_of,
+    other_calls, ranks_of, sides, size_of, unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import ask, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike
 from ncclkit.analysis.rank_states import all_in, look, rank_of
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import unlike as unlike_entries
+from ncclkit.causes._settings import compare_calls
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
@@ -74,7 +65,7 @@ def diagnose(case: Case) -> Finding:
         ID,
         went_well,
         "The ranks made the same calls as far as they were recorded.",
-        "the Flight Recorder dumps of all ranks (TORCH_FR_BUFFER_SIZE=2000), or TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        "Flight Recorder dumps of all ranks (TORCH_FR_BUFFER_SIZE=2000), or TORCH_DISTRIBUTED_DEBUG=DETAIL over NCCL",
     )
 
 
@@ -84,7 +75,14 @@ def _flight(case: Case) -> Finding | None:
             odd, right = sides(event)
             calls = [f"{name_ranks(ranks_of([group]))} called {group.get('value')}" for group in (*odd, *right)]
             say = f"At place {event.data.get('seq')} of the sequence {' where '.join(calls)}."
-            return _tell("proven", say + ("" if right else f" {UNDECIDED}"), [event], ranks_of(odd))
+            return _tell(case, "proven", say + ("" if right else f" {UNDECIDED}"), [event], ranks_of(odd))
+        if event.data.get("field") == "sizes" and other_calls(event):
+            odd, right = sides(event)
+            calls = [f"{name_ranks(ranks_of([group]))} with {group.get('value')}" for group in (*odd, *right)]
+            say = f"At place {event.data.get('seq')} of the sequence the ranks called {event.data.get('op')} from "
+            say += f"different places of the program: {', '.join(calls)}."
+            known = [site for site in event.data.get("sites") or () if site]
+            return _tell(case, "proven" if len(set(known)) > 1 else "likely", say, [event], ranks_of(odd))
     return None
 
 
@@ -102,7 +100,8 @@ def _elsewhere(case: Case) -> Finding | None:
             say = f"{start(name_ranks(ranks))} {why} when {name_ranks(gap.data.get('waiting', ()))} called collective "
             say += f"{gap.data.get('seq')} ({gap.data.get('op')})."
             witnesses = [gap, *[scene.ended[r] for r in ended], *[seen[r] for r in stuck]]
-            return _tell("proven" if ended else "likely", say, witnesses, ranks)  # a late rank may have arrived since
+            sure: Strength = "proven" if ended else "likely"  # a late rank may have arrived since
+            return _tell(case, sure, say, witnesses, ranks)
     return None
 
 
@@ -112,7 +111,11 @@ def _fingerprint(case: Case) -> Finding | None:
         if a != b or {"op", "seq"} & set(event.data.get("differs") or ()):
             ranks = tuple(r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int))
             say = f"{start(name_ranks(ranks))} made different calls at the same place of the sequence: {a} and {b}."
-            return _tell("proven", say, [event], ranks)
+            return _tell(case, "proven", say, [event], ranks)
+        if other_calls(event):
+            ranks = tuple(r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int))
+            say = f"{start(name_ranks(ranks))} called {a} from different places of the program: the sizes are those of "
+            return _tell(case, "likely", say + "different calls.", [event], ranks)
     return None
 
 
@@ -123,12 +126,12 @@ def _watchdog(case: Case) -> Finding | None:
         if ops and not set(ops) <= POINT_TO_POINT:
             parts = [f"{name_ranks(ranks_in(group))} {op}" for op, group in sorted(ops.items())]
             say = f"At place {seq} of the sequence the ranks called different collectives: {', '.join(parts)}."
-            return _tell("likely", say, events, odd_ones(ops))  # two threads racing in one group look the same
+            return _tell(case, "likely", say, events, odd_ones(ops))  # two threads racing in one group look the same
         sizes = {} if ops else differ([e for e in events if op_of(e) in SAME_SIZE], size_of)
         if sizes and unlike_calls(op_of(events[0]), sizes):
             parts = [f"{name_ranks(ranks_in(group))} one of {size} elements" for size, group in sorted(sizes.items())]
             say = f"At place {seq} of the sequence the ranks called {op_of(events[0])} from different places of the "
-            return _tell("likely", f"{say}program: {', '.join(parts)}.", events, odd_ones(sizes))
+            return _tell(case, "likely", f"{say}program: {', '.join(parts)}.", events, odd_ones(sizes))
     groups: dict[str, list[Event]] = {}
     together = look(case).waiting  # without ranks that came after the others had timed out
     for (group, _), events in by_call(case).items():
@@ -141,6 +144,7 @@ def _watchdog(case: Case) -> Finding | None:
         if ops and seqs and not exchange and not far_apart(events):
             parts = [f"{name_ranks(ranks_in([e]))} in {op_of(e)} {e.data['seq']}" for e in events[:4]]
             return _tell(
+                case,
                 "likely",
                 f"The ranks wait for different collectives of one group: {', '.join(parts)}.",
                 events,
@@ -161,17 +165,20 @@ def _left(case: Case) -> Finding | None:
         f"{start(name_ranks(ranks))} finished normally while {name_ranks(r for r in left if r >= 0)} still "
         f"{'waited' if scene.waiting else 'needed it'}: they did not make the same number of calls."
     )
-    return _tell("likely", say, [*scene.ended.values(), *in_order(left.values())], ranks)
+    return _tell(case, "likely", say, [*scene.ended.values(), *in_order(left.values())], ranks)
 
 
 def _entries(case: Case) -> Finding | None:
     """Flight Recorder entries printed in a log show different operations at one place."""
-    events = unlike_entries(case, "op")
+    events, what = unlike_entries(case, "op"), "op"
     if not events:
-        return None
-    calls = [f"{name_ranks(ranks_in([e]))} called {e.data['op']}" for e in events[:4]]
+        events, what = unlike_entries(case, "sizes"), "sizes"
+        sizes = [size for e in events if (size := elements(e.data["sizes"])) is not None]
+        if not sizes or not unlike_calls(events[0].data["op"].upper(), sizes):
+            return None
+    calls = [f"{name_ranks(ranks_in([e]))} called {e.data['op']} {e.data['sizes'] or ''}".rstrip() for e in events[:4]]
     say = f"At place {events[0].data['seq']} of the sequence {' where '.join(calls)}."
-    return _tell("likely", say, events, odd_ones(differ(events, lambda event: event.data["op"])))
+    return _tell(case, "likely", say, events, odd_ones(differ(events, lambda event: event.data[what])))
 
 
 def _shares(case: Case) -> Finding | None:
@@ -182,7 +189,7 @@ def _shares(case: Case) -> Finding | None:
         return None
     parts = [f"{name_ranks(ranks_in(group))} {count}" for count, group in sorted(shares.items())]
     say = f"The ranks have different numbers of batches: {', '.join(parts)}; a rank with more calls collectives alone."
-    return _tell("likely", say, [group[0] for group in shares.values()] + in_order(waits)[:2], odd_ones(shares))
+    return _tell(case, "likely", say, [group[0] for group in shares.values()] + in_order(waits)[:2], odd_ones(shares))
 
 
 def _alone(case: Case) -> Finding | None:
@@ -193,7 +200,7 @@ def _alone(case: Case) -> Finding | None:
         return None
     words = " ".join(str(said[-1].data["message"]).split())[:80]
     say = f"{start(name_ranks(ranks))} left the common path ({words}), and then the ranks timed out waiting."
-    return _tell("likely", say, [*said[-2:], *in_order(scene.waiting.values())], ranks)
+    return _tell(case, "likely", say, [*said[-2:], *in_order(scene.waiting.values())], ranks)
 
 
 def _ddp(case: Case) -> Finding | None:
@@ -203,10 +210,10 @@ def _ddp(case: Case) -> Finding | None:
     if other := unlike(case):
         ranks = tuple(sorted({r for e in other for r in e.data.get("ranks") or () if r})) or ranks_in(other)
         say = f"DDP found at its start that the model of {name_ranks(ranks)} has other parameters than that of rank 0."
-        return _tell("likely", say, other, ranks)
+        return _tell(case, "likely", say, other, ranks)
     order = matching(messages(case), "Forward order differs across ranks")
     if order and not lines:
-        return _tell("likely", "FSDP reports that its ranks reached their layers in different orders.", order, ())
+        return _tell(case, "likely", "FSDP reports that its ranks reached their layers in different orders.", order, ())
     if not lines:
         return None
     ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if isinstance(r, int)})) or ranks_in(
@@ -217,7 +224,7 @@ def _ddp(case: Case) -> Finding | None:
         f"DDP on {name_ranks(ranks)} did not get a gradient for every "
         f"parameter{' at ' + where if where else ''}, so its buckets "
     )
-    return _tell("likely", say + "do not match those of the other ranks.", lines, ranks)
+    return _tell(case, "likely", say + "do not match those of the other ranks.", lines, ranks)
 
 
 def _stalled(case: Case) -> Finding | None:
@@ -227,7 +234,7 @@ def _stalled(case: Case) -> Finding | None:
         return None
     ranks = tuple(sorted({rank for e in lines for rank in e.data.get("ranks", ())}))
     say = f"{start(name_ranks(ranks))} never submitted {len(lines)} tensors that the other ranks wait for."
-    return _tell("likely", say, lines, ranks)
+    return _tell(case, "likely", say, lines, ranks)
 
 
 def _symptom(case: Case) -> Finding | None:
@@ -246,16 +253,22 @@ def _symptom(case: Case) -> Finding | None:
     first = in_order(scene.waiting.values())[0]
     call = f"collective {first.data['seq']} ({op_of(first)})" if first.data.get("seq") is not None else "a collective"
     who = name_ranks(r for r in scene.waiting if r >= 0)
-    return _tell("possible", f"{start(who)} waited for {call} that another rank may never call.", [first], ())
+    return _tell(case, "possible", f"{start(who)} waited for {call} that another rank may never call.", [first], ())
 
 
-def _tell(strength: Strength, say: str, why: list[Event], ranks: tuple[int, ...]) -> Finding:
+def _tell(case: Case, strength: Strength, say: str, why: list[Event], ranks: tuple[int, ...]) -> Finding:
     return found(
-        ID, strength, say, pick(why), ranks=ranks, advice=_advice(), next=None if strength == "proven" else _question()
+        ID,
+        strength,
+        say,
+        pick(why),
+        ranks=ranks,
+        advice=_advice(case),
+        next=None if strength == "proven" else _question(),
     )
 
 
-def _advice() -> tuple[Advice, ...]:
+def _advice(case: Case) -> tuple[Advice, ...]:
     return (
         Advice(
             "Make every rank take the same path through the code that holds collectives: equal number of "
@@ -266,13 +279,7 @@ def _advice() -> tuple[Advice, ...]:
             check="The number of steps per epoch, printed by each rank, is the same.",
             risk="drop_last leaves a few samples out.",
         ),
-        Advice(
-            "Find the first difference with torch's own check.",
-            env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
-            why="It compares each call over all ranks before it is made.",
-            check="The error names both operations and the traceback the line.",
-            risk="Slow; only for the test.",
-        ),
+        compare_calls(case),
     )
 
 

@@ -148,13 +148,8 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
     where = next((place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), "")
     say = f"{start(name_ranks(ranks))} crashed in native code ({SIGNALS[number]}, signal {number})"
     say += f" under {where}; the others only lost their peer." if where else "; the others only lost their peer."
-    advice = Advice(
-        "Run again with PYTHONFAULTHANDLER=1 to see the Python line above the native crash.",
-        env={"PYTHONFAULTHANDLER": "1"},
-        why="A segmentation fault leaves no traceback of its own.",
-        check="The rank's log ends with 'Fatal Python error: Segmentation fault' and its stack.",
-        risk="None.",
-    )
+    told = where or next((place(own_frame(e.data["frames"], innermost_first=True)) for e in _unplaced(case, ranks)), "")
+    advice = _native(told) if told else TRACE
     return found(
         ID,
         "likely",
@@ -163,6 +158,32 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
         ranks=ranks,
         advice=(advice,),
         next=experiment(case),
+    )
+
+
+def _unplaced(case: Case, ranks: tuple[int, ...]) -> list[Event]:
+    """Stacks of nobody knows which rank, where nobody knows either which one crashed."""
+    return [] if ranks else [e for e in case.of("stack") if e.rank is None and e.data.get("frames")]
+
+
+TRACE = Advice(
+    "Run again with PYTHONFAULTHANDLER=1 to see the Python line above the native crash.",
+    env={"PYTHONFAULTHANDLER": "1"},
+    why="A segmentation fault leaves no traceback of its own.",
+    check="The rank's log ends with 'Fatal Python error: Segmentation fault' and its stack.",
+    risk="None.",
+)
+
+
+def _native(where: str) -> Advice:
+    """What to do where the stack of the crash is known already."""
+    return Advice(
+        f"Look at the native call under {where}: which package it belongs to, and whether that package was built for "
+        "this Python, torch and CUDA; make the same call in one process.",
+        command="python -m torch.utils.collect_env; python -m pip check",
+        why="Native code crashes where it was built for other versions, or does not check what it is given.",
+        check="The same call in one process crashes too, or the job passes it with another version of the package.",
+        risk="A newer package may need a newer torch.",
     )
 
 

@@ -212,6 +212,11 @@ def order(possible: Sequence[str], cleared: Iterable[str], lines: Sequence[str])
     return [cause for place, cause in enumerate(ranked) if cause in gain or place < MOST]
 
 
+def is_resembling(finding: Finding) -> bool:
+    """Whether a finding rests on its wording alone, so that no cause is known."""
+    return finding.say.startswith(SAYS)
+
+
 def finding(cause: str, case: Case, lines: Sequence[tuple[str, Event]]) -> Finding:
     """The verdict that a case resembles a cause: the lines that weighed most, and the known failure they are like."""
     known = weights()

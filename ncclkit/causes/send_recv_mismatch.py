@@ -35,6 +35,7 @@ from ncclkit.analysis.rank_states import look
 from ncclkit.causes._experiments import minimal, recorded
 from ncclkit.causes._printed import facing
 from ncclkit.core.case import Case
+from ncclkit.evidence.flight.mismatch import odd_splits
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
 
@@ -45,7 +46,7 @@ POINT = ("SEND", "RECV", "COALESCED", "ALLTOALL", "ALLTOALL_BASE")
 
 def diagnose(case: Case) -> Finding:
     """Found where split sizes differ, a point-to-point call timed out waiting, or a library reports unmatched calls."""
-    for witness in (_splits, _printed_splits, _passed, _recorded, _facing, _unpaired, _waited, _last):
+    for witness in (_dumped, _splits, _printed_splits, _passed, _recorded, _facing, _unpaired, _waited, _last):
         finding = witness(case)
         if finding is not None:
             return finding
@@ -66,6 +67,8 @@ def _passed(case: Case) -> Finding | None:
     if not on or not all(op_of(e).startswith("ALLTOALL") for e in here):
         return None
     say = f"{start(name_ranks(ranks_in(here)))} still waited in all_to_all {first}, which {name_ranks(ranks_in(on))} "
+    if len(here) > len(on):
+        return _sizes(f"{say}had finished: too little was sent to those that wait.", on, here)
     return _sizes(say + "had finished: it expects more than its peers sent.", here, on)
 
 
@@ -121,30 +124,53 @@ def _unpaired(case: Case) -> Finding | None:
 
 
 def _splits(case: Case) -> Finding | None:
-    """A rank was sent more than it expected in an all_to_all."""
+    """A rank was sent more than it expected in an all_to_all; where most ranks were, it is the one that was not."""
     sizes, inside = case.of("gloo.size_mismatch"), exchanges(case)
     if not sizes or not inside:
         return None
     ranks, (a, b) = ranks_in(sizes), (sizes[0].data.get("a"), sizes[0].data.get("b"))
+    others = set(look(case).members) - set(ranks)
+    odd = tuple(sorted(others)) if 0 < len(others) < len(ranks) else ()
     say = f"{start(name_ranks(ranks))} expected {b} bytes from one peer in all_to_all and was sent {a}: "
-    return _sizes(say + "the split sizes of sender and receiver differ.", sizes, inside)
+    say += f"{name_ranks(odd)} sends too much." if odd else "the split sizes of sender and receiver differ."
+    return _sizes(say, sizes, inside, odd)
+
+
+def _dumped(case: Case) -> Finding | None:
+    """The Flight Recorder dumps of all ranks show sizes of an all_to_all that do not fit."""
+    lines = [e for e in case.of("flight.mismatch") if e.data["field"] == "splits"]
+    if not lines:
+        return None
+    data, odd = lines[0].data, tuple(rank for side in lines[0].data["odd"] for rank in side["ranks"])
+    say = f"In collective {data['seq']} (all_to_all) the ranks send {data['majority']['value']} elements in all and "
+    say += f"expect {data['odd'][0]['value']}"
+    say += f": the splits of {name_ranks(odd)} do not fit those of the others." if odd else "."
+    return _sizes(say, lines, case.of("flight.missing"), odd)
 
 
 def _printed_splits(case: Case) -> Finding | None:
     """The program printed split sizes: one rank sends another number of rows than its peer expects."""
     reported = {event.rank: event for event in case.of("told.splits") if event.rank is not None}
-    for rank, event in reported.items():
-        for peer, other in reported.items():
-            sent, expected = event.data["inputs"], other.data["outputs"]
-            if rank != peer and peer < len(sent) and rank < len(expected) and sent[peer] != expected[rank]:
-                say = f"Rank {rank} sends {sent[peer]} rows to rank {peer} in all_to_all, "
-                return _sizes(f"{say}which expects {expected[rank]} from it.", [other], [event])
-    return None
+    pairs = [
+        [rank, peer, sent, expected]
+        for rank, event in reported.items()
+        for peer, other in reported.items()
+        if rank != peer and peer < len(event.data["inputs"]) and rank < len(other.data["outputs"])
+        if (sent := event.data["inputs"][peer]) != (expected := other.data["outputs"][rank])
+    ]
+    if not pairs:
+        return None
+    totals = {rank: (sum(e.data["inputs"]), sum(e.data["outputs"])) for rank, e in reported.items()}
+    odd, (sender, taker, sent, expected) = tuple(odd_splits(totals, pairs)), pairs[0]
+    say = f"Rank {sender} sends {sent} rows to rank {taker} in all_to_all, which expects {expected} from it"
+    say += f"; in all pairs that do not fit stands {name_ranks(odd)}." if len(pairs) > 1 and len(odd) == 1 else "."
+    return _sizes(say, [reported[taker], reported[sender]], [], odd)
 
 
-def _sizes(say: str, faulty: list[Event], others: list[Event]) -> Finding:
-    why, ranks = pick(faulty, others, limit=4), ranks_in(faulty)
-    return found(ID, "likely", say, why, ranks=ranks, advice=(SPLITS,), next=_question())
+def _sizes(say: str, faulty: list[Event], others: list[Event], ranks: tuple[int, ...] | None = None) -> Finding:
+    odd = ranks_in(faulty) if ranks is None else ranks
+    why = pick(faulty, others, limit=4)
+    return found(ID, "likely", say, why, ranks=odd, advice=(SPLITS,), next=_question())
 
 
 SPLITS = Advice(

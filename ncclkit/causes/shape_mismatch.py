@@ -29,15 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncclkit.analysis.calls import (
-    SAME_SIZE,
-    UNDECIDED,
-    by_call,
-    differ,
-    odd_ones,
-    op_of,
-    ranks_of,
-    sides,
-    size_of,
+    SAME_SIZE, UNDECIDED, by_call, differ, elements, odd_ones, op_of, other_calls, ranks_of, sides, size_of,
     unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import exchanges
@@ -45,6 +37,7 @@ from ncclkit.analysis.picks import family, matching, messages, name_ranks, other
 from ncclkit.analysis.rank_states import look
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import unlike as unlike_entries
+from ncclkit.causes._settings import compare_calls
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
@@ -77,13 +70,13 @@ def diagnose(case: Case) -> Finding:
         ID,
         went_well,
         "Where ranks called the same collective, their sizes agree.",
-        "TORCH_DISTRIBUTED_DEBUG=DETAIL, or the Flight Recorder dumps of all ranks",
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL over NCCL, or the Flight Recorder dumps of all ranks",
     )
 
 
 def _flight(case: Case) -> Finding | None:
     for event in case.of("flight.mismatch"):
-        if event.data.get("field") in ("sizes", "dtypes"):
+        if event.data.get("field") in ("sizes", "dtypes") and not other_calls(event):
             odd, right = sides(event)
             witness = None if right else _witness(case, odd)
             if witness is not None:
@@ -93,7 +86,7 @@ def _flight(case: Case) -> Finding | None:
             say = f"{_who(ranks_of([first]))} called collective {event.data.get('seq')} with {event.data['field']} "
             say += f"{_short(first.get('value'))} where {' and '.join(brought)}"
             say += f", as {witness[0]} did." if witness else "." if right else f". {UNDECIDED}"
-            return _found(say, [event, *case.of("gloo.size_mismatch")[:1]], ranks_of(odd))
+            return _found(case, say, [event, *case.of("gloo.size_mismatch")[:1]], ranks_of(odd))
     return None
 
 
@@ -128,13 +121,13 @@ WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2,
 def _fingerprint(case: Case) -> Finding | None:
     for event in case.of("c10d.mismatch"):
         differs = set(event.data.get("differs") or ())
-        if event.data.get("a_op") == event.data.get("b_op") and not differs & {"op", "seq"}:
+        if event.data.get("a_op") == event.data.get("b_op") and not differs & {"op", "seq"} and not other_calls(event):
             ranks = tuple(r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int))
             say = (
                 f"{_who(ranks)} call {event.data.get('a_op')} with tensors of different "
                 f"{' and '.join(sorted(differs)) or 'shape'}."
             )
-            return _found(say, [event], ranks)
+            return _found(case, say, [event], ranks)
     return None
 
 
@@ -146,7 +139,7 @@ def _watchdog(case: Case) -> Finding | None:
             say = f"In collective {seq} ({op_of(events[0])}) the ranks passed different numbers of elements: "
             # The same place of the sequence may be another call of the program; only recorded calls show which.
             strength: Strength = "possible" if unlike_calls(op_of(events[0]), sizes) else "likely"
-            return _found(f"{say}{', '.join(parts)}.", events, odd_ones(sizes), strength)
+            return _found(case, f"{say}{', '.join(parts)}.", events, odd_ones(sizes), strength)
     return None
 
 
@@ -170,22 +163,23 @@ def _library(case: Case) -> Finding | None:
         "they call different collectives."
     )
     why = pick(lines, case.of("gloo.closed"), limit=4)
-    return found(ID, "likely", say, why, ranks=ranks, advice=_advice(), next=_question())
+    return found(ID, "likely", say, why, ranks=ranks, advice=_advice(case), next=_question())
 
 
-def _found(say: str, events: list[Event], ranks: tuple[int, ...], strength: Strength = "proven") -> Finding:
+def _found(case: Case, say: str, events: list[Event], ranks: tuple[int, ...], strength: Strength = "proven") -> Finding:
     following = None if strength == "proven" else _question()
-    return found(ID, strength, say, pick(events), ranks=ranks, advice=_advice(), next=following)
+    return found(ID, strength, say, pick(events), ranks=ranks, advice=_advice(case), next=following)
 
 
 def _entries(case: Case) -> Finding | None:
     """Flight Recorder entries printed in a log show different sizes at one place."""
     events = unlike_entries(case, "sizes")
-    if not events or unlike_entries(case, "op"):
+    sizes = [size for e in events if (size := elements(e.data["sizes"])) is not None]
+    if not events or unlike_entries(case, "op") or (sizes and unlike_calls(events[0].data["op"].upper(), sizes)):
         return None
     brought = [f"{name_ranks(ranks_in([e]))} passed {_short(e.data['sizes'])}" for e in events[:4]]
     say = f"In collective {events[0].data['seq']} ({events[0].data['op']}) {', '.join(brought)}."
-    return _found(say, events, odd_ones(differ(events, lambda event: event.data["sizes"])), "likely")
+    return _found(case, say, events, odd_ones(differ(events, lambda event: event.data["sizes"])), "likely")
 
 
 def _models(case: Case) -> Finding | None:
@@ -195,7 +189,7 @@ def _models(case: Case) -> Finding | None:
         return None
     ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if r})) or ranks_in(lines)
     say = f"A model parameter of {name_ranks(ranks)} has another size than on rank 0: files or settings differ."
-    return _found(say, lines, ranks, "likely")
+    return _found(case, say, lines, ranks, "likely")
 
 
 def _who(ranks: tuple[int, ...]) -> str:
@@ -207,7 +201,7 @@ def _short(value: Any) -> str:
     return " ".join(str(value).split())[:120]
 
 
-def _advice() -> tuple[Advice, ...]:
+def _advice(case: Case) -> tuple[Advice, ...]:
     return (
         Advice(
             "Make all ranks bring the same shape and dtype to this call: pad, drop_last=True, or exchange "
@@ -217,16 +211,10 @@ def _advice() -> tuple[Advice, ...]:
                 "then pad to max(lengths)"
             ),
             why="NCCL and gloo move bytes and do not check shapes.",
-            check="TORCH_DISTRIBUTED_DEBUG=DETAIL runs this step without complaint.",
+            check="The step runs, and the results of all ranks are equal.",
             risk="Padding must not enter the loss.",
         ),
-        Advice(
-            "Run the step once with torch's own checks.",
-            env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
-            why="It compares op, shape and dtype before each collective and names both ranks.",
-            check="It raises at the call, with a traceback into your code.",
-            risk="Slow; only for the test.",
-        ),
+        compare_calls(case),
     )
 
 

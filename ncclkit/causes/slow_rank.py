@@ -35,7 +35,7 @@ from ncclkit.analysis.frames import Frame, for_workers, framework, in_collective
 from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pick, seconds
 from ncclkit.analysis.rank_states import RankStates, all_in, look, odd_utilization, opening, rank_of, stopped
 from ncclkit.causes._experiments import recorded
-from ncclkit.causes._settings import raise_timeout
+from ncclkit.causes._settings import LONE, raise_timeout, took
 from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
@@ -231,7 +231,9 @@ def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...
             check="Time the phase on each rank: the longest minus the shortest must stay well below the timeout.",
             risk="None for the result; the work itself stays the same.",
         ),
-        replace(raise_timeout(case, f"Needed when {who} cannot be made faster."), change={}),  # fixes no late rank
+        *(  # more time fixes no late rank
+            replace(advice, change={}) for advice in raise_timeout(case, f"Needed when {who} cannot be made faster.")
+        ),
     )
 
 
@@ -395,20 +397,8 @@ def _progress(case: Case, scene: RankStates) -> Suspicion | None:
     if not scene.waiting or not running or scene.ended or _differ(scene):
         return None
     limit = max(e.data.get("timeout_ms") or 0 for e in scene.waiting.values()) / 1000
-    lone = [e for e in running if LONE.search(e.text) and 0.8 * limit < _took(e) < 2 * limit]
+    lone = [e for e in running if LONE.search(e.text) and 0.8 * limit < took(e) < 2 * limit]
     return "likely" if lone else "possible", (), in_order(lone or running)[-2:]
-
-
-LONE = re.compile(r"\b(?:evaluat|validat|generat|predict|tokeniz|filter|preprocess|merg|upload|download)", re.I)
-"""What one rank often does while the others wait for it."""
-TOOK = re.compile(r"\[(?:(\d+):)?(\d+):(\d\d)<")
-"""How long a loop with tqdm's counter has run."""
-
-
-def _took(event: Event) -> float:
-    """Seconds of the loop, as its counter says; it moved as long, where the others stood still."""
-    took = TOOK.search(event.text)
-    return (int(took[1] or 0) * 60 + int(took[2])) * 60 + int(took[3]) if took else 0.0
 
 
 def _symptom(case: Case, scene: RankStates) -> Suspicion | None:

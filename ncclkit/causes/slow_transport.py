@@ -29,6 +29,7 @@ from ncclkit.analysis.hosts import as_nccl_sees
 from ncclkit.analysis.picks import env_of, failed, name_hosts, pick, ranks_in
 from ncclkit.causes._bisected import odd
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
+from ncclkit.causes.bad_env_value import limiting
 from ncclkit.core.bandwidth import expect
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
@@ -92,6 +93,25 @@ ODD = Advice(
     check="The pair matrix of a repeated staged test shows no frame.",
     risk="Without these GPUs the job has fewer ranks: batch size and data split change.",
 )
+
+
+def brakes(case: Case) -> Finding | None:
+    """Settings in NCCL's log that leave it fewer algorithms, protocols or transports, which may slow a job."""
+    lines = {name: e for e in case.of("nccl.env") if limiting(name := str(e.data["name"]), str(e.data["value"]))}
+    if not lines:
+        return None
+    named = [f"{name}={str(event.data['value']).strip('. ')}" for name, event in lines.items()]
+    are, they = ("is", "it leaves") if len(lines) == 1 else ("are", "they leave")
+    say = f"{' and '.join(named)} {are} set by environment: {they} NCCL fewer ways to choose from, a possible brake."
+    advice = Advice(
+        "Measure the same collective without, and keep only what makes it faster.",
+        command=f"unset {' '.join(lines)}",
+        change={"unset": list(lines)},
+        why="NCCL chooses algorithm, protocol and path for each size by itself; what is set holds for all of them.",
+        check="busbw of the live test with and without, in alternating runs (`ncclkit tune`).",
+        risk="It may have been set to get around a hang: run the live test first, not the long job.",
+    )
+    return found(ID, "possible", say, pick(lines.values()), advice=(advice,), next=experiment(case))
 
 
 def _look(host: HostFacts) -> Iterator[Risk]:

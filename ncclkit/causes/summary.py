@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,27 @@ class JobSummary:
     ended: float | None = None
     """The same of the last one."""
 
+    def __str__(self) -> str:
+        size = text.plural(self.ranks, "rank") if self.ranks else ""
+        hosts = f"{text.plural(len(self.hosts), 'host')} ({text.host_list(self.hosts)})" if self.hosts else ""
+        said = ", ".join(filter(None, (self.command, " on ".join(filter(None, (size, hosts))))))
+        return f"{self.id}: {said}" if self.id and said else self.id or said
+
+    @property
+    def versions(self) -> str:
+        """``NCCL 2.28.9, torch 2.11.0``, as far as they are known."""
+        named = (("NCCL", self.nccl), ("torch", self.torch), ("CUDA", self.cuda))
+        return ", ".join(f"{name} {version}" for name, version in named if version)
+
+    @property
+    def when(self) -> str:
+        """Its first and last line in UTC, and the seconds between them."""
+        if self.started is None or self.ended is None:
+            return ""
+        first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(one)) for one in (self.started, self.ended))
+        took = f", {self.ended - self.started:.0f} s" if self.ended > self.started else ""
+        return f"{first} to {last} UTC{took}" if took else f"{first} UTC"
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -115,7 +137,7 @@ class Summary:
     line: CitedLine | None = None
     """The line that decides."""
     first_step: str = ""
-    """The first thing to do, in one sentence."""
+    """The first thing to do, or to collect, in one sentence."""
     command: str = ""
     """What to type for it, where that is one command or setting."""
     job: JobSummary = JobSummary()
@@ -132,6 +154,19 @@ class Summary:
     would_tell: tuple[str, ...] = ()
     """Evidence that would tell more (verdicts ``unexplained`` and ``no_job``)."""
 
+    def rows(self) -> list[tuple[str, str]]:
+        """The job, and what was judged, as the table of a banner: name and text of each row that is not empty."""
+        heard = f", lines of {text.plural(len(self.ranks), 'rank')}" if self.ranks else ""
+        told = [
+            ("Job", str(self.job)),
+            ("Versions", self.job.versions),
+            ("When", self.job.when),
+            ("Judged", f"{text.plural(self.files, 'file')}{heard}" if self.files else ""),
+            ("Missing", "\n".join(self.missing)),
+            ("Reproduce", self.reproduce),
+        ]
+        return [(name, said) for name, said in told if said]
+
 
 def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     """The summary of a case that `diagnosis` judged.
@@ -140,7 +175,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     """
     scope = judged(case)
     base = _base(case)
-    first = next(iter(diagnosis.findings), None)
+    first = next(iter(diagnosis.findings), None) if diagnosis.verdict == "found" else None
     heard = _heard(scope)
     known: dict[str, Any] = {}
     if first:
@@ -154,6 +189,9 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     elif diagnosis.verdict == "healthy" and diagnosis.healthy:
         known = {"line": _line(diagnosis.healthy, base)}
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
+    wanted = _would_tell(scope, diagnosis, heard) if unsettled else ()
+    if wanted:
+        known = {"first_step": f"Collect: {wanted[0]}"}
     return Summary(
         diagnosis.verdict,
         diagnosis.headline,
@@ -164,7 +202,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         missing=_missing(case, scope, diagnosis, heard),
         reproduce=reproduce or _reproduce(case),
         errors=tuple(_line(error, base) for error in diagnosis.errors[:SHOWN]) if unsettled else (),
-        would_tell=_would_tell(scope, diagnosis, heard) if unsettled else (),
+        would_tell=wanted,
     )
 
 

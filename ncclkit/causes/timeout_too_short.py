@@ -27,7 +27,7 @@ from __future__ import annotations
 from ncclkit.analysis.calls import exchanging
 from ncclkit.analysis.picks import ask, in_order, name_ranks, otherwise, pick, ranks_in, seconds
 from ncclkit.analysis.rank_states import all_in, look, opening
-from ncclkit.causes._settings import raise_timeout
+from ncclkit.causes._settings import MEASURE, raise_timeout
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, clear, found
 from ncclkit.core.text import start
@@ -78,7 +78,7 @@ def _compiling(case: Case) -> Finding | None:
         return None
     limit = seconds(waits[0].data.get("timeout_ms"))
     say = f"{start(name_ranks(ranks_in(waits)))} waited {limit} while ranks still compiled kernels, which happens once."
-    advice = (raise_timeout(case, "The first step compiles; later ones take a fraction of its time."), CACHE)
+    advice = (*raise_timeout(case, "The first step compiles; later ones take a fraction of its time."), CACHE)
     return found(ID, "likely", say, pick([phase], waits), advice=advice, next=experiment(case))
 
 
@@ -99,7 +99,7 @@ def _short(case: Case) -> Finding | None:
         return None
     who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data["timeout_ms"])
     say = f"{who} timed out after {limit}, far below the default of 600 s; a rank may only have been late."
-    advice = (raise_timeout(case, "The timeout must exceed the longest phase of any rank."),)
+    advice = (*raise_timeout(case, "The timeout must exceed the longest phase of any rank."), MEASURE)
     moving = [e for e in case.of("progress") if any(e.path == line.path and e.line > line.line for line in lines)]
     strength: Strength = "likely" if moving else "possible"
     say = f"{say[:-1]}, and the work went on after that." if moving else say
@@ -113,14 +113,14 @@ def _vague(case: Case) -> Finding | None:
         return None
     who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data.get("timeout_ms"))
     say = f"{who} waited {limit} for a collective; this log does not show whether it would have completed later."
-    advice = (raise_timeout(case, "Only to see whether the step ends by itself."),)
+    advice = (MEASURE, *raise_timeout(case, "Only to see whether the step ends by itself."))
     return found(ID, "possible", say, pick(lines, limit=3), advice=advice, next=experiment(case))
 
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with a longer timeout and watch for progress."""
     return Experiment(
-        "Does the step end by itself when the timeout is four times as long?",
+        "Does the step of a small job end by itself when its collectives may take four times as long?",
         {"timeout": 4},
         {
             ID: "it ends",

@@ -127,13 +127,18 @@ def _add_live(parsers: Any) -> None:
     )
     _add_options(probe, *OPTIONS)
     tune = _verb(
-        parsers, "tune", "compare environment variables with the default, in alternating runs", "tune NCCL_ALGO=Ring"
+        parsers, "tune", "compare settings with the default, by collective and message size", "tune NCCL_PROTO=Simple"
     )
-    tune.add_argument("settings", nargs="+", metavar="NAME=VALUE", help="variables of a variant, joined by commas")
     tune.add_argument(
-        "--pairs", type=int, default=6, help="pairs of runs (default 6, the least that show a difference)"
+        "settings",
+        nargs="*",
+        metavar="NAME=VALUE",
+        help="variables of one setting, joined by commas; channels=32 (default: what this hardware can have)",
     )
-    _add_options(tune, "python", "ranks", "max_bytes", "timeout", "backend", "dtype")
+    tune.add_argument("--inherited", action="store_true", help="what each variable that is set here costs or gains")
+    tune.add_argument("--sizes", default="", help="message sizes, such as 8,64KB,256MB (default: seven up to 256 MiB)")
+    tune.add_argument("--save", metavar="DIR", type=Path, help="write nccl.env, nccl.conf, tuner.csv … there")
+    _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "op", "dtype")
     lab = _verb(parsers, "lab", "a small training job with a known fault, then its diagnosis", "lab rank_late --check")
     lab.add_argument("fault", nargs="?", metavar="FAULT", help="a name from --list; without it, the list")
     lab.add_argument("--check", action="store_true", help="then run the experiments that decide, and the fix")

@@ -139,11 +139,11 @@ def _read(verb: str, out: str, wrong: str) -> tuple[Any, list[str]]:
 
 
 def _marked(answer: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """A diagnosis in which every line of evidence is marked and cut, and says how much was left out."""
-    for finding in answer["findings"]:
-        evidence = finding["evidence"]
-        finding["evidence"] = [piece | {"text": _quoted(piece["text"])} for piece in evidence[:PIECES]]
-        finding["evidence_left_out"] = len(evidence[PIECES:])
+    """A diagnosis in which every cited line is marked and cut, and every list of them says how much was left out."""
+    for holder, key in [(answer, "errors"), *((finding, "evidence") for finding in answer["findings"])]:
+        cited = holder[key]
+        holder[key] = [piece | {"text": _quoted(piece["text"])} for piece in cited[:PIECES]]
+        holder[f"{key}_left_out"] = len(cited[PIECES:])
     answer["inputs_left_out"] = len(answer["inputs"][INPUTS:])
     answer["inputs"] = answer["inputs"][:INPUTS]
     return _clean({"untrusted": ABOUT} | answer | {"problems": problems})

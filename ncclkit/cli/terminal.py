@@ -11,11 +11,11 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ncclkit.core import themes
 from ncclkit.core.model import Advice, Event, Evidence, Fact, Finding, cite
-from ncclkit.core.text import host_list, plural, ranks, some
+from ncclkit.core.text import some
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ncclkit.causes.engine import Diagnosis
-    from ncclkit.causes.summary import JobSummary, Summary
+    from ncclkit.causes.summary import Summary
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for newline and tab, marks that turn the writing direction, bytes that are no UTF-8."""
@@ -33,7 +33,7 @@ MARKS = {
     "possible": ("○", "cyan"),
     "unexplained": ("▲", "yellow"),
     "healthy": ("✓", "green"),
-    "no_job": ("?", "cyan"),
+    "no_job": ("–", "cyan"),
 }
 """Strength of a finding, or verdict without one → its symbol, as in the notebooks, and its colour."""
 SHOWN = 4
@@ -71,9 +71,10 @@ def verdict(found: Diagnosis, about: Summary | None = None) -> None:
         return show(found.text())
     if about:
         screen.print(_banner(found, about))
-    for finding in found.findings[:1]:
+    cards = int(found.verdict == "found")  # what a job merely resembles gets a line
+    for finding in found.findings[:cards]:
         screen.print(_card(finding, alone=about is None))
-    for number, finding in enumerate(found.findings[1:], 2):
+    for number, finding in enumerate(found.findings[cards:], 1 + cards):
         symbol, colour = MARKS[finding.strength or "possible"]
         head = (f"{number}. ", ""), (f"{symbol} {finding.strength} ", colour), (f"{finding.cause}  ", "bold")
         screen.print(_text(*head, (finding.say, "")))
@@ -91,26 +92,11 @@ def _banner(found: Diagnosis, about: Summary) -> RenderableType:
     told = [("At fault", about.culprit.sentence)] if about.culprit else []
     told += [("Line", f"{middle(line.place)}  {line.short}") for line in (about.line, *about.errors) if line]
     told += [("First", " ".join(filter(None, (about.first_step, about.command and f"`{about.command}`"))))]
-    told += [("Job", _job(about.job)), ("Judged", _judged(about))]
-    told += [("Missing", "\n".join(about.missing)), ("Would tell", "\n".join(about.would_tell))]
+    told += [("Collect", "\n".join(about.would_tell))]
     told += [("Risk", f"{risk.cause} ({risk.strength}): {risk.say}") for risk in found.risks]
-    told += [("Again", about.reproduce)]
+    told = [row for row in told if row[1]] + about.rows()
     head = _text((f"{symbol} {about.strength or about.verdict.replace('_', ' ')}  ", colour), (about.sentence, "bold"))
-    return Panel(Group(head, _text(("", "")), _grid((row for row in told if row[1]), "dim")), border_style=colour)
-
-
-def _job(job: JobSummary) -> str:
-    size = f"{plural(job.ranks, 'rank')}{f' on {host_list(job.hosts)}' if job.hosts else ''}" if job.ranks else ""
-    versions = [
-        f"{name} {held}" for name, held in (("NCCL", job.nccl), ("torch", job.torch), ("CUDA", job.cuda)) if held
-    ]
-    times = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in (job.started, job.ended) if at]
-    return ", ".join(filter(None, (job.id, job.command, size, *versions, " to ".join(dict.fromkeys(times)))))
-
-
-def _judged(about: Summary) -> str:
-    heard = f", {ranks(about.ranks)}{f' of {about.job.ranks}' if about.job.ranks else ''}" if about.ranks else ""
-    return f"{plural(about.files, 'file')}{heard}" if about.files else ""
+    return Panel(Group(head, _text(("", "")), _grid(told, "dim")), border_style=colour)
 
 
 def _text(*parts: tuple[object, str]) -> Text:
@@ -245,7 +231,9 @@ class Activity:
         from rich.progress import BarColumn, Progress, TextColumn
 
         columns = TextColumn("{task.description}", markup=False), BarColumn(20), _times(self.limit)
-        self.bar = Progress(*columns, console=screen, transient=True, speed_estimate_period=3600)
+        together = sys.stdout.isatty()  # a result that goes elsewhere must not land on the terminal
+        how: dict[str, Any] = {"transient": True, "redirect_stdout": together, "speed_estimate_period": 3600}
+        self.bar = Progress(*columns, console=screen, **how)
         self.task = self.bar.add_task(self.what, total=None)
         self.bar.start()
 

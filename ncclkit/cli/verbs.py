@@ -18,6 +18,7 @@ from ncclkit.core.model import NcclkitError, to_json
 
 if TYPE_CHECKING:
     from ncclkit.causes.engine import Diagnosis
+    from ncclkit.causes.summary import Summary
     from ncclkit.core.case import Case
     from ncclkit.core.experiment_records import ExperimentRecord
     from ncclkit.core.model import Fact
@@ -44,6 +45,15 @@ def _judge(case: Case, scope: Case) -> Diagnosis:
     case.findings = scope.findings
     case.save()
     return found
+
+
+def _judge_run(case: Case, folder: Path) -> tuple[Diagnosis, Summary]:
+    """The verdict on one run of the case, and its summary."""
+    from ncclkit.causes.summary import summarize
+
+    scope = case.run_alone(folder)
+    found = _judge(case, scope)
+    return found, summarize(scope, found, shlex.join(["ncclkit", "diagnose", str(folder)]))
 
 
 def _options(options: argparse.Namespace, **more: Any) -> ProbeOptions:
@@ -89,9 +99,10 @@ def diagnose(options: argparse.Namespace) -> int:
 
 
 def _kept(options: argparse.Namespace) -> Case:
-    """An empty case for the experiments: the folder of ``--case``, or a new one in it where it holds anything.
+    """An empty case for the experiments: the folder of ``--case``, or a new hidden one in it where it holds anything.
 
     Of a case folder that was named as evidence, and is only read, it gets the plan of the last run, to run it again.
+    Where that folder is the one of ``--case``, the experiments are its own.
     """
     from ncclkit.core.case import Case
     from ncclkit.experiments import baseline
@@ -99,10 +110,12 @@ def _kept(options: argparse.Namespace) -> Case:
     case = Case.open(options.case)
     if told := case.exposed():
         show(f"ncclkit: {told}", sys.stderr)
-    if case.path is not None and (case.path / "case.json").exists():
-        number = 1 + sum(1 for _ in case.path.glob("checks/*"))
-        case = Case.open(case.path / "checks" / str(number))
     first = Path(options.paths[0])
+    if case.path is None or (len(options.paths) == 1 and first.exists() and first.samefile(case.path)):
+        return case
+    if (case.path / "case.json").exists():
+        number = 1 + sum(1 for _ in case.path.glob(".checks/*"))
+        case = Case.open(case.path / ".checks" / str(number))
     if len(options.paths) == 1 and (first / "case.json").exists():
         baseline.take_over(case, Case.open(first, read_only=True))
     return case
@@ -175,8 +188,9 @@ def probe(options: argparse.Namespace) -> int:
         judged = reference.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary for one in judged]
         told += dict.fromkeys(str(bound) for bound in run.expectations.values())
-        why = ["", _judge(case, case.run_alone(run.folder)).text()] if run.reason != "done" else []
-        show("\n".join([*(str(m) for m in run.measurements), *told, run.summary, f"Run folder: {run.folder}", *why]))
+        show("\n".join([*(str(m) for m in run.measurements), *told, run.summary, f"Run folder: {run.folder}"]))
+        if run.reason != "done":
+            terminal.verdict(*_judge_run(case, run.folder))
     return 0 if run.reason == "done" else 1
 
 
@@ -211,15 +225,26 @@ def _follow(activity: Activity) -> Callable[[dict[str, Any]], None]:
 
 
 def tune(options: argparse.Namespace) -> int:
-    """Compare variables in alternating runs."""
+    """Compare settings with the default, by collective and message size."""
+    from ncclkit.core.storage import write
+    from ncclkit.core.text import parse_size
+    from ncclkit.core.tuning import carriers, setting
     from ncclkit.live import tune
-    from ncclkit.live.options import variables
 
-    variants = [variables(setting.split(",")) for setting in options.settings]
-    with Activity("Comparing") as activity:
-        done = tune.sweep(_case(options), variants, options.pairs, _options(options), activity.step)
-        results = asyncio.run(done)
-    show("\n".join(to_json(result) if options.json else result.summary for result in results))
+    wanted = [setting(words) for words in options.settings]
+    sizes = [parse_size(word) for word in options.sizes.split(",") if word]
+    with Activity("Measuring") as activity:
+        case = _case(options)
+        done = tune.sweep(case, wanted, _options(options), sizes, options.inherited, _follow(activity))
+        swept = asyncio.run(done)
+    files = carriers(swept)
+    for name, content in files.items() if options.save else ():
+        options.save.mkdir(parents=True, exist_ok=True)
+        write(options.save / name, content)
+    show(to_json(swept) if options.json else swept.text())
+    if files and not options.json:
+        names = ", ".join(files)
+        show(f"Written to {options.save}: {names}" if options.save else f"--save DIR writes {names}")
     return 0
 
 
@@ -229,12 +254,12 @@ def connect(options: argparse.Namespace) -> int:
     Exit status 2 where nothing was found and a host could not be reached.
     """
     from ncclkit.core.case import Case
-    from ncclkit.live.connect import connectivity
+    from ncclkit.live.connect import DEADLINE, connectivity
 
     case, scope = _case(options), Case()
     before = list(case.facts)
     choices = {"remote_command": options.remote_command, "port": options.port, "python": options.python or None}
-    with Activity("Connections") as activity:
+    with Activity("Connections", limit=DEADLINE) as activity:
 
         def narrate(record: dict[str, Any]) -> None:
             if record["kind"] == "connect.step":
@@ -254,7 +279,6 @@ def connect(options: argparse.Namespace) -> int:
 
 def lab(options: argparse.Namespace) -> int:
     """Break a small job and diagnose it."""
-    from ncclkit.causes.summary import summarize
     from ncclkit.lab.faults import injection, recording
 
     if options.list or not options.fault:
@@ -283,20 +307,18 @@ def lab(options: argparse.Namespace) -> int:
         )
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
-    scope = case if options.check else case.run_alone(run.folder)
-    found = _close(case, options) if options.check else _judge(case, scope)
+    found, about = (_close(case, options), None) if options.check else _judge_run(case, run.folder)
     if options.json:
         show(json.dumps(found.to_dict(case.inputs), indent=1, default=str))
         return found.exit_code
     show(f"{run.summary}\n")
-    terminal.verdict(found, summarize(scope, found, shlex.join(["ncclkit", "diagnose", str(run.folder)])))
+    terminal.verdict(found, about)
     return found.exit_code
 
 
 def attach(options: argparse.Namespace) -> int:
     """Diagnose a job that hangs now."""
     from ncclkit.analysis.frames import standing
-    from ncclkit.causes.summary import summarize
     from ncclkit.live.attach import DEADLINE, attach
 
     def narrate(record: dict[str, Any]) -> None:
@@ -306,14 +328,13 @@ def attach(options: argparse.Namespace) -> int:
     case = _case(options)
     with Activity("Looking at ranks", limit=DEADLINE + options.seconds):
         attached = asyncio.run(attach(case, options.pid, options.job, options.seconds, narrate))
-    reading, scope = attached.reading, case.run_alone(attached.folder)
-    found = _judge(case, scope)
+    reading, (found, about) = attached.reading, _judge_run(case, attached.folder)
     if options.json:
         show(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
         return found.exit_code
     show("".join(f"{line}\n" for line in (*attached.jobs, *standing(reading.events))))
     show("".join(f"{event.text}\n" for event in reading.events if event.kind == "telemetry.utilization"))
-    terminal.verdict(found, summarize(scope, found, shlex.join(["ncclkit", "diagnose", str(attached.folder)])))
+    terminal.verdict(found, about)
     return found.exit_code
 
 

@@ -37,7 +37,7 @@ FAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class HostNetwork:
-    """One host, as it sees itself."""
+    """One host of a connection test, as it sees itself."""
 
     event: Event
     name: str
@@ -68,7 +68,7 @@ class HostNetwork:
         return f"{self.name}: NCCL would use {nccl}, gloo {gloo}; its own name resolves to {own}{refused}"
 
     def holder(self, address: str) -> str:
-        """The interface with this address."""
+        """The interface that holds this address."""
         return next((name for name, held in self.interfaces.items() if address in held), "")
 
 
@@ -122,7 +122,7 @@ class NetworkPath:
 
     @property
     def fault(self) -> str:
-        """What is wrong with it, the gravest first: a word of `FAULTS`; empty where nothing is."""
+        """The gravest fault of the path, a word of `FAULTS`; empty where there is none."""
         lost = "host" in self.why
         if loopback(self.address) or not (self.address or lost):
             return "name"
@@ -136,7 +136,7 @@ class NetworkPath:
 
     @property
     def trouble(self) -> str:
-        """The same in a few words with the numbers."""
+        """The fault in a few words, with its numbers; empty where there is none."""
         place = f"{self.interface} ({self.nccl_address})" if self.nccl_address else self.interface or "none"
         nowhere = "does not resolve" + (f" ({self.unresolved})" if self.unresolved else "")
         return {
@@ -174,7 +174,7 @@ def hosts(events: Iterable[Event]) -> dict[str, HostNetwork]:
 def links(events: Iterable[Event]) -> list[NetworkPath]:
     """The paths between them, in their order; what the resolver said stands with its host."""
     known = [event for event in events if event.kind.startswith("connect.")]
-    names = {e.data.get("name"): e.data.get("names") for e in known if e.kind == "connect.host"}
+    names = {_text(e.data.get("name")): e.data.get("names") for e in known if e.kind == "connect.host"}
     return [link(event, names) for event in known if event.kind == "connect.pair"]
 
 
@@ -205,7 +205,7 @@ def link(event: Event, names: Mapping[Any, Any] | None = None) -> NetworkPath:
 
 
 def ends(outcome: str) -> str:
-    """How a connection ended, in words."""
+    """How a connection attempt ended, in words."""
     return ENDS.get(outcome, outcome)
 
 

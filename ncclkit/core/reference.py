@@ -92,7 +92,7 @@ class Judgement:
 
     @property
     def low(self) -> bool:
-        """Whether it asks for a reason: of a large message, and less than is usual, or than all others reached."""
+        """Whether the figure needs an explanation: a large message, below what is usual or what all others reached."""
         floor = min((ref.busbw for ref in self.references), default=0.0)
         little = self.ratio < LOW * self.bound.usual or (self.best.busbw or 0.0) < LOW * floor
         return little and self.best.bytes >= LARGE.get(self.bound.limit, 64 << 20)
@@ -104,7 +104,7 @@ class Judgement:
 
     @property
     def beside(self) -> tuple[tuple[Reference, float], ...]:
-        """Each reference, and measured / reference."""
+        """Each reference with the ratio measured / reference."""
         return tuple((ref, (self.best.busbw or 0.0) / ref.busbw) for ref in self.references)
 
     @property

@@ -20,7 +20,7 @@ THINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """How far one attempt came."""
+    """One attempt to take a resource: how much of what is needed was granted."""
 
     what: str
     name: str = ""
@@ -38,7 +38,7 @@ class Grant:
 
     @property
     def short(self) -> bool | None:
-        """Whether it came less far than is needed; None where that is not known."""
+        """Whether less was granted than is needed; None where that is not known."""
         return None if self.got is None else self.got < self.need
 
     @property

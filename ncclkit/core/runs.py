@@ -39,10 +39,10 @@ class Plan:
     @property
     def lab(self) -> bool:
         """Whether a program of the lab runs: a job of its own, or the live test with a fault."""
-        return self.argv[0] != "collective" or bool(LAB_OPTIONS.intersection(self.argv))
+        return self.argv[0] not in ("collective", "sweep") or bool(LAB_OPTIONS.intersection(self.argv))
 
     def words(self, folder: Path) -> list[str]:
-        """What the agent is told on each rank: its verb, the run folder, its options."""
+        """The arguments of the agent on each rank: its verb, the run folder, its options."""
         return [self.argv[0], "--folder", str(folder), *self.argv[1:]]
 
 
@@ -105,12 +105,12 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
 
 
 def breakable(argv: Sequence[str], network: Mapping[str, Any]) -> bool:
-    """Whether a small job can have a bug of its own, or a network that is wrong: then there is a right way, too."""
+    """Whether the lab can inject a fault into this job or its network, so that ``fix`` can avoid it."""
     return "--fault" in argv or argv[0] != "collective" or bool(network)
 
 
 def possible(plan: Plan, change: Mapping[str, Any]) -> bool:
-    """Whether the small job has such a run."""
+    """Whether the small job can be run again with this change."""
     try:
         changed(plan, change)
     except NcclkitError:
@@ -188,7 +188,7 @@ class Run:
             "deadline": f"did not end within its {self.plan.deadline:.0f} s",
             "failed": "failed",
             "cancelled": "was cancelled",
-            "lost": "was killed from outside",
+            "lost": "ended without a word",
         }
         problem = f" ({self.problem})" if self.problem else ""
         return f"{self.plan.name} on {what} {ends.get(self.reason, self.reason)} after {self.seconds:.0f} s{problem}."

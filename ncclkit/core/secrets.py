@@ -8,16 +8,18 @@ from typing import Any
 
 from ncclkit.agent import redact
 
-KINDS = ("Discord", "GitLab", "Mailchimp", "SendGrid", "Square OAuth", "Stripe", "Telegram", "Twilio")
+KINDS = ("Discord", "Mailchimp", "Square OAuth", "Stripe", "Telegram", "Twilio")
 """What detect-secrets calls the keys that are known by their form alone; what a name gives away is the agent's."""
-_RANDOM = re.compile(r"(?<![\w-])(?=[A-Za-z_-]*\d)[\w.:-]{28,}", re.ASCII)
-"""What every one of those keys holds; most texts hold no such thing and cost no import."""
+_SIGN = re.compile(
+    r"[0-9a-z]{32}-us\d|sq0csp|k_live_|\d{8}:[\w-]{35}|(?:AC|SK)[a-z0-9]{32}|[\w-]{20}\.[\w-]{6}\.[\w-]{27}", re.ASCII
+)
+"""What stands in every one of those keys, and in next to nothing else: the library costs 0.2 s to import."""
 
 
 def text(value: str) -> str:
     """The text with every secret in it replaced, as `ncclkit.agent.redact.text`, and by the forms of more keys."""
     value = redact.text(value)
-    if _RANDOM.search(value):
+    if _SIGN.search(value):
         for form in _forms():
             value = form.sub(redact.REDACTED, value)
     return value

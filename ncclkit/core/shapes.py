@@ -17,17 +17,17 @@ Shape = Callable[[Any], bool]
 
 
 def number(value: Any) -> bool:
-    """Whether it is a finite number; text of a number and truth values are not."""
+    """Whether a value is a finite number; booleans and numbers in text are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def text(value: Any) -> bool:
-    """Whether it is text."""
+    """Whether a value is text."""
     return isinstance(value, str)
 
 
 def texts(value: Any) -> bool:
-    """Whether it is a list of text."""
+    """Whether a value is a list of texts."""
     return isinstance(value, list) and all(map(text, value))
 
 
@@ -93,7 +93,7 @@ def _shape(name: str) -> Shape | None:
 
 
 def sound(fact: Fact) -> Fact:
-    """The fact as it is, or without its value where that does not look as it must."""
+    """The fact, without its value where that has not the documented shape."""
     words = {name: getattr(fact, name) for name in ("name", "unit", "source", "host", "why")}
     if not all(map(text, words.values())):
         fact = from_dict(Fact, asdict(fact) | {name: str(word) for name, word in words.items()})

@@ -170,7 +170,7 @@ def locked(folder: Path) -> Iterator[None]:
     seconds.
     """
     end = time.monotonic() + WAIT
-    with open(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666), "rb") as file:
+    with open(_lock_file(folder / LOCK), "rb") as file:
         held = folder / f"{LOCK}.held"
         while (got := _taken(file.fileno(), held)) is None:
             if time.monotonic() > end:
@@ -184,6 +184,13 @@ def locked(folder: Path) -> Iterator[None]:
         finally:
             if got:
                 held.unlink(missing_ok=True)
+
+
+def _lock_file(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:  # of another user of a shared case, which local file systems lock all the same
+        return os.open(path, os.O_RDONLY)
 
 
 def _taken(file: int, held: Path) -> bool | None:

@@ -147,7 +147,7 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def format_age(seconds: float) -> str:
-    """How old something is, for people: ``40 s``, ``12 min``, ``5 h``, ``3 days``."""
+    """An age for people: ``40 s``, ``12 min``, ``5 h``, ``3 days``."""
     for unit, size, least in (("days", 86400, 2), ("h", 3600, 2), ("min", 60, 2)):
         if seconds >= least * size:
             return f"{seconds / size:.0f} {unit}"

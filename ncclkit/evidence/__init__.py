@@ -64,7 +64,7 @@ def read(
         try:
             parts = list(_shared(_parts(found, stdin, helpers, on_bytes)))
         finally:
-            processes.limited.close()
+            processes.limited.rest()
     problems += [problem for part in parts for problem in part.problems]
     named = set(map(str, given))
     problems += [

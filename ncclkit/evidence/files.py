@@ -70,6 +70,12 @@ class Part:
         self.events += [event for document in found for event in document.events]
         self.problems += [f"{self.path} {document.problem}" for document in found if document.problem]
 
+    def become(self, found: Part) -> None:
+        """Take what was read of this file as a document."""
+        for name in ("kind", "lines", "events", "facts", "measurements", "dump", "report"):
+            setattr(self, name, getattr(found, name))
+        self.problems += found.problems
+
     def row(self, events: int, errors: int) -> dict[str, Any]:
         """The line of ``inputs.json``; errors: lines that call themselves so, and that no grammar knows."""
         return {
@@ -115,25 +121,41 @@ def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
     pickled = head[:1] == b"\x80"
     if not pickled and not re.match(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)", head):
         return head
-    data = bytearray(head)  # in one piece, once: it may be large
-    while len(data) < inputs.SMALL and (chunk := text.read(1 << 20)):
-        data += chunk
+    data = _whole(Joined(head, text))
     if not pickled and _are_lines(data):
         return bytes(data)
     try:
-        if pickled or len(data) > SAFE:
-            found = processes.limited.call(document, part.path, part.rank, data=data)
-        else:
-            found = document(part.path, part.rank, bytes(data))
+        found = _limited(document, part, data) if pickled else _read(document, part, data)
     except (processes.Refused, storage.Nested) as error:
         part.problems.append(f"{part.path} {'looks like a Flight Recorder dump but ' * pickled}{error}.")
         return None
     if found is None:
         return bytes(data)
-    for name in ("kind", "lines", "events", "facts", "measurements", "dump", "report"):
-        setattr(part, name, getattr(found, name))
-    part.problems += found.problems
+    part.become(found)
     return None
+
+
+def _whole(stream: Readable) -> bytearray:
+    """All of a document, or its first `inputs.SMALL` bytes; in one piece, once, as it may be large."""
+    data = bytearray()
+    while len(data) < inputs.SMALL and (chunk := stream.read(1 << 20)):
+        data += chunk
+    return data
+
+
+Reader = Callable[[str, int | None, bytes], "Part | None"]
+
+
+def _read(function: Reader, part: Part, data: bytearray) -> Part | None:
+    """What a reader makes of a document, here where that is sure to be cheap."""
+    if len(data) > SAFE:
+        return _limited(function, part, data)
+    return function(part.path, part.rank, bytes(data))
+
+
+def _limited(function: Reader, part: Part, data: bytearray) -> Part | None:
+    found: Part | None = processes.limited.call(function, part.path, part.rank, data=data)
+    return found
 
 
 def document(path: str, rank: int | None, data: bytes) -> Part | None:
@@ -158,6 +180,12 @@ def document(path: str, rank: int | None, data: bytes) -> Part | None:
     return part if value is not None and _value(part, value) else None
 
 
+def report(path: str, rank: int | None, data: bytes) -> Part:
+    """What a RAS report in text says."""
+    made = ras.from_text(data.decode("utf-8", "replace"), path)
+    return Part(path, "ras", lines=data.count(b"\n"), rank=rank, report=made, events=made.events())
+
+
 def _are_lines(data: bytearray) -> bool:
     """Whether a JSON document is a log, each line a value of its own that is no record of ours."""
     end = data.find(b"\n", 1, SAFE)
@@ -165,7 +193,7 @@ def _are_lines(data: bytearray) -> bool:
         row = storage.parse(bytes(data[:end])) if end > 0 else None
     except ValueError:
         return False
-    return row is not None and data[end:].strip() != b"" and not (records.is_fact(row) or records.is_row(row))
+    return row is not None and data[end:].strip() != b"" and not (records.is_fact(row) or records.measurements_of(row))
 
 
 def _lines(data: bytes) -> list[Any] | None:
@@ -273,7 +301,7 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
             _text(part, rest, text, changed)
     else:
         _text(part, head, text, changed)
-    if part.kind in ("log", "dmesg"):
+    if part.kind in ("log", "dmesg", "document"):
         part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
         part.abnormal = abnormal.lines(text.ends, part.path, part.lines, part.events)
         first, last = text.ends.pieces()
@@ -331,11 +359,13 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         Text(Joined(head, text), packed=False, wide=wide) if wide else Joined(head, text)
     )
     sample = head.decode(wide, "replace").encode() if wide else head
-    part.kind = _kind(sample)
+    part.kind = _kind(sample, part.path)
     if part.kind == "ras":
-        part.report = ras.from_text((raw := stream.read(inputs.SMALL)).decode("utf-8", "replace"), part.path)
-        part.events = part.report.events()
-        part.lines = raw.count(b"\n")
+        try:
+            part.become(_read(report, part, _whole(stream)) or part)
+        except processes.Refused as error:
+            part.kind = "unknown"
+            part.problems.append(f"{part.path} {error}.")
         return
     if part.kind == "log" and not wide and (read := plain.text(sample)) is not sample:
         stream = _plain(part, stream, text)
@@ -383,11 +413,13 @@ def _passing(part: Part, plan: Sequence[pieces.Piece]) -> Iterator[pieces.Found]
         yield next(found)
 
 
-def _kind(sample: bytes) -> str:
+def _kind(sample: bytes, path: str) -> str:
     text = sample.decode("utf-8", "replace")
     if ras.is_report(text):
         return "ras"
     if re.match(r"\s*(?:Process \d+: |Thread (?:0x)?[0-9A-Fa-f]+ \(|Current thread 0x|Fatal Python error: )", text):
         return "stacks"
     lines = len([line for line in sample.splitlines() if line.strip()])
-    return "dmesg" if len(KERNEL.findall(sample)) > 0.5 * lines else "log"
+    if len(KERNEL.findall(sample)) > 0.5 * lines:
+        return "dmesg"
+    return "document" if inputs.is_document(path, text) else "log"

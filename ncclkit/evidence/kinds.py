@@ -96,7 +96,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         *("group", "desc", "seq", "op", "missing", "waiting", "no_dump", "overwritten", "frames", "last_seq"),
         *("stacks", "root", "holds"),
     ),
-    "flight.mismatch": ("group", "desc", "seq", "field", "op", "majority", "odd", "root", "holds"),
+    "flight.mismatch": ("group", "desc", "seq", "field", "op", "majority", "odd", "sites", "root", "holds"),
     "flight.stuck": ("group", "desc", "seq", "op", "ranks", "states", "root", "holds"),
     "flight.p2p": (
         *("group", "desc", "src", "dst", "sent", "received", "sizes", "waiting", "lacking", "stacks", "root", "holds"),

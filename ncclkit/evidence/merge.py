@@ -15,7 +15,7 @@ FREE = frozenset({"message", "frames", "until", "last_error", "ran_ms", "channel
 LAST = {"progress": (), "worker.phase": ("phase",)}
 """Kinds whose last event per rank and file alone counts, and the fields that tell such events apart."""
 NUMBERS = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})|0x[0-9a-fA-F]+|\d+")
-ALONE = ("flight.", "ras.", "stack", "connect.", "limits.")
+ALONE = ("flight.", "ras.", "stack", "connect.", "resources.")
 """Kinds whose events are never merged."""
 TRACE_GAP = 12
 """Back-trace lines of one process that are this close (in lines) belong to one failure."""

@@ -76,6 +76,10 @@ SECONDS = 20
 """Processor seconds that it may take, where it is large."""
 
 
+IDLE = 60.0
+"""Seconds after which it ends where nothing is to be read."""
+
+
 class Refused(ValueError):
     """The end of a sentence: why a document was not read."""
 
@@ -83,19 +87,26 @@ class Refused(ValueError):
 class Limited:
     """A process that calls functions on what strangers wrote, each call with limits of memory and time.
 
-    It is started by the first call, answers one after the other, and is replaced where a limit ended it.
+    It is started by the first call, answers one after the other, and is replaced where a limit ended it.  It is forked
+    in milliseconds where no other thread is; a new interpreter takes 0.3 s, and so stays for the next reading.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()  # two threads must not take each other's answers
         self._child: Any = None
         self._pipe: Any = None
+        self._forked = False
 
     def call(self, function: Callable[..., Any], *given: Any, data: bytes | bytearray = b"") -> Any:
         """What `function(*given, data)` returns; what it raises; Refused where it takes too much or breaks its process.
 
         data: the document; a small one has fewer seconds.
         """
-        seconds = min(SECONDS, 3 + (len(data) >> 20))
+        with self._lock:
+            return self._call(function, given, data, min(SECONDS, 3 + (len(data) >> 20)))
+
+    def _call(self, function: Callable[..., Any], given: Any, data: bytes | bytearray, seconds: int) -> Any:
+        idle = self._pipe is not None and not self._forked
         pipe = self._pipe or self._start()
         try:
             pipe.send((function, given, seconds))
@@ -105,36 +116,47 @@ class Limited:
             failed, value = pipe.recv()
         except (EOFError, OSError):
             end = self.close()
+            if idle and end == 0:  # it had waited for `IDLE` seconds
+                return self._call(function, given, data, seconds)
             limit = f"takes more than {seconds} s to read" if end in (-signal.SIGXCPU, -signal.SIGKILL) else ""
             raise Refused(limit or "broke the process that read it") from None
         except BaseException:  # its answer would be taken for the next one's
             self.close()
             raise
-        if failed:
+        if not failed:
+            return value
+        try:
             raise value
-        return value
+        finally:
+            del value  # its traceback knows this frame, and so the document
 
     def _start(self) -> Any:
-        # a fork takes milliseconds and a new interpreter 0.3 s, but no fork is safe beside threads
-        context: Any = get_context("fork") if threading.active_count() == 1 else _Context()
+        self._forked = _is_alone()
+        context: Any = get_context("fork") if self._forked else _Context()
         ours, theirs = context.Pipe()
-        self._child = context.Process(target=_serve, args=(theirs, ours), daemon=True)
+        self._child = context.Process(target=_serve, args=(theirs, ours, IDLE), daemon=True)
         self._child.start()
         theirs.close()
         self._pipe = ours
         return ours
 
+    def rest(self) -> None:
+        """End the process where another is soon made."""
+        if self._forked:
+            self.close()
+
     def close(self) -> int | None:
         """End the process, whatever it does; returns its exit status, None where there was none."""
-        if self._child is None:
-            return None
-        self._pipe.close()
-        self._child.join(1)
-        self._child.kill()
-        self._child.join()
-        end: int | None = self._child.exitcode
-        self._child = self._pipe = None
-        return end
+        with self._lock:
+            if self._child is None:
+                return None
+            self._pipe.close()
+            self._child.join(1)
+            self._child.kill()
+            self._child.join()
+            end: int | None = self._child.exitcode
+            self._child = self._pipe = None
+            return end
 
 
 limited = Limited()
@@ -142,7 +164,15 @@ limited = Limited()
 os.register_at_fork(after_in_child=limited.__init__)  # type: ignore[misc]
 
 
-def _serve(pipe: Connection, other: Connection) -> None:
+def _is_alone() -> bool:
+    """Whether this process has one thread, of Python or of a library; no fork is safe beside others."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
+
+
+def _serve(pipe: Connection, other: Connection, idle: float) -> None:
     other.close()  # or this process would not hear of the other's end
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that waits
     gc.disable()  # it would look at a million new values over and over
@@ -152,7 +182,7 @@ def _serve(pipe: Connection, other: Connection) -> None:
     with suppress(OSError):  # no /proc: macOS, which holds no such limit either
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         _limit(resource.RLIMIT_AS, used + MEMORY)
-    while True:
+    while pipe.poll(idle):
         try:
             function, given, seconds = pipe.recv()
         except EOFError:

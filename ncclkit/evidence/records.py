@@ -6,14 +6,16 @@ import json
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, BinaryIO
+
+import msgspec
 
 from ncclkit.agent import redact, wire
 from ncclkit.agent.run.subgroup import ranks_of
 from ncclkit.core import connections, resources
-from ncclkit.core.model import MOVES, Event, Fact, Measurement, from_dict
+from ncclkit.core.model import MOVES, Event, Fact, Measurement
 from ncclkit.core.text import ranks as named
 from ncclkit.core.text import rate
 from ncclkit.evidence.grammars.grammar import clip
@@ -120,10 +122,9 @@ def _parsed(raw: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _finite(record: dict[str, Any]) -> dict[str, Any]:
+def _finite(value: Any) -> Any:
     """The same with None for NaN and infinities, which JSON does not know but Python reads."""
-    known: dict[str, Any] = json.loads(json.dumps(record), parse_constant=lambda name: None)
-    return known
+    return json.loads(json.dumps(value), parse_constant=lambda name: None)
 
 
 def _moment(value: Any) -> float | None:
@@ -162,7 +163,6 @@ def from_plan(value: Mapping[str, Any], path: str) -> Iterator[Event]:
 
 
 NAME = re.compile(r"[a-z]+(?:\.[\w-]+)+")
-TEXTS = ("name", "unit", "source", "host", "why")
 
 
 def facts_of(value: Any) -> list[Fact]:
@@ -173,35 +173,18 @@ def facts_of(value: Any) -> list[Fact]:
     rows = value.get("facts", [value]) if isinstance(value, dict) else value
     if not isinstance(rows, list) or not all(map(is_fact, rows)):
         return []
-    try:  # NaN and infinities, which Python reads but JSON does not know, become None
-        finite = json.loads(json.dumps(rows), parse_constant=lambda name: None)
-    except RecursionError:
-        return []
-    facts = [from_dict(Fact, row) for row in finite]
+    facts = msgspec.convert(_finite(rows), list[Fact])
     own = next((str(fact.value) for fact in facts if fact.name == "host.name" and fact.value), "")
     return [fact if fact.host else replace(fact, host=own) for fact in facts]
 
 
 def is_fact(row: Any) -> bool:
     """Whether it has what every fact has, each of the type that it should be."""
-    return (
-        isinstance(row, dict)
-        and {"name", "value", "source"} <= row.keys()
-        and all(isinstance(row.get(key, ""), str) for key in TEXTS)
-        and isinstance(row.get("rank"), (int, type(None)))
-        and NAME.fullmatch(row["name"]) is not None
-    )
-
-
-FORMS: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "int | None": (int, type(None)),
-    "float": (int, float),
-    "float | None": (int, float, type(None)),
-    "Mapping[str, str]": (dict,),
-}
-"""Annotation of a field of `Measurement` → what JSON may hold there."""
+    try:
+        fact = msgspec.convert(row, Fact)
+    except msgspec.ValidationError:
+        return False
+    return {"value", "source"} <= row.keys() and NAME.fullmatch(fact.name) is not None and abs(fact.rank or 0) < LARGEST
 
 
 def measurements_of(value: Any) -> list[Measurement]:
@@ -209,28 +192,14 @@ def measurements_of(value: Any) -> list[Measurement]:
 
     NaN and infinities, which Python reads but JSON does not know, are none of a measurement's values.
     """
-    rows = value if isinstance(value, list) else [value]
-    return [from_dict(Measurement, row) for row in rows] if rows and all(map(is_row, rows)) else []
-
-
-def is_row(row: Any) -> bool:
-    """Whether it has what every measurement has, each of the type that it should be."""
-    if not isinstance(row, dict):
-        return False
-    for field in fields(Measurement):
-        if field.name not in row:
-            if field.default is MISSING and field.default_factory is MISSING:
-                return False
-        elif not isinstance(row[field.name], FORMS[str(field.type)]):
-            return False
-    graph = row.get("graph_us")
-    if row["bytes"] < 0 or row["time_us"] <= 0 or (graph is not None and graph <= 0):
-        return False  # a call takes time, and everything else is divided by it
     try:
-        json.dumps(row, allow_nan=False)
-    except (ValueError, RecursionError):
-        return False
-    return all(isinstance(text, str) for text in row.get("env", {}).values())
+        rows = msgspec.convert(value if isinstance(value, list) else [value], list[Measurement])
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return []
+    # a call takes time, and everything else is divided by it
+    possible = all(m.bytes >= 0 and m.time_us > 0 and (m.graph_us is None or m.graph_us > 0) for m in rows)
+    return rows if possible else []
 
 
 FIELDS = ("processes", "cores", "ran", "waited", "preempted")

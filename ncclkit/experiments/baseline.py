@@ -39,7 +39,7 @@ def last(case: Case, python: str | None = None) -> Run | None:
 
 
 def take_over(case: Case, source: Case) -> None:
-    """Put what is needed to run the last run of `source` again into `case`; `source` is only read."""
+    """Copy into `case` what is needed to repeat the last run of `source`, which is only read."""
     for folder in reversed(source.runs()):
         plan = folder / "plan.json"
         if storage.read_json(plan, {}).get("argv"):
@@ -59,7 +59,7 @@ def variables(case: Case) -> dict[str, str]:
 
 
 def here(case: Case, run: Run | None, finding: Finding) -> bool | None:
-    """Whether what a finding speaks of happened on this machine, or this allocation; None where nobody says.
+    """Whether a finding is about this machine or allocation; None where no evidence says.
 
     run: the last run of the case that was ours.
     """
@@ -71,7 +71,7 @@ def here(case: Case, run: Run | None, finding: Finding) -> bool | None:
 
 
 def needs(case: Case, run: Run | None, job: Mapping[str, Any], causes: Container[str]) -> dict[str, Any]:
-    """What a job needs of each machine, for these causes: what the agent can try → how much of it, and ``hosts``.
+    """What the job needs of each machine for these causes: resource → amount that the agent shall try, and ``hosts``.
 
     run: the last run of the case that was ours; job: what the evidence says of any other (`evidence.job`).
     """

@@ -1,4 +1,4 @@
-"""What two runs of the same small job say of the causes that were asked about; nothing is started here."""
+"""The comparison of two runs of the same small job: what they say of each suspected cause.  Starts nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def only_log(names: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A run, and what the diagnosis says of it."""
+    """One arm of an experiment: a run, and its diagnosis."""
 
     run: Run
     diagnosis: Diagnosis
@@ -44,7 +44,7 @@ class Arm:
 
 
 def comparable(baseline: Arm, finding: Finding) -> bool:
-    """A live test stands in for a job only where it fails as the job did."""
+    """Whether a live test may stand in for the job: only where it fails as the job did."""
     return finding.cause in {f.cause for f in baseline.diagnosis.findings if not f.strength == "possible"}
 
 
@@ -56,7 +56,7 @@ def read(experiment: Experiment, seen: Mapping[str, str]) -> dict[str, str]:
 
 
 def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
-    """cause → ``found`` where a host refused what the job needs, ``clear`` where all hosts granted all of it.
+    """Cause → ``found`` where a host refused what the job needs, ``clear`` where all hosts granted it.
 
     hosts: how many were asked; what was not settled somewhere is not in the answer, unless it was refused elsewhere.
     """
@@ -91,7 +91,7 @@ def weighed(read: Mapping[str, str], verdict: Diagnosis, here: bool | None, fail
 
 
 def observed(before: Arm, after: Arm, experiment: Experiment | None) -> str:
-    """What came out, as one of `OUTCOMES`."""
+    """The outcome of an experiment, one of `OUTCOMES`."""
     if after.well:
         return "faster" if _gain(before.run, after.run) >= FASTER else "works"
     named = proven(after)
@@ -107,7 +107,7 @@ def _gain(before: Run, after: Run) -> float:
 
 
 def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
-    """What the outcome says of every cause that the experiment asks about."""
+    """The verdict change (one of `MOVES`) of every cause that the experiment asks about."""
     named = proven(after)
     same = not after.well and after.cause == before.cause
     faster = after.well and _gain(before.run, after.run) >= FASTER
@@ -130,17 +130,17 @@ def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
 
 
 def proven(arm: Arm) -> set[str]:
-    """What the evidence of a run proves."""
+    """The causes that the evidence of a run proves."""
     return {finding.cause for finding in arm.diagnosis.findings if finding.strength == "proven"}
 
 
 def shown(suspects: Diagnosis, before: Arm, after: Arm) -> dict[str, str]:
-    """Suspects that the run after proves by its own lines: the job is the same, but now all of it is recorded."""
+    """The suspects that the second run proves by its own log: it is the same job, now with everything recorded."""
     return {f.cause: "proven" for f in suspects.findings if f.cause in proven(after) - proven(before)}
 
 
 def alone(moves: Mapping[str, str]) -> dict[str, str]:
-    """The only cause that fits is proven, where every other one was refuted."""
+    """The verdict changes, with the only cause that fits raised to proven where every other one was refuted."""
     fit = [cause for cause, move in moves.items() if move == "supported"]
     single = len(fit) == 1 and len(moves) > 1 and "open" not in moves.values()
     return dict(moves) | ({fit[0]: "proven"} if single else {})
@@ -149,7 +149,7 @@ def alone(moves: Mapping[str, str]) -> dict[str, str]:
 def conclusion(
     finding: Finding, experiment: Experiment, seen: str, moves: Mapping[str, str], usable: bool, summary: str = ""
 ) -> str:
-    """What follows from an experiment, and what was seen; `summary`: a check's own words for the latter."""
+    """The conclusion of an experiment in words; `summary`: what a check saw, in its own words."""
     if not usable and "check" in experiment.plan:
         hosts = ", ".join(map(str, finding.culprits.get("hosts", ()))) or "other hosts"
         return (

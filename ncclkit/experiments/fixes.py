@@ -241,7 +241,7 @@ def _room(case: Case, cause: str) -> Case:
     folder = _writable(case) / FOLDER
     numbers = [int(path.name.split("-")[0]) for path in folder.glob("*-*") if path.name.split("-")[0].isdigit()]
     room = Case.open(folder / f"{max(numbers, default=0) + 1}-{cause}" / ".case")
-    room.facts = list(case.facts)
+    room.facts = list(case.facts)  # of the same hosts, so that its runs are judged as the case's own
     return room
 
 
@@ -260,7 +260,7 @@ async def _before(
 async def _again(room: Case, plan: Plan, change: Mapping[str, Any], name: str, on_record: OnRecord) -> Arm:
     """Run a plan with one thing changed; name: of the run of the case that is run again, "" where it was made here."""
     plan = changed(plan, change)
-    if name:
+    if name:  # recorded perhaps on a machine with more GPUs
         await probe.again(room, plan)
     return await _run(room, plan, on_record)
 
@@ -276,7 +276,7 @@ async def _run(room: Case, plan: Plan, on_record: OnRecord) -> Arm:
 async def _without_ranks(asked: Asked) -> ExperimentRecord:
     """The record of a check that starts no rank."""
     case, finding, experiment, room = asked.case, asked.finding, asked.experiment, asked.room
-    started, room.facts = time.monotonic(), []
+    started, room.facts = time.monotonic(), []  # a check is judged by what it finds itself
     seen = await RANKLESS[experiment.plan["check"]](asked)
     said = comparison.conclusion(finding, experiment, seen.shown, seen.moves, seen.usable, seen.summary)
     known = {"observed": seen.shown, "verdicts": seen.moves, "summary": said, "before": None, "after": None}
@@ -308,7 +308,7 @@ def _kept(case: Case, room: Case, started: float, kind: Kind, finding: Finding, 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a check without ranks showed."""
+    """The result of a check that starts no rank."""
 
     shown: str
     """Of the cause that was asked about: ``found``, ``clear`` or ``nothing``."""
@@ -322,7 +322,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a check without ranks needs to know."""
+    """The input of a check that starts no rank."""
 
     case: Case
     room: Case
@@ -336,7 +336,7 @@ class Asked:
 
 
 async def connections(asked: Asked) -> Seen:
-    """What a test of the connections between the hosts of the last run shows, judged by itself."""
+    """Test the connections between the hosts of the last run, and judge the result by itself."""
     await simulated_hosts.again(asked.case, asked.room)
     verdict, cause = diagnose(asked.room), asked.finding.cause
     seen = {row.cause: str(row.verdict) for row in (*verdict.findings, *verdict.clear)}
@@ -346,7 +346,7 @@ async def connections(asked: Asked) -> Seen:
 
 
 async def resources(asked: Asked) -> Seen:
-    """What this machine, or every node of the allocation, grants of what the job needs; all is given back at once."""
+    """Try what this machine, or each node of the allocation, grants of the job's needs; all is given back at once."""
     case, cause, run = asked.case, asked.finding.cause, baseline.last(asked.case, asked.python)
     needs = baseline.needs(case, run, asked.verdict.job, asked.experiment.expects)
     folder = asked.room.new_run("resources")

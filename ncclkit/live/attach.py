@@ -125,7 +125,7 @@ async def _child(command: Sequence[str], deadline: float, on_record: OnRecord) -
 
 
 def ranks(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
-    """{rank: pid} of the one job that is meant.
+    """The pid of each rank of the one job that the target names.
 
     pids: one process of it, a rank or its launcher; or several, which then are the only ranks looked at; ``3=4711`` is
     a process that carries no RANK, with its number.  job: the id of a Slurm job.  Without either: the only job of this

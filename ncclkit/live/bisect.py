@@ -34,7 +34,7 @@ Launch = Callable[[Plan, Path, OnRecord], Awaitable[list[dict[str, Any]]]]
 
 
 async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord = lambda record: None) -> StagedTest:
-    """Ask until it is known who is at fault in a staged test, or the run's deadline has come.
+    """Try groups of ranks until the fault of a staged test is located, or the run's deadline has passed.
 
     launch: as `ncclkit.live.launch.local.run`.  Every answer is in the case when this returns, is cancelled or raises.
     """

@@ -27,6 +27,8 @@ from ncclkit.live.probe import TRAIN_PYTHON, OnRecord
 
 MOST = 64
 """Hosts in one test: their pairs are 2,016, their time about two minutes."""
+DEADLINE = 240.0
+"""Seconds for all of one test."""
 PORT = 29500
 """MASTER_PORT where nobody says otherwise."""
 HANDED = (
@@ -118,11 +120,11 @@ async def plan(
     remote_command: str = "",
     port: int | None = None,
     seconds: float = 0.5,
-    deadline: float = 240.0,
+    deadline: float = DEADLINE,
     python: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> ConnectPlan:
-    """Decide whom to ask, and how; without `hosts` the nodes of the Slurm allocation.
+    """Plan a connection test: which hosts, and how each is reached; without `hosts` the nodes of the Slurm allocation.
 
     remote_command: ``ssh``, ``srun`` or the words before a command, with ``{host}`` (default: srun in an allocation,
     else ssh); port: the rendezvous port (default: MASTER_PORT, else 29500); seconds: of each stream; deadline: seconds

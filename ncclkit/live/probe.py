@@ -26,7 +26,7 @@ from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, NcclkitError, from_dict
 from ncclkit.core.runs import Plan, Run
-from ncclkit.core.storage import write
+from ncclkit.core.storage import content, write
 from ncclkit.live import bisect
 from ncclkit.live.launch import local, simulated, slurm
 from ncclkit.live.options import DEFAULTS, ProbeOptions, too_few_gpus, too_many_ranks
@@ -63,7 +63,7 @@ async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str
 
 
 def renew(case: Case, facts: Sequence[Fact]) -> Case:
-    """Newer readings replace older; of hosts whose variables were read, those that are not set any more are dropped."""
+    """Replace older readings by newer ones; drop variables that are no longer set on hosts that were read."""
     fresh = {fact.host for fact in facts if fact.name == "env.problems"}
     case.facts = [old for old in case.facts if old.host not in fresh or not old.name.startswith(("env.", "facts."))]
     return case.replace_facts(facts)
@@ -135,7 +135,7 @@ def _argv(options: ProbeOptions, backend: str, steps: Sequence[int]) -> tuple[st
 
 
 async def again(case: Case, plan: Plan) -> None:
-    """Raises NcclkitError where the GPUs of this machine do not carry a plan that may have been made on another."""
+    """Check that this machine has the GPUs that a plan from another machine needs; raises NcclkitError where not."""
     if plan.backend != "nccl":
         return
     gpus, sharing = await _gpus(case, plan.python), int(plan.network.get("hosts", plan.simulate_hosts))
@@ -197,6 +197,7 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
         with _writing(folder):
             await launcher(plan)(replace(plan, env=env), folder, keep)
     finally:
+        # also of a run that was cancelled or could not be started: what it left is evidence
         run = _outcome(case, plan, folder, records, time.monotonic() - started)
     return run
 
@@ -244,7 +245,7 @@ def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]]
 def reread(case: Case, folder: Path, plan: Plan) -> Run:
     """A run of this case, read back from its folder; `plan` is what it was asked to do."""
     wired = folder / "wire.jsonl"
-    lines = wired.read_bytes().splitlines() if wired.exists() else []
+    lines = content(wired).splitlines() if wired.exists() else []
     records = [record for record in map(wire.parse, lines) if record is not None]
     end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
     seconds = float(records[-1]["t"] - records[0]["t"]) if records else 0.0

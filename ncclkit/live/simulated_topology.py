@@ -43,7 +43,7 @@ class Adapted(torch.nn.Module):
 
 
 def sound(count: int = 2) -> Hosts:
-    """`count` hosts with nothing wrong: name → what `agent.hosts` makes of it."""
+    """`count` hosts with nothing wrong: name → what `agent.run.simulated_hosts` makes of it."""
     names = {f"node-{i}": f"192.168.77.{i}" for i in range(1, count + 1)}
     return {
         name: {"address": f"{address}/24", "interface": "eth0", "names": dict(names), "setup": [], "env": {}}

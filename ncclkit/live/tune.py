@@ -1,4 +1,4 @@
-"""Tuning advice drawn from what was measured, and paired comparison of settings.
+"""Tuning advice drawn from what was measured, and sweeps that compare settings with the default.
 
 In a size curve of a collective every call costs a fixed time, and a time per byte once the links are full.  From the
 curve follows the message size above which bandwidth is used well, and so the bucket size that a job should send.
@@ -6,20 +6,26 @@ curve follows the message size above which bandwidth is used well, and so the bu
 
 from __future__ import annotations
 
-import itertools
-import math
+import json
+import os
+import random
+import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
-from ncclkit.agent import redact
 from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Measurement, NcclkitError
+from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
 from ncclkit.core.reference import Judgement, judge
+from ncclkit.core.runs import Plan
 from ncclkit.core.text import format_bytes
+from ncclkit.core.tuning import Comparison, Setting, Sweep
 from ncclkit.live import probe
+from ncclkit.live.launch import slurm
 from ncclkit.live.options import DEFAULTS, ProbeOptions
 
 MIB = 1 << 20
@@ -30,7 +36,7 @@ MOSTLY_DATA = 4
 
 
 def size_for(measurements: Sequence[Measurement], share: float) -> float | None:
-    """Bytes from which on messages reach this share (0..1) of the largest one's bandwidth.
+    """The message size in bytes from which on the bandwidth is at least this share (0..1) of the largest message's.
 
     Between two sizes the time is taken to grow evenly.  Needs a message of at most 4 KiB and one of at least 1 MiB;
     None otherwise.
@@ -55,7 +61,7 @@ def _cost(m: Measurement) -> float:
 
 
 def advise(measurements: Sequence[Measurement], expectation: Expectation | None = None) -> list[Advice]:
-    """What to set, and what to look into, with this machine's own numbers.
+    """Advice from a sweep: what to set and what to look into, with this machine's own numbers.
 
     measurements: one all_reduce size curve; expectation: the busbw that this topology should give.
     """
@@ -133,86 +139,166 @@ def _jitter(m: Measurement) -> Advice:
     )
 
 
-LEAST_PAIRS = 6
-"""With fewer pairs even a setting that wins every time could have done so by chance (1 in 32 for both directions)."""
-
-
-@dataclass(frozen=True, slots=True)
-class PairedComparison:
-    """One setting against the default, measured in pairs of runs on the same ranks."""
-
-    env: Mapping[str, str]
-    bytes: int
-    """Message size that was compared."""
-    base_us: tuple[float, ...]
-    """Time with the default, microseconds, one per pair."""
-    with_us: tuple[float, ...]
-    """Time with the setting, microseconds, one per pair."""
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Interval that holds the median ratio setting / default with at least 95 %; below 1 is faster."""
-        return interval([new / old for new, old in zip(self.with_us, self.base_us, strict=True)])
-
-    @property
-    def summary(self) -> str:
-        """The result in one sentence; a difference is only claimed when the interval excludes 1."""
-        name = " ".join(f"{key}={value}" for key, value in self.env.items())
-        low, high = self.interval
-        pairs = f"{len(self.base_us)} pairs of runs"
-        if low == 0:
-            return f"{name}: {pairs} cannot tell a difference from chance; {LEAST_PAIRS} are the least."
-        seen = f"{low:.2f} to {high:.2f} of the default's time at {format_bytes(self.bytes)}, {pairs}"
-        if low <= 1 <= high:
-            return f"{name} makes no difference that can be told from chance ({seen})."
-        return f"{name} is {'faster' if high < 1 else 'slower'}: {seen}."
-
-
-OnRun = Callable[[str, int, int], object]
-"""Called before each run: what is run, how many are done, how many there are."""
+OnRecord = Callable[[dict[str, Any]], object]
+Key = tuple[int, str, int]
+"""A setting by its number (from 1; 0 and `ALONE` are the default), the collective, the size in bytes."""
+ALONE = -1
+"""Number of the default in jobs of its own."""
+ROUNDS, DECIDING, JOBS = 6, 16, 8
+"""Rounds that choose, rounds that decide, and jobs of each setting that a process keeps for its life."""
+SIZES = {"nccl": (8, 4096, 65536, MIB, 16 * MIB, 64 * MIB, 256 * MIB), "gloo": (8, 4096, 65536, MIB, 4 * MIB)}
+INHERITED = re.compile(r"(?:NCCL|TORCH_NCCL|GLOO)_\w+")
+NO_SETTING = re.compile(
+    r"NCCL_(?:DEBUG\w*|HOSTID|COMM_ID|CONF_FILE|TOPO_DUMP_FILE|GRAPH_DUMP_FILE|RAS_\w+|VERSION)"
+    r"|TORCH_NCCL_(?:TRACE|DUMP|DEBUG|DESYNC|HEARTBEAT)\w*"
+)
+"""Variables that say how much is written, or who meets whom."""
 
 
 async def sweep(
     case: Case,
-    settings: Sequence[Mapping[str, str]],
-    pairs: int = LEAST_PAIRS,
+    settings: Sequence[Setting] = (),
     options: ProbeOptions = DEFAULTS,
-    on_run: OnRun = lambda what, done, total: None,
-) -> list[PairedComparison]:
-    """Compare each setting with the default in pairs of runs whose order alternates, so that drift cancels.
+    sizes: Sequence[int] = (),
+    inherited: bool = False,
+    on_record: OnRecord = lambda record: None,
+) -> Sweep:
+    """Compare settings with the default: those that are named, or those that this hardware can have.
 
-    settings: variables per variant; pairs: at least `LEAST_PAIRS`; options: of every run.
+    sizes: of the messages, in bytes; inherited: compare each variable of NCCL and gloo that this environment sets with
+    its absence.  Settings that NCCL reads for each communicator share one job; the others get jobs of their own, in
+    turn with the default.  Raises NcclkitError for a variable that the backend does not read, and for a job that fails.
     """
-    if pairs < LEAST_PAIRS:
-        raise NcclkitError(f"{pairs} pairs cannot show a difference beyond chance; ask for at least {LEAST_PAIRS}.")
-    total = 2 * pairs * len(settings)
-    done = itertools.count()
-    return [await _compare(case, env, pairs, options, lambda what: on_run(what, next(done), total)) for env in settings]
+    began = time.monotonic()
+    plan = await probe.plan(case, options)
+    cleared = inherited_variables(os.environ) if inherited else {}
+    if inherited and not cleared:
+        raise NcclkitError("No variable of NCCL or gloo is set here, so none can cost anything.")
+    wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
+    wanted = wanted or candidates(case.facts, plan)
+    _refuse_foreign(wanted, plan.backend)
+    steps = tuple(sizes) or tuple(size for size in SIZES[plan.backend] if size <= (options.max_bytes or size))
+    base = replace(plan, name="tune", sizes=steps, unset=tuple(cleared))
+    together = {n: one for n, one in enumerate(wanted, 1) if one.per_communicator and plan.backend == "nccl"}
+    apart = {n: one for n, one in enumerate(wanted, 1) if n not in together}
+    made = Measured(frozenset(apart))
+    if together:
+        await _together(case, base, together, bool(settings) or inherited, made, on_record)
+    if apart:
+        await _apart(case, base, apart, made, on_record)
+    hosts = max(1, slurm.nodes()) * plan.simulate_hosts
+    names = {str(wanted[number - 1]): why for number, why in made.refused.items() if number > 0}
+    decided, chose = made.compared(made.decided, wanted), made.compared(made.chose, wanted)
+    seconds = time.monotonic() - began
+    return Sweep(plan.backend, plan.ranks, hosts, decided, chose, names, seconds, tuple(cleared))
 
 
-async def _compare(
-    case: Case, env: Mapping[str, str], pairs: int, options: ProbeOptions, before: Callable[[str], object]
-) -> PairedComparison:
-    times: dict[bool, list[float]] = {False: [], True: []}
-    size = 0
-    for pair in range(pairs):
-        for changed in (False, True) if pair % 2 else (True, False):
-            before(" ".join(f"{key}={value}" for key, value in env.items()) if changed else "the default")
-            run = await probe.probe(case, replace(options, env=env if changed else {}))
-            if run.reason != "done" or not run.measurements:
-                raise NcclkitError(f"The comparison stopped: {run.summary} See {run.folder}.")
-            largest = max(run.measurements, key=lambda m: m.bytes)
-            times[changed].append(largest.time_us)
-            size = largest.bytes
-    return PairedComparison(redact.clean(dict(env)), size, tuple(times[False]), tuple(times[True]))
+def inherited_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of NCCL and gloo in an environment that may change how fast it is."""
+    found = {name: value for name, value in environ.items() if INHERITED.fullmatch(name)}
+    return {name: value for name, value in sorted(found.items()) if not NO_SETTING.fullmatch(name)}
 
 
-def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Distribution-free 95 % interval of the median, by order statistics; (0, inf) where there are too few values."""
-    ordered, count, tail, rank = sorted(ratios), len(ratios), 0.0, 0
-    while rank < count:
-        tail += math.comb(count, rank) / 2**count
-        if tail > 0.025:
-            break
-        rank += 1
-    return (ordered[rank - 1], ordered[count - rank]) if rank else (0.0, math.inf)
+def _refuse_foreign(settings: Iterable[Setting], backend: str) -> None:
+    """Raises NcclkitError for variables that the backend of the run never reads."""
+    other = {"gloo": "NCCL_", "nccl": "GLOO_"}[backend]
+    names = [name for one in settings for name in one.env if name.removeprefix("TORCH_").startswith(other)]
+    if names or (backend == "gloo" and any(one.config for one in settings)):
+        what = names[0] if names else "A number of channels"
+        need = "NCCL, so GPUs" if backend == "gloo" else "gloo"
+        raise NcclkitError(f"{what} changes nothing over {backend}, which this run uses; it needs {need}.")
+
+
+def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
+    """The settings that may be worth something on this hardware, by what it has."""
+    values = {fact.name: fact.value for fact in reversed(facts) if fact.value is not None}
+    if plan.backend == "gloo":
+        cores = len(os.sched_getaffinity(0))
+        threads = sorted({1, max(1, cores // plan.ranks)})
+        return [Setting({"OMP_NUM_THREADS": str(count)}, risk="a data loader may want more") for count in threads]
+    several = slurm.nodes() > 1 or plan.simulate_hosts > 1
+    made = [Setting({"NCCL_ALGO": a, "NCCL_PROTO": p}) for a in ("Ring", "Tree") for p in ("LL", "LL128", "Simple")]
+    made += [Setting({"NCCL_PROTO": protocol}) for protocol in ("LL", "LL128", "Simple")]
+    taken = "takes more of the GPU's SMs from the computation beside it"
+    made += [Setting(config={"min_ctas": n, "max_ctas": n}, risk=taken) for n in (1, 2, 4, 8, 16, 24, 32)]
+    made += [Setting({"NCCL_BUFFSIZE": str(size)}) for size in (MIB, 8 * MIB, 16 * MIB)]
+    made += [Setting({"NCCL_NTHREADS": count}) for count in ("256", "512")]
+    ports = [row for row in values.get("net.rdma", ()) or () if isinstance(row, Mapping)]
+    if several and ports:
+        made += [Setting({"NCCL_IB_QPS_PER_CONNECTION": count}) for count in ("2", "4")]
+    elif several:
+        made += [Setting({"NCCL_SOCKET_NTHREADS": t, "NCCL_NSOCKS_PERTHREAD": s}) for t, s in (("2", "2"), ("4", "4"))]
+    return made
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Microseconds of the rounds that chose, and of those that decided."""
+
+    apart: frozenset[int]
+    """Settings that had jobs of their own."""
+    chose: dict[Key, list[float]] = field(default_factory=dict)
+    decided: dict[Key, list[float]] = field(default_factory=dict)
+    wrong: dict[Key, int] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+
+    def take(self, record: Mapping[str, Any], numbers: Sequence[int]) -> None:
+        """Keep a record of a job with these settings; of one with a single setting only the median of its rounds."""
+        if record["kind"] == "sweep.refused":
+            self.refused.setdefault(numbers[record["setting"]], str(record["problem"]))
+        elif record["kind"] == "sweep":
+            key = numbers[record["setting"]], str(record["op"]), int(record["bytes"])
+            times = record["times_us"] if len(numbers) > 1 else [statistics.median(record["times_us"])]
+            self.wrong[key] = max(self.wrong.get(key, 0), int(record["wrong"]))
+            if record["phase"] == "choose":
+                self.chose.setdefault(key, []).extend(times)
+            if record["phase"] == "decide" or len(numbers) == 1:
+                self.decided.setdefault(key, []).extend(times)
+
+    def compared(self, times: Mapping[Key, Sequence[float]], settings: Sequence[Setting]) -> tuple[Comparison, ...]:
+        """Each setting with the default of the same rounds, by collective and size."""
+        keys = sorted((key for key in times if key[0] > 0), key=lambda key: (key[1], key[2], key[0]))
+        return tuple(self._comparison(key, times, settings[key[0] - 1], len(keys)) for key in keys)
+
+    def _comparison(self, key: Key, times: Mapping[Key, Sequence[float]], setting: Setting, among: int) -> Comparison:
+        number, op, size = key
+        usual = times[ALONE if number in self.apart else 0, op, size]
+        return Comparison(setting, op, size, tuple(usual), tuple(times[key]), among, self.wrong.get(key, 0))
+
+
+async def _together(
+    case: Case, base: Plan, settings: Mapping[int, Setting], every: bool, made: Measured, on_record: OnRecord
+) -> None:
+    """One job with a process group for each setting; every: decide on those that look slower, too."""
+    told = [{}, *({"env": dict(one.env), "config": dict(one.config)} for one in settings.values())]
+    words = ["--settings", json.dumps(told), "--repeats", str(ROUNDS), "--decide", str(DECIDING), *["--all"] * every]
+    await _job(case, base, words, [0, *settings], made, on_record)
+
+
+async def _apart(case: Case, base: Plan, settings: Mapping[int, Setting], made: Measured, on_record: OnRecord) -> None:
+    """Jobs of the default and of each setting in turn, in an order that is shuffled for each turn."""
+    order = random.Random(0)
+    for _ in range(JOBS):
+        turn = [(ALONE, Setting()), *settings.items()]
+        order.shuffle(turn)
+        for number, setting in turn:
+            plan = replace(base, env={**base.env, **setting.env})
+            await _job(case, plan, ["--repeats", str(ROUNDS)], [number], made, on_record)
+
+
+async def _job(
+    case: Case, plan: Plan, words: Sequence[str], numbers: Sequence[int], made: Measured, on_record: OnRecord
+) -> None:
+    """One job of the sweep program; NcclkitError where it fails."""
+
+    def keep(record: dict[str, Any]) -> None:
+        made.take(record, numbers)
+        on_record(record)
+
+    argv = ["sweep", "--backend", plan.backend, "--ops", ",".join(plan.ops), "--sizes", ",".join(map(str, plan.sizes))]
+    argv += ["--timeout", f"{plan.deadline / 2:.0f}", *words]
+    if plan.simulate_hosts > 1:
+        argv += ["--simulate-hosts", str(plan.simulate_hosts)]
+    run = await probe.execute(case, replace(plan, argv=tuple(argv)), keep)
+    if run.reason != "done":
+        raise NcclkitError(f"The sweep stopped: {run.summary} See {run.folder}.")

@@ -124,7 +124,9 @@ def keep(notebook: Path, folder: Path, parameters: Mapping[str, Any], shown: Map
         if cell.cell_type == "code":
             data = shown.get(cell.source) or {}
             cell.outputs = [nbformat.v4.new_output("display_data", data=dict(data))] if data else []
-    cells.metadata["papermill"] = {"parameters": dict(parameters)}
+    defaults = literals({name: parameter.default for name, parameter in declared(notebook).items()})
+    given = {name: value for name, value in parameters.items() if value != defaults.get(name)}
+    cells.metadata["papermill"] = {"parameters": given | {"case_dir": str(folder)}}
     aliases = anonymized.names(Case.open(folder)) if parameters.get("redact") is True else None
     out = folder / "report.html"
     try:

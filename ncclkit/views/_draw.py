@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import accumulate, cycle
 from typing import Any
 
 import plotly.graph_objects as go
@@ -22,8 +22,8 @@ BLUE, GREEN, PURPLE, SKY, ORANGE = LINES
 COLOURS, SHAPES = (BLUE, ORANGE, PURPLE, GREEN, VERMILLION, SKY), "square diamond cross circle x triangle-up".split()
 LINKS = tuple(zip(COLOURS, SHAPES, strict=True))
 """Colour and shape of each transport, the most frequent first."""
-TITLE, NAMED = 22, 4
-"""Pixels of the line above each panel, and lines of a panel that it names."""
+TITLE, ABREAST = 22, 52
+"""Pixels of the line above each panel, and characters of it that fit on a phone."""
 LABELLED = 32
 """Names that fit along an axis or around a ring."""
 
@@ -66,7 +66,7 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
         showlegend=False,
         hovertemplate="%{y}<br>last log line at %{x}<extra></extra>",
     )
-    figure.add_scatter(x=[None], y=[None], mode="markers", marker=DIAMOND, name="last log line")
+    figure.add_scatter(x=[None], y=[None], mode="markers", marker=DIAMOND, name="last line")
     for level, words in WORDS.items():
         look = {"symbol": "square", "size": 11, "color": (SKY, BLUE, VERMILLION)[level]}
         figure.add_scatter(x=[None], y=[None], mode="markers", marker=look, name=words)
@@ -79,7 +79,7 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
 
 
 DIAMOND = {"symbol": "diamond", "size": 11, "color": "#fff", "line": {"color": "#000", "width": 1.5}}
-WORDS = {0: "between its log lines", 1: "logged", 2: "abnormal line"}
+WORDS = {0: "between lines", 1: "logged", 2: "abnormal"}
 """Level of a cell → what it means."""
 
 
@@ -122,8 +122,10 @@ def panels(titles: Sequence[str], axis: str, pixels: int) -> go.Figure:
 
 def titled(what: str, names: Sequence[str]) -> str:
     """The title of a panel: what it shows, and the first of its lines in their colours."""
-    shown = "  ".join(coloured(name, index) for index, name in enumerate(names[:NAMED]))
-    return f"<b>{safe(what)}</b>   {shown}{' …' if len(names) > NAMED else ''}"
+    widths = accumulate((len(name) + 4 for name in names), initial=len(what))
+    fit = sum(width <= ABREAST for width in widths) - 1
+    shown = "  ".join(coloured(name, index) for index, name in enumerate(names[: max(fit, 1)]))
+    return f"<b>{safe(what)}</b>   {shown}{' …' if len(names) > max(fit, 1) else ''}"
 
 
 def coloured(name: str, index: int = 0) -> str:
@@ -154,7 +156,7 @@ def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
         span = {"range": [max(low - room, -0.8), high + room], "tickformat": ",d"} | step
         figure.update_yaxes(title={"text": "collective"}, **span, row=row, col=1)
     figure.update_xaxes(exponentformat="none")
-    figure.update_layout(margin={"t": TITLE + 6, "b": 44})
+    figure.update_layout(margin={"t": TITLE + 6, "b": 52})
     return figure
 
 

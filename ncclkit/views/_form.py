@@ -68,20 +68,24 @@ class Form(View, ABC):
 
     def blocked(self) -> Mapping[W.Button, str]:
         """Button → why it can do nothing now, where no field is wrong."""
-        return {} if self.asks() else dict.fromkeys(self._buttons, self.ASK)
+        return {} if self.asks() else {self.start: self.ASK}
 
     def review(self) -> None:
         """Mark the fields that are wrong, disable the buttons that can do nothing, and say why."""
         wrong = self.wrong()
-        blocked = dict.fromkeys(self._buttons, next(iter(wrong.values()))) if wrong else self.blocked()
+        try:
+            blocked = {self.start: next(iter(wrong.values()))} if wrong else self.blocked()
+        except NcclkitError as error:
+            blocked = {self.start: str(error)}
         for field in self._fields:
             why = wrong.get(field) or self._marked.get(field, "")
             (field.add_class if why else field.remove_class)("nk-wrong")
             field.tooltip = why or None
         for button in self._buttons:
             button.disabled, button.tooltip = button in blocked, blocked.get(button) or None
-        if wrong or self._marked:
-            self._refuse("; ".join(dict.fromkeys((*wrong.values(), *self._marked.values()))))
+        shown = "" if self._seen is None else self._seen.summary
+        if said := [why for why in (*wrong.values(), *self._marked.values()) if why != shown]:
+            self._refuse("; ".join(dict.fromkeys(said)))
         else:
             self.notice.value = _dim(dict.fromkeys(blocked.values()))
 
@@ -104,7 +108,7 @@ class Form(View, ABC):
         return self._box
 
     def static(self) -> Markup:
-        """What came out; what it would do is no news in a report, which leaves that out."""
+        """What came out; a report leaves out a form that nobody used."""
         return el("div", super().static(), cls="nk-idle") if self._seen is None else self._seen.static()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:

@@ -70,8 +70,11 @@ def place(path: object, line: int = 0, base: str = "") -> Markup:
     """A path, and its line: from `base` on, shortened in the middle; a pointer that rests on it shows all of it."""
     whole = str(path)
     shown = os.path.relpath(whole, base) if base and whole.startswith(f"{base.rstrip('/')}/") else whole
-    if len(shown) > SHORT:
-        shown = f"{shown[: SHORT // 3]}…{shown[SHORT // 3 + 1 - SHORT :]}"
+    first, last = shown.split("/")[:2], shown.split("/")[2:]
+    left = ""
+    while len(last) > 1 and len("/".join([*first, left, *last])) > SHORT:
+        left, last = "…", last[1:]  # whole names: a name that a redacted page replaces must not stand there in part
+    shown = "/".join([*first, *filter(None, [left]), *last])
     number = f":{line}" if line else ""
     return el("span", f"{shown}{number}", cls="nk-path", title=f"{whole}{number}")
 

@@ -67,6 +67,12 @@ class AttachForm(Form):
         pids = [number for number in re.findall(r"(?:\d+=)?(\d+)", named) if not Path("/proc", number).exists()]
         return {self.target: f"There is no process {some(pids)} on this host."} if pids else {}
 
+    def failed(self, why: str, cancelled: bool) -> None:
+        """Show why there is no answer, and mark what led to none."""
+        super().failed(why, cancelled)
+        if not cancelled:
+            self.mark(self.target, why)
+
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The looking, at the processes that the target names."""
         return look(self._case, self.target.value)

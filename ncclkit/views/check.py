@@ -90,7 +90,7 @@ class CheckForm(Form):
     def blocked(self) -> Mapping[W.Button, str]:
         """An experiment that there is none of or that was made, and a fix that needs a person."""
         if not self.asks():
-            return super().blocked()
+            return dict.fromkeys((self.start, self.fix), self.ASK)
         reasons = fixes.unable(self._case, self.suspect.value)
         return {button: why for button, why in zip((self.start, self.fix), reasons, strict=True) if why}
 

@@ -15,8 +15,9 @@ from typing import Any
 from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import ExperimentRecord
-from ncclkit.core.model import MOVES, OUTCOMES
+from ncclkit.core.model import MOVES, OUTCOMES, NcclkitError
 from ncclkit.core.runs import Run
+from ncclkit.core.storage import content
 from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fold, join, table, text
@@ -32,7 +33,7 @@ ENDS = {
     "failed": ("✕", "failed", "state-failed"),
     "deadline": ("■", "hung until its timeout", "state-failed"),
     "cancelled": ("■", "cancelled", "state-cancelled"),
-    "lost": ("✕", "killed from outside", "state-failed"),
+    "lost": ("✕", "ended without a word", "state-failed"),
 }
 """`Run.reason` → symbol, words and class of its badge."""
 MARKS = {
@@ -220,8 +221,8 @@ def speeds(before: Run, after: Run) -> list[tuple[str, str, float | None, float 
 def _phases(path: Path) -> Iterator[dict[str, Any]]:
     """The phases that ranks told; a torn line is left out, and a run without wire records has none."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+        lines = content(path).splitlines()
+    except (OSError, NcclkitError):
         return
     for line in lines:
         try:

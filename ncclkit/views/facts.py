@@ -57,8 +57,7 @@ HEADLINE, SHORT = 5, 48
 def facts_view(case: Case) -> View:
     """Cards of facts by theme: a verdict in words, the numbers, and what could not be read, why, and how to find out.
 
-    The verdicts are those of the causes over the case as it is now, so that a risk that a job was seen to survive is
-    none; nothing is stored.
+    The verdicts are those of the causes over these facts alone, judged now: no log is asked, nothing is stored.
     """
     judged = judge_facts(case.facts)
     verdicts = rank([f for f in judged if f.verdict == "found"]) + [f for f in judged if f.verdict != "found"]
@@ -154,6 +153,29 @@ def _brief(facts: Sequence[Fact]) -> str:
         return f"{len(by_value):,} different values"
     words = themes.brief(most[0].value, most[0].unit)
     return words if len(most) == len(facts) or not words else f"{words} on {len(most):,} of {len(facts):,} hosts"
+
+
+SHOWN, KINDS = 3, 50
+"""Kinds of hosts that are shown in full; of further ones at most so many are named."""
+
+Kinds = Sequence[tuple[Sequence[str], str]]
+"""Hosts that are alike, and the sentence about them; the rarest first, the usual ones last."""
+
+
+def kinds_summary(known: Kinds, noun: str) -> str:
+    """What is usual, behind the hosts that are not like it; noun: ``machine``, ``network``."""
+    *rare, (hosts, usual) = known
+    if not rare:
+        return usual + (f", on each of {len(hosts):,} hosts" if len(hosts) > 1 else "")
+    odd = "; ".join(f"{host_list(names)}: {said}" for names, said in rare[: SHOWN - 1])
+    more = f"; {plural(len(rare) - SHOWN + 1, 'further kind')} of {noun}" if len(rare) >= SHOWN else ""
+    return f"{plural(len(known), 'kind')} of {noun}. {odd}{more}; {host_list(hosts)}: {usual}"
+
+
+def further_kinds(known: Kinds, noun: str, about: str) -> Markup:
+    """The kinds that have no part of their own, folded; about: the head of their sentences."""
+    others = [(host_list(hosts), said) for hosts, said in known[SHOWN - 1 : -1]]
+    return fold(f"{plural(len(others), 'further kind')} of {noun}", table(("Hosts", about), others[:KINDS]))
 
 
 BY_HAND: dict[str, tuple[str, str]] = {

@@ -55,8 +55,16 @@ def findings_view(source: Any) -> View:
     body = join(
         *(card(finding, number, lines) for number, finding in enumerate(found, 1)),
         evidence_part(errors[:MOST]),
-        el("h5", "Risks for other jobs, by the facts alone: this job did not suffer them") if risks else "",
-        *(fold(f"{risk.cause} ({risk.strength}): {risk.say}", *map(advice_part, risk.advice)) for risk in risks),
+        el("h5", "Risks that this job did not suffer") if risks else "",
+        *(
+            el(
+                "details",
+                el("summary", strength_part(risk), " ", risk.say),
+                *map(advice_part, risk.advice),
+                cls="nk-card",
+            )
+            for risk in risks
+        ),
         fold(
             f"Not evaluated: evidence missing for {plural(len(unknown), 'cause')}",
             table(("Cause", "What is missing"), [(code(f.cause), _missing(f)) for f in unknown]),
@@ -66,8 +74,9 @@ def findings_view(source: Any) -> View:
             table(("Cause", "Why it is clear"), [(code(f.cause), f.say or "no sign of it") for f in clear]),
         ),
     )
-    summary = getattr(source, "headline", "") if not found else ""
-    return (Findings if found else View)(summary.rstrip(".") or findings_summary(rows), body)
+    decided = found and getattr(source, "verdict", "found") == "found"
+    summary = getattr(source, "headline", "") if not decided else ""
+    return (Findings if decided else View)(summary.rstrip(".") or findings_summary(rows), body)
 
 
 def findings_summary(rows: Iterable[Finding]) -> str:
@@ -86,20 +95,29 @@ def findings_summary(rows: Iterable[Finding]) -> str:
 
 def card(finding: Finding, number: int, lines: CitedLines) -> Markup:
     """One found cause: verdict, culprits, evidence, advice, next experiment; the first one is open."""
-    symbol, word, means = STRENGTH[finding.strength or "possible"]
-    if all(isinstance(piece, Fact) for piece in finding.evidence):
-        means = RISK.get(word, means)
-    named = badge(symbol, word, word), code(finding.cause)
+    word, named = finding.strength or "possible", strength_part(finding)
     sentence = f"{number}. {finding.say or finding.cause}"
     body = join(
         _culprits(finding), evidence_part(finding.evidence, lines), _advice(finding.advice), _experiment(finding.next)
     )
     edge = f"nk-card nk-edge-{word}"
     if number > 1:
-        head = el("summary", *named, " ", el("span", sentence, cls="nk-line"))
-        return el("details", head, el("p", means, cls="nk-dim"), body, cls=edge)
-    head = el("div", *named, el("span", means, cls="nk-dim"), cls="nk-card-head")
+        head = el("summary", named, " ", el("span", sentence, cls="nk-line"))
+        return el("details", head, el("p", meaning(finding), cls="nk-dim"), body, cls=edge)
+    head = el("div", named, el("span", meaning(finding), cls="nk-dim"), cls="nk-card-head")
     return el("section", head, el("h4", sentence), body, cls=edge)
+
+
+def strength_part(finding: Finding) -> Markup:
+    """How sure a finding is, and its cause."""
+    symbol, word, _ = STRENGTH[finding.strength or "possible"]
+    return join(badge(symbol, word, word), " ", code(finding.cause))
+
+
+def meaning(finding: Finding) -> str:
+    """What its strength means."""
+    _, word, means = STRENGTH[finding.strength or "possible"]
+    return RISK.get(word, means) if all(isinstance(piece, Fact) for piece in finding.evidence) else means
 
 
 def _of(rows: Iterable[Finding], verdict: str) -> list[Finding]:
@@ -158,7 +176,7 @@ def evidence_part(evidence: Sequence[Evidence], lines: CitedLines | None = None)
 
 def _advice(advice: Sequence[Advice]) -> Markup:
     """The first thing to do, and the others a line each."""
-    rest = (el("details", el("summary", "Or: ", each.do), advice_part(each), cls="nk-fold") for each in advice[1:])
+    rest = (el("details", el("summary", _other(each)), advice_part(each), cls="nk-fold") for each in advice[1:])
     return join(*map(advice_part, advice[:1]), *rest)
 
 
@@ -174,6 +192,10 @@ def advice_part(advice: Advice) -> Markup:
         el("dl", *(join(el("dt", name), el("dd", note)) for name, note in notes if note), cls="nk-pairs"),
         cls="nk-advice",
     )
+
+
+def _other(advice: Advice) -> str:
+    return advice.do if advice.do.startswith("Or ") else f"Or: {advice.do}"
 
 
 def _experiment(experiment: Experiment | None) -> Markup:

@@ -28,7 +28,7 @@ OUTCOMES = {
     "deadline": ("■", "stopped at its timeout"),
     "cancelled": ("■", "cancelled"),
     "failed": ("✕", "failed"),
-    "lost": ("✕", "killed from outside"),
+    "lost": ("✕", "ended without a word"),
     "running": ("▶", "running"),
 }
 SIZES = tuple(4**power for power in range(5, 18))

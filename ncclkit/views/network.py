@@ -12,12 +12,11 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Fact
 from ncclkit.core.text import host_list, plural, some
 from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
+from ncclkit.views.facts import SHOWN, further_kinds, kinds_summary
+from ncclkit.views._html import Markup, badge, code, el, fit, join, table
 
-SHOWN = 3
-"""Kinds of networks with a table of their own; further ones are named only."""
 MOST = 50
-"""Kinds of networks that are named, and rows of a table."""
+"""Rows of a table."""
 NAMES = ("net.interfaces", "net.rdma", "net.default", "net.hostname.addresses", "net.nccl.interfaces", "net.nccl.hcas")
 PICKS = {"NCCL": "net.nccl.interface", "gloo": "net.gloo.interface"}
 
@@ -60,16 +59,9 @@ def network_view(case: Case) -> View:
     kinds = _kinds(case.facts)
     if not kinds:
         return View("Nothing is known of the network: its facts have not been read yet", Markup(""))
-    *rare, usual = kinds
-    shown = [*rare[: SHOWN - 1], usual]
-    others = [(_hosts(held), sentence(held[0])) for held in rare[SHOWN - 1 :]]
-    body = join(
-        *(_part(held, alone=not rare) for held in shown),
-        fold(
-            f"{plural(len(others), 'further kind')} of network", table(("Hosts", "What they will use"), others[:MOST])
-        ),
-    )
-    return View(_summary(kinds), body)
+    alike = [([network.host for network in held], sentence(held[0])) for held in kinds]
+    parts = (_part(held, alone=len(kinds) == 1) for held in [*kinds[:-1][: SHOWN - 1], kinds[-1]])
+    return View(kinds_summary(alike, "network"), join(*parts, further_kinds(alike, "network", "What they will use")))
 
 
 def _kinds(facts: Iterable[Fact]) -> list[list[Network]]:
@@ -87,15 +79,6 @@ def _kinds(facts: Iterable[Fact]) -> list[list[Network]]:
 
 def _hosts(held: Iterable[Network]) -> str:
     return host_list(network.host for network in held)
-
-
-def _summary(kinds: Sequence[Sequence[Network]]) -> str:
-    *rare, usual = kinds
-    if not rare:
-        return sentence(usual[0]) + (f", on each of {len(usual):,} hosts" if len(usual) > 1 else "")
-    odd = "; ".join(f"{_hosts(held)}: {sentence(held[0])}" for held in rare[: SHOWN - 1])
-    more = f"; {plural(len(rare) - SHOWN + 1, 'further kind')} of network" if len(rare) >= SHOWN else ""
-    return f"{plural(len(kinds), 'kind')} of network. {odd}{more}; {_hosts(usual)}: {sentence(usual[0])}"
 
 
 def sentence(network: Network) -> str:

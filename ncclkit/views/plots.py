@@ -182,7 +182,7 @@ def _figure(summary: str, rows: Sequence[Measurement], entries: int, few: Sequen
             "autosize": True,
             "height": height,
             "title": title,
-            "margin": {"l": 62, "r": 14, "t": above, "b": AXIS},
+            "margin": {"l": 70, "r": 14, "t": above, "b": AXIS},
             "hovermode": "closest",
             "legend": LEGEND | {"y": 1.01},
             "showlegend": entries > 1,

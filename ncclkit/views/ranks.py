@@ -17,7 +17,7 @@ from ncclkit.core.model import Event
 from ncclkit.core.text import plural, some, the
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Markup, el, fit, join, table
+from ncclkit.views._html import Markup, common, el, fit, join, place, table
 from ncclkit.views._pick import excerpt
 from ncclkit.views._verdict import beside, of_case
 
@@ -86,8 +86,10 @@ def ranks_view(case: Case) -> View:
     drawn = groups[:MOST] if len(known) > SEPARATE else [[timeline] for timeline in known]
     voices = [voice for group in drawn if (voice := _voice(group, own, scale)) is not None]
     figure = _draw.log_timeline(voices, scale.middles(), scale.axis) if voices else None
+    base = common({event.path for said in own.values() for event in said})
     rows = [
-        (_label(group), _last(group, own, scale), group[0].end or "–", _words(group[0], own)) for group in groups[:MOST]
+        (_label(group), _last(group, own, scale), group[0].end or "–", _words(group[0], own, base))
+        for group in groups[:MOST]
     ]
     head = ("Rank", "Last log line", "How it ended", "First abnormal line, or the last one")
     left = sum(len(group) for group in groups[MOST:])
@@ -163,15 +165,14 @@ def _last(group: Sequence[RankTimeline], own: Own, scale: Scale) -> str:
     return first if first == last else f"{first}–{last}"
 
 
-def _words(timeline: RankTimeline, own: Own) -> Markup:
+def _words(timeline: RankTimeline, own: Own, base: str) -> Markup:
     """The first abnormal line, else the last one, raw."""
     event = timeline.abnormal or next(iter(own.get(timeline.rank, ())[::-1]), None)
     if event is None:
         return el("span", "no line of this rank", cls="nk-dim")
-    place = f"{event.path}:{event.line}" if event.line else event.path
     said = excerpt(event)
     raw = said if len(said) <= WORDS else f"{said[:WORDS]} …"
-    return join(el("b", event.kind), " ", el("span", place, cls="nk-path"), el("div", raw, cls="nk-raw"))
+    return join(el("b", event.kind), " ", place(event.path, event.line, base), el("div", raw, cls="nk-raw"))
 
 
 def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case) -> Pointed:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 import ipywidgets as W
-from IPython.core.getipython import get_ipython
+from ipykernel.zmqshell import ZMQInteractiveShell
 
 from ncclkit import report
 from ncclkit.core.case import Case
@@ -41,12 +41,18 @@ class ReportForm(Form):
         """Always."""
         return True
 
+    def blocked(self) -> Mapping[W.Button, str]:
+        """The button, where there is no folder for the page."""
+        return (
+            {} if self._case.path else {self.start: "A report is kept in a case folder; open one with Case.open(path)."}
+        )
+
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The report of the cells that were run in this kernel."""
         return self._make()
 
     async def _make(self) -> View:
-        shell: Any = get_ipython()
+        shell: Any = ZMQInteractiveShell.instance() if ZMQInteractiveShell.initialized() else None
         if shell is None or self._case.path is None:
             raise NcclkitError("A report is made of a notebook that is open, and kept in a case folder.")
         shown = {}

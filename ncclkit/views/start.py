@@ -18,8 +18,9 @@ from ncclkit.live import probe
 from ncclkit.live.options import ProbeOptions
 from ncclkit.views._base import View
 from ncclkit.views._form import Form, row
-from ncclkit.views._html import el, join
+from ncclkit.views._html import Markup, el, fold, join
 from ncclkit.views.attach import look
+from ncclkit.views.banner import banner_view
 from ncclkit.views.findings import findings_view
 from ncclkit.views.runs import measurements_view
 
@@ -27,6 +28,7 @@ STRANGE = re.compile(r"[^\w.+-]+")
 """What an uploaded file's name may not bring into a path."""
 LOGS = "a file, a folder, logs/*.out, an archive, or the id of a Slurm job that ended"
 RUNNING = "a process id, the id of a running Slurm job, or all"
+BOTH = "Logs and a running job are named; empty one of the two fields."
 AFTER_LOGS = "**[03_logs](03_logs.ipynb)** shows the same job in full: timeline, progress of each rank, every line."
 AFTER_TEST = (
     "**[01_environment](01_environment.ipynb)** shows all facts of this machine, "
@@ -59,7 +61,7 @@ class StartForm(Form):
         self.upload = W.FileUpload(multiple=True, description="Upload logs")
         self.job = W.Text(value=running, placeholder=RUNNING, description="Running job", layout=wide)
         start = W.Button(description="Find out why", icon="search", button_style="primary")
-        test = W.Button(description="Test this machine", icon="heartbeat")
+        test = W.Button(description="Test this machine", icon="heartbeat", layout=W.Layout(width="auto"))
         test.on_click(lambda _button: self._post(self._begin_test))
         self.upload.observe(lambda _change: self._post(self._begin_upload), "value")
         super().__init__("What do you have?", [self.logs, self.upload, self.job], start, test)
@@ -75,12 +77,20 @@ class StartForm(Form):
             *(self.notice, self.result, self.drawing),
         ]
 
+    def wrong(self) -> Mapping[W.Widget, str]:
+        """A running job beside logs: these are two questions."""
+        return {self.job: BOTH} if self.logs.value.strip() and self.job.value.strip() else {}
+
+    def blocked(self) -> Mapping[W.Button, str]:
+        """The first button, where nothing is named; this machine can always be tested."""
+        return {} if self.asks() else {self.start: self.ASK}
+
     def asks(self) -> bool:
         """Whether anything is named."""
-        named = [bool(field.value.strip()) for field in (self.logs, self.job)]
-        if all(named):
-            raise NcclkitError("Logs and a running job are named; empty one of the two fields.")
-        return self._machine or any(named)
+        if wrong := self.wrong():
+            raise NcclkitError(wrong[self.job])
+        named = bool(self.logs.value.strip() or self.job.value.strip())
+        return self._machine or named or bool(self.upload.value)
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The answer to what is named."""
@@ -124,7 +134,9 @@ class StartForm(Form):
         return answer(case, seen)
 
     def failed(self, why: str, cancelled: bool) -> None:
-        """Show why there is no answer."""
+        """Show why there is no answer, and mark the field that led to none."""
+        if not cancelled and not self._machine:
+            self.mark(self.job if self.job.value.strip() else self.logs, why)
         self._machine, self.drawing.outputs = False, ()
         super().failed(why, cancelled)
 
@@ -136,6 +148,18 @@ class StartForm(Form):
 
 
 def answer(case: Case, *more: View) -> View:
-    """The verdict on a case and its cards, then what else was seen."""
-    cards = findings_view(diagnose(case))
-    return View(cards.summary, join(cards.body, *(view.static() for view in more)))
+    """The verdict on a case, its cards, and what else was seen."""
+    diagnosis = diagnose(case)
+    cards = fold("Every finding with its lines", findings_view(diagnosis).static())
+    return Stacked(banner_view(case, diagnosis), View("", cards), *more)
+
+
+class Stacked(View):
+    """Views one below the other; the first one is the conclusion."""
+
+    def __init__(self, *views: View) -> None:
+        super().__init__(views[0].summary, join(*(view.static() for view in views)))
+
+    def static(self) -> Markup:
+        """All of them."""
+        return self.body

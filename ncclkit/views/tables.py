@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable
 from itertools import compress
 from pathlib import Path
 
+from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import FOLDER, experiments
-from ncclkit.core.model import Measurement
+from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.core.text import format_bytes, format_number, format_time, plural
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
@@ -97,8 +97,8 @@ def _files(folder: Path) -> int:
 def _run_words(folder: Path) -> str:
     """What a run's own ``status.json`` says of its end; a run without one was cut off."""
     try:
-        status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        status = storage.parse(storage.content(folder / "status.json"))
+    except (OSError, ValueError, NcclkitError) as error:
         return f"run without a readable status.json ({type(error).__name__}): still running, or cut off"
     said = status.get("say") or status.get("reason") if isinstance(status, dict) else None
     return f"run: {said}" if said else "run: plan, wire records, one log per rank"

@@ -15,7 +15,7 @@ from ncclkit.core.model import Event, safe
 from ncclkit.core.text import format_bytes, plural
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Markup, table
+from ncclkit.views._html import Markup, el, table
 
 GIB, MIB = 1 << 30, 1 << 20
 LINES = 400
@@ -47,7 +47,8 @@ def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:
     host, samples = max(strips.items(), key=lambda item: _peak(item[1], _memory_share))
     cells = {title: [of(one) for one in strips.values()] for title, of in COLUMNS.items()}
     told = {title: column for title, column in cells.items() if any(column)}
-    rows = zip(strips, *([cell or "–" for cell in column] for column in told.values()), strict=True)
+    named = [el("span", name, cls="nk-whole") for name in strips]
+    rows = zip(named, *([cell or "–" for cell in column] for column in told.values()), strict=True)
     figure = _figure(samples, start, _phases(events, run.name, start))
     which = "" if len(strips) == 1 else f"; drawn is {host}, the one with the fullest memory"
     return Drawn(f"{_summary(host, samples)}{which}", figure, table(("Host", *told), rows))

@@ -17,14 +17,8 @@ from ncclkit.core.text import format_number, host_list, plural, some, the
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._draw import BLUE, GREEN, ORANGE, PURPLE, SKY, blank
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
-from ncclkit.views.facts import by_hand
+from ncclkit.views.facts import SHOWN, by_hand, further_kinds, kinds_summary
 from ncclkit.views.plots import INK, VERMILLION
-
-SHOWN = 3
-"""Kinds of machines that are drawn and described; of further ones only the hosts are named."""
-
-MOST = 50
-"""Kinds of machines in the table of those."""
 
 REFUSALS = {
     "CNS": "the chipset does not support it",
@@ -41,27 +35,13 @@ def topology_view(case: Case) -> View:
     kinds = machines(case.facts)
     if not kinds:
         return View("Nothing is known of GPUs and their links: their facts have not been read yet", Markup(""))
+    alike = [(hosts, sentence(machine)) for machine, hosts in kinds.items()]
     *rare, usual = kinds.items()
     shown = [*rare[: SHOWN - 1], usual]
     named = {host_list(hosts) if rare else "": machine for machine, hosts in shown if machine.gpus or machine.nics}
-    others = [(host_list(hosts), sentence(machine)) for machine, hosts in rare[SHOWN - 1 :]]
-    body = join(
-        *(_part(machine, hosts if rare else ()) for machine, hosts in shown),
-        fold(
-            f"{plural(len(others), 'further kind')} of machine", table(("Hosts", "How they are joined"), others[:MOST])
-        ),
-    )
-    return Drawn(_summary(kinds), draw(named) if named else None, body)
-
-
-def _summary(kinds: Kinds) -> str:
-    """What joins the GPUs of the most common machine, behind the hosts that are not like it."""
-    *rare, (usual, hosts) = kinds.items()
-    if not rare:
-        return sentence(usual) + (f", on each of {len(hosts):,} hosts" if len(hosts) > 1 else "")
-    odd = "; ".join(f"{host_list(names)}: {sentence(machine)}" for machine, names in rare[: SHOWN - 1])
-    more = f"; {plural(len(rare) - SHOWN + 1, 'further kind')} of machine" if len(rare) >= SHOWN else ""
-    return f"{plural(len(kinds), 'kind')} of machine. {odd}{more}; {host_list(hosts)}: {sentence(usual)}"
+    parts = (_part(machine, hosts if rare else ()) for machine, hosts in shown)
+    body = join(*parts, further_kinds(alike, "machine", "How they are joined"))
+    return Drawn(kinds_summary(alike, "machine"), draw(named) if named else None, body)
 
 
 def sentence(machine: MachineLinks) -> str:

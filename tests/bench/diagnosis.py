@@ -61,6 +61,7 @@ class Score:
     sample: Sample
     found: tuple[tuple[str, str], ...]
     seconds: float
+    verdict: str
 
     def right(self, among: int) -> bool:
         if not self.sample.cause:
@@ -177,7 +178,8 @@ def score(sample: Sample, files: Files) -> Score:
         start = time.perf_counter()
         result = judge(Path(folder))
         seconds = time.perf_counter() - start
-    return Score(sample, tuple((finding.cause, str(finding.strength)) for finding in result.findings), seconds)
+    found = tuple((finding.cause, str(finding.strength)) for finding in result.findings)
+    return Score(sample, found, seconds, result.verdict)
 
 
 def judge(folder: Path) -> Diagnosis:

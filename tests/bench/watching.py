@@ -34,7 +34,7 @@ from ncclkit.agent.run import processes  # noqa: E402
 from ncclkit.core.runs import Plan  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
 from ncclkit.live.options import ProbeOptions  # noqa: E402
-from ncclkit.live.tune import LEAST_PAIRS, interval  # noqa: E402
+from ncclkit.core.tuning import LEAST_ROUNDS, Comparison, Setting  # noqa: E402
 from ncclkit.views.live import LiveTest  # noqa: E402
 
 SIZES = {"gloo": (8, 256 << 10, 4 << 20), "nccl": (8, 1 << 20, 256 << 20)}
@@ -156,7 +156,8 @@ def judged(stretches: list[dict[int, float]], size: int) -> dict[str, Any]:
     """The pairs of one size: what watching changes, and how much two stretches without it differ."""
     times = {on: [s[size] for n, s in enumerate(stretches, 1) if is_on(n) == on] for on in (False, True)}
     ratios = [on / off for off, on in zip(times[False], times[True], strict=True)]
-    low, high = interval(ratios)
+    gains = Comparison(Setting(), "all_reduce", size, tuple(times[False]), tuple(times[True])).interval
+    low, high = 1 - gains[1], 1 - gains[0]
     median = statistics.median(ratios)
     noise = statistics.median(abs(b / a - 1) for a, b in zip(times[False], times[False][1:], strict=False))
     within = 1 - BAR < low and high < 1 + BAR
@@ -175,7 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", choices=sorted(SIZES), default="gloo")
     parser.add_argument("--ranks", type=int)
-    parser.add_argument("--pairs", type=int, default=12, help=f"at least {LEAST_PAIRS}")
+    parser.add_argument("--pairs", type=int, default=12, help=f"at least {LEAST_ROUNDS}")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("out", nargs="?", type=Path)
     options = parser.parse_args()

@@ -55,8 +55,13 @@ def test_run_all_then_look_narrowly_and_test_again(chromium: Any, lab: Lab) -> N
     page.set_viewport_size({"width": 800, "height": 1400})
     until(lambda: page.evaluate(WIDER) == [], 20, "the figures to become narrower")
 
+    test = form(page).locator(".widget-button", has_text="Test")
+    form(page).get_by_label("Hosts", exact=True).fill("127.0.0.2")
+    until(lambda: test.is_disabled() and form(page).locator(".nk-wrong").count(), 20, "one host to be refused")
+    assert form(page).get_by_text("One host has no path to test").count()
     form(page).get_by_label("Hosts", exact=True).fill("127.0.0.2 127.0.0.3")
-    form(page).locator(".widget-button", has_text="Test").click()
+    until(test.is_enabled, 20, "two hosts to be taken")
+    test.click()
     until(lambda: "127.0.0.2 → 127.0.0.3" in form(page).inner_text(), 60, "the answer of the second test")
     assert lab.runs() == [] and state(page)["errors"] == [] and seen.errors == [] and seen.failed == []
     assert [url for url in seen.requests if not url.startswith((lab.url, "data:", "blob:"))] == []

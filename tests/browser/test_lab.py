@@ -46,8 +46,13 @@ def test_run_all_then_run_then_cancel(guided: Visit, lab: Lab) -> None:
     assert "finished" in badge(page, "done").inner_text()
     assert page.locator(f"{FORM} .js-plotly-plot .scatterlayer path").count()
     assert lab.runs() == []
+    form = page.locator(f"{FORM}.widget-vbox").filter(has=page.locator("button", has_text="Run")).last
+    curve = form.locator(".js-plotly-plot .point")
+    whole = curve.count()
+    assert whole > 4
 
     button(page, "Run").click()
+    page.locator(f"{FORM} .nk-old .point").first.wait_for(timeout=30_000)
     badge(page, "running").wait_for(timeout=30_000)
     page.locator(f"{FORM} :is(.nk-stage-import, .nk-stage-init, .nk-stage-size)").first.wait_for(timeout=60_000)
     assert lab.runs()
@@ -55,6 +60,7 @@ def test_run_all_then_run_then_cancel(guided: Visit, lab: Lab) -> None:
     badge(page, "cancelled").wait_for(timeout=30_000)
     assert "cancelled" in badge(page, "cancelled").inner_text()
     until(lambda: not lab.runs(), 15, "every process of the cancelled run to end")
+    until(lambda: curve.count() < whole and not page.locator(".nk-old").count(), 15, "the old curve to be gone")
     assert state(page)["errors"] == []
     assert guided.errors == [] and guided.failed == []
     assert [url for url in guided.requests if not url.startswith((lab.url, "data:", "blob:"))] == []

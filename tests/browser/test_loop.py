@@ -53,7 +53,7 @@ def press(page: Any, button: str) -> None:
 def waits(page: Any, button: str, words: str) -> str:
     """The text of that button's form once it holds these words and is at rest."""
     box = form(page, button)
-    at_rest = box.locator("button:enabled", has_text=button)
+    at_rest = box.locator("button:disabled", has_text="Cancel")
     until(lambda: words in box.inner_text() and at_rest.count(), 90, f"{words!r} after {button}")
     return str(box.inner_text())
 

@@ -106,3 +106,18 @@ def test_the_lock_file_of_a_writer_that_was_killed_counts_for_a_minute(
     Case.open(tmp_path).add([Event("a")]).save()
     assert [event.kind for event in Case.open(tmp_path).events] == ["a"]
     assert not left.exists()
+
+
+def test_the_lock_file_of_another_user_locks_a_shared_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may open any file, so the refusal is played."""
+    Case.open(tmp_path).save()
+    opened = os.open
+
+    def refused(path: str, flags: int, *mode: int) -> int:
+        if str(path).endswith(storage.LOCK) and flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refused)
+    with storage.locked(tmp_path):
+        assert storage._taken(opened(tmp_path / storage.LOCK, os.O_RDONLY), tmp_path / "held") is None

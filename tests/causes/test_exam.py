@@ -25,6 +25,12 @@ def test_jobs_that_are_well_are_left_alone(scores: list[Score]) -> None:
     assert len(well) >= 5 and [item.sample.name for item in well if item.found] == []
 
 
+def test_no_job_that_failed_is_called_healthy(scores: list[Score]) -> None:
+    """Where no cause is found the verdict says that it is unexplained, or that no job was seen."""
+    failed = [item for item in scores if item.sample.cause is not None]
+    assert failed and [item.sample.name for item in failed if item.verdict == "healthy"] == []
+
+
 def test_the_right_cause_comes_first(scores: list[Score]) -> None:
     enough = [item for item in scores if item.sample.group == "posted log suffices"]
     wrong = [item.sample.name for item in enough if not item.right(1)]

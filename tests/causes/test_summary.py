@@ -42,6 +42,7 @@ def test_an_error_without_a_known_cause_is_unexplained_and_shown(tmp_path: Path)
     assert [(e.place, e.text) for e in summary.errors] == [("job.log:2", "RuntimeError: NCCL error")]
     assert "RuntimeError: NCCL error" in summary.sentence and f"{path}:2" in diagnosis.text()
     assert any("NCCL_DEBUG=INFO" in piece for piece in summary.would_tell)
+    assert summary.first_step == f"Collect: {summary.would_tell[0]}"
     assert diagnosis.to_dict()["errors"] == [{"path": str(path), "line": 2, "text": "RuntimeError: NCCL error"}]
 
 
@@ -143,13 +144,32 @@ class TestOneListOfRisks:
         diagnosis = diagnose(case)
         assert diagnosis.verdict == "healthy" and diagnosis.exit_code == 0
         assert [risk.cause for risk in diagnosis.risks] == ["hostname_resolution"]
-        assert "1 risk for other jobs here" in diagnosis.headline and "hostname_resolution" in diagnosis.text()
+        assert "; 1 risk." in diagnosis.headline and "hostname_resolution" in diagnosis.text()
 
     def test_the_cards_of_facts_and_of_findings_count_the_same_risks(self) -> None:
         case = self.after_a_run()
         before, after = facts_view(case), findings_view(diagnose(case))
-        assert before.summary.startswith("1 risk ") and "1 risk for other jobs here" in after.summary
-        assert "hostname_resolution" in before.static() and "hostname_resolution (possible)" in after.static()
+        assert before.summary.startswith("1 risk ") and "; 1 risk" in after.summary
+        said = "Hostname vm resolves to 127.0.0.1"
+        assert said in before.static() and said in after.static()
+
+    @pytest.mark.parametrize(("value", "brake"), [("Simple", True), ("", False)])
+    def test_settings_in_a_log_are_named_as_a_possible_brake(self, tmp_path: Path, value: str, brake: bool) -> None:
+        source = ROOT / "slow_rank" / "clear-healthy"
+        text = "".join(path.read_text() for path in sorted(source.glob("*.log")))
+        line = "node-1:7000:7000 [0] NCCL INFO {0} set by environment to {1}\n"
+        text += (
+            "".join(line.format(*row) for row in (("NCCL_PROTO", value), ("NCCL_P2P_DISABLE", "1"))) if brake else ""
+        )
+        text += line.format("NCCL_IB_DISABLE", "0")
+        diagnosis, _ = judged(written(tmp_path, text))
+        assert diagnosis.verdict == "healthy"
+        assert [risk.cause for risk in diagnosis.risks] == ["slow_transport"] * brake
+        if brake:
+            (risk,) = diagnosis.risks
+            assert "NCCL_PROTO=Simple and NCCL_P2P_DISABLE=1 are set by environment" in risk.say
+            assert risk.advice[0].command == "unset NCCL_PROTO NCCL_P2P_DISABLE" and "brake" in diagnosis.text()
+            assert diagnosis.to_dict()["risks"][0]["cause"] == "slow_transport"
 
     def test_a_machine_alone_has_findings_and_no_second_list(self) -> None:
         case = Case()

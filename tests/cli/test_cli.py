@@ -56,7 +56,7 @@ class TestContract:
     """``diagnose --json``, which others script against."""
 
     def test_top_level(self, answer: dict[str, Any]) -> None:
-        assert list(answer) == ["schema", "verdict", "inputs", "job", "findings", "unknown", "errors"]
+        assert list(answer) == ["schema", "verdict", "inputs", "job", "findings", "unknown", "errors", "risks"]
         assert answer["schema"] == 1
         assert list(answer["job"]) == ["ranks", "hosts", "nccl", "torch", "cuda", "transports"]
         assert all(set(row) == {"path", "bytes", "lines"} for row in answer["inputs"])
@@ -163,7 +163,9 @@ def test_experiments_write_nothing_into_the_evidence(tmp_path: Path) -> None:
     assert (tmp_path / "case" / "case.json").exists() and "ifname_not_found" in done.stdout, done
     assert [path.name for path in (tmp_path / "case" / "runs").iterdir()] == ["1-ifname_missing"]
     run("diagnose", "--check", "evidence", "--case", own, cwd=tmp_path)
-    assert (tmp_path / "case" / "checks" / "1" / "case.json").exists(), "what --check did before is another matter"
+    assert (tmp_path / "case" / ".checks" / "1" / "case.json").exists(), "what --check did before is another matter"
+    run("diagnose", "--check", own, "--case", own, cwd=tmp_path)
+    assert not (tmp_path / "case" / ".checks" / "2").exists(), "the folder of --case may be the one that is judged"
     assert leftovers() == []
 
 
@@ -245,6 +247,17 @@ def test_bad_options_are_one_sentence(tmp_path: Path, argv: tuple[str, ...], say
 )
 def test_what_was_meant(argv: tuple[str, ...], says: str) -> None:
     assert says in sentence(run(*argv))
+
+
+def test_sizes_as_people_write_them() -> None:
+    from ncclkit.report.parameters import literals, notebook
+
+    typed = {"largest": "64KiB", "ranks": "2", "deadline": "90.0", "variables": "A=1"}
+    meant = {"largest": 65536, "ranks": 2, "deadline": 90.0, "variables": "A=1"}
+    assert (
+        literals(typed, notebook("guided")) == meant
+        and literals({"largest": "1GB"}, notebook("guided"))["largest"] == 10**9
+    )
 
 
 def test_every_verb_has_an_example() -> None:

@@ -83,7 +83,7 @@ def test_each_kind_is_read(tmp_path: Path, kind: str) -> None:
     data, says = KINDS[kind]
     (tmp_path / "attachment").write_bytes(data)
     done = run("diagnose", str(tmp_path / "attachment"))
-    assert done.returncode in (0, 1), done.stderr
+    assert done.returncode in (0, 1) or (done.returncode == 2 and says.endswith("facts")), done.stderr  # no job in it
     known = {"NCCL_DEBUG_FILE": "log", "flight as JSON": "flight", "stacks of faulthandler": "stacks"}
     known |= dict.fromkeys(("dmesg -T", "journal", "journal -o short-iso"), "dmesg")
     assert f"Read 1 × {known.get(kind, kind)}: " in done.stderr and "not understood" not in done.stderr

@@ -65,6 +65,8 @@ NCCL = [
         {"interface": "ens5", "address": "10.0.0.1"},
     ),
     (HEAD + "NCCL INFO Using network AWS Libfabric", "nccl.network", {"name": "AWS Libfabric"}),
+    (HEAD + "NCCL INFO Using network IB [RO] 0/8 | step 12", "nccl.network", {"name": "IB"}),
+    (HEAD + "NCCL INFO Using network Socketnode-1:8:8 [1] NCCL INFO", "nccl.network", {"name": "Socket"}),
     (HEAD + "NCCL INFO NET/IB : No device found.", "nccl.ib_devices", {"devices": []}),
     (
         HEAD + "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",

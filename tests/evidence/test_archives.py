@@ -78,12 +78,13 @@ def test_an_archive_reads_like_the_folder_in_it(tmp_path, kind):
     assert sorted(os.listdir(tmp_path)) == ["logs", "ticket.attachment"]
 
 
+class Pipe(io.BytesIO):
+    def seekable(self):
+        return False
+
+
 @pytest.mark.parametrize("kind", PACKERS)
 def test_piped_in(kind):
-    class Pipe(io.BytesIO):
-        def seekable(self):
-            return False
-
     reading = evidence.read(["-"], stdin=io.BufferedReader(Pipe(PACKERS[kind](LOGS))))
     assert {event.path for event in reading.events} == {f"-/{name}" for name in LOGS} and not reading.problems
 
@@ -124,8 +125,8 @@ def test_archives_and_programs_inside_are_one_sentence(look):
 
 
 @pytest.mark.parametrize(
-    "kind", sorted(PACKERS.keys() - {"tar.bz2"})
-)  # which is one block here: nothing comes before a cut
+    "kind", sorted(PACKERS.keys() - {"tar.bz2", "zip", "stored.zip"})
+)  # bz2 is one block here: nothing comes before a cut
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_a_cut_archive_gives_what_came_before(look, kind, share):
     whole = PACKERS[kind]({"rank0.log": GOOD, "rank1.log": NOISE})
@@ -140,6 +141,21 @@ def test_a_header_damaged_in_the_middle_is_no_end(look):
     whole = bytearray(tarred({"rank0.log": GOOD, "rank1.log": GOOD}))
     whole[1024:1030] = b"\xff" * 6
     assert "damaged" in look(bytes(whole), "a.tar").problems[0]
+
+
+@pytest.mark.parametrize("kind", ["zip", "stored.zip"])
+def test_a_zip_without_the_directory_at_its_end_is_named(tmp_path, kind):
+    (tmp_path / "a.zip").write_bytes(PACKERS[kind](LOGS)[:-100])
+    (tmp_path / "job.log").write_bytes(GOOD)
+    reading = evidence.read([tmp_path])
+    assert len(reading.problems) == 1 and "is damaged or cut short" in reading.problems[0]
+    assert {event.path for event in reading.events} == {str(tmp_path / "job.log")}
+
+
+def test_a_large_zip_is_not_kept_for_a_pipe(monkeypatch):
+    monkeypatch.setattr(archives, "PIPED", 1000)
+    with pytest.raises(NcclkitError, match="piped zip of more than"):
+        evidence.read(["-"], stdin=Pipe(zipped({"a.log": os.urandom(4000)})))
 
 
 def test_locked_members_are_named(look):

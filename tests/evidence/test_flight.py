@@ -112,6 +112,12 @@ def test_everybody_stuck_in_the_same_collective(tmp_path):
     assert events["flight.stuck"].data["states"] == {"0": "started", "1": "scheduled", "2": "started", "3": "started"}
 
 
+def test_nobody_is_stuck_where_all_states_say_completed(tmp_path):
+    """The dump was taken before the watchdog retired the call, or after it had aborted it."""
+    late = {"retired": False, "time_discovered_completed_ns": 10**12}
+    assert write(tmp_path, {rank: dump([entry(1), entry(2, **late)]) for rank in range(4)}) == {}
+
+
 def test_ranks_without_a_dump_are_named(tmp_path):
     event = write(tmp_path, {rank: dump([entry(1), waiting(2)]) for rank in (0, 1, 3)})["flight.missing"]
     assert (event.data["missing"], event.data["no_dump"], event.data["waiting"]) == ([], [2], [0, 1, 3])

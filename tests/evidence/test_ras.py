@@ -131,6 +131,15 @@ def test_a_quiet_report_says_that_all_is_well(look):
     assert reading.events[0].data["communicators"] == reading.events[0].data["sound"] == 4
 
 
+def test_a_report_is_read_to_its_end(look):
+    """Of a job of thousands of ranks it is longer than what the kind of a file is told from."""
+    whole = (DATA / "mismatch.txt").read_text()
+    row = "    1         1         1         4         4         4   RUNNING      OK\n"
+    short, long = (look(whole.replace(row, row * times).encode(), "ras.txt") for times in (1, 2000))
+    assert of(long, "ras.communicator") == of(short, "ras.communicator") != []
+    assert long.inputs[0]["lines"] == short.inputs[0]["lines"] + 1999
+
+
 def test_the_recorded_hang_still_reads():
     (comm,) = sample("hang").of("ras.communicator")
     assert comm.data["behind"] == [2] and comm.data["counts"] == {"AllReduce": {"2": 6}}

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from ncclkit import evidence
+from ncclkit.analysis import rank_states
 from ncclkit.analysis.timeline import KEPT, RankProgress, abnormal, in_order, reported_by_others, timelines
 from ncclkit.core.model import Event
 from ncclkit.evidence.samples import names, sample
@@ -127,6 +128,15 @@ EXITS = [
 @pytest.mark.parametrize(("text", "end"), EXITS, ids=[end for _, end in EXITS])
 def test_ends(tell, text, end):
     assert tell(started("2.21.5", range(2), 2) + text)[1].end.startswith(end)
+
+
+def test_a_picture_says_killed_of_whom_a_verdict_says_so(look):
+    """A rank that the launcher had told to stop, and then killed, is in both a victim of the launcher."""
+    stop = "W1121 00:00:00.0 7 api.py:1] Sending process 1001 closing signal SIGTERM\n"
+    killed = SUMMARY.format(rank=0, code=-9, pid=1000) + SUMMARY.format(rank=1, code=-9, pid=1001)
+    case = case_of(look(started("2.21.5", range(2), 2) + stop + killed).events)
+    assert [story.end for story in timelines(case)] == ["killed by SIGKILL", "ended by the launcher (SIGKILL)"]
+    assert list(rank_states.look(case).killed) == [0]
 
 
 def test_the_kernel_says_why_a_rank_was_killed(tell):

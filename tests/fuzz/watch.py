@@ -46,7 +46,7 @@ def watched(seconds: float) -> Iterator[list[float]]:
         _watch.hooked = True
     before = signal.signal(signal.SIGVTALRM, _expired)
     try:
-        with mock.patch.multiple(Limited, call=_called, close=lambda limited: None):
+        with mock.patch.multiple(Limited, call=_called, rest=lambda limited: None):
             yield from _timed(seconds)
     finally:
         signal.signal(signal.SIGVTALRM, before)

@@ -36,7 +36,7 @@ def on_nodes(folder: Path, argv: tuple[str, ...], deadline: int) -> None:
 
 WHY_NOT = cannot_simulate()
 NO_SLURM = "" if available() else "Slurm and munge are not installed, or we are not root"
-NOT_ROOT = "" if os.geteuid() == 0 else "only root may enter the network of a pretended host"
+NOT_ROOT = "" if os.geteuid() == 0 else "only root may enter the network of a simulated host"
 LAUNCHES = [
     pytest.param(here, id="local"),
     pytest.param(

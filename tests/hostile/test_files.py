@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 import tarfile
 import time
 
 import pytest
 
 from ncclkit import evidence
+from ncclkit.evidence.sources import archives
 
 GOOD = '{"ncclkit": 1, "kind": "phase", "phase": "import", "rank": 0, "host": "a", "pid": 3, "t": 1.0}\n'
 BAD = {
@@ -38,6 +40,12 @@ def test_a_record_that_cannot_be_told_apart_is_named(tmp_path, name):
     path = tmp_path / "wire.jsonl"
     path.write_text(f'{{"ncclkit": 1, {BAD[name]}}}\n{GOOD}')
     assert evidence.read([path]).problems == [f"{path}: 1 of 2 records could not be understood; the others were read."]
+
+
+def test_equal_records_of_what_a_host_granted_are_not_merged(tmp_path):
+    record = '{"ncclkit": 1, "kind": "resources.tried", "what": "shm", "need": 4, "got": 4, "host": "n1"}\n'
+    (tmp_path / "wire.jsonl").write_text(2 * record)
+    assert [event.line for event in evidence.read([tmp_path]).events] == [1, 2]
 
 
 def header(name, size, kind=tarfile.REGTYPE):
@@ -72,3 +80,18 @@ def test_headers_of_archives_cost_little_and_lose_nothing_before_them(tmp_path, 
     assert time.process_time() - start < 20
     assert "cuda.error" in {event.kind for event in reading.events}
     assert any("breaks off" in problem for problem in reading.problems)
+
+
+@pytest.mark.parametrize("is_large", [False, True], ids=["zip", "zip64"])
+def test_a_zip_of_millions_of_members_costs_no_memory(tmp_path, monkeypatch, is_large):
+    """Python's zipfile makes an object of each before it gives the first."""
+    made = []
+    monkeypatch.setattr(archives.zipfile, "ZipFile", lambda file: made.append(file))
+    rows = b"".join(struct.pack("<4s6H3L5H2L", b"PK\1\2", *[0] * 9, 1, *[0] * 6) + b"x" for _ in range(1000)) * 600
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, 0xFFFFFFFF if is_large else len(rows), 30, 0)
+    whole = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, len(rows), 30) + bytes(20) if is_large else b""
+    (tmp_path / "a.zip").write_bytes(b"PK\3\4" + bytes(26) + rows + whole + end)
+    (tmp_path / "rank0.log").write_text("ValueError: boom\n")
+    reading = evidence.read([tmp_path])
+    assert reading.problems == [f"{tmp_path / 'a.zip'} has a directory of more than 24 MiB; give the logs that matter."]
+    assert len(reading.events) == 1 and not made

@@ -40,6 +40,7 @@ FILES = {
     "integer keys": (b"\x80\x02}(", KEYS, 1, b"u."),
     "empty objects": (b'[{"a":{}},', b"{}," * 1024, 14 << 10, b"{}]"),
     "numbers": (b"[[1.5],", b"1.5," * 1024, 24 << 10, b"1]"),
+    "a report": (b"NCCL version 2.28.9 compiled with CUDA 13.0\nJob summary\n===\n", b"x\n" * 512, 100 << 10, b"\n"),
     "members": (b'{"entries": [', b'{"":[]},' * 1024, 12 << 10, b"{}]}"),
 }
 """Beginning, middle, how often it stands there, end."""
@@ -74,6 +75,7 @@ def test_one_process_reads_all_dumps_and_another_takes_its_place_where_one_break
     start = processes.Limited._start
     monkeypatch.setattr(processes.Limited, "_start", lambda self: starts.append(1) or start(self))
     monkeypatch.setattr(processes, "SECONDS", 1)
+    monkeypatch.setattr(processes, "IDLE", 3)
     for number in range(8):
         (tmp_path / f"nccl_trace_rank_{number}").write_bytes(dump(number))
     (tmp_path / "nccl_trace_rank_4").write_bytes(b"\x80\x02}" + b")" + b"\x85" * 300_000 + b"Ns.")
@@ -88,7 +90,17 @@ def test_one_process_reads_all_dumps_and_another_takes_its_place_where_one_break
     assert [event.rank for event in reading.events if event.kind == "flight.dump"] == [0, 1, 2, 3, 5, 6, 7]
     assert [problem for problem in reading.problems if "broke the process" in problem] == reading.problems
     assert len(starts) == 2
-    assert not [child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())]
+    if has_thread:  # a new interpreter takes longer to start, and waits for more to read
+        evidence.read([tmp_path / "nccl_trace_rank_0"])
+        assert len(starts) == 2 and len(children()) == 1
+        processes.limited._child.join(30)
+        assert evidence.read([tmp_path / "nccl_trace_rank_0"]).problems == []
+        processes.limited.close()
+    assert children() == []
+
+
+def children():
+    return [child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())]
 
 
 def fail(data):
@@ -113,3 +125,22 @@ def test_a_nested_document_is_one_sentence(tmp_path):
     (tmp_path / "rank0.log").write_text("ValueError: boom\n")
     reading = evidence.read([tmp_path])
     assert reading.problems == [f"{tmp_path / 'facts.json'} is nested more than 64 deep."] and len(reading.events) == 1
+
+
+def test_threads_do_not_take_each_others_answers():
+    answers = {}
+
+    def ask(number):
+        answers[number] = [processes.limited.call(double, data=bytes([number])) for _ in range(20)]
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    processes.limited.close()
+    assert answers == {number: [bytes([number, number])] * 20 for number in range(8)}
+
+
+def double(data):
+    return data * 2

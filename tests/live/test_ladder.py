@@ -1,4 +1,4 @@
-"""The ladder on real gloo ranks: a thin way between pretended hosts, and a rank that fails even alone."""
+"""A staged test on real gloo ranks: a narrow path between simulated hosts, and a rank that fails even alone."""
 
 from __future__ import annotations
 

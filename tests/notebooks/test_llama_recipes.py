@@ -1,4 +1,4 @@
-"""Story 3, run headless on two pretended hosts: the host at fault is named, and a silent loss is told by packets."""
+"""Story 3, run headless on two simulated hosts: the host at fault is named, and a silent loss is told by packets."""
 
 from __future__ import annotations
 

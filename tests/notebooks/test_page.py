@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from ncclkit.report import page
-from tests.reports import HOSTILE
+from tests.reports import HOSTILE, ROOT
 
 
 def rendered(*outputs: Any, prose: str = "# Why?\n\n## One") -> BeautifulSoup:
@@ -31,6 +32,57 @@ def test_plotly_stands_once_in_the_head_and_only_with_figures() -> None:
         libraries = [script for script in soup.find_all("script") if len(script.text) > 1e6]
         assert len(libraries) == min(count, 1) == len(soup.head.find_all("script"))
         assert len(soup.select("div.figure > script.figure-data")) == count
+
+
+@pytest.mark.parametrize("kind", ["scatter", "bar", "heatmap"])
+def test_the_library_is_cut_to_what_the_figures_need(kind: str) -> None:
+    trace = {"type": kind, "y": [1, 2]}
+    soup = rendered(shown({page.FIGURE: {"data": [trace], "layout": {}}}))
+    library = soup.head.find_all("script")[0].text
+    assert 1e6 < len(library) < 1.3e6 and f'name:"{kind}"' in library and 'name:"scatter3d"' not in library
+
+
+def test_a_library_that_is_built_in_another_way_stays_whole() -> None:
+    whole = page._plotly(("scatter3d", "no such type"))
+    assert len(whole) > 4e6 and page._shaken("var a=1;", ["bar"]) == "var a=1;"
+
+
+def test_cells_for_a_person_at_the_notebook_are_left_out_but_not_where_it_stopped() -> None:
+    def cells(**more: Any) -> BeautifulSoup:
+        form = new_code_cell(
+            "form", outputs=[shown({"text/html": "<b>Cancel</b>"})], metadata={"tags": ["remove-cell"]}
+        )
+        form.metadata.update(more)
+        words = new_markdown_cell("**Cancel** ends it", metadata={"tags": ["remove-cell"]})
+        nb = new_notebook(cells=[new_markdown_cell("# Why?"), words, form])
+        return BeautifulSoup(page.render(nb, failed="It was." if more else ""), "html.parser")
+
+    assert "Cancel" not in cells().main.text
+    assert "Cancel" in cells(papermill={"start_time": "now"}).main.text
+
+
+def test_the_verdict_stands_under_the_title_with_the_command_that_makes_the_page() -> None:
+    banner = '<section class="nk-banner">It is rank 3 <code class="nk-reproduce">x</code></section>'
+    example = banner.replace("nk-banner", "nk-banner nk-example").replace("rank 3", "rank 9")
+    prose = "# Why?\n\nA page.\n\n**What you get:** much."
+    nb = new_notebook(
+        cells=[
+            new_markdown_cell(prose),
+            *(new_code_cell("", outputs=[shown({"text/html": html})]) for html in (example, banner)),
+        ]
+    )
+    nb.metadata["papermill"] = {
+        "parameters": {"case_dir": "/my case", "logs": "a b", "check": True, "train_python": ""}
+    }
+    main = BeautifulSoup(page.render(nb, name="03_logs.ipynb", folder=ROOT / "notebooks"), "html.parser").main
+    said = " ".join(main.get_text(" ").split())
+    assert said.startswith("Why? It is rank 3 ncclkit report --notebook 03_logs --case '/my case' -p 'logs=a b'")
+    assert said.index("A page.") < said.index("rank 9") and "What you get" not in said
+
+
+def test_a_form_that_nobody_used_is_left_out() -> None:
+    soup = rendered(shown({"text/html": '<style></style><div class="nk-idle">No experiment was made</div>'}))
+    assert "experiment" not in soup.main.text
 
 
 def test_a_figure_cannot_close_its_script() -> None:

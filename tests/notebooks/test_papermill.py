@@ -36,17 +36,41 @@ def test_every_view_shows_its_static_face(path: Path) -> None:
 
 @pytest.mark.serial
 @pytest.mark.timeout(300)
-def test_a_reader_of_the_guided_report_finds_curve_culprit_lines_and_advice() -> None:
+def test_the_guided_report_is_of_this_machine_alone_and_small() -> None:
+    """No recording of somebody else's run, no form, nothing to click; the verdict first."""
     case, _ = made(next(path for path in NOTEBOOKS if path.stem == "guided"))
-    soup = BeautifulSoup((case / "report.html").read_text(encoding="utf-8"), "html.parser")
+    html = (case / "report.html").read_text(encoding="utf-8")
+    soup = BeautifulSoup(html, "html.parser")
     read = squeezed(soup.main.get_text(" "))
     curves = [script.text for script in soup.find_all("script", class_="figure-data")]
     assert any("busbw" in curve and "expected" in curve for curve in curves)
-    root = diagnose(sample("rank_late")).findings[0]
-    assert squeezed(root.say) in read
+    recorded = diagnose(sample("rank_late")).findings[0]
+    assert squeezed(recorded.say) not in read and "skip_batches" not in read
+    assert [word for word in ("Cancel", "Changethevalues", "Checkthis", "Makethereport") if word in read] == []
+    banner = soup.select_one("section.prose:first-child .nk-banner")
+    assert banner and f"ncclkit report --notebook guided --case {case}" in banner.get_text()
+    assert len(html) < 1_500_000
+    assert list((case / "runs").glob("*/wire.jsonl")) and (case / "facts.jsonl").stat().st_size
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_report_is_small_and_begins_with_its_verdict(path: Path) -> None:
+    case, _ = made(path)
+    html = (case / "report.html").read_text(encoding="utf-8")
+    first = BeautifulSoup(html, "html.parser").select_one("section.prose h1 + .out .nk-banner")
+    assert len(html) < 1_500_000
+    assert (first is None) == (path.stem in ("00_start_here", "05_causes"))
+
+
+@pytest.mark.timeout(300)
+def test_a_reader_of_the_logs_finds_culprit_lines_and_advice() -> None:
+    case, _ = made(next(path for path in NOTEBOOKS if path.stem == "03_logs"))
+    read = squeezed(BeautifulSoup((case / "report.html").read_text(encoding="utf-8"), "html.parser").main.get_text(" "))
+    root = diagnose(sample("eight_ranks_late")).findings[0]
+    assert squeezed(root.say) in read and "somebodyelse'sjob" in read
     assert squeezed(cite(root.evidence[0])["text"].splitlines()[0]) in read
     assert squeezed(root.advice[0].do) in read
-    assert list((case / "runs").glob("*/wire.jsonl")) and (case / "facts.jsonl").stat().st_size
 
 
 def squeezed(text: str) -> str:

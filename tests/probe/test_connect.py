@@ -15,6 +15,7 @@ import pytest
 
 from ncclkit.agent.connect import session, worker
 from ncclkit.agent.connect.worker import Listener
+from ncclkit.agent.run.stages import rounds
 from ncclkit.core import connections
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
@@ -25,12 +26,11 @@ from ncclkit.live.launch import hosts
 
 @pytest.mark.parametrize("count", [2, 3, 8, 9, 64])
 def test_everybody_meets_everybody_once_and_nobody_twice_at_a_time(count: int) -> None:
-    names = [f"node-{i}" for i in range(count)]
-    rounds = list(session.rounds(names))
-    met = [frozenset(two) for pairs in rounds for two in pairs]
+    made = rounds(count)
+    met = [frozenset(two) for pairs in made for two in pairs]
     assert len(met) == len(set(met)) == count * (count - 1) // 2
-    assert all(len({name for two in pairs for name in two}) == 2 * len(pairs) for pairs in rounds)
-    assert len(rounds) == count - 1 + count % 2
+    assert all(len({name for two in pairs for name in two}) == 2 * len(pairs) for pairs in made)
+    assert len(made) == count - 1 + count % 2
 
 
 def test_the_kinds_and_the_agent_agree_on_the_fields() -> None:

@@ -32,9 +32,9 @@ FOREIGN = (
 )
 
 
-def broken(folder: Path, fault: str) -> Case:
+def broken(folder: Path, fault: str, timeout: float = 8) -> Case:
     case = Case.open(folder)
-    asyncio.run(injection.inject(case, fault, backend="gloo", ranks=2, culprit=1, timeout=8, deadline=60))
+    asyncio.run(injection.inject(case, fault, backend="gloo", ranks=2, culprit=1, timeout=timeout, deadline=60))
     return case
 
 
@@ -58,7 +58,7 @@ def test_the_fix_of_another_cause_mends_nothing(raised: Case, tmp_path: Path) ->
 
 
 def test_what_the_evidence_leaves_open_is_asked_and_then_fixed(tmp_path: Path) -> None:
-    case = broken(tmp_path / "case", "other_op")
+    case = broken(tmp_path / "case", "other_op", 4)  # the experiment waits four times as long
     run = case.runs()[0]
     for lost in [*run.glob("fr_rank_*"), *run.glob("stacks_*"), run / "wire.jsonl"]:
         lost.unlink()  # as if somebody had kept the logs alone

@@ -77,8 +77,8 @@ def test_one_slow_pair_is_a_link() -> None:
 
 
 @pytest.mark.parametrize(("on_them", "bad"), [(8, ((2, 3),)), (16, ())], ids=("own", "by turns"))
-def test_pretended_hosts_are_compared_where_each_rank_has_a_gpu_of_its_own(on_them: int, bad: tuple[Any, ...]) -> None:
-    """Ranks 0-3 and 4-7 are two pretended hosts, each on GPUs 0-3 or on four of its own."""
+def test_simulated_hosts_are_compared_where_each_rank_has_a_gpu_of_its_own(on_them: int, bad: tuple[Any, ...]) -> None:
+    """Ranks 0-3 and 4-7 are two simulated hosts, each on GPUs 0-3 or on four of its own."""
     case = told({(2, 3): 20.0}, None, None, {})
     own = {"gpus": 8, "on_them": on_them}
     for rank in range(RANKS):

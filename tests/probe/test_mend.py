@@ -122,7 +122,7 @@ def test_ranks_of_one_host_are_split_into_several(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("split", "here"), [(2, 2), (2, 3), (2, 4), (3, 3), (3, 5), (4, 8)])
-def test_pretended_hosts_share_the_gpus_and_no_two_ranks_of_one_do(
+def test_simulated_hosts_share_the_gpus_and_no_two_ranks_of_one_do(
     monkeypatch: pytest.MonkeyPatch, split: int, here: int
 ) -> None:
     parser = argparse.ArgumentParser()
@@ -131,7 +131,7 @@ def test_pretended_hosts_share_the_gpus_and_no_two_ranks_of_one_do(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     places = []
-    for rank in range(2 * here):  # on two real hosts, whose pretended ones must not bear the same names
+    for rank in range(2 * here):  # on two real hosts, whose simulated ones must not bear the same names
         told = {"RANK": rank, "WORLD_SIZE": 2 * here, "LOCAL_RANK": rank % here, "LOCAL_WORLD_SIZE": here}
         for name, value in told.items():
             monkeypatch.setenv(name, str(value))
@@ -167,7 +167,7 @@ def test_the_wrong_device_is_that_of_the_first_rank_of_its_host(
     ("asked", "ranks"),
     [({}, 2), ({"simulate_hosts": 3}, 3), ({"simulate_hosts": 2}, 2), ({"ranks": 8, "simulate_hosts": 4}, 8)],
 )
-def test_every_pretended_host_has_a_rank(monkeypatch: pytest.MonkeyPatch, asked: dict[str, int], ranks: int) -> None:
+def test_every_simulated_host_has_a_rank(monkeypatch: pytest.MonkeyPatch, asked: dict[str, int], ranks: int) -> None:
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
     assert asyncio.run(probe.plan(Case(), ProbeOptions(backend="nccl", **asked))).ranks == ranks
 
@@ -244,7 +244,7 @@ def test_a_fault_of_gpus_says_how_few_can_carry_its_ranks(monkeypatch: pytest.Mo
         asyncio.run(injection.inject(Case(), "gpu_memory_full", ranks=4))
 
 
-def test_more_ranks_than_gpus_are_told_of_pretended_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_than_gpus_are_told_of_simulated_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
     with pytest.raises(
         NcclkitError, match=r"5 NCCL ranks need 5 GPUs.* sees 2; ask for at most 2 .*--simulate-hosts 3"

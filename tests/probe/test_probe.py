@@ -103,7 +103,7 @@ def test_every_collective_is_measured_and_checked(tmp_path: Path) -> None:
 
 BROKEN = [
     fault.name
-    for fault in FAULTS.values()  # the stories and pretended hosts have tests of their own
+    for fault in FAULTS.values()  # the stories and simulated hosts have tests of their own
     if fault.cause and "gloo" in fault.backends and fault.job == "train" and not fault.net
     if not fault.root or os.geteuid() == 0
 ]

@@ -61,7 +61,7 @@ def test_the_pairs_are_alike_and_joined_by_nvlink() -> None:
     assert found.summary.endswith("over NV18, and all are alike")
 
 
-def test_pretended_hosts_talk_over_the_network() -> None:
+def test_simulated_hosts_talk_over_the_network() -> None:
     case = case_of("two_hosts")
     ways = {(pair.a, pair.b): pair.path for pair in staged_test(case).pairs}
     assert {pair for pair, way in ways.items() if way == "NV18"} == {(0, 1), (2, 3)}

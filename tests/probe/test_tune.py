@@ -1,8 +1,5 @@
 """Advice from measured curves, and paired comparison."""
 
-import asyncio
-import math
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +8,7 @@ import pytest
 from ncclkit.core import budgets
 from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.case import Case
-from ncclkit.core.model import Measurement, NcclkitError
+from ncclkit.core.model import Measurement
 from ncclkit.live import tune
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -92,33 +89,6 @@ def test_low_ratio_sends_to_the_reason_and_a_good_one_leaves_things_alone() -> N
 def test_jitter_is_named() -> None:
     assert "3.0 times the median" in tune.advise(curve(20, 240, p99=3))[-1].why
     assert all("slowest repeats" not in a.why for a in tune.advise(curve(20, 240)))
-
-
-@pytest.mark.parametrize(
-    ("base", "changed", "says"),
-    [
-        ([10.0] * 6, [5.0, 5.1, 4.9, 5.2, 5.0, 5.3], "is faster: 0.49 to 0.53"),
-        ([10.0] * 6, [15.0] * 6, "is slower"),
-        ([10.0] * 6, [5.0] * 5 + [10.1], "no difference that can be told from chance"),
-        ([10.0] * 5, [5.0] * 5, "6 are the least"),
-        ([10.0] * 9, [5.0] * 8 + [12.0], "is faster"),
-    ],
-)
-def test_a_difference_is_claimed_only_beyond_chance(base: list[float], changed: list[float], says: str) -> None:
-    assert says in tune.PairedComparison({"A": "1"}, MIB, tuple(base), tuple(changed)).summary
-
-
-def test_interval_holds_the_median_as_often_as_it_says() -> None:
-    """2,000 samples of 9 from a skewed distribution: the true median lies outside at most 5 % of the time."""
-    draw = random.Random(1)
-    samples = [[draw.expovariate(1.0) for _ in range(9)] for _ in range(2000)]
-    bounds = [tune.interval(sample) for sample in samples]
-    assert sum(not low <= math.log(2) <= high for low, high in bounds) <= 0.05 * len(samples)
-
-
-def test_too_few_pairs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(NcclkitError, match="at least 6"):
-        asyncio.run(tune.sweep(Case.open(tmp_path), [{"A": "1"}], pairs=3))
 
 
 def test_planners() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from ncclkit.agent.run import loaded
 from ncclkit.causes import version_mismatch
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
@@ -20,6 +19,7 @@ from ncclkit.core.runs import Plan
 from ncclkit.evidence.samples import sample
 from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.lab.faults.injection import inject
+from ncclkit.lab.programs.inject import versions
 from ncclkit.live import probe, simulated_topology
 
 CHECKED = Event("python.exception", "[1]: params[0] … appears not to match sizes of the same param in process 0")
@@ -85,7 +85,7 @@ def test_no_command_is_made_of_strange_names() -> None:
 
 
 def test_a_rank_says_what_it_has_really_loaded() -> None:
-    told = loaded.versions()
+    told = versions()
     assert told["torch"] == torch.__version__ and "json" not in told and "sys" not in told
 
 

@@ -1,4 +1,4 @@
-"""Record the faults of two hosts over gloo: four ranks on two pretended hosts of this machine.
+"""Record the faults of two hosts over gloo: four ranks on two hosts that this machine simulates.
 
     python tests/record/hosts.py OUT [FAULT …]
 

@@ -1,10 +1,10 @@
-"""Record how broken ladders are narrowed down on real ranks: on this host, and on hosts that it pretends to be.
+"""Record how broken paths are bisected on real ranks: on this host, and on hosts that it simulates.
 
 python tests/record/ladder.py [--backend nccl] [--out DIR] [NAME …]
 
-Of each run the phases and the rungs are kept, by default in ``tests/probe/climbed``; tests judge them anew.  Hosts are
-pretended by network namespaces over gloo, and by NCCL_HOSTID (``simulate_hosts``) on GPUs; fewer GPUs than ranks are
-shared by as many pretended hosts as it takes.
+Of each run the phases and the stages are kept, by default in ``tests/probe/climbed``; tests judge them anew.  Hosts are
+simulated by network namespaces over gloo, and by NCCL_HOSTID (``simulate_hosts``) on GPUs; fewer GPUs than ranks are
+shared by as many simulated hosts as it takes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ KINDS = ("phase", "stage.rank", "stage.pair", "stage.group")
 
 
 async def record(name: str, out: Path, deadline: float = 500.0) -> None:
-    """Run one job, narrow it down, and keep what it said."""
+    """Run one job, bisect it, and keep what it said."""
     backend, asked, fault = JOBS[name]
     with tempfile.TemporaryDirectory() as place:
         case = Case.open(place)

@@ -44,7 +44,7 @@ class Row:
     """What became of one fault from symptom to proof; None: the question does not arise."""
 
     backend: str
-    """With the number of pretended hosts, where there are several, and what makes NCCL take them for hosts."""
+    """With the number of simulated hosts, where there are several, and what makes NCCL take them for hosts."""
     fault: str
     cause: str
     """The truth."""
@@ -115,7 +115,7 @@ async def row(name: str, where: dict[str, Any], keep: Path | None, about: dict[s
 def _label(where: dict[str, Any], chosen: Fault) -> str:
     if chosen.net and where["backend"] == "nccl":
         return "nccl, 2 hosts in network namespaces"
-    return str(where["backend"]) + (f", {where['split']} pretended hosts" if where["simulate_hosts"] > 1 else "")
+    return str(where["backend"]) + (f", {where['split']} simulated hosts" if where["simulate_hosts"] > 1 else "")
 
 
 def _left(place: str) -> list[int]:
@@ -173,7 +173,7 @@ async def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", choices=("nccl", "gloo"))
     parser.add_argument("--ranks", type=int)
-    parser.add_argument("--simulate-hosts", type=int, default=1, help="pretended hosts, which share the GPUs")
+    parser.add_argument("--simulate-hosts", type=int, default=1, help="simulated hosts, which share the GPUs")
     parser.add_argument("--only", nargs="+", metavar="FAULT")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "docs" / "loop")
     parser.add_argument("--keep", type=Path, metavar="DIR")

@@ -3,7 +3,7 @@
     python tests/record/matrix.py [--json FILE] [--markdown FILE] [--ranks 4 --simulate-hosts 2] [--keep DIR] [FAULT …]
 
 On all GPUs over NCCL (--simulate-hosts: so many simulated hosts share them), with three ranks over gloo where there is
-none (on two pretended hosts: four).  A cell is ``yes``, ``NO``, or ``-`` where the question does not arise.  Exit
+none (on two simulated hosts: four).  A cell is ``yes``, ``NO``, or ``-`` where the question does not arise.  Exit
 status 1 when a cell fails.  DIR gets the case folders of the broken runs.  What other runs on the same machine leave
 counts as left: there, give it processes, ports and shared memory of its own (``unshare``).
 """

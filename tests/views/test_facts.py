@@ -11,8 +11,9 @@ import pytest
 from ncclkit.causes import catalogue
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
+from ncclkit.core.themes import THEMES
 from ncclkit.evidence.logs import read_facts
-from ncclkit.views.facts import BY_HAND, FIRST, THEMES, by_hand, facts_view
+from ncclkit.views.facts import BY_HAND, FIRST, by_hand, facts_view
 from tests.views.machines import captured, copies, given
 from tests.views.records import hostile_machine
 from tests.views.test_faces import Page

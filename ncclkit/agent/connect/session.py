@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 from .. import wire
+from ..run.stages import rounds
 from .transport import RemoteWorker
 
 BEGIN, ASK = 40.0, 30.0
@@ -30,7 +31,7 @@ PAIR = (
 
 
 class Session:
-    """What is known of the hosts and of each ordered pair of them."""
+    """The state of one connection test: what is known of each host, and of each ordered pair of hosts."""
 
     def __init__(self, plan, token):
         self.plan, self.token = plan, token
@@ -42,7 +43,7 @@ class Session:
             row.update(src=src, dst=dst, port=plan["port"], reached=[], why={})
 
     async def run(self, workers, seconds):
-        """All stages; pairs for which `seconds` are too few stay unmeasured, and say so."""
+        """Run all stages of the test; a pair that is not reached within `seconds` stays unmeasured, and says so."""
         until = time.monotonic() + seconds
         _tell("starting %d hosts" % len(workers))
         await self._begin(workers, seconds)
@@ -51,9 +52,11 @@ class Session:
         await self._reach(workers, self._first_targets())
         await asyncio.gather(*(worker.ask(ASK, "end_rendezvous") for worker in workers.values()))
         await self._reach(workers, self._further_targets())
-        every = list(rounds(self.plan["hosts"]))
+        names = self.plan["hosts"]
+        every = [[(names[a], names[b]) for a, b in pairs] for pairs in rounds(len(names))]
         for number, pairs in enumerate(every, 1):
             _tell("measuring, round %d of %d" % (number, len(every)))
+            # one direction after the other, as firewalls and packet sizes may differ, and both would share the NIC
             for paths in (pairs, [(dst, src) for src, dst in pairs]):
                 if time.monotonic() > until:
                     return self._late(seconds)
@@ -141,6 +144,7 @@ class Session:
             own = {a for i in self.hosts[src]["interfaces"] or () for a in routable(i["addresses"])}
             for (target, names), end in zip(fields.items(), said.get("ends") or ()):
                 row = self.pairs[src, target[0]]
+                # the name leads back to the source, so whatever refused there was not the target
                 end = "itself" if target[1] in own and end != "open" else end
                 row.update({name: end for name in names if name})
                 if end == "open" and target[2] != self.plan["port"]:
@@ -165,7 +169,7 @@ class Session:
                 row["why"]["bandwidth"] = "not measured: the %g s of this test were over" % seconds
 
     def records(self, workers):
-        """Everything as records of the wire."""
+        """All results as wire records: one of each host, one of each ordered pair."""
         lost = {name: worker.problem for name, worker in workers.items()}
         for name, host in self.hosts.items():
             lost[name] = lost[name] or ("" if host["port"] else "the test ended before it answered")
@@ -183,19 +187,9 @@ def _tell(say):
 
 
 def routable(addresses):
-    """Addresses without their prefix length; those that mean something on one link only are left out."""
+    """The addresses that other hosts can reach, without prefix length: link-local ones are left out."""
     plain = [address.split("/")[0].split("%")[0] for address in addresses or ()]
     return [address for address in plain if not address.startswith(("127.", "169.254.", "fe80:")) and address != "::1"]
-
-
-def rounds(names):
-    """Rounds of disjoint pairs in which everybody meets everybody once: the circle method of tournaments."""
-    circle = [*names, None] if len(names) % 2 else list(names)
-    half = len(circle) // 2
-    for _ in range(len(circle) - 1):
-        pairs = zip(circle[:half], reversed(circle[half:]))
-        yield [pair for pair in pairs if None not in pair]
-        circle = [circle[0], circle[-1], *circle[1:-1]]
 
 
 CLOSING = 5.0
@@ -212,7 +206,7 @@ def main(argv):
 
 
 async def coordinate(plan, archive):
-    """Exit status 0; 1 where fewer than two hosts could be started."""
+    """Run the test and return the exit status: 0, or 1 where fewer than two hosts could be started."""
     task: Any = asyncio.current_task()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     session = Session(plan, secrets.token_hex(16))

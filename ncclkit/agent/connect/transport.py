@@ -46,7 +46,7 @@ class RemoteWorker:
         """Records of its facts, as they came."""
 
     async def start(self, archive):
-        """Start it; the program that it gets with the first question lies over there in a file without a name."""
+        """Start the worker; the first question carries its program, which its host keeps in a file without a name."""
         self.archive = archive
         try:
             self.process = await asyncio.create_subprocess_exec(
@@ -64,7 +64,7 @@ class RemoteWorker:
         self.tasks = [asyncio.create_task(work) for work in (self._listen(), self.process.wait())]
 
     async def ask(self, seconds, do, **fields):
-        """Its answer; empty where none comes in time, or where it has a `problem` already."""
+        """The answer to one question; empty where none comes in time, or where the worker already has a `problem`."""
         if self.problem:
             return {}
         try:

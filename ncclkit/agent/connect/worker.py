@@ -1,4 +1,4 @@
-"""One host's part in a connection test: it follows its standard input, line by line, and leaves nothing behind.
+"""The worker of one host in a connection test: it answers questions from standard input, and leaves nothing behind.
 
 It opens connections only to the addresses that the coordinator names, and ends when its input is closed, at the latest
 after the time that it was given.  As client it asks whether an address is open, how fast, how large a packet may be and
@@ -30,7 +30,7 @@ RESOLVE = 5.0
 
 
 def main():
-    """Follow the input until it ends; each line is ``{"id": n, "do": verb, …}`` and gets one record ``answer``."""
+    """Answer each line of standard input, ``{"id": n, "do": verb, …}``, with a record ``answer``, to its end."""
     host = None
     threading.Thread(target=_end_with_the_coordinator, daemon=True).start()
     for line in sys.stdin.buffer:
@@ -50,7 +50,7 @@ def _end_with_the_coordinator():
 
 
 class Worker:
-    """What this host knows of the test."""
+    """The state of this host during the test: its open ports, and the verbs that it answers."""
 
     def __init__(self, asked):
         signal.alarm(int(asked["lifetime"]))  # whatever happens to the coordinator and to the connection to it
@@ -75,7 +75,7 @@ class Worker:
         return dict(said, **{name[4:]: {key: told[name][key] for key in ("value", "why")} for name in NETWORK})
 
     def end_rendezvous(self, asked):
-        """Free the rendezvous port once every host has tried it: a job may want it."""
+        """Close the rendezvous port once every host has tried it, since a job may want to listen there."""
         if self.rendezvous:
             self.rendezvous.close()
         return {}
@@ -98,7 +98,7 @@ class Worker:
 
 
 def facts():
-    """Facts of this host's network without its measurements, then the variables."""
+    """The facts of this host's network, without measurements, and of its environment variables."""
     machine = Machine()
     return chain(_until(network.facts(machine), set(NETWORK)), variables.facts(machine))
 
@@ -175,7 +175,7 @@ RETRANS, SEGMENTS = 100, 136
 
 
 def reach(address, port, token, own, wanted):
-    """How a connection ends: open, itself, other host, foreign, refused, silent, no route, or failed (with the reason).
+    """How a connection attempt ends: open, itself, other host, foreign, refused, silent, no route, or failed: why.
 
     foreign: something else answers there; silent: no answer within `CONNECT` seconds.
     """
@@ -208,7 +208,7 @@ def _introduce(connection, asked):
 
 
 def measure(address, port, token, seconds):
-    """What the path to an open port is worth; `why` has the reason for each number that could not be had."""
+    """Latency, clock offset, path MTU and bandwidth to an open port; `why` says why a number is missing."""
     found: dict[str, Any] = {"why": {}}
     for name, ask in (("latency", pings), ("mtu", path_mtu), ("bandwidth", bandwidth)):
         try:
@@ -253,7 +253,7 @@ def pings(address, port, token, seconds):
 
 
 def bandwidth(address, port, token, seconds):
-    """Of one TCP stream: GB/s as the other host counts it, and the share of packets that were sent again."""
+    """Bandwidth of one TCP stream in GB/s, as the receiver counts it, and the share of retransmitted packets."""
     with _connected(address, port, token=token, do="sink") as connection:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -290,7 +290,7 @@ def path_mtu(address, port, token, seconds):
 
 
 class PacketSizes:
-    """Packets of some size, each with a small one behind it: once that is answered, the first one will not be any more.
+    """Probes of a packet size: each is followed by a small packet, whose answer shows that the probe was lost.
 
     So it is not a question of how fast anybody is.
     """
@@ -384,7 +384,7 @@ class Listener:
                 threading.Thread(target=work, args=(one,), daemon=True).start()
 
     def close(self):
-        """Listen no more; connections that stand go on."""
+        """Stop listening; connections that are open stay open."""
         for stream in self.streams:
             stream.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts, which closing does not
             stream.close()

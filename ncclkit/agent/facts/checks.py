@@ -1,4 +1,4 @@
-"""What the name and the value of a variable alone tell: misspelt, renamed, no number, out of range, no choice."""
+"""Checks of one variable by its name and value alone: misspelt, renamed, not a number, out of range, not a choice."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check(name: str, value: str) -> Iterator[Problem]:
 
 
 def integer(value: str) -> int | None:
-    """As strtoll reads it: 10, 0x1f, and 010 for eight; None for what is no number."""
+    """A whole number as strtoll reads it (``10``, ``0x1f``, octal ``010``); None for anything else."""
     if not re.fullmatch(r"\s*[-+]?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})\s*", value):
         return None
     return int(value, 8) if re.fullmatch(r"\s*[-+]?0[0-7]+\s*", value) else int(value, 16 if "x" in value else 10)

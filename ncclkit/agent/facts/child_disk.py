@@ -28,7 +28,7 @@ def latencies(folder: str, repeats: int) -> list[float]:
 
 
 def main() -> None:
-    """Print the folder without links, its free space and how long a write takes, or what stands in the way."""
+    """Print the resolved folder, its free space in bytes and the latency of a write in ms, or the error."""
     folder = os.path.realpath(sys.argv[1])
     said: dict[str, object] = {"path": folder}
     try:

@@ -15,7 +15,7 @@ MOST = 20
 
 
 def mapped(name: str) -> list[str]:
-    """The files of that name which this process has loaded."""
+    """The paths of the libraries of that name that this process has mapped."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         lines = [line.split(None, 5) for line in maps]
     paths = [line[5].strip() for line in lines if len(line) == 6]

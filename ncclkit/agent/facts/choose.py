@@ -21,7 +21,7 @@ Entries = list[dict[str, Any]]
 
 
 def nccl(entries: Entries, environ: Mapping[str, str]) -> list[str]:
-    """The interfaces NCCL uses, the first one also for its bootstrap; raises Unread where it would find none."""
+    """The interfaces that NCCL picks, the first one also for its bootstrap; raises Unread where it would find none."""
     usable = _usable(entries, environ.get("NCCL_SOCKET_FAMILY", ""))
     wanted = environ.get("NCCL_SOCKET_IFNAME", "")
     if len(wanted) > 1:  # NCCL ignores a value of one character
@@ -111,7 +111,7 @@ def gloo_named(entries: Entries, wanted: str) -> str:
 
 
 def gloo(entries: Entries, own: list[str]) -> str:
-    """Without the variable: the interface that holds the host name's address, else loopback."""
+    """The interface that gloo picks without the variable: the one with the host name's address, else loopback."""
     for address in own:
         loop = ipaddress.ip_address(address.split("%")[0]).is_loopback
         for entry in entries:

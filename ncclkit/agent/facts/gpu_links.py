@@ -23,7 +23,7 @@ Matrix = dict[str, dict[str, str]]
 
 
 def out(said: Said) -> str:
-    """The output of a command; raises what kept it from answering."""
+    """The output of a command; raises the error that kept it from answering."""
     if isinstance(said, Unread):
         raise said
     return said.out

@@ -20,7 +20,7 @@ NEEDED = {*CONTAINER_VARIABLES, *IMAGE_VARIABLES, "NVIDIA_PYTORCH_VERSION", "HOM
 
 
 class Recorder(Machine):
-    """This machine, remembering all it was asked."""
+    """This machine; every answer that it gives is also kept for the recording."""
 
     def __init__(self, root: str = "/") -> None:
         super().__init__(root)

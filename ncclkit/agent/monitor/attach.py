@@ -27,7 +27,7 @@ SECONDS = 3.0
 
 
 def join(folder, ranks, seconds=SECONDS):
-    """Evidence of a job that somebody else started: `collect`, and beside it ``telemetry.jsonl``.
+    """Collect evidence of a job that ncclkit did not start (see `collect`), and sample ``telemetry.jsonl`` meanwhile.
 
     ranks: {global rank: pid}; seconds: how long it is watched at least, or until its ranks are gone.
     """
@@ -83,7 +83,7 @@ def collect(folder, ranks, ours, deadline=8.0, node=""):
 
 
 class Gpus:
-    """What the driver says of every GPU: memory, clocks and why they are low, errors, processes; beside other work."""
+    """The driver's report on every GPU: memory, clocks and why they are low, errors, processes; made meanwhile."""
 
     COMMAND = ("nvidia-smi", "-q", "-x")
 
@@ -98,7 +98,7 @@ class Gpus:
             self._forget()  # no driver here, or no place for a file
 
     def wait(self, until):
-        """Keep the report; why there is none, where the driver did not answer."""
+        """Write the report to the folder; returns why there is none, "" where there is one."""
         if self.child is None:
             return []
         try:

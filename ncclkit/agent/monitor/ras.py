@@ -21,11 +21,11 @@ GRACE = 1.0
 
 
 class Unanswered(Exception):
-    """No report, and why."""
+    """RAS gave no report; the text says why."""
 
 
 class Polls:
-    """Two reports, fetched beside other work: ``ras.json`` or ``ras.txt``, then ``ras_2.json`` or ``ras_2.txt``.
+    """Two RAS reports, fetched beside other work: ``ras.json`` or ``ras.txt``, then ``ras_2.json`` or ``ras_2.txt``.
 
     Asked from the network of process `pid`, since the loopback of a container, or of a simulated host, is not ours.
     """
@@ -108,7 +108,7 @@ class _Link:
         return left
 
     def greet(self):
-        """Make sure that RAS is at the other end."""
+        """Exchange greetings; raises Unanswered where the server does not speak the RAS protocol."""
         self.send("CLIENT PROTOCOL 2")
         answer = self.line()
         if not answer.startswith(b"SERVER PROTOCOL"):

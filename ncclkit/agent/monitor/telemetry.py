@@ -56,7 +56,7 @@ class Sampler:
             self.path = ""
 
     def close(self):
-        """End what was started for it."""
+        """Close the file, and end the processes that the sampler started."""
         if self.smi is not None:
             self.smi.kill()
             self.smi.communicate()
@@ -74,7 +74,7 @@ class Sampler:
         except OSError:
             return None
         assert child.stdout is not None
-        os.set_blocking(child.stdout.fileno(), False)
+        os.set_blocking(child.stdout.fileno(), False)  # a driver that hangs must not stop the other figures
         return child
 
     def _hear(self):
@@ -85,6 +85,7 @@ class Sampler:
             self.rest += os.read(self.smi.stdout.fileno(), 1 << 16)
         except BlockingIOError:
             return  # nothing new
+        # bounded: half a line without an end must not fill our memory
         *whole, self.rest = self.rest[-(1 << 16) :].split(b"\n")
         rows = [[_number(cell) for cell in line.split(b",")] for line in whole]
         self.gpus.update({row[0]: row[1:] for row in rows if len(row) == len(QUERY) and row[0] is not None})
@@ -124,7 +125,7 @@ class Sampler:
 
 
 def beside(path, ranks, until):
-    """Sample a job that we did not start, once a second, until the event `until` is set or all its ranks are gone."""
+    """Sample a job that ncclkit did not start, once a second, until `until` is set or all its ranks have ended."""
     sampler = Sampler(path, lambda: ranks, gpus_of(ranks))
     try:
         while any(processes.state(pid) not in ("Z", "X", "") for pid in ranks.values()):

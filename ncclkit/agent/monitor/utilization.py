@@ -74,7 +74,7 @@ SECOND = 1e9
 
 
 class Scheduling:
-    """Totals of each rank's processes since the run began; what one did before it was first seen counts too.
+    """CPU scheduling of each rank since the run began, summed over its processes; what they did before is included.
 
     A rank's family is its process and what that started, data-loader workers above all.  More of them than cores means
     that one waits at every moment, and the rank itself is one of them.

@@ -38,15 +38,21 @@ def main(argv, job=Job, add=add_options):
     return crash_handler.run(options.folder, lambda rank: _run(options, rank, job))
 
 
-def _options(argv, add):
+def options(add):
+    """A parser of what is measured: collectives, data type, sizes, repeats; `add` adds the options of the job."""
     parser = argparse.ArgumentParser(prog="collective")
     add(parser)
     parser.add_argument("--ops", type=lambda text: text.split(","), default=["all_reduce"])
     parser.add_argument("--dtype", choices=sorted(operations.DTYPES), default="float32")
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], required=True)
+    parser.add_argument("--repeats", type=int, default=10)
+    return parser
+
+
+def _options(argv, add):
+    parser = options(add)
     parser.add_argument("--stages", action="store_true", help="first each rank alone, every pair, each node …")
     parser.add_argument("--groups", type=_groups, default=[], help="instead, each of these alone: 0,1/2-5")
-    parser.add_argument("--repeats", type=int, default=10)
     return parser.parse_args(argv)
 
 
@@ -59,11 +65,11 @@ def _run(options, rank, job_class):
 
     work = [(op, size) for op in options.ops for size in options.sizes]
     job = job_class(torch, options, len(work))
-    wire.send("phase", phase="import", rank=rank, torch=torch.__version__, gpu=_gpu(torch, job.device))
+    wire.send("phase", phase="import", rank=rank, torch=torch.__version__, gpu=gpu(torch, job.device))
     if options.groups:
         return subgroup.apart(torch, job, options.groups, min(max(options.sizes), subgroup.LARGEST))
     job.begin()
-    nccl, hostid = _nccl_version(torch, options.backend), os.environ.get("NCCL_HOSTID", "")
+    nccl, hostid = nccl_version(torch, options.backend), os.environ.get("NCCL_HOSTID", "")
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=hostid)
     if options.stages:
         stages.run_stages(torch, job, max(options.sizes), options.simulate_hosts)
@@ -71,7 +77,7 @@ def _run(options, rank, job_class):
         operation = operations.Operation(torch, job.dist, job.device, op, options.dtype, size)
         wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
         job.at(step)
-        with _stream(torch, job.device):
+        with stream(torch, job.device):
             measured = measure(torch, operation, options.repeats)
         if rank == 0:
             what = {"op": op, "bytes": operation.bytes, "dtype": options.dtype, "ranks": operation.ranks}
@@ -80,16 +86,18 @@ def _run(options, rank, job_class):
     job.dist.destroy_process_group()
 
 
-def _stream(torch, device):
+def stream(torch, device):
     """A stream for what is timed: the default one waits for all others, which takes 5 us more for each small call."""
     return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else contextlib.nullcontext()
 
 
-def _gpu(torch, device):
+def gpu(torch, device):
+    """The name of a GPU; empty on the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
 
 
-def _nccl_version(torch, backend):
+def nccl_version(torch, backend):
+    """The version of NCCL that torch brings; empty over gloo."""
     return ".".join(str(part) for part in torch.cuda.nccl.version()) if backend == "nccl" else ""
 
 
@@ -105,15 +113,16 @@ def measure(torch, operation, repeats):
     operation.clear()
 
     def timed(call, laps, calls=1):
-        return [lap / calls for lap in _laps(torch, operation, call, calls, laps)]
+        return [lap / calls for lap in time_laps(torch, operation, call, calls, laps)]
 
     once = min(timed(operation.call, WARMUP))
-    calls = _within(torch, operation, BATCH_SECONDS, once, 1, MOST)
+    calls = within(torch, operation, BATCH_SECONDS, once, 1, MOST)
     times = timed(operation.call, repeats, calls)
-    singles = _within(torch, operation, SINGLE_SECONDS, statistics.median(times), LEAST, SINGLES)
+    singles = within(torch, operation, SINGLE_SECONDS, statistics.median(times), LEAST, SINGLES)
     p99 = _share(timed(operation.call, singles), 0.99)
     small = device.type == "cuda" and operation.bytes <= SMALL
-    replayed = statistics.median(timed(_captured(torch, operation), repeats)) / CAPTURED if small else 0.0
+    replayed = statistics.median(timed(captured(torch, operation), repeats)) / CAPTURED if small else 0.0
+    # one vector and one all_reduce: every rank returns the same, the mean of the times and the sum of wrong elements
     figures = [*_summary(times), p99, replayed, float(wrong)]
     own = torch.tensor(figures, dtype=torch.float64, device=device)
     dist.all_reduce(own)
@@ -131,14 +140,14 @@ def measure(torch, operation, repeats):
     }
 
 
-def _within(torch, operation, seconds, once, least, most):
+def within(torch, operation, seconds, once, least, most):
     """How many calls of about `once` seconds fit; the same number on every rank, or they would wait for each other."""
     slowest = torch.tensor([once], dtype=torch.float64, device=operation.given.device)
     operation.dist.all_reduce(slowest, op=operation.dist.ReduceOp.MAX)
     return int(min(most, max(least, seconds / max(slowest.item(), 1e-6))))
 
 
-def _captured(torch, operation):
+def captured(torch, operation):
     """Some calls as a CUDA graph, whose replay takes what NCCL takes, without Python and the launch of each call."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -147,7 +156,7 @@ def _captured(torch, operation):
     return graph.replay
 
 
-def _laps(torch, operation, call, calls, laps):
+def time_laps(torch, operation, call, calls, laps):
     """Seconds of each of `laps` laps on this rank after a first one that does not count; a lap is `calls` calls."""
     device = operation.given.device
     operation.dist.barrier(**({"device_ids": [device.index]} if device.type == "cuda" else {}))
@@ -157,14 +166,14 @@ def _laps(torch, operation, call, calls, laps):
     for _ in range(laps + 1):
         for _ in range(calls):
             call()
-        marks.append(_mark(torch, device))
+        marks.append(mark(torch, device))
     if device.type != "cuda":
         return [end - start for start, end in zip(marks, marks[1:])]
     marks[-1].synchronize()
     return [start.elapsed_time(end) / 1e3 for start, end in zip(marks, marks[1:])]
 
 
-def _mark(torch, device):
+def mark(torch, device):
     """This moment: on a GPU an event in the stream of the calls, else the clock."""
     if device.type != "cuda":
         return time.perf_counter()

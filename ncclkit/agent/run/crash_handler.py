@@ -21,7 +21,7 @@ from . import processes
 
 
 def run(folder, work):
-    """Arm the handler, report the start, run `work(rank)`, say how it ended, and end this process.
+    """Run `work(rank)` under the crash handler, report start and end as records, and end this process.
 
     Before an error goes on, the Flight Recorder is kept.
     """
@@ -62,11 +62,14 @@ def arm(folder, rank):
     folder: the run folder; rank: the global rank.
     """
     processes.die_with_parent(os.getppid())
+    # records keep the launcher's pipe; 1 and 2 become the log, so that C++ and child processes write there, too
     wire.use(os.dup(1))
     _redirect(os.path.join(folder, "rank%d.log" % rank))
     faulthandler.enable(file=2)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
+    # the handler itself does nothing: Python runs it between bytecodes of the main thread, which may never come again,
+    # but a signal that has one writes its number to the pipe at once
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -75,7 +78,7 @@ def arm(folder, rank):
 
 
 def again():
-    """Start this rank's program once more in the same process, with the variables as they are now; does not return."""
+    """Execute this rank's program again in the same process, with the current environment; does not return."""
     os.dup2(wire.output(), 1)
     with open("/proc/self/cmdline", "rb") as file:
         os.execv(sys.executable, file.read().split(b"\0")[:-1])

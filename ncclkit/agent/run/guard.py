@@ -36,12 +36,12 @@ SIGNS = ("fr_rank_", "stacks_rank")
 
 
 def main(argv):
-    """``guard RUN_FOLDER DEADLINE_SECONDS COMMAND…``."""
+    """``guard RUN_FOLDER DEADLINE_SECONDS COMMAND…``: run the command; returns its exit status."""
     return run(argv[0], float(argv[1]), argv[2:])
 
 
 def run(folder, deadline, command, node=""):
-    """Run a command to its end or to its deadline in seconds.
+    """Run a command until it ends, its deadline (seconds) passes or our input closes; then end whatever it started.
 
     node: number of this node where every node has a guard of its own; it is then part of the record and of the file
     name, and nobody listens on standard input.
@@ -50,6 +50,7 @@ def run(folder, deadline, command, node=""):
     end, memory = End(folder, node), Memory()
     wakeup = _child_signals()
     try:
+        # a session of its own: Ctrl-C in the user's terminal would kill the ranks before their evidence is kept
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=processes.die_with_parent
         )
@@ -63,6 +64,7 @@ def run(folder, deadline, command, node=""):
     reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, looks)
     if reason == "deadline":
         wire.send("ending", reason=reason)  # what ranks say from now on is said of the end that they are given
+    # a run that ended by itself has no ranks left to look at; those that outlived a failure `trouble` has seen
     problems = trouble.problems if reason == "done" else collect()
     left = processes.end(os.getpid())
     memory.clear()
@@ -91,6 +93,7 @@ def _wait(pid, wakeup, listen, until, looks):
     looks: called every second.
     """
     while True:
+        # signals come through a pipe: one that arrived between a look and a plain sleep would be slept over
         ready, _, _ = select.select([wakeup, *listen], [], [], max(0.0, min(LOOK, until - time.monotonic())))
         if wakeup in ready:
             os.read(wakeup, 4096)
@@ -110,7 +113,7 @@ def _wait(pid, wakeup, listen, until, looks):
 
 
 class Trouble:
-    """Looks at the ranks that still live some seconds after one has failed: the launcher will end them.
+    """Collects evidence of the surviving ranks some seconds after one has failed, before the launcher ends them.
 
     A rank that hangs in native code answers no signal, but py-spy can read it as long as it is there.  Not at once,
     as ranks that fail together are then busy with dying, and must not be asked for their stacks.
@@ -124,7 +127,7 @@ class Trouble:
         """One sentence per thing that could not be had."""
 
     def look(self):
-        """Collect once, after the first sign."""
+        """Collect evidence once, some seconds after the first sign of failure."""
         if self.since == float("inf"):
             return
         try:
@@ -143,17 +146,17 @@ class Trouble:
 
 
 class Memory:
-    """Shared memory of the run: what its processes held when they were looked at, and what is left of that."""
+    """The files in /dev/shm that processes of the run have held, so that what they leave behind can be removed."""
 
     def __init__(self):
         self.before, self.seen = processes.names(), set()  # type: tuple[set[str], set[str]]
 
     def look(self, pids):
-        """Remember what these processes hold."""
+        """Remember the files of /dev/shm that these processes hold now."""
         self.seen |= processes.held(pids) - self.before
 
     def clear(self):
-        """Remove what was seen and is held by nobody any more."""
+        """Remove the remembered files that no living process holds."""
         processes.remove(self.seen)
 
 
@@ -205,7 +208,7 @@ def _exit_code(pid):
 
 
 class End:
-    """How the run ended: ``status.json`` for those who come later, a record for those who listen."""
+    """How the run ended: written to ``status.json``, and sent as a record."""
 
     def __init__(self, folder, node):
         self.started = time.time()
@@ -213,9 +216,10 @@ class End:
         self.path = os.path.join(folder, "status-node%s.json" % node if node else "status.json")
 
     def write(self, reason, code, problems, status):
-        """Write it down, send it, and return the exit status."""
+        """Write ``status.json``, send the record, and return the exit status."""
         said = {"reason": reason, "exitcode": code, "say": "; ".join(problems)}
         try:
+            # whole or not at all: the workbook, and the guard of all nodes, read it while we write
             with open(self.path + ".part", "w") as out:
                 json.dump(dict(said, started=self.started, ended=time.time()), out)
             os.replace(self.path + ".part", self.path)

@@ -17,6 +17,7 @@ class Job:
         self.timeout = timedelta(seconds=options.timeout)
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local, here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        # ranks of one simulated host are neighbours, as those of a real one are
         mates = [
             mate
             for mate in range(here)
@@ -50,10 +51,10 @@ class Job:
         self.dist.init_process_group(self.options.backend, **{"timeout": self.timeout, **bound, **group})
 
     def at(self, step):
-        """Called before each step: jobs of the lab do here what is wrong with them."""
+        """Hook before each step: a job of the lab injects its fault here."""
 
     def among(self, ranks):
-        """Called where only some ranks work together: jobs of the lab do here what is wrong with them."""
+        """Hook before each measurement of a subgroup: a job of the lab injects its fault here."""
 
 
 def add_options(parser):

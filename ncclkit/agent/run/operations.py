@@ -28,6 +28,8 @@ class Operation:
         self.given = torch.empty(given, dtype=kind, device=device)
         self.got = self.given if name in ("all_reduce", "broadcast", "reduce") else self._room(kind, device)
         self.bytes = self.count * self.item
+        self.group = None
+        """The process group, of all ranks, that calls go through; None is the process's own one."""
 
     def _room(self, kind, device):
         return self.torch.empty(self.part if self.name == "reduce_scatter" else self.count, dtype=kind, device=device)
@@ -39,17 +41,17 @@ class Operation:
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         if name == "all_reduce":
-            dist.all_reduce(self.given)
+            dist.all_reduce(self.given, group=self.group)
         elif name == "all_gather":
-            gather(self.got, self.given)
+            gather(self.got, self.given, group=self.group)
         elif name == "reduce_scatter":
-            scatter(self.got, self.given)
+            scatter(self.got, self.given, group=self.group)
         elif name == "broadcast":
-            dist.broadcast(self.given, src=0)
+            dist.broadcast(self.given, src=0, group=self.group)
         elif name == "reduce":
-            dist.reduce(self.given, dst=0)
+            dist.reduce(self.given, dst=0, group=self.group)
         elif name == "all_to_all":
-            dist.all_to_all_single(self.got, self.given)
+            dist.all_to_all_single(self.got, self.given, group=self.group)
         else:
             self._pass_on()
 
@@ -59,8 +61,8 @@ class Operation:
             self.got.copy_(self.given)
             return
         pair = [
-            self.dist.P2POp(self.dist.isend, self.given, (self.rank + 1) % self.ranks),
-            self.dist.P2POp(self.dist.irecv, self.got, (self.rank - 1) % self.ranks),
+            self.dist.P2POp(self.dist.isend, self.given, (self.rank + 1) % self.ranks, self.group),
+            self.dist.P2POp(self.dist.irecv, self.got, (self.rank - 1) % self.ranks, self.group),
         ]
         for work in self.dist.batch_isend_irecv(pair):
             work.wait()
@@ -74,19 +76,19 @@ class Operation:
             return
         sent, taken = [0] * self.ranks, [0] * self.ranks
         sent[(self.rank + 1) % self.ranks] = taken[(self.rank - 1) % self.ranks] = self.count
-        self.dist.all_to_all_single(self.got, self.given, taken, sent)
+        self.dist.all_to_all_single(self.got, self.given, taken, sent, group=self.group)
 
     def clear(self):
-        """Zeros for timing: sums of repeated calls grow by the number of ranks each time, and must stay finite."""
+        """Fill the input with zeros for timing: repeated sums would grow with the ranks each time, to infinity."""
         self.given.zero_()
 
     @property
     def summed(self):
-        """True where values of all ranks are added up."""
+        """Whether the operation adds up values of all ranks."""
         return self.name in ("all_reduce", "reduce_scatter", "reduce")
 
     def check(self):
-        """Call it on values that tell ranks and places apart; returns how many elements came out wrong here."""
+        """Run it on values that differ by rank and position; returns how many elements are wrong on this rank."""
         self.given.copy_(self._given(self.rank))
         if self.got is not self.given:
             self.got.fill_(0)

@@ -11,7 +11,7 @@ CLONE_NEWNET = 0x40000000
 
 
 def call(name, *words):
-    """A call of the C library; OSError with its name where it fails."""
+    """Call a function of the C library; raises OSError with its name where it fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, name)(*words) != 0:
         number = ctypes.get_errno()
@@ -23,7 +23,7 @@ def _prctl(option, value):
 
 
 def enter_network(pid):
-    """Move this thread to the network of a process, where that has one of its own, as in a container; "", or why not.
+    """Move this thread to the network namespace of a process, where it has its own; returns why not, "" on success.
 
     That takes root.
     """
@@ -99,7 +99,7 @@ def read(path, limit=1 << 20):
 
 
 def open_files(pid):
-    """Where the descriptors of a process lead; nothing where it has ended, or belongs to somebody else."""
+    """The targets of a process's file descriptors; none where it has ended, or belongs to another user."""
     folder = "/proc/%d/fd" % pid
     try:
         return [_target(os.path.join(folder, name)) for name in os.listdir(folder)]
@@ -138,7 +138,7 @@ def jobs(pids):
 
 
 def of_job(pid):
-    """All processes here of the job of this one, a rank or a launcher: alike in what a job's ranks have alike."""
+    """All processes on this host of the job of this one, a rank or a launcher: equal in the variables of a job."""
     wanted = {_job(one) for one in [pid, *descendants(pid)]} - {None}
     return [one for one in parents() if _job(one) in wanted]
 

@@ -144,7 +144,7 @@ def _memory_left():
 
 
 def memory(need, needs):
-    """Never taken, as the OOM killer would choose among the programs of others: what is free is told."""
+    """Report the free memory; none is taken, as the OOM killer could choose the program of somebody else."""
     free = _memory_free()
     yield {"need": need, "got": min(need, free), "unit": "bytes", "error": "no more is free" * (free < need), "why": ""}
 
@@ -250,7 +250,7 @@ def _listening(number):
 
     def work(tell):
         try:
-            tell(port=Listener("listener", TOKEN, number).port)
+            tell(port=Listener("listener", TOKEN, worker.tested(worker.facts()), number).port)
         except OSError as error:
             return tell(error=_words(error))
         signal.pause()  # until it is ended
@@ -325,7 +325,7 @@ class Attempt:
         return self.told
 
     def end(self):
-        """Kill the child, unless it has ended; all that was told, with the signal that it died of."""
+        """Kill the child where it still runs; returns all that it told, and the signal that it died of."""
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             os.kill(self.pid, signal.SIGKILL)
@@ -338,7 +338,7 @@ class Attempt:
 
 
 def tried(work, seconds):
-    """All that ``work(tell)`` told, to its end or until `seconds` are over."""
+    """The last value of each field that ``work(tell)`` told before it ended, or before `seconds` were over."""
     attempt = Attempt(work, seconds)
     attempt.await_()
     return attempt.end()

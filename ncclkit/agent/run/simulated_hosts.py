@@ -32,7 +32,7 @@ CARRIER = 20.0
 
 
 def main(argv):
-    """``hosts PLAN [COMMAND…]``, or ``hosts --enter HOST COMMAND…`` for what such a COMMAND starts on a host.
+    """``hosts PLAN [COMMAND…]`` simulates hosts; ``hosts --enter HOST COMMAND…`` runs a command on one of them.
 
     The file holds ``folder`` (of logs), ``private`` (of what only we may write), ``wait`` and ``hosts``: name →
     ``address`` (with prefix length), ``interface``, ``names`` (its /etc/hosts), ``port`` (words of ``ip link set`` for
@@ -169,6 +169,7 @@ def _hear(line, who):
 
 def _together(pids, wait):
     """The first exit status that is not 0, after all have ended; once one has failed, the others get `wait` seconds."""
+    # blocked, so that the wait below takes each: one that came between waitpid and the wait would be lost otherwise
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     left, status, until = set(pids.values()), 0, float("inf")
     while left:

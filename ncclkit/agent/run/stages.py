@@ -59,7 +59,7 @@ def run_stages(torch, job, largest, simulate_hosts):
 
 
 def places(ranks, here, simulate_hosts):
-    """The ranks of each node, real or simulated: [[0, 1], [2, 3]]; here: ranks on each host."""
+    """The ranks of each node, real or simulated, such as [[0, 1], [2, 3]]; `here`: how many ranks each host has."""
     nodes = {}  # type: dict[int, list[int]]
     for rank in range(ranks):
         host, local = divmod(rank, here)
@@ -91,7 +91,7 @@ def blocks(nodes):
 
 
 def alone(torch, source):
-    """Copies of a message inside the rank's own memory: GB/s read and written (the best of some), and wrong bytes."""
+    """Bandwidth of copies inside this rank's memory (GB/s read and written, the best of several), and wrong bytes."""
     threads, device = torch.get_num_threads(), source.device
     torch.set_num_threads(1)  # more of them would wait for each other where ranks share the cores
     target, until = torch.zeros_like(source), time.monotonic() + WHILE
@@ -119,7 +119,7 @@ def meet(torch, job, group, peer, values, size):
             work.wait()
 
     def agreed(*numbers):
-        """The same of both ranks, theirs added to ours."""
+        """The values of both ranks, added up."""
         own = torch.tensor(numbers, dtype=torch.float64, device=device)
         other = torch.zeros_like(own)
         exchange(own, other)
@@ -139,14 +139,14 @@ def meet(torch, job, group, peer, values, size):
         wire.send("stage.pair", rank=rank, peer=peer, bytes=size, **told)
 
 
-def rounds(ranks):
-    """Every pair of ranks once, in rounds of disjoint pairs: the circle method of tournaments, ranks - 1 rounds."""
-    circle = list(range(ranks + ranks % 2))
+def rounds(count):
+    """Rounds of disjoint pairs in which each two of `count` meet once: the circle method of round-robin tournaments."""
+    circle = list(range(count + count % 2))
     made = []
     for _ in range(len(circle) - 1):
         half = len(circle) // 2
         pairs = zip(circle[:half], reversed(circle[half:]))
-        made.append([(min(a, b), max(a, b)) for a, b in pairs if max(a, b) < ranks])
+        made.append([(min(a, b), max(a, b)) for a, b in pairs if max(a, b) < count])
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return made
 

@@ -25,7 +25,7 @@ MEET = 30.0
 
 
 def measure(torch, job, ranks, size, group=None):
-    """All ranks of a group at once; the same dict on each: busbw (GB/s, None for one rank), latency_us, wrong values.
+    """The same dict on all ranks of a group: busbw (GB/s, None for one rank), latency_us, how many values are wrong.
 
     Like the bandwidth of a pair, busbw is the best of some calls, on the rank that took longest.
 
@@ -56,7 +56,7 @@ def measure(torch, job, ranks, size, group=None):
 
 
 def tell(job, stage, ranks, size, busbw=None, latency_us=None, wrong=0, problem=""):
-    """Send what is known of a group: its first rank what was measured, any rank a problem."""
+    """Send the result of a group: its first rank sends what was measured, any rank a problem."""
     if problem or job.rank == ranks[0]:
         told = {"busbw": busbw, "latency_us": latency_us, "wrong": wrong, "problem": problem[:300]}
         wire.send("stage.group", rank=job.rank, stage=stage, ranks=spans(ranks), bytes=size, **told)
@@ -86,7 +86,7 @@ def ranks_of(text):
 
 
 def apart(torch, job, groups, size):
-    """This process as a member of one of `groups` (lists of ranks), each a job of its own; of none: nothing to do.
+    """Run this rank in its group of `groups` (lists of ranks), each a job of its own; a rank of no group does nothing.
 
     A group that does not get through within the job's timeout says so; the process succeeds in any case, as a
     launcher ends all ranks of a host when one of them fails.

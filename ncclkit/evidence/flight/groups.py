@@ -47,6 +47,10 @@ class Group:
         """``scheduled``, ``started`` or ``completed``."""
         return self.sources[rank].states[self.calls[rank].status[place]][0]
 
+    def site(self, rank: int, place: int) -> str:
+        """Where the program made a call, ``train.py:88 in step``; empty where the dump does not record it."""
+        return self.sources[rank].sites[self.calls[rank].sites[place]]
+
     def word(self, rank: int, place: int) -> str:
         """One call in a line."""
         return self.sources[rank].word(self.calls[rank], place)

@@ -47,7 +47,7 @@ def stops(group: Group) -> Iterator[Stop]:
         if len(inside) == len(entered):
             yield _missing(group, seq, last, [], inside, lost)
     elif seq is not None and len(group.members) > 1 and 2 * len(inside) > len(group.members):
-        yield _stuck(group, seq, inside)
+        yield from _stuck(group, seq, inside)
 
 
 def _last(group: Group) -> tuple[dict[int, int], list[int]]:
@@ -126,8 +126,11 @@ def _newest(group: Group, rank: int) -> str:
     return dump.word(*dump.newest) if dump.newest else "nothing"
 
 
-def _stuck(group: Group, seq: int, inside: list[int]) -> Stop:
-    """Every member launched the same collective and nobody, or the smaller part, finished it."""
+def _stuck(group: Group, seq: int, inside: list[int]) -> Iterator[Stop]:
+    """Every member launched the same collective and nobody, or the smaller part, finished it.
+
+    Nothing where all states say completed: such a dump was taken before the watchdog retired the call.
+    """
     places = {rank: calls.at(seq) for rank, calls in group.calls.items()}
     states = {str(rank): "completed" if p is None else group.state(rank, p) for rank, p in places.items()}
     states |= {str(rank): "completed" for rank in group.calls if rank not in inside}
@@ -137,7 +140,8 @@ def _stuck(group: Group, seq: int, inside: list[int]) -> Stop:
     data = {"seq": seq, "op": op, "ranks": sorted(places), "states": states}
     whom = f"completed only by {listed(done)}" if done else "completed by none"
     text = [f"{group.title}: collective {seq} {op} launched by all, {whom} ({counts})"]
-    return Stop("flight.stuck", group, data, text, [], [], inside)
+    if set(states.values()) != {"completed"}:
+        yield Stop("flight.stuck", group, data, text, [], [], inside)
 
 
 def roots(found: Iterable[Stop]) -> None:

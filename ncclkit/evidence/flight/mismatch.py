@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncclkit.evidence.flight.calls import Calls, Kind
@@ -126,7 +128,8 @@ def _sides(
         {"value": _shown(group.kind(ranks[0], held[ranks[0]]), field, output), "ranks": ranks} for ranks in ordered
     ]
     op = group.kind(ordered[0][0], held[ordered[0][0]]).op
-    data = {"seq": seq, "field": field, "op": op, "majority": shown[0], "odd": shown[1:]}
+    sites = [group.site(ranks[0], held[ranks[0]]) for ranks in ordered]
+    data = {"seq": seq, "field": field, "op": op, "majority": shown[0], "odd": shown[1:], "sites": sites}
     text = [f"{group.title}: collective {seq} differs in {field}"]
     text += [f"  {listed(ranks)}: {group.word(ranks[0], held[ranks[0]])}" for ranks in ordered[:SHOWN]]
     return data, text, ordered[1]
@@ -162,7 +165,8 @@ def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:
             sent, taken = ([getattr(kind, side).total for kind in calls.values()] for side in ("inputs", "outputs"))
             pairs = _pairs(group, {rank: at for rank, at in places.items() if at is not None})
             if pairs or None not in sent + taken and sum(sent) != sum(taken):
-                return _told_splits(group, seq, next(iter(calls.values())).op, sum(sent), sum(taken), pairs)
+                odd = odd_splits(dict(zip(calls, zip(sent, taken, strict=True), strict=True)), pairs)
+                return _told_splits(group, seq, next(iter(calls.values())).op, (sum(sent), sum(taken)), pairs, odd)
     return None
 
 
@@ -180,12 +184,31 @@ def _pairs(group: Group, places: dict[int, int]) -> list[list[int]]:
     return found
 
 
+def odd_splits(totals: Mapping[int, tuple[Any, Any]], pairs: Sequence[Sequence[int]]) -> list[int]:
+    """The ranks whose splits do not fit: those in every pair that disagrees, else those unlike most others.
+
+    totals: rank → elements that it sends and takes in all.  Of a single pair it is the one that takes, unless the one
+    that sends has another total than most: what is to come is computed from what was sent.
+    """
+    shared = set.intersection(*({pair[0], pair[1]} for pair in pairs)) if pairs else set()
+    if len(shared) == 2:
+        sender, taker = pairs[0][:2]
+        sums = Counter(total[0] for total in totals.values())
+        usual, many = sums.most_common(1)[0]
+        return [sender if 2 * many > len(totals) and totals[sender][0] != usual else taker]
+    if pairs:
+        return sorted(shared or {rank for pair in pairs for rank in pair[:2]})
+    usual_total, many = Counter(totals.values()).most_common(1)[0]
+    return sorted(rank for rank, total in totals.items() if total != usual_total) if 2 * many > len(totals) else []
+
+
 def _told_splits(
-    group: Group, seq: int, op: str, sent: int, taken: int, pairs: list[list[int]]
+    group: Group, seq: int, op: str, sums: tuple[int, int], pairs: list[list[int]], odd: list[int]
 ) -> tuple[Data, list[str], list[int]]:
-    odd = sorted({rank for pair in pairs for rank in pair[:2]})
+    sent, taken = sums
     most, few = {"value": sent, "ranks": group.members}, {"value": taken, "ranks": odd}
-    data = {"seq": seq, "field": "splits", "op": op, "majority": most, "odd": [few], "pairs": pairs[:SHOWN]}
+    data = {"seq": seq, "field": "splits", "op": op, "majority": most, "odd": [few], "sites": []}
+    data["pairs"] = pairs[:SHOWN]
     text = [f"{group.title}: collective {seq} {op} sends {sent} elements in all, but {taken} are expected"]
     text += [f"  rank {a} sends {n} to rank {b}, which expects {m}" for a, b, n, m in pairs[:SHOWN]]
     return data, text, odd

@@ -363,8 +363,8 @@ INFO: tuple[Rule, ...] = (
         )
         for anchor in ("Bootstrap : Using", "Bootstrap: Using")
     ),
-    # Using network Socket
-    rule("nccl.network", "Using network", r"Using network (?P<name>.+?)\s{0,80}$"),
+    # Using network Socket      Using network AWS Libfabric      (what follows was written into the same line by others)
+    rule("nccl.network", "Using network", r"Using network (?P<name>AWS Libfabric|Socket|[\w.-]{1,40})"),
     # NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>      NET/IB : No device found.
     rule("nccl.ib_devices", "NET/IB : Using", r"NET/IB : Using .*?(?:;|$)", make=_devices),
     rule("nccl.ib_devices", "NET/IB : No device", r"NET/IB : No device found", make=_devices),

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
 from ncclkit.core.model import Event
 from ncclkit.evidence.grammars import progress
 from ncclkit.evidence.scanner import engine
 from ncclkit.evidence.scanner.scan import Block
-
-if TYPE_CHECKING:
-    from ncclkit.evidence.scanner.scan import Block
 
 SPEAKER = re.compile(rb"\[(?:rank|default)(\d{1,6})\]:|^ {0,4}(\d{1,5}): ", re.MULTILINE)
 SAMPLE = 64 << 10

@@ -11,14 +11,13 @@ import stat
 import struct
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, BinaryIO
 
 from ncclkit.evidence.sources import inputs
-from ncclkit.evidence.sources.streams import DAMAGE, Joined, Readable, Text, UnpackBudget
+from ncclkit.evidence.sources.streams import DAMAGE, Joined, Readable, UnpackBudget
 
 
 class Cut(io.RawIOBase):
@@ -37,38 +36,14 @@ class Cut(io.RawIOBase):
         return chunk
 
 
-class Inflated(io.RawIOBase):
-    """Deflated data in a stream; what follows it goes back."""
-
-    def __init__(self, source: Joined) -> None:
-        super().__init__()
-        self.source, self.inflater = source, zlib.decompressobj(-zlib.MAX_WBITS)
-
-    def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes."""
-        data = b""
-        while not data and not self.inflater.eof:
-            packed = self.inflater.unconsumed_tail or self.source.read(64 << 10)
-            if not packed:
-                raise EOFError("the archive ends here")
-            data = self.inflater.decompress(packed, size)
-            if self.inflater.eof:
-                self.source.head = self.inflater.unused_data + self.source.head
-        return data
-
-
-def exactly(source: Joined, size: int) -> bytes:
-    """The next `size` bytes; fewer only at the end."""
-    data = b""
-    while len(data) < size and (chunk := source.read(size - len(data))):
-        data += chunk
-    return data
-
-
 NAME = 400
 """Characters of a member's name that are shown."""
 MEMBERS = 100_000
 """Members that are looked at in one archive."""
+DIRECTORY = 24 << 20
+"""Bytes of a zip's directory, which takes ten times its size in memory before the first member is known."""
+PIPED = 64 << 20
+"""Bytes of a zip that is piped in, or packed once more."""
 HEADER, SHORT = 8 << 10, 1 << 10
 """Largest extended header (long names, attributes) of a tar member in bytes, which Python searches in quadratic time;
 and how long one may be that costs nothing."""
@@ -165,16 +140,22 @@ class Archive:
             self.problem = f"{self.path} breaks off or is damaged ({error}); what came before was read."
 
     def zip(self, file: BinaryIO | None, source: Joined) -> Iterator[Member]:
-        """Members of a zip archive by its directory; where that is missing or out of reach, by what can be streamed."""
+        """Members of a zip archive by the directory at its end; one that is piped in is kept meanwhile."""
         if file is None:
-            yield from self.cut_zip(source)
+            data = bytearray(source.head)
+            while len(data) <= PIPED and (chunk := source.rest.read(1 << 20)):
+                data += chunk
+            file = io.BytesIO(data)
+            if len(data) > PIPED:
+                self.problem = f"{self.path} is a piped zip of more than {PIPED >> 20} MiB; give the file instead."
+                return
+        if _directory(file) > DIRECTORY:
+            self.problem = f"{self.path} has a directory of more than {DIRECTORY >> 20} MiB; give the logs that matter."
             return
         try:
             archive = zipfile.ZipFile(file)
         except HOSTILE as error:
-            file.seek(0)
-            yield from self.cut_zip(Joined(b"", Text(file, packed=False)))
-            self.problem = f"{self.path} is damaged ({error}); what came before the damage was read."
+            self.problem = f"{self.path} is damaged or cut short ({error}); `7z x` or `zip -FF` unpack what is left."
             return
         if any(name.endswith("/data.pkl") for name in archive.namelist()):
             self.problem = f"{self.path} is a checkpoint of torch and holds no log; it was not read."
@@ -200,41 +181,20 @@ class Archive:
         with stream:
             yield Member(name, stream, _date(info.date_time))
 
-    def cut_zip(self, source: Joined) -> Iterator[Member]:
-        """Members of a zip archive without its directory (cut short, or piped in), by the headers before each."""
-        while (head := exactly(source, LOCAL.size))[:4] == b"PK\3\4" and len(head) == LOCAL.size:
-            _, _, flags, method, _, _, _, packed, _, name_size, extra = LOCAL.unpack(head)
-            raw = exactly(source, name_size).decode("utf-8" if flags & 0x800 else "cp437", "replace")
-            exactly(source, extra)
-            if method == zipfile.ZIP_DEFLATED and not flags & 1:
-                stream: Cut | Inflated = Inflated(source)
-            elif flags & 8 or packed == NO_SIZE:
-                self.problem = f"{self.path} cannot be read beyond {raw!r} without its directory; unpack it first."
-                return
-            else:
-                stream = Cut(source, packed)
-            known = flags & 1 == 0 and method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-            name = "" if raw.endswith("/") else self.wants(raw, regular=True)
-            if name and known:
-                yield Member(name, stream, None)
-            elif name:
-                self.omit(LOCKED if flags & 1 else METHOD, name)
-            try:
-                while (chunk := stream.read(1 << 20)) and not self.budget.spend(len(chunk)):
-                    pass
-            except DAMAGE as error:
-                self.problem = f"{self.path} breaks off in {raw!r} ({error}); what came before was read."
-            if self.problem or self.budget.spent:
-                return
-            if flags & 8:  # sizes follow the data, with or without a mark, in 32 or 64 bits
-                rest = exactly(source, 28)
-                at = [place for mark in (b"PK\3\4", b"PK\1\2") if (place := rest.find(mark)) >= 0]
-                source.head = rest[min(at, default=len(rest)) :] + source.head
+
+def _directory(file: BinaryIO) -> int:
+    """Bytes that the directory of a zip has, as the record at its end says; 0 where there is none."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(max(0, size - (1 << 17)))
+    tail = file.read(1 << 17)
+    file.seek(0)
+    try:
+        said: int = struct.unpack_from("<L", tail, tail.rindex(b"PK\5\6") + 12)[0]
+        return said if said < 0xFFFFFFFF else int(struct.unpack_from("<Q", tail, tail.rindex(b"PK\6\6") + 40)[0])
+    except (ValueError, struct.error):
+        return 0
 
 
-LOCAL = struct.Struct("<4s5H3I2H")
-"""Header before each member of a zip: mark, version, flags, method, time, date, crc, sizes, lengths of what follows."""
-NO_SIZE = 0xFFFFFFFF
 PLAIN_TYPES = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
 
 

@@ -37,7 +37,7 @@ POSITION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One file of a checkpoint."""
+    """One checkpoint file: whether it is whole, and whether it says how far the loaders were."""
 
     path: Path
     bytes: int
@@ -125,7 +125,7 @@ NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One rank; times in seconds."""
+    """How one rank came back from a checkpoint; times in seconds."""
 
     rank: int
     read: int = 0
@@ -142,13 +142,13 @@ class Start:
 
     @property
     def whole(self) -> float:
-        """What the whole replay takes at this pace."""
+        """Seconds that the whole replay takes at the measured pace."""
         return self.took * self.of / self.read if self.read else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """One run, resumed from its checkpoint."""
+    """One run that was resumed from a checkpoint."""
 
     limit: float
     """Seconds that a collective may take."""
@@ -169,7 +169,7 @@ class Resume:
 
 
 def resumes(case: Case) -> tuple[Resume, ...]:
-    """Every run of the case and of its trials that was resumed, those of the case first, each oldest first."""
+    """Every resumed run of the case, oldest first, then those of its experiments."""
     hidden = sorted((case.path / FOLDER).glob("*/.case")) if case.path else []
     known = [case, *(Case.open(folder, read_only=True) for folder in hidden)]
     return tuple(run for one in known for run in _runs(one))

@@ -25,7 +25,7 @@ FOLDER = "stages"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stage:
-    """One stage: what it was asked, how it ended, what it took."""
+    """One stage of a staged run: its options, how it ended, its losses, time and memory."""
 
     run: Run
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ LIBRARY, BY_HAND = "all_to_all", "all_to_all_by_hand"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One number of ranks: how the run ended, and what it measured."""
+    """One count of ranks of a scaling run: how it ended, its speeds and its open files."""
 
     run: Run
     one: int | None
@@ -110,7 +110,7 @@ class Step:
         return self.run.plan.ranks
 
     def speed(self, op: str) -> Measurement | None:
-        """What was measured of one of the two ways."""
+        """The measurement of one implementation, `LIBRARY` or `BY_HAND`; None where there is none."""
         return next((m for m in self.run.measurements if m.op == op), None)
 
 
@@ -136,6 +136,7 @@ async def scaling_run(
     counts = [count for count in asked if base.backend == "gloo" or count <= base.ranks]
     if not counts:
         raise NcclkitError(f"None of the counts {ranks!r} fits on {base.ranks} GPUs; name a smaller one, or use gloo.")
+    # gloo copies through the CPU: what NCCL moves in a moment would take it seconds
     size = 256 * probe.MIB if base.backend == "nccl" else 4 * probe.MIB
     argv = ("stories.exchange", "--compare", "--size", str(size), "--backend", base.backend, "--timeout", "30")
     done: list[Step] = []
@@ -188,7 +189,7 @@ class LoaderSweep:
 
     @property
     def rule(self) -> Budget:
-        """What the rule allows: workers x ranks <= cores."""
+        """Workers per rank that the rule workers x ranks <= cores allows."""
         return budgets.workers(self.cores, self.ranks, reserve_per_rank=0)
 
 
@@ -217,6 +218,7 @@ async def loader_sweep(
     base = await probe.plan(
         case, ProbeOptions(python=python or "", ranks=ranks or 0, backend=backend, timeout=deadline)
     )
+    # one rank alone waits for nobody, and that is half of what is measured
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
     options = {
         "backend": base.backend,

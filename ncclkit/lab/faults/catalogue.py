@@ -11,7 +11,7 @@ from ncclkit.live import simulated_topology
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One way to break the job, and the truth that a diagnosis has to find."""
+    """One fault that the lab can inject, and the cause that a diagnosis has to find."""
 
     name: str
     says: str

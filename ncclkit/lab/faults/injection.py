@@ -31,7 +31,7 @@ __all__ = ["FAULTS", "Fault", "inject", "fault"]
 
 
 def fault(name: str) -> Fault:
-    """The fault of that name; NcclkitError lists the names that exist."""
+    """The fault of that name; raises NcclkitError, with the names that exist, for another."""
     if name not in FAULTS:
         known = f"the lab knows {', '.join(FAULTS)}."
         raise NcclkitError(f"There is no fault {name!r}; {did_you_mean(name, FAULTS, known)}")
@@ -39,7 +39,7 @@ def fault(name: str) -> Fault:
 
 
 def describe(chosen: Fault) -> str:
-    """What it does, its cause, and what it takes, for a list of faults."""
+    """One row for a list of faults: what the fault does, its cause, and what it needs."""
     takes = ("NCCL" if chosen.backends == ("nccl",) else "", "root" if chosen.root else "", chosen.needs)
     needs = " and ".join(filter(None, takes))
     return f"{chosen.says} (cause: {chosen.cause or 'none'}{needs and f'; needs {needs}'})"
@@ -107,7 +107,7 @@ def _keep_truth(run: Run, chosen: Fault, ranks: list[int]) -> None:
 
 
 def culprits(chosen: Fault, faulty: int, count: int, simulate_hosts: int) -> list[int]:
-    """Ranks that a diagnosis of this fault may name, where rank `faulty` of `count` has it; none: all have it."""
+    """The ranks that a diagnosis of this fault may name, where rank `faulty` of `count` has it; empty: all have it."""
     if not chosen.one_rank:
         return []
     first = next(host[0] for host in places(count, count, simulate_hosts) if faulty in host)

@@ -72,7 +72,7 @@ def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
 
 
 def replay(case: Case, source: Path) -> Path:
-    """Put the only run of a recording into a case, as if it had been run there; its folder in the case."""
+    """Copy the only run of a recording into a case, as if it had run there; returns its folder."""
     (kept,) = (source / "runs").iterdir()
     folder = case.new_run(kept.name.partition("-")[2])
     for path in sorted(kept.iterdir()):
@@ -90,7 +90,7 @@ def replay(case: Case, source: Path) -> Path:
 
 
 def files(run: Path, folder: Path) -> None:
-    """Keep what is worth keeping of a run folder in a new one, cleaned and packed."""
+    """Copy the evidence of a run folder to a new one: names replaced, text files gzipped."""
     folder.mkdir(parents=True)
     clean = cleaner(run)
     for pattern in KEEP:

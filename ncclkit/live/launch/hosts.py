@@ -26,7 +26,7 @@ BOOT = (
 
 
 def commands(hosts: Sequence[str], via: str, python: str) -> dict[str, list[str]]:
-    """host (without the ``user@`` that it was given with: that is for ssh alone) → the argv that starts our peer there.
+    """Host (without ``user@``, which is for ssh alone) → the argv that starts the worker there.
 
     via: ``ssh``, ``srun``, or the words before a command with ``{host}`` in them; python: the interpreter on the hosts.
     Raises NcclkitError for names that are no hosts and prefixes without a place for them.
@@ -42,7 +42,7 @@ def commands(hosts: Sequence[str], via: str, python: str) -> dict[str, list[str]
 
 
 def checked(host: str) -> str:
-    """The same name, where it can be one."""
+    """The host name as given; raises NcclkitError for what cannot be one."""
     if not isinstance(host, str) or not HOST.fullmatch(host):
         raise NcclkitError(f"{host!r} is not a host name or an address; write names like node-1 or 10.0.0.1.")
     return host

@@ -57,7 +57,7 @@ async def facts(
 
 
 def torn(records: Sequence[Record], end: str) -> list[Record]:
-    """One fact, never read, of an agent that was ended before it had told all of them; none where it had."""
+    """A fact without a value for an agent that was ended before it had sent all facts; none where it had."""
     kinds = {record.get("kind") for record in records}
     if "fact" not in kinds or "complete" in kinds:
         return []

@@ -19,13 +19,13 @@ class Impossible(NcclkitError):
 
 
 CANNOT, PREFIX = 2, "ncclkit: hosts cannot be simulated here: "
-"""Exit status of `agent.hosts`, and how its reason begins."""
+"""Exit status of `agent.run.simulated_hosts`, and how its reason begins."""
 LAST_WORDS = 5.0
 """Seconds that hosts get beyond the timeout of collectives, once one host has failed."""
 
 
 async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
-    """As `local.run`, on the hosts of the plan's network (see `networks`); each sends the facts of its network first.
+    """As `local.run`, on the simulated hosts of the plan's network; each sends the facts of its network first.
 
     Its ranks are those of all hosts, a multiple of their number.  MASTER_ADDR and MASTER_PORT of its variables are what
     the launchers are told; without them it is the first host's name.  Raises NcclkitError where hosts cannot be

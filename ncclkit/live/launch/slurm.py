@@ -33,7 +33,7 @@ SHARES = "GPUS_PER_TASK TRES_PER_TASK NTASKS_PER_GPU GPU_BIND CPUS_PER_TASK".spl
 
 
 def each(*options: str, wait: int = 0) -> list[str]:
-    """The words before a command that every node of the allocation runs once, with all that the job has there.
+    """The srun words before a command that every node of the allocation runs once, with all resources of the job.
 
     Beside the step that a notebook may run in; wait: seconds after the end of the first task until srun ends the others
     (0: never).
@@ -139,7 +139,7 @@ def _mute(lines: Sequence[bytes]) -> Record:
 
 
 async def names() -> list[str]:
-    """The nodes of the allocation by name."""
+    """The names of the allocation's nodes."""
     hosts = os.environ.get("SLURM_JOB_NODELIST", "")
     known = (await _scontrol("show", "hostnames", hosts)).split()
     if not known:

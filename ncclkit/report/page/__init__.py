@@ -29,6 +29,7 @@ from ncclkit import __version__
 from ncclkit.agent.anonymize import Aliases
 from ncclkit.core.model import safe
 from ncclkit.report.page import anonymized
+from ncclkit.report.parameters import ROOMS
 
 FIGURE = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -69,11 +70,11 @@ def render(
         | {"failed": failed, "skipped": skipped}
     )
     soup = BeautifulSoup(_export(page, resources), "html.parser")
-    if aliases is not None:
-        anonymized.hide(soup, aliases)
-    for idle in soup.select(".out:has(> .nk-idle)"):
+    for idle in soup.select(".out:has(.nk-idle)"):
         idle.decompose()  # a form that nobody used
     _banner(soup, str(resources["about"]["command"]))
+    if aliases is not None:
+        anonymized.hide(soup, aliases)
     _contents(soup)
     for repeated in soup.select("style.nk-style")[1:]:
         repeated.decompose()  # every view brings the same stylesheet
@@ -108,11 +109,11 @@ def _resources(notebook: NotebookNode, name: str, folder: Path | None) -> dict[s
         "policy": f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:",
         "css": css.replace("/*DARK*/", schemes),
         "script": (HERE / "page.js").read_text(encoding="utf-8"),
-        "about": _about(notebook, name),
+        "about": _about(notebook, name, folder),
     }
 
 
-def _about(notebook: NotebookNode, name: str) -> dict[str, Any]:
+def _about(notebook: NotebookNode, name: str, folder: Path | None) -> dict[str, Any]:
     """Who made this page, where, when and from what: the words of the page's head and foot."""
     run = notebook.metadata.get("papermill", {})
     return {
@@ -121,15 +122,16 @@ def _about(notebook: NotebookNode, name: str) -> dict[str, Any]:
         "notebook": name or "a notebook",
         "took": f"{run['duration']:.0f} s" if run.get("duration") else "",
         "parameters": [(key, repr(value)) for key, value in (run.get("parameters") or {}).items()],
-        "command": _command(name, run.get("parameters") or {}),
+        "command": _command(Path(folder or ".") / name, run.get("parameters") or {}),
     }
 
 
-def _command(name: str, parameters: Mapping[str, Any]) -> str:
+def _command(path: Path, parameters: Mapping[str, Any]) -> str:
     """What to type to make the page again; what stands at its default is left to the notebook."""
     given = [f"{key}={value}" for key, value in parameters.items() if key != "case_dir" and value != ""]
     case = ["--case", str(parameters["case_dir"])] if parameters.get("case_dir") else []
-    words = ["ncclkit", "report", "--notebook", name.removesuffix(".ipynb"), *case]
+    own = next((path.relative_to(room).with_suffix("") for room in ROOMS if path.is_relative_to(room)), path)
+    words = ["ncclkit", "report", "--notebook", str(own), *case]
     return shlex.join([*words, *(word for pair in given for word in ("-p", pair))])
 
 

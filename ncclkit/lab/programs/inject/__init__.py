@@ -5,16 +5,18 @@ right way beside it: ``--fix CAUSE`` takes the right way in bugs of that cause. 
 """
 
 import argparse
+import ctypes
 import gc
 import os
+import sys
 
 from ncclkit.agent import wire
-from ncclkit.agent.run import job, loaded
+from ncclkit.agent.run import job
 from ncclkit.lab.programs.inject import calls, program
 
 
 class LabJob(job.Job):
-    """What a fault may touch: the process group, the data, the device, how many steps there are."""
+    """The job of one rank as the faults see it: process group, data, device, number of steps."""
 
     def __init__(self, torch, options, steps):
         self.seconds, self.attempt = options.seconds, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -26,7 +28,7 @@ class LabJob(job.Job):
         self.batches = None
 
     def own_gpu(self):
-        """The first GPU where the job was told to share it and is not fixed, else this rank's own."""
+        """The GPU of this rank: GPU 0 where the fault shares it and is not fixed, else its own."""
         shared = self.options.one_gpu and self.options.rank in (None, self.rank) and not self.fixed("duplicate_gpu")
         return 0 if shared else self.place
 
@@ -37,13 +39,13 @@ class LabJob(job.Job):
         self._strike(BEGUN)
 
     def at(self, step):
-        """Do what is wrong at this step, if anything is."""
+        """Inject the fault where this is its step."""
         if step == self.options.at:
             self._strike(TOGETHER)
             self._strike(DURING if self.faulty_here else {})
 
     def among(self, ranks):
-        """Do what is wrong where so many ranks work together, if anything is."""
+        """Inject the fault where so many ranks work together."""
         self._strike(AMONG if self.faulty_here and len(ranks) >= TOGETHER_FROM else {})
 
     def _strike(self, faults):
@@ -51,11 +53,11 @@ class LabJob(job.Job):
             faults[self.options.fault](self)
 
     def fixed(self, cause):
-        """Whether the job shall do the right thing where its bug is of this cause; a wrong diagnosis fixes nothing."""
+        """Whether the job avoids bugs of this cause (``--fix CAUSE``); a wrong diagnosis fixes nothing."""
         return self.options.fix == cause
 
     def next_batch(self):
-        """32 samples from where the data stands."""
+        """The next 32 samples, on this rank's device."""
         self.batches = self.batches or self._read()
         batch = next(self.batches)
         self.position += len(batch)
@@ -93,12 +95,36 @@ class LabJob(job.Job):
             self.torch.cuda.synchronize(self.device)
 
 
+def versions():
+    """``{name: version}`` of every imported package that says its own, and of NCCL where it is in memory already.
+
+    What an installer knows is only what lies there.
+    """
+    own = getattr(sys, "stdlib_module_names", ())  # since 3.10
+    found = {
+        name: str(vars(module)["__version__"])
+        for name, module in list(sys.modules.items())
+        if "." not in name and name not in own and "__version__" in vars(module)
+    }
+    return dict(sorted({**found, **_nccl()}.items()))
+
+
+def _nccl():
+    """Of the copy that wins, whatever torch was built with."""
+    with open("/proc/self/maps") as maps:
+        if "libnccl" not in maps.read():
+            return {}
+    number = ctypes.c_int()
+    ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))  # the one in memory: the loader goes by this name
+    return {"nccl": "%d.%d.%d" % (number.value // 10000, number.value // 100 % 100, number.value % 100)}
+
+
 def begun(options, rank):
     """The job of this rank once its process group is made; the records say how far it came."""
     import torch
 
     made = LabJob(torch, options, options.steps)
-    wire.send("phase", phase="import", rank=rank, torch=torch.__version__, loaded=loaded.versions())
+    wire.send("phase", phase="import", rank=rank, torch=torch.__version__, loaded=versions())
     made.begin()
     wire.send("phase", phase="init", rank=rank)
     return made
@@ -113,7 +139,7 @@ def parser(verb, steps, words="", faults=()):
 
 
 def add_options(parser, faults=()):
-    """The options that say how a job is broken, and what every job needs; `faults`: names that only this job knows."""
+    """Add the options of every job and those of the fault to inject; `faults`: names that only this job knows."""
     job.add_options(parser)
     parser.add_argument("--fault", choices=sorted({*BEFORE, *BEGUN, *DURING, *TOGETHER, *AMONG, *faults}))
     parser.add_argument("--rank", type=int, help="the faulty one; 1 where a fault needs one and none is named")

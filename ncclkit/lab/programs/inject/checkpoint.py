@@ -12,7 +12,7 @@ def folder(job):
 
 
 def save(job, model):
-    """After a step: each rank keeps how far it is in its data, rank 0 the model."""
+    """Save a checkpoint after a step: each rank its position in the data, rank 0 the model."""
     job.positions.append(job.position)
     _write(_loader(job), lambda path: _dump(job.positions, path))
     if job.rank == 0:

@@ -101,7 +101,7 @@ class Exchange:
         return got
 
     def sizes(self, given, assumed=False):
-        """How many rows each rank will send here: as they say, or assumed to be what is usual."""
+        """How many rows each rank will send to this one: exchanged first, or (the fault) assumed."""
         own = self.job.torch.tensor(given, device=self.job.device)
         told = [self.job.torch.empty_like(own) for _ in range(self.job.ranks)]
         self.roll.enter()
@@ -110,7 +110,7 @@ class Exchange:
         return [ROWS if wrong else int(counts[self.job.rank]) for counts in told]
 
     def batched(self, shares, got):
-        """The right way: all in one batch, and whoever times out says for whom it waited."""
+        """The right way: all sends and receives in one batch; a rank that times out names the one it waited for."""
         self.roll.enter()
         self.roll.wait(self.post(shares, got))
 
@@ -175,7 +175,7 @@ def file_limits(new=None):
 
 
 class Roll:
-    """Who has come to which exchange: each rank says so in the launcher's store, where it is read if one is missed."""
+    """Which rank has come to which exchange, kept in the launcher's store and read where a rank is missing."""
 
     def __init__(self, job):
         self.job, self.number, self.patience = job, 0, job.timeout * 3 / 4

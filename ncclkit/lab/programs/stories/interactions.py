@@ -79,7 +79,7 @@ def recommender(torch, options):
 
 
 def steps(job, data):
-    """For ever: the micro-batches of one step, in which all ranks together see the same samples, however divided."""
+    """Yield the micro-batches of each step, for ever; all ranks together see the same samples, however divided."""
     utils, options = job.torch.utils.data, job.options
     sampler = utils.distributed.DistributedSampler(data, job.ranks, job.rank, seed=7, drop_last=True)
     loader = utils.DataLoader(data, options.batch // job.ranks // options.accumulate, sampler=sampler, drop_last=True)
@@ -106,7 +106,7 @@ def train_step(job, model, optimizer, batches):
 
 
 class PeakMemory:
-    """What training takes at most, in bytes: of the GPU, or of the host beside what the process had before."""
+    """The peak memory of training in bytes: of the GPU, or of the host beyond what the process had before."""
 
     def __init__(self, job):
         self.cuda = job.torch.cuda if job.device.type == "cuda" else None
@@ -218,7 +218,7 @@ def tables_on_gpu_0(job):
 
 
 def find_room(job, size):
-    """Memory of the GPU; where there is none, again until the time is up."""
+    """Allocate memory of the GPU, trying again until the time is up."""
     for left in reversed(range(max(1, int(job.seconds)))):
         try:
             return job.torch.empty(size, dtype=job.torch.uint8, device=job.device)

@@ -155,7 +155,7 @@ def check(path):
 
 
 def skip_batches(batches, count, rank):
-    """Read what the model has learned from already, and throw it away."""
+    """Read the batches that the model was already trained on, and discard them."""
     began = said = time.monotonic()
     for done in range(1, count + 1):
         next(batches)
@@ -167,7 +167,7 @@ def skip_batches(batches, count, rank):
 
 
 def language_model(torch):
-    """Guesses the next byte from this one; small, but it learns."""
+    """A small model that predicts the next byte from this one."""
     nn = torch.nn
     torch.manual_seed(0)
     return nn.Sequential(nn.Embedding(256, 64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 256))

@@ -1,4 +1,4 @@
-"""Pretended hosts: they see each other and nothing else, their faults are found, and nothing of them is left behind."""
+"""Simulated hosts: they see each other and nothing else, their faults are found, and nothing of them is left behind."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_broken_job_of_two_hosts_is_found_and_fixed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["ifname_missing_on_one"])
-def test_where_hosts_cannot_be_pretended_the_recording_stands_in_and_says_so(
+def test_where_hosts_cannot_be_simulated_the_recording_stands_in_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # there is no `ip` there

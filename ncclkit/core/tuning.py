@@ -1,0 +1,306 @@
+"""Settings compared with the default: in pairs, by collective and message size, with an interval that holds for all.
+
+A setting counts as better only where the interval of its gain, corrected for the number of comparisons, excludes no
+difference, and where the gain is over 2 %.  Most settings are not better, and then that is the answer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.text import format_bytes, plural
+
+WORTH = 0.02
+"""Least gain, as a share of the default's time, that is worth a setting."""
+ERROR = 0.05
+"""Chance that any difference of a whole sweep is claimed that is not there."""
+RESAMPLES = 20_000
+TRIMMED = 0.2
+"""Share of the rounds at either end that the mean of a comparison leaves out: a busy machine makes outliers."""
+LEAST_ROUNDS = 6
+"""With fewer rounds even a setting that wins every time could have done so by chance (1 in 32 for both directions)."""
+PER_COMMUNICATOR = frozenset({"NCCL_ALGO", "NCCL_PROTO"})
+"""Variables that NCCL reads for each communicator; it keeps the others for the life of a process."""
+TUNER = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reducescatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+}
+"""Collective → its name in the file of NCCL's tuner plugin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Variables, and fields of ncclConfig_t, that are compared with the default."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, int] = field(default_factory=dict)
+    risk: str = ""
+    """What it may cost a job beside the collective."""
+
+    def __str__(self) -> str:
+        channels = [f"{self.config['max_ctas']} channels"] if "max_ctas" in self.config else []
+        others = [f"{name}={value}" for name, value in self.config.items() if name not in ("min_ctas", "max_ctas")]
+        return " ".join([*(f"{name}={value}" for name, value in self.env.items()), *channels, *others]) or "the default"
+
+    @property
+    def per_communicator(self) -> bool:
+        """Whether process groups of one job can have it and lack it."""
+        return PER_COMMUNICATOR.issuperset(self.env)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One setting against the default, on one collective of one size, in rounds that are compared in pairs."""
+
+    setting: Setting
+    op: str
+    bytes: int
+    default_us: tuple[float, ...]
+    """Microseconds of a call with the default, one for each round."""
+    with_us: tuple[float, ...]
+    """The same with the setting, in the same rounds."""
+    comparisons: int = 1
+    """How many comparisons the interval must hold for together."""
+    wrong: int = 0
+    """Elements that came out wrong with the setting."""
+
+    @property
+    def gain(self) -> float:
+        """Share of the default's time that the setting saves; negative where it takes longer."""
+        return 1 - math.exp(_trimmed(sorted(self._ratios)))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """(least, largest) gain, by a paired bootstrap; (-inf, 1) with too few rounds."""
+        if len(self.default_us) < LEAST_ROUNDS:
+            return -math.inf, 1.0
+        low, high = _bootstrap(self._ratios, ERROR / self.comparisons)
+        return 1 - math.exp(high), 1 - math.exp(low)
+
+    @property
+    def better(self) -> bool:
+        """Whether it is faster beyond chance, by enough to be worth it, and right."""
+        return self.gain > WORTH and self.interval[0] > 0 and not self.wrong
+
+    @property
+    def worse(self) -> bool:
+        """Whether it is slower beyond chance, and by enough to matter."""
+        return self.gain < -WORTH and self.interval[1] < 0
+
+    @property
+    def _ratios(self) -> list[float]:
+        return [math.log(new / old) for new, old in zip(self.with_us, self.default_us, strict=True)]
+
+
+def _trimmed(ordered: Sequence[float]) -> float:
+    """The mean without the smallest and the largest ones."""
+    cut = int(len(ordered) * TRIMMED)
+    return statistics.fmean(ordered[cut : len(ordered) - cut])
+
+
+def _bootstrap(values: Sequence[float], error: float) -> tuple[float, float]:
+    """Interval of the trimmed mean that misses it with a chance of `error`, the same in every run.
+
+    The studentized interval (Efron and Tibshirani 1993, 12.5): the plain percentiles of 16 rounds are too narrow.
+    """
+    import numpy as np
+
+    ordered = np.sort(np.random.default_rng(0).choice(np.asarray(values), (RESAMPLES, len(values))), axis=1)
+    cut = int(len(values) * TRIMMED)
+    means = ordered[:, cut : len(values) - cut].mean(axis=1)
+    # winsorized, as the variance of a trimmed mean asks (Wilcox 2012, 3.3)
+    spread = np.clip(ordered, ordered[:, [cut]], ordered[:, [-1 - cut]]).std(axis=1, ddof=1)
+    spread = spread / ((1 - 2 * TRIMMED) * math.sqrt(len(values)))
+    own = np.sort(np.asarray(values))
+    middle = float(own[cut : len(values) - cut].mean())
+    width = float(np.clip(own, own[cut], own[-1 - cut]).std(ddof=1)) / ((1 - 2 * TRIMMED) * math.sqrt(len(values)))
+    if width == 0:
+        return middle, middle
+    reached = (means - middle) / np.maximum(spread, width / 10)
+    low, high = np.quantile(reached, [error / 2, 1 - error / 2])
+    return middle - float(high) * width, middle - float(low) * width
+
+
+@dataclass(frozen=True, slots=True)
+class Advantage:
+    """A range of sizes of one collective in which one setting is better than the default."""
+
+    op: str
+    least: int
+    largest: int
+    setting: Setting
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def sizes(self) -> str:
+        """``64 KiB to 1 MiB``."""
+        first, last = format_bytes(self.least), format_bytes(self.largest)
+        return first if self.least == self.largest else f"{first} to {last}"
+
+    @property
+    def gain(self) -> float:
+        """The least gain of its sizes."""
+        return min(one.gain for one in self.comparisons)
+
+    def __str__(self) -> str:
+        gains = sorted(one.gain for one in self.comparisons)
+        low = min(one.interval[0] for one in self.comparisons)
+        most = "" if len(gains) == 1 or f"{gains[-1]:.0%}" == f"{gains[0]:.0%}" else f" to {gains[-1]:.0%}"
+        return f"{self.setting} gains {gains[0]:.0%}{most} on {self.op} of {self.sizes} (at least {max(low, 0):.1%})."
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a sweep measured, and what follows."""
+
+    backend: str
+    ranks: int
+    hosts: int
+    comparisons: tuple[Comparison, ...]
+    """Those that the last rounds decided."""
+    seen: tuple[Comparison, ...] = ()
+    """Every setting on every size, in the rounds that chose."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Setting → why NCCL did not take it."""
+    seconds: float = 0.0
+    cleared: tuple[str, ...] = ()
+    """Variables of this environment that the default was measured without."""
+
+    @property
+    def tried(self) -> int:
+        """Settings that were measured."""
+        return len({str(one.setting) for one in self.seen})
+
+    @property
+    def advantages(self) -> list[Advantage]:
+        """Where a setting is better than the default: the best one of each size, sizes beside each other together."""
+        best: dict[tuple[str, int], Comparison] = {}
+        for one in self.comparisons:
+            known = best.get((one.op, one.bytes))
+            if one.better and (known is None or one.gain > known.gain):
+                best[one.op, one.bytes] = one
+        every = sorted({(one.op, one.bytes) for one in self.comparisons})
+        rows = [(place, best.get(place)) for place in every]
+        runs = groupby(rows, lambda row: (row[0][0], str(row[1].setting) if row[1] else ""))
+        return [_advantage([one for _, one in group if one]) for (_, name), group in runs if name]
+
+    def costs(self, setting: Setting) -> list[Comparison]:
+        """Where a setting is slower than the default."""
+        return [one for one in self.comparisons if one.worse and one.setting == setting]
+
+    @property
+    def summary(self) -> str:
+        """The answer in one sentence."""
+        found, tried = self.advantages, f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
+        if not found:
+            return f"Nothing here beats the default: {tried}, none is over {WORTH:.0%} faster beyond chance."
+        best = max(found, key=lambda one: one.gain)
+        more = f" {plural(len(found) - 1, 'more range')} of sizes can gain." if len(found) > 1 else ""
+        return f"{best}{more} Measured: {tried}."
+
+    def text(self) -> str:
+        """The answer, then each setting that makes a difference, by collective and size."""
+        named = sorted({str(one.setting): one.setting for one in self.comparisons}.items())
+        told = [self.said_of(one) for _, one in named if self.costs(one)]
+        refused = [f"{name} was refused: {why}" for name, why in self.refused.items()]
+        return "\n".join([self.summary, *map(str, self.advantages), *told, *refused])
+
+    def said_of(self, setting: Setting) -> str:
+        """What a setting that the user has costs and gains, in one sentence."""
+        worse = self.costs(setting)
+        better = [one for one in self.comparisons if one.better and one.setting == setting]
+        if not worse and not better:
+            return f"{setting} makes no difference that can be told from chance."
+        said = [f"costs {_longer(rows)} on {op} of {_span(rows)}" for op, rows in _by_op(worse)]
+        said += [f"gains {max(one.gain for one in rows):.0%} on {op} of {_span(rows)}" for op, rows in _by_op(better)]
+        rest = "" if better else " and gains nothing above that" * (len(worse) < len(self.comparisons))
+        return f"{setting} {', '.join(said)}{rest}."
+
+
+def setting(words: str) -> Setting:
+    """The setting that ``NCCL_ALGO=Ring,NCCL_PROTO=LL`` or ``channels=32`` names; NcclkitError for anything else."""
+    env: dict[str, str] = {}
+    config: dict[str, int] = {}
+    for word in words.split(","):
+        name, equals, value = word.partition("=")
+        if name == "channels" and value.isdigit() and int(value) > 0:
+            config = {"min_ctas": int(value), "max_ctas": int(value)}
+        elif equals and value and name != "channels" and re.fullmatch(r"[A-Za-z_]\w*", name):
+            env[name] = value
+        else:
+            raise NcclkitError(f"The setting {word!r} is not NAME=VALUE; write NCCL_PROTO=Simple, or channels=32.")
+    return Setting(env, config)
+
+
+def _advantage(rows: Sequence[Comparison]) -> Advantage:
+    return Advantage(rows[0].op, rows[0].bytes, rows[-1].bytes, rows[0].setting, tuple(rows))
+
+
+def _by_op(rows: Iterable[Comparison]) -> list[tuple[str, list[Comparison]]]:
+    ordered = sorted(rows, key=lambda one: (one.op, one.bytes))
+    return [(op, list(group)) for op, group in groupby(ordered, lambda one: one.op)]
+
+
+def _longer(rows: Sequence[Comparison]) -> str:
+    """``38 to 62 %`` more time."""
+    more = sorted(-one.gain for one in rows)
+    least, most = f"{more[0]:.0%}", f"{more[-1]:.0%}"
+    return f"{least} more time" if least == most else f"{least} to {most} more time"
+
+
+def _span(rows: Sequence[Comparison]) -> str:
+    first, last = format_bytes(rows[0].bytes), format_bytes(rows[-1].bytes)
+    return first if first == last else f"{first} to {last}"
+
+
+def carriers(sweep: Sweep) -> dict[str, str]:
+    """Name of a file → its text: what carries the advantages of a sweep into a job; empty where there are none.
+
+    A variable holds for all sizes, so only settings that no measured size suffers from are written as variables; the
+    file of NCCL's tuner plugin and the options of a process group carry the others.
+    """
+    rows = sweep.advantages
+    everywhere = [row for row in rows if row.setting.env and _harmless(sweep, row.setting)]
+    env = dict(pair for row in sorted(everywhere, key=lambda row: row.gain) for pair in row.setting.env.items())
+    groups = [row for row in rows if row.setting.config]
+    tuner = [line for row in rows if (line := _tuner_line(sweep, row))]
+    made = {
+        "nccl.env": "".join(f"export {name}={value}\n" for name, value in env.items()),
+        "nccl.conf": "".join(f"{name}={value}\n" for name, value in env.items()),
+        "sbatch.txt": "".join(f"#SBATCH --export=ALL,{name}={value}\n" for name, value in env.items()),
+        "process_group.py": "".join(map(_options_code, groups)),
+        "tuner.csv": "".join(f"{line}\n" for line in tuner),
+    }
+    return {name: text for name, text in made.items() if text}
+
+
+def _harmless(sweep: Sweep, setting: Setting) -> bool:
+    """Whether no size that was measured takes longer with it."""
+    return all(one.gain > -WORTH for one in sweep.seen if one.setting == setting)
+
+
+def _options_code(row: Advantage) -> str:
+    lines = [f"# {row}", "options = torch.distributed.ProcessGroupNCCL.Options()"]
+    lines += [f"options.config.{name} = {value}" for name, value in row.setting.config.items()]
+    lines.append("group = torch.distributed.new_group(pg_options=options)  # for the messages of these sizes")
+    return "\n".join(lines) + "\n"
+
+
+def _tuner_line(sweep: Sweep, row: Advantage) -> str:
+    """``allreduce,0,1048576,ring,ll,-1,1,8`` of NCCL's example tuner plugin; empty for what it does not know."""
+    own = dict(row.setting.env)
+    algorithm, protocol = own.pop("NCCL_ALGO", ""), own.pop("NCCL_PROTO", "")
+    channels = row.setting.config.get("max_ctas", -1)
+    if own or row.op not in TUNER or not (algorithm or protocol or channels > 0):
+        return ""
+    names = f"{(algorithm or 'ring').lower()},{(protocol or 'simple').lower()}"
+    return f"{TUNER[row.op]},{row.least},{row.largest},{names},{channels},{sweep.hosts},{sweep.ranks}"

@@ -1,0 +1,156 @@
+"""A verdict is no firmer than what it rests on: one rank, an excerpt, a quotation, sizes of different calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit import evidence
+from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Fact, Finding
+from tests.evidence import quoted
+from tests.evidence.jobs import case_of, started
+from tests.views.records import said
+
+
+def judged(tmp_path: Path, name: str, text: str) -> Diagnosis:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    reading = evidence.read([tmp_path / name])
+    return diagnose(case_of(reading.events, reading.inputs))
+
+
+def of(case: Case, cause: str) -> Finding:
+    diagnose(case)
+    return next(finding for finding in case.findings if finding.cause == cause)
+
+
+@pytest.mark.parametrize("quote", quoted.QUOTES)
+def test_a_quoted_line_proves_something_where_a_job_says_it(quote: str, tmp_path: Path) -> None:
+    log = started("2.21.5", range(2), 2) + quoted.QUOTES[quote] + "\n"
+    first = judged(tmp_path, "job.log", log).findings[:1]
+    assert [finding.strength for finding in first] in (["proven"], ["likely"], ["possible"])
+
+
+def test_most_quoted_lines_prove_their_cause_where_a_job_says_them(tmp_path: Path) -> None:
+    """Or the texts below would show nothing."""
+    logs = (started("2.21.5", range(2), 2) + line + "\n" for line in quoted.QUOTES.values())
+    found = [judged(tmp_path, "job.log", log).findings[0].strength for log in logs]
+    assert found.count("proven") >= 10
+
+
+@pytest.mark.parametrize("form", quoted.FORMS)
+def test_what_documentation_source_code_and_settings_quote_is_at_most_possible(form: str, tmp_path: Path) -> None:
+    texts = {quote: text for quote, name, text in quoted.texts() if name == form}
+    firm = {
+        quote: [(f.cause, f.strength) for f in judged(tmp_path, form, text).findings if f.strength != "possible"]
+        for quote, text in texts.items()
+    }
+    assert len(texts) == len(quoted.QUOTES) and not any(firm.values()), firm
+
+
+@pytest.mark.parametrize("form", [form for form in quoted.FORMS if form != "explain.patch"])
+def test_such_a_text_is_known_whatever_its_name(form: str, tmp_path: Path) -> None:
+    texts = {quote: text for quote, name, text in quoted.texts() if name == form}
+    firm = {quote for quote, text in texts.items() for f in judged(tmp_path, "a.txt", text).findings if f.next is None}
+    strengths = {f.strength for text in texts.values() for f in judged(tmp_path, "a.txt", text).findings}
+    assert strengths <= {"possible"}, firm
+
+
+def test_a_log_is_a_log_whatever_its_name(tmp_path: Path) -> None:
+    log = started("2.21.5", range(2), 2) + quoted.QUOTES["same-gpu"] + "\n"
+    assert judged(tmp_path, "issue.md", log).findings[0].strength == "proven"
+
+
+def test_one_rank_has_no_peer_to_copy_to(tmp_path: Path) -> None:
+    text = started("2.21.5", range(1), 1) + "n0:1000:1000 [0] transport/p2p.cc:272 NCCL WARN Cuda failure 'peer access"
+    text += " is not supported between these two devices'\n"
+    assert "p2p_broken" not in {finding.cause for finding in judged(tmp_path, "job.log", text).findings}
+    two = text.replace("nranks 1", "nranks 2")
+    assert judged(tmp_path, "job.log", two).findings[0].cause == "p2p_broken"
+
+
+def test_an_excerpt_that_stops_in_the_start_is_no_broken_p2p(tmp_path: Path) -> None:
+    start = started("2.21.5", range(2), 2).replace("Init COMPLETE", "Init START")
+    lines = "".join(f"n0:100{rank}:100{rank} [{rank}] NCCL INFO Using network Socket\n" for rank in range(2))
+    via = "n0:1000:1000 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+    assert "p2p_broken" not in {f.cause for f in judged(tmp_path, "job.log", start + lines + via).findings}
+
+
+BUSY = "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+
+
+def test_busy_or_unavailable_alone_is_possible() -> None:
+    event = said("cuda.error", BUSY, rank=1, message=BUSY)
+    alone = of(case_of([event]), "duplicate_gpu")
+    assert (alone.verdict, alone.strength, alone.culprits["ranks"]) == ("found", "possible", (1,))
+    held = case_of([event])
+    held.facts = [Fact("gpu.0.compute_mode", "Exclusive_Process", source="nvidia-smi")]
+    assert of(held, "duplicate_gpu").strength == "likely"
+
+
+def mismatch(most: list[Any], odd: list[Any], sites: list[str]) -> Case:
+    """Dumps of ranks 0 to 2 and of rank 3 that hold these shapes at one place of the sequence."""
+    sides = {"majority": {"value": most, "ranks": [0, 1, 2]}, "odd": [{"value": odd, "ranks": [3]}]}
+    data = {"group": "0", "desc": "default_pg", "seq": 12, "field": "sizes", "op": "all_reduce", "sites": sites}
+    return case_of([said("flight.mismatch", "collective 12 differs in sizes", **data, **sides, root="", holds=[])])
+
+
+@pytest.mark.parametrize(
+    ("sites", "strength"), [(["", "train.py:70 in log_loss"], "likely"), (["a.py:3 in f", "a.py:9 in g"], "proven")]
+)
+def test_a_bucket_of_gradients_beside_a_scalar_is_another_call(sites: list[str], strength: str) -> None:
+    case = mismatch([[6553600]], [[1]], sites)
+    first = diagnose(case).findings[0]
+    assert (first.cause, first.strength, first.culprits["ranks"]) == ("rank_divergence", strength, (3,))
+    assert of(case, "shape_mismatch").strength != "proven"
+
+
+@pytest.mark.parametrize("sites", [["", ""], ["train.py:70 in step"] * 2])
+def test_a_smaller_batch_is_a_mismatch_of_shapes(sites: list[str]) -> None:
+    first = diagnose(mismatch([[1024]], [[512]], sites)).findings[0]
+    assert (first.cause, first.strength) == ("shape_mismatch", "proven")
+
+
+def test_one_line_of_the_program_makes_one_call_whatever_the_sizes() -> None:
+    first = diagnose(mismatch([[6553600]], [[1]], ["train.py:70 in step"] * 2)).findings[0]
+    assert (first.cause, first.strength) == ("shape_mismatch", "proven")
+
+
+@pytest.mark.parametrize(("shape", "cause"), [("[1]", "rank_divergence"), ("[10]", "shape_mismatch")])
+def test_fingerprints_of_different_calls(shape: str, cause: str) -> None:
+    text = f"Rank 0 is running collective: X(OpType=ALLREDUCE, TensorShape=[20000]), rank 1: X(TensorShape={shape})"
+    text = text if shape == "[1]" else text.replace("20000", "20")
+    data = {"a": 0, "b": 1, "a_op": "ALLREDUCE", "b_op": "ALLREDUCE", "a_seq": 9, "b_seq": 9, "differs": ["sizes"]}
+    assert diagnose(case_of([said("c10d.mismatch", text, **data)])).findings[0].cause == cause
+
+
+def splits(*rows: tuple[list[int], list[int]]) -> Case:
+    events = [said("told.splits", rank=rank, inputs=sent, outputs=due) for rank, (sent, due) in enumerate(rows)]
+    return case_of(events)
+
+
+@pytest.mark.parametrize(
+    ("rows", "odd"),
+    [
+        # rank 2 expects 5 rows of rank 0, which sends 4: all send eight rows in all
+        ((([2, 2, 4], [2, 3, 3]), ([3, 2, 3], [2, 2, 4]), ([3, 4, 1], [5, 3, 1])), 2),
+        # rank 1 sends one row less than all others do, to rank 0
+        ((([2, 3, 3], [2, 3, 2]), ([2, 2, 3], [3, 2, 4]), ([2, 4, 2], [3, 3, 2])), 1),
+        # rank 1 sends too little to both others, and these notice it
+        ((([4, 4, 4], [4, 4, 4]), ([2, 4, 2], [4, 4, 4]), ([4, 4, 4], [4, 4, 4])), 1),
+    ],
+)
+def test_the_rank_with_the_odd_split_is_named(rows: tuple[tuple[list[int], list[int]], ...], odd: int) -> None:
+    first = diagnose(splits(*rows)).findings[0]
+    assert (first.cause, first.culprits["ranks"]) == ("send_recv_mismatch", (odd,))
+
+
+def test_of_gloo_the_rank_is_named_that_did_not_notice() -> None:
+    frames = [{"file": "train.py", "line": 3, "func": "all_to_all_single"}]
+    stacks = [said("stack", rank=rank, frames=frames) for rank in range(4)]
+    noticed: list[Event] = [said("gloo.size_mismatch", rank=rank, a=16, b=8) for rank in (0, 1, 3)]
+    first = of(case_of([*stacks, *noticed]), "send_recv_mismatch")
+    assert (first.culprits["ranks"], first.say.endswith("rank 2 sends too much.")) == ((2,), True)

@@ -1,0 +1,196 @@
+"""Settings compared with the default: what is claimed, what carries it into a job, and real sweeps over gloo."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, NcclkitError
+from ncclkit.core.runs import Plan
+from ncclkit.core.tuning import Comparison, Setting, Sweep, carriers, setting
+from ncclkit.live import tune
+from ncclkit.live.launch import local
+from ncclkit.live.options import ProbeOptions
+
+KIB, MIB = 1 << 10, 1 << 20
+ROUNDS = tune.DECIDING
+
+
+def rounds(draw: random.Random, time: float, spread: float = 0.02, count: int = ROUNDS) -> tuple[float, ...]:
+    """Microseconds of a call in each round; one in ten is disturbed."""
+    return tuple(time * math.exp(draw.gauss(0, spread)) * draw.choice([1.0] * 9 + [2.5]) for _ in range(count))
+
+
+def compared(
+    name: str, factor: float, size: int = MIB, among: int = 20, op: str = "all_reduce", seed: int = 0
+) -> Comparison:
+    draw = random.Random(f"{name} {size} {op} {seed}")
+    return Comparison(setting(name), op, size, rounds(draw, 100), rounds(draw, 100 * factor), among)
+
+
+def swept(*comparisons: Comparison) -> Sweep:
+    return Sweep("nccl", 8, 1, comparisons, comparisons, {}, 17.0)
+
+
+@pytest.mark.parametrize(
+    ("factor", "better", "worse"), [(1.0, False, False), (0.9, True, False), (1.6, False, True), (0.99, False, False)]
+)
+def test_a_difference_counts_beyond_chance_and_beyond_two_percent(factor: float, better: bool, worse: bool) -> None:
+    one = compared("NCCL_ALGO=Ring", factor)
+    assert (one.better, one.worse) == (better, worse)
+    low, high = one.interval
+    assert low <= one.gain <= high and low <= 1 - factor <= high
+
+
+def test_too_few_rounds_claim_nothing() -> None:
+    one = Comparison(Setting(), "all_reduce", 8, (10.0,) * 5, (5.0,) * 5)
+    assert not one.better and one.interval == (-math.inf, 1.0)
+    assert Comparison(Setting(), "all_reduce", 8, (10.0,) * 6, (5.0,) * 6).better
+
+
+def test_equal_settings_are_hardly_ever_called_different() -> None:
+    """20 sweeps of 40 comparisons of what is equal: at most one of them claims anything."""
+    claims = 0
+    for seed in range(20):
+        rows = [compared("NCCL_ALGO=Ring", 1.0, 1 << n, among=40, seed=seed) for n in range(40)]
+        claims += any(row.better or row.worse for row in rows)
+    assert claims <= 1
+
+
+def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
+    """600 comparisons, gain 0, with disturbed rounds, each by itself: 5 % may miss, and hardly more do."""
+    draw = random.Random(1)
+    pairs = [(rounds(draw, 1, 0.05), rounds(draw, 1, 0.05)) for _ in range(600)]
+    bounds = [Comparison(Setting(), "x", 8, *pair).interval for pair in pairs]
+    assert 0.01 <= sum(not low <= 0 <= high for low, high in bounds) / 600 <= 0.08
+
+
+def test_a_setting_that_makes_values_wrong_is_never_better() -> None:
+    one = compared("NCCL_PROTO=LL128", 0.5)
+    assert one.better
+    assert not Comparison(one.setting, one.op, one.bytes, one.default_us, one.with_us, wrong=3).better
+
+
+def test_sizes_beside_each_other_are_one_range() -> None:
+    rows = [compared("NCCL_PROTO=LL", 0.8, size) for size in (8, 4 * KIB, 64 * KIB)]
+    rows += [compared("NCCL_PROTO=LL", 1.5, MIB), compared("channels=32", 0.9, 256 * MIB)]
+    found = swept(*rows).advantages
+    assert [(str(row.setting), row.least, row.largest) for row in found] == [
+        ("NCCL_PROTO=LL", 8, 64 * KIB),
+        ("32 channels", 256 * MIB, 256 * MIB),
+    ]
+    assert "NCCL_PROTO=LL gains " in str(found[0]) and "8 B to 64 KiB" in str(found[0])
+
+
+def test_nothing_better_is_an_answer() -> None:
+    sweep = swept(compared("NCCL_ALGO=Ring", 1.0), compared("NCCL_ALGO=Tree", 1.2))
+    assert sweep.summary == "Nothing here beats the default: 2 settings in 17 s, none is over 2% faster beyond chance."
+    assert carriers(sweep) == {}
+
+
+def test_what_an_inherited_variable_costs() -> None:
+    simple = setting("NCCL_PROTO=Simple")
+    rows = [
+        compared("NCCL_PROTO=Simple", factor, size) for factor, size in ((1.62, 8), (1.9, 64 * KIB), (1.0, 256 * MIB))
+    ]
+    said = swept(*rows).said_of(simple)
+    assert said.startswith("NCCL_PROTO=Simple costs 6") and "8 B to 64 KiB" in said and "gains nothing above" in said
+    assert "no difference" in swept(compared("NCCL_PROTO=Simple", 1.0)).said_of(simple)
+
+
+def test_only_what_hurts_no_size_becomes_a_variable() -> None:
+    """A variable holds for all sizes; what is better for some and worse for others goes by size, or by group."""
+    mixed = [compared("NCCL_PROTO=LL", 0.8, 8), compared("NCCL_PROTO=LL", 2.4, 256 * MIB)]
+    files = carriers(swept(*mixed, compared("channels=32", 0.9, 256 * MIB)))
+    assert "nccl.env" not in files and files["tuner.csv"].splitlines()[0] == "allreduce,8,8,ring,ll,-1,1,8"
+    assert "config.max_ctas = 32" in files["process_group.py"]
+    good = carriers(swept(compared("NCCL_PROTO=LL", 0.8, 8), compared("NCCL_PROTO=LL", 1.0, 256 * MIB)))
+    assert good["nccl.env"] == "export NCCL_PROTO=LL\n" and good["nccl.conf"] == "NCCL_PROTO=LL\n"
+    compile(files["process_group.py"], "process_group.py", "exec")
+
+
+@pytest.mark.parametrize("words", ["NCCL_ALGO", "=x", "channels=0", "channels=many", "A=1,B", "a b=1"])
+def test_what_is_no_setting_is_refused(words: str) -> None:
+    with pytest.raises(NcclkitError, match="is not NAME=VALUE"):
+        setting(words)
+
+
+def test_the_environment_of_a_job_is_told_from_its_settings() -> None:
+    environ = {"NCCL_PROTO": "Simple", "NCCL_DEBUG": "INFO", "TORCH_NCCL_TRACE_BUFFER_SIZE": "1", "PATH": "/bin"}
+    environ |= {"GLOO_SOCKET_IFNAME": "lo", "TORCH_NCCL_BLOCKING_WAIT": "1", "NCCL_HOSTID": "x"}
+    assert sorted(tune.inherited_variables(environ)) == ["GLOO_SOCKET_IFNAME", "NCCL_PROTO", "TORCH_NCCL_BLOCKING_WAIT"]
+
+
+def planned(backend: str, hosts: int = 1) -> Plan:
+    return Plan("tune", (), 8, backend, "python3", 60.0, simulate_hosts=hosts)
+
+
+def test_candidates_follow_the_hardware() -> None:
+    def names(plan: Plan, facts: Sequence[Fact] = ()) -> str:
+        return " ".join(name for one in tune.candidates(facts, plan) for name in one.env)
+
+    assert "NCCL_PROTO" in names(planned("nccl")) and "IB" not in names(planned("nccl"))
+    ports = [Fact("net.rdma", [{"device": "mlx5_0"}])]
+    assert "NCCL_IB_QPS" in names(planned("nccl", 2), ports) and "NSOCKS" in names(planned("nccl", 2))
+    assert "NCCL" not in names(planned("gloo"))
+    assert len({str(one) for one in tune.candidates((), planned("nccl"))}) == len(tune.candidates((), planned("nccl")))
+
+
+@pytest.mark.parametrize("given", ["NCCL_PROTO=Simple", "TORCH_NCCL_BLOCKING_WAIT=1", "channels=8"])
+def test_what_gloo_never_reads_is_refused_over_gloo(tmp_path: Path, given: str) -> None:
+    options = ProbeOptions(backend="gloo", ranks=2)
+    with pytest.raises(NcclkitError, match="changes nothing over gloo"):
+        asyncio.run(tune.sweep(Case.open(tmp_path), [setting(given)], options))
+
+
+@pytest.mark.timeout(400)
+def test_a_brake_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks of gloo: real jobs in turn.  Ranks of jobs with the brake sleep before each call."""
+    monkeypatch.setattr(tune, "JOBS", 6)
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(BRAKE)
+    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(site)})
+    wanted = setting("BRAKE=0.05")
+    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [wanted], options, sizes=[4096]))
+    assert "BRAKE=0.05 costs" in found.said_of(wanted), found.said_of(wanted)
+    assert not found.advantages and "Nothing here beats the default" in found.summary and found.tried == 1
+
+
+def test_settings_of_one_job_take_turns(tmp_path: Path) -> None:
+    """Three groups that are equal: every round of each is told, with right values, and none is called better."""
+    told = [{}, {"env": {"UNREAD": "1"}}, {"env": {"UNREAD": "2"}}]
+    words = ("--ops", "all_reduce,all_gather", "--sizes", "8,65536", "--repeats", "3", "--decide", "7", "--all")
+    argv = ("sweep", "--backend", "gloo", *words, "--settings", json.dumps(told))
+    records = asyncio.run(local.run(Plan("sweep", argv, 2, "gloo", sys.executable, 100.0), tmp_path))
+    made = tune.Measured(frozenset())
+    for record in records:
+        made.take(record, [0, 1, 2])
+    wanted = {(n, op, size) for n in range(3) for op in ("all_reduce", "all_gather") for size in (8, 65536)}
+    assert set(made.chose) == set(made.decided) == wanted
+    assert {len(times) for times in made.chose.values()} == {3}
+    assert {len(times) for times in made.decided.values()} == {7}
+    assert not any(made.wrong.values()) and not made.refused
+    assert all(one.gain < 1 and one.comparisons == 8 for one in made.compared(made.decided, [Setting(), Setting()]))
+
+
+BRAKE = """
+import os
+if os.environ.get("BRAKE") and "RANK" in os.environ:
+    import time
+    import torch.distributed as dist
+    whole = dist.all_reduce
+    def late(*words, **named):
+        time.sleep(float(os.environ["BRAKE"]))
+        return whole(*words, **named)
+    dist.all_reduce = late
+"""
+"""Makes each call of a job with this variable slower, as an inherited setting does."""
