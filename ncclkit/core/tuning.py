@@ -72,6 +72,8 @@ class Comparison:
     """How many comparisons the interval must hold for together."""
     wrong: int = 0
     """Elements that came out wrong with the setting."""
+    spread: float = 0.0
+    """Share by which groups that all have the default differ among themselves: less than that is no difference."""
 
     @property
     def gain(self) -> float:
@@ -89,16 +91,22 @@ class Comparison:
     @property
     def better(self) -> bool:
         """Whether it is faster beyond chance, by enough to be worth it, and right."""
-        return self.gain > WORTH and self.interval[0] > 0 and not self.wrong
+        return self.gain > WORTH and self.interval[0] > self.spread and not self.wrong
 
     @property
     def worse(self) -> bool:
         """Whether it is slower beyond chance, and by enough to matter."""
-        return self.gain < -WORTH and self.interval[1] < 0
+        return self.gain < -WORTH and self.interval[1] < -self.spread
 
     @property
     def _ratios(self) -> list[float]:
         return [math.log(new / old) for new, old in zip(self.with_us, self.default_us, strict=True)]
+
+
+def spread(controls: Sequence[Sequence[float]]) -> float:
+    """The largest share by which one of several groups with the default is slower than another, over their rounds."""
+    means = [_trimmed(sorted(map(math.log, laps))) for laps in controls]
+    return math.expm1(max(means) - min(means)) if means else 0.0
 
 
 def _trimmed(ordered: Sequence[float]) -> float:

@@ -23,7 +23,7 @@ from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
 from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.runs import Plan
 from ncclkit.core.text import format_bytes
-from ncclkit.core.tuning import Comparison, Setting, Sweep
+from ncclkit.core.tuning import Comparison, Setting, Sweep, spread
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
 from ncclkit.live.options import DEFAULTS, ProbeOptions
@@ -144,6 +144,9 @@ Key = tuple[int, str, int]
 """A setting by its number (from 1; 0 and `ALONE` are the default), the collective, the size in bytes."""
 ALONE = -1
 """Number of the default in jobs of its own."""
+CONTROLS = (0, -2, -3)
+"""Numbers of the default in a job that it shares: groups made first, in the middle and last, as where a group stands
+among others can cost 2 % of a small call."""
 ROUNDS, DECIDING, JOBS = 6, 16, 8
 """Rounds that choose, rounds that decide, and jobs of each setting that a process keeps for its life."""
 SIZES = {"nccl": (8, 4096, 65536, MIB, 16 * MIB, 64 * MIB, 256 * MIB), "gloo": (8, 4096, 65536, MIB, 4 * MIB)}
@@ -262,17 +265,25 @@ class Measured:
 
     def _comparison(self, key: Key, times: Mapping[Key, Sequence[float]], setting: Setting, among: int) -> Comparison:
         number, op, size = key
-        usual = times[ALONE if number in self.apart else 0, op, size]
-        return Comparison(setting, op, size, tuple(usual), tuple(times[key]), among, self.wrong.get(key, 0))
+        defaults = [(ALONE, op, size)] if number in self.apart else [(control, op, size) for control in CONTROLS]
+        controls = [times[each] for each in defaults if each in times]
+        usual = tuple(statistics.fmean(laps) for laps in zip(*controls, strict=True))
+        wrong = self.wrong.get(key, 0)
+        return Comparison(setting, op, size, usual, tuple(times[key]), among, wrong, spread(controls))
 
 
 async def _together(
     case: Case, base: Plan, settings: Mapping[int, Setting], every: bool, made: Measured, on_record: OnRecord
 ) -> None:
     """One job with a process group for each setting; every: decide on those that look slower, too."""
-    told = [{}, *({"env": dict(one.env), "config": dict(one.config)} for one in settings.values())]
-    words = ["--settings", json.dumps(told), "--repeats", str(ROUNDS), "--decide", str(DECIDING), *["--all"] * every]
-    await _job(case, base, words, [0, *settings], made, on_record)
+    first, *others = CONTROLS
+    half, numbers = len(settings) // 2, list(settings)
+    order = [first, *numbers[:half], others[0], *numbers[half:], others[1]]
+    none = Setting()
+    told = [{"env": dict(one.env), "config": dict(one.config)} for one in (settings.get(n, none) for n in order)]
+    controls = ",".join(str(place) for place, number in enumerate(order) if number in CONTROLS)
+    words = ["--settings", json.dumps(told), "--controls", controls, "--repeats", str(ROUNDS)]
+    await _job(case, base, [*words, "--decide", str(DECIDING), *["--all"] * every], order, made, on_record)
 
 
 async def _apart(case: Case, base: Plan, settings: Mapping[int, Setting], made: Measured, on_record: OnRecord) -> None:

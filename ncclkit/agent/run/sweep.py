@@ -33,13 +33,16 @@ def main(argv):
 def _options(argv):
     parser = collective.options(add_options)
     parser.prog = "sweep"
-    parser.add_argument(
-        "--settings", type=json.loads, default=[{}], help="[{env: {…}, config: {…}}, …]; 0 is the default"
-    )
+    parser.add_argument("--settings", type=json.loads, default=[{}], help="[{env: {…}, config: {…}}, …]")
+    parser.add_argument("--controls", type=_numbers, default=[0], help="which of them are the default: 0,3,7")
     parser.add_argument("--decide", type=int, default=0, help="rounds that decide, of the settings that promise a gain")
     parser.add_argument("--all", action="store_true", help="decide on every setting, also on those that look slower")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(argv)
+
+
+def _numbers(text):
+    return [int(number) for number in text.split(",")]
 
 
 def _run(options, rank):
@@ -60,22 +63,21 @@ def _run(options, rank):
             chosen = timer.rounds(groups.usable, options.repeats)
             _tell(rank, operation, "choose", chosen, groups)
             if options.decide:
-                best = _best(chosen, options.all)
+                best = _best(chosen, options.controls, options.all)
                 _tell(rank, operation, "decide", timer.rounds(best, options.decide), groups)
     job.dist.barrier()
 
 
-def _best(times, every):
+def _best(times, controls, every):
     """The default, and the settings that are worth rounds of their own: all of them, or the most promising ones.
 
     The same on all ranks, as the times are those of all ranks together.
     """
-    usual = statistics.median(times[0])
-    ratios = sorted((statistics.median(laps) / usual, setting) for setting, laps in times.items() if setting)
-    return [
-        0,
-        *sorted(setting for ratio, setting in ratios if every or ratio < PROMISING)[: len(ratios) if every else KEPT],
-    ]
+    usual = statistics.fmean(statistics.median(times[control]) for control in controls)
+    others = [setting for setting in times if setting not in controls]
+    ratios = sorted((statistics.median(times[setting]) / usual, setting) for setting in others)
+    kept = [setting for ratio, setting in ratios if every or ratio < PROMISING]
+    return [*controls, *sorted(kept if every else kept[:KEPT])]
 
 
 def _tell(rank, operation, phase, times, groups):
