@@ -151,7 +151,7 @@ def _shared(lines: list[str]) -> re.Pattern[str] | None:
     for seed in lines[:SEEDS]:
         own = ENVELOPE.search(seed)
         head = seed[: min(own.start() if own else LONG, LONG)]
-        if LAUNCHER.match(seed) or TASK.match(seed) or (head.strip() == "" and not head):
+        if LAUNCHER.match(seed) or TASK.match(seed) or not head or STAMP.fullmatch(head):
             continue
         while (edge := EDGE.match(head)) or head[:1] == " ":
             head = edge[0] if edge else head[: len(head) - len(head.lstrip())]
