@@ -267,7 +267,8 @@ class Measured:
         number, op, size = key
         defaults = [(ALONE, op, size)] if number in self.apart else [(control, op, size) for control in CONTROLS]
         controls = [times[each] for each in defaults if each in times]
-        usual = tuple(statistics.fmean(laps) for laps in zip(*controls, strict=True))
+        # one of them in turn: a mean of three is hit by an outlier more often than the one time it is compared with
+        usual = tuple(laps[turn % len(laps)] for turn, laps in enumerate(zip(*controls, strict=True)))
         wrong = self.wrong.get(key, 0)
         return Comparison(setting, op, size, usual, tuple(times[key]), among, wrong, spread(controls))
 

@@ -60,7 +60,7 @@ def _run(options, rank):
         wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
         timer = Timer(torch, job, operation, groups, random.Random("%d %d" % (options.seed, number)))
         with collective.stream(torch, job.device):
-            chosen = timer.rounds(groups.usable, options.repeats)
+            chosen = timer.rounds(timer.usable, options.repeats)
             _tell(rank, operation, "choose", chosen, groups)
             if options.decide:
                 best = _best(chosen, options.controls, options.all)
@@ -119,11 +119,16 @@ class Groups:
                 if self.job.device.type == "cuda":
                     self.torch.cuda.synchronize()
             except RuntimeError as error:
-                problem = str(error).splitlines()[0]
+                problem = str(error)
+        return self.agreed(number, problem)
+
+    def agreed(self, number, problem):
+        """Whether no rank had a problem with a setting; the first one tells which."""
         failed = self.torch.tensor([float(bool(problem))], device=self.job.device)
         self.job.dist.all_reduce(failed)
         if failed.item() and (problem or self.job.rank == 0):
-            wire.send("sweep.refused", setting=number, rank=self.job.rank, problem=problem[:300])
+            told = [line for line in problem.splitlines() if line.strip()] or ["another rank had a problem"]
+            wire.send("sweep.refused", setting=number, rank=self.job.rank, problem=told[-1][:300])
         return not failed.item()
 
 
@@ -153,15 +158,24 @@ class Timer:
         self.cuda = job.device.type == "cuda"
         self.captured = self.cuda and operation.bytes <= collective.SMALL
         self.graphs = {}
-        for number in groups.usable:
+        self.usable = [number for number in groups.usable if self._works(number)]
+        for number in self.usable if self.captured else ():
             operation.group = groups.groups[number]
-            groups.wrong[number] = groups.wrong.get(number, 0) + operation.check()
-            operation.clear()
-            if self.captured:
-                self.graphs[number] = collective.captured(torch, operation)
+            self.graphs[number] = collective.captured(torch, operation)
         operation.group = groups.groups[0]
         once = [collective.time_laps(torch, operation, self._call(0), 1, 2)[-1]]
         self.calls = collective.within(torch, operation, BATCH_SECONDS, statistics.median(once), 1, MOST)
+
+    def _works(self, number):
+        """Check the values once; no algorithm of some settings knows every collective, which all ranks are told."""
+        self.operation.group, problem, wrong = self.groups.groups[number], "", 0
+        try:
+            wrong = self.operation.check()
+            self.operation.clear()
+        except RuntimeError as error:
+            problem = str(error)
+        self.groups.wrong[number] = self.groups.wrong.get(number, 0) + wrong
+        return self.groups.agreed(number, problem)
 
     def _call(self, number):
         if self.captured:
