@@ -103,7 +103,7 @@ def test_in_a_graph_what_is_sent_to_the_next_rank_is_what_that_one_takes(ranks: 
     seen = {}
     for rank in range(ranks):
         group = Group(rank, ranks)
-        group.all_to_all_single = lambda *given, rank=rank: seen.update({rank: given})  # type: ignore[attr-defined]
+        group.all_to_all_single = lambda *given, rank=rank, group=None: seen.update({rank: given})  # type: ignore[attr-defined]
         made = Operation(torch, group, torch.device("cpu"), "send_recv", "float32", 64)
         made.call_in_graph()
         got, given, *_ = seen[rank]
