@@ -40,25 +40,27 @@ def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
     Up to torch 2.13 the timeout itself names no group: it belongs to the one where the same rank, or else the whole
     job, has that number, or to the only one that is named at all.  Both are empty where nothing shows it.
     """
-    lines = [e for e in events if e.kind == "c10d.status" or (e.kind == "c10d.timeout" and e.data["seq"] is not None)]
+    kinds = ("c10d.status", "c10d.timeout")
+    lines = [e for e in events if e.kind in kinds and (e.kind == kinds[0] or e.data.get("seq") is not None)]
     own: dict[tuple[int | None, int | None], set[str]] = defaultdict(set)
     descs: dict[str, str] = {}
     for event in lines:
-        if event.data["pg"] or event.data["desc"]:
-            name = str(event.data["pg"])
-            descs[name] = descs.get(name) or str(event.data["desc"] or "")
-            waits = None if event.kind == "c10d.timeout" else counted(event.data["completed"]) + 1
-            for rank, seq in product((event.rank, None), {event.data["seq"], waits} - {None}):
+        if event.data.get("pg") or event.data.get("desc"):
+            name = str(event.data.get("pg"))
+            descs[name] = descs.get(name) or str(event.data.get("desc") or "")
+            waits = None if event.kind == "c10d.timeout" else counted(event.data.get("completed")) + 1
+            for rank, seq in product((event.rank, None), {event.data.get("seq"), waits} - {None}):
                 own[rank, seq].add(name)
-    pairs = {(event.rank, event.data["seq"]) for event in lines if op_of(event).upper() in PAIRED}
-    apart = {(e.rank, e.data["pg"]) for e in lines if e.kind == "c10d.status" and (e.rank, e.data["seq"]) in pairs}
+    pairs = {(event.rank, event.data.get("seq")) for event in lines if op_of(event).upper() in PAIRED}
+    status = [e for e in lines if e.kind == "c10d.status"]
+    apart = {(e.rank, e.data.get("pg")) for e in status if (e.rank, e.data.get("seq")) in pairs}
     found = []
     for event in lines:
-        seq = event.data["seq"]
-        if event.kind == "c10d.status" and (event.rank, event.data["pg"]) in apart:
+        seq = event.data.get("seq")
+        if event.kind == "c10d.status" and (event.rank, event.data.get("pg")) in apart:
             continue  # it counts sends and receives, which have numbers of their own
         names = own.get((event.rank, seq)) or own.get((None, seq)) or set(descs)
-        known = str(event.data["pg"]) if event.data["pg"] or event.data["desc"] else ""
+        known = str(event.data.get("pg")) if event.data.get("pg") or event.data.get("desc") else ""
         name = known or (next(iter(names)) if len(names) == 1 else "")
         found.append((event, name, descs.get(name, "")))
     return found

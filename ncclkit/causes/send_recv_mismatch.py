@@ -133,6 +133,8 @@ def _splits(case: Case) -> Finding | None:
     odd = tuple(sorted(others)) if 0 < len(others) < len(ranks) else ()
     say = f"{start(name_ranks(ranks))} expected {b} bytes from one peer in all_to_all and was sent {a}: "
     say += f"{name_ranks(odd)} sends too much." if odd else "the split sizes of sender and receiver differ."
+    if not odd and len(ranks) == 1 and len(others) > 1:  # a sender that is odd to all is noticed by all
+        odd = ranks
     return _sizes(say, sizes, inside, odd)
 
 

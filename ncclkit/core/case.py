@@ -58,7 +58,7 @@ class _About(TypedDict, total=False):
     problems: list[str]
 
 
-class _Input(TypedDict):
+class _Read(TypedDict):
     """What of a row of ``inputs.json`` is."""
 
     path: str
@@ -66,6 +66,11 @@ class _Input(TypedDict):
     lines: int
     kind: str
     events: int
+
+
+class _Input(_Read, total=False):
+    """The same, with what cases of before it was counted lack."""
+
     errors: int
 
 

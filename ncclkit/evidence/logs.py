@@ -108,7 +108,7 @@ def summary(inputs: Sequence[Mapping[str, Any]], facts: int, measured: Sequence[
     left = [f"{kinds[kind]} × {kind}" for kind in sorted(NOT_READ & kinds.keys())]
     mute = sum(row["kind"] == "log" and not row["events"] for row in inputs)
     left += [f"{mute} × log in which no line is known"] if mute and not facts and not measured else []
-    errors = sum(row["errors"] for row in inputs)
+    errors = sum(row.get("errors", 0) for row in inputs)
     left += [f"{errors:,} × line that calls itself an error"] if errors else []
     said = f"Read {', '.join(read)}: {', '.join([f'{events:,} events', *out])}"
     return f"{said}; not understood: {', '.join(left)}." if left else f"{said}."

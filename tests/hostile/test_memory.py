@@ -71,7 +71,7 @@ def dump(seq):
 
 @pytest.mark.parametrize("has_thread", [False, True])
 def test_one_process_reads_all_dumps_and_another_takes_its_place_where_one_breaks_it(tmp_path, has_thread, monkeypatch):
-    starts = []
+    starts, before = [], set(children())
     start = processes.Limited._start
     monkeypatch.setattr(processes.Limited, "_start", lambda self: starts.append(1) or start(self))
     monkeypatch.setattr(processes, "SECONDS", 1)
@@ -92,11 +92,11 @@ def test_one_process_reads_all_dumps_and_another_takes_its_place_where_one_break
     assert len(starts) == 2
     if has_thread:  # a new interpreter takes longer to start, and waits for more to read
         evidence.read([tmp_path / "nccl_trace_rank_0"])
-        assert len(starts) == 2 and len(children()) == 1
+        assert len(starts) == 2 and len(set(children()) - before) == 1
         processes.limited._child.join(30)
         assert evidence.read([tmp_path / "nccl_trace_rank_0"]).problems == []
         processes.limited.close()
-    assert children() == []
+    assert set(children()) <= before
 
 
 def children():

@@ -58,6 +58,7 @@ SAID = re.compile(r"(?<!\S)[a-z]{2,}(?!\S)")
 NUMBERED = re.compile(r"\[(\d{1,5})\] ")
 WIDTHS = (72, 76, 78, 79, 80, 100, 120, 132, 160, 200)
 """Columns at which terminals and editors break lines."""
+COMMON = (80, 100, 120)
 START = re.compile(
     r"\s|[\[(<#$|>*{}=+~^`-]|Traceback|File \"|[\w.-]+:\d+:\d+ |\d{4}-|\d\d:\d\d|[\w.]*(?:Error|Exception)\b"
     r"|NCCL\b|INFO\b|WARN|ERROR\b|(?i:step|epoch|iter)|ncc?l\w+Error|srun:|slurmstepd:|\w+: "
@@ -198,7 +199,8 @@ def _unwrapped(text: str) -> str:
     soft = sum(broken(*pair) for pair in pairwise(lines) if len(pair[0]) < width)
     if soft >= max(hard, 2) and width > 0.93 * column:
         return _joined(lines, broken, " ")
-    firm = hard >= (1 if width in WIDTHS else 4) and (hard == 1 or len(table) > 1)
+    # of a single line that is as long as a terminal is wide, only the commonest widths say that it was cut there
+    firm = hard >= (1 if width in COMMON else 2 if width in WIDTHS else 4) and (hard == 1 or len(table) > 1)
     return _joined(lines, cut, "") if firm else text
 
 
