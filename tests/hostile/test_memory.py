@@ -71,6 +71,7 @@ def dump(seq):
 
 @pytest.mark.parametrize("has_thread", [False, True])
 def test_one_process_reads_all_dumps_and_another_takes_its_place_where_one_breaks_it(tmp_path, has_thread, monkeypatch):
+    processes.limited.close()  # of a test before this one in the same process
     starts, before = [], set(children())
     start = processes.Limited._start
     monkeypatch.setattr(processes.Limited, "_start", lambda self: starts.append(1) or start(self))
