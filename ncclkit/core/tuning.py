@@ -316,8 +316,7 @@ def _tuner_line(sweep: Sweep, row: Advantage) -> str:
     """``allreduce,0,1048576,ring,ll,-1,1,8`` of NCCL's example tuner plugin; empty for what it does not know."""
     own = dict(row.setting.env)
     algorithm, protocol = own.pop("NCCL_ALGO", ""), own.pop("NCCL_PROTO", "")
-    channels = row.setting.config.get("max_ctas", -1)
-    if own or row.op not in TUNER or not (algorithm or protocol or channels > 0):
-        return ""
-    names = f"{(algorithm or 'ring').lower()},{(protocol or 'simple').lower()}"
-    return f"{TUNER[row.op]},{row.least},{row.largest},{names},{channels},{sweep.hosts},{sweep.ranks}"
+    if own or row.op not in TUNER or not (algorithm and protocol):
+        return ""  # a line names both, and which one NCCL takes by itself is not known
+    names = f"{algorithm.lower()},{protocol.lower()},{row.setting.config.get('max_ctas', -1)}"
+    return f"{TUNER[row.op]},{row.least},{row.largest},{names},{sweep.hosts},{sweep.ranks}"

@@ -131,7 +131,7 @@ def test_what_an_inherited_variable_costs() -> None:
 
 def test_only_what_hurts_no_size_becomes_a_variable() -> None:
     """A variable holds for all sizes; what is better for some and worse for others goes by size, or by group."""
-    mixed = [compared("NCCL_PROTO=LL", 0.8, 8), compared("NCCL_PROTO=LL", 2.4, 256 * MIB)]
+    mixed = [compared("NCCL_ALGO=Ring,NCCL_PROTO=LL", *told) for told in ((0.8, 8), (2.4, 256 * MIB))]
     files = carriers(swept(*mixed, compared("channels=32", 0.9, 256 * MIB)))
     assert "nccl.env" not in files and files["tuner.csv"].splitlines()[0] == "allreduce,8,8,ring,ll,-1,1,8"
     assert "config.max_ctas = 32" in files["process_group.py"]
