@@ -77,7 +77,7 @@ class Comparison:
     wrong: int = 0
     """Elements that came out wrong with the setting."""
     spread: float = 0.0
-    """Share by which groups that all have the default differ among themselves: less than that is no difference."""
+    """Share by which groups that all have the default differ among themselves: less than that is not a difference."""
 
     @property
     def gain(self) -> float:
