@@ -123,7 +123,7 @@ class Groups:
         return self.agreed(number, problem)
 
     def agreed(self, number, problem):
-        """Whether no rank had a problem with a setting; the first one tells which."""
+        """Whether no rank had a problem with a setting; the first one says which."""
         failed = self.torch.tensor([float(bool(problem))], device=self.job.device)
         self.job.dist.all_reduce(failed)
         if failed.item() and (problem or self.job.rank == 0):
