@@ -99,8 +99,8 @@ class Flood:
 
     def event(self) -> Event:
         """What stands for all of them."""
-        if self.shown.kind in LAST:  # how many were seen follows from where the text was cut
-            return replace(self.last, count=1)
+        if self.shown.kind in LAST:  # of progress only the last line of a block is read: how many were is no number
+            return replace(self.last, count=1 if self.shown.kind == "progress" else self.count)
         if self.channels is not None:
             channels = sorted(self.channels.union(map(int, self.values)))
             return replace(self.shown, data=dict(self.shown.data) | {"channels": channels}, count=self.count)
