@@ -227,11 +227,11 @@ class Sweep:
     def text(self) -> str:
         """The answer, then each setting that makes a difference, by collective and size."""
         named = sorted({str(one.setting): one.setting for one in self.comparisons}.items())
-        told = [self.said_of(one) for _, one in named if self.costs(one)]
+        told = [self.effect_of(one) for _, one in named if self.costs(one)]
         refused = [f"{name} was refused: {why}" for name, why in self.refused.items()]
         return "\n".join([self.summary, *map(str, self.advantages), *told, *refused])
 
-    def said_of(self, setting: Setting) -> str:
+    def effect_of(self, setting: Setting) -> str:
         """What a setting that the user has costs and gains, in one sentence."""
         worse = self.costs(setting)
         better = [one for one in self.comparisons if one.better and one.setting == setting]

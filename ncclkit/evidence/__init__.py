@@ -83,7 +83,7 @@ def read(
     rows = [part.row(known[part.path], unknown[part.path]) for part in parts]
     if sum(part.kind in ("log", "dmesg") for part in parts) <= abnormal.FEW:
         for part, row in zip(parts, rows, strict=True):
-            row["quiet"] = abnormal.quiet(part.short, part.path, part.events, part.abnormal)
+            row["quiet"] = abnormal.other_lines(part.short, part.path, part.events, part.abnormal)
     facts = [fact for part in parts for fact in part.facts]
     return Reading(events, rows, problems, facts, [m for part in parts for m in part.measurements])
 

@@ -111,7 +111,9 @@ def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[di
     return _rows(found, path, events, MOST)
 
 
-def quiet(text: str, path: str, events: Iterable[Event], besides: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def other_lines(
+    text: str, path: str, events: Iterable[Event], besides: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """The same of all other lines of a short log; besides: its abnormal ones."""
     known = {row["line"] for row in besides}
     numbered = enumerate(text.encode().split(b"\n"), 1)

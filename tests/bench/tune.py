@@ -108,7 +108,7 @@ async def environment(told: argparse.Namespace, gpus: bool) -> dict[str, Any]:
     again = await swept([setting(word) for word in BAD], options(gpus), sizes)
     alone = {(str(one.setting), one.bytes): one.gain for one in again.comparisons}
     rows = [row(one) | {"again": round(alone[str(one.setting), one.bytes], 4)} for one in together.comparisons]
-    said = [together.said_of(setting(word)) for word in BAD]
+    said = [together.effect_of(setting(word)) for word in BAD]
     return {"said": said, "rows": rows, "seconds": round(together.seconds, 1)}
 
 

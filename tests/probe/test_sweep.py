@@ -124,9 +124,9 @@ def test_what_an_inherited_variable_costs() -> None:
     rows = [
         compared("NCCL_PROTO=Simple", factor, size) for factor, size in ((1.62, 8), (1.9, 64 * KIB), (1.0, 256 * MIB))
     ]
-    said = swept(*rows).said_of(simple)
+    said = swept(*rows).effect_of(simple)
     assert said.startswith("NCCL_PROTO=Simple costs 6") and "8 B to 64 KiB" in said and "gains nothing above" in said
-    assert "no difference" in swept(compared("NCCL_PROTO=Simple", 1.0)).said_of(simple)
+    assert "no difference" in swept(compared("NCCL_PROTO=Simple", 1.0)).effect_of(simple)
 
 
 def test_only_what_hurts_no_size_becomes_a_variable() -> None:
@@ -184,7 +184,7 @@ def test_a_brake_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(site)})
     wanted = setting("BRAKE=0.05")
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [wanted], options, sizes=[4096]))
-    assert "BRAKE=0.05 costs" in found.said_of(wanted), found.said_of(wanted)
+    assert "BRAKE=0.05 costs" in found.effect_of(wanted), found.effect_of(wanted)
     assert not found.advantages and "Nothing here beats the default" in found.summary and found.tried == 1
 
 

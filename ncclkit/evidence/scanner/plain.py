@@ -179,7 +179,7 @@ def _fits(pattern: re.Pattern[str], lines: list[str]) -> bool:
 
 
 def _unwrapped(text: str) -> str:
-    """Lines that were broken at a width are whole again; blank ones take the place of their other parts."""
+    """Lines that were wrapped at a width are whole again; blank ones take the place of their other parts."""
     lines = text.split("\n")
     width = max(map(len, lines))
     if width > WIDTHS[-1] or width < WIDTHS[0]:
@@ -190,28 +190,28 @@ def _unwrapped(text: str) -> str:
 
     column = min(column for column in WIDTHS if column >= width)
 
-    def broken(line: str, later: str) -> bool:
+    def wrapped(line: str, later: str) -> bool:
         word = later.partition(" ")[0]
         return len(line) + 1 + len(word) > column and len(line) > 0.6 * column and not START.match(later)
 
     table = {NUMBER.sub("0", line) for line in lines if len(line) == width}
     hard = sum(cut(*pair) for pair in pairwise(lines))
-    soft = sum(broken(*pair) for pair in pairwise(lines) if len(pair[0]) < width)
+    soft = sum(wrapped(*pair) for pair in pairwise(lines) if len(pair[0]) < width)
     if soft >= max(hard, 2) and width > 0.93 * column:
-        return _joined(lines, broken, " ")
+        return _joined(lines, wrapped, " ")
     # of a single line that is as long as a terminal is wide, only the commonest widths say that it was cut there
     firm = hard >= (1 if width in COMMON else 2 if width in WIDTHS else 4) and (hard == 1 or len(table) > 1)
     return _joined(lines, cut, "") if firm else text
 
 
-def _joined(lines: list[str], broken: Callable[[str, str], bool], glue: str) -> str:
+def _joined(lines: list[str], wrapped: Callable[[str, str], bool], glue: str) -> str:
     whole: list[str] = []
     at = 0
     while at < len(lines):
         last = at
         parts = [lines[at]]
         known = RECORD.match(lines[at]) is not None
-        while known and last + 1 < len(lines) and lines[last + 1] and broken(lines[last], lines[last + 1]):
+        while known and last + 1 < len(lines) and lines[last + 1] and wrapped(lines[last], lines[last + 1]):
             last += 1
             parts.append(lines[last])
         whole += [glue.join(parts), *[""] * (last - at)]
