@@ -293,7 +293,7 @@ def carriers(sweep: Sweep) -> dict[str, str]:
     made = {
         "nccl.env": "".join(f"export {name}={value}\n" for name, value in env.items()),
         "nccl.conf": "".join(f"{name}={value}\n" for name, value in env.items()),
-        "sbatch.txt": "".join(f"#SBATCH --export=ALL,{name}={value}\n" for name, value in env.items()),
+        "sbatch.txt": f"#SBATCH --export={','.join(['ALL', *map('='.join, env.items())])}\n" if env else "",
         "process_group.py": "".join(map(_options_code, groups)),
         "tuner.csv": "".join(f"{line}\n" for line in tuner),
     }

@@ -137,6 +137,10 @@ def test_only_what_hurts_no_size_becomes_a_variable() -> None:
     assert "config.max_ctas = 32" in files["process_group.py"]
     good = carriers(swept(compared("NCCL_PROTO=LL", 0.8, 8), compared("NCCL_PROTO=LL", 1.0, 256 * MIB)))
     assert good["nccl.env"] == "export NCCL_PROTO=LL\n" and good["nccl.conf"] == "NCCL_PROTO=LL\n"
+    two = compared("NCCL_ALGO=Ring,NCCL_PROTO=LL", 0.8, 8)
+    assert carriers(swept(two))["sbatch.txt"] == "#SBATCH --export=ALL,NCCL_ALGO=Ring,NCCL_PROTO=LL\n", (
+        "one line: the last counts"
+    )
     compile(files["process_group.py"], "process_group.py", "exec")
 
 
