@@ -86,7 +86,7 @@ def test_facts_of_two_nodes(tmp_path: Path) -> None:
     assert {fact.host for fact in case.facts} == {"n1", "n2"}
     assert [fact.host for fact in case.facts_of("software.torch") if fact.value] == ["n1", "n2"], done.stderr
     seen = compare(case.facts)
-    assert not seen.broken and seen.agreed > 20, seen.text()
+    assert not seen.can_break and seen.agreed > 20, seen.text()
 
 
 def test_the_ladder_climbs_and_a_node_that_fails_alone_is_found_by_smaller_jobs(tmp_path: Path) -> None:
