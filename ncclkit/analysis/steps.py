@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -116,19 +116,14 @@ class StepTimes:
 
 
 def step_times(events: Iterable[Event]) -> StepTimes:
-    """What `step.rank` events of all ranks say together; of GPUs a trace, which sees them, counts more than the hook.
-
-    Raises NcclkitError where there are none.
-    """
-    known: dict[int, Event] = {}
+    """What `step.rank` events of all ranks say together; raises NcclkitError where there are none."""
+    told: dict[int, dict[str, Event]] = defaultdict(dict)
     for event in events:
         if event.kind == "step.rank" and event.rank is not None and event.data["steps"]:
-            mine = known.get(event.rank)
-            better = mine is None or not (mine.data["source"] == "trace" and mine.data["gpus"])
-            known = known | {event.rank: event} if better else known
-    if not known:
+            told[event.rank][event.data["source"]] = event
+    if not told:
         raise NcclkitError("No step was measured; the script must call an optimizer's step() some ten times.")
-    rows = [known[rank] for rank in sorted(known)]
+    rows = [_of_both(**told[rank]) for rank in sorted(told)]
     waits, last = _waits(rows)
     ranks = tuple(_rank(event, waits[event.rank or 0], last) for event in rows)
     first = rows[0].data
@@ -144,6 +139,17 @@ def step_times(events: Iterable[Event]) -> StepTimes:
         max(costs, default=None),
         problems,
     )
+
+
+def _of_both(hook: Event | None = None, trace: Event | None = None) -> Event:
+    """One event of a rank: of GPUs a trace has the times, as only it sees them; the hook has what the script did."""
+    if hook is None or trace is None or not trace.data["gpus"]:
+        chosen = hook or trace
+        assert chosen is not None
+        return chosen
+    saved = fmean(row["parts"]["checkpoint"] for row in hook.data["steps"])
+    steps = [row | {"parts": row["parts"] | {"checkpoint": saved}} for row in trace.data["steps"]]
+    return replace(hook, data={**hook.data, "gpus": True, "steps": steps})
 
 
 def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, float]]:

@@ -183,10 +183,19 @@ async def _once(
         given = local.guarded(agent, line, env, options.timeout, folder, python, on_record)
         ended = (await given)[-1]
     reading = evidence.read([folder])
-    case.add(reading.events)
+    traces = sorted(folder.glob("trace_rank*.json"))
+    events = [*reading.events, *(_traced(path, number) for number, path in enumerate(traces))]
+    case.add(events)
     case.inputs += [row for row in reading.inputs if row not in case.inputs]
     case.save()
-    return folder, str(ended["reason"]), reading.events
+    return folder, str(ended["reason"]), events
+
+
+def _traced(path: str | Path, number: int) -> Event:
+    """What a trace says of its rank; number: of the rank where neither the trace nor its name says it."""
+    own = inputs.rank_of(str(path))
+    with inputs.opened(str(path)) as stream:
+        return records.from_trace(unpack(Hashed(stream, 0))[0], str(path), number if own is None else own)
 
 
 @contextmanager
@@ -270,11 +279,7 @@ def read_traces(case: Case, paths: Iterable[str | Path]) -> StepTimes:
     Raises NcclkitError where there is none, or one holds no steps.
     """
     found, problems = inputs.find(list(paths))
-    events = []
-    for number, path in enumerate(found):
-        with inputs.opened(path) as stream:
-            own = inputs.rank_of(path)
-            events.append(records.from_trace(unpack(Hashed(stream, 0))[0], path, number if own is None else own))
+    events = [_traced(path, number) for number, path in enumerate(found)]
     if not events:
         raise NcclkitError(" ".join(problems) or "No trace was given; name the files that torch's profiler wrote.")
     times = step_times(events)

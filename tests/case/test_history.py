@@ -13,6 +13,7 @@ from ncclkit.analysis.history import baseline, beside_baseline, compare_cases, h
 from ncclkit.cli import main
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, NcclkitError
+from ncclkit.core.runs import Plan, Run
 
 ROW = Measurement("all_reduce", 1 << 20, "float32", 2, 1, "gloo", 1000.0, 1100.0, 0.02, 1.05, 1.05, 0, 20, "1-probe")
 
@@ -62,10 +63,15 @@ def test_a_live_test_is_compared_with_the_saved_baseline(tmp_path: Path, monkeyp
     assert beside_baseline(measured(tmp_path / "a").measurements) == ("", ())
     saved = save_baseline(Case.open(tmp_path / "a", read_only=True))
     assert saved == tmp_path / "deep" / "baseline.json"
-    told, curve = beside_baseline(measured(tmp_path / "b", 1.4).measurements)
+    rows = tuple(measured(tmp_path / "b", 1.4).measurements)
+    told, curve = beside_baseline(rows)
     assert told.startswith("Against the baseline of 20") and "slower on 3 of 3 sizes, most all_reduce of" in told
     assert "40% slower" in told and len(curve) == 3 and curve[0].run.startswith("baseline of")
     assert "no difference beyond the spread on 3 sizes" in beside_baseline(measured(tmp_path / "c").measurements)[0]
+    plan = Plan("probe", ("collective",), 2, "gloo", "python", 9.0)
+    figure = views.curve_view(Run(plan, tmp_path, "done", 1.0, rows)).figure
+    assert figure is not None and [str(line.name).startswith("baseline of") for line in figure.data].count(True) == 1
+    assert figure.layout.yaxis.range[1] > max(curve[-1].busbw or 0.0, 1.04)
     other = [replace(row, ranks=4) for row in measured(tmp_path / "d").measurements]
     assert beside_baseline(other) == ("", ())
     saved.write_text('{"ncclkit_baseline": 1}')

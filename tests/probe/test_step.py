@@ -168,6 +168,19 @@ def test_a_trace_of_a_gpu_gives_what_nothing_hides(piece):
     assert found.brakes[0].part == "communication" and found.cost is None
 
 
+def test_of_gpus_the_trace_has_the_times_and_the_hook_what_the_script_did():
+    hook = rank_event(0, [({"computation": 0.08, "checkpoint": 0.02}, [])] * 4, buckets=[4096] * 200)
+    trace = rank_event(
+        0, [({"computation": 0.05, "communication": 0.05}, [])] * 4, source="trace", gpus=True, cost=None
+    )
+    for events in ([hook, trace], [trace, hook]):
+        found = step_times(events)
+        assert found.brakes[0].summary.startswith("Gradients travel in 200 buckets")
+        assert found.ranks[0].parts["checkpoint"] == pytest.approx(0.02) and found.gpus
+    on_cpu = rank_event(0, [({"computation": 0.1}, [])] * 4, source="trace")
+    assert step_times([on_cpu, hook]).ranks[0].parts["checkpoint"] == pytest.approx(0.02)
+
+
 def test_a_trace_without_steps_is_refused_in_one_sentence():
     with pytest.raises(NcclkitError, match="holds no two steps"):
         records.from_trace(Pieces(trace([span("cpu_op", "aten::mm", 0, 1)]), 100), "t.json", 0)
