@@ -30,3 +30,4 @@ from ncclkit.views.tables import case_view
 from ncclkit.views.telemetry import telemetry_view
 from ncclkit.views.topology import topology_view
 from ncclkit.views.transports import rings_view, transports_view
+from ncclkit.views.tune import apply_form, carriers_view, tune_form
