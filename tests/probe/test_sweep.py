@@ -8,6 +8,7 @@ import math
 import random
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -178,16 +179,23 @@ def test_what_gloo_never_reads_is_refused_over_gloo(tmp_path: Path, given: str) 
         asyncio.run(tune.sweep(Case.open(tmp_path), [setting(given)], options))
 
 
-@pytest.mark.timeout(400)
 def test_a_brake_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ranks of gloo: real jobs in turn.  Ranks of jobs with the brake sleep before each call."""
-    monkeypatch.setattr(tune, "JOBS", 6)
+    """Two ranks of gloo: real jobs in turn.  Ranks of jobs with the brake sleep before each call.
+
+    Two turns show who is measured with what; that six are enough for a claim needs no more jobs.
+    """
+    monkeypatch.setattr(tune, "JOBS", 2)
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(BRAKE)
     options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(site)})
     wanted = setting("BRAKE=0.05")
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [wanted], options, sizes=[4096]))
+    (row,) = found.comparisons
+    assert len(row.default_us) == len(row.with_us) == 2, "one figure of each job"
+    assert max(row.default_us) < 50_000 <= min(row.with_us), "the default never sleeps, the setting always"
+    assert "no difference" in found.effect_of(wanted), "two jobs are too few for a claim"
+    found = replace(found, comparisons=(replace(row, default_us=row.default_us * 3, with_us=row.with_us * 3),))
     assert "BRAKE=0.05 costs" in found.effect_of(wanted), found.effect_of(wanted)
     assert not found.advantages and "Nothing here beats the default" in found.summary and found.tried == 1
 
