@@ -8,6 +8,7 @@ from ncclkit.views.attach import AttachForm, attach_form
 from ncclkit.views.banner import banner_view
 from ncclkit.views.catalogue import catalogue_view
 from ncclkit.views.check import check_form
+from ncclkit.views.cluster import cluster_view
 from ncclkit.views.connect import ConnectForm, connect_form, connect_view
 from ncclkit.views.consistency import consistency_view
 from ncclkit.views.course import checkpoints_view, guess, loader_sweep_view, resume_view, scaling_view, stages_view
