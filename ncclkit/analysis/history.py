@@ -23,7 +23,7 @@ from ncclkit.analysis.steps import StepTimes, last_steps
 from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, NcclkitError
-from ncclkit.core.text import format_bytes, format_time, natural, plural
+from ncclkit.core.text import format_bytes, format_time, natural, percent, plural
 
 FILE = "NCCLKIT_BASELINE"
 """Variable that names the file of the baseline where nobody says otherwise."""
@@ -59,7 +59,7 @@ class Change:
     def __str__(self) -> str:
         took = f"{format_time(self.before)} → {format_time(self.after)}"
         word = "slower" if self.slower > 0 else "faster"
-        told = f"{abs(self.slower):.0%} {word}" if self.matters else "no difference beyond its spread"
+        told = f"{percent(abs(self.slower))} {word}" if self.matters else "no difference beyond its spread"
         return f"{self.op} of {format_bytes(self.bytes)}: {told}, {took} a call"
 
 

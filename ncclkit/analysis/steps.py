@@ -15,7 +15,7 @@ from typing import Any
 
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
-from ncclkit.core.text import format_bytes, format_time, plural, the
+from ncclkit.core.text import format_bytes, format_time, percent, plural, the
 from ncclkit.core.tuning import Comparison
 
 PARTS = ("computation", "data", "communication", "waiting", "checkpoint", "script")
@@ -41,6 +41,15 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "checkpoint": ("disk_or_io",),
 }
 """Part → causes of the catalogue that may lie behind it."""
+OF_GPUS = frozenset({"slow_transport", "gpu_clock_limit"})
+ADVICE: Mapping[str, str] = {
+    "data": "Read with more workers, or prepare the data before training.",
+    "communication": "Send fewer, larger messages that overlap with the backward pass, or step less often.",
+    "waiting": "Look at the host of the rank that comes last; give all ranks equal work.",
+    "checkpoint": "Save less often, or with torch.distributed.checkpoint.async_save.",
+    "script": "Log every tenth step, write from a thread, and average over ranks once an epoch.",
+}
+"""Part → what to do about it, where no setting helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,7 @@ class Brake:
     """Of a step, on the rank where it takes longest."""
     share: float
     summary: str
+    advice: str = ""
     settings: tuple[str, ...] = ()
     """What `ncclkit step --try` compares."""
     causes: tuple[str, ...] = ()
@@ -99,7 +109,7 @@ class StepTimes:
             return self.brakes[0].summary
         share = fmean(one.parts["computation"] / (one.seconds or 1.0) for one in self.ranks)
         step = _time(self.seconds)
-        return f"Computation takes {min(share, 1.0):.0%} of a step of {step}; nothing else takes {LEAST:.0%}."
+        return f"Computation takes {percent(min(share, 1.0))} of a step of {step}; nothing else takes {percent(LEAST)}."
 
     def text(self) -> str:
         """The summary, each rank in a row, every brake, and what may be tried."""
@@ -108,9 +118,10 @@ class StepTimes:
         lines += ["", *(f"{place}. {brake}" for place, brake in enumerate(self.brakes, 1))] if self.brakes[1:] else []
         settings = [*dict.fromkeys(one for brake in self.brakes for one in brake.settings)]
         causes = [*dict.fromkeys(one for brake in self.brakes[:1] for one in brake.causes)]
+        lines += [self.brakes[0].advice] if self.brakes else []
         lines += [f"Compare: ncclkit step --try {' --try '.join(settings)} -- …"] if settings else []
         lines += [f"May lie behind it: {', '.join(causes)} (ncclkit causes ID)."] if causes else []
-        cost = "" if self.cost is None else f" Measuring took {self.cost:.1%} of a step."
+        cost = "" if self.cost is None else f" Measuring took {percent(self.cost, 1)} of a step."
         lines += [f"{plural(self.steps, 'step')} measured on {plural(len(self.ranks), 'rank')}.{cost}", *self.problems]
         return "\n".join(lines)
 
@@ -210,17 +221,14 @@ def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, .
     if excess in named:  # the others wait for what is named already
         told = [row for row in told if row[0] != "waiting"]
     told.sort(key=lambda row: -row[1])
-    return tuple(
-        Brake(
-            part,
-            seconds,
-            seconds / whole,
-            f"{words}: {_time(seconds)} of a step of {_time(whole)} ({seconds / whole:.0%}).",
-            more,
-            CAUSES.get(part, ()),
-        )
-        for part, seconds, words, more in told
-    )
+
+    def brake(part: str, seconds: float, words: str, more: tuple[str, ...]) -> Brake:
+        share = seconds / whole
+        said = f"{words}: {_time(seconds)} of a step of {_time(whole)} ({percent(share)})."
+        causes = tuple(one for one in CAUSES.get(part, ()) if rows[0].data["gpus"] or one not in OF_GPUS)
+        return Brake(part, seconds, share, said, ADVICE[part], more, causes)
+
+    return tuple(brake(*row) for row in told)
 
 
 BrakeLine = tuple[str, float, str, tuple[str, ...]]
@@ -339,7 +347,7 @@ class SettingEffect:
 
     def __str__(self) -> str:
         low, high = self.interval
-        span = f"{self.gain:+.1%} ({low:+.1%} to {high:+.1%})"
+        span = f"{percent(self.gain, 1)} ({percent(low, 1)} to {percent(high, 1)})"
         said = "shortens a step" if self.better else "lengthens a step" if self.worse else "cannot be told from chance"
         return f"{self.setting} {said}: gain {span}, {_time(self.default)} → {_time(self.changed)} a batch."
 

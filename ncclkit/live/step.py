@@ -7,6 +7,7 @@ removed when the script has ended, and nothing else of the user's is touched.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -30,11 +31,12 @@ from ncclkit.analysis.steps import SettingEffect, StepTimes, step_times
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.storage import write
-from ncclkit.core.text import plural
+from ncclkit.core.text import percent, plural
 from ncclkit.core.tuning import LEAST_ROUNDS, Comparison, Setting
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import Hashed, unpack
 from ncclkit.evidence.tools import steps as records
+from ncclkit.live import scheduler
 from ncclkit.live.launch import local, slurm
 from ncclkit.live.launch.pack import packed
 
@@ -64,6 +66,8 @@ class StepOptions:
     """Runs of the script with each setting."""
     trace: int = 0
     """Steps of torch's profiler after the others; where GPUs compute it takes 6 in any case."""
+    here: bool = False
+    """Whether a script may run on a login node, too."""
 
     def __post_init__(self) -> None:
         """Refuse what no run can be made of."""
@@ -124,7 +128,8 @@ def compared(effects: Sequence[SettingEffect]) -> str:
         return (
             f"Nothing here beats what you have: {plural(len(effects), 'setting')} tried, none is faster beyond chance."
         )
-    return f"{better[0].setting} makes a step {better[0].gain:.0%} shorter (at least {better[0].interval[0]:.0%})."
+    best = better[0]
+    return f"{best.setting} makes a step {percent(best.gain)} shorter (at least {percent(best.interval[0])})."
 
 
 async def measure_steps(
@@ -136,7 +141,7 @@ async def measure_steps(
     ``accelerate launch …``, ``srun …``.  Raises NcclkitError for what cannot be started or compared.
     """
     asked, words = options or StepOptions(), tuple(command)
-    await _startable(words)
+    await _startable(words, asked.here)
     began = time.monotonic()
     on_record({"kind": "problem", "say": WHAT.format(asked.steps)})
     folder, reason, events = await _once(case, words, asked, {}, on_record)
@@ -153,12 +158,17 @@ async def measure_steps(
     )
 
 
-async def _startable(words: Sequence[str]) -> None:
-    """Raises NcclkitError for a command that cannot be started as it is."""
+async def _startable(words: Sequence[str], here: bool) -> None:
+    """Raises NcclkitError for a command that cannot be started as it is; here: on a login node, too."""
     if not words:
         raise NcclkitError("Name the script after two dashes: ncclkit step -- python train.py")
     if shutil.which(words[0]) is None:
         raise NcclkitError(f"There is no program {words[0]!r}; write the command as your job has it.")
+    if not here and not _spread(words) and await asyncio.to_thread(scheduler.is_login_node):
+        raise NcclkitError(
+            "This is a login node, which others share: start the script on nodes with `ncclkit step -- srun …`, or "
+            "here with --here."
+        )
     if not PYTHON.fullmatch(words[0]):
         return
     if len(words) < 2 or (words[1].startswith("-") and words[1] != "-m"):
@@ -167,13 +177,18 @@ async def _startable(words: Sequence[str]) -> None:
         raise NcclkitError("On several nodes start the script as your job does: ncclkit step -- srun python train.py")
 
 
+def _spread(words: Sequence[str]) -> bool:
+    """Whether ranks of this command may run on other hosts, which must see the folder of the hook."""
+    return slurm.nodes() > 1 or Path(words[0]).name == "srun"
+
+
 async def _once(
     case: Case, words: Sequence[str], options: StepOptions, change: Mapping[str, Any], on_record: OnRecord
 ) -> tuple[Path, str, list[Event]]:
     """One run of the script: its folder, how it ended, and what it left, which is in the case as well."""
     folder = case.new_run("step")
     python = words[0] if PYTHON.fullmatch(words[0]) else sys.executable
-    with packed() as agent, _hooked(folder, options, change) as env:
+    with packed() as agent, _hooked(folder, options, change, _spread(words)) as env:
         line = [*words, *change.get("flags", ())]
         if PYTHON.fullmatch(words[0]):
             ranks = options.ranks or max(2, int((await local.check(python))["gpus"]))
@@ -199,10 +214,10 @@ def _traced(path: str | Path, number: int) -> Event:
 
 
 @contextmanager
-def _hooked(folder: Path, options: StepOptions, change: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+def _hooked(folder: Path, options: StepOptions, change: Mapping[str, Any], spread: bool) -> Iterator[dict[str, str]]:
     """The variables that put our ``sitecustomize`` before a script; its folder is gone after the block."""
-    # nodes of an allocation must see it; elsewhere it lies where nobody else can write
-    place = str(folder) if slurm.nodes() > 1 else private.place()
+    # elsewhere than on nodes, which must see it, it lies where nobody else can write
+    place = str(folder) if spread else private.place()
     with tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=place) as own:
         shutil.copyfile(step_hook.__file__, Path(own) / "sitecustomize.py")
         told = {"folder": str(folder), "steps": options.steps, "warmup": options.warmup, "trace": options.trace}

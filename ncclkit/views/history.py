@@ -7,10 +7,10 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from ncclkit.analysis.history import History, compare_cases
+from ncclkit.analysis.history import Change, History, compare_cases
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, safe
-from ncclkit.core.text import format_bytes, format_time
+from ncclkit.core.text import format_bytes, format_time, percent
 from ncclkit.views import plots
 from ncclkit.views._base import Chart, View
 from ncclkit.views._html import Markup, badge, el, fit, fold, join, table
@@ -26,24 +26,23 @@ def compare_view(*cases: Case | str | Path) -> View:
 
 def _drawn(found: History) -> View:
     rows = [
-        (
-            badge("✕" if one.slower > 0 else "✓", f"{abs(one.slower):.0%} {'slower' if one.slower > 0 else 'faster'}",
-                  "state-failed" if one.slower > 0 else "state-done")
-            if one.matters
-            else badge("○", "as before", "possible"),
-            one.op,
-            format_bytes(one.bytes),
-            format_time(one.before),
-            format_time(one.after),
-        )
+        (_mark(one), one.op, format_bytes(one.bytes), format_time(one.before), format_time(one.after))
         for one in found.changes
-    ]  # fmt: skip
+    ]
     head = ("Verdict", "Collective", "Size", found.labels[0], found.labels[-1])
     changed = table(("What changed on the hosts",), [(one,) for one in found.differences])
     sizes = fold("Every size", fit(table(head, rows, "nk-numbers")), is_open=len(rows) <= 12) if rows else Markup("")
     body = join(el("h5", "Between them") if found.differences else "", fit(changed), sizes)
     curves = [m for label in found.labels for m in found.curves.get(label, ())]
     return Chart(plots.bandwidth(curves, summary=found.summary), body) if curves else View(found.summary, body)
+
+
+def _mark(one: Change) -> Markup:
+    if not one.matters:
+        return badge("○", "as before", "possible")
+    slow = one.slower > 0
+    words = f"{percent(abs(one.slower))} {'slower' if slow else 'faster'}"
+    return badge("✕" if slow else "✓", words, "state-failed" if slow else "state-done")
 
 
 def with_baseline(figure: go.Figure, curve: Sequence[Measurement]) -> go.Figure:

@@ -13,7 +13,7 @@ from ncclkit.analysis.steps import NAMES, PARTS, SettingEffect, StepTimes, last_
 from ncclkit.causes import page
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
-from ncclkit.core.text import format_time
+from ncclkit.core.text import format_time, percent
 from ncclkit.live import step
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
@@ -25,6 +25,7 @@ COLOURS = dict(
 )
 PATTERNS = dict(zip(PARTS, ("", "/", "\\", "x", "-", "."), strict=True))
 """A part is told by its pattern, too, not by its colour alone."""
+PATTERN = {"fillmode": "overlay", "fgcolor": "#fff", "fgopacity": 0.5, "size": 7, "solidity": 0.25}
 SHOWN = 24
 """Ranks that the picture holds; of more those that wait least and those that wait most."""
 DONE = {True: ("✓", "shorter", "state-done"), False: ("○", "no difference", "possible")}
@@ -121,11 +122,11 @@ def _figure(times: StepTimes) -> go.Figure:
             x=[1e3 * one.parts[part] for one in ranks],
             name=NAMES[part],
             orientation="h",
-            marker={"color": COLOURS[part], "pattern": {"shape": PATTERNS[part], "fgcolor": "#fff", "size": 6}},
+            marker={"color": COLOURS[part], "pattern": PATTERN | {"shape": PATTERNS[part]}},
             customdata=[[format_time(1e6 * one.parts[part]), one.host] for one in ranks],
             hovertemplate=f"%{{y}}: {NAMES[part]} %{{customdata[0]}}<extra></extra>",
         )
-    figure.update_layout(barmode="stack", margin={"t": 92, "b": 48})
+    figure.update_layout(barmode="stack", margin={"t": 92, "b": 48}, legend={"traceorder": "normal"})
     figure.update_yaxes(autorange="reversed", type="category", ticks="", showgrid=False)
     figure.update_xaxes(title={"text": "mean step, ms"}, rangemode="tozero")
     return figure
@@ -135,12 +136,12 @@ def _brakes(times: StepTimes) -> Markup:
     rows = [
         (
             brake.summary,
-            join(*(join(code(f"--try {one}"), " ") for one in brake.settings)) or "–",
+            join(el("p", brake.advice), *(join(code(f"--try {one}"), " ") for one in brake.settings)),
             join(*(el("p", code(name), f" {page(name)['']}") for name in brake.causes)) or "–",
         )
         for brake in times.brakes
     ]
-    return fit(table(("What holds a step back", "What may be compared", "Causes that may lie behind it"), rows))
+    return fit(table(("What holds a step back", "What to do, and to compare", "Causes that may lie behind it"), rows))
 
 
 def _effects(effects: Sequence[SettingEffect]) -> Markup:
@@ -148,8 +149,8 @@ def _effects(effects: Sequence[SettingEffect]) -> Markup:
         (
             code(one.setting),
             badge("✕", "longer", "state-failed") if one.worse else badge(*DONE[one.better]),
-            f"{one.gain:+.1%}",
-            f"{one.interval[0]:+.1%} to {one.interval[1]:+.1%}",
+            percent(one.gain, 1),
+            f"{percent(one.interval[0], 1)} to {percent(one.interval[1], 1)}",
             format_time(1e6 * one.default),
             format_time(1e6 * one.changed),
         )
@@ -160,6 +161,6 @@ def _effects(effects: Sequence[SettingEffect]) -> Markup:
 
 
 def _notes(times: StepTimes) -> Markup:
-    cost = "" if times.cost is None else f" Measuring took {times.cost:.1%} of a step."
+    cost = "" if times.cost is None else f" Measuring took {percent(times.cost, 1)} of a step."
     said = f"{times.steps} steps of {len(times.ranks)} ranks over {times.backend or 'no process group'}.{cost}"
     return join(el("p", said, cls="nk-dim"), *(el("p", one, cls="nk-bad") for one in times.problems))

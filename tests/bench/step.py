@@ -2,6 +2,7 @@
 
 1. Three scripts as their libraries' documentation has them, each with one of three planted brakes: is it named first?
 2. What measuring costs: steps that are measured against those between them, in pairs, and the hook's own account.
+3. Settings that help (workers for a slow loader) and settings that do not, in six rounds.
 """
 
 from __future__ import annotations
@@ -38,22 +39,23 @@ async def run(script: str, brake: str, **options: Any) -> tuple[dict[str, Any], 
     first = done.times.brakes[0] if done.times and done.times.brakes else None
     row: dict[str, Any] = {"script": script, "brake": brake, "seconds": round(time.monotonic() - began, 1)}
     row |= {"first": first.part if first else "", "said": done.summary, "ended": done.reason}
+    row |= {"effects": [str(effect) for effect in done.effects]} if done.effects else {}
     row |= {"right": (first.part if first else "") == BRAKES.get(brake, ""), "cost": done.times and done.times.cost}
     return row, done.folder
 
 
 def cost(folder: Path) -> dict[str, Any]:
-    """Measured blocks of steps against the blocks between them, by rank 0's own clock."""
+    """Measured blocks of steps against the blocks between them: CPU time of rank 0, which neighbours do not disturb."""
     rows = json.loads((folder / "steps_rank0.json").read_text())["rows"]
     blocks: dict[bool, list[float]] = {True: [], False: []}
     for start in range(0, len(rows) - 4, 5):
-        chosen = [1e6 * (row["end"] - row["begin"]) for row in rows[start : start + 5]]
+        chosen = [1e6 * row["cpu"] for row in rows[start : start + 5]]
         blocks[rows[start]["on"]].append(statistics.median(chosen))
     count = min(map(len, blocks.values()))
     pair = Comparison(Setting(), "step", 0, tuple(blocks[False][:count]), tuple(blocks[True][:count]))
     low, high = pair.interval
     usual = statistics.median(blocks[False])
-    return {"pairs": count, "step_ms": usual / 1e3, "paired": -pair.gain, "interval": [-high, -low]}
+    return {"pairs": count, "cpu_ms_of_a_step": usual / 1e3, "paired": -pair.gain, "interval": [-high, -low]}
 
 
 async def main() -> int:
@@ -74,6 +76,11 @@ async def main() -> int:
         row, folder = await run(script, "", steps=told.steps)
         found["cost"].append({"script": script, "own_account": row["cost"], **cost(folder)})
         print(json.dumps(found["cost"][-1]), flush=True)
+        told.out.write_text(json.dumps(found, indent=1) + "\n")
+    for brake, tries in (("loader", ("workers=2", "prefetch=4")), ("", ("gradient_as_bucket_view=1",))):
+        row, _ = await run("ddp.py", brake, steps=10, warmup=3, tries=tries)
+        found.setdefault("tried", []).append({"brake": brake, "tries": tries, "said": row["effects"]})
+        print(json.dumps(found["tried"][-1]), flush=True)
         told.out.write_text(json.dumps(found, indent=1) + "\n")
     return 0 if all(row["right"] for row in found["named"]) else 1
 

@@ -33,7 +33,7 @@ def test_a_slower_test_is_said_with_what_changed_between(tmp_path: Path) -> None
     old, new = measured(tmp_path / "october"), measured(tmp_path / "november", 1.5, "2.27.5", NCCL_PROTO="Simple")
     found = compare_cases([old, new])
     assert found.summary == (
-        "Against october: all_reduce of 1 KiB: 50% slower, 20.0 µs → 30.0 µs a call, and so on 2 more of 3 sizes; "
+        "Against october: all_reduce of 1 KiB: 50 % slower, 20.0 µs → 30.0 µs a call, and so on 2 more of 3 sizes; "
         "between them changed NCCL: 2.26.2 → 2.27.5, NCCL_PROTO: not set → Simple."
     )
     assert found.differences == ("NCCL: 2.26.2 → 2.27.5", "NCCL_PROTO: not set → Simple")
@@ -66,7 +66,7 @@ def test_a_live_test_is_compared_with_the_saved_baseline(tmp_path: Path, monkeyp
     rows = tuple(measured(tmp_path / "b", 1.4).measurements)
     told, curve = beside_baseline(rows)
     assert told.startswith("Against the baseline of 20") and "slower on 3 of 3 sizes, most all_reduce of" in told
-    assert "40% slower" in told and len(curve) == 3 and curve[0].run.startswith("baseline of")
+    assert "40 % slower" in told and len(curve) == 3 and curve[0].run.startswith("baseline of")
     assert "no difference beyond the spread on 3 sizes" in beside_baseline(measured(tmp_path / "c").measurements)[0]
     plan = Plan("probe", ("collective",), 2, "gloo", "python", 9.0)
     figure = views.curve_view(Run(plan, tmp_path, "done", 1.0, rows)).figure
@@ -89,11 +89,11 @@ def test_the_command_saves_compares_and_exits_by_what_it_found(
     told = json.loads(capsys.readouterr().out.partition("\n")[2])
     assert told["changes"][0]["slower"] == pytest.approx(1.0) and len(told["cases"]) == 2
     assert main(["compare", str(tmp_path / "b"), str(tmp_path / "a")]) == 0
-    assert "50% faster" in capsys.readouterr().out
+    assert "50 % faster" in capsys.readouterr().out
 
 
 def test_the_picture_has_a_curve_for_each_case_and_the_baseline_a_line(tmp_path: Path) -> None:
     old, new = measured(tmp_path / "october"), measured(tmp_path / "november", 1.5, "2.27.5")
     view = views.compare_view(old, new)
     assert {"october", "november"} <= {str(trace.name) for trace in view.figure.data}  # type: ignore[attr-defined]
-    assert "2.26.2 → 2.27.5" in view.static() and "50% slower" in view.static()
+    assert "2.26.2 → 2.27.5" in view.static() and "50 % slower" in view.static()

@@ -120,7 +120,7 @@ def test_tiny_buckets_are_called_by_their_name_and_good_ones_are_not():
 
 def test_a_step_that_only_computes_has_no_brake():
     found = step_times([rank_event(0, [({"computation": 0.098, "data": 0.002}, [])] * 5)])
-    assert found.brakes == () and found.summary.startswith("Computation takes 98% of a step of 100 ms")
+    assert found.brakes == () and found.summary.startswith("Computation takes 98 % of a step of 100 ms")
     with pytest.raises(NcclkitError, match="No step was measured"):
         step_times([])
 
@@ -222,7 +222,7 @@ def test_nothing_beats_what_there_is_unless_it_does():
     same = effect("prefetch", usual, tuple(usual[::-1]))
     quick = effect("workers", usual, tuple(0.6 * one for one in usual))
     assert step.compared([same]).startswith("Nothing here beats what you have: 1 setting tried")
-    assert step.compared([same, quick]).startswith("workers=4 makes a step 40% shorter")
+    assert step.compared([same, quick]).startswith("workers=4 makes a step 40 % shorter")
     assert "cannot be told from chance" in str(same) and "shortens a step" in str(quick)
 
 

@@ -46,8 +46,8 @@ def test_what_was_tried_stands_beside_it_and_names_are_escaped() -> None:
     data = {name: getattr(row, name) for name in SettingEffect.__slots__}
     case.events.append(Event("step.setting", str(row), "plan.json", 0, data=data))
     view = views.step_view(case)
-    assert "workers=4 makes a step 40% shorter (at least 31%)" in view.summary
-    assert "+31.0% to +44.0%" in view.static()
+    assert "workers=4 makes a step 40 % shorter (at least 31 %)" in view.summary
+    assert "31.0 % to 44.0 %" in view.static()
     Page(view.static())
     assert HOSTILE not in view.static()
 

@@ -73,7 +73,7 @@ class Steps:
         self.owner = self.began = self.sampler = None
         self.profiler: Any = None
         self.depth = self.inside = self.done = self.batches = 0
-        self.spent = 0.0
+        self.spent = self.cpu = 0.0
         self.busy, self.samples, self.entered = [], [], None
         self.main = threading.main_thread().ident or 0
         self.written = False
@@ -187,11 +187,11 @@ class Steps:
             self.write("stopped after its last step")
             self.leave()
         self.watch()
-        self.began = time.time()
+        self.began, self.cpu = time.time(), time.process_time()
 
     def row(self, now):
         """What is known of the step that ends now."""
-        row = {"begin": self.began, "end": now, "on": self.measuring}
+        row = {"begin": self.began, "end": now, "cpu": time.process_time() - self.cpu, "on": self.measuring}
         if not row["on"]:
             return row
         row.update(busy=self.busy, samples=self.samples, optimizer=[self.optimizing, now])
