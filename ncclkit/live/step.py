@@ -278,6 +278,8 @@ def _room(case: Case) -> Case:
 def _lap(events: Iterable[Event], reason: str, folder: Path, setting: str) -> float:
     """Microseconds of a batch in the usual step of the slowest rank: with accumulation a step has several."""
     found = [event.data for event in events if event.kind == "step.rank" and event.data["plain"]]
+    if setting and (problems := [one for data in found for one in data["problems"]]):
+        raise NcclkitError(f"{setting} cannot be tried on this script: {problems[0]}.")
     if not found:
         named = setting or "what it has"
         raise NcclkitError(f"With {named} the script made no steps ({reason}); see {folder}/launcher.log.")

@@ -28,6 +28,8 @@ from tests.record.gpu import about_machine  # noqa: E402
 SCRIPTS = Path(__file__).parent / "step"
 BRAKES = {"loader": "data", "buckets": "communication", "logging": "script"}
 """What is planted → the part that must be named first."""
+SCRIPTED = ("ddp.py", "accelerated.py", "lit.py")
+TRIED = (("loader", ("workers=2", "OMP_NUM_THREADS=2")), ("", ("gradient_as_bucket_view=1",)))
 
 
 async def run(script: str, brake: str, **options: Any) -> tuple[dict[str, Any], Path]:
@@ -63,23 +65,28 @@ async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=400, help="of the run whose cost is measured")
+    parser.add_argument("--parts", default="123")
     told = parser.parse_args()
-    found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), **about_machine(await local.check(sys.executable))}
-    found |= {"named": [], "cost": []}
-    for script in ("ddp.py", "accelerated.py", "lit.py"):
+    known = json.loads(told.out.read_text()) if told.out.exists() else {"named": [], "cost": [], "tried": []}
+    found: dict[str, Any] = known | {
+        "date": time.strftime("%Y-%m-%d"),
+        **about_machine(await local.check(sys.executable)),
+    }
+    found |= {name: [] for name, part in (("named", "1"), ("cost", "2"), ("tried", "3")) if part in told.parts}
+    for script in SCRIPTED if "1" in told.parts else ():
         for brake in BRAKES:
             row, _ = await run(script, brake)
             found["named"].append(row)
             print(json.dumps(row), flush=True)
             told.out.write_text(json.dumps(found, indent=1) + "\n")
-    for script in ("ddp.py", "accelerated.py", "lit.py"):
+    for script in SCRIPTED if "2" in told.parts else ():
         row, folder = await run(script, "", steps=told.steps)
         found["cost"].append({"script": script, "own_account": row["cost"], **cost(folder)})
         print(json.dumps(found["cost"][-1]), flush=True)
         told.out.write_text(json.dumps(found, indent=1) + "\n")
-    for brake, tries in (("loader", ("workers=2", "prefetch=4")), ("", ("gradient_as_bucket_view=1",))):
+    for brake, tries in TRIED if "3" in told.parts else ():
         row, _ = await run("ddp.py", brake, steps=10, warmup=3, tries=tries)
-        found.setdefault("tried", []).append({"brake": brake, "tries": tries, "said": row["effects"]})
+        found["tried"].append({"brake": brake, "tries": tries, "said": row["effects"]})
         print(json.dumps(found["tried"][-1]), flush=True)
         told.out.write_text(json.dumps(found, indent=1) + "\n")
     return 0 if all(row["right"] for row in found["named"]) else 1

@@ -1,6 +1,7 @@
 """`ncclkit step`: what it measures of a script from outside, and what it says of it."""
 
 import asyncio
+import gzip
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from ncclkit.agent.monitor import step_hook
 from ncclkit.analysis.steps import SettingEffect, last_steps, step_times
+from ncclkit.cli import main
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.tuning import Comparison, Setting
@@ -23,7 +25,8 @@ SCRIPTS = Path(__file__).parents[1] / "bench" / "step"
 def rank_event(rank, steps, **more):
     """The event of a rank whose steps are (parts, points)."""
     rows = [
-        {"seconds": sum(parts.values()), "parts": {**dict.fromkeys(records.PARTS, 0.0), **parts}, "points": points,
+        {"seconds": sum(parts.values()), "parts": {**dict.fromkeys(records.PARTS, 0.0), **parts},
+         "points": [[since, until, until - since] for since, until in points],
          "own": 0.0, "bytes": 0}
         for parts, points in steps
     ]  # fmt: skip
@@ -55,7 +58,7 @@ def test_the_parts_of_a_step_add_up_to_it():
     assert made["parts"] == pytest.approx(
         {"data": 0.040, "checkpoint": 0.0, "communication": 0.019, "script": 0.008, "computation": 0.033}
     )
-    assert made["points"] == [[0.002, 0.006], [0.080, 0.095]]
+    assert made["points"] == [pytest.approx([0.002, 0.006, 0.004]), pytest.approx([0.080, 0.095, 0.015])]
     assert event.data["plain"] == pytest.approx([0.09]) and event.rank == 1 and event.data["cost"] == 0.002
     assert ["collective", "t.py:3 log", pytest.approx(0.004), 1.0, "allreduce"] in event.data["sites"]
     assert ["script", "t.py:9 log", pytest.approx(0.1), 0.0, ""] in event.data["sites"]
@@ -64,6 +67,7 @@ def test_the_parts_of_a_step_add_up_to_it():
 def test_a_file_that_only_looks_like_one_of_the_hook_gives_nothing():
     assert records.from_hook({"ncclkit_steps": 1, "rows": [{"on": True}]}, "x") is None
     assert records.from_hook({"ncclkit_steps": 1, "rows": 7}, "x") is None
+    assert records.from_hook({"ncclkit_steps": 1, "rank": -1, "rows": []}, "x") is None
 
 
 def test_an_existing_sitecustomize_still_runs_and_a_missing_torch_stays_missing(tmp_path):
@@ -164,8 +168,16 @@ def test_a_trace_of_a_gpu_gives_what_nothing_hides(piece):
     assert event.data["steps"][0]["parts"] == pytest.approx(
         {"computation": 0.05, "communication": 0.03, "data": 0.01, "checkpoint": 0.0, "script": 0.01}
     )
+    assert event.data["steps"][0]["points"] == [pytest.approx([0.05, 0.09, 0.03])]
     found = step_times([event])
     assert found.brakes[0].part == "communication" and found.cost is None
+
+
+def test_what_a_trace_has_of_another_form_does_no_harm():
+    steps = [span("user_annotation", "Optimizer.step#A.step", k, k + 1) for k in range(3)]
+    odd = [{"ph": "X", "dur": 1}, {"ph": "X", "dur": 1, "ts": "x"}, {"ph": 7, "cat": [], "name": None}]
+    event = records.from_trace(Pieces(trace([*odd, *steps], distributedInfo=[1], baseTimeNanoseconds="x"), 50), "t", 5)
+    assert event.rank == 5 and len(event.data["steps"]) == 2
 
 
 def test_of_gpus_the_trace_has_the_times_and_the_hook_what_the_script_did():
@@ -259,3 +271,19 @@ def test_a_slow_loader_of_one_rank_is_named_first_with_its_line(tmp_path):
     assert sorted(SCRIPTS.iterdir()) == before
     again, effects = last_steps(Case.open(tmp_path / "case", read_only=True))
     assert again == run.times and effects == ()
+
+
+def test_the_command_reads_traces_and_refuses_what_it_cannot_start(tmp_path, capsys):
+    steps = [span("user_annotation", "Optimizer.step#A.step", 100 * k, 100 * k + 1) for k in range(3)]
+    for rank in (0, 1):
+        work = [span("kernel", "sgemm", 100 * k + 10, 100 * k + 90) for k in range(3)]
+        told = trace(steps + work, distributedInfo={"rank": rank, "world_size": 2, "backend": "nccl"})
+        (tmp_path / f"trace_{rank}.json").write_bytes(told)
+    (tmp_path / "trace_1.json.gz").write_bytes(gzip.compress((tmp_path / "trace_1.json").read_bytes()))
+    (tmp_path / "trace_1.json").unlink()
+    paths = [str(tmp_path / "trace_0.json"), str(tmp_path / "trace_1.json.gz")]
+    assert main(["step", "--case", str(tmp_path / "case"), "--traces", *paths]) == 0
+    said = capsys.readouterr().out
+    assert "rank 1: 100 ms a step = computation 80.0 ms" in said and "2 steps measured on 2 ranks" in said
+    assert main(["step", "--case", str(tmp_path / "case"), "--", "no-such-program", "--epochs", "1"]) == 2
+    assert "There is no program 'no-such-program'" in capsys.readouterr().err

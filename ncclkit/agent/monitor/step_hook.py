@@ -85,7 +85,7 @@ class Steps:
         from torch.nn.parallel import DistributedDataParallel
         from torch.optim import optimizer
 
-        self.torch = torch
+        self.torch, self.process = torch, os.getpid()
         optimizer.register_optimizer_step_pre_hook(self.before)
         optimizer.register_optimizer_step_post_hook(self.after)
         loading._BaseDataLoaderIter.__next__ = self.timed("data", loading._BaseDataLoaderIter.__next__)
@@ -135,13 +135,14 @@ class Steps:
         def inner(this, dataset, *args, **named):
             wanted = dict(asked)
             if wanted and (args or isinstance(dataset, self.torch.utils.data.IterableDataset)):
-                self.problem("a DataLoader keeps its workers: its options are unnamed, or its dataset is iterable")
+                self.problem("a DataLoader keeps its workers, as its options are unnamed or its dataset is iterable")
                 wanted = {}
             if wanted.get("num_workers") == 0:
                 for gone in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
                     named.pop(gone, None)
-            if not (wanted or named).get("num_workers", named.get("num_workers", 0)):
-                wanted.pop("prefetch_factor", None)
+            workers = wanted.get("num_workers", named.get("num_workers", 0))
+            if not workers and wanted.pop("prefetch_factor", None):
+                self.problem("a DataLoader without workers prefetches nothing")
             init(this, dataset, *args, **dict(named, **wanted))
             self.loaders.append([this.num_workers, this.prefetch_factor, this.batch_size])
 
@@ -263,8 +264,8 @@ class Steps:
             self.problems.append(words)
 
     def write(self, ended):
-        """Write what was measured, once; a process that made no step, such as a loader's worker, writes nothing."""
-        if self.written or not self.rows:
+        """Write what was measured, once; a process that made no step, or a child of one that did, writes nothing."""
+        if self.written or not self.rows or self.process != os.getpid():
             return
         self.written = True
         dist = self.torch.distributed

@@ -26,6 +26,8 @@ POINTS = 64
 MOST = 4_000_000
 """Intervals of one kind that are kept of a trace: 64 MB."""
 PIECE = 1 << 20
+RANKS = 1 << 31
+"""Ranks are numbered below."""
 LONGEST = 8 << 20
 """Bytes of one event of a trace at most."""
 OPTIMIZER, LOADER, MARKED = "Optimizer.step#", "enumerate(DataLoader)#", "ProfilerStep#"
@@ -42,6 +44,8 @@ def from_hook(value: Mapping[str, Any], path: str) -> Event | None:
 
 
 def _hooked(value: Mapping[str, Any], path: str) -> Event:
+    if not 0 <= int(value["rank"]) < RANKS:
+        raise ValueError(f"there is no rank {value['rank']}")
     rows = [row for row in value["rows"] if row["on"]]
     plain = [row["end"] - row["begin"] for row in value["rows"] if not row["on"]]
     made = [_row(row) for row in rows]
@@ -83,7 +87,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     gaps = sum(until - since - _covered(busy, since, until) for since, until in _gaps(row))
     parts = spent | {"communication": own + exposed, "script": gaps}
     parts["computation"] = max(0.0, end - begin - sum(parts.values()))
-    points = [[since, until] for since, until, _ in calls[:POINTS]]
+    points = [[since, until, until - since] for since, until, _ in calls[:POINTS]]
     return {"seconds": end - begin, "parts": parts, "points": points, "own": own, "bytes": sum(c[2] for c in calls)}
 
 
@@ -164,33 +168,35 @@ def from_trace(stream: Readable, path: str, number: int) -> Event:
     marks: dict[str, list[Span]] = defaultdict(list)
     about: dict[str, Any] = {}
     for event in _events(stream, about):
-        if event.get("ph") == "X" and isinstance(event.get("dur"), (int, float)):
-            begin = float(event["ts"]) / 1e6
-            _take(event, (begin, begin + float(event["dur"]) / 1e6), kinds, marks)
+        began, took = event.get("ts"), event.get("dur")
+        if event.get("ph") == "X" and isinstance(began, (int, float)) and isinstance(took, (int, float)):
+            _take(event, (began / 1e6, (began + took) / 1e6), kinds, marks)
     steps = _boundaries(marks)
     if len(steps) < 2:
         raise NcclkitError(
             f"{path} holds no two steps of an optimizer; profile more steps, or call prof.step() in each."
         )
     gpu = bool(kinds["kernel"].begins)
-    computing = (kinds["kernel"] if gpu else kinds["op"]).union()
-    sending = (kinds["nccl"] if gpu else kinds["gloo"]).union()
-    told = about.get("distributedInfo") or {}
-    base = float(about.get("baseTimeNanoseconds") or 0) / 1e9
-    rows = [_window(begin, end, computing, sending, kinds["data"].union(), base) for begin, end in steps]
-    data = {"source": "trace", "world": int(told.get("world_size", 1)), "backend": str(told.get("backend", ""))}
-    data |= {
-        "gpus": gpu,
-        "steps": rows,
-        "plain": [],
-        "cost": None,
-        "batches": 0.0,
-        "sites": [],
-        "buckets": [],
-        "loaders": [],
-    }
-    rank = told.get("rank", number)
-    return _event(int(rank), str(about.get("host_name", "")), path, data | {"threads": 0, "problems": []})
+    sent = kinds["nccl" if gpu else "gloo"]
+    spans = kinds["kernel" if gpu else "op"].union(), sent.union(), kinds["data"].union()
+    calls, base = sorted(zip(sent.begins, sent.ends, strict=True)), _base(about)
+    rows = [_window(begin, end, spans) | _calls(begin, end, calls, spans[0], base) for begin, end in steps]
+    told = about["distributedInfo"] if isinstance(about.get("distributedInfo"), dict) else {}
+    data = {"source": "trace", "world": _whole(told.get("world_size"), 1), "backend": str(told.get("backend", ""))}
+    data |= {"gpus": gpu, "steps": rows, "plain": [], "cost": None, "batches": 0.0, "sites": [], "buckets": []}
+    data |= {"loaders": [], "threads": 0, "problems": []}
+    return _event(_whole(told.get("rank"), number), str(about.get("host_name", "")), path, data)
+
+
+def _base(about: Mapping[str, Any]) -> float:
+    """The second since the epoch from which a trace counts; 0 where it does not say it."""
+    told = about.get("baseTimeNanoseconds")
+    return told / 1e9 if isinstance(told, (int, float)) else 0.0
+
+
+def _whole(value: Any, otherwise: int) -> int:
+    """A number that is not negative, else the other one."""
+    return value if isinstance(value, int) and 0 <= value < RANKS else otherwise
 
 
 def _take(event: Mapping[str, Any], span: Span, kinds: Mapping[str, Spans], marks: Mapping[str, list[Span]]) -> None:
@@ -215,21 +221,21 @@ def _boundaries(marks: Mapping[str, list[Span]]) -> list[Span]:
     return [*zip(ends, ends[1:], strict=False)]
 
 
-def _window(
-    begin: float, end: float, computing: Sequence[Span], sending: Sequence[Span], loading: Sequence[Span], base: float
-) -> dict[str, Any]:
+def _window(begin: float, end: float, spans: tuple[list[Span], list[Span], list[Span]]) -> dict[str, Any]:
     """Seconds of the parts of one step: what communicates or loads while something computes costs nothing."""
-    work, sent, loads = (_within(spans, begin, end) for spans in (computing, sending, loading))
+    work, sent, loads = (_within(one, begin, end) for one in spans)
     exposed, waited = _without(sent, work), _without(_without(loads, work), sent)
-    parts = {
-        "computation": _length(work),
-        "communication": _length(exposed),
-        "data": _length(waited),
-        "checkpoint": 0.0,
+    parts = {"computation": _length(work), "communication": _length(exposed), "data": _length(waited)}
+    parts |= {"checkpoint": 0.0, "script": max(0.0, end - begin - sum(parts.values()))}
+    return {"seconds": end - begin, "parts": parts, "own": 0.0, "bytes": 0}
+
+
+def _calls(begin: float, end: float, calls: Sequence[Span], work: Sequence[Span], base: float) -> dict[str, Any]:
+    """When the collectives of a step began and ended, and how much of each nothing hides."""
+    mine = calls[bisect_left(calls, (begin, begin)) : bisect_left(calls, (end, end))][:POINTS]
+    return {
+        "points": [[since + base, until + base, _length(_without([(since, until)], work))] for since, until in mine]
     }
-    parts["script"] = max(0.0, end - begin - sum(parts.values()))
-    points = [[since + base, until + base] for since, until in sent[:POINTS]]
-    return {"seconds": end - begin, "parts": parts, "points": points, "own": 0.0, "bytes": 0}
 
 
 def _within(spans: Sequence[Span], begin: float, end: float) -> list[Span]:

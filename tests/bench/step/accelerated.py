@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--brake", default="")
     told = parser.parse_args()
     handlers = [DistributedDataParallelKwargs(bucket_cap_mb=0.001)] if told.brake == "buckets" else []
-    accelerator = Accelerator(cpu=True, kwargs_handlers=handlers)
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=handlers)
     width, deep = (96, 60) if told.brake == "buckets" else (256, 6)
     layers = [layer for _ in range(deep) for layer in (nn.Linear(width, width), nn.ReLU())]
     model = nn.Sequential(nn.Linear(256, width), *layers, nn.Linear(width, 10))

@@ -46,19 +46,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10000)
     parser.add_argument("--accumulate", type=int, default=1)
     told = parser.parse_args()
-    dist.init_process_group("gloo")
+    gpus = torch.cuda.is_available()
+    dist.init_process_group("nccl" if gpus else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
     width = 96 if told.brake == "buckets" else 256
     deep = 60 if told.brake == "buckets" else 6
     layers = [layer for _ in range(deep) for layer in (nn.Linear(width, width), nn.ReLU())]
     model = nn.Sequential(nn.Linear(256, width), *layers, nn.Linear(width, 10))
     cap = {"bucket_cap_mb": 0.001} if told.brake == "buckets" else {}
-    model = DistributedDataParallel(model, **cap)
+    model = DistributedDataParallel(model.to(device), **cap)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = Images(told.brake == "loader" or (told.brake == "rank" and dist.get_rank() == 1))
     loader = DataLoader(data, batch_size=16, sampler=DistributedSampler(data))
     with open(told.log, "a") if told.log else tempfile.TemporaryFile("w") as file:
         for step, (pictures, labels) in enumerate(loader):
-            loss = nn.functional.cross_entropy(model(pictures), labels)
+            loss = nn.functional.cross_entropy(model(pictures.to(device)), labels.to(device))
             loss.backward()
             if step % told.accumulate == 0:
                 optimizer.step()

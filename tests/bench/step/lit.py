@@ -59,7 +59,10 @@ def main() -> None:
     parser.add_argument("--brake", default="")
     told = parser.parse_args()
     tiny = told.brake == "buckets"
-    strategy = DDPStrategy(process_group_backend="gloo", **({"bucket_cap_mb": 0.001} if tiny else {}))
+    gpus = torch.cuda.is_available()
+    strategy = DDPStrategy(
+        process_group_backend="nccl" if gpus else "gloo", **({"bucket_cap_mb": 0.001} if tiny else {})
+    )
     quiet = {
         "logger": False,
         "enable_checkpointing": False,
@@ -67,7 +70,9 @@ def main() -> None:
         "enable_model_summary": False,
     }
     callbacks = [Tracker()] if told.brake == "logging" else []
-    trainer = L.Trainer(accelerator="cpu", devices=2, strategy=strategy, max_epochs=10, callbacks=callbacks, **quiet)
+    trainer = L.Trainer(
+        accelerator="gpu" if gpus else "cpu", devices=2, strategy=strategy, max_epochs=10, callbacks=callbacks, **quiet
+    )
     trainer.fit(Classifier(*((96, 60) if tiny else (256, 6))), DataLoader(Rows(told.brake == "loader"), batch_size=16))
 
 
