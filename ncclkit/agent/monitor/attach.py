@@ -54,7 +54,7 @@ def collect(folder, ranks, ours, deadline=8.0, node=""):
     until = time.monotonic() + deadline
     problems = []
     one = next(iter(ranks.values()), os.getpid())
-    polls = ras.Polls(folder, ras.address(processes.environ(one)), deadline - 1.0, one)
+    polls = ras.Polls(folder, ras.address(processes.environ(one)), deadline - 1.0, one, {*processes.of_job(one), *ranks.values()})
     here = "-node" + node if node else ""
     gpus = Gpus(os.path.join(folder, "gpus%s.xml" % here))
     states = {str(rank): look(pid) for rank, pid in ranks.items()}
