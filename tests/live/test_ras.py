@@ -102,7 +102,9 @@ def test_whose_report_it_is(report: bytes, job: set[int], ours: bool) -> None:
 
 def test_a_report_without_processes_counts_only_where_no_other_job_has_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     read = ras.processes.read
-    monkeypatch.setattr(ras.processes, "read", lambda path, *more: "libnccl.so" if "maps" in path else read(path, *more))
+    monkeypatch.setattr(
+        ras.processes, "read", lambda path, *more: "libnccl.so" if "maps" in path else read(path, *more)
+    )
     assert not ras.belongs(b"Communicators... OK", {os.getpid()})
 
 
@@ -187,27 +189,8 @@ def test_attach_asks_where_the_rank_listens(tmp_path: Path, monkeypatch: pytest.
     own = [re.sub(rb'"pid": \d+', b'"pid": %d' % os.getpid(), report) for report in JSON]
     with serve(speak(own)) as server:
         monkeypatch.setattr(attach.processes, "environ", lambda pid: {"NCCL_RAS_ADDR": "%s:%d" % server.address})
-        monkeypatch.setattr(attach, "_pyspy", lambda *args: [])
-        assert attach.collect(str(tmp_path), {0: os.getpid()}, ours=False, deadline=4.0) == []
+        assert attach.collect(str(tmp_path), {0: os.getpid()}, lambda until: [], deadline=4.0) == []
     assert {"ras.json", "ras_2.json", "processes.json"} == set(os.listdir(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("handed", "mode", "used"), [("{}/py-spy", 0o755, True), ("{}/py-spy", 0o644, False), ("py-spy", 0o755, False)]
-)
-def test_a_py_spy_that_was_handed_over_is_used_where_it_is_a_program_with_a_whole_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handed: str, mode: int, used: bool
-) -> None:
-    """As where the workbook's environment has one, and the training interpreter's has none."""
-    (tmp_path / "py-spy").write_text("#!/bin/sh\necho Thread 1 of $5\n")
-    (tmp_path / "py-spy").chmod(mode)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(attach.sys, "executable", "/nowhere/python")
-    monkeypatch.setenv(attach.PYSPY, handed.format(tmp_path))
-    problems = attach.collect(str(tmp_path), {0: os.getpid()}, ours=False, deadline=2.0)
-    assert ((tmp_path / "stacks_rank0.txt").exists(), problems == []) == (used, used)
-    assert used or problems[0].startswith("py-spy is neither at /nowhere/py-spy")
 
 
 SMI = """#!/bin/sh
