@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclkit.agent.monitor import attach as collect
 from ncclkit.agent.monitor import flight_dump, snapshots
 from ncclkit.agent.run import processes
 from ncclkit.causes.engine import diagnose
@@ -163,3 +164,24 @@ def test_a_py_spy_that_was_handed_over_is_used_where_it_is_a_program_with_a_whol
     text, problem = snapshots.python_stack(0, os.getpid(), time.monotonic() + 2.0)
     assert (text == f"Thread 1 of {os.getpid()}\n", problem == "") == (used, used)
     assert used or problem.startswith("py-spy is neither at /nowhere/py-spy")
+
+
+GPUS = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log><driver_version>580.1</driver_version>
+<gpu id="0"><processes><process_info><pid>11</pid><process_name>python train.py</process_name></process_info>
+<process_info><pid>12</pid><process_name>secret.py</process_name></process_info></processes></gpu>
+<gpu id="1"><processes>
+<process_info><pid>13</pid><process_name>secret.py</process_name></process_info></processes></gpu>
+</nvidia_smi_log>
+"""
+
+
+def test_of_the_gpus_of_others_nothing_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "gpus.xml"
+    path.write_text(GPUS)
+    collect._own_gpus(str(path), {11})
+    kept = path.read_text()
+    assert (
+        "train.py" in kept and "another job's" in kept and not any(word in kept for word in ("secret", "13", 'id="1"'))
+    )

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import threading
 import time
+from xml.etree import ElementTree
 
 from .. import redact
 from ..run import processes
@@ -36,8 +37,8 @@ def join(folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, du
     """
     if follow:
         Snapshots(ranks).follow(follow)
-    enough = threading.Event()
-    path = os.path.join(folder, "telemetry%s.jsonl" % ("-node" + node if node else ""))
+    enough, here = threading.Event(), "-node" + node if node else ""
+    path = os.path.join(folder, "telemetry%s.jsonl" % here)
     sampler = threading.Thread(target=telemetry.beside, args=(path, ranks, enough), daemon=True)
     sampler.start()
 
@@ -51,26 +52,47 @@ def join(folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, du
         running, said = kernel_names(ranks, time.monotonic() + KERNELS) if kernels else ({}, [])
         problems += said
         problems += flight_dump.dump(folder, ranks, time.monotonic() + DUMPS, taken.texts) if dump else []
-        silent = utilization.quiet(ranks.values())
-        rows = {
-            str(rank): {**taken.row(rank), "quiet": silent.get(pid), "kernel": running.get(rank)}
-            for rank, pid in ranks.items()
-            if lives(pid)
-        }
-        told = {
-            "attached": 1,
-            "host": socket.gethostname(),
-            "expected": sorted({*expected(ranks.values()), *ranks}),
-            "ranks": rows,
-        }
-        _write(folder, "attached%s.json" % ("-node" + node if node else ""), json.dumps(told))
+        _write(folder, "attached%s.json" % here, json.dumps(_told(ranks, taken, running)))
         return problems
 
     try:
-        return collect(folder, ranks, read, seconds + DEADLINE + MORE * max(0, len(ranks) - 8), node)
+        problems = collect(folder, ranks, read, seconds + DEADLINE + MORE * max(0, len(ranks) - 8), node)
     finally:
         enough.set()
         sampler.join(2 * telemetry.PATIENCE + 1.0)  # nvidia-smi may not answer
+    job = {*processes.of_job(next(iter(ranks.values()))), *ranks.values()}
+    _own_gpus(os.path.join(folder, "gpus%s.xml" % here), job)
+    return problems
+
+
+def _told(ranks, taken, kernels):
+    """What ``attached.json`` holds: the ranks of this host, and those that should be here."""
+    quiet = utilization.quiet(ranks.values())
+    rows = {
+        str(rank): {**taken.row(rank), "quiet": quiet.get(pid), "kernel": kernels.get(rank)}
+        for rank, pid in ranks.items()
+        if lives(pid)
+    }
+    due = sorted({*expected(ranks.values()), *ranks})
+    return {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
+
+
+def _own_gpus(path, job):
+    """Leave in the driver's report only the GPUs of a job, and of others there no more than that they are there."""
+    try:
+        tree = ElementTree.parse(path)
+    except (OSError, ElementTree.ParseError):
+        return  # none here, or none that can be told apart
+    gpus = {gpu: gpu.findall("processes/process_info") for gpu in tree.getroot().findall("gpu")}
+    pids = {gpu: {int(one.findtext("pid", "0")) for one in found} for gpu, found in gpus.items()}
+    for gpu, found in gpus.items():
+        if any(pids.values()) and not pids[gpu] & job:
+            tree.getroot().remove(gpu)
+        for one in found:
+            if int(one.findtext("pid", "0")) not in job:
+                for child in one:
+                    child.text = {"pid": "0", "process_name": "another job's"}.get(child.tag, child.text)
+    tree.write(path)
 
 
 def collect(folder, ranks, read, deadline=8.0, node=""):
