@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -185,3 +188,34 @@ def test_of_the_gpus_of_others_nothing_is_kept(tmp_path: Path) -> None:
     assert (
         "train.py" in kept and "another job's" in kept and not any(word in kept for word in ("secret", "13", 'id="1"'))
     )
+
+
+class WorkerServer(BaseHTTPRequestHandler):
+    """A stand-in for the server of ``torch.distributed.debug`` in a rank."""
+
+    def do_GET(self) -> None:
+        self._answer(b"<h1>torch.distributed.WorkerServer</h1>")
+
+    def do_POST(self) -> None:
+        self._answer(b'{"entries": [], "handler": "%s"}' % self.path.encode())
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words: object) -> None:
+        """Nothing: this is a test's own log."""
+
+
+class AnyAddress(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+
+def test_the_debug_server_of_a_job_is_asked_before_anything_is_injected(tmp_path: Path) -> None:
+    with AnyAddress(("::", 0), WorkerServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert flight_dump.dump(str(tmp_path), {3: os.getpid()}, time.monotonic() + 20, {3: "[Has the GIL]"}) == []
+        server.shutdown()
+    assert b"dump_nccl_trace_pickle" in (tmp_path / "fr_rank_3").read_bytes()

@@ -132,14 +132,18 @@ def test_a_running_job_is_looked_at_on_all_of_its_nodes(tmp_path: Path) -> None:
     ranks = 'RANK=$SLURM_PROCID exec "$0" "$1" $SLURM_PROCID'
     with cluster(tmp_path / "slurm", 2) as env:
         step = ["srun", "-N2", "-n2", "--unbuffered", "bash", "-c", ranks, sys.executable, str(program)]
-        with subprocess.Popen(step, env=env, stdout=subprocess.PIPE, text=True) as job:
-            assert job.stdout and [job.stdout.readline() for _ in range(2)] == ["up\n"] * 2
+        job = subprocess.Popen(step, env=env, stdout=subprocess.PIPE, text=True)
+        try:
+            assert job.stdout and sorted(job.stdout.read(6)) == sorted("up\nup\n")
             asked = subprocess.run(["squeue", "-h", "-o", "%i"], env=env, capture_output=True, text=True, timeout=30)
             command = [sys.executable, "-m", "ncclkit", "attach", "--job", asked.stdout.strip(), "--case"]
             case = [str(tmp_path / "100%case"), "--seconds", "1"]
-            done = subprocess.run([*command, *case], env=env, capture_output=True, text=True, timeout=120)
+            done = subprocess.run([*command, *case], env=env, capture_output=True, text=True, timeout=90)
             assert job.poll() is None
-            job.terminate()
+        finally:
+            job.kill()
+            job.communicate(timeout=20)
+            subprocess.run(["scancel", "--user=root"], env=env, timeout=30, check=True)
     first, second = (line for line in done.stdout.splitlines() if line.startswith("  █"))
     assert "rank 0 waits for a timer in wait_for_work at train.py:7" in first, done.stdout + done.stderr
     assert "rank 1 waits for a timer in load_shard at train.py:4" in second
