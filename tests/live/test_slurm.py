@@ -145,7 +145,7 @@ def test_a_running_job_is_looked_at_on_all_of_its_nodes(tmp_path: Path) -> None:
             job.communicate(timeout=20)
             subprocess.run(["scancel", "--user=root"], env=env, timeout=30, check=True)
     first, second = (line for line in done.stdout.splitlines() if line.startswith("  █"))
-    assert "rank 0 waits for a timer in wait_for_work at train.py:7" in first, done.stdout + done.stderr
-    assert "rank 1 waits for a timer in load_shard at train.py:4" in second
+    assert "rank 0 waits for a timer in wait_for_work at train.py:8" in first, done.stdout + done.stderr
+    assert "rank 1 waits for a timer in load_shard at train.py:5" in second
     assert f"Slurm job {asked.stdout.strip()}" in done.stdout
     assert len(list(tmp_path.glob("100%case/runs/1-attach/attached-node*.json"))) == 2
