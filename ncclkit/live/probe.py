@@ -185,7 +185,8 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     shown = redact.clean(env)
     with _writing(folder):
         write(folder / "plan.json", json.dumps(asdict(plan) | {"env": shown}, indent=1))
-    on_record({"kind": "plan", "sizes": list(plan.sizes), "ops": list(plan.ops), "ranks": plan.ranks, "env": shown})
+    asked = {"sizes": list(plan.sizes), "ops": list(plan.ops), "ranks": plan.ranks, "deadline": plan.deadline}
+    on_record({"kind": "plan", **asked, "env": shown})
     started = time.monotonic()
     records: list[dict[str, Any]] = []
 

@@ -84,7 +84,7 @@ def measured(case: Case) -> str:
     """The fastest collective of the last run beside what was expected, as the curve says it; empty without a run."""
     last = [row for row in case.measurements if row.run == case.measurements[-1].run]
     bound = next((row.expected for row in last if row.expected), None)
-    return bandwidth_summary(last, bound) if last else ""
+    return bandwidth_summary(last, bound, "this machine" if bound else "") if last else ""
 
 
 def _rows(known: Summary, measured: str) -> list[tuple[object, object]]:
