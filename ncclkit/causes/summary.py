@@ -7,7 +7,6 @@ is, what was judged and what was missing, and which command gives the same answe
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import time
 from collections.abc import Mapping
@@ -24,12 +23,12 @@ from ncclkit.core import text
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Event, Evidence, Finding, cite
 from ncclkit.core.summary import ranks
+from ncclkit.evidence.logs import SLURM_JOB
 
 SHOWN = 5
 """Errors that no cause explains, and pieces of missing evidence, that a summary names."""
 UNREAD = ("binary", "unknown", "empty")
 """Kinds of inputs in which nothing was looked for."""
-SLURM_JOB = re.compile(r"\bStepId=(\d+)|\bJOB (\d+)\b|\bSTEP (\d+)\.|(?:^|/)slurm-(\d+)[^/]*$")
 OUTSIDE = ("kernel.", "experiment.", "connect.", "resources.")
 """How kinds begin whose times are not those of the job."""
 

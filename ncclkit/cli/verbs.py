@@ -217,6 +217,7 @@ def _follow(activity: Activity) -> Callable[[dict[str, Any]], None]:
     def follow(record: dict[str, Any]) -> None:
         if record["kind"] == "plan":
             env = (f"{name}={value}" for name, value in record["env"].items())
+            activity.within(record["deadline"])
             activity.note(f"  set for the ranks: {shlex.join(env)}")
             sizes.update(all=len(record["sizes"]) * len(record["ops"]), done=-1)
         if record["kind"] == "phase" and record.get("rank") == 0:
@@ -339,7 +340,7 @@ def attach(options: argparse.Namespace) -> int:
         attached = asyncio.run(attach(case, options.pid, options.job, chosen, narrate))
     reading, (found, about) = attached.reading, _judge_run(case, attached.folder)
     if options.json:
-        show(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
+        show(json.dumps(found.to_dict(reading.inputs) | {"running": list(attached.jobs)}, indent=1, default=str))
         return found.exit_code
     said = found.findings[0].say if found.findings else headline(attached.events)
     busy = [event.text for event in reading.events if event.kind == "telemetry.utilization"]

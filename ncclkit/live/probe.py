@@ -199,7 +199,8 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     with _writing(folder):
         job = {"job": os.environ.get("SLURM_JOB_ID", "")}
         write(folder / "plan.json", json.dumps(asdict(plan) | {"env": shown} | job, indent=1))
-    on_record({"kind": "plan", "sizes": list(plan.sizes), "ops": list(plan.ops), "ranks": plan.ranks, "env": shown})
+    asked = {"sizes": list(plan.sizes), "ops": list(plan.ops), "ranks": plan.ranks, "deadline": plan.deadline}
+    on_record({"kind": "plan", **asked, "env": shown})
     started = time.monotonic()
     records: list[dict[str, Any]] = []
 
