@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.analysis.rank_states import look, stopped
+from ncclkit.analysis.rank_states import rank_states, stopped
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, found
 from ncclkit.core.text import start
@@ -64,7 +64,7 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(case, ranks),
             next=experiment(case),
         )
-    went_well = [*case.of("c10d.timeout"), *case.of("nccl.destroy"), *look(case).ended.values()]
+    went_well = [*case.of("c10d.timeout", "nccl.destroy"), *rank_states(case).ended.values()]
     missing = "a stack of each rank with native frames (`ncclkit attach`)"
     closed = [fact for fact in case.facts_of("limits.ptrace_scope") if fact.value]
     if closed:
@@ -82,7 +82,7 @@ def _unresponsive(case: Case) -> Finding | None:
                 held = "+gil)" in stack.text.partition("\n")[0]  # py-spy saw it with the lock
                 return found(
                     ID,
-                    "proven" if held and look(case).waiting else "likely",
+                    "proven" if held and rank_states(case).waiting else "likely",
                     say + "could answer while the others waited.",
                     pick([stack], [end]),
                     ranks=(rank,),

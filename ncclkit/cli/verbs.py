@@ -318,7 +318,7 @@ def lab(options: argparse.Namespace) -> int:
 
 def attach(options: argparse.Namespace) -> int:
     """Diagnose a job that hangs now."""
-    from ncclkit.analysis.frames import standing
+    from ncclkit.analysis.frames import positions
     from ncclkit.live.attach import DEADLINE, attach
 
     def narrate(record: dict[str, Any]) -> None:
@@ -332,7 +332,7 @@ def attach(options: argparse.Namespace) -> int:
     if options.json:
         show(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
         return found.exit_code
-    show("".join(f"{line}\n" for line in (*attached.jobs, *standing(reading.events))))
+    show("".join(f"{line}\n" for line in (*attached.jobs, *positions(reading.events))))
     show("".join(f"{event.text}\n" for event in reading.events if event.kind == "telemetry.utilization"))
     terminal.verdict(found, about)
     return found.exit_code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.causes.summary import CitedLine, Summary, summarize
 from ncclkit.core.case import Case
