@@ -18,7 +18,7 @@ CELLS = (
     "case = nk.Case.open('loop_case')\nform = nk.lab_form(case, 'healthy', ranks=2, backend='gloo', timeout=6.0)\nform",
     "nk.findings_view(nk.diagnosis(case))",
     "loop = nk.check_form(case)\nloop",
-    "nk.guess('Who is at fault?', {'rank 0': 'a victim', 'rank 1': 'it left early'}, 'rank 1')",
+    "nk.quiz_view(case, 'wenet')",
 )
 FAULT, CAUSE = "uneven_data", "rank_divergence"
 """What is broken, and the cause that is found, at first without proof; it ends within seconds."""

@@ -390,7 +390,7 @@ def test_inspect_and_probe(tmp_path: Path) -> None:
         "reduce 8 B",
         "reduce 64 B",
     ]
-    assert all(" us (p99 " in line for line in lines[:4])
+    assert all(" µs (p99 " in line for line in lines[:4])
     assert [line.partition(" of at most")[0].rpartition(" ")[0] for line in lines[4:6]] == ["broadcast:", "reduce:"]
 
 
