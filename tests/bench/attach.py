@@ -40,9 +40,8 @@ def look(name: str, job: Any, others: list[Any], dump: bool) -> dict[str, Any]:
     begun, wanted = time.monotonic(), WAYS[name]
     with tempfile.TemporaryDirectory() as folder:
         case = Case.open(folder)
-        pids = [f"{rank}={process.pid}" for rank, process in job.items()]
-        try:
-            made = asyncio.run(attach(case, pids, None, AttachOptions(dump=dump)))
+        try:  # one of its processes stands for the job
+            made = asyncio.run(attach(case, [str(job[0].pid)], None, AttachOptions(dump=dump)))
         except NcclkitError as error:
             return {"way": name, "framework": wanted.framework, "cause": False, "rank": False, "says": str(error)}
         found = diagnose(case).findings
