@@ -345,7 +345,8 @@ def attach(options: argparse.Namespace) -> int:
     said = found.findings[0].say if found.findings else headline(attached.events)
     busy = [event.text for event in reading.events if event.kind == "telemetry.utilization"]
     show("\n".join([said, "", *picture(attached.events), "", *attached.jobs, *busy[:SHOWN_RANKS]]))
-    show("\n".join(["", *(f"Could not be read: {problem}." for problem in attached.problems)]))
+    missing = [f"  {problem.rstrip('.')}." for problem in attached.problems]
+    show("\n".join(["", *["What could not be read, and how it can be:"] * bool(missing), *missing]))
     if found.findings:
         terminal.verdict(found, about)
     return found.exit_code
