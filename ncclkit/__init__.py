@@ -17,7 +17,7 @@ _VIEWS = (
     "ranks_view inputs_view job_view progress_view disagreement_view transports_view rings_view attach_form guess "
     "lab_form check_form experiments_view scaling_view stages_view measurements_view tuning_view case_view curve_view "
     "pairs_view telemetry_view loader_sweep_view resume_view checkpoints_view catalogue_view live_test "
-    "banner_view start_form report_form tune_form carriers_view apply_form"
+    "banner_view start_form report_form tune_form carriers_view apply_form planner"
 )
 _DOORS = dict.fromkeys(_VIEWS.split(), "views") | {
     "Case": "core.case",

@@ -33,8 +33,6 @@ PER_COMMUNICATOR = frozenset({"NCCL_ALGO", "NCCL_PROTO", "GLOO_SOCKET_IFNAME"})
 """Variables that are read for each communicator; the others a process keeps for its life."""
 BESIDE = {"product": "beside a matrix product", "step": "in a DDP step"}
 """Under which computation a setting is measured once more, and how a sentence says it."""
-Calls = Mapping[tuple[str, int], int]
-"""(collective, bytes of the message) → how many calls of a job."""
 TAKES_LIST = re.compile(r"\w*(?:_IFNAME|_IB_HCA)=")
 TUNER = {
     "all_reduce": "allreduce",
@@ -227,8 +225,8 @@ class Sweep:
     """Variables of this environment that the default was measured without."""
     beside: tuple[Comparison, ...] = ()
     """What looked best, measured once more under computation."""
-    calls: Calls = field(default_factory=dict)
-    """What the user's job sends; empty where nobody said."""
+    calls: tuple[tuple[str, int, int], ...] = ()
+    """(collective, bytes, calls) of what the user's job sends; empty where nobody said."""
 
     @property
     def tried(self) -> int:
@@ -262,7 +260,7 @@ class Sweep:
         rows = {(one.op, one.bytes): one for one in self.seen if one.setting == setting}
         rows |= {(one.op, one.bytes): one for one in self.comparisons if one.setting == setting}
         before = after = 0.0
-        for (op, size), count in self.calls.items():
+        for op, size, count in self.calls:
             near = min((key for key in rows if key[0] == op), key=lambda key: _apart(key[1], size), default=None)
             if near is not None:
                 time = count * statistics.median(rows[near].default_us)
@@ -288,7 +286,9 @@ class Sweep:
         if saved is None:
             return ""
         kind = "saves" if saved > 0 else "costs"
-        return f" Of the time of your job's {sum(self.calls.values()):,} calls it {kind} {abs(saved):.1%}."
+        return (
+            f" Of the time of your job's {sum(count for _, _, count in self.calls):,} calls it {kind} {abs(saved):.1%}."
+        )
 
     def text(self) -> str:
         """The answer, then each setting that makes a difference, by collective and size."""

@@ -200,6 +200,11 @@ def frame(summary: str, entries: int, drawn: int, figure: go.Figure | None = Non
     )
 
 
+def entries(names: Sequence[str]) -> int:
+    """How many entries of usual length these names take in a legend: a long one has a row to itself on a phone."""
+    return len(names) * (ABREAST if any(len(name) > WIDTH / ABREAST - 4 for name in names) else 1)
+
+
 def _second(figure: go.Figure, few: Sequence[Measurement], top: float, heading: str) -> None:
     """Add the panel of small messages; top: the part of the figure's height that it takes."""
     sizes = size_axis([m.bytes for m in few]) | {"anchor": "y2"}
@@ -215,7 +220,12 @@ Y = {"exponentformat": "none", "tickformat": "~g"}
 def size_axis(sizes: Sequence[int]) -> dict[str, Any]:
     """The axis of the message sizes: at most five, the largest always among them: more overlap on a phone."""
     known = sorted(set(sizes))
-    shown = known[::-1][:: max(1, math.ceil(len(known) / 5))][::-1]
+    shown: list[int] = []
+    apart = math.log(known[-1] / known[0]) / 6 if known else 0.0
+    for size in known[::-1][:: max(1, math.ceil(len(known) / 5))]:
+        if not shown or math.log(shown[-1] / size) >= apart:
+            shown.append(size)
+    shown.reverse()
     names = {"tickvals": shown, "ticktext": [format_bytes(size) for size in shown], "tickangle": 0}
     return {"type": "log", "title": {"text": "message size", "standoff": 8}} | names
 

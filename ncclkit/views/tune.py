@@ -140,14 +140,14 @@ def gains(sweep: Sweep) -> go.Figure:
     ops = list(dict.fromkeys(one.op for one in rows)) or [""]
     named = _telling(rows)
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
-    figure = plots.frame(sweep.summary, len(named), (PANEL + 56) * len(ops) - 56, made)
+    figure = plots.frame(sweep.summary, plots.entries(named), (PANEL + 56) * len(ops) - 56, made)
     for place, op in enumerate(ops, 1):
         mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)
         for index, name in enumerate(named):
             _line(figure, [one for one in mine if str(one.setting) == name], index, place)
         axis = plots.size_axis([one.bytes for one in mine]) | {"title": {"text": f"message size, {op}", "standoff": 8}}
         figure.update_xaxes(axis, row=place, col=1)
-        figure.update_yaxes(title={"text": "gain, %"}, range=_range(mine, named), ticksuffix=" %", row=place, col=1)
+        figure.update_yaxes(title={"text": "gain, %"}, range=_range(mine, named), row=place, col=1)
         figure.add_hline(y=0, line={"color": plots.INK, "width": 2, "dash": "dash"}, row=place, col=1)
     return figure
 

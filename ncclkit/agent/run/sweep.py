@@ -92,13 +92,13 @@ def _measure(torch, job, options, operation, groups, order):
 
     ratios.update(along(steps, climb))
     if options.decide:
-        best = [*controls, *_best(ratios, options.all)]
-        _tell(rank, operation, "decide", timer.rounds(best, options.decide), groups)
-        if options.beside and len(best) > len(controls):
-            for name, make in (("product", product_of), ("step", step_of)):
-                beside = make(torch, job, operation, groups, best, order)
-                if beside:
-                    _tell(rank, operation, name, beside.rounds(best, options.decide), groups)
+        decided = timer.rounds([*controls, *_best(ratios, options.all)], options.decide)
+        _tell(rank, operation, "decide", decided, groups)
+        best = [*controls, *_best(_ratios(decided, controls), False)]
+        for name, make in (("product", product_of), ("step", step_of)) if len(best) > len(controls) else ():
+            beside = options.beside and make(torch, job, operation, groups, best, order)
+            if beside:
+                _tell(rank, operation, name, beside.rounds(best, options.decide), groups)
 
 
 def _ratios(times, controls):
@@ -254,9 +254,11 @@ def product_of(torch, job, operation, groups, numbers, order):
     def beside(number):
         def both():
             operation.group = groups.groups[number]
-            work = operation.call(later=True)
+            operation.later = True
+            work = operation.call()
             torch.mm(matrix, matrix)
             work.wait()
+            operation.later = False
 
         return both
 
