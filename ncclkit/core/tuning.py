@@ -203,8 +203,7 @@ class Advantage:
         gains = sorted(one.gain for one in self.comparisons)
         low = min(one.interval[0] for one in self.comparisons)
         most = "" if len(gains) == 1 or f"{gains[-1]:.0%}" == f"{gains[0]:.0%}" else f" to {gains[-1]:.0%}"
-        said = f"{self.setting} gains {gains[0]:.0%}{most} on {self.op} of {self.sizes} (at least {max(low, 0):.1%})."
-        return f"{said} {self.under_computation}".strip()
+        return f"{self.setting} gains {gains[0]:.0%}{most} on {self.op} of {self.sizes} (at least {max(low, 0):.1%})."
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,14 +271,28 @@ class Sweep:
         return [one for one in self.comparisons if one.worse and one.setting == setting]
 
     @property
+    def best(self) -> Advantage | None:
+        """The advantage that is worth most: one that holds under computation, saves the job most, or gains most."""
+        found = self.advantages
+        return max(found, key=lambda one: (not one.lost, self.saved(one.setting) or 0.0, one.gain)) if found else None
+
+    @property
+    def headline(self) -> str:
+        """The answer in a few words."""
+        tried = f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
+        nothing = f"Nothing here beats the default: {tried}, none is over {WORTH:.0%} faster beyond chance."
+        return str(self.best or nothing)
+
+    @property
     def summary(self) -> str:
-        """The answer in one sentence."""
-        found, tried = self.advantages, f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
-        if not found:
-            return f"Nothing here beats the default: {tried}, none is over {WORTH:.0%} faster beyond chance."
-        best = max(found, key=lambda one: (not one.lost, self.saved(one.setting) or 0.0, one.gain))
-        more = f" {plural(len(found) - 1, 'more range')} of sizes can gain." if len(found) > 1 else ""
-        return f"{best}{self._of_job(best.setting)}{more} Measured: {tried}."
+        """The answer, what is left of it under computation, and what it saves of the job."""
+        best = self.best
+        if not best:
+            return self.headline
+        others = len(self.advantages) - 1
+        more = f"{plural(others, 'more range')} of sizes can gain." if others else ""
+        tried = f"Measured: {plural(self.tried, 'setting')} in {self.seconds:.0f} s."
+        return " ".join(filter(None, (str(best), best.under_computation, self._of_job(best.setting), more, tried)))
 
     def _of_job(self, setting: Setting) -> str:
         saved = self.saved(setting)
@@ -295,7 +308,8 @@ class Sweep:
         named = sorted({str(one.setting): one.setting for one in self.comparisons}.items())
         told = [self.effect_of(one) for _, one in named if self.costs(one)]
         refused = [f"{name} was refused: {why}" for name, why in self.refused.items()]
-        return "\n".join([self.summary, *map(str, self.advantages), *told, *refused])
+        found = [f"{one} {one.under_computation}".strip() for one in self.advantages]
+        return "\n".join([self.summary, *found, *told, *refused])
 
     def effect_of(self, setting: Setting) -> str:
         """What a setting that the user has costs and gains, in one sentence."""

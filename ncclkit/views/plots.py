@@ -102,11 +102,11 @@ def _times(figure: go.Figure, groups: Mapping[str, Sequence[Measurement]], panel
     if known:
         low, high = math.log10(min(known)), math.log10(max(known))
         room = max(0.12 * (high - low), 0.15)
-        axis |= {"range": [low - room, high + room], "tickvals": _ticks(low - room, high + room)}
+        axis |= {"range": [low - room, high + room], "tickvals": ticks(low - room, high + room)}
     figure.update_layout({f"yaxis{panel}": axis})
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """At most six round values between two powers of ten: decades alone, or with steps between where these are few."""
     decades = range(math.floor(low), math.ceil(high) + 1)
     for steps in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3), (1,)):
