@@ -25,7 +25,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
 from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.runs import Plan
-from ncclkit.core.text import format_bytes
+from ncclkit.core.text import format_bytes, format_time
 from ncclkit.core.tuning import BESIDE, Comparison, Setting, Sweep, spread
 from ncclkit.evidence.logs import read_logs
 from ncclkit.live import probe
@@ -91,8 +91,8 @@ def _bucket(measurements: Sequence[Measurement]) -> list[Advice]:
         do=f"Send gradients in buckets of at least {cap} MiB; DDP's default is 25 MiB"
         + (", which is enough here." if cap <= 25 else "."),
         code="" if cap <= 25 else f"DistributedDataParallel(model, bucket_cap_mb={cap})",
-        why=f"One all_reduce costs {cost:.0f} us before the first byte moves"
-        + (f" (and Python {launched:.0f} us to launch it, which a job does ahead of its GPU)" if slow else "")
+        why=f"One all_reduce costs {format_time(cost)} before the first byte moves"
+        + (f" (and Python {format_time(launched)} to launch it, which a job does ahead of its GPU)" if slow else "")
         + f"; {format_bytes(size)} reach 80 % of the {speed:.2f} GB/s of {format_bytes(largest.bytes)}.",
         check="Step time with the new bucket size, measured in pairs against the old one.",
         risk="Larger buckets overlap less with the backward pass and hold more memory.",
@@ -137,7 +137,7 @@ def _jitter(m: Measurement) -> Advice:
     return Advice(
         do="Find what else runs on these cores or links before comparing settings.",
         why=f"At {format_bytes(m.bytes)} the slowest {'calls' if m.singles else 'repeats'} take "
-        f"{tail / m.time_us:.1f} times the median ({tail:.0f} against {m.time_us:.0f} us).",
+        f"{tail / m.time_us:.1f} times the median ({format_time(tail)} against {format_time(m.time_us)}).",
         command="ncclkit inspect",
         check="p99 below twice the median in a repeated live test.",
     )

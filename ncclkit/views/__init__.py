@@ -8,9 +8,17 @@ from ncclkit.views.attach import AttachForm, attach_form
 from ncclkit.views.banner import banner_view
 from ncclkit.views.catalogue import catalogue_view
 from ncclkit.views.check import check_form
+from ncclkit.views.cluster import cluster_view
 from ncclkit.views.connect import ConnectForm, connect_form, connect_view
 from ncclkit.views.consistency import consistency_view
-from ncclkit.views.course import checkpoints_view, guess, loader_sweep_view, resume_view, scaling_view, stages_view
+from ncclkit.views.course import (
+    backend_view,
+    checkpoints_view,
+    loader_sweep_view,
+    resume_view,
+    scaling_view,
+    stages_view,
+)
 from ncclkit.views.evidence import events_view
 from ncclkit.views.experiments import experiments_view
 from ncclkit.views.facts import facts_view
@@ -23,6 +31,7 @@ from ncclkit.views.live import LiveTest, live_test
 from ncclkit.views.network import network_view
 from ncclkit.views.pairs import pairs_view
 from ncclkit.views.planners import planner
+from ncclkit.views.quiz import guess, proof_view, quiz_view
 from ncclkit.views.ranks import ranks_view
 from ncclkit.views.report import report_form
 from ncclkit.views.runs import curve_view, measurements_view, tuning_view
