@@ -206,6 +206,9 @@ def knee(steps: Mapping[int, tuple[float, float]]) -> Budget:
     own, best = ("{:.3g} to {:.3g} ms".format(*steps[workers]) for workers in (value, fastest))
     against = "" if value == fastest else f", as those with {fastest} do: {best}"
     words = f"The fewest whose steps take as long as the fastest: {value} (half of the steps: {own}{against})."
+    alike = [str(workers) for workers, (low, _) in sorted(steps.items()) if low <= steps[fastest][1]]
+    if len(alike) > 1:
+        words += f" Which of {', '.join(alike)} is fastest these steps cannot tell."
     return Budget(value, "workers per rank", words)
 
 

@@ -307,7 +307,7 @@ def _workers(case: Case, values: dict[str, Any]) -> PlannerAnswer:
         summary = f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}: {found.knee.words}"
     figure.update_xaxes(title={"text": "workers per rank"}, tickvals=COUNTED)
     figure.update_yaxes(title={"text": "step, ms"}, rangemode="tozero")
-    how = el("p", "Measure it: ", code("await nk.loader_sweep(case)"), ", each count in turn.")
+    how = el("p", "Measure it: ", code("await nk.loader_sweep(case)"), ", three interleaved repeats of each count.")
     return PlannerAnswer(summary, figure, why, how)
 
 

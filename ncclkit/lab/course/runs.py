@@ -6,6 +6,7 @@ therefore stops after the first one that fails.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -207,8 +208,20 @@ class LoaderSweep:
     cores: int
     """That all ranks of the host shared."""
     ranks: int
-    rows: tuple[Mapping[str, float], ...]
-    """One for each choice, with all of `FIELDS`, in the order of the sweep."""
+    repeats: tuple[Mapping[str, float], ...]
+    """One for each repeat of each choice, with all of `FIELDS`, in the order of the sweep."""
+
+    @property
+    def rows(self) -> tuple[Mapping[str, float], ...]:
+        """One for each choice: medians of its repeats, and the whole extent of half of their steps."""
+        alike: dict[tuple[float, float], list[Mapping[str, float]]] = {}
+        for row in self.repeats:
+            alike.setdefault((row["workers"], row["prefetch"]), []).append(row)
+        ends = {"low_ms": min, "high_ms": max}
+        return tuple(
+            {name: ends.get(name, statistics.median)([row[name] for row in rows]) for name in FIELDS}
+            for rows in alike.values()
+        )
 
     @property
     def knee(self) -> Budget:
@@ -228,7 +241,8 @@ async def loader_sweep(
     *,
     cores: int = 2,
     choices: Sequence[tuple[int, int]] = CHOICES,
-    steps: int = 16,
+    steps: int = 8,
+    repeats: int = 3,
     python: str | None = None,
     ranks: int | None = None,
     backend: str = "any",
@@ -237,13 +251,14 @@ async def loader_sweep(
 ) -> Run:
     """Train the small speech job once for each choice of (workers per rank, batches ahead), all ranks on few cores.
 
-    cores: that all ranks of this host share; steps: measured for each choice; deadline: of the whole run, seconds.
+    cores: that all ranks of this host share; steps: measured for each choice in each of so many repeats, which take
+    turns, as neighbours on the machine come and go; deadline: of the whole run, seconds.
     `measured` reads what came out.  Raises NcclkitError in one sentence for what cannot be run.
     """
     for pair in choices:
         if len(pair) != 2 or pair[0] < 0 or pair[1] < 1:
             raise NcclkitError(f"A choice is (workers of at least 0, batches ahead of at least 1), but it is {pair!r}.")
-    if cores < 1 or steps < 1 or not choices:
+    if cores < 1 or steps < 1 or repeats < 1 or not choices:
         raise NcclkitError("The sweep needs at least one core, one step and one choice of workers.")
     base = await probe.plan(
         case, ProbeOptions(python=python or "", ranks=ranks or 0, backend=backend, timeout=deadline)
@@ -252,7 +267,7 @@ async def loader_sweep(
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
     options = {
         "backend": base.backend,
-        "choices": ",".join(f"{workers}:{ahead}" for workers, ahead in choices),
+        "choices": ",".join(f"{workers}:{ahead}" for workers, ahead in [*choices] * repeats),
         "cores": cores,
         "steps": steps,
     }
