@@ -191,7 +191,9 @@ async def sweep(
     default.  Raises NcclkitError for a variable that the backend does not read, and for a job that fails.
     """
     began, logs = time.monotonic(), Case() if not job or job.endswith(MODEL) else _read(job)
-    calls = calls_of(job, logs) if job else {}
+    here, calls = not (logs.events or logs.facts), calls_of(job, logs) if job else {}
+    if (inherited and here) or not (settings or inherited or case.facts):
+        await probe.inspect(case, options.python)  # what the hardware has, and what nccl.conf sets now
     heavy = heaviest(calls, MOST_SIZES)
     plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options)
     cleared = _inherited(case, logs) if inherited else {}

@@ -296,7 +296,7 @@ def test_a_brake_is_found_and_undone(tmp_path: Path) -> None:
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [bad, good], options, sizes=[4096]))
     assert found.effect_of(bad).startswith("GLOO_SOCKET_IFNAME=lo,lo costs"), found.text()
     cost = next(one for one in found.comparisons if one.setting == bad)
-    assert cost.worse and statistics.median(cost.with_us) == pytest.approx(100_000, rel=0.5)
+    assert cost.worse and statistics.median(cost.with_us) == pytest.approx(60_000, rel=0.5)
     assert not found.costs(good) and found.tried == 2
 
 
@@ -342,8 +342,11 @@ if "RANK" in os.environ:
             slow.add(group)
         return group
     def late(*words, group=None, **named):
-        time.sleep(0.1 * (group in slow))
+        time.sleep(0.06 if group in slow else 0.01)
         return whole(*words, group=group, **named)
     dist.new_group, dist.all_reduce = made, late
 """
-"""Makes calls through groups of one setting slower, as an inherited setting does."""
+"""Makes calls through groups of one setting slower, as an inherited setting does.
+
+All others take 10 ms, too: what a busy machine adds to that is little, so that the test says the same on any.
+"""
