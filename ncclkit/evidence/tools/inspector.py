@@ -16,6 +16,8 @@ HEAD = re.compile(rb'\s*\{\s*"header"\s*:\s*\{')
 MARK = b'"coll_perf"'
 LARGEST, MOST_RANKS = 1 << 40, 1 << 20
 """Bytes of a message and ranks that a line can claim."""
+LONGEST = 1 << 16
+"""Bytes of a line; the plugin writes 500."""
 
 
 def events(data: bytes, path: str) -> list[Event]:
@@ -29,7 +31,8 @@ def events(data: bytes, path: str) -> list[Event]:
         if (key := _key(row)) is not None:
             took = row["coll_perf"].get("coll_exec_time_us")
             times[key].append(float(took) if isinstance(took, (int, float)) else 0.0)
-            first.setdefault(key, (number, secrets.text(raw[:2000].decode("utf-8", "replace"))))
+            if key not in first:
+                first[key] = number, secrets.text(raw[:2000].decode("utf-8", "replace"))
     made = []
     for (rank, op, size), laps in times.items():
         line, text = first[rank, op, size]
@@ -40,11 +43,10 @@ def events(data: bytes, path: str) -> list[Event]:
 
 def _rows(data: bytes) -> Iterator[tuple[bytes, Any]]:
     for line in data.splitlines():
-        if line.strip():
-            try:
-                yield line, storage.parse(line)
-            except ValueError:
-                yield line, None
+        try:
+            yield line, storage.parse(line) if 0 < len(line) <= LONGEST else None
+        except ValueError:
+            yield line, None  # the line that the plugin was writing when the job ended
 
 
 def _key(row: Any) -> tuple[int | None, str, int] | None:
