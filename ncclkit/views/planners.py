@@ -5,7 +5,6 @@ A field begins with what the case knows; whoever changes one sees the number mov
 
 from __future__ import annotations
 
-import re
 import statistics
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -460,23 +459,8 @@ def _files_fields(case: Case) -> Fields:
     }
 
 
-RUN = re.compile(r"-exchange-(\d{1,5})(?:/|$)")
-"""Name of a scaling run's folder, with its ranks."""
-
-
-def files_measured(case: Case) -> dict[int, int]:
-    """Ranks → most open files of a rank with one communicator, of the scaling runs of a case."""
-    found: dict[int, int] = {}
-    told = [(event.path, event.data) for event in case.of("worker.phase") if event.data.get("phase") == "files"]
-    for path, data in told:
-        run = RUN.search(path)
-        if run and isinstance(data.get("one"), int):
-            found[int(run[1])] = max(found.get(int(run[1]), 0), data["one"])
-    return found
-
-
 def _files(case: Case, values: dict[str, Any]) -> PlannerAnswer:
-    ranks, known = max(values["ranks"], 2), files_measured(case)
+    ranks, known = max(values["ranks"], 2), runs.open_files(case)
     need = budgets.open_files(known, ranks) if len(known) > 1 else budgets.descriptors(ranks, values["channels"])
     pipes = 6 * values["workers"]
     value = need.value + pipes

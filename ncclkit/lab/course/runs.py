@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ncclkit.agent import wire
@@ -77,11 +78,17 @@ def _words(options: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"--{name}", str(value))
 
 
+def _records(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """What the ranks of a run said, record by record."""
+    path = folder / "wire.jsonl"
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        if record := wire.parse(line):
+            yield record
+
+
 def _seen(run: Run, options: Mapping[str, Any]) -> Stage:
     """A stage with what its ranks said of themselves at their end."""
-    path = run.folder / "wire.jsonl"
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    told = [record for line in lines if (record := wire.parse(line)) and record.get("kind") == "trained"]
+    told = [record for record in _records(run.folder) if record.get("kind") == "trained"]
     if not told:
         return Stage(run, options)
     ready, peak = (max(record[name] for record in told) for name in ("ready", "peak"))
@@ -183,6 +190,17 @@ def _step(case: Case, run: Run) -> Step:
     most = {name: max((data[name] for data in told), default=None) for name in ("one", "pairs")}
     limit = min((data["limit"] for data in told), default=None)
     return Step(run, most["one"], most["pairs"], limit, sum(shares) if shares else None)
+
+
+def open_files(case: Case) -> dict[int, int]:
+    """Ranks → most open files of a rank with one communicator, in all scaling runs of a case."""
+    found: dict[int, int] = {}
+    for folder in case.runs():
+        ranks = folder.name.rpartition("-exchange-")[2]
+        for record in _records(folder) if ranks.isdecimal() else ():
+            if record.get("phase") == "files" and isinstance(record.get("one"), int):
+                found[int(ranks)] = max(found.get(int(ranks), 0), record["one"])
+    return found
 
 
 CHOICES = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2), (8, 4))
