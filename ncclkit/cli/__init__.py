@@ -131,19 +131,7 @@ def _add_live(parsers: Any) -> None:
         parsers, "probe", "live test: checked and timed collectives on real ranks", "probe --ranks 8 --op all --stages"
     )
     _add_options(probe, *OPTIONS)
-    tune = _verb(
-        parsers, "tune", "compare settings with the default, by collective and message size", "tune NCCL_PROTO=Simple"
-    )
-    tune.add_argument(
-        "settings",
-        nargs="*",
-        metavar="NAME=VALUE",
-        help="variables of one setting, joined by commas; channels=32 (default: what this hardware can have)",
-    )
-    tune.add_argument("--inherited", action="store_true", help="what each variable that is set here costs or gains")
-    tune.add_argument("--sizes", default="", help="message sizes, such as 8,64KB,256MB (default: seven up to 256 MiB)")
-    tune.add_argument("--save", metavar="DIR", type=Path, help="write nccl.env, nccl.conf, tuner.csv … there")
-    _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "op", "dtype")
+    tune = _add_tune(parsers)
     lab = _verb(parsers, "lab", "a small training job with a known fault, then its diagnosis", "lab rank_late --check")
     lab.add_argument("fault", nargs="?", metavar="FAULT", help="a name from --list; without it, the list")
     lab.add_argument("--check", action="store_true", help="then run the experiments that decide, and the fix")
@@ -158,6 +146,30 @@ def _add_live(parsers: Any) -> None:
     for sub in (inspect, connect, probe, tune, lab):
         sub.add_argument("--case", default="case", help="the case folder (default: ./case)")
         sub.add_argument("--json", action="store_true", help="JSON instead of text")
+
+
+def _add_tune(parsers: Any) -> argparse.ArgumentParser:
+    tune = _verb(
+        parsers, "tune", "compare settings with the default, by collective and message size", "tune NCCL_PROTO=Simple"
+    )
+    tune.add_argument(
+        "settings",
+        nargs="*",
+        metavar="NAME=VALUE",
+        help="variables of one setting, joined by commas; channels=32 (default: what this hardware can have)",
+    )
+    tune.add_argument("--inherited", action="store_true", help="what each variable that is set here costs or gains")
+    tune.add_argument("--sizes", default="", help="message sizes, such as 8,64KB,256MB (default: seven up to 256 MiB)")
+    tune.add_argument(
+        "--from",
+        dest="job",
+        default="",
+        metavar="JOB",
+        help="sizes and variables of a job: its case, log or dumps, or a model.safetensors",
+    )
+    tune.add_argument("--save", metavar="DIR", type=Path, help="write nccl.env, nccl.conf, tuner.csv … there")
+    _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "op", "dtype")
+    return tune
 
 
 def _verb(parsers: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:

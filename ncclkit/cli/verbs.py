@@ -235,14 +235,15 @@ def tune(options: argparse.Namespace) -> int:
     """Compare settings with the default, by collective and message size."""
     from ncclkit.core.storage import write
     from ncclkit.core.text import parse_size
-    from ncclkit.core.tuning import carriers, setting
+    from ncclkit.core.tuning import carriers, proofs, setting
     from ncclkit.live import tune
 
     wanted = [setting(words) for words in options.settings]
     sizes = [parse_size(word) for word in options.sizes.split(",") if word]
     with Activity("Measuring") as activity:
         case = _case(options)
-        done = tune.sweep(case, wanted, _options(options), sizes, options.inherited, _follow(activity))
+        asked = case, wanted, _options(options), sizes, options.inherited
+        done = tune.sweep(*asked, on_record=_follow(activity), job=options.job)
         swept = asyncio.run(done)
     files = carriers(swept)
     for name, content in files.items() if options.save else ():
@@ -252,6 +253,7 @@ def tune(options: argparse.Namespace) -> int:
     if files and not options.json:
         names = ", ".join(files)
         show(f"Written to {options.save}: {names}" if options.save else f"--save DIR writes {names}")
+        show("\n".join(f"{name} again: {command}" for name, command in proofs(swept).items()))
     return 0
 
 
