@@ -125,6 +125,11 @@ KINDS: dict[str, tuple[str, ...]] = {
     "stage.rank": ("bytes", "copy", "wrong"),
     "stage.pair": ("peer", "bytes", "bandwidth", "latency_us", "wrong"),
     "stage.group": ("stage", "ranks", "bytes", "busbw", "latency_us", "wrong", "problem"),
+    "step.rank": (
+        *("source", "world", "backend", "gpus", "steps", "plain", "cost", "batches", "sites", "buckets", "loaders"),
+        *("threads", "problems"),
+    ),
+    "step.setting": ("setting", "default", "changed", "gain", "interval", "better", "worse"),
     "nccltests.table": ("op", "ranks", "rows", "wrong", "average"),
     "stack": ("pid", "thread", "frames", "tool"),
     "attach.rank": (
