@@ -379,7 +379,8 @@ def resume_view(case: Case) -> View:
 
 
 def _how(run: Resume) -> str:
-    return "data read again" if any(start.of for start in run.starts) else "loaders' state restored"
+    batches = max(start.of for start in run.starts)
+    return f"{batches:,} batches read again" if batches else "loaders' state restored"
 
 
 def _resume_summary(run: Resume) -> str:
