@@ -145,6 +145,7 @@ def _add_live(parsers: Any) -> None:
     lab.add_argument("--list", action="store_true", help="the faults, and what each one does")
     lab.add_argument("--record", metavar="DIR", type=Path, help="keep what the job left behind, with the truth, in DIR")
     _add_options(lab, "python", "ranks", "simulate_hosts", "timeout", "backend")
+    _add_exam(parsers)
     for sub in (inspect, connect):
         _add_options(sub, "python")
     for sub in (probe, tune, lab):
@@ -152,6 +153,16 @@ def _add_live(parsers: Any) -> None:
     for sub in (inspect, connect, probe, tune, lab):
         sub.add_argument("--case", default="case", help="the case folder (default: ./case)")
         sub.add_argument("--json", action="store_true", help="JSON instead of text")
+
+
+def _add_exam(parsers: Any) -> None:
+    what = "an examination: a job broken by a fault that the seed draws, an answer sheet, and the key with points"
+    exam = _verb(parsers, "exam", what, "exam --seed 7 --to exam7")
+    exam.add_argument("--seed", type=int, default=1, help="the same seed draws the same fault (default 1)")
+    exam.add_argument("--to", metavar="DIR", type=Path, default=Path("exam"), help="a new folder (default: ./exam)")
+    exam.add_argument("--recorded", action="store_true", help="hand out a bundled recording; nothing runs")
+    exam.add_argument("--grade", metavar="PATH", type=Path, help="give points to this answer.json by the key in --to")
+    _add_options(exam, "python")
 
 
 def _verb(parsers: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
