@@ -33,6 +33,7 @@ from ncclkit.core.bandwidth import expect
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.reference import Judgement, judge
+from ncclkit.core.text import percent
 
 ID = "cpu_contention"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "gil_hold")
@@ -114,7 +115,7 @@ def _crowded_out(case: Case) -> Finding | None:
         return None
     cores = max((int(event.data["cores"]) for event in rows.values()), default=0)
     who = "other processes use these cores" if own <= cores else "more processes than cores want them"
-    say = f"The live test reached {low.ratio:.0%} of what this machine allows"
+    say = f"The live test reached {percent(low.ratio)} of what this machine allows"
     if queued:
         ranks = name_ranks(rank for rank in rows if rank is not None)
         say += (

@@ -16,8 +16,8 @@ from ncclkit.agent import redact, wire
 from ncclkit.agent.run.subgroup import ranks_of
 from ncclkit.core import connections, resources
 from ncclkit.core.model import MOVES, Event, Fact, Measurement
+from ncclkit.core.text import format_time, plural, rate
 from ncclkit.core.text import ranks as named
-from ncclkit.core.text import rate
 from ncclkit.evidence.grammars.grammar import clip
 from ncclkit.evidence.kinds import KINDS
 
@@ -90,7 +90,7 @@ def _rung(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     if kind == "stage.rank":
         said = f"rank {rank} copies {rate(data['copy'])} in its own memory"
     else:
-        speed = f"{rate(data['bandwidth'])} each way, {data['latency_us']:.1f} us"
+        speed = f"{rate(data['bandwidth'])} each way, {format_time(data['latency_us'])}"
         said = f"ranks {rank} and {data['peer']} exchange {speed}"
     wrong = f", {data['wrong']} values were WRONG" if data["wrong"] else ""
     return Event(kind, said + wrong, path, number, _moment(record.get("t")), rank=rank, data=data)
@@ -256,7 +256,7 @@ def _crowds(sample: Mapping[str, Any], path: str, number: int) -> Iterator[Event
 
 
 def _crowd(rank: int, data: dict[str, Any]) -> str:
-    who = f"rank {rank}: at most {data['processes']} processes at once, usable cores {data['cores']}"
+    who = f"rank {rank}: at most {plural(data['processes'], 'process')} at once, usable cores {data['cores']}"
     return (
         f"{who}, ran {data['ran']:.1f} s, waited {data['waited']:.1f} s for a core, preempted {data['preempted']} times"
     )

@@ -8,6 +8,7 @@ from ncclkit.views.attach import AttachForm, attach_form
 from ncclkit.views.banner import banner_view
 from ncclkit.views.catalogue import catalogue_view
 from ncclkit.views.check import check_form
+from ncclkit.views.cluster import cluster_view
 from ncclkit.views.connect import ConnectForm, connect_form, connect_view
 from ncclkit.views.consistency import consistency_view
 from ncclkit.views.course import (
@@ -38,3 +39,4 @@ from ncclkit.views.tables import case_view
 from ncclkit.views.telemetry import telemetry_view
 from ncclkit.views.topology import topology_view
 from ncclkit.views.transports import rings_view, transports_view
+from ncclkit.views.tune import apply_form, carriers_view, tune_form

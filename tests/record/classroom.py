@@ -52,7 +52,7 @@ def worksheet(story: Path, answers: bool) -> str:
     parts = [
         el("h1", title),
         "" if answers else el("p", "Name: ______________________________   Date: ______________"),
-        Markup(markdown2html_mistune(told)),
+        _markdown(told),
         el("h2", "Your guess first"),
         _question(known, 0, answers),
         el("h2", "What it left"),
@@ -62,7 +62,12 @@ def worksheet(story: Path, answers: bool) -> str:
         *(_question(known, number, answers) for number in range(1, len(known.story.quiz) + 1)),
     ]
     head = join(el("meta", charset="utf-8"), el("title", title), el("style", Markup(STYLE)))
-    return "<!DOCTYPE html>\n" + el("html", el("head", head), el("body", *parts), lang="en")
+    return Markup("<!DOCTYPE html>\n") + el("html", el("head", head), el("body", *parts), lang="en")
+
+
+def _markdown(text: str) -> Markup:
+    """Our own Markdown as HTML, without the links to headings."""
+    return Markup(re.sub(r'<a class="anchor-link".*?</a>', "", markdown2html_mistune(text)))
 
 
 def _question(known: Answers, number: int, answers: bool) -> Markup:
@@ -88,7 +93,7 @@ def _suspects(words: list[str], answers: bool) -> Iterator[Markup]:
     if not answers:
         rows[2:] = [f"|{row.split('|')[1]}|" + " |" * (row.count("|") - 2) for row in rows[2:]]
     yield el("h2", "The suspects")
-    yield Markup(markdown2html_mistune("\n".join(rows)))
+    yield _markdown("\n".join(rows))
 
 
 def report(story: Path, folder: Path) -> None:
