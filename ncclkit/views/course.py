@@ -101,6 +101,7 @@ def stages_view(stages: Sequence[Stage]) -> View:
         "Memory, at most": ["–" if stage.peak is None else format_bytes(stage.peak) for stage in stages],
         "Last loss": [f"{stage.losses[-1]:.5f}" if stage.losses else "–" for stage in stages],
     }
+    columns = {name: cells for name, cells in columns.items() if any(cell != "–" for cell in cells)}
     told = "" if apart is None else f"Largest difference between losses that should be equal: {most}."
     return _measured(_stages_summary(stages, apart), columns, _dim(told))
 
