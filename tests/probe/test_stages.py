@@ -126,6 +126,6 @@ def test_both_backends_are_shown_and_what_was_not_measured_is_said() -> None:
         backend_view([measured("gloo", 0.1, 0.4)]),
         backend_view([measured("gloo", 0.1, 0.4), measured("nccl", 2.0, 300.0)]),
     )
-    assert alone.summary == "all_reduce on 2 ranks: gloo 0.4 GB/s" and "was not measured here" in alone.html
-    assert both.summary.endswith("gloo 0.4 GB/s; nccl 300 GB/s") and "was not measured here" not in both.html
+    assert alone.summary == "all_reduce on 2 ranks: gloo 0.400 GB/s" and "was not measured here" in alone.html
+    assert both.summary.endswith("gloo 0.400 GB/s; nccl 300 GB/s") and "was not measured here" not in both.html
     assert backend_view([]).summary.startswith("No backend was measured")
