@@ -247,7 +247,7 @@ NEVER = {
     "InvalidQOS": "Slurm does not know this QoS; -q names another",
     "BadConstraints": "no node has what it asks for",
     "JobHeldAdmin": "an administrator holds it",
-    "launch failed requeued held": "it could not be started, and is held",
+    "launch_failed_requeued_held": "it could not be started, and is held",
 }
 """Why a job that waits will not start."""
 ENDS = {
