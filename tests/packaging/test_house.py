@@ -92,7 +92,7 @@ def test_what_runs_as_ranks_needs_only_a_bare_python_39():
 
 
 def test_every_import_is_a_declared_dependency():
-    package = modules_of("dependencies") | modules_of("fast") | modules_of("mcp")
+    package = modules_of("dependencies") | modules_of("fast") | modules_of("mcp") | modules_of("dask")
     assert imported(MODULES) - package == set()
     assert imported(TESTS) - package - modules_of("test") == set()
 
