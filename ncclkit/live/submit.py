@@ -446,8 +446,7 @@ class _Tail:
                     self._others.add(folder)
                     continue
                 self._read[folder] = 0
-                shown = {"sizes": plan["sizes"], "ops": plan["ops"], "ranks": plan["ranks"], "env": plan["env"]}
-                found.append({"kind": "plan", **shown})
+                found.append(probe.announced(plan))
             found += self._new(folder)
         return found
 
