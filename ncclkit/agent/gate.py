@@ -40,7 +40,7 @@ EQUAL = (
 )
 """Facts that all nodes of one kind share."""
 AT_LEAST = r"limits\.(memlock|nofile\.hard|nproc|shm\.size|cgroup\.memory)|memory\.total"
-"""Facts of which more does no harm; a fiftieth less is the kernel's own."""
+"""Facts that may also be larger; a fiftieth less is the kernel's own."""
 PORTS = ("device", "port", "state", "rate", "link_layer")
 """What of an RDMA port all nodes of one kind share."""
 
