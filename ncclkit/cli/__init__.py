@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_live(parsers)
     _add_attach(parsers)
     _add_cluster(parsers)
+    _add_gate(parsers)
     _add_notebooks(parsers)
     _add_helpers(parsers)
     return parser
@@ -96,6 +97,9 @@ def _add_diagnose(parsers: Any) -> None:
     verb.add_argument("--json", action="store_true", help="one JSON object instead of text")
     verb.add_argument(
         "--check", action="store_true", help="run the experiments that decide, and the fix, on small jobs"
+    )
+    verb.add_argument(
+        "--workers", metavar="WORKERS", help="who reads: dask, dask:8 (at most), tcp://HOST:PORT (default: this host)"
     )
     verb.add_argument("--case", default="case", help="the case folder that keeps what --check did (default: ./case)")
     _add_options(verb, "python")
@@ -295,6 +299,15 @@ def _add_cluster(parsers: Any) -> None:
     status.add_argument("--follow", action="store_true", help="stay until the job has ended")
     status.add_argument("--cancel", action="store_true", help="cancel the job")
     status.add_argument("--case", default="case", help="the case folder (default: ./case)")
+
+
+def _add_gate(parsers: Any) -> None:
+    gate = _verb(parsers, "gate", "whether this node is ready for a job, in seconds: for a prolog", "gate --seconds 60")
+    gate.add_argument("--seconds", type=float, default=10.0, help="at most; from 45 on GPUs are tested (default 10)")
+    gate.add_argument("--baseline", metavar="FILE", help="what nodes of this cluster have, as --learn wrote it")
+    gate.add_argument("--learn", metavar="FILE", help="add this node, which is good, to a baseline")
+    gate.add_argument("--agent", metavar="FILE", type=Path, help="only write the one file that nodes need")
+    _add_options(gate, "python")
 
 
 def _add_notebooks(parsers: Any) -> None:

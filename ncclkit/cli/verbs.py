@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,10 +87,15 @@ def diagnose(options: argparse.Namespace) -> int:
     from ncclkit.causes.summary import summarize
     from ncclkit.core.case import Case
     from ncclkit.evidence import logs
+    from ncclkit.live import workers
 
     stdin = sys.stdin.buffer if "-" in options.paths else None
-    with Activity("Reading", is_long=False) as activity:
-        reading = evidence.read(options.paths, stdin=stdin, helped=True, on_bytes=activity.amount)
+    say = functools.partial(show, file=sys.stderr)
+    readers = workers.started(options.workers, say) if options.workers else nullcontext()
+    with readers as executor, Activity("Reading", is_long=False) as activity:
+        reading = evidence.read(
+            options.paths, stdin=stdin, executor=executor, helped=executor is None, on_bytes=activity.amount
+        )
     case = logs.fill(_kept(options) if options.check else Case(), reading)
     found = diagnose(case)
     for problem in reading.problems:
@@ -227,7 +234,7 @@ def _follow(activity: Activity) -> Callable[[dict[str, Any]], None]:
             what = [record["phase"], str(record.get("bytes", "")), str(record.get("op", ""))]
             known = 0 <= sizes["done"] <= sizes["all"]
             activity.step(f"rank 0: {' '.join(filter(None, what))}", *(sizes["done"], sizes["all"]) * known)
-        if record["kind"] == "stage":
+        if record["kind"] in ("stage", "problem"):
             activity.note(f"  {record['say']}")
 
     return follow
@@ -504,6 +511,28 @@ def status(options: argparse.Namespace) -> int:
         now = batch.state(one)
         show(f"{shlex.join(['ncclkit', *_without_case(list(one.words))])}: {now.sentence}", sys.stderr)
     return _job_report(job, now) if (now := batch.state(job)).over else 0
+
+
+def gate(options: argparse.Namespace) -> int:
+    """Say whether this node is ready for a job, as the agent alone does on nodes; exit status 0, 1 or 2."""
+    import subprocess
+
+    from ncclkit.live.launch.pack import packed
+    from ncclkit.live.probe import interpreter
+
+    with packed() as agent:
+        if options.agent:
+            options.agent.write_bytes(agent.read_bytes())
+            show(f"Written: {options.agent}. On a node: python3 {options.agent} gate --seconds {options.seconds:g}")
+            return 0
+        words = [
+            word for name in ("baseline", "learn") if (file := getattr(options, name)) for word in (f"--{name}", file)
+        ]
+        command = [interpreter(options.python), str(agent), "gate", "--seconds", str(options.seconds), *words]
+        try:
+            return subprocess.run(command, timeout=options.seconds + 10).returncode
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NcclkitError(f"The gate could not be run ({error}); name a Python with --train-python.") from error
 
 
 def causes(options: argparse.Namespace) -> int:
