@@ -28,7 +28,7 @@ OUTCOMES = {
     "deadline": ("■", "stopped at its timeout"),
     "cancelled": ("■", "cancelled"),
     "failed": ("✕", "failed"),
-    "lost": ("✕", "ended without a word"),
+    "lost": ("✕", "ended without a message"),
     "running": ("▶", "running"),
 }
 SIZES = tuple(4**power for power in range(5, 18))
