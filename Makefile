@@ -6,6 +6,7 @@
 PYTHON ?= python3
 TRAIN_PYTHON ?=
 CASE ?= case
+HASHES ?= yes
 
 BIN := .venv/bin
 READY := .venv/.installed
@@ -13,6 +14,7 @@ READY := .venv/.installed
 SIDE_BY_SIDE := -n auto --dist loadgroup --no-loadscope-reorder
 QUICK := tests/packaging/test_house.py tests/case tests/causes tests/evidence tests/views -m "not slow"
 MADE_FROM := .venv/.made-from
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 # Runs under whatever PYTHON names, so it must parse everywhere. Prints what .venv depends on: interpreter and folder.
 define LOOK
@@ -27,6 +29,7 @@ except ImportError:
 print("Python %d.%d.%d of %s, in %s" % (sys.version_info[:3] + (sys.base_prefix, os.getcwd())))
 endef
 export LOOK
+export REFUSED := The packages of constraints.txt could not be installed as they were tested. Where your index builds its own: make HASHES=no takes them by version.
 
 .PHONY: help report check test lab FORCE
 
@@ -38,6 +41,7 @@ help:
 	@echo
 	@echo 'PYTHON=$(PYTHON)   interpreter of the workbook, 3.10 to 3.13; .venv is made from it'
 	@echo 'TRAIN_PYTHON=$(TRAIN_PYTHON)   interpreter that trains, for the live test; empty means that of the workbook'
+	@echo 'HASHES=$(HASHES)   files of packages must be those that were tested, by SHA-256; no: any build of their versions'
 	@echo 'CASE=$(CASE)   folder that the report is kept in; notebooks of make lab use ./case'
 
 report: $(READY)
@@ -66,7 +70,14 @@ $(MADE_FROM): FORCE
 		"$(PYTHON)" -m venv --clear .venv && echo "$$from" > $@; \
 	fi
 
+# Twice: what is pinned, each file by its SHA-256 and nothing beside it; then this checkout, and torch, whose build is the
+# user's choice and which brings CUDA along.
 $(READY): $(MADE_FROM) pyproject.toml constraints.txt
 	@echo 'Installing ncclkit and its tests into .venv (some minutes and 2 GB the first time)'
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[fast,test]' -c constraints.txt
+	@sed -e '/^torch==/d' constraints.txt > .venv/hashed.txt
+	@sed -e '/^ /d' -e 's/ \\$$//' constraints.txt > .venv/pinned.txt
+ifneq ($(HASHES),no)
+	@$(PIP) --no-deps --require-hashes -r .venv/hashed.txt || { echo "$$REFUSED" >&2; exit 1; }
+endif
+	@$(PIP) $(if $(filter no,$(HASHES)),,--no-build-isolation) -e '.[fast,test]' -c .venv/pinned.txt
 	@touch $@

@@ -75,7 +75,10 @@ def _measured(case: Case) -> Finding | None:
     starved = starving(case)
     if not starved:
         return None
-    scene, worst = look(case), max(starved, key=lambda e: float(e.data["waited"]))
+    scene = look(case)
+    # a rank that waits in the collective had come: the cores kept it from nothing
+    starved = [event for event in starved if event.rank not in scene.waiting] or starved
+    worst = max(starved, key=lambda e: float(e.data["waited"]))
     ranks = ranks_in(starved)
     waiting = [event for rank, event in scene.waiting.items() if rank not in ranks]
     strength: Strength = "possible" if scene.dead else "proven" if waiting else "likely"

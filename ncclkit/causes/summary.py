@@ -297,7 +297,8 @@ def _job_id(case: Case) -> str:
 
 def _command(case: Case) -> str:
     """What attach read of a process, else the script in which a stack or a traceback begins."""
-    said = next((e.data["command"] for e in case.of("worker.phase") if e.data.get("command")), "")
+    told = [*case.of("attach.rank"), *case.of("worker.phase")]
+    said = next((event.data["command"] for event in told if event.data.get("command")), "")
     if said:
         return str(said)
     for event in [*case.of("python.exception"), *case.of("stack")]:

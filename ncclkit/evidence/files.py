@@ -213,6 +213,8 @@ def _value(part: Part, value: Any) -> bool:
         part.kind, part.events = "ras", part.report.events()
     elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
         part.kind, part.events = "status", list(records.from_status(value, part.path))
+    elif isinstance(value, dict) and "attached" in value and "expected" in value:
+        part.kind, part.events = "attached", list(records.from_attached(value, part.path))
     elif isinstance(value, dict) and "experiment" in value and "verdicts" in value:
         part.kind, part.events = "experiment", list(records.from_experiment(value, part.path))
     elif rows := records.measurements_of(value):
@@ -282,11 +284,13 @@ def read(path: str, stdin: BinaryIO | None = None, spread: Spread = map) -> list
 def _fill(part: Part, stream: Readable, changed: datetime | None, inside: UnpackBudget | None = None) -> list[Part]:
     """Read one stream into its part; the members, where it is an archive that is not itself `inside` one."""
     hashed, members = Hashed(stream, part.bytes), []
+    if part.spread and isinstance(stream, io.BufferedReader):
+        hashed.jump(pieces.data(stream.fileno(), 0, part.bytes))
     plain, packing = unpack(hashed)
     text = Text(plain, packed=packing != "")
     text.budget = inside
     part.spread, part.hashed = (None, None) if packing else (part.spread, hashed)
-    head = b"" if packing in ("zip", "zst?") else text.read(inputs.HEAD)
+    head = b"" if packing in ("zip", "zst?") else text.begin(inputs.HEAD)
     if packing == "zst?":
         part.problems.append(f"{part.path} is packed with zstd: `pip install zstandard`, or unpack it with `zstd -d`.")
     elif packing == "zip" or is_tar(head):
@@ -314,7 +318,7 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
             text.drain()
         if inside is None or not text.problem:
             hashed.drain()
-            part.sha256 = hashed.digest.hexdigest()
+            part.sha256 = hashed.digest.hexdigest() if hashed.whole else ""
     part.bytes = max(hashed.bytes, part.bytes)
     return members
 
@@ -378,7 +382,7 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
     if part.spread and not wide:
         with inputs.opened(part.path) as file:
             plan = pieces.plan(file, part.bytes, context, **told)
-            text.ends = Ends.of(file, part.bytes)
+            text.ends = Ends.of(file, part.bytes, pieces.data(file.fileno(), 0, part.bytes))
         found = pieces.joined(_passing(part, plan))
     else:
         found = pieces.joined([pieces.gather(scan.blocks(stream, context), Merger(), **told)])
@@ -403,14 +407,18 @@ def _plain(part: Part, stream: Text | Joined | io.BytesIO, text: Text) -> Text |
 def _passing(part: Part, plan: Sequence[pieces.Piece]) -> Iterator[pieces.Found]:
     """What the pieces gave; each is digested while it is scanned, here or elsewhere."""
     assert part.spread and part.hashed
-    if part.spread is map:
+    alone = part.spread is map
+    if alone:
         part.hashed.restart()
-        yield from (pieces.read(piece, part.hashed.take) for piece in plan)
-        return
-    found = part.spread(pieces.read, plan)
+    found = iter(()) if alone else part.spread(pieces.read, plan)
     for piece in plan:
-        part.hashed.skip(piece.end)
-        yield next(found)
+        part.hashed.jump(piece.start)
+        if alone:
+            yield pieces.read(piece, part.hashed.take)
+        else:
+            part.hashed.skip(piece.end)
+            yield next(found)
+    part.hashed.jump(part.bytes)
 
 
 def _kind(sample: bytes, path: str) -> str:

@@ -24,9 +24,9 @@ def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
     """Read what `logs` names, and nothing else, into a case; with `case_dir` the case is kept in that folder.
 
     logs: files, folders, globs, archives or Slurm job ids, separated by blanks as in a shell; the name of a bundled
-    run; or lines of a log themselves, two or more.  What an earlier reading left in the case gives way, so that two
-    jobs are never judged as one.  Of several jobs in `logs` the case holds the first; ``case.about["other_jobs"]`` has
-    the paths of each of the others.  One sentence for each thing that could not be read stands in
+    run; or lines of a log themselves.  What an earlier reading left in the case gives way, so that two jobs are never
+    judged as one.  Of several jobs in `logs` the case holds the first; ``case.about["other_jobs"]`` has the paths of
+    each of the others.  One sentence for each thing that could not be read stands in
     ``case.about["problems"]``; raises NcclkitError where nothing could.
 
     Where `logs` is empty, the case comes back as an earlier reading left it; where nothing was read, with the bundled
@@ -37,9 +37,9 @@ def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
         if case.events and not is_example(case):
             return case
         logs = example
-    pasted = isinstance(logs, str) and "\n" in logs.strip() and not _exists(logs)
+    pasted = _pasted(logs)
     given = ["-"] if pasted else _given(logs)
-    reading = evidence.read(given, stdin=io.BytesIO(logs.encode("utf-8", "replace")) if pasted else None, helped=True)
+    reading = pasted or evidence.read(given, helped=True)
     case = fill(Case.open(case_dir) if case_dir else Case(), reading)
     first, *others = jobs(given, reading.events) or [given]
     if others:
@@ -120,6 +120,20 @@ def read_facts(case: Case, others: str) -> Case:
             f"There are no facts in {others}; write them with `ncclkit inspect --json > FILE` on each host."
         )
     return case.replace_facts(facts).save()
+
+
+def _pasted(logs: str) -> evidence.Reading | None:
+    """What lines of a log say that were given in place of its name; None where files are named.
+
+    One line alone is a log where it holds blanks, no word of it is a file, and something in it is known.
+    """
+    if not isinstance(logs, str) or len(logs.split()) < 2 or _exists(logs):
+        return None
+    alone = "\n" not in logs.strip()
+    if alone and any(_exists(word) or glob.glob(word) for word in logs.split()):
+        return None
+    reading = evidence.read(["-"], stdin=io.BytesIO(logs.encode("utf-8", "replace")), helped=True)
+    return None if alone and not reading.events else reading
 
 
 def _exists(logs: str) -> bool:

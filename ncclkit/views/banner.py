@@ -9,6 +9,7 @@ from ncclkit.causes.summary import CitedLine, Summary, summarize
 from ncclkit.core.case import Case
 from ncclkit.core.text import plural
 from ncclkit.evidence.logs import is_example, read_logs
+from ncclkit.live import scheduler
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, el, fit, join, place, pre, table
 from ncclkit.views.findings import meaning, strength_part
@@ -35,6 +36,7 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
         sentence = f"No job ran here: {checks}, {len(diagnosis.unknown)} could not be evaluated for want of evidence"
     body = join(
         el("p", EXAMPLE, cls="nk-dim") if is_example(case) else "",
+        el("p", scheduler.summary(case), cls="nk-dim") if scheduler.is_login_node() else "",
         _others(case),
         _head(known, diagnosis),
         el("p", sentence, cls="nk-say"),

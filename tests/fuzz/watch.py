@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from ncclkit.core import secrets
 from ncclkit.evidence.processes import Limited
 
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.kill", "subprocess.", "pty.")
@@ -41,20 +42,26 @@ def watched(seconds: float) -> Iterator[list[float]]:
 
     Gives a list that holds the CPU time in seconds afterwards.  Raises Broken.
     """
+    before = install()
+    try:
+        with mock.patch.multiple(Limited, call=_called, rest=lambda limited: None), guarded(seconds) as used:
+            yield used
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def install() -> Any:
+    """Prepare this process for `guarded`; returns the handler of the timer that was there before."""
     if not _watch.hooked:
         sys.addaudithook(_audit)
         _watch.hooked = True
-    before = signal.signal(signal.SIGVTALRM, _expired)
-    try:
-        with mock.patch.multiple(Limited, call=_called, rest=lambda limited: None):
-            yield from _timed(seconds)
-    finally:
-        signal.signal(signal.SIGVTALRM, before)
-    if _watch.seen:
-        raise Broken(_watch.seen)
+        secrets.text("AC" + "0" * 32)  # urllib3 below detect-secrets looks for IPv6 when it is imported
+    return signal.signal(signal.SIGVTALRM, _expired)
 
 
-def _timed(seconds: float) -> Iterator[list[float]]:
+@contextmanager
+def guarded(seconds: float) -> Iterator[list[float]]:
+    """The same as `watched` in a process where `install` was called, at a cost of microseconds."""
     used: list[float] = []
     _watch.on, _watch.seen = True, ""
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
@@ -65,6 +72,8 @@ def _timed(seconds: float) -> Iterator[list[float]]:
         used.append(time.process_time() - start)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         _watch.on = False
+    if _watch.seen:
+        raise Broken(_watch.seen)
 
 
 _call = Limited.call

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import struct
 import tarfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 
@@ -95,3 +99,38 @@ def test_a_zip_of_millions_of_members_costs_no_memory(tmp_path, monkeypatch, is_
     reading = evidence.read([tmp_path])
     assert reading.problems == [f"{tmp_path / 'a.zip'} has a directory of more than 24 MiB; give the logs that matter."]
     assert len(reading.events) == 1 and not made
+
+
+TIB = 1 << 40
+HOLES = {
+    "emptied": [(5 << 20, b"[rank0]: ValueError: boom\n")],
+    "emptied long ago": [(TIB, b"[rank0]: ValueError: boom\n")],
+    "grown": [(0, b"[rank0]: ValueError: boom\n"), (TIB, b"\n")],
+    "twice": [(TIB // 2, b"\n[rank0]: ValueError: boom\n"), (TIB - 90_000, b"x\n" + b"y" * 90_000 + b"\n")],
+}
+"""Where what is written."""
+
+
+@pytest.mark.parametrize("helped", [False, True])
+@pytest.mark.parametrize("name", HOLES)
+def test_a_hole_of_a_file_takes_no_time(tmp_path, name, helped):
+    path = tmp_path / "job.log"
+    with open(path, "wb") as file:
+        for place, text in HOLES[name]:
+            file.seek(place)
+            file.write(text)
+    start = time.process_time()
+    with ThreadPoolExecutor(2) if helped else nullcontext() as executor:
+        reading = evidence.read([path], executor=executor)
+    assert time.process_time() - start < 5
+    assert [(event.kind, event.rank) for event in reading.events] == [("python.exception", 0)]
+    assert reading.problems == [] and reading.inputs[0]["bytes"] == path.stat().st_size
+
+
+def test_zero_bytes_that_are_no_hole_are_read_over(tmp_path):
+    text = b"\0" * 200_000 + b"[rank0]: ValueError: boom\n"
+    (tmp_path / "a.log").write_bytes(text)
+    (tmp_path / "b.log.gz").write_bytes(gzip.compress(text))
+    reading = evidence.read([tmp_path])
+    assert [event.line for event in reading.events] == [1, 1] and reading.problems == []
+    assert reading.inputs[0]["sha256"] == hashlib.sha256(text).hexdigest()

@@ -2,21 +2,27 @@
 
 import asyncio
 import json
+import os
 import re
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 import rattler
 import yaml
-from packaging.requirements import Requirement
 from rattler.exceptions import SolverError
 
-from tests.packaging.project import PROJECT, ROOT, requirements
+from tests.packaging import audit
+from tests.packaging.hashes import FREE
+from tests.packaging.project import PROJECT, ROOT, pins, requirements
 
 CONDA_NAMES = {"torch": "pytorch"}  # PyPI → conda-forge, where they differ
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 LINES = [line for line in ENVIRONMENT["dependencies"] if isinstance(line, str)]
-PINS = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[:1] not in "#"]
+HASHES = pins()
+PINS = list(HASHES)
 
 
 def ranges(text: str) -> set[str]:
@@ -103,3 +109,50 @@ def test_one_pin_a_package_for_every_python():
     for python in ("3.10", "3.11", "3.12", "3.13"):
         names = [pin.name for pin in PINS if not pin.marker or pin.marker.evaluate({"python_version": python})]
         assert len(names) == len(set(names))
+
+
+def test_every_pin_has_the_hash_of_each_file():
+    """`python -m tests.packaging.hashes` writes those of a new pin."""
+    digest = re.compile(r"sha256:[0-9a-f]{64}")
+    wrong = {str(pin): found for pin, found in HASHES.items() if not all(map(digest.fullmatch, found))}
+    assert wrong == {}
+    assert {pin.name for pin, found in HASHES.items() if not found} == set(FREE)
+    assert len({one for found in HASHES.values() for one in found}) == sum(map(len, HASHES.values()))
+
+
+def test_pip_reads_the_hashes_and_takes_no_other_file(tmp_path):
+    """A pin of constraints.txt, and a folder that offers another file under its name and version."""
+    pin, known = next((str(pin), found) for pin, found in HASHES.items() if pin.name == "sortedcontainers")
+    (tmp_path / "pins.txt").write_text(" ".join([pin, *(f"--hash={one}" for one in known)]))
+    wheel = tmp_path / "sortedcontainers-2.4.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as out:
+        out.writestr("sortedcontainers-2.4.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: sortedcontainers\n")
+    command = [sys.executable, "-m", "pip", "--isolated", "download", "--no-index", "--find-links", str(tmp_path)]
+    command += ["--no-deps", "--require-hashes", "-r", str(tmp_path / "pins.txt"), "-d", str(tmp_path / "taken")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=without_pip())
+    assert done.returncode == 1 and "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr, done.stderr
+    assert list((tmp_path / "taken").glob("*")) == []
+
+
+def without_pip():
+    return {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+
+
+SOUND = {"name": "jinja2", "version": "3.1.6", "vulns": []}
+BAD = {"name": "jinja2", "version": "3.1.2", "vulns": [{"id": "CVE-2024-22195", "fix_versions": ["3.1.3"]}]}
+UNKNOWN = {"name": "torch", "skip_reason": "Dependency not found on PyPI"}
+
+
+def test_an_audit_says_what_it_looked_at():
+    assert audit.verdict([SOUND, UNKNOWN], 2, must=True) == (
+        "pip-audit: 1 packages audited, 0 known vulnerabilities; not known to the service: torch.",
+        0,
+    )
+    said, status = audit.verdict([SOUND, BAD], 2, must=False)
+    assert status == 1 and "jinja2 3.1.2: CVE-2024-22195, mended in 3.1.3" in said
+
+
+@pytest.mark.parametrize("must", [False, True])
+def test_no_service_is_no_all_clear(must):
+    said, status = audit.verdict([UNKNOWN], 2, must=must)
+    assert "none of 2 pins was audited" in said and status == must

@@ -5,6 +5,7 @@ The pieces of a file have fixed places, so who scans them changes nothing.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tarfile
@@ -75,15 +76,36 @@ def divisible(path: str) -> bool:
 
 
 def plan(file: BinaryIO, size: int, context: Context, *, labelled: bool, stacks: bool) -> list[Piece]:
-    """The pieces of an open file of `size` bytes."""
-    number = file.fileno()
-    places = [0, *(_line(number, place) for place in range(PIECE, size, PIECE)), size]
+    """The pieces of an open file of `size` bytes, without those that lie in a hole of it."""
+    number, made, end = file.fileno(), list[Piece](), -1
     inode = os.fstat(number).st_ino
-    return [
-        Piece(context, start, end, size, inode, labelled, stacks)
-        for start, end in zip(places, places[1:], strict=False)
-        if start < end
-    ]
+    for place in _places(number, size):
+        start = end if end >= place else place
+        end = min(size, _line(number, place + PIECE)) if place + PIECE < size else size
+        if start < end:
+            made.append(Piece(context, start, end, size, inode, labelled, stacks))
+    return made
+
+
+def _places(file: int, size: int) -> Iterator[int]:
+    """Where pieces that hold data begin."""
+    place = 0
+    while (found := data(file, place, size)) < size:
+        yield (start := found // PIECE * PIECE)
+        place = start + PIECE
+
+
+def data(file: int, place: int, size: int) -> int:
+    """Where the first data of a file lies at or after a place; `size` where only a hole follows.
+
+    A log that was emptied while its job wrote on begins with a hole, and a hole of 8 EiB takes no room on a disk.
+    """
+    try:
+        return os.lseek(file, place, os.SEEK_DATA) if place < size else size
+    except AttributeError:  # no such call here
+        return place
+    except OSError as error:
+        return size if error.errno == errno.ENXIO else place
 
 
 def _line(file: int, place: int) -> int:

@@ -29,12 +29,12 @@ class Ends:
         self.left, self.size, self.gap = ENDS, 0, False
 
     @classmethod
-    def of(cls, file: BinaryIO, size: int) -> Ends:
-        """Those of a plain file of `size` bytes."""
-        ends = cls()
-        ends.add(os.pread(file.fileno(), min(size, ENDS), 0))
-        ends.add(os.pread(file.fileno(), ENDS, max(ENDS, size - ENDS)))
-        ends.gap = size > 2 * ENDS
+    def of(cls, file: BinaryIO, size: int, start: int = 0) -> Ends:
+        """Those of a plain file of `size` bytes; its data begins at `start`."""
+        ends, first = cls(), min(size, start + ENDS)
+        ends.add(os.pread(file.fileno(), first - start, start))
+        ends.add(os.pread(file.fileno(), ENDS, max(first, size - ENDS)))
+        ends.gap = size > start + 2 * ENDS
         return ends
 
     def add(self, chunk: bytes) -> None:
@@ -147,6 +147,8 @@ def gz(source: io.BufferedIOBase) -> Members | gzip.GzipFile:
 
 
 PEEK = 64 << 10
+ZEROS = 1 << 30
+"""Zero bytes at the beginning of a text that are read over; a hole of a file is none (see `pieces.data`)."""
 LARGEST = 32 << 30
 """Bytes of text that one compressed file may become."""
 RATIO = 400
@@ -185,6 +187,8 @@ class Hashed(io.RawIOBase):
         self.stream, self.most = stream, most
         self.digest = hashlib.sha256()
         self.bytes = 0
+        self.whole = True
+        """False once `jump` left bytes out."""
 
     def readable(self) -> bool:
         """True."""
@@ -214,6 +218,12 @@ class Hashed(io.RawIOBase):
         buffer = memoryview(bytearray(1 << 20))
         while self.bytes < end and (size := self.stream.readinto(buffer[: end - self.bytes])):
             self.take(buffer[:size])
+
+    def jump(self, place: int) -> None:
+        """Go on at a later place of a file, which leaves out the hole before it."""
+        if place > self.bytes and isinstance(self.stream, io.BufferedReader):
+            self.stream.seek(place)
+            self.bytes, self.whole = place, False
 
     def take(self, data: memoryview) -> None:
         """Count and digest what somebody else read."""
@@ -273,6 +283,13 @@ class Text(io.RawIOBase):
             self.ends.add(chunk)
             parts.append(self.decoder.decode(chunk).encode("utf-8", "replace") if self.decoder else chunk)
         return b"".join(parts)
+
+    def begin(self, size: int) -> bytes:
+        """The first `size` bytes or fewer, without the zero bytes before them: a log that was emptied begins so."""
+        head, zeros = self.read(size), 0
+        while head and zeros < ZEROS and not head.strip(b"\0") and (more := self.read(size)):
+            head, zeros = more, zeros + len(more)
+        return head
 
     def drain(self) -> None:
         """Read to the end, or to the damage or limit."""
