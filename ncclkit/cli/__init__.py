@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_live(parsers)
     _add_attach(parsers)
     _add_cluster(parsers)
+    _add_gate(parsers)
     _add_notebooks(parsers)
     _add_helpers(parsers)
     return parser
@@ -96,6 +97,9 @@ def _add_diagnose(parsers: Any) -> None:
     verb.add_argument("--json", action="store_true", help="one JSON object instead of text")
     verb.add_argument(
         "--check", action="store_true", help="run the experiments that decide, and the fix, on small jobs"
+    )
+    verb.add_argument(
+        "--workers", metavar="WORKERS", help="who reads: dask, dask:8 (at most), tcp://HOST:PORT (default: this host)"
     )
     verb.add_argument("--case", default="case", help="the case folder that keeps what --check did (default: ./case)")
     _add_options(verb, "python")
@@ -131,22 +135,11 @@ def _add_live(parsers: Any) -> None:
         parsers, "probe", "live test: checked and timed collectives on real ranks", "probe --ranks 8 --op all --stages"
     )
     _add_options(probe, *OPTIONS)
-    tune = _verb(
-        parsers, "tune", "compare settings with the default, by collective and message size", "tune NCCL_PROTO=Simple"
-    )
-    tune.add_argument(
-        "settings",
-        nargs="*",
-        metavar="NAME=VALUE",
-        help="variables of one setting, joined by commas; channels=32 (default: what this hardware can have)",
-    )
-    tune.add_argument("--inherited", action="store_true", help="what each variable that is set here costs or gains")
-    tune.add_argument("--sizes", default="", help="message sizes, such as 8,64KB,256MB (default: seven up to 256 MiB)")
-    tune.add_argument("--save", metavar="DIR", type=Path, help="write nccl.env, nccl.conf, tuner.csv … there")
-    _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "op", "dtype")
+    tune = _add_tune(parsers)
     step = _add_step(parsers)
     _add_compare(parsers)
     lab = _add_lab(parsers)
+    _add_exam(parsers)
     for sub in (inspect, connect):
         _add_options(sub, "python")
     for sub in (probe, tune, lab):
@@ -198,6 +191,40 @@ def _add_compare(parsers: Any) -> None:
     verb.add_argument("--save-baseline", action="store_true", help="keep what the last of them measured")
     verb.add_argument("--baseline", metavar="FILE", type=Path, help="another file than that of this cluster")
     verb.add_argument("--json", action="store_true", help="JSON instead of text")
+
+
+def _add_tune(parsers: Any) -> argparse.ArgumentParser:
+    tune = _verb(
+        parsers, "tune", "compare settings with the default, by collective and message size", "tune NCCL_PROTO=Simple"
+    )
+    tune.add_argument(
+        "settings",
+        nargs="*",
+        metavar="NAME=VALUE",
+        help="variables of one setting, joined by commas; channels=32 (default: what this hardware can have)",
+    )
+    tune.add_argument("--inherited", action="store_true", help="what each variable that is set here costs or gains")
+    tune.add_argument("--sizes", default="", help="message sizes, such as 8,64KB,256MB (default: seven up to 256 MiB)")
+    tune.add_argument(
+        "--from",
+        dest="job",
+        default="",
+        metavar="JOB",
+        help="sizes and variables of a job: its case, log or dumps, or a model.safetensors",
+    )
+    tune.add_argument("--save", metavar="DIR", type=Path, help="write nccl.env, nccl.conf, tuner.csv … there")
+    _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "op", "dtype")
+    return tune
+
+
+def _add_exam(parsers: Any) -> None:
+    what = "an examination: a job broken by a fault that the seed draws, an answer sheet, and the key with points"
+    exam = _verb(parsers, "exam", what, "exam --seed 7 --to exam7")
+    exam.add_argument("--seed", type=int, default=1, help="the same seed draws the same fault (default 1)")
+    exam.add_argument("--to", metavar="DIR", type=Path, default=Path("exam"), help="a new folder (default: ./exam)")
+    exam.add_argument("--recorded", action="store_true", help="hand out a bundled recording; nothing runs")
+    exam.add_argument("--grade", metavar="PATH", type=Path, help="give points to this answer.json by the key in --to")
+    _add_options(exam, "python")
 
 
 def _verb(parsers: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
@@ -272,6 +299,15 @@ def _add_cluster(parsers: Any) -> None:
     status.add_argument("--follow", action="store_true", help="stay until the job has ended")
     status.add_argument("--cancel", action="store_true", help="cancel the job")
     status.add_argument("--case", default="case", help="the case folder (default: ./case)")
+
+
+def _add_gate(parsers: Any) -> None:
+    gate = _verb(parsers, "gate", "whether this node is ready for a job, in seconds: for a prolog", "gate --seconds 60")
+    gate.add_argument("--seconds", type=float, default=10.0, help="at most; from 45 on GPUs are tested (default 10)")
+    gate.add_argument("--baseline", metavar="FILE", help="what nodes of this cluster have, as --learn wrote it")
+    gate.add_argument("--learn", metavar="FILE", help="add this node, which is good, to a baseline")
+    gate.add_argument("--agent", metavar="FILE", type=Path, help="only write the one file that nodes need")
+    _add_options(gate, "python")
 
 
 def _add_notebooks(parsers: Any) -> None:

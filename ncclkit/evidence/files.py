@@ -24,7 +24,7 @@ from ncclkit.evidence.scanner import pieces, plain, scan, speakers
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
 from ncclkit.evidence.sources.streams import DAMAGE, Ends, Hashed, Joined, Readable, Text, UnpackBudget, is_tar, unpack
-from ncclkit.evidence.tools import Document, nccltests, steps
+from ncclkit.evidence.tools import Document, inspector, nccltests, steps
 
 Spread = Callable[[Callable[[pieces.Piece], pieces.Found], Sequence[pieces.Piece]], Iterator[pieces.Found]]
 """`map`, or that of an executor."""
@@ -122,6 +122,9 @@ def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
     if not pickled and not re.match(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)", head):
         return head
     data = _whole(Joined(head, text))
+    if inspector.HEAD.match(head) and inspector.MARK in data:
+        part.kind, part.events, part.lines = "inspector", inspector.events(bytes(data), part.path), data.count(b"\n")
+        return None
     if not pickled and _are_lines(data):
         return bytes(data)
     try:

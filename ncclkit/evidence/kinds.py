@@ -14,6 +14,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "nccl.ib_devices": ("devices",),
     "nccl.channel": ("src", "dst", "transport", "via", "gdr", "pxn", "channels"),
     "nccl.op": ("op", "comm", "count", "dtype", "root", "nranks", "last"),
+    "nccl.calls": ("op", "bytes", "time_us"),
     "nccl.warn": ("file", "line", "func", "dev", "message", "family"),
     "nccl.trace": ("code", "errno", "file", "line", "func"),
     "nccl.info": ("message", "family"),

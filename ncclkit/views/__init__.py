@@ -31,6 +31,7 @@ from ncclkit.views.lab import lab_form
 from ncclkit.views.live import LiveTest, live_test
 from ncclkit.views.network import network_view
 from ncclkit.views.pairs import pairs_view
+from ncclkit.views.planners import planner
 from ncclkit.views.quiz import guess, proof_view, quiz_view
 from ncclkit.views.ranks import ranks_view
 from ncclkit.views.report import report_form

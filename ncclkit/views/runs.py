@@ -41,7 +41,7 @@ def curve_view(run: Run) -> Chart:
         return Chart(plots.latency(run.measurements))
     judgement = judge(run.curve, run.expectation) if run.measurements else None
     derived = el("p", el("b", "Expected: "), run.expectation.words) if run.expectation else ""
-    beside = "; ".join(f"{ref} = {percent(ratio)}" for ref, ratio in judgement.beside) if judgement else ""
+    beside = "; ".join(f"{ref} = {percent(ratio)}" for ref, ratio in judgement.ratios) if judgement else ""
     against, curve = beside_baseline(run.measurements if run.reason == "done" else ())
     elsewhere = f"Measured elsewhere: {beside}." if beside else ""
     notes = (run.expectation.note if run.expectation else "", elsewhere, against)
@@ -69,7 +69,7 @@ def _normal(judgement: Judgement | None) -> Markup:
     best = format_number(judgement.best.busbw or 0.0)
     name = ALLOWS.get(judgement.bound.limit, "")
     bound = (f"what {name} allows" if name else "expected here", judgement.bound.value, judgement.ratio)
-    rows = [bound, *((str(ref), ref.busbw, ratio) for ref, ratio in judgement.beside)]
+    rows = [bound, *((str(ref), ref.busbw, ratio) for ref, ratio in judgement.ratios)]
     compared = [(name, best, format_number(value or 0.0), percent(ratio)) for name, value, ratio in rows]
     known = catalogue()
     suspects = [
