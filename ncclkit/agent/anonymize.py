@@ -32,7 +32,7 @@ _TOP = (
     "|hk|ru|il|local|localdomain|internal|intra|intranet|lan|corp|hpc|cluster"
 )
 FAR = re.compile(
-    rf"(?<![\w./@-])(?:[A-Za-z0-9][\w-]{{0,62}}(?:\.[A-Za-z0-9][\w-]{{0,62}}){{1,6}}\.(?:{_TOP})"
+    rf"(?:(?<=://)|(?<![\w./@-]))(?:[A-Za-z0-9][\w-]{{0,62}}(?:\.[A-Za-z0-9][\w-]{{0,62}}){{1,6}}\.(?:{_TOP})"
     r"|(?=[A-Za-z-]{0,40}\d)[A-Za-z][\w-]{0,62}\.(?:local|internal|lan|corp|hpc|cluster))(?![\w-]|\.\w|\()"
 )
 """A host with its domain, whichever domain that is."""
