@@ -15,16 +15,17 @@ __version__ = "0.1.0"
 _VIEWS = (
     "facts_view topology_view network_view consistency_view connect_form connect_view findings_view events_view "
     "ranks_view inputs_view job_view progress_view disagreement_view transports_view rings_view attach_form guess "
-    "lab_form check_form experiments_view scaling_view stages_view measurements_view tuning_view case_view curve_view "
-    "pairs_view telemetry_view loader_sweep_view resume_view checkpoints_view catalogue_view live_test "
-    "banner_view start_form report_form"
+    "proof_view quiz_view lab_form check_form experiments_view scaling_view stages_view backend_view "
+    "measurements_view tuning_view case_view curve_view pairs_view telemetry_view loader_sweep_view resume_view "
+    "checkpoints_view catalogue_view live_test banner_view start_form report_form "
+    "tune_form carriers_view apply_form cluster_view"
 )
 _DOORS = dict.fromkeys(_VIEWS.split(), "views") | {
     "Case": "core.case",
     "NcclkitError": "core.model",
     "sample": "evidence.samples",
     "sample_names": "evidence.samples:names",
-    "inspect": "live.probe",
+    "inspect": "live.submit",
     "set_job_spec": "core.jobspec",
     "read_logs": "evidence.logs",
     "read_facts": "evidence.logs",
@@ -33,6 +34,7 @@ _DOORS = dict.fromkeys(_VIEWS.split(), "views") | {
     "inject": "lab.faults.injection",
     "scaling_run": "lab.course.runs",
     "staged_run": "lab.course.runs",
+    "backend_run": "lab.course.runs",
     "loader_sweep": "lab.course.runs",
 }
 """Public name → module, or module:name.  No name may equal a module's: importing that module would take its place."""

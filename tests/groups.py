@@ -49,7 +49,6 @@ SHARED = (
     "test_every_variable_that",
     "test_measures_and",
     "test_progress_arrives",
-    "test_the_fix_of_another",
     "test_the_folder_is",
     "test_the_strip_is",
     "test_what_cannot_be_asked",

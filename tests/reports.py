@@ -14,7 +14,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)
 DATA = Path(__file__).parent / "notebooks" / "data"
-SMALL = {"guided": {"ranks": "2", "max_bytes": "65536", "timeout": "90.0"}}
+SMALL = {
+    "guided": {"ranks": "2", "max_bytes": "65536", "timeout": "90.0"},
+    "02_all_reduce": {"ranks": "2", "max_bytes": "65536"},
+}
 """Parameters that keep a notebook's run short; the others are quick by themselves."""
 
 HOSTILE = "</script><img src=http://example.org/x onerror=alert(1)><script>alert(2)</script>"

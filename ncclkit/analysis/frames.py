@@ -116,16 +116,51 @@ def _where(event: Event) -> tuple[bool, str]:
     if own is None:
         return False, "frames that nobody can read"
     at = f"{PurePosixPath(str(own.get('file'))).name}:{own.get('line', '?')}"
+    return in_collective(frames), f"{call_of(frames)} at {at}"
+
+
+def call_of(frames: Sequence[Frame]) -> str:
+    """The call that the innermost own line of a stack makes, ``all_reduce`` or ``Accelerator.gather``.
+
+    The function of that line itself where it calls nothing; empty without frames.
+    """
+    own = own_frame(frames, innermost_first=True)
+    if own is None:
+        return ""
     inner = list(frames)[: list(frames).index(own)]
-    calls = [frame for frame in inner if not WRAPPERS.search(f"{frame.get('file')}:{frame.get('func')}")] or inner
-    return in_collective(frames), f"{_name(calls[-1] if calls else own)} at {at}"
+    calls = [frame for frame in inner if not is_wrapper(frame)] or inner
+    return function(calls[-1] if calls else own)
 
 
-def _name(frame: Frame) -> str:
-    """The function, with its class where the function's name alone says little."""
-    func = str(frame.get("func"))
-    is_ddp = str(frame.get("file", "")).endswith("torch/nn/parallel/distributed.py")
-    return f"DistributedDataParallel.{func}" if is_ddp and func == "forward" else func
+CLASSES = {
+    "torch/nn/parallel/distributed.py": "DistributedDataParallel",
+    "torch/_tensor.py": "Tensor",
+    "torch/optim/optimizer.py": "Optimizer",
+    "torch/utils/data/dataloader.py": "DataLoader",
+    "torch/distributed/fsdp/_fully_shard/_fsdp_state.py": "FSDPModule",
+    "torch/distributed/fsdp/fully_sharded_data_parallel.py": "FullyShardedDataParallel",
+    "accelerate/accelerator.py": "Accelerator",
+    "transformers/trainer.py": "Trainer",
+    "deepspeed/runtime/engine.py": "DeepSpeedEngine",
+    "pytorch/trainer/trainer.py": "Trainer",
+    "pytorch/strategies/ddp.py": "DDPStrategy",
+    "pytorch/strategies/fsdp.py": "FSDPStrategy",
+}
+"""End of a library's file → the class that its functions are methods of, as their names alone say little."""
+
+
+def is_wrapper(frame: Frame) -> bool:
+    """Whether a frame is only between a caller and what it calls."""
+    return bool(WRAPPERS.search(f"{frame.get('file')}:{frame.get('func')}"))
+
+
+def function(frame: Frame) -> str:
+    """The function of a frame, with its class where that is known."""
+    func, file = str(frame.get("func")), str(frame.get("file", ""))
+    if "." in func.replace("<locals>.", ""):  # py-spy names the class from Python 3.11 on
+        return func.rpartition("<locals>.")[2]
+    owner = next((name for end, name in CLASSES.items() if file.endswith(end)), "")
+    return f"{owner}.{func}" if owner else func
 
 
 def for_workers(case: Case, ranks: Iterable[int]) -> bool:

@@ -206,7 +206,8 @@ class StagedTest:
     def _well(self) -> str:
         ways = {way: [p.bandwidth for p in self.pairs if p.path == way] for way in {p.path for p in self.pairs}}
         each = (f"{rate(statistics.median(speeds))} over {way}" for way, speeds in sorted(ways.items()))
-        like = "and all are alike" if all(len(speeds) >= FEW for speeds in ways.values()) else "and too few to compare"
+        few = any(len(speeds) < FEW for speeds in ways.values())
+        like = "too few pairs to compare" if few else "and all are alike"
         like = "by turns on GPUs that they share" if self.turns else like
         return f"Every pair of the {self.ranks} ranks works: {', '.join(each)}, {like}"
 

@@ -33,6 +33,7 @@ from ncclkit.core.bandwidth import expect
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.reference import Judgement, judge
+from ncclkit.core.text import percent
 
 ID = "cpu_contention"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "gil_hold")
@@ -74,7 +75,10 @@ def _measured(case: Case) -> Finding | None:
     starved = starving(case)
     if not starved:
         return None
-    scene, worst = look(case), max(starved, key=lambda e: float(e.data["waited"]))
+    scene = look(case)
+    # a rank that waits in the collective had come: the cores kept it from nothing
+    starved = [event for event in starved if event.rank not in scene.waiting] or starved
+    worst = max(starved, key=lambda e: float(e.data["waited"]))
     ranks = ranks_in(starved)
     waiting = [event for rank, event in scene.waiting.items() if rank not in ranks]
     strength: Strength = "possible" if scene.dead else "proven" if waiting else "likely"
@@ -111,7 +115,7 @@ def _crowded_out(case: Case) -> Finding | None:
         return None
     cores = max((int(event.data["cores"]) for event in rows.values()), default=0)
     who = "other processes use these cores" if own <= cores else "more processes than cores want them"
-    say = f"The live test reached {low.ratio:.0%} of what this machine allows"
+    say = f"The live test reached {percent(low.ratio)} of what this machine allows"
     if queued:
         ranks = name_ranks(rank for rank in rows if rank is not None)
         say += (

@@ -49,7 +49,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Measurement, Strength, clear, found
 from ncclkit.core.reference import marginal
-from ncclkit.core.text import format_bytes, start
+from ncclkit.core.text import format_bytes, percent, start
 
 ID = "network_loss"
 NODE = 8  # ranks that one machine mostly has at most
@@ -364,8 +364,8 @@ def _lossy(case: Case) -> Paths | None:
         return None
     first = lossy[0]
     say = (
-        f"Of what {first.src} sends to {first.dst}{_tested.more(lossy, 'path')} {first.resent:.0%} of the packets get "
-        f"lost and are sent again; it passes at {first.bandwidth:.3g} GB/s."
+        f"Of what {first.src} sends to {first.dst}{_tested.more(lossy, 'path')} {percent(first.resent or 0)} of the "
+        f"packets get lost and are sent again; it passes at {first.bandwidth:.3g} GB/s."
     )
     return say, _shared(lossy), lossy
 

@@ -35,7 +35,7 @@ from ncclkit.causes._experiments import over_gloo, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
-from ncclkit.core.text import start
+from ncclkit.core.text import percent, start
 
 ID = "p2p_broken"
 explains = (
@@ -157,8 +157,8 @@ def _slow(case: Case) -> Finding | None:
     gpus = sorted({gpu for _, *pair, _, _ in slow for gpu in pair})
     names = tuple(str(gpu) for gpu in gpus)
     say = (
-        f"Peer-to-peer copies from GPU {a} to GPU {b} reach {direct:g} GB/s, {direct / fast:.0%} of the {fast:g} GB/s "
-        f"through the host: direct copies between GPUs {', '.join(names)} are slowed, as an IOMMU or ACS does."
+        f"Peer-to-peer copies from GPU {a} to GPU {b} reach {direct:g} GB/s, {percent(direct / fast)} of the {fast:g} "
+        f"GB/s through the host: direct copies between GPUs {', '.join(names)} are slowed, as an IOMMU or ACS does."
     )
     return found(ID, "likely", say, pick(*tables), gpus=names, advice=_advice(True), next=experiment(case))
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from ncclkit.analysis.picks import family, in_order, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.waits import lasting
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
 from ncclkit.core.text import start
@@ -127,6 +128,12 @@ def _number(end: Event) -> int:
 def _tell(case: Case, killed: dict[int, Event]) -> Finding:
     ranks = tuple(sorted(rank for rank in killed if rank >= 0))
     first = in_order(killed.values())[0]
+    if first.kind == "attach.rank":
+        waiting = name_ranks(look(case).waiting)
+        say = f"{start(name_ranks(ranks))}{on(first.host)} has no process any more; {waiting} still wait for it"
+        say += f"{lasting(case)}."
+        why = pick(killed.values(), case.of("flight.missing"), limit=5)
+        return found(ID, "likely", say, why, ranks=ranks, hosts=name_hosts(killed.values()), advice=_look())
     number = _number(first)
     name = {9: "SIGKILL", 15: "SIGTERM"}.get(number, f"signal {number}")
     say = (

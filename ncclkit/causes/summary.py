@@ -7,7 +7,6 @@ is, what was judged and what was missing, and which command gives the same answe
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import time
 from collections.abc import Mapping
@@ -24,12 +23,12 @@ from ncclkit.core import text
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Event, Evidence, Finding, cite
 from ncclkit.core.summary import ranks
+from ncclkit.evidence.logs import SLURM_JOB
 
 SHOWN = 5
 """Errors that no cause explains, and pieces of missing evidence, that a summary names."""
 UNREAD = ("binary", "unknown", "empty")
 """Kinds of inputs in which nothing was looked for."""
-SLURM_JOB = re.compile(r"\bStepId=(\d+)|\bJOB (\d+)\b|\bSTEP (\d+)\.|(?:^|/)slurm-(\d+)[^/]*$")
 OUTSIDE = ("kernel.", "experiment.", "connect.", "resources.")
 """How kinds begin whose times are not those of the job."""
 
@@ -143,6 +142,8 @@ class Summary:
     job: JobSummary = JobSummary()
     files: int = 0
     """Files that were judged."""
+    facts: int = 0
+    """Facts of hosts that were judged."""
     ranks: tuple[int, ...] = ()
     """Ranks that have a line in them; `job.ranks` says of how many."""
     missing: tuple[str, ...] = ()
@@ -156,12 +157,14 @@ class Summary:
 
     def rows(self) -> list[tuple[str, str]]:
         """The job, and what was judged, as the table of a banner: name and text of each row that is not empty."""
-        heard = f", lines of {text.plural(len(self.ranks), 'rank')}" if self.ranks else ""
+        heard = f"lines of {text.plural(len(self.ranks), 'rank')}" if self.ranks and self.files else ""
+        counts = (("file", self.files), ("fact", self.facts))
+        files, facts = (text.plural(count, noun) if count else "" for noun, count in counts)
         told = [
             ("Job", str(self.job)),
             ("Versions", self.job.versions),
             ("When", self.job.when),
-            ("Judged", f"{text.plural(self.files, 'file')}{heard}" if self.files else ""),
+            ("Judged", ", ".join(filter(None, (files, heard, facts)))),
             ("Missing", "\n".join(self.missing)),
             ("Reproduce", self.reproduce),
         ]
@@ -187,7 +190,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
             "line": _line(first.evidence[0], base),
         } | _step(first)
     elif diagnosis.verdict == "healthy" and diagnosis.healthy:
-        known = {"line": _line(diagnosis.healthy, base)}
+        known = {"line": _line(diagnosis.healthy, base), "first_step": "Nothing needs to be done for this job."}
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
     wanted = _would_tell(scope, diagnosis, heard) if unsettled else ()
     if wanted:
@@ -198,6 +201,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         **known,
         job=_job(scope, diagnosis),
         files=sum(row.get("kind") not in (*UNREAD, "archive") for row in case.inputs),
+        facts=sum(fact.value is not None for fact in case.facts),
         ranks=heard,
         missing=_missing(case, scope, diagnosis, heard),
         reproduce=reproduce or _reproduce(case),
@@ -293,7 +297,8 @@ def _job_id(case: Case) -> str:
 
 def _command(case: Case) -> str:
     """What attach read of a process, else the script in which a stack or a traceback begins."""
-    said = next((e.data["command"] for e in case.of("worker.phase") if e.data.get("command")), "")
+    told = [*case.of("attach.rank"), *case.of("worker.phase")]
+    said = next((event.data["command"] for event in told if event.data.get("command")), "")
     if said:
         return str(said)
     for event in [*case.of("python.exception"), *case.of("stack")]:

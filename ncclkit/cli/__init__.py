@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,12 +21,15 @@ from ncclkit.cli import verbs
 from ncclkit.cli.terminal import show
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import did_you_mean
-from ncclkit.live.options import DEFAULTS, OPTIONS
+from ncclkit.live.options import DEFAULTS, OPTIONS, declared
+from ncclkit.live.submit import JOB_OPTIONS, JobOptions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, run one verb, return the exit status."""
     options = _parser().parse_args(argv)
+    if "SLURM_JOB_ID" in os.environ:  # at a job's time limit: the evidence is kept, as after Ctrl-C
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return int(options.verb(options))
     except NcclkitError as error:
@@ -70,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_diagnose(parsers)
     _add_live(parsers)
     _add_attach(parsers)
+    _add_cluster(parsers)
     _add_notebooks(parsers)
     _add_helpers(parsers)
     return parser
@@ -149,6 +154,7 @@ def _add_live(parsers: Any) -> None:
         _add_options(sub, "python")
     for sub in (probe, tune, lab):
         sub.add_argument("--oversubscribe", action="store_true", help="start more ranks than cores and memory carry")
+        sub.add_argument("--here", action="store_true", help="run on this host even if it is a login node")
     for sub in (inspect, connect, probe, tune, lab):
         sub.add_argument("--case", default="case", help="the case folder (default: ./case)")
         sub.add_argument("--json", action="store_true", help="JSON instead of text")
@@ -163,21 +169,28 @@ def _verb(parsers: Any, name: str, what: str, example: str) -> argparse.Argument
     return verb
 
 
-def _add_options(verb: argparse.ArgumentParser, *names: str) -> None:
-    """Options of the live test as arguments, by their names in `ProbeOptions`."""
+SHORT = {"partition": "-p", "account": "-A", "qos": "-q", "nodes": "-N", "time": "-t"}
+"""Letters of sbatch's own."""
+
+
+def _add_options(verb: argparse.ArgumentParser, *names: str, defaults: Any = DEFAULTS) -> None:
+    """Options of the live test, or of any such dataclass, as arguments, by their names."""
+    options = declared(defaults)
     for name in names:
-        default = getattr(DEFAULTS, name)
+        default = getattr(defaults, name)
         flag = "--train-python" if name == "python" else f"--{name.replace('_', '-')}"
         how: dict[str, Any] = {"type": str if name == "max_bytes" else type(default), "default": default}
         if isinstance(default, bool):
-            how = {"action": "store_true"}
+            flag, how = (f"--no-{name}" if default else flag), {"action": f"store_{str(not default).lower()}"}
+        elif name == "setup":
+            how = {"action": "append", "default": [], "metavar": "LINE"}
         elif isinstance(default, Mapping):
             how = {"action": "append", "default": [], "metavar": "NAME=VALUE"}
-        verb.add_argument(flag, dest=name, help=OPTIONS[name].help, **how)
+        verb.add_argument(*filter(None, [SHORT.get(name), flag]), dest=name, help=options[name].help, **how)
 
 
 def _add_attach(parsers: Any) -> None:
-    what = "a job that hangs now on this host: stacks, RAS, and what its ranks do"
+    what = "a job that hangs now: which rank, where, and what the others wait for"
     verb = _verb(parsers, "attach", what, "attach --job 4711")
     which = verb.add_mutually_exclusive_group()
     which.add_argument(
@@ -187,10 +200,38 @@ def _add_attach(parsers: Any) -> None:
         metavar="[RANK=]PID",
         help="a rank of the job, or its launcher; repeat it to name ranks one by one (default: the only job here)",
     )
-    which.add_argument("--job", type=int, help="the ranks of this Slurm job on this host")
-    verb.add_argument("--seconds", type=float, default=3.0, help="for which utilization is measured (default 3)")
+    which.add_argument("--job", type=int, help="this Slurm job, on all of its nodes")
+    verb.add_argument("--seconds", type=float, default=3.0, help="from the first snapshot to the last (default 3)")
+    verb.add_argument("--snapshots", type=int, default=2, metavar="N", help="of each rank (default 2)")
+    standing = "wait until a rank has stalled for so many seconds (default 30), or has ended, and judge then"
+    verb.add_argument("--follow", type=float, nargs="?", const=30.0, default=0.0, metavar="SECONDS", help=standing)
+    stops = "also ask each GPU for its kernel, by cuda-gdb: the processes are paused for about 15 s and go on"
+    verb.add_argument("--kernels", action="store_true", help=stops)
+    inside = "also write the Flight Recorders: by torch's pipe or debug server, by Python 3.14, or else by gdb"
+    verb.add_argument("--dump", action="store_true", help=f"{inside}, for which the processes are paused for seconds")
     verb.add_argument("--case", default="case", help="the case folder (default: ./case)")
     verb.add_argument("--json", action="store_true", help="JSON instead of text")
+
+
+def _add_cluster(parsers: Any) -> None:
+    submit = _verb(
+        parsers,
+        "submit",
+        "run another verb as a batch job of Slurm, and show its progress and its report here",
+        "submit -p gpu -N 2 -t 10 probe --stages",
+    )
+    _add_options(submit, *JOB_OPTIONS, defaults=JobOptions())
+    submit.add_argument(
+        "--no-wait", action="store_true", help="return when it is in the queue; `ncclkit status` finds it"
+    )
+    submit.add_argument("--dry-run", action="store_true", help="print what sbatch would get, and submit nothing")
+    submit.set_defaults(parse=_parse_verb)
+    submit.add_argument("words", nargs=argparse.REMAINDER, metavar="VERB …", help="the verb, with its own options")
+    status = _verb(parsers, "status", "the batch jobs of a case: queue, progress, end, report", "status --follow")
+    status.add_argument("job", nargs="?", type=int, help="a job id (default: the last job of the case)")
+    status.add_argument("--follow", action="store_true", help="stay until the job has ended")
+    status.add_argument("--cancel", action="store_true", help="cancel the job")
+    status.add_argument("--case", default="case", help="the case folder (default: ./case)")
 
 
 def _add_notebooks(parsers: Any) -> None:
@@ -217,6 +258,13 @@ def _add_helpers(parsers: Any) -> None:
     _verb(parsers, "mcp", "read-only tools for a coding agent, over standard input and output (MCP)", "mcp")
     shell = _verb(parsers, "completion", "what makes bash or zsh complete this command", "completion bash > FILE")
     shell.add_argument("shell", choices=("bash", "zsh"), metavar="SHELL", help="bash or zsh")
+
+
+def _parse_verb(words: Sequence[str], without: Sequence[str]) -> argparse.Namespace:
+    """The options of a verb that is named by words; one sentence for a verb that cannot stand there."""
+    if not words or words[0] in without:
+        raise NcclkitError(f"{words[0] if words else 'Nothing'} cannot be a batch job; name a verb such as probe.")
+    return _parser().parse_args(words)
 
 
 def _completion(options: argparse.Namespace) -> int:

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from ncclkit.core.model import Fact
     from ncclkit.core.runs import Run
     from ncclkit.live.options import ProbeOptions
+    from ncclkit.live.submit import BatchJob, JobOptions, JobState
+
+
+SHOWN_RANKS = 8
+"""Ranks whose use of a core is printed beside what they wait for."""
 
 
 def _case(options: argparse.Namespace) -> Case:
@@ -61,7 +66,7 @@ def _options(options: argparse.Namespace, **more: Any) -> ProbeOptions:
     from ncclkit.live.options import OPTIONS, ProbeOptions, too_many_ranks
 
     given = {name: getattr(options, name) for name in OPTIONS if hasattr(options, name)}
-    chosen = ProbeOptions(**given | more, oversubscribe=options.oversubscribe)
+    chosen = ProbeOptions(**given | more, oversubscribe=options.oversubscribe, here=options.here)
     why = (
         "" if chosen.oversubscribe or not (sys.stdin.isatty() and sys.stderr.isatty()) else too_many_ranks(chosen.ranks)
     )
@@ -198,7 +203,8 @@ async def _live(case: Case, options: ProbeOptions, activity: Activity) -> Run:
     """Run the live test; reads the facts of this host first where they are missing, as the bound follows from them."""
     from ncclkit.live import probe
 
-    if not case.facts:
+    login = case.fact("scheduler.login_node")
+    if all(fact.host == login for fact in case.facts_of("host.kernel")):
         await probe.plan(case, options)  # refuses what cannot work before anything is read
         await probe.inspect(case, options.python or None)
     return await probe.probe(case, options, _follow(activity))
@@ -211,6 +217,7 @@ def _follow(activity: Activity) -> Callable[[dict[str, Any]], None]:
     def follow(record: dict[str, Any]) -> None:
         if record["kind"] == "plan":
             env = (f"{name}={value}" for name, value in record["env"].items())
+            activity.within(record["deadline"])
             activity.note(f"  set for the ranks: {shlex.join(env)}")
             sizes.update(all=len(record["sizes"]) * len(record["ops"]), done=-1)
         if record["kind"] == "phase" and record.get("rank") == 0:
@@ -302,6 +309,7 @@ def lab(options: argparse.Namespace) -> int:
                 deadline=asked.timeout,
                 simulate_hosts=asked.simulate_hosts,
                 oversubscribe=asked.oversubscribe,
+                here=asked.here,
                 on_record=_follow(activity),
             )
         )
@@ -318,24 +326,124 @@ def lab(options: argparse.Namespace) -> int:
 
 def attach(options: argparse.Namespace) -> int:
     """Diagnose a job that hangs now."""
-    from ncclkit.analysis.frames import standing
-    from ncclkit.live.attach import DEADLINE, attach
+    from ncclkit.analysis.waits import headline, picture
+    from ncclkit.live.attach import AttachOptions, attach
 
     def narrate(record: dict[str, Any]) -> None:
-        if record["kind"] == "problem":
+        if record["kind"] == "note":
             show(f"ncclkit: {record['say']}", sys.stderr)
 
+    names = ("seconds", "snapshots", "kernels", "dump", "follow")
+    chosen = AttachOptions(**{name: getattr(options, name) for name in names})
     case = _case(options)
-    with Activity("Looking at ranks", limit=DEADLINE + options.seconds):
-        attached = asyncio.run(attach(case, options.pid, options.job, options.seconds, narrate))
+    with Activity("Looking at ranks", limit=chosen.deadline):
+        attached = asyncio.run(attach(case, options.pid, options.job, chosen, narrate))
     reading, (found, about) = attached.reading, _judge_run(case, attached.folder)
     if options.json:
-        show(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
+        show(json.dumps(found.to_dict(reading.inputs) | {"running": list(attached.jobs)}, indent=1, default=str))
         return found.exit_code
-    show("".join(f"{line}\n" for line in (*attached.jobs, *standing(reading.events))))
-    show("".join(f"{event.text}\n" for event in reading.events if event.kind == "telemetry.utilization"))
-    terminal.verdict(found, about)
+    said = found.findings[0].say if found.findings else headline(attached.events)
+    busy = [event.text for event in reading.events if event.kind == "telemetry.utilization"]
+    show("\n".join([said, "", *picture(attached.events), "", *attached.jobs, *busy[:SHOWN_RANKS]]))
+    show("\n".join(["", *(f"Could not be read: {problem}." for problem in attached.problems)]))
+    if found.findings:
+        terminal.verdict(found, about)
     return found.exit_code
+
+
+def submit(options: argparse.Namespace) -> int:
+    """Submit a verb as a batch job, follow it, and print what it printed; returns its exit status."""
+    from ncclkit.live import scheduler
+    from ncclkit.live import submit as batch
+
+    verb = options.parse(options.words, without=("submit", "status", "open", "mcp", "completion", "causes", "gate"))
+    chosen = _job_options(options)
+    if scheduler.inside():
+        show("ncclkit: this is inside a job of Slurm already, so the verb runs in it.", sys.stderr)
+        return int(verb.verb(verb))
+    case = _case(verb)
+    case.replace_facts(scheduler.look()).save()
+    words = [*_without_case(options.words), "--case", str(case.path)]
+    if options.dry_run:
+        show(batch.script(case, (case.path or Path()) / "jobs" / f"N-{words[0]}", words, chosen))
+        return 0
+
+    def shown(record: dict[str, Any]) -> None:
+        show(record["text"], sys.stderr)
+        if sys.stdin.isatty() and sys.stderr.isatty():
+            show("Submit this? [Y/n]", sys.stderr)
+            if sys.stdin.readline().strip().lower() in ("n", "no"):
+                raise NcclkitError("Nothing was submitted.")
+
+    job = batch.submit(case, words, chosen, shown)
+    show(f"ncclkit: job {job.id} is in the queue; {job.folder} keeps what it prints.", sys.stderr)
+    return 0 if options.no_wait else _follow_job(case, job)
+
+
+def _job_options(options: argparse.Namespace) -> JobOptions:
+    from ncclkit.live.submit import JOB_OPTIONS, JobOptions
+
+    given = {name: getattr(options, name) for name in JOB_OPTIONS}
+    return JobOptions(**given | {"setup": "\n".join(options.setup)})
+
+
+def _without_case(words: list[str]) -> list[str]:
+    """The words of a verb without ``--case DIR``."""
+    kept: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        if before != "--case" and word != "--case" and not word.startswith("--case="):
+            kept.append(word)
+    return kept
+
+
+def _follow_job(case: Case, job: BatchJob) -> int:
+    """Show the job's progress until it has ended, then what it printed; Ctrl-C leaves it alone."""
+    from ncclkit.live import submit as batch
+
+    again = shlex.join(["ncclkit", "status", "--follow", "--case", str(case.path)])
+    try:
+        with Activity(f"Job {job.id}") as activity:
+            follow = _follow(activity)
+
+            def observe(record: dict[str, Any]) -> None:
+                activity.note(f"ncclkit: {record['say']}") if record["kind"] == "job" else follow(record)
+
+            ended = asyncio.run(batch.follow(case, job, observe))
+    except KeyboardInterrupt:
+        cancel = again.replace("--follow", "--cancel")
+        show(f"ncclkit: job {job.id} goes on. `{again}` finds it again, `{cancel}` cancels it.", sys.stderr)
+        return 130
+    return _job_report(job, ended)
+
+
+def _job_report(job: BatchJob, ended: JobState) -> int:
+    """Print what an ended job printed; returns the exit status of its verb, 2 where it has none."""
+    if job.printed:
+        show(job.printed.rstrip("\n"))
+    if ended.status not in (0, 1):
+        said = job.complaints.rstrip("\n")
+        show("\n".join(filter(None, [said, f"ncclkit: {ended.sentence}"])), sys.stderr)
+    return ended.status if ended.status is not None and 0 <= ended.status < 3 else 2
+
+
+def status(options: argparse.Namespace) -> int:
+    """Say what became of the batch jobs of a case; returns the exit status of one that ended, 0 while it has not."""
+    from ncclkit.live import submit as batch
+
+    case = _case(options)
+    held = batch.jobs(case)
+    job = next((one for one in reversed(held) if options.job is None or one.id == str(options.job)), None)
+    if job is None:
+        which = f"job {options.job}" if options.job else "batch job"
+        raise NcclkitError(f"{case.path} holds no {which}; `ncclkit submit VERB --case DIR` submits one.")
+    if options.cancel:
+        batch.cancel(job)
+    if options.follow:
+        return _follow_job(case, job)
+    for one in held:
+        now = batch.state(one)
+        show(f"{shlex.join(['ncclkit', *_without_case(list(one.words))])}: {now.sentence}", sys.stderr)
+    return _job_report(job, now) if (now := batch.state(job)).over else 0
 
 
 def causes(options: argparse.Namespace) -> int:

@@ -111,18 +111,18 @@ def micro_batches(samples: int, sample: float, room: float) -> Budget:
     return Budget(value, "micro-batches", words)
 
 
-def knee(times: Mapping[int, float], within: float = 0.15) -> Budget:
-    """The fewest DataLoader workers per rank whose step takes at most `within` (a share) longer than the fastest.
+def knee(steps: Mapping[int, tuple[float, float]]) -> Budget:
+    """The fewest DataLoader workers per rank whose steps cannot be told from the fastest ones.
 
-    times: workers per rank → time of a step in milliseconds, as measured.  Raises ValueError where nothing was.
+    steps: workers per rank → between what and what half of the steps lay, in milliseconds.  Raises ValueError where
+    nothing was measured.
     """
-    best = min(times.values())
-    value = min(workers for workers, time in times.items() if time <= best * (1 + within))
-    return Budget(
-        value,
-        "workers per rank",
-        f"{value} are the fewest within {within:.0%} of the fastest step: {times[value]:.3g} ms against {best:.3g} ms.",
-    )
+    fastest = min(steps, key=lambda workers: sum(steps[workers]))
+    value = min(workers for workers, (low, _) in steps.items() if low <= steps[fastest][1])
+    own, best = ("{:.3g} to {:.3g} ms".format(*steps[workers]) for workers in (value, fastest))
+    against = "" if value == fastest else f", as those with {fastest} do: {best}"
+    words = f"The fewest whose steps take as long as the fastest: {value} (half of the steps: {own}{against})."
+    return Budget(value, "workers per rank", words)
 
 
 def open_files(measured: Mapping[int, float], ranks: int) -> Budget:

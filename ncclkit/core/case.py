@@ -5,6 +5,7 @@
       facts.jsonl  events.jsonl  measurements.jsonl  findings.json
       runs/<n>-<name>/  plan.json status.json wire.jsonl rank*.log launcher.log
                         fr_rank_* ras*.* stacks_rank*.txt
+      jobs/<n>-<verb>/  job.sbatch job.json job.out job.err exit
       experiments/<n>-<cause>/  experiment.json, and in .case/ the runs of that experiment or fix
       inputs.json       which files were read, their size and digest
       report.html
@@ -142,6 +143,12 @@ class Case:
         self.findings = storage.read_findings(folder / "findings.json")
         self.inputs = storage.read_json(folder / "inputs.json", [], list[_Input])
         self._known = self._kept()
+
+    def reload(self) -> Case:
+        """Take what other programs have written to the folder meanwhile; what changed here is written first."""
+        if self.path is not None:
+            self.save()._load(self.path)
+        return self
 
     def _kept(self) -> dict[str, Any]:
         """What the folder holds of this case, in containers of their own."""

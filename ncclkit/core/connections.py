@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ncclkit.core.model import Event
+from ncclkit.core.text import percent
 
 ENDS = {
     "open": "is open",
@@ -156,7 +157,7 @@ class NetworkPath:
         facts = [f"port {self.port} {ends(self.rendezvous)}"] if self.rendezvous else []
         facts += [f"{self.interface} ({self.nccl_address}) {ends(self.nccl)}"] if self.nccl else []
         facts += [f"{self.bandwidth:.3g} GB/s"] if self.bandwidth is not None else []
-        facts += [f"{self.resent:.1%} of its packets sent again"] if self.resent else []
+        facts += [f"{percent(self.resent, 1)} of its packets sent again"] if self.resent else []
         facts += [f"{self.latency:.3g} µs"] if self.latency is not None else []
         facts += [f"packets of {self.mtu:g} of {self.mtu_own:g} bytes"] if self.mtu and self.mtu_own else []
         if self.offset is not None and self.offset_error is not None:

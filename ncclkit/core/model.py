@@ -131,12 +131,13 @@ class Measurement:
         return self.busbw / self.expected if self.busbw and self.expected else None
 
     def __str__(self) -> str:
-        bound = (f" of {self.expected:.2f}", f" = {self.ratio:.1%}") if self.ratio and self.expected else ("", "")
+        known = self.ratio and self.expected
+        bound = (f" of {self.expected:.2f}", f" = {100 * (self.ratio or 0):.1f} %") if known else ("", "")
         bus = f", busbw {self.busbw:.2f}{bound[0]} GB/s{bound[1]}" if self.busbw is not None else ""
         more = {"p99": self.p99_us, "graph": self.graph_us}
-        beside = ", ".join(f"{name} {value:.1f}" for name, value in more.items() if value is not None)
-        time = f"{self.time_us:.1f} us{f' ({beside})' if beside else ''}"
-        return f"{self.op} {self.bytes} B on {self.ranks} ranks: {time}{bus}"
+        beside = ", ".join(f"{name} {value:,.1f} µs" for name, value in more.items() if value is not None)
+        time = f"{self.time_us:,.1f} µs{f' ({beside})' if beside else ''}"
+        return f"{self.op} of {self.bytes:,} B on {self.ranks} ranks: {time}{bus}"
 
 
 @dataclass(frozen=True, slots=True)

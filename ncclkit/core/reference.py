@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.model import Measurement
-from ncclkit.core.text import format_bytes
+from ncclkit.core.text import format_bytes, percent
 
 LOW = 0.85
 """A ratio below this part of the usual share, or of every reference, asks for a reason."""
@@ -110,8 +110,8 @@ class Judgement:
     @property
     def summary(self) -> str:
         """Measured / expected = ratio, and the same for each reference, in words."""
-        numbers = f"{self.best.busbw:.2f} of at most {self.bound.value:.2f} GB/s busbw = {self.ratio:.0%}"
-        others = "; ".join(f"{ref}, this is {ratio:.0%} of it" for ref, ratio in self.beside)
+        numbers = f"{self.best.busbw:.2f} of at most {self.bound.value:.2f} GB/s busbw = {percent(self.ratio)}"
+        others = "; ".join(f"{ref}, this is {percent(ratio)} of it" for ref, ratio in self.beside)
         measured = f" Measured elsewhere on {others}." if others else ""
         why = f" That is low: it could be {', '.join(self.suspects)}." if self.suspects else ""
         return f"{numbers} at {format_bytes(self.best.bytes)}.{measured}{why}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit.core.bandwidth import Expectation
-from ncclkit.core.model import Measurement, NcclkitError
+from ncclkit.core.model import Measurement, NcclkitError, from_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,12 @@ class Plan:
     def words(self, folder: Path) -> list[str]:
         """The arguments of the agent on each rank: its verb, the run folder, its options."""
         return [self.argv[0], "--folder", str(folder), *self.argv[1:]]
+
+
+def read_plan(value: Mapping[str, Any]) -> Plan:
+    """The plan that ``plan.json`` holds."""
+    lists = {name: tuple(value.get(name, ())) for name in ("argv", "sizes", "ops", "unset")}
+    return from_dict(Plan, dict(value) | lists)
 
 
 LAB_OPTIONS = frozenset({"--fault", "--fix", "--one-gpu"})
@@ -150,7 +156,7 @@ class Run:
     plan: Plan
     folder: Path
     reason: str
-    """``done``, ``failed``, ``deadline`` or ``cancelled``."""
+    """``done``, ``failed``, ``deadline``, ``cancelled``, or ``not started``."""
     seconds: float
     measurements: tuple[Measurement, ...] = ()
     expectations: Mapping[str, Expectation] = field(default_factory=dict)
@@ -168,6 +174,8 @@ class Run:
     @property
     def summary(self) -> str:
         """The outcome in one sentence."""
+        if self.reason == "not started":
+            return self.problem
         hosts = f" on {self.plan.simulate_hosts} simulated hosts" if self.plan.simulate_hosts > 1 else ""
         ranks = "one rank" if self.plan.ranks == 1 else f"{self.plan.ranks} ranks"
         what = f"{ranks} over {self.plan.backend}{hosts}"

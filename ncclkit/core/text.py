@@ -140,6 +140,11 @@ def format_time(microseconds: float | None) -> str:
     return f"{format_number(microseconds / 1e6)} s"
 
 
+def percent(share: float, digits: int = 0) -> str:
+    """A share for people: ``14 %``."""
+    return f"{100 * share:.{digits}f} %"
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """``did you mean rank_late?``, the name that is most like this one; `otherwise` where none is."""
     close = difflib.get_close_matches(name, list(known), 1)

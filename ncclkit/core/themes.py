@@ -19,6 +19,7 @@ THEMES = {
     "Storage": ("storage",),
     "Software": ("software", "host"),
     "Environment variables": ("env",),
+    "Scheduler": ("scheduler",),
     "Other": ("",),
 }
 """Cards in their order, each with the beginnings of the fact names that belong to it; the longest one holds."""

@@ -29,8 +29,13 @@ TRIMMED = 0.2
 """Share of the rounds at either end that the mean of a comparison leaves out: a busy machine makes outliers."""
 LEAST_ROUNDS = 6
 """With fewer rounds even a setting that wins every time could have done so by chance (1 in 32 for both directions)."""
-PER_COMMUNICATOR = frozenset({"NCCL_ALGO", "NCCL_PROTO"})
-"""Variables that NCCL reads for each communicator; it keeps the others for the life of a process."""
+PER_COMMUNICATOR = frozenset({"NCCL_ALGO", "NCCL_PROTO", "GLOO_SOCKET_IFNAME"})
+"""Variables that are read for each communicator; the others a process keeps for its life."""
+BESIDE = {"product": "beside a matrix product", "step": "in a DDP step"}
+"""Under which computation a setting is measured once more, and how a sentence says it."""
+Calls = Mapping[tuple[str, int], int]
+"""(collective, bytes of the message) → how many calls of a job."""
+TAKES_LIST = re.compile(r"\w*(?:_IFNAME|_IB_HCA)=")
 TUNER = {
     "all_reduce": "allreduce",
     "all_gather": "allgather",
@@ -56,6 +61,11 @@ class Setting:
         return " ".join([*(f"{name}={value}" for name, value in self.env.items()), *channels, *others]) or "the default"
 
     @property
+    def channels(self) -> int:
+        """How many channels it asks for; 0 where it leaves them to NCCL."""
+        return self.config.get("max_ctas", 0)
+
+    @property
     def per_communicator(self) -> bool:
         """Whether process groups of one job can have it and lack it."""
         return PER_COMMUNICATOR.issuperset(self.env)
@@ -78,6 +88,8 @@ class Comparison:
     """Elements that came out wrong with the setting."""
     spread: float = 0.0
     """Share by which groups that all have the default differ among themselves: less than that is not a difference."""
+    beside: str = ""
+    """Under which computation, one of `BESIDE`; empty: alone."""
 
     @property
     def gain(self) -> float:
@@ -156,6 +168,27 @@ class Advantage:
     largest: int
     setting: Setting
     comparisons: tuple[Comparison, ...]
+    beside: tuple[Comparison, ...] = ()
+    """The same setting and sizes under computation."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is slower under computation than the default is: it wins alone and loses in a job."""
+        return any(one.worse for one in self.beside)
+
+    @property
+    def under_computation(self) -> str:
+        """What is left of the gain under computation, in one sentence; empty where that was not measured."""
+        said = []
+        for name, words in BESIDE.items():
+            rows = [one for one in self.beside if one.beside == name]
+            if any(one.worse for one in rows):
+                said.append(f"loses {-min(one.gain for one in rows):.1%} {words}")
+            elif any(one.better for one in rows):
+                said.append(f"gains {max(one.gain for one in rows):.1%} {words}")
+            elif rows:
+                said.append(f"makes no difference {words} that can be told from chance")
+        return f"Under computation it {' and '.join(said)}." if said else ""
 
     @property
     def sizes(self) -> str:
@@ -172,7 +205,8 @@ class Advantage:
         gains = sorted(one.gain for one in self.comparisons)
         low = min(one.interval[0] for one in self.comparisons)
         most = "" if len(gains) == 1 or f"{gains[-1]:.0%}" == f"{gains[0]:.0%}" else f" to {gains[-1]:.0%}"
-        return f"{self.setting} gains {gains[0]:.0%}{most} on {self.op} of {self.sizes} (at least {max(low, 0):.1%})."
+        said = f"{self.setting} gains {gains[0]:.0%}{most} on {self.op} of {self.sizes} (at least {max(low, 0):.1%})."
+        return f"{said} {self.under_computation}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +225,10 @@ class Sweep:
     seconds: float = 0.0
     cleared: tuple[str, ...] = ()
     """Variables of this environment that the default was measured without."""
+    beside: tuple[Comparison, ...] = ()
+    """What looked best, measured once more under computation."""
+    calls: Calls = field(default_factory=dict)
+    """What the user's job sends; empty where nobody said."""
 
     @property
     def tried(self) -> int:
@@ -208,7 +246,28 @@ class Sweep:
         every = sorted({(one.op, one.bytes) for one in self.comparisons})
         rows = [(place, best.get(place)) for place in every]
         runs = groupby(rows, lambda row: (row[0][0], str(row[1].setting) if row[1] else ""))
-        return [_advantage([one for _, one in group if one]) for (_, name), group in runs if name]
+        return [self._advantage([one for _, one in group if one]) for (_, name), group in runs if name]
+
+    def _advantage(self, rows: Sequence[Comparison]) -> Advantage:
+        first, last, name = rows[0], rows[-1], str(rows[0].setting)
+        beside = [one for one in self.beside if one.op == first.op and str(one.setting) == name]
+        mine = tuple(one for one in beside if first.bytes <= one.bytes <= last.bytes)
+        return Advantage(first.op, first.bytes, last.bytes, first.setting, tuple(rows), mine)
+
+    def saved(self, setting: Setting) -> float | None:
+        """Share of the time of the job's calls that a setting saves, by what was measured; None without its calls.
+
+        A size of the job counts as the measured one that is nearest to it.
+        """
+        rows = {(one.op, one.bytes): one for one in self.seen if one.setting == setting}
+        rows |= {(one.op, one.bytes): one for one in self.comparisons if one.setting == setting}
+        before = after = 0.0
+        for (op, size), count in self.calls.items():
+            near = min((key for key in rows if key[0] == op), key=lambda key: _apart(key[1], size), default=None)
+            if near is not None:
+                time = count * statistics.median(rows[near].default_us)
+                before, after = before + time, after + time * (1 - rows[near].gain)
+        return 1 - after / before if before else None
 
     def costs(self, setting: Setting) -> list[Comparison]:
         """Where a setting is slower than the default."""
@@ -220,9 +279,16 @@ class Sweep:
         found, tried = self.advantages, f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
         if not found:
             return f"Nothing here beats the default: {tried}, none is over {WORTH:.0%} faster beyond chance."
-        best = max(found, key=lambda one: one.gain)
+        best = max(found, key=lambda one: (not one.lost, self.saved(one.setting) or 0.0, one.gain))
         more = f" {plural(len(found) - 1, 'more range')} of sizes can gain." if len(found) > 1 else ""
-        return f"{best}{more} Measured: {tried}."
+        return f"{best}{self._of_job(best.setting)}{more} Measured: {tried}."
+
+    def _of_job(self, setting: Setting) -> str:
+        saved = self.saved(setting)
+        if saved is None:
+            return ""
+        kind = "saves" if saved > 0 else "costs"
+        return f" Of the time of your job's {sum(self.calls.values()):,} calls it {kind} {abs(saved):.1%}."
 
     def text(self) -> str:
         """The answer, then each setting that makes a difference, by collective and size."""
@@ -244,10 +310,19 @@ class Sweep:
 
 
 def setting(words: str) -> Setting:
-    """The setting that ``NCCL_ALGO=Ring,NCCL_PROTO=LL`` or ``channels=32`` names; NcclkitError for anything else."""
+    """The setting that ``NCCL_ALGO=Ring,NCCL_PROTO=LL`` or ``channels=32`` names; NcclkitError for anything else.
+
+    What follows the comma of a variable that takes a list (``NCCL_SOCKET_IFNAME=eth0,eth1``) belongs to it.
+    """
     env: dict[str, str] = {}
     config: dict[str, int] = {}
+    parts: list[str] = []
     for word in words.split(","):
+        if "=" not in word and parts and TAKES_LIST.match(parts[-1]):
+            parts[-1] += f",{word}"
+        else:
+            parts.append(word)
+    for word in parts:
         name, equals, value = word.partition("=")
         if name == "channels" and value.isdigit() and int(value) > 0:
             config = {"min_ctas": int(value), "max_ctas": int(value)}
@@ -258,8 +333,9 @@ def setting(words: str) -> Setting:
     return Setting(env, config)
 
 
-def _advantage(rows: Sequence[Comparison]) -> Advantage:
-    return Advantage(rows[0].op, rows[0].bytes, rows[-1].bytes, rows[0].setting, tuple(rows))
+def _apart(one: int, other: int) -> float:
+    """How far two sizes lie from each other, in powers of e."""
+    return abs(math.log(max(one, 1) / max(other, 1)))
 
 
 def _by_op(rows: Iterable[Comparison]) -> list[tuple[str, list[Comparison]]]:
@@ -286,10 +362,10 @@ def carriers(sweep: Sweep) -> dict[str, str]:
     file of NCCL's tuner plugin and the options of a process group carry the others.
     """
     rows = sweep.advantages
-    everywhere = [row for row in rows if row.setting.env and _harmless(sweep, row.setting)]
+    everywhere = [row for row in rows if row.setting.env and not row.lost and _harmless(sweep, row.setting)]
     env = dict(pair for row in sorted(everywhere, key=lambda row: row.gain) for pair in row.setting.env.items())
-    groups = [row for row in rows if row.setting.config]
-    tuner = [line for row in rows if (line := _tuner_line(sweep, row))]
+    groups = [row for row in rows if row.setting.config and not row.lost]
+    tuner = [line for row in rows if not row.lost and (line := _tuner_line(sweep, row))]
     made = {
         "nccl.env": "".join(f"export {name}={value}\n" for name, value in env.items()),
         "nccl.conf": "".join(f"{name}={value}\n" for name, value in env.items()),
@@ -298,6 +374,39 @@ def carriers(sweep: Sweep) -> dict[str, str]:
         "tuner.csv": "".join(f"{line}\n" for line in tuner),
     }
     return {name: text for name, text in made.items() if text}
+
+
+def proofs(sweep: Sweep) -> dict[str, str]:
+    """Name of each file of `carriers` → the command that measures again what it gains, with the file in force."""
+    rows = [row for row in sweep.advantages if not row.lost]
+    sizes = ",".join(map(str, sorted({one.bytes for row in rows for one in row.comparisons})))
+    ops = ",".join(dict.fromkeys(row.op for row in rows))
+    measured = f"--op {ops} --sizes {sizes}"
+    groups = " ".join(dict.fromkeys(_word(row.setting) for row in rows if row.setting.config))
+    plugin = "NCCL_TUNER_PLUGIN=libnccl-tuner-example.so,NCCL_TUNER_CONFIG_FILE=$PWD/tuner.csv"
+    commands = {
+        "nccl.env": f". ./nccl.env && ncclkit tune --inherited {measured}",
+        "nccl.conf": f"NCCL_CONF_FILE=$PWD/nccl.conf ncclkit tune --inherited {measured}",
+        "sbatch.txt": f"{{ echo '#!/bin/bash'; cat sbatch.txt; echo 'ncclkit tune --inherited {measured}'; }} | sbatch",
+        "process_group.py": f"ncclkit tune {groups} {measured}",
+        "tuner.csv": f"ncclkit tune {plugin} {measured}",
+    }
+    return {name: commands[name] for name in carriers(sweep)}
+
+
+def applied(sweep: Sweep) -> Setting | None:
+    """All that the advantages of a sweep change for every size, as one setting; None where that is nothing."""
+    lines = carriers(sweep).get("nccl.conf", "").splitlines()
+    if lines:
+        return Setting(dict(line.split("=", 1) for line in lines))
+    groups = [row for row in sweep.advantages if not row.lost and _harmless(sweep, row.setting)]
+    return max(groups, key=lambda row: row.gain).setting if groups else None
+
+
+def _word(setting: Setting) -> str:
+    """A setting as `setting` reads it."""
+    channels = [f"channels={setting.config['max_ctas']}"] if "max_ctas" in setting.config else []
+    return ",".join([*(f"{name}={value}" for name, value in setting.env.items()), *channels])
 
 
 def _harmless(sweep: Sweep, setting: Setting) -> bool:

@@ -16,9 +16,9 @@ from ncclkit.causes import host_oom
 from ncclkit.core import budgets, storage
 from ncclkit.core.case import Case
 from ncclkit.core.jobspec import UNITS
-from ncclkit.core.model import Finding, from_dict
+from ncclkit.core.model import Finding
 from ncclkit.core.resources import THINGS
-from ncclkit.core.runs import Plan, Run
+from ncclkit.core.runs import Plan, Run, read_plan
 from ncclkit.live import connect, probe
 from ncclkit.live.launch import slurm
 
@@ -105,9 +105,8 @@ def _memory(case: Case, ranks: int) -> int:
 
 def _replanned(value: Mapping[str, Any], python: str | None) -> Plan:
     """The plan of a run folder, without what belongs to that folder and what was redacted in it."""
-    lists = {name: tuple(value.get(name, ())) for name in ("argv", "sizes", "ops", "unset")}
     own = probe.recording_env(Path(), "nccl").keys()
     env = {name: text for name, text in value["env"].items() if name not in own and redact.REDACTED not in text}
-    plan = from_dict(Plan, dict(value) | lists | {"env": env})
+    plan = read_plan(dict(value) | {"env": env})
     gone = shutil.which(plan.python) is None  # another machine made the case
     return replace(plan, python=probe.interpreter(python)) if python or gone else plan

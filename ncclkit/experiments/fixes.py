@@ -353,7 +353,7 @@ async def resources(asked: Asked) -> Seen:
     python = run.plan.python if run else probe.interpreter(asked.python)
     env, unset = (run.plan.env, run.plan.unset) if run else ({}, ())
     with packed() as agent:
-        start = [*slurm.each(), python, *shared(folder)] if slurm.nodes() > 1 else [python, str(agent)]
+        start = [*slurm.each(), *slurm.contained(python), *shared(folder)] if slurm.remote() else [python, str(agent)]
         command = [*start, "resources", json.dumps(needs)]
         await local.guarded(agent, command, env, TRYING, folder, python, asked.on_record, unset)
     events = [e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "resources.tried"]

@@ -34,7 +34,8 @@ class Option:
     """What the form's list offers."""
 
 
-def _option(default: Any, label: str, help: str, **more: Any) -> Any:  # noqa: A002
+def option(default: Any, label: str, help: str, **more: Any) -> Any:  # noqa: A002
+    """A field of a dataclass of options: its default, its label in the form, its help in the command."""
     made: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
     return field(**made, metadata={"option": Option(label, help, **more)})
 
@@ -43,50 +44,50 @@ def _option(default: Any, label: str, help: str, **more: Any) -> Any:  # noqa: A
 class ProbeOptions:
     """What a live test is asked to do.  Raises NcclkitError, in one sentence, for a value that cannot be meant."""
 
-    python: str = _option("", "Training Python", "the training interpreter (default: this one)")
-    ranks: int = _option(
+    python: str = option("", "Training Python", "the training interpreter (default: this one)")
+    ranks: int = option(
         0, "Ranks (0: auto)", "number of ranks (default: all GPUs; 2, or 1 a node, on the CPU)", bounds=(0, 100_000)
     )
-    simulate_hosts: int = _option(
+    simulate_hosts: int = option(
         1,
         "Simulated nodes",
         "NCCL takes the ranks of each host for those of so many, which share its GPUs and use the network",
         bounds=(1, 64),
     )
-    max_bytes: int = _option(
+    max_bytes: int = option(
         0,
         "Largest message",
         "largest message, such as 64MB or 1GiB (default: 256 MiB on GPUs, 16 MiB on the CPU)",
         bounds=(0, 1 << 36),
     )
-    repeats: int = _option(10, "Batches per size", "timed batches for each size (default 10)", bounds=(1, 10_000))
-    timeout: float = _option(
+    repeats: int = option(10, "Batches per size", "timed batches for each size (default 10)", bounds=(1, 10_000))
+    timeout: float = option(
         120.0, "Timeout (s)", "seconds after which the run is examined and ended (default 120)", bounds=(1, 86_400)
     )
-    backend: str = _option("auto", "Backend", "auto, nccl or gloo (default auto)", choices=BACKENDS)
-    op: str = _option(
+    backend: str = option("auto", "Backend", "auto, nccl or gloo (default auto)", choices=BACKENDS)
+    op: str = option(
         "all_reduce",
         "Collective",
         "a collective, several joined by commas, or all (default all_reduce)",
         choices=(*NAMES, "all"),
     )
-    dtype: str = _option("float32", "Data type", "data type of the elements (default float32)", choices=tuple(DTYPES))
-    stages: bool = _option(
+    dtype: str = option("float32", "Data type", "data type of the elements (default float32)", choices=tuple(DTYPES))
+    stages: bool = option(
         False,
         "Staged test: each rank alone, pairs, each node, then all",
         "staged test: ranks alone, pairs, nodes, then all; where a stage fails, bisection finds who is at fault",
     )
-    env: Mapping[str, str] = _option(dict, "Environment variables", "NAME=VALUE for the ranks; may be repeated")
+    env: Mapping[str, str] = option(dict, "Environment variables", "NAME=VALUE for the ranks; may be repeated")
     network: Mapping[str, Any] = field(default_factory=dict)
     """The simulated network that the ranks run on (`live.simulated_topology`); not for users."""
     oversubscribe: bool = False
     """Whether more ranks are started than this host's cores and memory carry."""
+    here: bool = False
+    """Whether it runs on a login node, too."""
 
     def __post_init__(self) -> None:
         self._set(max_bytes=text.parse_size(self.max_bytes, OPTIONS["max_bytes"].label), env=variables(self.env))
-        for name, option in OPTIONS.items():
-            if option.bounds != (0, 0):
-                _bounded(option, getattr(self, name), float if name == "timeout" else int)
+        check_bounds(self, OPTIONS)
         if not isinstance(self.python, str) or "\0" in self.python or "\n" in self.python:
             raise NcclkitError(
                 f"The training interpreter must be a path in quotes, but it is {self.python!r} "
@@ -115,8 +116,35 @@ class ProbeOptions:
         return NAMES if self.op == "all" else tuple(dict.fromkeys(str(self.op).replace(" ", "").split(",")))
 
 
-OPTIONS: dict[str, Option] = {each.name: each.metadata["option"] for each in fields(ProbeOptions) if each.metadata}
-"""Name → option, in the order of the form."""
+def declared(options: Any) -> dict[str, Option]:
+    """Name → option of a dataclass of options, in the order of the form."""
+    return {each.name: each.metadata["option"] for each in fields(options) if each.metadata}
+
+
+OPTIONS = declared(ProbeOptions)
+"""Those of the live test."""
+
+
+def check_bounds(options: Any, declared: Mapping[str, Option]) -> None:
+    """Raise NcclkitError for a number that is none, or out of its bounds."""
+    for name, option in declared.items():
+        if option.bounds != (0, 0):
+            _bounded(option, getattr(options, name), float if name == "timeout" else int)
+
+
+def command_words(options: Any) -> list[str]:
+    """Options as the words of the command; those that have their default are left out."""
+    words: list[str] = []
+    for name in declared(options):
+        value, default = getattr(options, name), getattr(type(options)(), name)
+        flag = "--train-python" if name == "python" else f"--{name.replace('_', '-')}"
+        if value == default:
+            continue
+        if isinstance(value, Mapping):
+            words += [word for key, text in value.items() for word in (flag, f"{key}={text}")]
+        else:
+            words += [flag] if value is True else [f"--no-{name}"] if value is False else [flag, str(value)]
+    return words
 
 
 def _bounded(option: Option, value: Any, kind: type) -> None:

@@ -7,6 +7,7 @@ that hangs is diagnosed by the same code as a dead job.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -21,13 +22,13 @@ from typing import Any
 
 from ncclkit import evidence
 from ncclkit.agent import redact, wire
-from ncclkit.agent.monitor import attach
+from ncclkit.agent.monitor import snapshots
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, NcclkitError, from_dict
 from ncclkit.core.runs import Plan, Run
 from ncclkit.core.storage import content, write
-from ncclkit.live import bisect
+from ncclkit.live import bisect, scheduler
 from ncclkit.live.launch import local, simulated, slurm
 from ncclkit.live.options import DEFAULTS, ProbeOptions, too_few_gpus, too_many_ranks
 
@@ -50,7 +51,7 @@ async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str
     paths = {label: path for label, path in (paths or {}).items() if path}
     folder = case.new_run("facts")
     with _writing(folder):
-        read = slurm.facts if slurm.nodes() > 1 else local.facts
+        read = slurm.facts if slurm.remote() else local.facts
         records = await read(interpreter(python), folder, paths)
     host = next((r["value"] for r in records if r.get("name") == "host.name"), "")
     facts = [from_dict(Fact, {"host": host, **record}) for record in records if record["kind"] == "fact"]
@@ -59,6 +60,10 @@ async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str
         raise NcclkitError(
             f"The agent gave no facts under {interpreter(python)}: {log[-1][:200]}; see {folder}/launcher.log."
         )
+    if scheduler.is_login_node():
+        facts += await asyncio.to_thread(scheduler.look)
+    elif scheduler.inside():  # what was read of a login node says nothing of the nodes
+        case.facts = [fact for fact in case.facts if fact.host != (case.fact("scheduler.login_node") or None)]
     return renew(case, facts).save()
 
 
@@ -93,6 +98,8 @@ async def plan(case: Case, options: ProbeOptions = DEFAULTS) -> Plan:
 
     Raises NcclkitError where this machine cannot do what is asked.
     """
+    if not options.here and await asyncio.to_thread(scheduler.is_login_node):
+        raise NcclkitError(f"{scheduler.refusal('a test', 'probe')}.")
     python, sharing = interpreter(options.python), int(options.network.get("hosts", options.simulate_hosts))
     gpus, hosts = await _gpus(case, python), 1 if options.network else max(1, slurm.nodes())
     places = gpus * hosts * sharing
@@ -135,7 +142,12 @@ def _argv(options: ProbeOptions, backend: str, steps: Sequence[int]) -> tuple[st
 
 
 async def again(case: Case, plan: Plan) -> None:
-    """Check that this machine has the GPUs that a plan from another machine needs; raises NcclkitError where not."""
+    """Check that a plan from another machine can be run again on this one; raises NcclkitError where not.
+
+    It takes GPUs, and no login node.
+    """
+    if await asyncio.to_thread(scheduler.is_login_node):
+        raise NcclkitError(f"{scheduler.refusal('an experiment', 'diagnose --check')}.")
     if plan.backend != "nccl":
         return
     gpus, sharing = await _gpus(case, plan.python), int(plan.network.get("hosts", plan.simulate_hosts))
@@ -171,7 +183,8 @@ def recording_env(folder: Path, backend: str) -> dict[str, str]:
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": flight,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         local.TAG: str(folder),
-        attach.PYSPY: str(Path(sys.executable).parent / "py-spy"),  # the workbook depends on it, training does not
+        # the workbook depends on them, training does not
+        **{variable: str(Path(sys.executable).parent / tool) for tool, variable in snapshots.TOOLS.items()},
     }
     if backend == "nccl":
         env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING"}
@@ -184,8 +197,10 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     env = recording_env(folder, plan.backend) | dict(plan.env)
     shown = redact.clean(env)
     with _writing(folder):
-        write(folder / "plan.json", json.dumps(asdict(plan) | {"env": shown}, indent=1))
-    on_record({"kind": "plan", "sizes": list(plan.sizes), "ops": list(plan.ops), "ranks": plan.ranks, "env": shown})
+        job = {"job": os.environ.get("SLURM_JOB_ID", "")}
+        write(folder / "plan.json", json.dumps(asdict(plan) | {"env": shown} | job, indent=1))
+    asked = {"sizes": list(plan.sizes), "ops": list(plan.ops), "ranks": plan.ranks, "deadline": plan.deadline}
+    on_record({"kind": "plan", **asked, "env": shown})
     started = time.monotonic()
     records: list[dict[str, Any]] = []
 
@@ -206,7 +221,7 @@ def launcher(plan: Plan) -> bisect.Launch:
     """What starts the ranks of a plan, as `local.run` does: on simulated hosts, on nodes, or here."""
     if plan.network:
         return simulated.run
-    return slurm.run if slurm.nodes() > 1 else local.run
+    return slurm.run if slurm.remote() else local.run
 
 
 @contextmanager

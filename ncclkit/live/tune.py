@@ -15,15 +15,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+from ncclkit.agent.run.sweep import KEPT, PROMISING
+from ncclkit.analysis.message_sizes import buckets_of, heaviest, message_sizes
 from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
 from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.runs import Plan
-from ncclkit.core.text import format_bytes
-from ncclkit.core.tuning import Comparison, Setting, Sweep, spread
+from ncclkit.core.text import format_bytes, format_time
+from ncclkit.core.tuning import BESIDE, Calls, Comparison, Setting, Sweep, spread
+from ncclkit.evidence.logs import read_logs
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
 from ncclkit.live.options import DEFAULTS, ProbeOptions
@@ -87,8 +91,8 @@ def _bucket(measurements: Sequence[Measurement]) -> list[Advice]:
         do=f"Send gradients in buckets of at least {cap} MiB; DDP's default is 25 MiB"
         + (", which is enough here." if cap <= 25 else "."),
         code="" if cap <= 25 else f"DistributedDataParallel(model, bucket_cap_mb={cap})",
-        why=f"One all_reduce costs {cost:.0f} us before the first byte moves"
-        + (f" (and Python {launched:.0f} us to launch it, which a job does ahead of its GPU)" if slow else "")
+        why=f"One all_reduce costs {format_time(cost)} before the first byte moves"
+        + (f" (and Python {format_time(launched)} to launch it, which a job does ahead of its GPU)" if slow else "")
         + f"; {format_bytes(size)} reach 80 % of the {speed:.2f} GB/s of {format_bytes(largest.bytes)}.",
         check="Step time with the new bucket size, measured in pairs against the old one.",
         risk="Larger buckets overlap less with the backward pass and hold more memory.",
@@ -133,7 +137,7 @@ def _jitter(m: Measurement) -> Advice:
     return Advice(
         do="Find what else runs on these cores or links before comparing settings.",
         why=f"At {format_bytes(m.bytes)} the slowest {'calls' if m.singles else 'repeats'} take "
-        f"{tail / m.time_us:.1f} times the median ({tail:.0f} against {m.time_us:.0f} us).",
+        f"{tail / m.time_us:.1f} times the median ({format_time(tail)} against {format_time(m.time_us)}).",
         command="ncclkit inspect",
         check="p99 below twice the median in a repeated live test.",
     )
@@ -147,9 +151,19 @@ ALONE = -1
 CONTROLS = (0, -2, -3)
 """Numbers of the default in a job that it shares: groups made first, in the middle and last, as where a group stands
 among others can cost 2 % of a small call."""
-ROUNDS, DECIDING, JOBS = 6, 16, 8
-"""Rounds that choose, rounds that decide, and jobs of each setting that a process keeps for its life."""
+ROUNDS, DECIDING = 6, 16
+"""Rounds that choose, and rounds that decide, of settings that share a job."""
+CHOOSING, JOBS = 2, 8
+"""The same for jobs of each setting that a process keeps for its life."""
 SIZES = {"nccl": (8, 4096, 65536, MIB, 16 * MIB, 64 * MIB, 256 * MIB), "gloo": (8, 4096, 65536, MIB, 4 * MIB)}
+PROTOCOLS = ("LL", "LL128", "Simple")
+CHANNELS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 48)
+"""Channels of a communicator; descent meets some of them."""
+MOST_INTERFACES = 3
+HOST_FILE = "/etc/nccl.conf"
+"""NCCL reads it whatever NCCL_CONF_FILE says."""
+MODEL, MOST_SIZES = ".safetensors", 7
+"""How the file of a model ends, and how many sizes of a job are measured."""
 INHERITED = re.compile(r"(?:NCCL|TORCH_NCCL|GLOO)_\w+")
 NO_SETTING = re.compile(
     r"NCCL_(?:DEBUG\w*|HOSTID|COMM_ID|CONF_FILE|TOPO_DUMP_FILE|GRAPH_DUMP_FILE|RAS_\w+|VERSION)"
@@ -165,35 +179,75 @@ async def sweep(
     sizes: Sequence[int] = (),
     inherited: bool = False,
     on_record: OnRecord = lambda record: None,
+    job: str = "",
 ) -> Sweep:
     """Compare settings with the default: those that are named, or those that this hardware can have.
 
     sizes: of the messages, in bytes; inherited: compare each variable of NCCL and gloo that this environment sets with
-    its absence.  Settings that NCCL reads for each communicator share one job; the others get jobs of their own, in
-    turn with the default.  Raises NcclkitError for a variable that the backend does not read, and for a job that fails.
+    its absence; job: a case folder, a log, dumps or a model (see `calls_of`), whose messages are measured, and whose
+    variables are those that are inherited.
+
+    Settings that are read for each communicator share one job; the others get jobs of their own, in turn with the
+    default.  Raises NcclkitError for a variable that the backend does not read, and for a job that fails.
     """
-    began = time.monotonic()
-    plan = await probe.plan(case, options)
-    cleared = inherited_variables(os.environ) if inherited else {}
-    if inherited and not cleared:
-        raise NcclkitError("No variable of NCCL or gloo is set here, so none can cost anything.")
+    began, logs = time.monotonic(), Case() if not job or job.endswith(MODEL) else _read(job)
+    calls = calls_of(job, logs) if job else {}
+    heavy = heaviest(calls, MOST_SIZES)
+    plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options)
+    cleared = _inherited(case, logs) if inherited else {}
     wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
     wanted = wanted or candidates(case.facts, plan)
     _refuse_foreign(wanted, plan.backend)
-    steps = tuple(sizes) or tuple(size for size in SIZES[plan.backend] if size <= (options.max_bytes or size))
-    base = replace(plan, name="tune", sizes=steps, unset=tuple(cleared))
-    together = {n: one for n, one in enumerate(wanted, 1) if one.per_communicator and plan.backend == "nccl"}
+    usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]
+    steps = sizes or sorted({size for found in heavy.values() for size in found}) or usual
+    # NCCL reads a file of variables, too: what stands there is set as well, unless another file is named
+    env = {**plan.env, **({"NCCL_CONF_FILE": os.devnull} if cleared else {})}
+    base = replace(plan, name="tune", sizes=tuple(steps), unset=tuple(cleared), env=env)
+    together = {n: one for n, one in enumerate(wanted, 1) if one.per_communicator}
     apart = {n: one for n, one in enumerate(wanted, 1) if n not in together}
     made = Measured(frozenset(apart))
     if together:
         await _together(case, base, together, bool(settings) or inherited, made, on_record)
     if apart:
-        await _apart(case, base, apart, made, on_record)
-    hosts = max(1, slurm.nodes()) * plan.simulate_hosts
-    names = {str(wanted[number - 1]): why for number, why in made.refused.items() if number > 0}
-    decided, chose = made.compared(made.decided, wanted), made.compared(made.chose, wanted)
-    seconds = time.monotonic() - began
-    return Sweep(plan.backend, plan.ranks, hosts, decided, chose, names, seconds, tuple(cleared))
+        await _apart(case, base, apart, bool(settings) or inherited, made, on_record)
+    return made.sweep(plan, wanted, time.monotonic() - began, tuple(cleared), calls)
+
+
+def calls_of(job: str, logs: Case) -> Calls:
+    """(collective, bytes) → calls of a job, by what was read of it; of a safetensors file one step of DDP.
+
+    Raises NcclkitError where nothing shows a size.
+    """
+    found = buckets_of(Path(job).expanduser()) if job.endswith(MODEL) else message_sizes(logs)
+    if not found:
+        need = "dumps of the Flight Recorder, Inspector files, or a log with NCCL_DEBUG_SUBSYS=COLL"
+        raise NcclkitError(f"{job} does not show the sizes of the job's messages; name {need}.")
+    return found
+
+
+def _read(job: str) -> Case:
+    """The case folder `job`, or what the logs, dumps and archives that it names say."""
+    folder = Path(job).expanduser()
+    return Case.open(folder, read_only=True) if (folder / "case.json").is_file() else read_logs(job)
+
+
+def _inherited(case: Case, logs: Case) -> dict[str, str]:
+    """Variables whose cost is asked: those of the job's logs; without logs, those set here, and in nccl.conf.
+
+    Raises NcclkitError where there are none, and for one that no job can be without.
+    """
+    here = not (logs.events or logs.facts)
+    facts = [fact for fact in (case if here else logs).facts if fact.name.startswith("env.")]
+    files = {fact.name.removeprefix("env."): fact for fact in facts if not here or fact.source != "environment"}
+    logged = {str(event.data["name"]): str(event.data["value"]) for event in logs.of("nccl.env")}
+    told = {name: fact.value for name, fact in files.items() if isinstance(fact.value, str)}
+    found = inherited_variables({**told, **(os.environ if here else logged)})
+    fixed = [name for name in found if here and name not in os.environ and files[name].source == HOST_FILE]
+    if fixed:
+        raise NcclkitError(f"No job here can be without {fixed[0]}: it stands in {HOST_FILE}; comment it out there.")
+    if not found:
+        raise NcclkitError("No variable of NCCL or gloo is set there, so none can cost anything.")
+    return found
 
 
 def inherited_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -214,34 +268,73 @@ def _refuse_foreign(settings: Iterable[Setting], backend: str) -> None:
 
 def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
     """The settings that may be worth something on this hardware, by what it has."""
-    values = {fact.name: fact.value for fact in reversed(facts) if fact.value is not None}
+    known = {fact.name: fact.value for fact in reversed(facts) if fact.value is not None}
     if plan.backend == "gloo":
-        cores = len(os.sched_getaffinity(0))
-        threads = sorted({1, max(1, cores // plan.ranks)})
-        return [Setting({"OMP_NUM_THREADS": str(count)}, risk="a data loader may want more") for count in threads]
-    several = slurm.nodes() > 1 or plan.simulate_hosts > 1
-    made = [Setting({"NCCL_ALGO": a, "NCCL_PROTO": p}) for a in ("Ring", "Tree") for p in ("LL", "LL128", "Simple")]
-    made += [Setting({"NCCL_PROTO": protocol}) for protocol in ("LL", "LL128", "Simple")]
+        return _of_gloo(known)
+    made = [Setting({"NCCL_ALGO": a, "NCCL_PROTO": p}) for a in ("Ring", "Tree") for p in PROTOCOLS]
+    made += [Setting({"NCCL_PROTO": protocol}) for protocol in PROTOCOLS]
+    if _switched(known):
+        made += [Setting({"NCCL_ALGO": "NVLS"}, risk="needs the multicast memory of the NVSwitch")]
     taken = "takes more of the GPU's SMs from the computation beside it"
-    made += [Setting(config={"min_ctas": n, "max_ctas": n}, risk=taken) for n in (1, 2, 4, 8, 16, 24, 32)]
-    made += [Setting({"NCCL_BUFFSIZE": str(size)}) for size in (MIB, 8 * MIB, 16 * MIB)]
+    made += [Setting(config={"min_ctas": n, "max_ctas": n}, risk=taken if n > 16 else "") for n in CHANNELS]
+    made += [Setting({"NCCL_BUFFSIZE": str(size)}, risk=_more_memory(size)) for size in (MIB, 8 * MIB, 16 * MIB)]
     made += [Setting({"NCCL_NTHREADS": count}) for count in ("256", "512")]
-    ports = [row for row in values.get("net.rdma", ()) or () if isinstance(row, Mapping)]
-    if several and ports:
-        made += [Setting({"NCCL_IB_QPS_PER_CONNECTION": count}) for count in ("2", "4")]
-    elif several:
-        made += [Setting({"NCCL_SOCKET_NTHREADS": t, "NCCL_NSOCKS_PERTHREAD": s}) for t, s in (("2", "2"), ("4", "4"))]
-    return made
+    made += [Setting({"NCCL_GRAPH_REGISTER": "0"}, risk="only where the job captures CUDA graphs")]
+    if (known.get("gpu.count") or plan.ranks) > 1 and not _joined(known):
+        made += [Setting({"NCCL_P2P_LEVEL": level}) for level in ("PXB", "PHB", "SYS")]
+    return made + _of_network(known, plan)
+
+
+def _of_gloo(known: Mapping[str, Any]) -> list[Setting]:
+    """Each interface that could carry it, once, and twice: gloo makes two threads and a connection for each name."""
+    rows = [row for row in known.get("net.interfaces") or () if isinstance(row, Mapping)]
+    kinds = ("physical", "loopback", "virtual") if slurm.nodes() < 2 else ("physical", "virtual")
+    up = [row for row in rows if row.get("state") == "up"]
+    names = [str(row["name"]) for row in up if row.get("kind") in kinds and row.get("addresses")] or ["lo"]
+    threads = "a data loader may want these cores"
+    once = [Setting({"GLOO_SOCKET_IFNAME": name}) for name in names[:MOST_INTERFACES]]
+    return once + [Setting({"GLOO_SOCKET_IFNAME": f"{name},{name}"}, risk=threads) for name in names[:MOST_INTERFACES]]
+
+
+def _switched(known: Mapping[str, Any]) -> bool:
+    """Whether an NVSwitch may add up: every GPU sees every other through as many NVLinks, and nothing forbids it."""
+    allowed = str(known.get("env.NCCL_NVLS_ENABLE", "")) != "0"
+    model = str(known.get("gpu.0.model", ""))
+    return allowed and _joined(known) and any(name in model for name in ("H100", "H200", "B200", "GB200"))
+
+
+def _joined(known: Mapping[str, Any]) -> bool:
+    """Whether NVLink joins every pair of GPUs."""
+    matrix = known.get("gpu.topology")
+    rows = list(matrix.items()) if isinstance(matrix, Mapping) else []
+    gpus = [name for name, row in rows if name.startswith("GPU") and isinstance(row, Mapping)]
+    return len(gpus) > 1 and all(str(dict(rows)[a].get(b, "")).startswith("NV") for a in gpus for b in gpus if a != b)
+
+
+def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
+    """What NCCL can be told of the network between hosts: queue pairs and traffic class, else sockets and threads."""
+    if max(1, slurm.nodes()) * plan.simulate_hosts < 2:
+        return []
+    if not [row for row in known.get("net.rdma") or () if isinstance(row, Mapping)]:
+        pairs = (("1", "4"), ("2", "2"), ("4", "4"))
+        return [Setting({"NCCL_SOCKET_NTHREADS": t, "NCCL_NSOCKS_PERTHREAD": s}) for t, s in pairs]
+    made = [Setting({"NCCL_IB_QPS_PER_CONNECTION": count}) for count in ("2", "4")]
+    made += [Setting({"NCCL_IB_QPS_PER_CONNECTION": "4", "NCCL_IB_SPLIT_DATA_ON_QPS": "1"})]
+    return made + [Setting({"NCCL_IB_TC": "106"}, risk="only where the switches give this traffic class a queue")]
+
+
+def _more_memory(size: int) -> str:
+    return f"takes {size // (4 * MIB)} times the memory for NCCL's buffers" if size > 4 * MIB else ""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Microseconds of the rounds that chose, and of those that decided."""
+    """Microseconds of the rounds of each phase: those that choose, climb and decide, and those under computation."""
 
     apart: frozenset[int]
     """Settings that had jobs of their own."""
-    chose: dict[Key, list[float]] = field(default_factory=dict)
-    decided: dict[Key, list[float]] = field(default_factory=dict)
+    times: dict[str, dict[Key, list[float]]] = field(default_factory=dict)
+    """Phase → rounds of each setting, collective and size; the default's of the same phase are their pairs."""
     wrong: dict[Key, int] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
 
@@ -251,26 +344,48 @@ class Measured:
             self.refused.setdefault(numbers[record["setting"]], str(record["problem"]))
         elif record["kind"] == "sweep":
             key = numbers[record["setting"]], str(record["op"]), int(record["bytes"])
-            times = record["times_us"] if len(numbers) > 1 else [statistics.median(record["times_us"])]
             self.wrong[key] = max(self.wrong.get(key, 0), int(record["wrong"]))
-            if record["phase"] == "choose":
-                self.chose.setdefault(key, []).extend(times)
-            if record["phase"] == "decide" or len(numbers) == 1:
-                self.decided.setdefault(key, []).extend(times)
+            times = record["times_us"] if len(numbers) > 1 else [statistics.median(record["times_us"])]
+            self.times.setdefault(str(record["phase"]), {}).setdefault(key, []).extend(times)
 
-    def compared(self, times: Mapping[Key, Sequence[float]], settings: Sequence[Setting]) -> tuple[Comparison, ...]:
+    def sweep(
+        self, plan: Plan, settings: Sequence[Setting], seconds: float, cleared: tuple[str, ...], calls: Calls
+    ) -> Sweep:
+        """All of it together."""
+        refused = {str(settings[number - 1]): why for number, why in self.refused.items() if number > 0}
+        chose = [phase for phase in self.times if phase == "choose" or phase.startswith("climb")]
+        seen = tuple(one for phase in chose for one in self.compared(phase, settings))
+        decided, known = self.compared("decide", settings), {id(one.setting) for one in seen}
+        seen += tuple(one for one in decided if id(one.setting) not in known)  # named ones with jobs of their own
+        beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
+        hosts = max(1, slurm.nodes()) * plan.simulate_hosts
+        return Sweep(plan.backend, plan.ranks, hosts, decided, seen, refused, seconds, cleared, beside, calls)
+
+    def promising(self, numbers: Sequence[int]) -> list[int]:
+        """The settings with jobs of their own that look best on some collective and size, of those that chose."""
+        times = self.times.get("choose", {})
+        ratios: dict[int, list[float]] = {}
+        for (number, op, size), laps in times.items():
+            if number in numbers and (ALONE, op, size) in times:
+                ratios.setdefault(number, []).append(min(laps) / min(times[ALONE, op, size]))
+        best = sorted((min(found), number) for number, found in ratios.items())
+        return [number for ratio, number in best if ratio < PROMISING][:KEPT]
+
+    def compared(self, phase: str, settings: Sequence[Setting]) -> tuple[Comparison, ...]:
         """Each setting with the default of the same rounds, by collective and size."""
+        times = self.times.get(phase, {})
         keys = sorted((key for key in times if key[0] > 0), key=lambda key: (key[1], key[2], key[0]))
-        return tuple(self._comparison(key, times, settings[key[0] - 1], len(keys)) for key in keys)
+        return tuple(self._comparison(key, phase, settings[key[0] - 1], len(keys)) for key in keys)
 
-    def _comparison(self, key: Key, times: Mapping[Key, Sequence[float]], setting: Setting, among: int) -> Comparison:
-        number, op, size = key
+    def _comparison(self, key: Key, phase: str, setting: Setting, among: int) -> Comparison:
+        (number, op, size), times = key, self.times[phase]
         defaults = [(ALONE, op, size)] if number in self.apart else [(control, op, size) for control in CONTROLS]
         controls = [times[each] for each in defaults if each in times]
         # one of them in turn: a mean of three is hit by an outlier more often than the one time it is compared with
         usual = tuple(laps[turn % len(laps)] for turn, laps in enumerate(zip(*controls, strict=True)))
+        beside = phase if phase in BESIDE else ""
         wrong = self.wrong.get(key, 0)
-        return Comparison(setting, op, size, usual, tuple(times[key]), among, wrong, spread(controls))
+        return Comparison(setting, op, size, usual, tuple(times[key]), among, wrong, spread(controls), beside)
 
 
 async def _together(
@@ -280,22 +395,40 @@ async def _together(
     first, *others = CONTROLS
     half, numbers = len(settings) // 2, list(settings)
     order = [first, *numbers[:half], others[0], *numbers[half:], others[1]]
+    peak = {} if every else {n: one.channels for n, one in settings.items() if one.channels and not one.env}
     none = Setting()
     told = [{"env": dict(one.env), "config": dict(one.config)} for one in (settings.get(n, none) for n in order)]
     controls = ",".join(str(place) for place, number in enumerate(order) if number in CONTROLS)
     words = ["--settings", json.dumps(told), "--controls", controls, "--repeats", str(ROUNDS)]
-    await _job(case, base, [*words, "--decide", str(DECIDING), *["--all"] * every], order, made, on_record)
+    if len(peak) > 2:  # bandwidth has one peak over the channels
+        words += ["--one-peak", ",".join(str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n]))]
+    words += ["--decide", str(DECIDING), "--all" if every else "--beside"]
+    await _job(case, base, words, order, made, on_record)
 
 
-async def _apart(case: Case, base: Plan, settings: Mapping[int, Setting], made: Measured, on_record: OnRecord) -> None:
-    """Jobs of the default and of each setting in turn, in an order that is shuffled for each turn."""
-    order = random.Random(0)
-    for _ in range(JOBS):
-        turn = [(ALONE, Setting()), *settings.items()]
-        order.shuffle(turn)
-        for number, setting in turn:
-            plan = replace(base, env={**base.env, **setting.env})
-            await _job(case, plan, ["--repeats", str(ROUNDS)], [number], made, on_record)
+async def _apart(
+    case: Case, base: Plan, settings: Mapping[int, Setting], every: bool, made: Measured, on_record: OnRecord
+) -> None:
+    """Jobs of the default and of each setting in turn, in an order that is shuffled for each turn.
+
+    A few turns choose which settings are worth the jobs that decide; every: decide on all of them.
+    """
+    turns, kept = random.Random(0), dict(settings)
+
+    async def take(count: int, phase: str) -> None:
+        for _ in range(count):
+            turn = [(ALONE, Setting()), *kept.items()]
+            turns.shuffle(turn)
+            for number, setting in turn:
+                plan = replace(base, env={**base.env, **setting.env})
+                words = ["--repeats", str(ROUNDS), "--phase", phase]
+                await _job(case, plan, words, [number], made, on_record)
+
+    if not every:
+        await take(CHOOSING, "choose")
+        kept = {number: settings[number] for number in made.promising([*settings])}
+    if kept:
+        await take(JOBS, "decide")
 
 
 async def _job(

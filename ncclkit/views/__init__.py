@@ -8,9 +8,17 @@ from ncclkit.views.attach import AttachForm, attach_form
 from ncclkit.views.banner import banner_view
 from ncclkit.views.catalogue import catalogue_view
 from ncclkit.views.check import check_form
+from ncclkit.views.cluster import cluster_view
 from ncclkit.views.connect import ConnectForm, connect_form, connect_view
 from ncclkit.views.consistency import consistency_view
-from ncclkit.views.course import checkpoints_view, guess, loader_sweep_view, resume_view, scaling_view, stages_view
+from ncclkit.views.course import (
+    backend_view,
+    checkpoints_view,
+    loader_sweep_view,
+    resume_view,
+    scaling_view,
+    stages_view,
+)
 from ncclkit.views.evidence import events_view
 from ncclkit.views.experiments import experiments_view
 from ncclkit.views.facts import facts_view
@@ -22,6 +30,7 @@ from ncclkit.views.lab import lab_form
 from ncclkit.views.live import LiveTest, live_test
 from ncclkit.views.network import network_view
 from ncclkit.views.pairs import pairs_view
+from ncclkit.views.quiz import guess, proof_view, quiz_view
 from ncclkit.views.ranks import ranks_view
 from ncclkit.views.report import report_form
 from ncclkit.views.runs import curve_view, measurements_view, tuning_view
@@ -30,3 +39,4 @@ from ncclkit.views.tables import case_view
 from ncclkit.views.telemetry import telemetry_view
 from ncclkit.views.topology import topology_view
 from ncclkit.views.transports import rings_view, transports_view
+from ncclkit.views.tune import apply_form, carriers_view, tune_form

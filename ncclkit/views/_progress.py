@@ -33,7 +33,7 @@ class Progress:
         self.op = ""
         self.now: int | None = None
         self.step: int | None = None
-        self.stage = ""
+        self.stage, self.job = "", ""
         self.pairs, self.pair = 0, ""
         self.env: dict[str, str] = {}
         self.log: deque[str] = deque(maxlen=LOG_LINES)
@@ -52,6 +52,7 @@ class Progress:
             "measure": self._measure,
             "plan": self._plan,
             "stage": self._stage,
+            "job": self._job,
             "stage.pair": self._pair,
             "log": self._line,
             "problem": self._line,
@@ -78,6 +79,8 @@ class Progress:
         if not self._measured and self.now is None and self.pairs:
             return f"Staged test: {plural(self.pairs, 'pair')} measured, last {self.pair}{self._behind()}"
         if not self._measured and self.now is None:
+            if self.job and not self.stages:
+                return self.job
             doing = "Starting" if self.step is None else f"Step {self.step} on"
             return f"{doing} {plural(len(self.stages), 'rank')}{self._behind()}" if self.stages else "Planning"
         count = len(self._measured)
@@ -120,6 +123,11 @@ class Progress:
     def _stage(self, record: Mapping[str, Any]) -> None:
         """The run broke off, and it is narrowed down who is at fault."""
         self.stage = str(record["say"])
+
+    def _job(self, record: Mapping[str, Any]) -> None:
+        """The batch job that the run is part of."""
+        self.job = str(record["say"])
+        self.log.append(self.job)
 
     def _pair(self, record: Mapping[str, Any]) -> None:
         self.pairs += 1

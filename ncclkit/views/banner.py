@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.causes.summary import CitedLine, Summary, summarize
 from ncclkit.core.case import Case
 from ncclkit.core.text import plural
-from ncclkit.evidence.logs import is_example
+from ncclkit.evidence.logs import is_example, read_logs
+from ncclkit.live import scheduler
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, el, fit, join, place, pre, table
 from ncclkit.views.findings import meaning, strength_part
+from ncclkit.views.plots import bandwidth_summary
 
 VERDICTS = {
     "unexplained": ("▲", "unexplained", "likely"),
@@ -33,16 +36,18 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
         sentence = f"No job ran here: {checks}, {len(diagnosis.unknown)} could not be evaluated for want of evidence"
     body = join(
         el("p", EXAMPLE, cls="nk-dim") if is_example(case) else "",
+        el("p", scheduler.summary(case), cls="nk-dim") if scheduler.is_login_node() else "",
+        _others(case),
         _head(known, diagnosis),
         el("p", sentence, cls="nk-say"),
         _who(known),
         _first(known),
-        fit(table(("", "The job, and what was judged"), _rows(known))),
+        *(el("p", el("b", f"Risk ({risk.strength}): "), risk.say) for risk in diagnosis.risks),
+        fit(table(("", "The job, and what was judged"), _rows(known, measured(case)))),
     )
     example = " nk-example" if is_example(case) else ""
-    return Banner(
-        sentence, el("section", body, cls=f"nk-card nk-banner nk-edge-{known.strength or known.verdict}{example}")
-    )
+    cls = f"nk-card nk-banner nk-edge-{known.strength or known.verdict}{example}"
+    return Banner(sentence, el("section", body, cls=cls, data_case=case.path or ""))
 
 
 class Banner(View):
@@ -51,6 +56,22 @@ class Banner(View):
     def static(self) -> Markup:
         """The section alone: it holds the sentence."""
         return el("div", self.body, cls="nk")
+
+
+def _others(case: Case) -> Markup:
+    """Of logs of several jobs: which one this page is about, and the verdict on each of the others."""
+    others = [read_logs(shlex.join(paths)) for paths in case.about.get("other_jobs") or ()]
+    if not others:
+        return Markup("")
+    rows = [(el("code", other.about["logs"]), *_short(diagnose(other))) for other in others]
+    says = f"The logs are of {plural(len(rows) + 1, 'job')}. This page is about "
+    head = ("Other job", "Verdict", "What is wrong")
+    return join(el("p", says, el("code", case.about["logs"])), fit(table(head, rows)))
+
+
+def _short(diagnosis: Diagnosis) -> tuple[object, str]:
+    first = next(iter(diagnosis.findings), None)
+    return (strength_part(first) if first else badge(*VERDICTS[diagnosis.verdict])), diagnosis.headline
 
 
 def _head(known: Summary, diagnosis: Diagnosis) -> Markup:
@@ -80,9 +101,20 @@ def _first(known: Summary) -> Markup:
     return join(said, pre(known.command) if known.command else "")
 
 
-def _rows(known: Summary) -> list[tuple[object, object]]:
+def measured(case: Case) -> str:
+    """The fastest collective of the last run beside what was expected, as the curve says it; empty without a run."""
+    last = [row for row in case.measurements if row.run == case.measurements[-1].run]
+    bound = next((row.expected for row in last if row.expected), None)
+    return bandwidth_summary(last, bound, "this machine" if bound else "") if last else ""
+
+
+def _rows(known: Summary, measured: str) -> list[tuple[object, object]]:
+    """The rows of the summary, and what was measured before what was judged."""
+    rows = known.rows()
+    place = next((number for number, (name, _) in enumerate(rows) if name == "Judged"), len(rows))
+    rows[place:place] = [("Measured", measured)] if measured else []
     shown = {
         "Missing": join(*(el("div", sentence) for sentence in known.missing)),
         "Reproduce": el("code", known.reproduce, cls="nk-reproduce"),
     }
-    return [(name, shown.get(name, said)) for name, said in known.rows()]
+    return [(name, shown.get(name, said)) for name, said in rows]

@@ -16,6 +16,7 @@ from ncclkit.experiments import fixes
 from ncclkit.views._base import View
 from ncclkit.views._form import Form
 from ncclkit.views._html import Markup, el, join
+from ncclkit.views.banner import banner_view
 from ncclkit.views.experiments import cards
 
 ANY = "what tells the suspects apart best"
@@ -33,16 +34,14 @@ def check_form(case: Case, cause: str = "", python: str = "", deadline: float = 
 
 
 class Closed(View):
-    """What came of one or more trials: before and after side by side, and what the diagnosis says now."""
+    """What came of one or more trials: before and after side by side, and the verdict as it is now."""
 
     def __init__(self, case: Case, made: Sequence[ExperimentRecord], problem: str = "") -> None:
         self.trials = tuple(made)
         """The trials that were made, the oldest first."""
-        mended = bool(made) and made[-1].worked
-        first = None if mended else next(iter(_found(case)), None)
-        now = f"The first cause is now {first.cause}, {first.strength}: {first.say}" if first else ""
-        told = [el("p", words, cls="nk-now") for words in (problem if made else "", now) if words]
-        super().__init__(made[-1].summary if made else problem or CheckForm.IDLE, join(*told, cards(made)))
+        told = el("p", problem) if made and problem else ""
+        now = join(el("h5", "The verdict now"), banner_view(case).body) if made else ""
+        super().__init__(made[-1].summary if made else problem or CheckForm.IDLE, join(told, cards(made), now))
 
 
 class CheckForm(Form):

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from ncclkit.core.case import Case
 from ncclkit.core.connections import FAULTS, NetworkPath
 from ncclkit.core.model import NcclkitError
-from ncclkit.core.text import format_number, format_time, plural, some
+from ncclkit.core.text import format_number, format_time, percent, plural, some
 from ncclkit.live import connect
 from ncclkit.live.connect import SLOWER, Connectivity, results
 from ncclkit.live.launch import hosts as launch
@@ -98,7 +98,8 @@ def _paths(links: Sequence[NetworkPath], slowness: Mapping[tuple[str, str], floa
 
 
 def _again(link: NetworkPath) -> str:
-    return f", {link.resent:.0%} sent again" if (link.resent or 0.0) >= 0.01 else ""
+    share = link.resent or 0.0
+    return f", {percent(share)} sent again" if share >= 0.01 else ""
 
 
 def _times(times: float) -> str:

@@ -1,4 +1,4 @@
-"""Views of the course: a guess before the answer, and what a run of the course measured, as a table and a figure."""
+"""Views of what a run of the course measured, as a table and a figure."""
 
 from __future__ import annotations
 
@@ -8,66 +8,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ipywidgets as W
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
-from ncclkit.core.model import NcclkitError, safe
+from ncclkit.core.model import safe
+from ncclkit.core.runs import Run
 from ncclkit.core.text import format_bytes, format_number, format_time, plural
 from ncclkit.lab.course import resume, runs
 from ncclkit.lab.course.resume import Checkpoint, Resume
 from ncclkit.lab.course.runs import LoaderSweep, Stage, Step
 from ncclkit.views import plots
-from ncclkit.views._base import Drawn, View, style
+from ncclkit.views._base import Drawn, View
 from ncclkit.views._draw import BLUE, blank
-from ncclkit.views._html import Markup, badge, el, fit, fold, join, table, text
+from ncclkit.views._html import Markup, badge, el, fit, join, table
 from ncclkit.views.experiments import ENDS
 
 Columns = Mapping[str, Sequence[object]]
 """Name of a column → its cells, from the top."""
-
-
-def guess(question: str, choices: Mapping[str, str], right: str) -> Guess:
-    """A question with a choice widget; on paper the choices, and the answers folded below them.
-
-    choices: what can be picked → what is said to whoever picks it (why it is right, or what speaks against it);
-    right: the one of them that holds.  Raises NcclkitError where there is nothing to choose, or `right` is none
-    of them.
-    """
-    if len(choices) < 2 or right not in choices:
-        raise NcclkitError(f"The question {question!r} needs two choices or more, and {right!r} must be one of them.")
-    return Guess(question, choices, right)
-
-
-class Guess(View):
-    """See `guess`."""
-
-    def __init__(self, question: str, choices: Mapping[str, str], right: str) -> None:
-        self._choices, self._right = choices, right
-        listed = el("ul", *(el("li", choice) for choice in choices))
-        answers = (el("div", self._answer(choice, named=True), cls="nk-answer") for choice in choices)
-        super().__init__(question, join(listed, fold("What speaks for each, and against it", *answers)))
-        self.pick = W.RadioButtons(options=list(choices), value=None, layout=W.Layout(width="auto"))
-        self.told = W.HTML()
-        self.pick.observe(self._tell, "value")
-        asked = W.HTML(join(style(), el("div", el("p", question, cls="nk-say"), cls="nk")))
-        self._box = W.VBox([asked, self.pick, self.told], layout=W.Layout(width="100%"))
-
-    def widget(self) -> W.Widget:
-        """The question, the choices, and below them what is said of the one that was picked."""
-        return self._box
-
-    def _tell(self, change: Mapping[str, Any]) -> None:
-        chosen = change["new"]
-        told = Markup("") if chosen is None else self._answer(chosen)
-        self.told.value = el("div", told, role="status", cls="nk")
-
-    def _answer(self, choice: str, *, named: bool = False) -> Markup:
-        mark = badge("✓", "right", "state-done") if choice == self._right else badge("✕", "not this", "possible")
-        head = join(mark, " ", el("b", choice)) if named else mark
-        return el("p", head, " ", text(self._choices[choice]))
 
 
 def _measured(
@@ -185,7 +144,7 @@ def loader_sweep_view(case: Case) -> View:
     columns: Columns = {
         "Workers per rank": [f"{row['workers']:.0f}" for row in found.rows],
         "Ahead": [f"{row['prefetch']:.0f}" if row["prefetch"] else "–" for row in found.rows],
-        "Step": [format_time(1e3 * row["step_ms"]) for row in found.rows],
+        "Half of the steps": [_between(row) for row in found.rows],
         "First batch": [format_time(1e3 * row["first_ms"]) for row in found.rows],
         "Wait for data": [format_time(1e3 * row["data_ms"]) for row in found.rows],
         "Wait for ranks": [format_time(1e3 * row["others_ms"]) for row in found.rows],
@@ -196,15 +155,21 @@ def loader_sweep_view(case: Case) -> View:
     return _measured(_sweep_summary(found), columns, rules, figure=_sweep_figure(found))
 
 
+def _between(row: Mapping[str, float]) -> str:
+    """``19 to 22 ms``."""
+    return f"{row['low_ms']:.3g} to {row['high_ms']:.3g} ms"
+
+
 def _sweep_summary(found: LoaderSweep) -> str:
     knee, most = int(found.knee.value), max(found.rows, key=lambda row: row["workers"])
     best = next(row for row in found.rows if row["workers"] == knee)
     on = f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}"
+    enough = f"{on}: {plural(knee, 'worker')} per rank {'is' if knee == 1 else 'are'}"
     if most["workers"] == knee:
-        return f"{on}: {plural(knee, 'worker')} per rank are not yet too many, a step takes {best['step_ms']:.0f} ms"
-    rest = f"{most['workers']:.0f} make a step of {best['step_ms']:.0f} ms take {most['step_ms']:.0f} ms"
-    first = f"and the first batch come after {most['first_ms']:.0f} ms instead of {best['first_ms']:.0f} ms"
-    return f"{on}: {plural(knee, 'worker')} per rank are enough; {rest}, {first}"
+        return f"{enough} not yet too many, half of the steps take {_between(best)}"
+    rest = f"with them half of the steps take {_between(best)}, with {most['workers']:.0f} {_between(most)}"
+    first = f"and the first batch comes after {most['first_ms']:.0f} ms instead of {best['first_ms']:.0f} ms"
+    return f"{enough} enough; {rest}, {first}"
 
 
 CURVES = (
@@ -230,6 +195,7 @@ def _sweep_figure(found: LoaderSweep) -> go.Figure:
             line={"color": plots.LINES[index], "width": 2},
             marker={"symbol": plots.MARKS[index], "size": 8},
             hovertemplate=f"{name}: %{{y:.4g}} with %{{x}} workers<extra></extra>",
+            error_y=_spread(found) if field == "step_ms" else None,
             row=place,
             col=1,
         )
@@ -251,11 +217,36 @@ def _sweep_figure(found: LoaderSweep) -> go.Figure:
     )
 
 
+def _spread(found: LoaderSweep) -> dict[str, Any]:
+    """Bars over which half of the steps lay."""
+    above = [max(0.0, row["high_ms"] - row["step_ms"]) for row in found.rows]
+    below = [max(0.0, row["step_ms"] - row["low_ms"]) for row in found.rows]
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5}
+
+
 def _choice(row: Mapping[str, float], found: LoaderSweep) -> str:
     """``8``; ``8, 4 ahead`` where another choice has as many workers."""
     alike = [other for other in found.rows if other["workers"] == row["workers"]]
     ahead = f", {row['prefetch']:.0f} ahead" if len(alike) > 1 and alike[0] is not row else ""
     return f"{row['workers']:.0f}{ahead}"
+
+
+def backend_view(measured: Sequence[Run]) -> View:
+    """Latency and bandwidth of the same all_reduce over each backend that was measured."""
+    rows = {run.plan.backend: run.curve for run in measured if run.curve}
+    if not rows:
+        return View("No backend was measured: " + "; ".join(run.summary for run in measured), Markup(""))
+    best = {name: max(curve, key=lambda m: m.busbw or 0.0) for name, curve in rows.items()}
+    columns: Columns = {
+        "Backend": list(rows),
+        "Smallest message": [
+            f"{format_bytes(curve[0].bytes)} in {format_time(curve[0].time_us)}" for curve in rows.values()
+        ],
+        "Best busbw": [f"{format_number(m.busbw or 0.0)} GB/s at {format_bytes(m.bytes)}" for m in best.values()],
+    }
+    said = "; ".join(f"{name} {format_number(m.busbw or 0.0)} GB/s" for name, m in best.items())
+    alone = "" if "nccl" in rows else "NCCL needs a GPU for each rank, so it was not measured here."
+    return _measured(f"all_reduce on {measured[0].plan.ranks} ranks: {said}", columns, _dim(alone))
 
 
 LAYOUTS = {"one": "one communicator for all", "pairs": "one for each pair as well"}
@@ -273,6 +264,7 @@ def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
     columns: Columns = {
         "Ranks": [str(step.ranks) for step in steps],
         "Wrong": [_wrong(step) for step in steps],
+        "Wrong, uneven shares": ["–" if step.uneven is None else f"{step.uneven:,}" for step in steps],
         "By hand, GB/s": [_busbw(step, runs.BY_HAND) for step in steps],
         "Library, GB/s": [_busbw(step, runs.LIBRARY) for step in steps],
         "Files, one": ["–" if step.one is None else f"{step.one:,}" for step in steps],
@@ -292,7 +284,7 @@ def _scaling_summary(steps: Sequence[Step], plans: Mapping[str, budgets.Budget],
     last = steps[-1]
     if last.run.reason != "done":
         return f"Stop here, before more ranks are used: {last.run.summary}"
-    wrong = sum(m.wrong or 0 for step in steps for m in step.run.measurements)
+    wrong = sum(m.wrong or 0 for step in steps for m in step.run.measurements) + sum(step.uneven or 0 for step in steps)
     same = "every value is right" if not wrong else f"{wrong:,} values are WRONG"
     counts = " and ".join(str(step.ranks) for step in steps)
     summary = f"On {counts} ranks {same}, by hand and by the library"

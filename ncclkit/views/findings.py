@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ncclkit.causes import page
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
 from ncclkit.core.text import plural, some
 from ncclkit.views._base import View
@@ -37,14 +38,15 @@ class Findings(View):
         return el("div", self.body, cls="nk")
 
 
-def findings_view(source: Any) -> View:
+def findings_view(source: Any, headline: bool = True) -> View:
     """Cards of findings, best first, as `source` orders them: the first one open, the others one line each.
 
     `source`: an iterable of `Finding`; what has them as ``findings``, and perhaps ``unknown`` and ``clear`` (a case, a
     diagnosis); or the name of each of several recordings → one of these, and then each stands under its name.
+    headline: False where a banner above has said the verdict; the first card then has the title of its cause.
     """
     if isinstance(source, Mapping):
-        views = {str(name): findings_view(each) for name, each in source.items()}
+        views = {str(name): findings_view(each, headline) for name, each in source.items()}
         parts = [join(el("h4", "Recording ", code(name)), view.body) for name, view in views.items()]
         return Findings("; ".join(f"{name}: {view.summary}" for name, view in views.items()), join(*parts))
     held = hasattr(source, "findings")
@@ -53,7 +55,7 @@ def findings_view(source: Any) -> View:
     errors, risks = getattr(source, "errors", ()), getattr(source, "risks", ())
     lines = CitedLines(piece for finding in found for piece in finding.evidence)
     body = join(
-        *(card(finding, number, lines) for number, finding in enumerate(found, 1)),
+        *(card(finding, number, lines, headline or number > 1) for number, finding in enumerate(found, 1)),
         evidence_part(errors[:MOST]),
         el("h5", "Risks that this job did not suffer") if risks else "",
         *(
@@ -76,7 +78,7 @@ def findings_view(source: Any) -> View:
     )
     decided = found and getattr(source, "verdict", "found") == "found"
     summary = getattr(source, "headline", "") if not decided else ""
-    return (Findings if decided else View)(summary.rstrip(".") or findings_summary(rows), body)
+    return (Findings if decided or not headline else View)(summary.rstrip(".") or findings_summary(rows), body)
 
 
 def findings_summary(rows: Iterable[Finding]) -> str:
@@ -93,10 +95,14 @@ def findings_summary(rows: Iterable[Finding]) -> str:
     return f"{looked}; {rest}" if rest else looked
 
 
-def card(finding: Finding, number: int, lines: CitedLines) -> Markup:
-    """One found cause: verdict, culprits, evidence, advice, next experiment; the first one is open."""
+def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True) -> Markup:
+    """One found cause: verdict, culprits, evidence, advice, next experiment; the first one is open.
+
+    headline: whether its sentence stands in it, or the title of its cause in the place of it.
+    """
     word, named = finding.strength or "possible", strength_part(finding)
-    sentence = f"{number}. {finding.say or finding.cause}"
+    said = finding.say or finding.cause
+    sentence = f"{number}. {said if headline else page(finding.cause)['']}"
     body = join(
         _culprits(finding), evidence_part(finding.evidence, lines), _advice(finding.advice), _experiment(finding.next)
     )

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from ncclkit.analysis import alignment, timeline
 from ncclkit.analysis.alignment import Clock, Disagreement
 from ncclkit.analysis.once import judged
+from ncclkit.analysis.picks import name_hosts
 from ncclkit.analysis.timeline import RankProgress, RankTimeline
 from ncclkit.core import text
 from ncclkit.core.case import Case
@@ -116,9 +117,10 @@ def disagreement_view(case: Case) -> View:
     first, pointed = (found[0].summary.rstrip("."), _pointed(found[0])) if found else _agreed(scope)
     more = f" (and {plural(len(found) - 1, 'further disagreement')})" if len(found) > 1 else ""
     headline = beside(of_case(case), first + more, pointed)
-    cards = [_card(one) for one in found]
+    cards = [_card(one, titled=one.summary.rstrip(".") != headline) for one in found]
     rest = fold(f"{len(found) - GROUPS:,} more disagreements", *cards[GROUPS:])
-    clocks = el("section", el("h4", _clocks_summary(known)), _clocks(known), cls="nk-card")
+    several = len(name_hosts(scope.events)) > 1  # of one host there is one clock
+    clocks = el("section", el("h4", _clocks_summary(known)), _clocks(known), cls="nk-card") if several else ""
     return View(headline, join(*cards[:GROUPS], rest, clocks))
 
 
@@ -246,7 +248,7 @@ WHAT = {
 }
 
 
-def _card(one: Disagreement) -> Markup:
+def _card(one: Disagreement, titled: bool = True) -> Markup:
     group = text.group(one.group, one.desc)
     chips = [
         ("collective", f"{one.seq:,}" if one.seq >= 0 else "unknown"),
@@ -257,7 +259,7 @@ def _card(one: Disagreement) -> Markup:
     sides = [(odd, _side(one.odd)), (others, _side(one.majority))]
     return el(
         "section",
-        el("h4", one.summary),
+        el("h4", one.summary) if titled else "",
         el("p", *(el("span", el("b", name), " ", words, cls="nk-chip") for name, words in chips)),
         table(("Side", "Ranks"), sides),
         evidence_part(one.evidence),

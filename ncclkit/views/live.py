@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import shutil
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as W
@@ -13,12 +15,13 @@ from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.core.text import format_bytes, plural
-from ncclkit.live import probe
+from ncclkit.core.runs import Plan, Run
+from ncclkit.live import probe, scheduler, submit
 from ncclkit.live.launch import slurm
-from ncclkit.live.options import OPTIONS, ProbeOptions
+from ncclkit.live.options import OPTIONS, ProbeOptions, command_words, declared
 from ncclkit.views import plots
 from ncclkit.views._base import outputs, page
-from ncclkit.views._form import Form, log_lines, row
+from ncclkit.views._form import Form, Prepare, log_lines, row
 from ncclkit.views._html import Markup, badge, code, el, fold, join, pre, table
 from ncclkit.views.runs import judged
 from ncclkit.views.tables import measurement_table
@@ -30,20 +33,34 @@ OUTCOMES = {
     "failed": ("✕", "failed"),
     "lost": ("✕", "ended without a word"),
     "running": ("▶", "running"),
+    "not started": ("–", "not started"),
 }
 SIZES = tuple(4**power for power in range(5, 18))
 """1 KiB to 16 GiB in factors of four."""
+
+PLACEHOLDERS = {
+    "python": "this one",
+    "env": "NCCL_DEBUG=INFO",
+    "setup": "module load cuda\nconda activate train",
+    "container": "apptainer exec --nv IMAGE.sif",
+    "srun_options": "--container-image=IMAGE",
+    "sbatch_options": "--constraint=h100",
+}
+"""What a field shows while it is empty."""
 
 Start = Callable[[ProbeOptions, Callable[[dict[str, Any]], None]], Coroutine[Any, Any, Any]]
 Expect = Callable[[Measurement, ProbeOptions], tuple[float | None, str]]
 
 
-def live_test(case: Case, **options: Any) -> LiveTest:
+def live_test(case: Case, job: str = "", **options: Any) -> LiveTest:
     """The form of the live test, filled in; ``run = await live.run()`` runs what it says.
 
+    job: on a login node, where the test runs: options of `ncclkit submit` such as ``-N 2 -p gpu``, or ``here``;
     options: those of `ncclkit.live.options.ProbeOptions`, such as ``python``, ``ranks``, ``max_bytes``, ``timeout``,
     ``env`` and ``stages``.  Raises NcclkitError for values that do not fit.
     """
+    if not isinstance(job, str):
+        raise NcclkitError(f"job must be text such as '-N 2 -p gpu', but it is {job!r}.")
 
     async def start(asked: ProbeOptions, on_record: Callable[[dict[str, Any]], None]) -> Any:
         return await probe.probe(case, asked, on_record)
@@ -52,7 +69,9 @@ def live_test(case: Case, **options: Any) -> LiveTest:
         hosts = max(1, slurm.nodes()) * asked.simulate_hosts
         return judged(bandwidth.expect(m.op, m.backend, m.ranks, case.facts, hosts, asked.simulate_hosts))
 
-    return LiveTest(ProbeOptions(**options), start, expect)
+    if job.strip() != "here" and scheduler.is_login_node():
+        return BatchTest(case, job, ProbeOptions(**options), expect)
+    return LiveTest(ProbeOptions(**options, here=job.strip() == "here"), start, expect)
 
 
 class LiveTest(Form):
@@ -66,7 +85,7 @@ class LiveTest(Form):
         None, and the words that `plots.bandwidth` takes.
         """
         self._start, self._expect = start, expect
-        self.controls = _controls(options)
+        self.controls, self._here = _controls(options), options.here
         self.bar = W.IntProgress(min=0, max=1000, layout=W.Layout(width="auto", flex="1 1 8em"))
         self.log = W.HTML()
         self.measurements: list[Measurement] = []
@@ -84,7 +103,7 @@ class LiveTest(Form):
     @property
     def options(self) -> ProbeOptions:
         """What the controls say now; NcclkitError where something is wrong."""
-        return ProbeOptions(**self._raw())
+        return ProbeOptions(**self._raw(), here=self._here)
 
     @property
     def summary(self) -> str:
@@ -191,6 +210,81 @@ class LiveTest(Form):
         return fold(f"{plural(len(env), 'variable')} set for the ranks", pre(lines(env)) if env else "")
 
 
+class BatchTest(LiveTest):
+    """The live test on a login node: **Submit** sends it to the nodes that the form names, as a batch job.
+
+    ``await form.run()`` follows the job that this case has in the queue, shows the last one that has ended, or submits
+    one where the notebook's parameter ``job`` says so.
+    """
+
+    def __init__(self, case: Case, job: str, options: ProbeOptions, expect: Expect) -> None:
+        """Fill the form with the options of the test, and of the job as `ncclkit submit` takes them."""
+        self._case, self._asked_for = case, bool(job.strip())
+        self.job = _controls(submit.parse_options(job))
+        self.script = W.HTML()
+        super().__init__(options, self._follow, expect)
+        self.start.description, self.start.icon = "Submit", "paper-plane"
+        self._fields = (*self._fields, *self.job.values())
+        for field in self.job.values():
+            field.observe(self._changed, "value")
+        self.review()
+
+    def layout(self) -> list[W.Widget]:
+        """What Slurm is asked for, and the text that it gets, above what the test is asked for."""
+        title = el("div", el("p", scheduler.summary(self._case), cls="nk-say"), cls="nk")
+        return [W.HTML(title), row(*self.job.values()), self.script, *super().layout()]
+
+    def review(self) -> None:
+        """Show the text that sbatch would get, too."""
+        super().review()
+        try:
+            text = submit.script(self._case, self._folder(), self._words(), self._job_options())
+        except NcclkitError:
+            return  # the field that is wrong is marked
+        self.script.value = el("div", fold("The text that sbatch gets", pre(text)), cls="nk")
+
+    def wrong(self) -> Mapping[W.Widget, str]:
+        """Fields of the job that Slurm would not understand, and those of the test."""
+        found = {f: why for f, why in super().wrong().items() if f is not self.controls["python"]}  # it is on the nodes
+        for name, control in self.job.items():
+            try:
+                submit.JobOptions(**{name: control.value})
+            except NcclkitError as error:
+                found[control] = str(error)
+        return found
+
+    def begin(self, prepare: Prepare | None = None) -> None:
+        """What the button does: submit what the fields say."""
+        super().begin(prepare or self._submitted)
+
+    def _submitted(self) -> Coroutine[Any, Any, Any]:
+        self._asked_for = True
+        return self.prepare()
+
+    def _job_options(self) -> submit.JobOptions:
+        return submit.JobOptions(**{name: control.value for name, control in self.job.items()})
+
+    def _words(self) -> list[str]:
+        return ["probe", *command_words(self.options), "--case", str(self._case.path)]
+
+    def _folder(self) -> Path:
+        return (self._case.path or Path()) / "jobs" / "N-probe"
+
+    async def _follow(self, asked: ProbeOptions, on_record: Callable[[dict[str, Any]], None]) -> Run:
+        """The run of a job: of the one that waits or runs, else of a new one, else of the last one."""
+        mine = [job for job in submit.jobs(self._case) if job.words[:1] == ("probe",)]
+        last = mine[-1] if mine else None
+        is_over = last is None or (await asyncio.to_thread(submit.state, last)).over
+        if self._asked_for and is_over:
+            self._asked_for = False  # once: to run the cell again shows what came of it
+            return await submit.live_test(self._case, asked, self._job_options(), on_record)
+        if last is not None:
+            return await submit.watch(self._case, last, on_record)
+        plan = Plan("all_reduce", (), 0, "", asked.python, asked.timeout)
+        why = scheduler.refusal("the live test", "probe")
+        return Run(plan, self._case.path or Path(), "not started", 0.0, problem=f"{why}.")
+
+
 def lines(env: Mapping[str, str]) -> str:
     """Variables as a shell reads them, one a line: the reverse of `live.options.variables`."""
     return "\n".join(f"{name}={shlex.quote(chosen)}" for name, chosen in env.items())
@@ -201,10 +295,10 @@ def sizes(chosen: int) -> list[tuple[str, int]]:
     return [(format_bytes(count) if count else "auto", count) for count in sorted({0, *SIZES, chosen})]
 
 
-def _controls(options: ProbeOptions) -> dict[str, W.Widget]:
+def _controls(options: ProbeOptions | submit.JobOptions) -> dict[str, W.Widget]:
     """One control for each option, of the kind that its value asks for."""
     made = {}
-    for name, option in OPTIONS.items():
+    for name, option in declared(options).items():
         value = getattr(options, name)
         kind, how = _control(name, value, option.choices)
         if option.bounds != (0, 0) and name != "max_bytes":
@@ -228,9 +322,9 @@ def _control(name: str, value: Any, choices: Sequence[str]) -> tuple[Any, dict[s
         return W.Checkbox, {"indent": False}
     if isinstance(value, (int, float)):
         return (W.BoundedIntText if isinstance(value, int) and name != "timeout" else W.BoundedFloatText), {}
-    if isinstance(value, str):
-        return W.Text, {"placeholder": "this one"}
-    return W.Textarea, {"rows": 3, "placeholder": "NCCL_DEBUG=INFO"}
+    if name in ("env", "setup"):
+        return W.Textarea, {"rows": 3, "placeholder": PLACEHOLDERS[name]}
+    return W.Text, {"placeholder": PLACEHOLDERS.get(name, "default")}
 
 
 def _words(name: str, chosen: Any) -> str:

@@ -162,9 +162,21 @@ PANEL, SECOND, AXIS, LINE = 250, 150, 52, 18
 
 def _figure(summary: str, rows: Sequence[Measurement], entries: int, few: Sequence[Measurement] = ()) -> go.Figure:
     """Empty panels under a title, one for `rows` and one for the `few` that are small; entries: of the legend."""
-    lines, heading = _wrapped(summary), _wrapped(latency_summary(few))
-    above = 28 + 20 * len(lines) + (ENTRY * math.ceil(entries / ABREAST) if entries > 1 else 0)
+    heading = wrapped(latency_summary(few))
     drawn = PANEL + (AXIS + LINE * len(heading) + 16 + SECOND if few else 0)
+    figure = frame(summary, entries, drawn)
+    figure.update_layout(xaxis=size_axis([m.bytes for m in rows]), yaxis=Y | {"domain": [1 - PANEL / drawn, 1]})
+    if few:
+        _second(figure, few, SECOND / drawn, "<br>".join(heading))
+    if not rows:
+        figure.update_layout(xaxis_visible=False, yaxis_visible=False)
+    return figure
+
+
+def frame(summary: str, entries: int, drawn: int, figure: go.Figure | None = None) -> go.Figure:
+    """A figure under its conclusion as the title, with room for the entries of a legend; drawn: pixels below these."""
+    lines = wrapped(summary)
+    above = 28 + 20 * len(lines) + (ENTRY * math.ceil(entries / ABREAST) if entries > 1 else 0)
     height = above + drawn + AXIS
     title = {
         "text": "<br>".join(lines),
@@ -175,31 +187,22 @@ def _figure(summary: str, rows: Sequence[Measurement], entries: int, few: Sequen
         "yref": "container",
         "yanchor": "top",
     }
-    figure = go.Figure(
-        layout={
-            "template": template(),
-            "meta": {"summary": summary},
-            "autosize": True,
-            "height": height,
-            "title": title,
-            "margin": {"l": 70, "r": 14, "t": above, "b": AXIS},
-            "hovermode": "closest",
-            "legend": LEGEND | {"y": 1.01},
-            "showlegend": entries > 1,
-            "xaxis": _sizes([m.bytes for m in rows]),
-            "yaxis": Y | {"domain": [1 - PANEL / drawn, 1]},
-        }
+    return (figure or go.Figure()).update_layout(
+        template=template(),
+        meta={"summary": summary},
+        autosize=True,
+        height=height,
+        title=title,
+        margin={"l": 70, "r": 14, "t": above, "b": AXIS},
+        hovermode="closest",
+        legend=LEGEND | {"y": 1.01},
+        showlegend=entries > 1,
     )
-    if few:
-        _second(figure, few, SECOND / drawn, "<br>".join(heading))
-    if not rows:
-        figure.update_layout(xaxis_visible=False, yaxis_visible=False)
-    return figure
 
 
 def _second(figure: go.Figure, few: Sequence[Measurement], top: float, heading: str) -> None:
     """Add the panel of small messages; top: the part of the figure's height that it takes."""
-    sizes = _sizes([m.bytes for m in few]) | {"anchor": "y2"}
+    sizes = size_axis([m.bytes for m in few]) | {"anchor": "y2"}
     figure.update_layout(xaxis2=sizes, yaxis2=Y | {"domain": [0, top], "anchor": "x2"})
     place = {"x": 0, "xref": "paper", "xanchor": "left", "y": top, "yref": "paper", "yanchor": "bottom", "yshift": 6}
     font = {"size": 13, "weight": 600}
@@ -209,7 +212,7 @@ def _second(figure: go.Figure, few: Sequence[Measurement], top: float, heading: 
 Y = {"exponentformat": "none", "tickformat": "~g"}
 
 
-def _sizes(sizes: Sequence[int]) -> dict[str, Any]:
+def size_axis(sizes: Sequence[int]) -> dict[str, Any]:
     """The axis of the message sizes: at most five, the largest always among them: more overlap on a phone."""
     known = sorted(set(sizes))
     shown = known[::-1][:: max(1, math.ceil(len(known) / 5))][::-1]
@@ -217,7 +220,7 @@ def _sizes(sizes: Sequence[int]) -> dict[str, Any]:
     return {"type": "log", "title": {"text": "message size", "standoff": 8}} | names
 
 
-def _wrapped(words: str) -> list[str]:
+def wrapped(words: str) -> list[str]:
     """Words as lines that fit beside each other on a phone, escaped."""
     return [safe(line) for line in textwrap.wrap(words, WIDTH)] or [""]
 

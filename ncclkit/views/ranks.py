@@ -185,8 +185,9 @@ def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case)
         others = f"{gap:,.1f} s before any other; {_troubled(heard)}"
         return f"{the('Rank', stopped)} stopped logging first, {others}", stopped
     calm = [timeline.rank for timeline in heard if timeline.abnormal is None]
-    if calm and len(calm) * 2 < len(heard):
-        others = f"the {len(heard) - len(calm):,} others do"
+    if calm and len(calm) * 2 <= len(heard):
+        left = len(heard) - len(calm)
+        others = f"the {left:,} others do" if left > 1 else "the other one does"
         return f"{the('Rank', calm)} report{'s' if len(calm) == 1 else ''} nothing abnormal while {others}", calm
     together = ", none stopped clearly before the others" if scale.in_time and len(heard) > 1 else ""
     return f"{plural(len(heard), 'rank')} logged{together}; {_troubled(heard)}", ()
@@ -205,12 +206,17 @@ def _absent(known: Sequence[RankTimeline], own: Own, case: Case) -> Pointed:
 
 
 def _stopped(heard: Sequence[RankTimeline], own: Own, scale: Scale) -> tuple[list[int], float]:
-    """Ranks whose last line lies clearly before that of any other (the widest gap), and by how many seconds."""
+    """Ranks whose last line lies clearly before that of any other (the widest gap), and by how many seconds.
+
+    Of a few ranks, else of most of them: several late ranks can keep one waiting.
+    """
     ends = sorted((end[-1], timeline.rank) for timeline in heard if (end := _ends([timeline], own, scale)))
-    gaps = [(b[0] - a[0], place) for place, (a, b) in enumerate(pairwise(ends), 1) if place * 2 <= len(ends)]
-    gap, count = max(gaps, default=(0.0, 0))
-    clear = gap > max(SILENCE, 0.05 * (scale.end - scale.start))
-    return ([rank for _, rank in ends[:count]], gap) if clear else ([], 0.0)
+    gaps = [(b[0] - a[0], place) for place, (a, b) in enumerate(pairwise(ends), 1)]
+    for most in (len(ends) // 2, len(ends)):
+        gap, count = max((gap for gap in gaps if gap[1] <= most), default=(0.0, 0))
+        if gap > max(SILENCE, 0.05 * (scale.end - scale.start)):
+            return [rank for _, rank in ends[:count]], gap
+    return [], 0.0
 
 
 def _troubled(heard: Sequence[RankTimeline]) -> str:

@@ -11,7 +11,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Advice
 from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.runs import Run
-from ncclkit.core.text import format_number, plural
+from ncclkit.core.text import format_number, percent, plural
 from ncclkit.live import tune
 from ncclkit.views import plots
 from ncclkit.views._base import Chart, View
@@ -36,7 +36,7 @@ def curve_view(run: Run) -> Chart:
         return Chart(plots.latency(run.measurements))
     judgement = judge(run.curve, run.expectation) if run.measurements else None
     derived = el("p", el("b", "Expected: "), run.expectation.words) if run.expectation else ""
-    beside = "; ".join(f"{ref} = {ratio:.0%}" for ref, ratio in judgement.beside) if judgement else ""
+    beside = "; ".join(f"{ref} = {percent(ratio)}" for ref, ratio in judgement.beside) if judgement else ""
     notes = (run.expectation.note if run.expectation else "", f"Measured elsewhere: {beside}." if beside else "")
     caption = join(derived, el("p", " ".join(filter(None, notes)), cls="nk-dim") if any(notes) else "")
     return Chart(plots.bandwidth(run.measurements, *judged(run.expectation), _cut_short(run)), caption)
@@ -62,7 +62,7 @@ def _normal(judgement: Judgement | None) -> Markup:
     name = ALLOWS.get(judgement.bound.limit, "")
     bound = (f"what {name} allows" if name else "expected here", judgement.bound.value, judgement.ratio)
     rows = [bound, *((str(ref), ref.busbw, ratio) for ref, ratio in judgement.beside)]
-    compared = [(name, best, format_number(value or 0.0), f"{ratio:.0%}") for name, value, ratio in rows]
+    compared = [(name, best, format_number(value or 0.0), percent(ratio)) for name, value, ratio in rows]
     known = catalogue()
     suspects = [
         (code(name), page(name)[""], known[name].experiment(Case()).question) for name in judgement.suspects
@@ -70,7 +70,7 @@ def _normal(judgement: Judgement | None) -> Markup:
     low = "This is low. These could explain it; the diagnosis checks each:"
     return join(
         el("h5", "Is this number normal?"),
-        fit(table(("Reference", "Measured, GB/s", "Expected, GB/s", "Ratio"), compared, "nk-numbers")),
+        fit(table(("Reference", "Measured, GB/s", "Expected, GB/s", "Ratio"), compared)),
         el("p", low) if suspects else "",
         fit(table(("Cause", "What it is", "The experiment that decides"), suspects)),
     )

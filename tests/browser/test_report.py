@@ -101,15 +101,18 @@ def test_a_notebook_that_stopped_says_so_first(offline_page: Open) -> None:
     assert visit.page.get_by_text("2 later cells of the notebook were not run").is_visible()
 
 
-@pytest.mark.parametrize("pixels", [1280, 390])
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_kits_own_reports(path: Path, offline_page: Open, pixels: int) -> None:
+def test_the_kits_own_reports(path: Path, offline_page: Open) -> None:
+    """As a telephone loads it, then on a wide screen; `test_opens_without_network` loads the figure at both widths."""
     case, run = made(path)
     assert run.returncode == 0, run.stderr
-    visit = offline_page(case / "report.html", pixels)
+    visit = offline_page(case / "report.html", 390)
+    assert width(visit) == 390
+    visit.page.set_viewport_size({"width": 1280, "height": 900})
+    visit.page.wait_for_function("document.documentElement.clientWidth === 1280")
+    assert width(visit) == 1280
     assert visit.requests == [(case / "report.html").as_uri()]
     assert visit.failed == [] and visit.errors == []
-    assert width(visit) == pixels
     drawn = visit.page.locator(".js-plotly-plot").count()
     assert drawn == visit.page.locator("script.figure-data").count()
     assert drawn or path.stem != "guided"

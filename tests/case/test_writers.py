@@ -47,6 +47,7 @@ def refuse(*given: object) -> None:
     raise OSError(errno.ENOSYS, "Function not implemented")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_flock", [True, False], ids=["flock", "no flock"])
 def test_eight_writers_lose_nothing(tmp_path: Path, has_flock: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # the disk's time is not what is looked at

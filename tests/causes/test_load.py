@@ -121,7 +121,7 @@ def measured(busbw: float, size: int = GIB, hosts: int = 1, **more: Any) -> Find
 def test_much_less_than_the_links_carry_asks_whether_a_slower_way_is_taken() -> None:
     finding = measured(24.0)
     assert (finding.verdict, finding.strength) == ("found", "possible") and finding.next is not None
-    assert "24.00 of at most 370.80 GB/s busbw = 6%" in finding.say and "4 x H200: 354 GB/s" in finding.say
+    assert "24.00 of at most 370.80 GB/s busbw = 6 %" in finding.say and "4 x H200: 354 GB/s" in finding.say
 
 
 @pytest.mark.parametrize("more", [{"busbw": 340.0}, {"size": 1 << 20}, {"hosts": 2}, {"backend": "gloo"}, {"wrong": 7}])

@@ -233,6 +233,7 @@ def test_captured_machines_have_the_risks_that_are_known_of_them(name: str) -> N
     assert not [missing for f in result.unknown for missing in f.missing if "check itself failed" in missing]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_risks_change_nothing_in_the_judgement_of_a_job(name: str) -> None:
     """Every bad fact of this page, each on a host of its own: the causes that the job shows keep place and strength."""

@@ -27,6 +27,7 @@ def known() -> list[Known]:
     return corpus()
 
 
+@pytest.mark.slow
 def test_the_weights_that_ship_are_those_of_the_repository(known: list[Known]) -> None:
     fitted, shipped = resemblance.unpacked(fit(known)), resemblance.weights()
     assert fitted.causes == shipped.causes == (resemblance.WELL, *catalogue())
@@ -37,6 +38,7 @@ def test_the_weights_that_ship_are_those_of_the_repository(known: list[Known]) -
     assert sum(one != two for one, two in first) <= 0.01 * len(texts)
 
 
+@pytest.mark.slow
 def test_it_knows_most_failures_of_authors_that_it_has_not_read(known: list[Known]) -> None:
     answers = [(item, best) for item, best in crossed(known) if item.cause and item.suffices]
     ranked = [(item.accept, [cause for cause in best if cause]) for item, best in answers]

@@ -45,6 +45,7 @@ FAILED = [
 NAMES = sorted({**GOOD, **MORE})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_no_cause_raises_whatever_a_fact_holds(name: str) -> None:
     for number, value in enumerate(STRANGE):

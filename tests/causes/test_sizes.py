@@ -19,7 +19,7 @@ def judged(folder: Path) -> Diagnosis:
     return diagnose(case)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 8, 64, 1024])
+@pytest.mark.parametrize("ranks", [1, 2, 8, 64, pytest.param(1024, marks=pytest.mark.slow)])
 def test_nothing_is_found_in_a_healthy_job(ranks: int, tmp_path: Path) -> None:
     assert judged(thousand.healthy(tmp_path / "job", ranks)).findings == ()
 

@@ -57,7 +57,7 @@ def test_packets_that_are_sent_again_are_told_from_a_way_that_is_held_back() -> 
         made.events.append(Event("connect.pair", "", "w", 1, data=dict.fromkeys(KINDS["connect.pair"]) | told))
     first = diagnose(made).findings[0]
     assert (first.cause, first.strength, first.culprits["hosts"]) == ("network_loss", "likely", ("a", "b"))
-    assert first.say.startswith("Of what b sends to a 8% of the packets get lost and are sent again")
+    assert first.say.startswith("Of what b sends to a 8 % of the packets get lost and are sent again")
 
 
 def test_a_share_without_a_speed_is_a_torn_record() -> None:

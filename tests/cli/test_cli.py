@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 
 from ncclkit.causes import catalogue
 from ncclkit.causes.engine import diagnose
+from ncclkit.cli import main
 from ncclkit.core.case import Case
 from ncclkit.evidence.samples import HERE
 from ncclkit.lab.faults import recording
@@ -28,17 +29,35 @@ ROOT = Path(__file__).parents[2]
 LATE = str(HERE / "rank_late")
 
 
-def run(
-    *argv: str, stdin: bytes | None = None, cwd: Path | None = None, **env: str
-) -> subprocess.CompletedProcess[str]:
+Answer = subprocess.CompletedProcess[str]
+Typed = Callable[..., Answer]
+
+
+def run(*argv: str, stdin: bytes | None = None, cwd: Path | None = None, **env: str) -> Answer:
     environ = os.environ | {"PYTHONPATH": str(ROOT)} | env
     done = subprocess.run(
         [sys.executable, "-m", "ncclkit", *argv], input=stdin, capture_output=True, timeout=110, cwd=cwd, env=environ
     )
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    return Answer(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def sentence(done: subprocess.CompletedProcess[str]) -> str:
+@pytest.fixture
+def typed(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
+    """``typed(*argv)``: the command without a process of its own, where nothing depends on one."""
+
+    def answer(*argv: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["ncclkit", *argv])
+        capfd.readouterr()
+        try:
+            status = main()
+        except SystemExit as end:  # argparse
+            status = int(end.code or 0)
+        return Answer(argv, status, *capfd.readouterr())
+
+    return answer
+
+
+def sentence(done: Answer) -> str:
     """The one line on stderr of a refusal; nothing on stdout, no traceback."""
     assert done.returncode == 2, done
     assert done.stdout == "" and done.stderr.startswith("ncclkit: ") and done.stderr.count("\n") == 1, done
@@ -140,10 +159,14 @@ def test_a_verb_judges_what_it_was_given_and_not_an_old_run(old: Path) -> None:
     assert {json.loads(line)["host"] for line in facts} <= {socket.gethostname(), ""}
 
 
-def test_a_live_test_is_not_judged_by_an_old_one(old: Path) -> None:
+def test_a_live_test_that_fails_says_why_and_is_not_judged_by_an_old_one(old: Path) -> None:
+    """And which variables it set; the facts, from which a bound would follow, were read without being asked for."""
     options = ("--backend", "gloo", "--max-bytes", "64", "--env", "GLOO_SOCKET_IFNAME=eth97")
     done = run("probe", *options, "--case", str(old))
-    assert done.returncode == 1 and "eth97" in done.stdout and "slow_rank" not in done.stdout
+    assert done.returncode == 1 and "GLOO_SOCKET_IFNAME=eth97 matches no network interface" in done.stdout
+    assert "slow_rank" not in done.stdout
+    assert "set for the ranks: TORCH_FR_BUFFER_SIZE=2000 " in done.stderr
+    assert (old / "facts.jsonl").stat().st_size > 1000
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -180,9 +203,9 @@ def bad_paths(folder: Path) -> Iterable[tuple[str, str]]:
     yield str(folder / "none"), "none"
 
 
-def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+def test_bad_input_is_one_sentence(tmp_path: Path, typed: Typed) -> None:
     for path, says in bad_paths(tmp_path):
-        assert says in sentence(run("diagnose", path)), path
+        assert says in sentence(typed("diagnose", path)), path
 
 
 def test_no_permission(tmp_path: Path) -> None:
@@ -228,8 +251,16 @@ def test_no_permission(tmp_path: Path) -> None:
         (("lab", "rank_late", "--record", LATE), "holds a recording already"),
     ],
 )
-def test_bad_options_are_one_sentence(tmp_path: Path, argv: tuple[str, ...], says: str) -> None:
-    assert says in sentence(run(*argv, "--case", str(tmp_path / "case"), cwd=tmp_path))
+def test_bad_options_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed, argv: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert says in sentence(typed(*argv, "--case", str(tmp_path / "case")))
+
+
+def test_a_refusal_is_one_sentence_in_a_shell(tmp_path: Path) -> None:
+    assert "must lie between 0 and 100,000" in sentence(run("probe", "--ranks", "-3", cwd=tmp_path))
+    assert "did you mean diagnose?" in sentence(run("diagnos", "x"))
 
 
 @pytest.mark.parametrize(
@@ -245,8 +276,8 @@ def test_bad_options_are_one_sentence(tmp_path: Path, argv: tuple[str, ...], say
         (("diagnose", "/proc/kmsg"), "dmesg > FILE"),
     ],
 )
-def test_what_was_meant(argv: tuple[str, ...], says: str) -> None:
-    assert says in sentence(run(*argv))
+def test_what_was_meant(typed: Typed, argv: tuple[str, ...], says: str) -> None:
+    assert says in sentence(typed(*argv))
 
 
 def test_sizes_as_people_write_them() -> None:
@@ -260,19 +291,19 @@ def test_sizes_as_people_write_them() -> None:
     )
 
 
-def test_every_verb_has_an_example() -> None:
+def test_every_verb_has_an_example(typed: Typed) -> None:
     verbs = re.findall(r"^    ([a-z]+)\b", run("--help").stdout, re.MULTILINE)
     assert len(verbs) > 10
     for verb in verbs:
-        assert f"Example: ncclkit {verb}" in run(verb, "--help").stdout
+        assert f"Example: ncclkit {verb}" in typed(verb, "--help").stdout
 
 
-def test_the_catalogue() -> None:
+def test_the_catalogue(typed: Typed) -> None:
     known = dict(line.split(None, 1) for line in run("causes").stdout.splitlines())
-    assert known.keys() == catalogue().keys() == json.loads(run("causes", "--json").stdout).keys()
-    page = run("causes", "slow_rank").stdout
+    assert known.keys() == catalogue().keys() == json.loads(typed("causes", "--json").stdout).keys()
+    page = typed("causes", "slow_rank").stdout
     assert page.startswith(f"slow_rank: {known['slow_rank']}\n\nWhat you see\n    ") and "\nWhat to do\n" in page
-    assert "How to be sure" in json.loads(run("causes", "--json", "slow_rank").stdout)["slow_rank"]
+    assert "How to be sure" in json.loads(typed("causes", "--json", "slow_rank").stdout)["slow_rank"]
 
 
 @pytest.mark.parametrize(
@@ -354,22 +385,13 @@ def test_inspect_and_probe(tmp_path: Path) -> None:
     done = run("probe", "--backend", "gloo", "--op", "broadcast,reduce", "--max-bytes", "64", "--case", case)
     lines = done.stdout.splitlines()
     assert [line.partition(" on ")[0] for line in lines[:4]] == [
-        "broadcast 8 B",
-        "broadcast 64 B",
-        "reduce 8 B",
-        "reduce 64 B",
+        "broadcast of 8 B",
+        "broadcast of 64 B",
+        "reduce of 8 B",
+        "reduce of 64 B",
     ]
-    assert all(" us (p99 " in line for line in lines[:4])
+    assert all(" µs (p99 " in line for line in lines[:4])
     assert [line.partition(" of at most")[0].rpartition(" ")[0] for line in lines[4:6]] == ["broadcast:", "reduce:"]
-
-
-def test_a_live_test_that_fails_says_why(tmp_path: Path) -> None:
-    """And which variables it set; the facts, from which a bound would follow, were read without being asked for."""
-    options = ("--backend", "gloo", "--max-bytes", "64", "--env", "GLOO_SOCKET_IFNAME=eth97")
-    done = run("probe", *options, "--case", str(tmp_path / "case"))
-    assert done.returncode == 1 and "GLOO_SOCKET_IFNAME=eth97 matches no network interface" in done.stdout
-    assert "set for the ranks: TORCH_FR_BUFFER_SIZE=2000 " in done.stderr
-    assert (tmp_path / "case" / "facts.jsonl").stat().st_size > 1000
 
 
 def test_interrupt_ends_everything(tmp_path: Path) -> None:
@@ -442,6 +464,7 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
             waited.discard(said)
             assert job.poll() is None
         done = run("attach", "--case", str(tmp_path / "case"), *pids)
+        told = run("attach", "--json", "--seconds", "1", "--case", str(tmp_path / "again"), *pids)
         assert job.poll() is None, "attaching must not end the job"
     finally:
         job.kill()
@@ -449,6 +472,7 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
     assert done.returncode == 1 and "Rank 1" in done.stdout and "skip_batches" in done.stdout
     (about,) = (line for line in done.stdout.splitlines() if line.startswith(f"ranks 0-2 on {socket.gethostname()}: "))
     assert re.search(r" train .*\(started by agent\.pyz launch, process \d+\)$", about), about
+    assert json.loads(told.stdout)["running"] == [about], "scripts are told command, host and launcher, too"
     assert all(f"rank {rank}: " in done.stdout for rank in range(3)), "what each rank did meanwhile is told"
     assert len(list((tmp_path / "case" / "runs").glob("*attach/telemetry.jsonl"))) == 1
 

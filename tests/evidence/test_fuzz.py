@@ -98,12 +98,15 @@ def test_what_makes_patterns_run_away(name, unit):
 @pytest.mark.parametrize("number", [b"9" * 30, b"0", b"-1", b"0x" + b"f" * 40], ids=["endless", "0", "-1", "hex"])
 @pytest.mark.parametrize("name", QUICK)
 def test_numbers_that_nobody_meant(name, number):
-    """Each number of a seed in turn is another; the seed itself stands before and after them."""
+    """Each number of a seed in turn is another; the seed itself stands before and after them.
+
+    A log is read line by line, whatever stands around a line; of other files each variant is a file of its own, too.
+    """
     for seed in TARGETS[name].seeds():
         if len(seed) < 3000 and seed.isascii():
             places = [match.span() for match in re.finditer(rb"\d+", seed)][:40]
             check(TARGETS[name], b"\n".join([seed, *(seed[:a] + number + seed[b:] for a, b in places), seed]))
-            for a, b in places[:8]:
+            for a, b in places[: 0 if name == "log" else 8]:
                 check(TARGETS[name], seed[:a] + number + seed[b:])
 
 

@@ -69,6 +69,7 @@ def _soon(monkeypatch):
     monkeypatch.setattr(processes, "SECONDS", 1)
 
 
+@pytest.mark.slow  # each is read in a process of its own
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_runs_and_the_rest_is_read(tmp_path, name):
     (tmp_path / "nccl_trace_rank_0").write_bytes(hostile(str(tmp_path / "ran"))[name])

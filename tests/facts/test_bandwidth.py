@@ -175,9 +175,9 @@ def test_references_match_model_number_and_link():
 @pytest.mark.parametrize(
     "busbw, size, expected, words, suspects",
     [
-        (340.0, 256 << 20, "nvlink", ["92%", "4 x H200: 354 GB/s at 1 GiB (ncclkit", "this is 96% of it"], ()),
-        (120.0, 256 << 20, "nvlink", ["32%", "That is low: it could be slow_transport"], reference.SUSPECTS["nvlink"]),
-        (120.0, 1 << 20, "nvlink", ["32%"], ()),  # a small message says nothing of a link
+        (340.0, 256 << 20, "nvlink", ["92 %", "4 x H200: 354 GB/s at 1 GiB (ncclkit", "this is 96 % of it"], ()),
+        (120.0, 256 << 20, "nvlink", ["32 %", "That is low: it could be slow_transport"], reference.SUSPECTS["nvlink"]),
+        (120.0, 1 << 20, "nvlink", ["32 %"], ()),  # a small message says nothing of a link
     ],
 )
 def test_a_number_is_laid_beside_the_bound_and_systems_like_this_one(busbw, size, expected, words, suspects):
@@ -202,7 +202,11 @@ def test_each_collective_is_judged_by_its_own_best_and_its_own_bound():
 
 @pytest.mark.parametrize(
     "p99, graph, words",
-    [(None, None, "62.0 us, busbw"), (70.25, None, "62.0 us (p99 70.2), busbw"), (70.0, 9.5, "(p99 70.0, graph 9.5),")],
+    [
+        (None, None, "62.0 µs, busbw"),
+        (70.3, None, "62.0 µs (p99 70.3 µs), busbw"),
+        (70.0, 9.5, "(p99 70.0 µs, graph 9.5 µs),"),
+    ],
 )
 def test_a_measurement_in_a_line_tells_the_times_that_were_taken(p99, graph, words):
     row = Measurement("all_reduce", 8, "float32", 4, 1, "nccl", 62.0, p99, None, 1.0, 1.5, 0, graph_us=graph)

@@ -27,9 +27,10 @@ def test_the_rank_that_replays_is_found_and_its_loader_restored() -> None:
 @pytest.mark.timeout(300)
 def test_replay_stop_gap_and_restored_loader_are_compared_by_their_first_step() -> None:
     folder, _ = made(STORY)
-    replayed, stopgap, restored = resumes(Case.open(folder, read_only=True))
+    replayed, stopgap, early, restored = resumes(Case.open(folder, read_only=True))
+    assert early.first is not None and early.first < stopgap.first and {s.of for s in early.starts} == {24}
     assert replayed.first is None and replayed.last.rank == 1 and 0 < replayed.last.read < replayed.last.of
     assert stopgap.first is not None and stopgap.first >= 20 and stopgap.limit > stopgap.first
     assert restored.first is not None and restored.limit == replayed.limit and {s.of for s in restored.starts} == {0}
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "1 of 3 files that can be read say where the loaders stood" in page
+    assert "1 of 4 files that can be read say where the loaders stood" in page

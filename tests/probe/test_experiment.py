@@ -52,11 +52,6 @@ def test_a_fix_is_shown_to_work(raised: Case) -> None:
     assert [f.cause for f in diagnose(raised).findings] == ["rank_exception"]  # its runs do not speak into the case
 
 
-def test_the_fix_of_another_cause_mends_nothing(raised: Case, tmp_path: Path) -> None:
-    plan = changed(baseline.last(raised).plan, {"fix": "slow_rank"})
-    assert asyncio.run(probe.execute(Case.open(tmp_path / "wrong"), plan)).reason == "failed"
-
-
 def test_what_the_evidence_leaves_open_is_asked_and_then_fixed(tmp_path: Path) -> None:
     case = broken(tmp_path / "case", "other_op", 4)  # the experiment waits four times as long
     run = case.runs()[0]

@@ -17,9 +17,8 @@ from tests.processes import leftovers
 
 
 def row(workers: int, step_ms: float, **more: float) -> dict[str, float]:
-    return (
-        dict.fromkeys(runs.FIELDS, 1.0) | {"workers": workers, "prefetch": 2 * (workers > 0), "step_ms": step_ms} | more
-    )
+    steps = {"step_ms": step_ms, "low_ms": 0.95 * step_ms, "high_ms": 1.05 * step_ms}
+    return dict.fromkeys(runs.FIELDS, 1.0) | {"workers": workers, "prefetch": 2 * (workers > 0)} | steps | more
 
 
 def told(*rows: object, **more: Any) -> Case:
@@ -35,6 +34,7 @@ def test_the_sweep_measures_each_choice_and_leaves_nothing(tmp_path: Path) -> No
     found = runs.measured(Case.open(tmp_path, read_only=True))
     assert found is not None and found.ranks == 2
     assert [(one["workers"], one["prefetch"]) for one in found.rows] == [(0, 0), (2, 1)]
+    assert all(0 < one["low_ms"] <= one["high_ms"] for one in found.rows)
     assert all(one["step_ms"] > 0 and one["first_ms"] >= 20 for one in found.rows)  # 20 ms of CPU for a batch
     assert "nk-figure" in (html := loader_sweep_view(case).html) and "First batch" in html
     assert leftovers() == []
@@ -43,15 +43,18 @@ def test_the_sweep_measures_each_choice_and_leaves_nothing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("times", "knee"),
     [
-        ({0: 50.0}, 0),
-        ({0: 40.0, 1: 40.0, 2: 21.0, 4: 20.0, 8: 19.9}, 2),
-        ({0: 10.0, 8: 30.0}, 0),
-        ({1: 9.0, 8: 3.0}, 8),
+        ({0: (48.0, 52.0)}, 0),
+        ({0: (39.0, 41.0), 1: (38.0, 44.0), 2: (19.5, 23.0), 4: (19.0, 21.0), 8: (18.0, 20.0)}, 2),
+        ({0: (39.0, 41.0), 2: (20.5, 23.0), 4: (19.0, 21.0), 8: (18.0, 20.0)}, 4),
+        ({0: (9.0, 11.0), 8: (25.0, 35.0)}, 0),
+        ({1: (8.0, 9.0), 8: (3.0, 3.0)}, 8),
     ],
 )
-def test_the_knee_is_the_fewest_workers_that_are_as_good_as_any(times: dict[int, float], knee: int) -> None:
+def test_the_knee_is_the_fewest_workers_that_are_as_good_as_any(
+    times: dict[int, tuple[float, float]], knee: int
+) -> None:
     budget = budgets.knee(times)
-    assert budget.value == knee and f"{knee} are the fewest" in budget.words
+    assert budget.value == knee and f"as the fastest: {knee} (" in budget.words
 
 
 def test_the_knee_compares_choices_that_prepare_as_much_ahead() -> None:

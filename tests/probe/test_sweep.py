@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import random
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -178,18 +179,32 @@ def test_what_gloo_never_reads_is_refused_over_gloo(tmp_path: Path, given: str) 
         asyncio.run(tune.sweep(Case.open(tmp_path), [setting(given)], options))
 
 
-@pytest.mark.timeout(400)
-def test_a_brake_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ranks of gloo: real jobs in turn.  Ranks of jobs with the brake sleep before each call."""
-    monkeypatch.setattr(tune, "JOBS", 6)
+@pytest.mark.timeout(200)
+def test_a_brake_is_found_and_undone(tmp_path: Path) -> None:
+    """Two ranks of gloo in one job: calls through groups of one setting are late, as with a bad variable."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(BRAKE)
     options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(site)})
-    wanted = setting("BRAKE=0.05")
-    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [wanted], options, sizes=[4096]))
-    assert "BRAKE=0.05 costs" in found.effect_of(wanted), found.effect_of(wanted)
-    assert not found.advantages and "Nothing here beats the default" in found.summary and found.tried == 1
+    bad, good = setting("GLOO_SOCKET_IFNAME=lo,lo"), setting("GLOO_SOCKET_IFNAME=lo")
+    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [bad, good], options, sizes=[4096]))
+    assert found.effect_of(bad).startswith("GLOO_SOCKET_IFNAME=lo,lo costs"), found.text()
+    cost = next(one for one in found.comparisons if one.setting == bad)
+    assert cost.worse and statistics.median(cost.with_us) == pytest.approx(30_000, rel=0.5)
+    assert not found.costs(good) and found.tried == 2
+
+
+@pytest.mark.timeout(200)
+def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gain of taking it away is that of the ranks' own measurement; the default runs without it."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(BRAKE)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
+    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(site)})
+    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), (), options, [4096], inherited=True))
+    assert found.cleared == ("GLOO_SOCKET_IFNAME",)
+    assert "GLOO_SOCKET_IFNAME=lo,lo costs" in found.text() and "all_reduce of 4 KiB" in found.text()
 
 
 def test_settings_of_one_job_take_turns(tmp_path: Path) -> None:
@@ -202,22 +217,27 @@ def test_settings_of_one_job_take_turns(tmp_path: Path) -> None:
     for record in records:
         made.take(record, [0, 1, 2])
     wanted = {(n, op, size) for n in range(3) for op in ("all_reduce", "all_gather") for size in (8, 65536)}
-    assert set(made.chose) == set(made.decided) == wanted
-    assert {len(times) for times in made.chose.values()} == {3}
-    assert {len(times) for times in made.decided.values()} == {7}
+    assert set(made.times["choose"]) == set(made.times["decide"]) == wanted
+    assert {len(times) for times in made.times["choose"].values()} == {3}
+    assert {len(times) for times in made.times["decide"].values()} == {7}
     assert not any(made.wrong.values()) and not made.refused
-    assert all(one.gain < 1 and one.comparisons == 8 for one in made.compared(made.decided, [Setting(), Setting()]))
+    assert all(one.gain < 1 and one.comparisons == 8 for one in made.compared("decide", [Setting(), Setting()]))
 
 
 BRAKE = """
 import os
-if os.environ.get("BRAKE") and "RANK" in os.environ:
+if "RANK" in os.environ:
     import time
     import torch.distributed as dist
-    whole = dist.all_reduce
-    def late(*words, **named):
-        time.sleep(float(os.environ["BRAKE"]))
-        return whole(*words, **named)
-    dist.all_reduce = late
+    make, whole, slow = dist.new_group, dist.all_reduce, set()
+    def made(*words, **named):
+        group = make(*words, **named)
+        if os.environ.get("GLOO_SOCKET_IFNAME") == "lo,lo":
+            slow.add(group)
+        return group
+    def late(*words, group=None, **named):
+        time.sleep(0.03 * (group in slow))
+        return whole(*words, group=group, **named)
+    dist.new_group, dist.all_reduce = made, late
 """
-"""Makes each call of a job with this variable slower, as an inherited setting does."""
+"""Makes calls through groups of one setting slower, as an inherited setting does."""

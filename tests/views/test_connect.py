@@ -39,7 +39,7 @@ def network(names: list[str], **wrong: Any) -> Case:
 
 
 def test_a_stream_that_lost_packets_says_so() -> None:
-    assert "2.00 GB/s, 8% sent again" in views.connect_view(network(["a", "b"], resent=0.08)).static()
+    assert "2.00 GB/s, 8 % sent again" in views.connect_view(network(["a", "b"], resent=0.08)).static()
 
 
 def test_all_is_well() -> None:

@@ -1,39 +1,134 @@
-"""The guess: a choice, what is said of each, and the same on paper."""
+"""The questions of the stories: a guess that tells no answer, the same beside the proof, and a quiz that does."""
 
 from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
 
 import pytest
 
 import ncclkit as nk
+from ncclkit.causes import catalogue
 from ncclkit.core.model import NcclkitError
+from ncclkit.evidence.samples import sample
+from ncclkit.lab.course import answers
+from ncclkit.lab.course.answers import Answers
+from ncclkit.lab.course.questions import STORIES
 from ncclkit.views._base import WIDGET
-from tests.views.records import HOSTILE
 from tests.views.test_faces import Page
 
-CHOICES = {"rank 0, it prints the error": f"a victim {HOSTILE}", f"rank 5 {HOSTILE}": "silent when all others waited"}
-RIGHT = f"rank 5 {HOSTILE}"
+STORY = STORIES["wenet"]
+RIGHT = STORY.guess.right
+WRONG = next(choice for choice in STORY.guess.choices if choice != RIGHT)
 
 
-@pytest.mark.parametrize(("picked", "mark"), [("rank 0, it prints the error", "✕ not this"), (RIGHT, "✓ right")])
-def test_a_pick_is_answered_and_another_one_too(picked: str, mark: str) -> None:
-    asked = nk.guess("Who is at fault?", CHOICES, RIGHT)
-    assert asked.pick.value is None and asked.told.value == ""
-    for choice in (*CHOICES, picked):
-        asked.pick.value = choice
-    told = Page(asked.told.value)
-    assert " ".join(told.words.split()).startswith(mark) and CHOICES[picked].split("\x1b")[0] in told.words
-    assert not {"script", "img"} & set(told.tags)
+@pytest.fixture
+def case(tmp_path: Path) -> nk.Case:
+    return nk.Case.open(tmp_path / "case")
 
 
-def test_on_paper_the_answers_are_folded() -> None:
-    asked = nk.guess("Who is at fault?", CHOICES, RIGHT)
-    paper, _, folded = asked.static().partition("<details")
-    assert asked.summary == "Who is at fault?" and WIDGET in asked._repr_mimebundle_()
-    assert "rank 0, it prints the error" in paper and "victim" not in paper
-    assert "a victim" in folded and folded.count("right</span>") == 1
+@pytest.mark.parametrize("name", STORIES)
+def test_every_question_has_choices_and_a_sentence_for_each(name: str) -> None:
+    story = STORIES[name]
+    assert story.cause in catalogue() and len(story.quiz) == 3 and len(story.hints) >= 2
+    for question in (story.guess, *story.quiz):
+        assert question.right in question.choices and len(question.choices) >= 3
+        assert all(said.endswith((".", ".”")) and len(said) > 25 for said in question.choices.values())
 
 
-@pytest.mark.parametrize(("choices", "right"), [({}, ""), ({"one": "x"}, "one"), ({"one": "x", "two": "y"}, "three")])
-def test_a_question_without_a_choice_is_refused(choices: dict[str, str], right: str) -> None:
-    with pytest.raises(NcclkitError, match="needs two choices or more"):
-        nk.guess("Who?", choices, right)
+def test_the_guess_tells_nobody_which_one_is_right(case: nk.Case) -> None:
+    asked = nk.guess(case, "wenet")
+    assert asked.summary == STORY.guess.ask and WIDGET in asked._repr_mimebundle_()
+    assert all(choice in asked.html for choice in STORY.guess.choices)
+    asked.pick.value = RIGHT
+    for said in STORY.guess.choices.values():
+        assert said not in asked.html and said not in asked.told.value
+    assert not re.search(r"right|✓", asked.told.value + asked.static().replace(RIGHT, ""))
+
+
+def test_choices_have_an_order_of_their_own_in_each_folder(tmp_path: Path) -> None:
+    orders = {tuple(nk.guess(nk.Case.open(tmp_path / str(n)), "wenet").pick.options) for n in range(12)}
+    assert len(orders) > 3 and len({order.index(RIGHT) for order in orders}) > 1
+    again = [nk.guess(nk.Case.open(tmp_path / "0"), "wenet").pick.options for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_the_first_guess_is_kept_and_met_beside_the_proof(case: nk.Case) -> None:
+    asked = nk.guess(case, "wenet")
+    asked.pick.value = WRONG
+    asked.pick.value = RIGHT
+    again = nk.guess(nk.Case.open(case.path or ""), "wenet")
+    assert again.pick.value == RIGHT and WRONG in Page(again.static()).words.partition("Your first guess:")[2]
+    proof = nk.proof_view(case, "wenet")
+    assert proof.summary == f"You guessed “{WRONG}”; what holds: {RIGHT}"
+    assert proof.html.count("your first guess") == 1 and proof.html.count("✓") == 1
+    assert all(said in Page(proof.static()).words for said in STORY.guess.choices.values())
+
+
+def test_the_proof_is_the_finding_of_the_case_whatever_it_is() -> None:
+    starved, other = sample("loader_starved"), sample("rank_raises")
+    assert "The 33 processes of rank" in nk.proof_view(starved, "wenet").html
+    assert "yours has another" in nk.proof_view(other, "wenet").html
+    assert nk.proof_view(starved, "wenet").summary == f"What holds: {RIGHT}"
+
+
+def test_a_quiz_answers_every_choice_and_counts_the_first(case: nk.Case) -> None:
+    asked = nk.quiz_view(case, "wenet")
+    for number, question in enumerate(STORY.quiz, 1):
+        for choice in [one for one in question.choices if number == 1 or one == question.right]:
+            asked.picks[number].value = choice
+            assert question.choices[choice] in Page(asked.told[number].value).words
+    right = Answers(case, "wenet").of(1).first == STORY.quiz[0].right
+    assert f"{2 + right} of 3 questions were right at the first try." in asked.fared.value
+
+
+def test_on_paper_the_answers_of_the_quiz_are_folded(case: nk.Case) -> None:
+    paper = nk.quiz_view(case, "wenet").static()
+    unfolded = re.sub(r"<details.*?</details>", "", paper, flags=re.DOTALL)
+    for question in STORY.quiz:
+        assert question.ask in Page(unfolded).words
+        assert not any(said in Page(unfolded).words for said in question.choices.values())
+        assert all(said in Page(paper).words for said in question.choices.values())
+    assert "open" not in Page(paper).attributes and "How you fared" not in paper
+
+
+def test_times_and_hints_are_kept_only_where_that_is_wanted(case: nk.Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(answers.time, "time", lambda: clock[0])
+    asked = nk.guess(case, "wenet")
+    asked.more.click()
+    assert STORY.hints[0] in asked.hints.value and not (case.path / answers.FILE).exists()  # type: ignore[operator]
+    asked.measure.value = True
+    asked.more.click()
+    asked.pick.value = WRONG
+    clock[0] += 75
+    asked.pick.value = RIGHT
+    nk.proof_view(case, "wenet")
+    said = " ".join(Answers(case, "wenet").fared())
+    assert said == "The first guess was wrong. Time to the right cause: 75 s. Hints used: 2 of 3."
+    nk.guess(case, "wenet").measure.value = False
+    kept = json.loads((case.path / answers.FILE).read_text())["answers"]["wenet/0"]  # type: ignore[operator]
+    assert (kept["first"], kept["took"], kept["hints"]) == (WRONG, None, 0)
+
+
+def test_what_is_chosen_after_the_proof_is_no_guess(case: nk.Case) -> None:
+    asked = nk.guess(case, "wenet")
+    asked.measure.value = True
+    nk.proof_view(case, "wenet")
+    nk.guess(case, "wenet").pick.value = RIGHT
+    assert "The right cause was not chosen before the proof." in Answers(case, "wenet").fared()
+
+
+def test_a_file_of_answers_that_somebody_else_wrote_is_only_text(case: nk.Case) -> None:
+    path = (case.path or Path()) / answers.FILE
+    path.write_text(json.dumps({"answers": {"wenet/0": {"first": "<script>alert(1)</script>"}}}))
+    assert "alert" not in nk.proof_view(case, "wenet").html
+    path.write_text('{"answers": 7}')
+    with pytest.raises(NcclkitError, match="is not what is kept there"):
+        nk.guess(case, "wenet")
+
+
+def test_a_story_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(NcclkitError, match="did you mean wenet"):
+        nk.guess(nk.Case(), "wennet")

@@ -126,7 +126,7 @@ def test_a_number_stands_beside_the_bound_other_systems_and_what_could_explain_a
         rows = (measurement(256 << 20, backend="nccl", busbw=busbw, expected=370.8),)
         run = Run(plan, tmp_path, "done", 1.0, rows, {rows[0].op: bound})
         words = Page(measurements_view(run).static()).words
-        assert "4 x H200: 354 GB/s at 1 GiB (ncclkit, 2026-11)" in words and f"{busbw / 370.8:.0%}" in words
+        assert "4 x H200: 354 GB/s at 1 GiB (ncclkit, 2026-11)" in words and f"{100 * busbw / 370.8:.0f} %" in words
         assert ("slow_transport" in words) == low and ("faster without the switch?" in words) == low
         view = curve_view(run)
         assert "Expected: 18 links." in " ".join(Page(view.static()).words.split())

@@ -212,3 +212,13 @@ def test_context_reads_gzip_and_survives_a_torn_one(tmp_path):
     assert [number for number, _, hit in context(event) if hit] == [20]
     packed.write_bytes(packed.read_bytes()[:60])
     assert isinstance(context(event), str)
+
+
+def test_several_late_ranks_that_keep_one_waiting_are_the_ones_that_fell_silent():
+    assert view(job(4, silent=(1, 2, 3))).summary.startswith("Ranks 1–3 stopped logging first, 30.0 s before any other")
+
+
+def test_of_two_ranks_the_one_without_an_error_is_named():
+    quiet = [event for event in job(2, silent=()) if event.kind != "c10d.timeout" or event.rank != 1]
+    quiet.append(said("worker.phase", "skipped 90 of 240 batches", time=max(e.time or 0 for e in quiet), rank=1))
+    assert view(quiet).summary.startswith("Rank 1 reports nothing abnormal while the other one does")

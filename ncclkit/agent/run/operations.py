@@ -34,26 +34,28 @@ class Operation:
     def _room(self, kind, device):
         return self.torch.empty(self.part if self.name == "reduce_scatter" else self.count, dtype=kind, device=device)
 
-    def call(self):
-        """The collective, once; on a GPU it is only enqueued."""
+    def call(self, later=False):
+        """The collective, once; on a GPU it is only enqueued.
+
+        later: return at once what to wait for (nothing for a send and receive).
+        """
         dist, name = self.dist, self.name
         # torch 2.13 renamed two of them
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         if name == "all_reduce":
-            dist.all_reduce(self.given, group=self.group)
-        elif name == "all_gather":
-            gather(self.got, self.given, group=self.group)
-        elif name == "reduce_scatter":
-            scatter(self.got, self.given, group=self.group)
-        elif name == "broadcast":
-            dist.broadcast(self.given, src=0, group=self.group)
-        elif name == "reduce":
-            dist.reduce(self.given, dst=0, group=self.group)
-        elif name == "all_to_all":
-            dist.all_to_all_single(self.got, self.given, group=self.group)
-        else:
-            self._pass_on()
+            return dist.all_reduce(self.given, group=self.group, async_op=later)
+        if name == "all_gather":
+            return gather(self.got, self.given, group=self.group, async_op=later)
+        if name == "reduce_scatter":
+            return scatter(self.got, self.given, group=self.group, async_op=later)
+        if name == "broadcast":
+            return dist.broadcast(self.given, src=0, group=self.group, async_op=later)
+        if name == "reduce":
+            return dist.reduce(self.given, dst=0, group=self.group, async_op=later)
+        if name == "all_to_all":
+            return dist.all_to_all_single(self.got, self.given, group=self.group, async_op=later)
+        return self._pass_on()
 
     def _pass_on(self):
         """Send to the next rank, receive from the one before; one rank alone only copies."""

@@ -3,10 +3,12 @@
 NCCL reads NCCL_ALGO, NCCL_PROTO and the channels of a communicator when that communicator is made, so a group for each
 setting costs a fraction of a second where a job of its own costs ten.  In every round all groups take their turn, in an
 order that is shuffled anew, so that drift of clocks, caches and neighbours hits all of them alike and rounds can be
-compared in pairs.  After the rounds that choose, other rounds decide: whoever looked best among many by chance does not
-look so twice.
+compared in pairs.  After the rounds that choose, other rounds decide: whoever looked best among many by chance does
+not look so twice.  What looked best is measured once more beside a matrix product, which wants the same SMs or cores,
+and in the step of a small model under DDP.
 """
 
+import functools
 import json
 import os
 import random
@@ -22,6 +24,10 @@ PROMISING, KEPT = 0.985, 3
 """Share of the default's time below which a setting is measured again, and how many of each size are."""
 LONGEST = 64
 """Rounds of one record, as a line of the wire must not become long."""
+LEAST_STEP, LAYERS, ROWS = 1 << 16, 2, 32
+"""Bytes of a bucket from which on a step is measured, layers of its model, and rows of a batch."""
+WIDEST = 8192
+"""Rows of the largest matrix that is multiplied beside a collective."""
 
 
 def main(argv):
@@ -35,7 +41,12 @@ def _options(argv):
     parser.prog = "sweep"
     parser.add_argument("--settings", type=json.loads, default=[{}], help="[{env: {…}, config: {…}}, …]")
     parser.add_argument("--controls", type=_numbers, default=[0], help="which of them are the default: 0,3,7")
+    parser.add_argument(
+        "--one-peak", type=_numbers, default=[], help="settings over which bandwidth has one peak, in order"
+    )
+    parser.add_argument("--phase", default="choose", help="what the rounds of each setting are for")
     parser.add_argument("--decide", type=int, default=0, help="rounds that decide, of the settings that promise a gain")
+    parser.add_argument("--beside", action="store_true", help="measure what promises a gain under computation, too")
     parser.add_argument("--all", action="store_true", help="decide on every setting, also on those that look slower")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(argv)
@@ -58,26 +69,68 @@ def _run(options, rank):
     for number, (op, size) in enumerate(work):
         operation = operations.Operation(torch, job.dist, job.device, op, options.dtype, size)
         wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
-        timer = Timer(torch, job, operation, groups, random.Random("%d %d" % (options.seed, number)))
+        order = random.Random("%d %d" % (options.seed, number))
         with collective.stream(torch, job.device):
-            chosen = timer.rounds(timer.usable, options.repeats)
-            _tell(rank, operation, "choose", chosen, groups)
-            if options.decide:
-                best = _best(chosen, options.controls, options.all)
-                _tell(rank, operation, "decide", timer.rounds(best, options.decide), groups)
+            _measure(torch, job, options, operation, groups, order)
     job.dist.barrier()
 
 
-def _best(times, controls, every):
-    """The default, and the settings that are worth rounds of their own: all of them, or the most promising ones.
+def _measure(torch, job, options, operation, groups, order):
+    """Rounds that choose, rounds that look for the peak, rounds that decide, and rounds beside computation."""
+    timer = timer_of(torch, job, operation, groups, order)
+    rank, controls = job.rank, options.controls
+    chosen = timer.rounds([number for number in timer.calls if number not in options.one_peak], options.repeats)
+    _tell(rank, operation, options.phase, chosen, groups)
+    ratios = _ratios(chosen, controls)
+    steps, met = [number for number in options.one_peak if number in timer.calls], []
 
-    The same on all ranks, as the times are those of all ranks together.
-    """
+    def climb(numbers):
+        found = timer.rounds([*controls, *numbers], options.repeats)
+        met.append(numbers)
+        _tell(rank, operation, "climb %d" % len(met), found, groups)
+        return _ratios(found, controls)
+
+    ratios.update(along(steps, climb))
+    if options.decide:
+        best = [*controls, *_best(ratios, options.all)]
+        _tell(rank, operation, "decide", timer.rounds(best, options.decide), groups)
+        if options.beside and len(best) > len(controls):
+            for name, make in (("product", product_of), ("step", step_of)):
+                beside = make(torch, job, operation, groups, best, order)
+                if beside:
+                    _tell(rank, operation, name, beside.rounds(best, options.decide), groups)
+
+
+def _ratios(times, controls):
+    """{setting: its time as a part of the default's}, the same on all ranks, as the times are those of all of them."""
     usual = statistics.fmean(statistics.median(times[control]) for control in controls)
-    others = [setting for setting in times if setting not in controls]
-    ratios = sorted((statistics.median(times[setting]) / usual, setting) for setting in others)
-    kept = [setting for ratio, setting in ratios if every or ratio < PROMISING]
-    return [*controls, *sorted(kept if every else kept[:KEPT])]
+    return {number: statistics.median(laps) / usual for number, laps in times.items() if number not in controls}
+
+
+def _best(ratios, every):
+    """The settings that are worth rounds of their own: all of them, or the most promising ones."""
+    ordered = sorted((ratio, number) for number, ratio in ratios.items())
+    kept = [number for ratio, number in ordered if every or ratio < PROMISING]
+    return sorted(kept if every else kept[:KEPT])
+
+
+def along(steps, measure):
+    """{setting: ratio} of those steps that descent to the best one meets: coarse strides first, then finer.
+
+    Bandwidth has one peak over the number of channels, so what lies behind a worse neighbour is not measured.
+    measure: [setting, …] → {setting: ratio}.
+    """
+    ratios, stride, at = {}, max(1, len(steps) // 4), len(steps) // 2
+    while steps:
+        near = [place for place in (at - stride, at, at + stride) if 0 <= place < len(steps)]
+        new = [steps[place] for place in near if steps[place] not in ratios]
+        if new:
+            ratios.update(measure(new))
+        best = min(near, key=lambda place: ratios[steps[place]])
+        if best == at and stride == 1:
+            break
+        stride, at = (stride // 2 or 1) if best == at else stride, best
+    return ratios
 
 
 def _tell(rank, operation, phase, times, groups):
@@ -97,6 +150,7 @@ class Groups:
         self.torch, self.job, self.wrong = torch, job, {}
         self.groups = {number: self._made(setting) for number, setting in enumerate(settings)}
         self.usable = [number for number, setting in enumerate(settings) if self._works(number, setting)]
+        """Numbers of the settings that every rank could make."""
 
     def _made(self, setting):
         with _variables(setting.get("env", {})):
@@ -150,45 +204,110 @@ class _variables:
                 os.environ[name] = value
 
 
-class Timer:
-    """One collective of one size, timed in turn on several groups."""
+def timer_of(torch, job, operation, groups, order):
+    """The `Timer` of one collective of one size, on all groups that know it."""
+    small = job.device.type == "cuda" and operation.bytes <= collective.SMALL
+    calls = {}
+    for number in groups.usable:
+        if _knows(job, operation, groups, number):
+            calls[number] = collective.captured(torch, operation) if small else _through(operation, groups, number)
+    operation.group = groups.groups[0]
+    once = [collective.time_laps(torch, operation, calls[0], 1, 2)[-1]]
+    each = collective.within(torch, operation, BATCH_SECONDS, statistics.median(once), 1, MOST)
+    return Timer(torch, job, order, calls, each, collective.CAPTURED if small else 1)
 
-    def __init__(self, torch, job, operation, groups, order):
-        self.torch, self.job, self.operation, self.groups, self.order = torch, job, operation, groups, order
-        self.cuda = job.device.type == "cuda"
-        self.captured = self.cuda and operation.bytes <= collective.SMALL
-        self.graphs = {}
-        self.usable = [number for number in groups.usable if self._works(number)]
-        for number in self.usable if self.captured else ():
+
+def _knows(job, operation, groups, number):
+    """Check the values once; no algorithm of some settings knows every collective, which all ranks are told."""
+    operation.group, problem, wrong = groups.groups[number], "", 0
+    try:
+        wrong = operation.check()
+        operation.clear()
+    except RuntimeError as error:
+        problem = str(error)
+    groups.wrong[number] = groups.wrong.get(number, 0) + wrong
+    return groups.agreed(number, problem)
+
+
+def _through(operation, groups, number):
+    """A call of the collective through the group of one setting."""
+
+    def call():
+        operation.group = groups.groups[number]
+        operation.call()
+
+    return call
+
+
+def product_of(torch, job, operation, groups, numbers, order):
+    """The `Timer` of the collective beside a matrix product that takes about as long; None where it cannot be.
+
+    Both run at once, so a setting that takes SMs or cores from the product pays for it here.
+    """
+    if operation.name == "send_recv":
+        return None  # its calls have no handle to wait for
+    matrix = torch.zeros(64, 64, device=job.device)
+    alone = _slowest(torch, operation, _through(operation, groups, 0))
+    while len(matrix) < WIDEST and _slowest(torch, operation, functools.partial(torch.mm, matrix, matrix)) < alone:
+        matrix = torch.zeros(2 * len(matrix), 2 * len(matrix), device=job.device)
+
+    def beside(number):
+        def both():
             operation.group = groups.groups[number]
-            self.graphs[number] = collective.captured(torch, operation)
-        operation.group = groups.groups[0]
-        once = [collective.time_laps(torch, operation, self._call(0), 1, 2)[-1]]
-        self.calls = collective.within(torch, operation, BATCH_SECONDS, statistics.median(once), 1, MOST)
+            work = operation.call(later=True)
+            torch.mm(matrix, matrix)
+            work.wait()
 
-    def _works(self, number):
-        """Check the values once; no algorithm of some settings knows every collective, which all ranks are told."""
-        self.operation.group, problem, wrong = self.groups.groups[number], "", 0
-        try:
-            wrong = self.operation.check()
-            self.operation.clear()
-        except RuntimeError as error:
-            problem = str(error)
-        self.groups.wrong[number] = self.groups.wrong.get(number, 0) + wrong
-        return self.groups.agreed(number, problem)
+        return both
 
-    def _call(self, number):
-        if self.captured:
-            return self.graphs[number]
-        self.operation.group = self.groups.groups[number]
-        return self.operation.call
+    return Timer(torch, job, order, {number: beside(number) for number in numbers}, 1, 1)
+
+
+def _slowest(torch, operation, call):
+    """Seconds of a call on the slowest rank; the same on all of them, or they would not go on alike."""
+    own = statistics.median(collective.time_laps(torch, operation, call, 1, 5))
+    slowest = torch.tensor([own], dtype=torch.float64, device=operation.given.device)
+    operation.dist.all_reduce(slowest, op=operation.dist.ReduceOp.MAX)
+    return slowest.item()
+
+
+def step_of(torch, job, operation, groups, numbers, order):
+    """The `Timer` of a training step under DDP whose buckets are messages of this size; None for other collectives."""
+    if operation.name != "all_reduce" or operation.bytes < LEAST_STEP:
+        return None
+    from torch.nn import Linear, Sequential
+    from torch.nn.parallel import DistributedDataParallel
+
+    side = max(1, int((operation.bytes / 4) ** 0.5))
+    rows = torch.ones(ROWS, side, device=job.device)
+
+    def step(number):
+        layers = [Linear(side, side, bias=False, device=job.device) for _ in range(LAYERS)]
+        how = {"bucket_cap_mb": max(1e-3, operation.bytes / (1 << 20)), "gradient_as_bucket_view": True}
+        model = DistributedDataParallel(Sequential(*layers), process_group=groups.groups[number], **how)
+
+        def train():
+            model.zero_grad(set_to_none=True)
+            model(rows).sum().backward()
+
+        return train
+
+    return Timer(torch, job, order, {number: step(number) for number in numbers}, 1, 1)
+
+
+class Timer:
+    """Calls of several settings, timed in turn; each is repeated `repeats` times and stands for `inside` calls."""
+
+    def __init__(self, torch, job, order, calls, repeats, inside):
+        self.torch, self.job, self.order, self.calls = torch, job, order, calls
+        self.repeats, self.inside, self.cuda = repeats, inside, job.device.type == "cuda"
 
     def rounds(self, numbers, count):
         """{setting: seconds of a call in each round}, averaged over the ranks."""
         marks = [self._round(numbers) for _ in range(count)]
         if self.cuda:
             self.torch.cuda.synchronize()
-        calls = self.calls * (collective.CAPTURED if self.captured else 1)
+        calls = self.repeats * self.inside
         own = [[self._seconds(*lap[number]) / calls for lap in marks] for number in numbers]
         times = self.torch.tensor(own, dtype=self.torch.float64, device=self.job.device)
         self.job.dist.all_reduce(times)
@@ -199,10 +318,10 @@ class Timer:
         turn, marks = list(numbers), {}
         self.order.shuffle(turn)
         for number in turn:
-            call = self._call(number)
+            call = self.calls[number]
             call()
             start = collective.mark(self.torch, self.job.device)
-            for _ in range(self.calls):
+            for _ in range(self.repeats):
                 call()
             marks[number] = (start, collective.mark(self.torch, self.job.device))
         return marks

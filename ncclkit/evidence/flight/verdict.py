@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -34,6 +35,7 @@ def summary(dump: Dump) -> Event:
             "last_completed": calls.seqs[closed] if closed >= 0 else None,
             "in_flight": [seq for seq, mark in zip(calls.seqs, calls.open, strict=True) if mark][:OPEN],
             "times": _times(calls),
+            "sizes": _sizes(dump, calls),
         }
         name, group = key[0] or "0", told[key[0] or "0"]
         gloo = len(calls) > 0 and dump.kinds[calls.kinds[0]].library == "gloo"
@@ -50,6 +52,36 @@ def _times(calls: Calls) -> list[list[float]]:
     first = max(0, len(calls) - LAST)
     places = [*range(0, first, max(1, -(-first // SPREAD))), *range(first, len(calls))]
     return [[calls.seqs[at], calls.created[at] / 1e9] for at in places if calls.created[at]]
+
+
+ITEM = {
+    "Float": 4,
+    "Double": 8,
+    "Half": 2,
+    "BFloat16": 2,
+    "Long": 8,
+    "Int": 4,
+    "Short": 2,
+    "Char": 1,
+    "Byte": 1,
+    "Bool": 1,
+}
+"""Data type as torch writes it → bytes of an element."""
+SIZES = 64
+"""Sizes of a group's messages that a summary holds, the most frequent ones."""
+
+
+def _sizes(dump: Dump, calls: Calls) -> list[list[Any]]:
+    """``[operation, bytes of the larger side, calls]``, the most frequent first; without those of unknown size."""
+    counts = Counter(calls.kinds)
+    told: Counter[tuple[str, int]] = Counter()
+    for number, count in counts.items():
+        kind = dump.kinds[number]
+        item = ITEM.get((kind.dtypes or kind.output_dtypes or ("",))[0], 0)
+        size = item * max(kind.inputs.total or 0, kind.outputs.total or 0)
+        if size:
+            told[kind.op, size] += count
+    return [[op, size, count] for (op, size), count in told.most_common(SIZES)]
 
 
 @lru_cache(maxsize=1024)

@@ -30,7 +30,7 @@ class Ends:
 
     @classmethod
     def of(cls, file: BinaryIO, size: int, start: int = 0) -> Ends:
-        """Those of a plain file of `size` bytes, the first of which is data at `start`."""
+        """Those of a plain file of `size` bytes; its data begins at `start`."""
         ends, first = cls(), min(size, start + ENDS)
         ends.add(os.pread(file.fileno(), first - start, start))
         ends.add(os.pread(file.fileno(), ENDS, max(first, size - ENDS)))

@@ -25,6 +25,8 @@ from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import FOLDER
 from ncclkit.core.model import Event, NcclkitError
 
+STAGES = "stages"
+"""Folder in the case that keeps the runs of its stages, so that none of them speaks into the verdict on the case."""
 NAMES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors", ".distcp")
 LARGEST = 64 << 20
 """Bytes of a pickle that are searched: what it describes may be large, it is not."""
@@ -169,8 +171,9 @@ class Resume:
 
 
 def resumes(case: Case) -> tuple[Resume, ...]:
-    """Every resumed run of the case, oldest first, then those of its experiments."""
-    hidden = sorted((case.path / FOLDER).glob("*/.case")) if case.path else []
+    """Every resumed run of the case, oldest first, then those of its staged runs and of its experiments."""
+    stages = [case.path / STAGES] if case.path and (case.path / STAGES).is_dir() else []
+    hidden = [*stages, *sorted((case.path / FOLDER).glob("*/.case"))] if case.path else []
     known = [case, *(Case.open(folder, read_only=True) for folder in hidden)]
     return tuple(run for one in known for run in _runs(one))
 

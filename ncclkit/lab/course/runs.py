@@ -16,11 +16,9 @@ from ncclkit.core.budgets import Budget
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.core.runs import Plan, Run
+from ncclkit.lab.course.resume import STAGES
 from ncclkit.live import probe
 from ncclkit.live.options import ProbeOptions
-
-FOLDER = "stages"
-"""Folder in the case that keeps the runs of its stages, so that none of them speaks into the verdict on the case."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -57,7 +55,7 @@ async def staged_run(
     timeout: of the process group, seconds; deadline: seconds for each stage.  Raises NcclkitError for ranks that
     cannot be had.
     """
-    room = case if case.path is None else Case.open(case.path / FOLDER)
+    room = case if case.path is None else Case.open(case.path / STAGES)
     done: list[Stage] = []
     for stage in stages:
         options = {name: value for name, value in stage.items() if name != "ranks"}
@@ -89,6 +87,25 @@ def _seen(run: Run, options: Mapping[str, Any]) -> Stage:
     return Stage(run, options, tuple(told[0]["losses"]), ready, peak)
 
 
+async def backend_run(
+    case: Case, ranks: int = 0, *, python: str | None = None, deadline: float = 60.0
+) -> tuple[Run, ...]:
+    """Run the same all_reduce over gloo, and over NCCL where there are GPUs for all `ranks` (0: one for each GPU)."""
+    done = []
+    for backend in ("gloo", "nccl"):
+        asked = ProbeOptions(
+            python=python or "", ranks=ranks, backend=backend, timeout=deadline, max_bytes=probe.MIB, repeats=3
+        )
+        try:
+            plan = await probe.plan(case, asked)
+        except NcclkitError:
+            if backend == "gloo":
+                raise
+            continue  # too few GPUs: what is not measured is not shown
+        done.append(await probe.execute(case, plan))
+    return tuple(done)
+
+
 LIBRARY, BY_HAND = "all_to_all", "all_to_all_by_hand"
 
 
@@ -103,6 +120,8 @@ class Step:
     """The same with one more communicator for each of its peers."""
     limit: int | None
     """How many files a rank may open (the soft limit inside the job)."""
+    uneven: int | None = None
+    """Rows that arrived wrong where one share was empty and the others of odd length, over all ranks."""
 
     @property
     def ranks(self) -> int:
@@ -157,18 +176,28 @@ def _counts(ranks: str) -> list[int]:
 
 
 def _step(case: Case, run: Run) -> Step:
-    told = [
-        event.data
-        for event in case.of("worker.phase")
-        if event.data.get("phase") == "files" and run.name in event.path.split("/")
-    ]
+    said = [event.data for event in case.of("worker.phase") if run.name in event.path.split("/")]
+    told = [data for data in said if data.get("phase") == "files"]
+    shares = [data["wrong"] for data in said if data.get("phase") == "shares"]
     most = {name: max((data[name] for data in told), default=None) for name in ("one", "pairs")}
-    return Step(run, most["one"], most["pairs"], min((data["limit"] for data in told), default=None))
+    limit = min((data["limit"] for data in told), default=None)
+    return Step(run, most["one"], most["pairs"], limit, sum(shares) if shares else None)
 
 
 CHOICES = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2), (8, 4))
 """Workers per rank, and batches that each prepares ahead."""
-FIELDS = ("workers", "prefetch", "step_ms", "first_ms", "data_ms", "others_ms", "queue", "preempted")
+FIELDS = (
+    "workers",
+    "prefetch",
+    "step_ms",
+    "low_ms",
+    "high_ms",
+    "first_ms",
+    "data_ms",
+    "others_ms",
+    "queue",
+    "preempted",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +214,8 @@ class LoaderSweep:
     def knee(self) -> Budget:
         """The fewest workers of a rank that are as good as any, of those that prepare as many batches ahead."""
         usual = max(row["prefetch"] for row in self.rows[:2])
-        return budgets.knee({int(r["workers"]): r["step_ms"] for r in self.rows if r["prefetch"] in (0, usual)})
+        alike = [row for row in self.rows if row["prefetch"] in (0, usual)]
+        return budgets.knee({int(row["workers"]): (row["low_ms"], row["high_ms"]) for row in alike})
 
     @property
     def rule(self) -> Budget:

@@ -186,6 +186,14 @@ EXCHANGE = tuple(
             "slow_rank",
             ("--fault", "rank_late", *LONG),
         ),
+        Fault(
+            "a2a_reused",
+            "one rank writes into a buffer whose send is still under way; who receives compares the sums",
+            "rank_exception",
+            ("--fault", "a2a_reused"),
+            one_rank=False,
+        ),
+        _on_one("a2a_leaves", "one rank ends while the others still exchange", "rank_divergence"),
         Fault("a2a_device", "every rank exchanges on GPU 0", "duplicate_gpu", ("--one-gpu",), {}, False, _NCCL),
     )
 )
@@ -202,11 +210,17 @@ INTERACTIONS = tuple(
         ),
         (
             "cache_stalled",
-            "one rank reads its dataset from storage that stalls; the others wait for it in DDP's constructor",
+            "one rank reads its dataset from storage that stalls (a FIFO stands in for it); the others wait for it",
             "disk_or_io",
             ("nccl", "gloo"),
         ),
         ("tables_on_gpu_0", "all ranks fill GPU 0 with their tables, and one finds no room there", "gpu_oom", _NCCL),
+        (
+            "rank_0_full",
+            "a stand-in for a full GPU 0: one rank finds no room in its share of memory (RLIMIT_AS), and tries again",
+            "host_oom",
+            ("gloo",),
+        ),
     )
 )
 """The faults of story 1."""
@@ -313,12 +327,22 @@ FAULTS = {
             ("--seconds", "20"),
             {"TORCH_FR_BUFFER_SIZE": "24", "TORCH_NCCL_TRACE_BUFFER_SIZE": "24"},  # hundreds of steps came before
             job="stories.resume",
+            culprit=1,
         ),
         Fault(
             "loader_starved",
             "one rank starts 32 data-loader workers on the one core that it may use",
             "cpu_contention",
             ("--fault", "loader_starved", "--workers", "32", "--cost", "1"),
+            job="stories.speech",
+        ),
+        Fault(
+            "loader_crowded",
+            "every rank starts 20 data-loader workers; the start script binds it to one of two cores, all ranks "
+            "beyond the first to the second",
+            "cpu_contention",
+            ("--fault", "loader_crowded", "--workers", "20", "--cost", "0.5", "--steps", "2"),
+            one_rank=False,
             job="stories.speech",
         ),
         *EXCHANGE,

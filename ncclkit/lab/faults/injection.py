@@ -67,6 +67,7 @@ async def inject(
     live: bool = False,
     simulate_hosts: int = 1,
     oversubscribe: bool = False,
+    here: bool = False,
     on_record: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> Run:
     """Run the job with one fault.
@@ -75,15 +76,14 @@ async def inject(
     culprit: the rank that the fault changes (default: the fault's own, mostly the last); timeout: of the process
     group, seconds; deadline: of the whole run, seconds; live: break the live test instead of the training job;
     simulate_hosts: NCCL takes the ranks for those of so many hosts; oversubscribe: start more ranks than this host
-    carries.  The truth is kept in the run folder as
-    ``truth.json``, where the diagnosis does not look.
+    carries; here: on a login node, too.  ``truth.json`` of the run folder keeps the truth, for no diagnosis.
     """
     chosen = _possible(fault(name))
     if backend == "auto" and "gloo" in chosen.backends:
         backend = "any" if "nccl" in chosen.backends else "gloo"
     network = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
     asked: dict[str, Any] = {"python": python or "", "ranks": ranks or 0, "backend": backend, "timeout": deadline}
-    asked |= {"simulate_hosts": simulate_hosts, "network": network, "oversubscribe": oversubscribe}
+    asked |= {"simulate_hosts": simulate_hosts, "network": network, "oversubscribe": oversubscribe, "here": here}
     base = await probe.plan(case, ProbeOptions(**asked))
     if base.backend not in chosen.backends:
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")

@@ -10,7 +10,9 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,6 +30,28 @@ def nodes() -> int:
     return int(os.environ.get("SLURM_JOB_NUM_NODES", "0")) if os.environ.get("SLURM_JOB_ID") else 0
 
 
+CONTAINER, SRUN_OPTIONS = "NCCLKIT_CONTAINER", "NCCLKIT_SRUN_OPTIONS"
+"""Variables: the words before the training interpreter on each node, and more options of srun."""
+
+
+def remote() -> bool:
+    """Whether ranks start through srun: on several nodes, in a container, or from a shell on no node of its job."""
+    asked = os.environ.get(CONTAINER, "").strip() or os.environ.get(SRUN_OPTIONS, "").strip()
+    return nodes() > 1 or (nodes() == 1 and bool(asked or "SLURMD_NODENAME" not in os.environ))
+
+
+def contained(python: str) -> list[str]:
+    """The training interpreter as srun starts it, behind the words of a container where there are any."""
+    return [*_split(CONTAINER), python]
+
+
+def _split(name: str) -> list[str]:
+    try:
+        return shlex.split(os.environ.get(name, ""))
+    except ValueError as error:
+        raise NcclkitError(f"{name} cannot be split into words ({error}); close its quotes.") from error
+
+
 SHARES = "GPUS_PER_TASK TRES_PER_TASK NTASKS_PER_GPU GPU_BIND CPUS_PER_TASK".split()
 """Variables of a job with a task for each rank, by which srun would give our one task of a node a share of it."""
 
@@ -41,7 +65,7 @@ def each(*options: str, wait: int = 0) -> list[str]:
     clean = [word for name in SHARES for start in ("SLURM_", "SRUN_") for word in ("-u", start + name)]
     count = str(nodes())  # of the tasks, too: a job may have more than one on each node
     words = ["srun", "--overlap", "--cpu-bind=none", "--nodes", count, "--ntasks", count, "--ntasks-per-node", "1"]
-    return ["env", *clean, *words, f"--wait={wait}", *_gpus(), *options]
+    return ["env", *clean, *words, f"--wait={wait}", *_gpus(), *options, *_split(SRUN_OPTIONS)]
 
 
 def _gpus() -> list[str]:
@@ -51,6 +75,32 @@ def _gpus() -> list[str]:
     here = env.get("SLURM_JOB_GPUS", "")
     tasks = int(env.get("SLURM_NTASKS") or nodes()) // nodes()
     return [f"--gpus-per-node={len(here.split(',')) if here else int(share) * tasks}"] if share.isdigit() else []
+
+
+async def nodes_of(job: int) -> int:
+    """How many nodes a Slurm job runs on; 0 where Slurm is not here, or does not know it as running."""
+    if shutil.which("srun") is None or shutil.which("scontrol") is None:
+        return 0
+    told = await _scontrol("show", "job", str(job))
+    count = re.search(r"\bNumNodes=(\d+)", told)
+    return int(count[1]) if count and re.search(r"\bJobState=RUNNING\b", told) else 0
+
+
+def on_nodes_of(job: int, nodes: int, folder: Path, *words: str) -> list[str]:
+    """The command that runs a verb of the agent once on each node of a job of this user, beside its steps.
+
+    Its records come in ``attach-node<number>.jsonl``; `folder` must lie on storage that all nodes share.
+    """
+    count = ["--nodes", str(nodes), "--ntasks", str(nodes), "--ntasks-per-node", "1"]
+    beside = ["srun", f"--jobid={job}", "--overlap", "--cpu-bind=none", "--mem=0", "--immediate=10", *count]
+    output = f"--output={str(folder).replace('%', '%%')}/attach-node%n.jsonl"
+    return [*beside, output, sys.executable, *shared(folder), *words]
+
+
+def outside() -> dict[str, str]:
+    """Our environment without what an allocation that we are in says of itself."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_", "SBATCH_"))
+            or name == "SLURM_CONF"}  # fmt: skip
 
 
 async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
@@ -68,7 +118,7 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
     head, port = await _head(), 20000 + int(os.environ["SLURM_JOB_ID"]) % 20000
     own = plan.deadline - min(10, plan.deadline / 3)  # each node looks at its own ranks before all is ended
     words = (str(folder), str(own), str(count), str(plan.ranks // count), head, str(port), *plan.words(folder))
-    srun = [*each("--unbuffered", wait=15), plan.python, *shared(folder, plan.lab), "node", *words]
+    srun = [*each("--unbuffered", wait=15), *contained(plan.python), *shared(folder, plan.lab), "node", *words]
     with packed() as agent:
         records = await guarded(agent, srun, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
     await asyncio.to_thread(_absent, folder, records, await names())
@@ -95,7 +145,7 @@ async def facts(
     labelled = [f"{label}={path}" for label, path in (paths or {}).items()]
     # a file a node, as on one pipe long records of many nodes would tear; without CPU binding, else it were a fact
     output = f"--output={str(folder).replace('%', '%%')}/facts-node%n.jsonl"
-    srun = [*each(), output, python, *shared(folder), "facts", *labelled]
+    srun = [*each(), output, *contained(python), *shared(folder), "facts", *labelled]
     with packed() as agent:
         await guarded(agent, srun, {}, deadline, folder, python, lambda record: None)
     return await asyncio.to_thread(collected, folder, await names())

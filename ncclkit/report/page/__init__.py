@@ -242,14 +242,24 @@ def _shaken(library: str, traces: Iterable[str]) -> str:
 
 
 def _banner(soup: BeautifulSoup, command: str) -> None:
-    """Put the verdict under the title, with the command that makes this page again, and leave out what one will get."""
-    banner = soup.select_one(".nk-banner:not(.nk-example)") or soup.select_one(".nk-banner")
+    """Put the verdict under the title, with the command that makes this page again, and leave out what one will get.
+
+    An experiment further down may have changed it: of the banners of one case the last one counts.
+    """
+    first = soup.select_one(".nk-banner:not(.nk-example)") or soup.select_one(".nk-banner")
     title = soup.select_one("section.prose > h1")
-    if banner is None or title is None:
+    if first is None or title is None:
         return
-    for said in banner.select(".nk-reproduce"):
+    same = [one for one in soup.select(".nk-banner") if one.get("data-case") == first.get("data-case")]
+    for banner in soup.select(".nk-banner"):
+        banner["data-case"] = ""  # a path, which a report without names must not hold
+    for said in same[-1].select(".nk-reproduce"):
         said.string = command
-    frame = banner.find_parent(class_="out")
+    if same[-1] is not first:
+        first.replace_with(same[-1].extract())
+    for earlier in same[1:-1]:
+        earlier.decompose()
+    frame = same[-1].find_parent(class_="out")
     if frame is not None:
         title.insert_after(frame.extract())
         for promise in title.find_next_siblings("p"):

@@ -15,7 +15,7 @@ from ncclkit.lab.programs import inject
 
 ROWS, WIDTH = 64, 32
 """Rows that a rank has for each expert, and the numbers in a row."""
-FAULTS = ("a2a_order", "a2a_unpaired", "a2a_files")
+FAULTS = ("a2a_order", "a2a_unpaired", "a2a_files", "a2a_reused", "a2a_leaves")
 FILES = 5
 """Open files that gloo needs for one more communicator."""
 
@@ -49,6 +49,8 @@ def train(job):
     for step in range(job.steps):
         wire.send("phase", phase="step", rank=job.rank, step=step)
         job.at(step)
+        if step == job.options.at and leaves(job):
+            break
         shares = route(job, step)
         given = [len(share) for share in shares]
         expected = exchange.sizes(given, assumed=job.options.fault == "a2a_unpaired" and job.faulty_here)
@@ -66,11 +68,19 @@ def train(job):
         print("step %d loss %.4f, %d rows here, %.1f on average" % (step, float(loss.detach()), len(rows), load))
 
 
+def leaves(job):
+    """Whether this rank ends here, while the others still exchange."""
+    return job.options.fault == "a2a_leaves" and job.faulty_here and not job.fixed("rank_divergence")
+
+
 def route(job, step):
-    """The rows of this rank by the rank whose expert they need; at one step one neighbour has none for the faulty."""
+    """The rows of this rank by the rank whose expert they need; at one step one neighbour has none for the faulty.
+
+    Of two experts both always get some; of more, one gets none sooner or later.
+    """
     faulty = 1 if job.options.rank is None else job.options.rank
     counts = [ROWS] * job.ranks
-    if step == job.options.at and job.rank == (faulty + 1) % job.ranks:
+    if job.ranks > 2 and step == job.options.at and job.rank == (faulty + 1) % job.ranks:
         counts[faulty] = 0
     made = job.torch.Generator().manual_seed(1000 * step + job.rank)
     return [job.torch.randn(count, WIDTH, generator=made).to(job.device) for count in counts]
@@ -88,8 +98,9 @@ class Exchange:
             work.wait()
         if job.options.fault == "a2a_files":
             self.pairs = pair_groups(job, limited=job.faulty_here)
-        ways = {"a2a_order": self.receive_first, "a2a_unpaired": self.one_by_one}
-        bug = "" if job.fixed("send_recv_mismatch") else job.options.fault
+        ways = {"a2a_order": self.receive_first, "a2a_unpaired": self.one_by_one, "a2a_reused": self.reused}
+        cause = "rank_exception" if job.options.fault == "a2a_reused" else "send_recv_mismatch"
+        bug = "" if job.fixed(cause) else job.options.fault
         self.way = ways.get(bug, self.batched)
 
     def __call__(self, shares, expected, width):
@@ -134,6 +145,29 @@ class Exchange:
                 self.dist.recv(got[peer], peer)
         for work in sent:
             work.wait()
+
+    def reused(self, shares, got):
+        """Write the next rows into a buffer whose send is still under way; who receives compares the sums.
+
+        The others come to their receives when that has happened, as ranks that still compute do.
+        """
+        step = "written/%d" % self.roll.number
+        sums = [share.sum() for share in shares]
+        sent = self.post(shares, [share[:0] for share in shares]) if self.job.faulty_here else []
+        if self.job.faulty_here:
+            for share in shares:
+                share.zero_()
+            self.roll.store.set(step, "")
+        self.roll.store.wait([step])
+        others = [share[:0] for share in shares] if self.job.faulty_here else shares
+        self.roll.wait([*sent, *self.post(others, got)])
+        told = [self.job.torch.zeros(1, device=self.job.device) for _ in shares]
+        self.roll.wait(self.post([one.reshape(1) for one in sums], told))
+        for peer in self.peers:
+            if abs(float(got[peer].sum() - told[peer])) > 1e-3:
+                raise ValueError(
+                    "the rows from rank %d add up to %.3f, and it sent %.3f" % (peer, got[peer].sum(), told[peer])
+                )
 
     def receive_first(self, shares, got):
         """Receive from each rank, then send to each: all wait to receive, and nobody comes to his sends."""
@@ -227,17 +261,31 @@ def compare(job, size):
     exchange, torch = Exchange(job), job.torch
     library = operations.Operation(torch, job.dist, job.device, "all_to_all", "float32", size)
     byhand = operations.Operation(torch, job.dist, job.device, "all_to_all", "float32", size)
-    byhand.call = lambda: by_hand(job, exchange, byhand)  # type: ignore[method-assign]
+    byhand.call = lambda later=False: by_hand(job, exchange, byhand)  # type: ignore[method-assign]
     for op, operation in (("all_to_all", library), ("all_to_all_by_hand", byhand)):
         measured = collective.measure(torch, operation, 5)
         if job.rank == 0:
             what = {"op": op, "bytes": operation.bytes, "dtype": "float32", "ranks": job.ranks}
             wire.send("measure", backend=job.options.backend, **what, **measured)
+    wire.send("phase", phase="shares", rank=job.rank, wrong=uneven(job, exchange))
     one = open_files()
     for group in pair_groups(job).values():
         job.dist.all_reduce(torch.ones(1, device=job.device), group=group)
     job.synchronize()
     wire.send("phase", phase="files", rank=job.rank, one=one, pairs=open_files(), limit=file_limits()[0])
+
+
+def uneven(job, exchange):
+    """Rows that arrive wrong where shares differ: an empty one for the next rank, odd counts for the others."""
+
+    def share(source, to):
+        count = 0 if to == (source + 1) % job.ranks else 2 * (source + to) + 1
+        return job.torch.full((count, 1), float(source * job.ranks + to), device=job.device)
+
+    shares = [share(job.rank, to) for to in range(job.ranks)]
+    got = exchange(shares, exchange.sizes([len(one) for one in shares]), 1)
+    wanted = [share(source, job.rank) for source in range(job.ranks)]
+    return sum(len(one) if one.shape != two.shape else int((one != two).sum()) for one, two in zip(wanted, got))
 
 
 def by_hand(job, exchange, operation):

@@ -200,6 +200,24 @@ def cache_stalled(job):
     print("%d bytes read" % len((local if job.fixed("disk_or_io") else shared).read_bytes()))
 
 
+def rank_0_full(job):
+    """One rank finds no room for its table and tries again: it stands in for a full GPU 0 where there is no GPU.
+
+    The limit is one of host memory; the right way takes a piece at a time.
+    """
+    if not job.faulty_here:
+        return
+    with _share_of_the_host():
+        for left in reversed(range(max(1, int(job.seconds)))):
+            try:
+                return join(job, PIECE if job.fixed("host_oom") else WIDE)
+            except RuntimeError as error:
+                if not left:
+                    raise
+                print("no room for the tables, trying again: %s" % error)
+                time.sleep(1)
+
+
 def tables_on_gpu_0(job):
     """All ranks put their tables on GPU 0, as nobody said which; the right way is the GPU of the local rank.
 
@@ -229,5 +247,5 @@ def find_room(job, size):
             time.sleep(1)
 
 
-SHORTAGES = {fault.__name__: fault for fault in (dataset_too_large, cache_stalled, tables_on_gpu_0)}
+SHORTAGES = {fault.__name__: fault for fault in (dataset_too_large, cache_stalled, tables_on_gpu_0, rank_0_full)}
 """What makes a rank late with its data; all ranks are asked, as some play a part in it."""

@@ -12,8 +12,9 @@ from ncclkit.agent.run import crash_handler, processes
 from ncclkit.lab.programs import inject
 from ncclkit.lab.programs.stories import speech
 
-HIGHEST = ("step_ms", "first_ms", "data_ms", "others_ms")
-"""Measured on each rank, the slowest one counts: a step, the first batch, waiting for data, waiting for other ranks."""
+HIGHEST = ("step_ms", "low_ms", "high_ms", "first_ms", "data_ms", "others_ms")
+"""Measured on each rank, the slowest one counts: a step (mean, and between what and what half of the steps lay), the
+first batch, waiting for data, waiting for other ranks."""
 TOGETHER = ("queue", "preempted")
 """Added up over the ranks: processes that wait for a core at a time, times a second that one was taken off its core."""
 
@@ -62,7 +63,7 @@ def _measure(trainer, options, workers, prefetch):
     crowd, began = Scheduling(), time.monotonic()
     count = 2 * ahead + options.steps
     batches = iter(speech.loader(job.torch, job.rank, workers, options.cost, count, prefetch, options.wait))
-    data, others, first, steady = [], [], 0.0, began
+    data, others, ends, first, steady = [], [], [], 0.0, began
     for step in range(ahead + options.steps):
         batch, waited = speech.next_batch(batches)
         first = first or time.monotonic() - began
@@ -73,13 +74,17 @@ def _measure(trainer, options, workers, prefetch):
             data.append(waited)
             others.append(time.monotonic() - since)
         trainer.step(batch)
-        steady = time.monotonic() if step == ahead - 1 else steady
+        ends.append(time.monotonic())
+        steady = ends[-1] if step == ahead - 1 else steady
         if step == 0:  # the workers are there
             before = _family(crowd)
             at = time.monotonic()
     now, passed = _family(crowd), max(time.monotonic() - at, 1e-3)
+    times = sorted(1e3 * (end - start) for start, end in zip(ends[ahead - 1 :], ends[ahead:]))
     return {
         "step_ms": 1e3 * (time.monotonic() - steady) / options.steps,
+        "low_ms": times[len(times) // 4],
+        "high_ms": times[-1 - len(times) // 4],
         "first_ms": 1e3 * first,
         "data_ms": 1e3 * sum(data) / len(data),
         "others_ms": 1e3 * sum(others) / len(others),

@@ -12,7 +12,9 @@ from ncclkit.agent import wire
 from ncclkit.agent.run import crash_handler
 from ncclkit.lab.programs import inject
 
-STARVED = "loader_starved"
+STARVED, CROWDED = "loader_starved", "loader_crowded"
+BOUND = 2
+"""Cores that the binding of `CROWDED` knows."""
 BATCH, BINS, WORDS = 4, 40, 16
 """Utterances in a batch, mel bins, tokens of the alphabet (0 is CTC's blank)."""
 MOST = 4
@@ -21,8 +23,8 @@ MOST = 4
 
 def main(argv):
     """``stories.speech --folder DIR --backend gloo [--fault loader_starved --workers 32] [--fix cpu_contention]``."""
-    parser = inject.parser("stories.speech", 3, faults=[STARVED])
-    parser.add_argument("--workers", type=int, default=32, help="that the faulty rank starts on its one core")
+    parser = inject.parser("stories.speech", 3, faults=[STARVED, CROWDED])
+    parser.add_argument("--workers", type=int, default=32, help="that a rank starts on its one core")
     parser.add_argument("--cost", type=float, default=0.1, help="seconds of CPU that a batch needs")
     options = parser.parse_args(argv)
     return crash_handler.run(options.folder, lambda rank: _train(options, rank))
@@ -33,20 +35,32 @@ def _train(options, rank):
 
     job = inject.LabJob(torch, options, options.steps)
     wire.send("phase", phase="import", rank=rank, torch=torch.__version__)
-    faulty = options.fault == STARVED and job.faulty_here
-    if faulty:  # as a scheduler does that gave this task one CPU
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    workers = options.workers if faulty and not job.fixed("cpu_contention") else fitting()
+    cores = bound(job, sorted(os.sched_getaffinity(0)))
+    right = not cores or job.fixed("cpu_contention")
+    if cores and not (right and options.fault == CROWDED):
+        os.sched_setaffinity(0, cores)
+    workers = fitting() if right else options.workers
     job.begin()
     wire.send("phase", phase="init", rank=rank, workers=workers, cores=len(os.sched_getaffinity(0)))
     trainer = Trainer(job)
-    batches = iter(loader(torch, rank, workers, options.cost, max(options.steps, 2 * workers)))
+    batches = iter(loader(torch, rank, workers, options.cost, max(options.steps, workers)))
     for step in range(options.steps):
         wire.send("phase", phase="step", rank=rank, step=step)
         batch, waited = next_batch(batches)
         print("step %d loss %.4f, waited %.2f s for data" % (step, trainer.step(batch), waited))
     del trainer
     job.end()
+
+
+def bound(job, cores):
+    """The core that the fault binds this rank to, with its workers; empty where the rank may use all.
+
+    A scheduler that gave a task one CPU starves one rank.  A start script that was written for as many ranks as there
+    are cores leaves the last core to all further ranks.
+    """
+    if job.options.fault == CROWDED:
+        return {cores[:BOUND][min(job.place, len(cores[:BOUND]) - 1)]}
+    return {cores[-1]} if job.options.fault == STARVED and job.faulty_here else set()
 
 
 def fitting():

@@ -1,0 +1,116 @@
+"""The messages that a job sends: how many calls for each collective and size, by whatever recorded them.
+
+Sizes are those of nccl-tests: the larger of what a rank sends and receives.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ncclkit.analysis.call_counts import DTYPES
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, NcclkitError
+from ncclkit.core.tuning import Calls
+
+OPS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "alltoall": "all_to_all",
+}
+"""Letters of a collective's name → its name here; what torch adds to them (`_base`, `_coalesced`) is left out."""
+ITEMS = {"8": 1, "16": 2, "32": 4, "64": 8}
+LARGEST_HEADER = 64 << 20
+DDP_FIRST, DDP_CAP = 1 << 20, 25 << 20
+"""Bytes of the first bucket of gradients under DDP, and of the others."""
+CALL_US, BYTES_PER_US = 15.0, 100e3
+"""What a call is taken to cost where nothing was measured: only which sizes matter most follows from it."""
+
+
+def message_sizes(case: Case) -> dict[tuple[str, int], int]:
+    """(collective, bytes) → calls of the rank that made most of them; from NCCL's own lines where there are any.
+
+    Otherwise from Inspector files, or from dumps of the Flight Recorder, which hold the last calls only.
+    """
+    for kind, read in (("nccl.calls", _inspected), ("nccl.op", _logged), ("flight.dump", _recorded)):
+        ranks: defaultdict[object, Counter[tuple[str, int]]] = defaultdict(Counter)
+        for event in case.of(kind):
+            for op, size, count in read(event):
+                if name := _name(op):
+                    ranks[event.rank if event.rank is not None else event.pid][name, size] += count
+        if found := [counts for counts in ranks.values() if counts]:
+            return {key: max(counts[key] for counts in found) for key in sorted(set().union(*found))}
+    return {}
+
+
+def _name(op: str) -> str:
+    letters = "".join(filter(str.isalpha, op.lower().rpartition(":")[2]))
+    for extra in ("base", "coalesced", "single", "tensor", "into"):
+        letters = letters.removesuffix(extra)
+    return OPS.get(letters, "")
+
+
+def _inspected(event: Event) -> Iterable[tuple[str, int, int]]:
+    return [(str(event.data["op"]), int(event.data["bytes"]), event.count)]
+
+
+def _logged(event: Event) -> Iterable[tuple[str, int, int]]:
+    """A COLL line: its count is that of one rank's part for two collectives."""
+    data = event.data
+    number = int(data["dtype"])
+    digits = "".join(filter(str.isdigit, DTYPES[number]))[:2] if 0 <= number < len(DTYPES) else ""
+    item = ITEMS.get(digits, 1)
+    parts = int(data["nranks"] or 1) if _name(str(data["op"])) in ("all_gather", "reduce_scatter", "all_to_all") else 1
+    return [(str(data["op"]), int(data["count"]) * item * parts, event.count)]
+
+
+def _recorded(event: Event) -> Iterable[tuple[str, int, int]]:
+    groups = event.data.get("groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        for row in group.get("sizes") or ():
+            if isinstance(row, list) and len(row) == 3:
+                yield str(row[0]), int(row[1]), int(row[2])
+
+
+def heaviest(calls: Calls, most: int) -> dict[str, list[int]]:
+    """Collective → the message sizes in which the job spends most time, at most so many in all.
+
+    Sizes within a factor of two are one, the most frequent of them.
+    """
+    bins: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)
+    for (op, size), count in calls.items():
+        bins[op, int(math.log2(max(size, 1)))][size] += count
+    cost = {key: sum(n * (CALL_US + size / BYTES_PER_US) for size, n in sizes.items()) for key, sizes in bins.items()}
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for op, power in sorted(cost, key=lambda key: cost[key], reverse=True)[:most]:
+        found[op].append(bins[op, power].most_common(1)[0][0])
+    return {op: sorted(sizes) for op, sizes in found.items()}
+
+
+def buckets_of(model: Path) -> dict[tuple[str, int], int]:
+    """The all_reduce calls of one step of DDP on the parameters of a safetensors file, with DDP's default buckets.
+
+    Raises NcclkitError for a file that is none.
+    """
+    try:
+        with model.open("rb") as file:
+            header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
+        sizes = [row["data_offsets"][1] - row["data_offsets"][0] for name, row in header.items() if name[:2] != "__"]
+    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
+        raise NcclkitError(f"{model} is not a safetensors file ({type(error).__name__}: {error}).") from None
+    calls: Counter[tuple[str, int]] = Counter()
+    held, cap = 0, DDP_FIRST
+    for size in reversed(sizes):  # gradients become ready in the reverse order of the layers
+        held += size
+        if held >= cap:
+            calls["all_reduce", held] += 1
+            held, cap = 0, DDP_CAP
+    if held:
+        calls["all_reduce", held] += 1
+    return dict(calls)

@@ -1,0 +1,181 @@
+"""The cluster as Slurm's own commands tell it: partitions, accounts, own jobs, and whether this is a login node.
+
+Each command has a deadline; one that hangs, fails or is not allowed is a fact without a value, which says why.
+"""
+
+from __future__ import annotations
+
+import getpass
+import glob
+import os
+import re
+import shutil
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+from ncclkit.agent.facts.machine import Hung, Machine, Unread
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, NcclkitError
+from ncclkit.core.text import plural
+
+DEADLINE = 5.0
+"""Seconds for one command of Slurm; a controller that is down answers none."""
+GPUS = re.compile(r"\bgpu(?::(?P<model>[^:(,]+))?:(?P<count>\d+)")
+"""GPUs of a node in Slurm's GRES: ``gpu:8``, ``gpu:h100:8(S:0-1)``."""
+FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:&]*)=(.*?)(?=\s[A-Z][\w/:&]*=|\s*$)")
+"""One field of ``scontrol -o``."""
+
+
+def ask(*words: str, deadline: float | None = None) -> str:
+    """What a command of Slurm prints; NcclkitError says in one sentence that it is missing, failed or hung."""
+    try:
+        answer = Machine().run([*words], deadline or DEADLINE)
+    except Unread as why:
+        raise NcclkitError(f"{why}.") from why
+    if answer.code:
+        raise NcclkitError(f"{words[0]}: {last_words(answer.err or answer.out)}.")
+    return answer.out
+
+
+def last_words(printed: str) -> str:
+    """The last line that a command of Slurm printed, without the name of the command."""
+    said = [line.strip() for line in printed.splitlines() if line.strip()]
+    return re.sub(r"^\w+: (?:(?:error|fatal): )?", "", said[-1]).rstrip(".")[:300] if said else "no output"
+
+
+def fields(line: str) -> dict[str, str]:
+    """The fields of one line of ``scontrol -o``."""
+    return dict(FIELD.findall(line))
+
+
+def inside() -> bool:
+    """Whether this process belongs to a job of Slurm: a shell of salloc, a batch script, or a task."""
+    return bool(os.environ.get("SLURM_JOB_ID"))
+
+
+def is_login_node() -> bool:
+    """Whether this host submits jobs and runs none: it has Slurm's commands, no GPU, and we are in no job.
+
+    A controller that does not answer in time counts as one that is there.
+    """
+    return not inside() and _submits(os.environ.get("SLURM_CONF", ""))
+
+
+@cache
+def _submits(conf: str) -> bool:
+    if shutil.which("sbatch") is None or glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/kfd"):
+        return False
+    try:
+        answer = Machine().run(["sinfo", "-h", "-o", "%R"], DEADLINE)
+    except Hung:
+        return True
+    except Unread:
+        return False
+    return answer.code == 0 and bool(answer.out.strip())
+
+
+def refusal(what: str, verb: str) -> str:
+    """Why `what` does not run on a login node, and the two commands that choose, in one sentence."""
+    return (
+        f"This is a login node, which others share, so {what} does not run here unasked: `ncclkit submit {verb}` "
+        f"(in a notebook job='-N 2 -t 10') runs it on nodes, `ncclkit {verb} --here` (job='here') on this host"
+    )
+
+
+def look() -> list[Fact]:
+    """What Slurm says of this cluster, as facts ``scheduler.…`` of no host; takes at most some seconds."""
+    readers: dict[str, tuple[str, Callable[[], Any]]] = {
+        "scheduler.version": ("sinfo --version", lambda: ask("sinfo", "--version").strip()),
+        "scheduler.partitions": ("sinfo, scontrol show partition", _partitions),
+        "scheduler.accounts": ("sacctmgr show assoc", _accounts),
+        "scheduler.jobs": ("squeue", _jobs),
+    }
+    with ThreadPoolExecutor(len(readers)) as pool:
+        asked = {name: pool.submit(_read, name, source, read) for name, (source, read) in readers.items()}
+    here = is_login_node() and socket.gethostname()
+    login = Fact("scheduler.login_node", here, source="sbatch, /dev/nvidia*, SLURM_JOB_ID, sinfo")
+    return [login, *(found.result() for found in asked.values())]
+
+
+def _read(name: str, source: str, read: Callable[[], Any]) -> Fact:
+    try:
+        return Fact(name, read(), source=source)
+    except NcclkitError as why:
+        return Fact(name, None, source=source, why=str(why).rstrip("."))
+
+
+def _partitions() -> list[dict[str, Any]]:
+    """One row for each partition: what its nodes have, how many are idle, and what it allows."""
+    return partitions(ask("sinfo", "-h", "-o", "%R|%t|%D|%G|%c"), ask("scontrol", "-o", "show", "partition"))
+
+
+def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
+    """The rows, from ``sinfo -h -o '%R|%t|%D|%G|%c'`` and ``scontrol -o show partition``."""
+    rows: dict[str, dict[str, Any]] = {}
+    for known in map(fields, limits.splitlines()):
+        if name := known.get("PartitionName"):
+            told = {"name": name, "default": known.get("Default") == "YES", "state": known.get("State", "")}
+            allows = {"time_limit": known.get("MaxTime", ""), "max_nodes": known.get("MaxNodes", "")}
+            who = {"accounts": known.get("AllowAccounts", ""), "qos": known.get("AllowQos", "")}
+            rows[name] = {**told, "nodes": 0, "idle": 0, "gpus": 0, "model": "", "cpus": 0, **allows, **who}
+    for line in nodes.splitlines():
+        name, state, count, gres, cpus = (*line.split("|"), "", "", "", "")[:5]
+        if name in rows and count.isdigit():
+            row, gpus = rows[name], GPUS.search(gres)
+            row["nodes"] += int(count)
+            row["idle"] += int(count) if state.rstrip("*~#!%$@^-+") == "idle" else 0
+            row["gpus"] = max(row["gpus"], int(gpus["count"]) if gpus else 0)
+            row["model"] = row["model"] or (gpus["model"] or "" if gpus else "")
+            row["cpus"] = max(row["cpus"], int(re.sub(r"\D", "", cpus) or 0))
+    return [*rows.values()]
+
+
+def _accounts() -> list[dict[str, str]]:
+    """Accounts that this user may charge, with the QoS of each."""
+    columns = ("account", "partition", "qos", "default_qos")
+    said = ask("sacctmgr", "-nP", "show", "assoc", f"user={user()}", "format=Account,Partition,QOS,DefaultQOS")
+    return [dict(zip(columns, line.split("|"), strict=False)) for line in said.splitlines() if line.strip()]
+
+
+def _jobs() -> list[dict[str, str]]:
+    """Own jobs in the queue."""
+    columns = ("id", "name", "state", "nodes", "reason")
+    said = ask("squeue", "-h", "-u", user(), "-o", "%i|%j|%T|%D|%r")
+    return [dict(zip(columns, line.split("|"), strict=False)) for line in said.splitlines() if line.strip()]
+
+
+def user() -> str:
+    """The user's name, as Slurm knows him; the number where none is known."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a passwd entry
+        return str(os.getuid())
+
+
+def known(case: Case) -> dict[str, Any]:
+    """What the case holds of the scheduler, without ``scheduler.``; what could not be read is left out."""
+    return {f.name.partition(".")[2]: f.value for f in case.facts_of("scheduler.") if f.value is not None}
+
+
+def partition(rows: Sequence[Mapping[str, Any]], name: str = "") -> Mapping[str, Any]:
+    """The row of the partition `name`, or of the default one; empty where nothing is known of it."""
+    return next((row for row in rows if (row["name"] == name if name else row["default"])), {})
+
+
+def summary(case: Case) -> str:
+    """Where this is and what will run where, in one sentence."""
+    if inside():
+        count, number = int(os.environ.get("SLURM_JOB_NUM_NODES", "1")), os.environ["SLURM_JOB_ID"]
+        return f"Inside job {number} of Slurm: tests run on its {plural(count, 'node')}"
+    if not is_login_node():
+        return "Tests run on this host, as it is not the login node of a cluster"
+    rows = known(case).get("partitions", [])
+    most = max((row["gpus"] for row in rows), default=0)
+    idle = max((row["idle"] for row in rows), default=0)
+    size = f"{plural(len(rows), 'partition')}, up to {plural(most, 'GPU')} a node, {plural(idle, 'node')} idle"
+    return (
+        f"This is a login node of a Slurm cluster ({size if rows else 'Slurm does not answer'}): only reading runs here"
+    )

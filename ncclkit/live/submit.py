@@ -1,0 +1,553 @@
+"""A verb of the command as a batch job of Slurm: its text, the queue, its progress, its end, and how it is found again.
+
+All that is known of a job lies in ``jobs/<n>-<verb>/`` of the case: ``job.sbatch``, ``job.json``, and what the verb
+printed.  So whoever opens the case later, from anywhere, finds the job, its progress and its report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+from ncclkit.agent import wire
+from ncclkit.core import storage
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.runs import Run, read_plan
+from ncclkit.core.text import plural
+from ncclkit.live import probe, scheduler
+from ncclkit.live.launch import slurm
+from ncclkit.live.options import ProbeOptions, check_bounds, command_words, declared, option
+
+OnRecord = Callable[[dict[str, Any]], None]
+NAME = re.compile(r"[\w.,:+@/=*-]*(?:\[[\d,-]+\])?")
+"""What may stand in a line ``#SBATCH --option=…``."""
+TIME = re.compile(r"(?:\d+-)?\d+(?::\d\d){0,2}")
+UNSEEN, NO_PYTHON = 66, 67
+"""Exit statuses of our batch script: the node does not see the case folder, or not the workbook's interpreter."""
+SEEN = 15.0
+"""Seconds that files of a job which has ended get to be seen here: caches of network file systems."""
+LONGEST = 14 * 86400.0
+"""Seconds for which a job is followed; it goes on without us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What Slurm is asked for.  Raises NcclkitError, in one sentence, for a value that cannot be meant."""
+
+    partition: str = option("", "Partition", "partition (default: the cluster's own)")
+    nodes: int = option(1, "Nodes", "number of nodes (default 1)", bounds=(1, 100_000))
+    gpus_per_node: int = option(-1, "GPUs a node (-1: all)", "GPUs of each node (default: all)", bounds=(-1, 64))
+    time: str = option("10", "Slurm's time limit", "Slurm's time limit: minutes or [days-]hours:minutes:seconds")
+    account: str = option("", "Account", "account that pays")
+    qos: str = option("", "QoS", "quality of service")
+    reservation: str = option("", "Reservation", "reservation")
+    exclusive: bool = option(True, "Whole nodes", "share the nodes with other jobs, which makes measurements doubtful")
+    setup: str = option("", "Set-up lines", "shell line before the verb: module load …, conda activate …; repeatable")
+    container: str = option(
+        "", "Container prefix", "words before the training interpreter: 'apptainer exec --nv IMAGE'"
+    )
+    srun_options: str = option("", "srun options", "more options of srun: '--mpi=none --container-image=IMAGE'")
+    sbatch_options: str = option("", "sbatch options", "more options of sbatch: '--constraint=h100 --signal=…'")
+
+    def __post_init__(self) -> None:
+        check_bounds(self, JOB_OPTIONS)
+        for name in ("partition", "account", "qos", "reservation"):
+            if not isinstance(getattr(self, name), str) or not NAME.fullmatch(getattr(self, name)):
+                raise NcclkitError(f"{JOB_OPTIONS[name].label} {getattr(self, name)!r} is not a name of Slurm's.")
+        if not TIME.fullmatch(str(self.time)):
+            raise NcclkitError(f"Slurm's time limit cannot be {self.time!r}; write minutes, or hours:minutes:seconds.")
+        for name in ("container", "srun_options", "sbatch_options"):
+            words(getattr(self, name), JOB_OPTIONS[name].label)
+        if not isinstance(self.setup, str) or "\0" in self.setup:
+            raise NcclkitError(f"The set-up lines must be text, but are {self.setup!r}.")
+
+
+JOB_OPTIONS = declared(JobOptions)
+
+
+def words(text: str, what: str) -> list[str]:
+    """The words of a text as a shell splits it; NcclkitError about `what` where quotes stay open."""
+    try:
+        return shlex.split(text)
+    except (ValueError, AttributeError) as error:
+        raise NcclkitError(f"{what} {text!r} cannot be split into words ({error}); close its quotes.") from error
+
+
+def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -> str:
+    """The text that sbatch gets: `verb` with its arguments, on the nodes that the options ask for."""
+    rows = scheduler.known(case).get("partitions", [])
+    gpus = scheduler.partition(rows, options.partition).get("gpus", 0)
+    gpus = options.gpus_per_node if options.gpus_per_node >= 0 else gpus
+    asked = {
+        "job-name": f"ncclkit-{verb[0]}",
+        "nodes": options.nodes,
+        "gpus-per-node": gpus or "",
+        "time": options.time,
+    }
+    asked |= {name: getattr(options, name) for name in ("partition", "account", "qos", "reservation")}
+    kept = str(folder).replace("%", "%%")
+    asked |= {"output": f'"{kept}/job.out"', "error": f'"{kept}/job.err"', "open-mode": "append"}
+    lines = [f"#SBATCH --{name}={value}" for name, value in asked.items() if value != ""]
+    lines += ["#SBATCH --exclusive", "#SBATCH --mem=0"] if options.exclusive else []
+    lines += [f"#SBATCH {shlex.quote(word)}" for word in words(options.sbatch_options, "sbatch options")]
+    told = {slurm.CONTAINER: options.container, slurm.SRUN_OPTIONS: options.srun_options}
+    here, python = shlex.quote(str(folder)), shlex.quote(sys.executable)
+    body = [
+        f"for i in 1 2 3 4 5 6 7 8 9 10; do [ -e {here}/job.sbatch ] && break; sleep 1; done",
+        f"[ -e {here}/job.sbatch ] || exit {UNSEEN}  # this node does not see the case folder",
+        f"rm -f {here}/exit",
+        f"cd {shlex.quote(os.getcwd())} || exit {UNSEEN}",
+        *(f"export {name}={shlex.quote(value)}" for name, value in told.items() if value.strip()),
+        *options.setup.splitlines(),
+        f"[ -x {python} ] || {{ echo {NO_PYTHON} > {here}/exit; exit {NO_PYTHON}; }}",
+        "trap : TERM  # ncclkit itself ends what it started, and keeps the evidence",
+        f"{python} -m ncclkit {shlex.join(verb)}",
+        "status=$?",
+        f"echo $status > {here}/exit",
+        "exit $status",
+    ]
+    return "\n".join(["#!/bin/bash", *lines, *body, ""])
+
+
+class _Kept(TypedDict):
+    """What of ``job.json`` is."""
+
+    id: str
+    words: list[str]
+    submitted: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchJob:
+    """A job that was submitted from a case."""
+
+    folder: Path
+    id: str
+    words: tuple[str, ...]
+    """The verb and its arguments."""
+    submitted: float
+
+    @property
+    def printed(self) -> str:
+        """What the verb printed: its report."""
+        return _text(self.folder / "job.out")
+
+    @property
+    def complaints(self) -> str:
+        """What it printed on standard error, and Slurm of it."""
+        return _text(self.folder / "job.err")
+
+    @property
+    def status(self) -> int | None:
+        """The exit status of the verb; None where it has not ended by itself."""
+        said = _text(self.folder / "exit").strip()
+        return int(said) if said.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    return storage.content(path).decode("utf-8", "replace") if path.exists() else ""
+
+
+def submit(case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRecord = lambda record: None) -> BatchJob:
+    """Submit a verb as a batch job; `on_record` is shown the text (kind ``script``) before it goes.
+
+    Raises NcclkitError in one sentence where Slurm refuses it; nothing is left of it then.
+    """
+    if case.path is None:
+        raise NcclkitError("A job needs a case folder; give --case or case_dir a name.")
+    folder = _new_folder(case.path / "jobs", verb[0])
+    text = script(case, folder, verb, options)
+    on_record({"kind": "script", "text": text})
+    try:
+        storage.write(folder / "job.sbatch", text)
+        said = scheduler.ask("sbatch", "--parsable", str(folder / "job.sbatch"), deadline=30.0)
+    except (NcclkitError, OSError) as error:
+        shutil.rmtree(folder)
+        hint = next((f"; {what}" for sign, what in REFUSED.items() if sign in str(error).lower()), "")
+        raise NcclkitError(f"The job was not submitted: {str(error).rstrip('.')}{hint}.") from None
+    number = said.split(";")[0].strip()
+    if not number.isdigit():
+        raise NcclkitError(f"sbatch answered {said.strip()[:200]!r}, which is not a job id; see `squeue`.")
+    kept: _Kept = {"id": number, "words": [*verb], "submitted": time.time()}
+    storage.write(folder / "job.json", json.dumps(kept))
+    return BatchJob(folder, number, tuple(verb), kept["submitted"])
+
+
+REFUSED = {
+    "partition": "`sinfo -s` lists the partitions",
+    "account": "`sacctmgr show assoc user=$USER` lists your accounts",
+    "qos": "`sacctmgr show assoc user=$USER` lists your QoS",
+    "reservation": "`scontrol show reservation` lists the reservations",
+    "gres": "the nodes of this partition have not so many GPUs: --gpus-per-node 0 asks for none",
+    "time": "the partition allows less time: -t asks for less",
+    "node count": "the partition has not so many nodes: -N asks for fewer",
+    "limit": "a limit of your account or QoS: ask for less, or wait for your other jobs",
+}
+"""What sbatch says → what to do."""
+
+
+def _new_folder(jobs: Path, name: str) -> Path:
+    """The next ``<n>-<name>`` in a folder."""
+    try:
+        jobs.mkdir(exist_ok=True)
+        last = max((int(path.name.split("-")[0]) for path in jobs.glob("[0-9]*-*")), default=0)
+        folder = jobs / f"{last + 1}-{name}"
+        folder.mkdir()
+    except OSError as error:
+        raise NcclkitError(
+            f"Cannot make a folder for the job in {jobs}: {error.strerror}; free space or name another case."
+        ) from error
+    return folder
+
+
+def jobs(case: Case) -> list[BatchJob]:
+    """The jobs that were submitted from a case, oldest first."""
+    folders = list((case.path / "jobs").glob("[0-9]*-*/job.json")) if case.path else []
+    found = []
+    for path in sorted(folders, key=lambda path: int(path.parent.name.split("-")[0])):
+        kept = storage.read_json(path, {}, _Kept)
+        found.append(BatchJob(path.parent, kept["id"], tuple(kept["words"]), kept["submitted"]))
+    return found
+
+
+# ---------------------------------------------------------------- what Slurm says of a job
+
+WAITS = {
+    "Priority": "jobs of higher priority go first",
+    "Resources": "its nodes are busy",
+    "Dependency": "it waits for another job",
+    "BeginTime": "Slurm starts it a little later",
+    "Licenses": "a licence that it needs is in use",
+    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
+    "Reservation": "its reservation has not begun",
+    "ReservationDeleted": "its reservation is gone",
+    "JobHeldUser": "it is held: `scontrol release` lets it go",
+    "NodeDown": "a node that it needs is down",
+}
+"""Why a job waits, by Slurm's word."""
+NEVER = {
+    "PartitionNodeLimit": "the partition has not so many nodes for one job; -N asks for fewer",
+    "PartitionConfig": "the partition has not so many nodes for one job; -N asks for fewer",
+    "PartitionTimeLimit": "the partition allows less time; -t asks for less",
+    "PartitionDown": "the partition is down; -p names another",
+    "PartitionInactive": "the partition is inactive; -p names another",
+    "InvalidAccount": "Slurm does not know this account; -A names another",
+    "InvalidQOS": "Slurm does not know this QoS; -q names another",
+    "BadConstraints": "no node has what it asks for",
+    "JobHeldAdmin": "an administrator holds it",
+    "launch failed requeued held": "it could not be started, and is held",
+}
+"""Why a job that waits will not start."""
+ENDS = {
+    "CANCELLED": "was cancelled",
+    "TIMEOUT": "reached Slurm's time limit; -t asks for more time",
+    "NODE_FAIL": "lost a node, which failed; submit it again, and tell your administrators",
+    "BOOT_FAIL": "could not boot a node; submit it again, and tell your administrators",
+    "OUT_OF_MEMORY": "was killed for want of memory; ask for whole nodes or more of it",
+    "PREEMPTED": "was preempted by a job of higher priority; submit it again, or with another QoS",
+    "DEADLINE": "could not end before its deadline",
+    "REVOKED": "was taken to another cluster",
+}
+"""Ends that Slurm decides."""
+LIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
+LIVE |= {"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
+"""States of a job that has not ended."""
+FORGOTTEN = "FORGOTTEN"
+"""The state of a job that Slurm knows no more."""
+SILENT = "SILENT"
+"""The state while Slurm does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What Slurm, and the job itself, say of it now."""
+
+    id: str
+    state: str
+    """Slurm's own word, or FORGOTTEN, or SILENT."""
+    reason: str = ""
+    start: str = ""
+    """When it began, or is expected to begin."""
+    nodes: str = ""
+    partition: str = ""
+    elapsed: str = ""
+    restarts: int = 0
+    place: tuple[int, int] = (0, 0)
+    """Its place among the jobs that wait in its partition, and how many these are; zeros where it was not asked."""
+    status: int | None = None
+    """Exit status of the verb, else of the batch script."""
+    why: str = ""
+    """What Slurm said instead of an answer."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.state not in LIVE and self.state != SILENT
+
+    @property
+    def stuck(self) -> str:
+        """Why it will never start; empty where it may."""
+        return NEVER.get(self.reason, "") if self.state == "PENDING" else ""
+
+    @property
+    def sentence(self) -> str:
+        """The state of the job, in one sentence."""
+        again = f" (requeued {plural(self.restarts, 'time')})" if self.restarts else ""
+        head = f"Job {self.id}{again}"
+        if self.state == SILENT:
+            return f"{head}: Slurm does not answer ({self.why}); the job goes on without it."
+        if self.stuck:
+            return f"{head} will not start ({self.reason}): {self.stuck}."
+        if self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD"):
+            return f"{head} waits{self._queue()}."
+        if not self.over:
+            where = f" on {self.nodes}" if self.nodes else ""
+            since = f" since {self.start.replace('T', ' ')}" if self.start else ""
+            return f"{head} {'runs' if self.state == 'RUNNING' else f'is {self.state.lower()}'}{where}{since}."
+        if self.state in ENDS:
+            return f"{head} {ENDS[self.state]}."
+        if self.status == UNSEEN:
+            return f"{head} ended at once: its node does not see the case folder; name one on shared storage (--case)."
+        if self.status == NO_PYTHON:
+            return f"{head} ended at once: its node does not see {sys.executable}; install ncclkit on shared storage."
+        if self.status is None:
+            return f"{head} is not known to Slurm any more, and left no end; its node may have failed."
+        return f"{head} ended after {self.elapsed}." if self.elapsed else f"{head} ended."
+
+    def _queue(self) -> str:
+        """Where it waits, on which place, why, and until when."""
+        place, count = self.place
+        words = [f"in partition {self.partition}" if self.partition else ""]
+        words += [f"place {place} of {count}" if place else ""]
+        reason = self.reason if self.reason not in ("", "None") else ""
+        words += [f"{WAITS.get(reason.split(',')[0], 'reason')} ({reason})" if reason else ""]
+        words += [f"expected to start {self.start.replace('T', ' ')}" if self.start else ""]
+        said = [word for word in words if word]
+        return f" {', '.join(said)}" if said else ""
+
+
+def parse_state(line: str) -> JobState:
+    """The state in one line of ``scontrol -o show job``."""
+    told = scheduler.fields(line)
+    state = told.get("JobState", "")
+    start = told.get("StartTime", "")
+    code, _, signal = told.get("ExitCode", "0:0").partition(":")
+    return JobState(
+        told.get("JobId", ""),
+        state,
+        told.get("Reason", ""),
+        start if start[:1].isdigit() else "",
+        told.get("NodeList", "").replace("(null)", ""),
+        told.get("Partition", ""),
+        told.get("RunTime", ""),
+        int(told.get("Restarts", "0") or 0),
+        status=None if state in LIVE else int(code or 0) or int(signal or 0) and 128 + int(signal),
+    )
+
+
+def state(job: BatchJob, with_place: bool = True) -> JobState:
+    """What Slurm says of a job now: its queue, its recent memory, its accounting; never an exception."""
+    try:
+        found = parse_state(scheduler.ask("scontrol", "-o", "show", "job", job.id).splitlines()[0])
+    except (NcclkitError, IndexError) as error:
+        if "invalid job id" not in str(error).lower():
+            return JobState(job.id, SILENT, why=str(error).rstrip("."))
+        found = _accounted(job)
+    if found.state == "PENDING" and with_place:
+        with suppress(NcclkitError):  # the place is a courtesy
+            waiting = scheduler.ask("squeue", "-h", "-t", "PD", "-p", found.partition, "-S", "-p,i", "-o", "%i").split()
+            found = replace(found, place=(waiting.index(job.id) + 1 if job.id in waiting else 0, len(waiting)))
+    return found if not found.over or job.status is None else replace(found, status=job.status)
+
+
+def _accounted(job: BatchJob) -> JobState:
+    """The end of a job that Slurm's controller has forgotten, as its accounting or the job itself tells it."""
+    columns = "State,ExitCode,Elapsed,NodeList"
+    with suppress(NcclkitError):  # many clusters keep no accounts
+        for line in scheduler.ask("sacct", "-nXP", "-j", job.id, "-o", columns).splitlines():
+            word, code, elapsed, nodes = (*line.split("|"), "", "", "")[:4]
+            status = int(code.split(":")[0] or 0) if code[:1].isdigit() else None
+            return JobState(job.id, word.split()[0], nodes=nodes, elapsed=elapsed, status=status)
+    return JobState(job.id, FORGOTTEN, status=job.status)
+
+
+# ---------------------------------------------------------------- following it
+
+
+async def follow(
+    case: Case, job: BatchJob, on_record: OnRecord = lambda record: None, longest: float = LONGEST
+) -> JobState:
+    """Follow a job until it has ended; `on_record` gets its state (kind ``job``) and the records of its runs.
+
+    A job that will never start is cancelled.  Cancelling this call leaves the job alone: `cancel` ends it.
+    """
+    begun, last, tail = time.monotonic(), "", _Tail(case, job)
+    while True:
+        now = await asyncio.to_thread(state, job)
+        if now.sentence != last:
+            last = now.sentence
+            on_record({"kind": "job", "say": last, "state": now.state, "id": job.id})
+        for record in await asyncio.to_thread(tail.records):
+            on_record(record)
+        if now.stuck:
+            await asyncio.to_thread(cancel, job)
+            raise NcclkitError(f"{now.sentence.rstrip('.')}; it was cancelled.")
+        if now.over:
+            break
+        waited = time.monotonic() - begun
+        if waited > longest:
+            raise NcclkitError(f"{now.sentence.rstrip('.')}; nobody follows it any more: `ncclkit status` does.")
+        await asyncio.sleep(0.5 if waited < 20 else 2.0 if waited < 600 else 10.0)
+    return await _settled(case, job, now)
+
+
+async def _settled(case: Case, job: BatchJob, now: JobState) -> JobState:
+    """The end of a job, once its files are seen here; the case then holds what the job has added."""
+    until = time.monotonic() + SEEN
+    while now.state in ("COMPLETED", "FAILED") and now.status not in (UNSEEN, NO_PYTHON) and job.status is None:
+        if time.monotonic() > until:
+            break
+        await asyncio.sleep(0.2)
+    case.reload()
+    return now if job.status is None else replace(now, status=job.status)
+
+
+class _Tail:
+    """The records of a job's runs, as they are appended to ``wire.jsonl`` of the run folders."""
+
+    def __init__(self, case: Case, job: BatchJob) -> None:
+        self._case, self._job = case, job
+        self._read: dict[Path, int] = {}
+        self._others: set[Path] = set()
+
+    def records(self) -> list[dict[str, Any]]:
+        """What is new since the last call."""
+        found: list[dict[str, Any]] = []
+        for folder in self._case.runs():
+            if folder in self._others:
+                continue
+            if folder not in self._read:
+                plan = plan_of(folder)
+                if plan is None:
+                    continue  # not yet, or a run that nobody watches
+                if plan.get("job") != self._job.id:
+                    self._others.add(folder)
+                    continue
+                self._read[folder] = 0
+                shown = {"sizes": plan["sizes"], "ops": plan["ops"], "ranks": plan["ranks"], "env": plan["env"]}
+                found.append({"kind": "plan", **shown})
+            found += self._new(folder)
+        return found
+
+    def _new(self, folder: Path) -> list[dict[str, Any]]:
+        path = folder / "wire.jsonl"
+        if not path.exists():
+            return []
+        with open(path, "rb") as file:
+            file.seek(self._read[folder])
+            lines = file.read(16 << 20).splitlines(True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        self._read[folder] += sum(map(len, whole))
+        return [record for record in map(wire.parse, whole) if record is not None]
+
+
+def plan_of(folder: Path) -> dict[str, Any] | None:
+    """What ``plan.json`` of a run folder holds; None where there is none."""
+    path = folder / "plan.json"
+    return storage.read_json(path, {}) if path.exists() else None
+
+
+def cancel(job: BatchJob, patience: float = 40.0) -> None:
+    """End a job, wherever it is, and wait so many seconds for its end; one that has ended stays as it is."""
+    try:
+        scheduler.ask("scancel", job.id, deadline=30.0)
+    except NcclkitError as error:
+        if "invalid job id" not in str(error).lower():
+            raise NcclkitError(f"Job {job.id} could not be cancelled: {error}") from error
+    until = time.monotonic() + patience
+    while not state(job, with_place=False).over and time.monotonic() < until:
+        time.sleep(0.2)
+
+
+# ---------------------------------------------------------------- from a notebook
+
+
+def parse_options(text: str) -> JobOptions:
+    """Job options from the words that ``ncclkit submit`` takes before the verb, such as ``-N 2 -p gpu -t 10``."""
+    short = {"-p": "partition", "-N": "nodes", "-t": "time", "-A": "account", "-q": "qos"}
+    given: dict[str, Any] = {}
+    left = [part for word in words(text, "The job") for part in (word.split("=", 1) if word[:2] == "--" else [word])]
+    while left:
+        flag = left.pop(0)
+        name = short.get(flag, flag.removeprefix("--").replace("-", "_"))
+        if name in ("share", "no_exclusive"):
+            given["exclusive"] = False
+            continue
+        if flag[:1] != "-" or name not in JOB_OPTIONS or not left:
+            raise NcclkitError(f"The job {text!r} is not understood at {flag!r}; write for example -N 2 -p gpu -t 10.")
+        value = left.pop(0)
+        number = isinstance(getattr(JobOptions(), name), int)
+        if number and not re.fullmatch(r"-?\d+", value):
+            raise NcclkitError(f"{JOB_OPTIONS[name].label} must be a whole number, but it is {value!r}.")
+        given[name] = int(value) if number else f"{given[name]}\n{value}" if name in given else value
+    return JobOptions(**given)
+
+
+async def live_test(
+    case: Case, options: ProbeOptions, job: JobOptions, on_record: OnRecord = lambda record: None
+) -> Run:
+    """As `probe.probe`, as a batch job; the run is then read from the case.  Cancelling this cancels the job."""
+    submitted = submit(case, ["probe", *command_words(options), "--case", str(case.path)], job, on_record)
+    return await watch(case, submitted, on_record)
+
+
+async def watch(case: Case, job: BatchJob, on_record: OnRecord = lambda record: None) -> Run:
+    """The live test of a job that was submitted, once it has ended; NcclkitError where it made none.
+
+    Cancelling this cancels the job.
+    """
+    try:
+        ended = await follow(case, job, on_record)
+    except asyncio.CancelledError:
+        await asyncio.shield(asyncio.to_thread(cancel, job))
+        raise
+    for folder in reversed(case.runs()):
+        plan = plan_of(folder)
+        if plan is not None and plan.get("job") == job.id:
+            return probe.reread(case, folder, read_plan(plan))
+    said = (job.complaints.strip() or job.printed.strip()).splitlines()
+    raise NcclkitError(f"{ended.sentence} It made no test: {said[-1][:300] if said else f'see {job.folder}'}")
+
+
+async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str] | None = None, job: str = "") -> Case:
+    """Read the facts of this host, or of all nodes of a Slurm allocation, into the case; newer readings replace older.
+
+    python: the training interpreter (default: NCCLKIT_TRAIN_PYTHON, else this one); paths: label → folder whose
+    storage is looked at; those without a folder are left out; job: on a login node, the options of a batch job that
+    reads the facts of its nodes, such as ``-N 2 -p gpu``; empty or ``here`` reads those of this host.
+    """
+    await probe.inspect(case, python, paths)
+    if not scheduler.is_login_node() or job.strip() in ("", "here"):
+        return case
+    named = {"data": "--data", "checkpoints": "--checkpoints"}
+    given = {label: path for label, path in (paths or {}).items() if path and label in named}
+    more = [word for label, path in given.items() for word in (named[label], path)]
+    more += ["--train-python", python] if python else []
+    submitted = submit(case, ["inspect", *more, "--case", str(case.path)], parse_options(job))
+    ended = await follow(case, submitted)
+    if ended.status not in (0, 1):
+        said = submitted.complaints.strip().splitlines()
+        raise NcclkitError(f"{ended.sentence} {said[-1][:300] if said else ''}")
+    return case

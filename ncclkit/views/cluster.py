@@ -1,0 +1,53 @@
+"""Where this notebook is, and what will run where: partitions of the cluster, your accounts, jobs of the case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ncclkit.core.case import Case
+from ncclkit.live import scheduler, submit
+from ncclkit.views._base import View
+from ncclkit.views._html import Markup, code, el, fit, fold, join, table
+
+NOTHING_HEAVY = (
+    "Facts are read and logs are judged on this host. A test starts ranks, so it goes to nodes as a batch job: fill in "
+    "the form of the test, or say it in the parameter job, as in "
+)
+
+
+def cluster_view(case: Case) -> View:
+    """Where this is (login node, allocation, or a machine of its own), what the cluster has, and this case's jobs."""
+    return View(scheduler.summary(case), join(_login(case) if scheduler.is_login_node() else "", _jobs(case)))
+
+
+def _login(case: Case) -> Markup:
+    """The card of a login node."""
+    told = scheduler.known(case)
+    head = ("Partition", "Nodes", "Idle", "GPUs a node", "Slurm's time limit", "For")
+    rows = [_partition(row) for row in told.get("partitions", [])]
+    charged = ("account", "partition", "qos")
+    accounts = [tuple(row.get(name) or "–" for name in charged) for row in told.get("accounts", [])]
+    queue = [tuple(job.values()) for job in told.get("jobs", [])]
+    unread = [(fact.source, fact.why) for fact in case.facts_of("scheduler.") if fact.value is None]
+    return join(
+        el("p", NOTHING_HEAVY, code("job='-N 2 -t 10'"), "; ", code("job='here'"), " runs it on this host."),
+        fit(table(head, rows)),
+        fold("Your accounts", fit(table(("Account", "Partition", "QoS"), accounts))),
+        fold("Your jobs", fit(table(("Id", "Name", "State", "Nodes", "Reason"), queue))),
+        fold("What Slurm did not answer", fit(table(("Command", "Why"), unread))),
+    )
+
+
+def _partition(row: Mapping[str, Any]) -> tuple[object, ...]:
+    gpus = f"{row['gpus']} {row['model']}".strip() if row["gpus"] else "none"
+    allowed = "everybody" if row["accounts"] in ("", "ALL") else row["accounts"]
+    state = "" if row["state"] == "UP" else f" {row['state']}"
+    name = join(code(row["name"]), " (default)" if row["default"] else "", state)
+    return (name, row["nodes"], row["idle"], gpus, row["time_limit"].lower(), allowed)
+
+
+def _jobs(case: Case) -> Markup:
+    """The batch jobs that were submitted from this case, and what became of them."""
+    rows = [(code(" ".join(job.words[:1])), submit.state(job).sentence) for job in submit.jobs(case)]
+    return fit(table(("Verb", "Batch jobs of this case"), rows))

@@ -1,0 +1,347 @@
+"""Settings compared with the default: the form, what is better by message size, what carries it, before and after."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import ipywidgets as W
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ncclkit.core import tuning
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError, safe
+from ncclkit.core.text import format_bytes, format_time, parse_size, plural
+from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
+from ncclkit.live import tune
+from ncclkit.live.options import ProbeOptions
+from ncclkit.views import plots
+from ncclkit.views._base import Chart, View, page
+from ncclkit.views._form import Form, row, trail
+from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
+
+SHOWN = 6
+"""Settings that a figure draws: those that make the largest difference."""
+PANEL = 210
+"""Pixels of the panel of one collective."""
+VERDICTS = {"better": ("circle", plots.LINES[1]), "worse": ("x", plots.VERMILLION), "": ("circle-open", plots.INK)}
+"""Verdict → symbol and colour of a mark: told apart by shape alone, too."""
+FILES = {
+    "nccl.env": "lines for the job's script",
+    "nccl.conf": "the same as ~/.nccl.conf, or named by NCCL_CONF_FILE",
+    "sbatch.txt": "a line for an sbatch script",
+    "process_group.py": "options of a process group, for messages of these sizes",
+    "tuner.csv": "NCCL's example tuner plugin, by collective and message size",
+}
+
+Measure = Callable[[Callable[[dict[str, Any]], None]], Coroutine[Any, Any, Sweep]]
+
+
+def tune_form(
+    case: Case, settings: str = "", sizes: str = "", job: str = "", inherited: bool = False, **options: Any
+) -> TuneForm:
+    """The form that compares settings with the default; ``tuned = await form.run()`` does what its button does.
+
+    settings: space-separated, such as ``NCCL_PROTO=LL channels=32`` (default: what this hardware can have); sizes: of
+    the messages, such as ``8,64KB,256MB``; job: a case folder, a log, Flight Recorder dumps or a model, whose message
+    sizes are measured; inherited: compare each variable that is set here, or in the job's log, with its absence;
+    options: those of `ncclkit.live.options.ProbeOptions`.  Raises NcclkitError for what is none.
+    """
+    return TuneForm(case, {"settings": settings, "sizes": sizes, "job": job}, inherited, ProbeOptions(**options))
+
+
+class SweepView(Chart):
+    """What a sweep found: gain against message size, then where which setting is better, with interval and risk."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep = sweep
+        """The sweep itself."""
+        super().__init__(gains(sweep), _tables(sweep))
+
+
+class TuneForm(Form):
+    """See `tune_form`."""
+
+    BUSY = "Measuring …"
+    CANCELLED = "Cancelled; nothing was changed on this machine"
+
+    def __init__(self, case: Case, words: Mapping[str, str], inherited: bool, options: ProbeOptions) -> None:
+        self._case, self._options = case, options
+        wide = {"style": {"description_width": "8.5em"}, "layout": W.Layout(width="auto", flex="1 1 18em")}
+        hints = {
+            "settings": ("Settings", "what this hardware can have"),
+            "sizes": ("Message sizes", "from 8 B to the largest"),
+            "job": ("Sizes of a job", "case folder, log, dumps, model.safetensors"),
+        }
+        self.words = {
+            name: W.Text(value=words[name], description=label, placeholder=hint, **wide)
+            for name, (label, hint) in hints.items()
+        }
+        self.inherited = W.Checkbox(value=inherited, description="What do the variables that are set cost?", **wide)
+        start = W.Button(description="Measure", icon="play", button_style="primary")
+        super().__init__("", [*self.words.values(), self.inherited], start)
+
+    @property
+    def summary(self) -> str:
+        """What the button will do."""
+        what = self.words["settings"].value.strip() or "the settings that this hardware can have"
+        what = "each variable that is set" if self.inherited.value else what
+        return f"This compares {what} with the default, in turn, on process groups of one small job"
+
+    def asks(self) -> bool:
+        """Always: what is left open follows from the hardware."""
+        self._settings(), self._sizes()
+        return True
+
+    def wrong(self) -> Mapping[W.Widget, str]:
+        """Fields that hold no settings, and no sizes."""
+        found = {}
+        for name, read in (("settings", self._settings), ("sizes", self._sizes)):
+            try:
+                read()
+            except NcclkitError as error:
+                found[self.words[name]] = str(error)
+        return found
+
+    def prepare(self) -> Coroutine[Any, Any, SweepView]:
+        """The sweep as the fields say."""
+        return self._measure(self._settings(), self._sizes(), self.words["job"].value.strip(), self.inherited.value)
+
+    async def _measure(self, settings: list[Setting], sizes: list[int], job: str, inherited: bool) -> SweepView:
+        sweep = tune.sweep(self._case, settings, self._options, sizes, inherited, self.observe, job)
+        return SweepView(await sweep)
+
+    def draw(self) -> None:
+        """Show which size is measured now."""
+        self._show(page(self.BUSY, el("p", _doing(self.progress)), trail(self.progress)))
+
+    def _settings(self) -> list[Setting]:
+        return [tuning.setting(words) for words in self.words["settings"].value.split()]
+
+    def _sizes(self) -> list[int]:
+        return [parse_size(word) for word in self.words["sizes"].value.replace(" ", "").split(",") if word]
+
+
+def _doing(progress: Any) -> str:
+    """``Now all_reduce of 64 KiB``; what the ranks do before the first size."""
+    if progress.now is None or progress.errors:
+        return str(progress.words())
+    return f"Now {progress.op} of {format_bytes(progress.now)}"
+
+
+def gains(sweep: Sweep) -> go.Figure:
+    """Gain in percent against message size with its interval, a panel for each collective and a line for each setting.
+
+    The dashed line is the default.
+    """
+    rows = sweep.comparisons or sweep.seen
+    ops = list(dict.fromkeys(one.op for one in rows)) or [""]
+    named = _telling(rows)
+    made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
+    figure = plots.frame(sweep.summary, len(named), (PANEL + 56) * len(ops) - 56, made)
+    for place, op in enumerate(ops, 1):
+        mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)
+        for index, name in enumerate(named):
+            _line(figure, [one for one in mine if str(one.setting) == name], index, place)
+        axis = plots.size_axis([one.bytes for one in mine]) | {"title": {"text": f"message size, {op}", "standoff": 8}}
+        figure.update_xaxes(axis, row=place, col=1)
+        figure.update_yaxes(title={"text": "gain, %"}, range=_range(mine, named), ticksuffix=" %", row=place, col=1)
+        figure.add_hline(y=0, line={"color": plots.INK, "width": 2, "dash": "dash"}, row=place, col=1)
+    return figure
+
+
+def _telling(rows: Sequence[Comparison]) -> list[str]:
+    """The settings that are drawn: better or worse ones first, then by the size of their difference."""
+    effects: dict[str, tuple[bool, float]] = {}
+    for one in rows:
+        known = effects.get(str(one.setting), (False, 0.0))
+        effects[str(one.setting)] = max(known, (one.better or one.worse, abs(one.gain)))
+    return sorted(effects, key=lambda name: effects[name], reverse=True)[:SHOWN]
+
+
+def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int) -> None:
+    """One setting in one panel: its gain at each size, and the interval as a bar."""
+    marks = [VERDICTS["better" if one.better else "worse" if one.worse else ""] for one in rows]
+    colour = plots.LINES[index % len(plots.LINES)]
+    low, high = ([100 * one.interval[side] for one in rows] for side in (0, 1))
+    gain = [100 * one.gain for one in rows]
+    name = safe(rows[0].setting) if rows else ""
+    figure.add_scatter(
+        x=[one.bytes for one in rows],
+        y=gain,
+        name=name,
+        legendgroup=name,
+        showlegend=place == 1,
+        mode="lines+markers",
+        line={"color": colour, "width": 2, "dash": ("solid", "dot")[index // len(plots.LINES)]},
+        marker={"symbol": [symbol for symbol, _ in marks], "size": 10, "color": [shade for _, shade in marks]},
+        error_y={
+            "array": [top - at for top, at in zip(high, gain, strict=True)],
+            "arrayminus": [at - bottom for bottom, at in zip(low, gain, strict=True)],
+            "color": colour,
+            "thickness": 1,
+        },
+        customdata=[[format_bytes(one.bytes), _interval(one), _verdict(one)] for one in rows],
+        hovertemplate=name + ", %{customdata[0]}<br>gain %{y:.1f} % (%{customdata[1]})<br>%{customdata[2]}",
+        row=place,
+        col=1,
+    )
+
+
+def _range(rows: Sequence[Comparison], named: Sequence[str]) -> list[float]:
+    """From the worst to the best gain; intervals may be cut, since a size with few rounds would flatten the others."""
+    known = [100 * one.gain for one in rows if str(one.setting) in named]
+    low, high = max(min([*known, -5.0]), -150.0), max([*known, 5.0])
+    return [low - 0.25 * (high - low), high + 0.25 * (high - low)]
+
+
+def _interval(one: Comparison) -> str:
+    low, high = one.interval
+    return f"{100 * max(low, -9.99):.0f} to {100 * high:.0f} %"
+
+
+def _verdict(one: Comparison) -> str:
+    if one.wrong:
+        return f"{plural(one.wrong, 'value')} wrong"
+    return "better" if one.better else "worse" if one.worse else "no difference beyond chance"
+
+
+def _tables(sweep: Sweep) -> Markup:
+    """Where a setting is better, what each one does, and what was refused."""
+    better = [_advantage(sweep, found) for found in sweep.advantages]
+    head = ("Collective", "Message size", "Setting", "Gain", "Under computation", "Risk")
+    named = {str(one.setting): one.setting for one in (*sweep.comparisons, *sweep.seen)}
+    effects = [(code(name), sweep.effect_of(setting)) for name, setting in named.items() if _decided(sweep, setting)]
+    refused = [(code(name), why) for name, why in sweep.refused.items()]
+    return join(
+        fit(table(head, better)),
+        el("p", _method(sweep), cls="nk-dim"),
+        fold("Each setting in one sentence", table(("Setting", "What it does"), effects)),
+        fold("Every comparison in numbers", fit(table(NUMBERS, _numbers(sweep), "nk-numbers"))),
+        fold("Refused", table(("Setting", "Why"), refused)),
+    )
+
+
+def _decided(sweep: Sweep, setting: Setting) -> bool:
+    return any(one.setting == setting for one in sweep.comparisons)
+
+
+def _advantage(sweep: Sweep, found: Advantage) -> tuple[object, ...]:
+    low = min(one.interval[0] for one in found.comparisons)
+    saved = sweep.saved(found.setting)
+    gain = f"{found.gain:.1%}, at least {max(low, 0):.1%}" + ("" if saved is None else f"; of your job {saved:.1%}")
+    mark = badge("✕", "loses there", "likely") if found.lost else Markup("")
+    beside = join(mark, " " if found.lost else "", found.under_computation or "–")
+    return (found.op, found.sizes, code(found.setting), gain, beside, found.setting.risk or "none known")
+
+
+def _method(sweep: Sweep) -> str:
+    said = (
+        f"{plural(sweep.tried, 'setting')} over {sweep.backend} on {plural(sweep.ranks, 'rank')}, compared round by "
+        f"round in {sweep.seconds:.0f} s. A bar is the interval of the gain, corrected for all "
+        f"{len(sweep.comparisons)} comparisons; a filled circle is better, a cross is worse, and an open circle "
+        f"cannot be told from chance or from {100 * tuning.WORTH:g} %."
+    )
+    return said if not sweep.cleared else f"{said} The default is without {', '.join(sweep.cleared)}."
+
+
+NUMBERS = ("Collective", "Size", "Setting", "Default", "With it", "Gain", "Interval", "Verdict")
+
+
+def _numbers(sweep: Sweep) -> list[tuple[object, ...]]:
+    return [
+        (
+            f"{one.op} {tuning.BESIDE.get(one.beside, '')}".strip(),
+            format_bytes(one.bytes),
+            code(one.setting),
+            format_time(statistics.median(one.default_us)),
+            format_time(statistics.median(one.with_us)),
+            f"{one.gain:.1%}",
+            _interval(one),
+            _verdict(one),
+        )
+        for one in (*sweep.comparisons, *sweep.beside)
+    ]
+
+
+def carriers_view(tuned: SweepView) -> View:
+    """Every file that carries the advantages of a sweep into a job, and the command that proves each again."""
+    files, commands = tuning.carriers(tuned.sweep), tuning.proofs(tuned.sweep)
+    if not files:
+        return View("Nothing is to be set: no setting is better than the default here", Markup(""))
+    parts = [
+        el("section", el("h5", code(name), f": {FILES[name]}"), pre(text), el("p", "Measure it again:"),
+           pre(commands[name]), cls="nk-card")
+        for name, text in files.items()
+    ]  # fmt: skip
+    return View(f"{plural(len(files), 'file')} can carry this into a job; one of them is enough", join(*parts))
+
+
+def apply_form(case: Case, tuned: SweepView, **options: Any) -> ApplyForm:
+    """The form that applies what a sweep found to the small job; ``await form.run()`` measures before and after.
+
+    Where nothing is better than the default, nothing is done.
+    """
+    return ApplyForm(case, tuned.sweep, ProbeOptions(**options))
+
+
+class ApplyForm(Form):
+    """See `apply_form`."""
+
+    IDLE = "Nothing is applied: no setting is better than the default for every size"
+    ASK = IDLE
+    BUSY = "Measuring before and after, in turn …"
+    CANCELLED = "Cancelled; nothing was changed on this machine"
+
+    def __init__(self, case: Case, sweep: Sweep, options: ProbeOptions) -> None:
+        self._case, self._sweep, self._options = case, sweep, options
+        self._setting = tuning.applied(sweep)
+        said = f"This applies {self._setting} to the small job" if self._setting else self.IDLE
+        super().__init__(said, [], W.Button(description="Apply and measure", icon="check", button_style="primary"))
+
+    def asks(self) -> bool:
+        """Whether there is anything to apply."""
+        return self._setting is not None
+
+    def layout(self) -> list[W.Widget]:
+        """The button and what came out."""
+        return [row(*self._buttons, self.cancel), self.notice, self.result, self.drawing]
+
+    def prepare(self) -> Coroutine[Any, Any, View]:
+        """The setting against the default once more, on the sizes of the sweep."""
+        return self._measure(self._setting or Setting())
+
+    async def _measure(self, setting: Setting) -> View:
+        sizes = sorted({one.bytes for one in self._sweep.seen})
+        return before_after(await tune.sweep(self._case, [setting], self._options, sizes, on_record=self.observe))
+
+
+def before_after(sweep: Sweep) -> Chart:
+    """Time of a call against message size without and with the one setting of a sweep."""
+    rows = sweep.comparisons
+    ops = list(dict.fromkeys(one.op for one in rows))
+    better, worse = (sum(getattr(one, verdict) for one in rows) for verdict in ("better", "worse"))
+    setting = rows[0].setting if rows else Setting()
+    summary = f"With {setting} {better} of {plural(len(rows), 'size')} are faster than before, and {worse} slower"
+    figure = plots.frame(summary, 2 * len(ops), PANEL)
+    for index, op in enumerate(ops):
+        mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)
+        for with_it, name, symbol in ((False, "before", "circle-open"), (True, "after", "circle")):
+            times = [statistics.median(one.with_us if with_it else one.default_us) for one in mine]
+            figure.add_scatter(
+                x=[one.bytes for one in mine],
+                y=times,
+                name=f"{op}, {name}",
+                mode="lines+markers",
+                line={"color": plots.LINES[index], "width": 2, "dash": "solid" if with_it else "dash"},
+                marker={"symbol": symbol, "size": 9, "color": plots.LINES[index]},
+                customdata=[
+                    [format_bytes(one.bytes), format_time(time)] for one, time in zip(mine, times, strict=True)
+                ],
+                hovertemplate=f"{op}, {name}: %{{customdata[0]}} in %{{customdata[1]}}<extra></extra>",
+            )
+    figure.update_xaxes(plots.size_axis([one.bytes for one in rows]))
+    figure.update_yaxes(type="log", title={"text": "time of one call, µs"}, dtick=1)
+    return Chart(figure, fit(table(NUMBERS, _numbers(sweep), "nk-numbers")))

@@ -1,0 +1,332 @@
+"""A verb as a batch job: its text, what Slurm says of it, and its whole way through a real Slurm."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit.cli import _parser
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, NcclkitError
+from ncclkit.live import probe, scheduler, submit
+from ncclkit.live.options import ProbeOptions, command_words
+from ncclkit.live.submit import JobOptions, JobState
+from ncclkit.views import cluster_view, live_test
+from tests.live.slurm_cluster import available, cluster
+from tests.processes import leftovers
+
+NODES = """gpu|idle|14|gpu:h100:8(S:0-1)|192
+gpu|mix-|3|gpu:h100:8(S:0-1)|192
+gpu|idle*|1|gpu:h100:8(S:0-1)|192
+gpu|drain|2|gpu:h100:8(S:0-1)|192
+cpu|idle|4|(null)|64+
+"""
+LIMITS = """PartitionName=gpu AllowGroups=ALL AllowAccounts=ml,bio Default=YES MaxNodes=16 MaxTime=1-00:00:00 State=UP
+PartitionName=cpu AllowGroups=ALL AllowAccounts=ALL Default=NO MaxNodes=UNLIMITED MaxTime=UNLIMITED State=DOWN
+"""
+WAITING = (
+    "JobId=7 JobName=ncclkit-probe UserId=ann(1000) Account=ml QOS=normal JobState=PENDING Reason=Priority "
+    "Dependency=(null) Requeue=1 Restarts=1 BatchFlag=1 ExitCode=0:0 RunTime=00:00:00 TimeLimit=00:10:00 "
+    "StartTime=2026-11-23T14:05:00 EndTime=Unknown Partition=gpu NodeList=(null) Command=/a b/job.sbatch "
+    "WorkDir=/a b StdOut=/a b/job.out"
+)
+
+
+def test_partitions_with_their_gpus_idle_nodes_and_limits() -> None:
+    gpu, cpu = scheduler.partitions(NODES, LIMITS)
+    assert (gpu["nodes"], gpu["idle"], gpu["gpus"], gpu["model"], gpu["default"]) == (20, 15, 8, "h100", True)
+    assert (gpu["time_limit"], gpu["max_nodes"], gpu["accounts"]) == ("1-00:00:00", "16", "ml,bio")
+    assert (cpu["nodes"], cpu["gpus"], cpu["cpus"], cpu["state"], cpu["default"]) == (4, 0, 64, "DOWN", False)
+    assert scheduler.partition([gpu, cpu])["name"] == "gpu" and not scheduler.partition([gpu, cpu], "none")
+
+
+def commands(folder: Path, **scripts: str) -> None:
+    """Programs that stand in for Slurm's, each a line of shell."""
+    for name, line in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of commands that stand before all others; no job, no GPU."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "none.conf"))
+    monkeypatch.setattr(scheduler, "DEADLINE", 0.5)
+    monkeypatch.setattr(scheduler.glob, "glob", lambda pattern: [])
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    scheduler._submits.cache_clear()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "login"), [("echo gpu", True), ("sleep 60", True), ("exit 1", False), ("echo", False)]
+)
+def test_a_login_node_is_where_the_scheduler_answers_or_hangs(fake: Path, line: str, login: bool) -> None:
+    commands(fake, sbatch="exit 1", sinfo=line)
+    assert scheduler.is_login_node() is login
+
+
+def test_no_login_node_inside_a_job_or_with_a_gpu(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands(fake, sbatch="exit 1", sinfo="echo gpu")
+    monkeypatch.setattr(scheduler.glob, "glob", lambda pattern: ["/dev/nvidia0"])
+    assert not scheduler.is_login_node()
+    monkeypatch.setattr(scheduler.glob, "glob", lambda pattern: [])
+    scheduler._submits.cache_clear()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert not scheduler.is_login_node()
+
+
+def test_a_command_that_hangs_fails_or_prints_nothing_known_is_a_fact(fake: Path) -> None:
+    commands(fake, sbatch="exit 1", sinfo="echo gpu", squeue="sleep 60", sacctmgr="echo no access >&2; exit 1")
+    commands(fake, scontrol="echo PartitionName=gpu Default=YES State=UP")
+    known = {fact.name: fact for fact in scheduler.look()}
+    assert "did not answer within" in known["scheduler.jobs"].why
+    assert known["scheduler.accounts"].why == "sacctmgr: no access"
+    assert [row["name"] for row in known["scheduler.partitions"].value] == ["gpu"]
+    shown = cluster_view(filled(known.values()))
+    assert "login node of a Slurm cluster (1 partition" in shown.summary and "no access" in shown.static()
+
+
+def filled(facts: Any) -> Case:
+    case = Case()
+    case.facts = list(facts)
+    return case
+
+
+def test_nothing_heavy_runs_on_a_login_node_unasked(fake: Path, tmp_path: Path) -> None:
+    commands(fake, sbatch="exit 1", sinfo="echo gpu")
+    case = Case.open(tmp_path / "case")
+    with pytest.raises(NcclkitError, match="`ncclkit submit probe` .* runs it on nodes, .* on this host"):
+        asyncio.run(probe.plan(case))
+    plan = asyncio.run(probe.plan(case, ProbeOptions(here=True, backend="gloo")))
+    assert plan.ranks == 2
+    with pytest.raises(NcclkitError, match="an experiment does not run here unasked"):
+        asyncio.run(probe.again(case, plan))
+    run = asyncio.run(live_test(case).run())
+    assert run.reason == "not started" and "ncclkit submit probe" in run.summary and not case.runs()
+    assert type(live_test(case, "here")).__name__ == "LiveTest"
+
+
+def test_the_form_on_a_login_node_shows_what_sbatch_gets(fake: Path, tmp_path: Path) -> None:
+    commands(fake, sbatch="exit 1", sinfo="echo gpu")
+    form: Any = live_test(Case.open(tmp_path / "case"), "-N 2 -p gpu --container 'apptainer exec --nv a.sif'", ranks=4)
+    form.job["reservation"].value = "<b>&"
+    assert "&lt;b&gt;" not in form.script.value and form.start.disabled and "not a name of Slurm" in form.notice.value
+    form.job["reservation"].value = "maintenance"
+    for line in ("--nodes=2", "--partition=gpu", "--reservation=maintenance", "probe --ranks 4", "apptainer exec --nv"):
+        assert line in form.script.value, line
+    assert not form.start.disabled
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"partition": "a b"}, "not a name of Slurm"),
+        ({"account": "x\n#SBATCH --wrap=id"}, "not a name of Slurm"),
+        ({"time": "soon"}, "limit cannot be"),
+        ({"nodes": 0}, "must lie between 1 and"),
+        ({"srun_options": "--mpi='none"}, "close its quotes"),
+    ],
+)
+def test_what_slurm_would_not_understand_is_refused(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(NcclkitError, match=why):
+        JobOptions(**given)
+
+
+def test_options_as_the_command_takes_them() -> None:
+    asked = submit.parse_options("-N 2 -p gpu --gpus-per-node=4 -t 1:00 --no-exclusive --setup 'module load a'")
+    assert asked == JobOptions(
+        nodes=2, partition="gpu", gpus_per_node=4, time="1:00", exclusive=False, setup="module load a"
+    )
+    for wrong in ("-N two", "-Z 3", "gpu", "-N"):
+        with pytest.raises(NcclkitError):
+            submit.parse_options(wrong)
+    options = ProbeOptions(ranks=4, max_bytes=4096, env={"A": "b c"}, stages=True, python="/usr/bin/python3")
+    parsed = _parser().parse_args(["probe", *command_words(options)])
+    assert ProbeOptions(**{name: getattr(parsed, name) for name in submit.declared(options)}) == options
+
+
+def test_the_text_for_sbatch_is_safe_and_asks_for_all_gpus_of_the_default_partition(tmp_path: Path) -> None:
+    case = filled([Fact("scheduler.partitions", scheduler.partitions(NODES, LIMITS))])
+    folder = tmp_path / "50% of; it's"
+    text = submit.script(case, folder, ["probe", "--env", "A=$(id)"], JobOptions(setup="module load cuda"))
+    assert "#SBATCH --gpus-per-node=8\n" in text and "\nmodule load cuda\n" in text
+    assert f'#SBATCH --output="{tmp_path}/50%% of; it\'s/job.out"' in text
+    assert "probe --env 'A=$(id)'\n" in text
+    assert "gpus-per-node" not in submit.script(case, folder, ["probe"], JobOptions(partition="cpu"))
+    assert subprocess.run(["bash", "-n"], input=text, text=True, timeout=20).returncode == 0
+
+
+def test_a_waiting_job_says_its_place_reason_and_expected_start() -> None:
+    state = replace(submit.parse_state(WAITING), place=(3, 5))
+    assert not state.over and state.sentence == (
+        "Job 7 (requeued 1 time) waits in partition gpu, place 3 of 5, jobs of higher priority go first (Priority), "
+        "expected to start 2026-11-23 14:05:00."
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ("JobState=TIMEOUT", "reached Slurm's time limit; -t asks for more time"),
+        ("JobState=PREEMPTED", "was preempted by a job of higher priority"),
+        ("JobState=NODE_FAIL", "lost a node, which failed"),
+        ("JobState=CANCELLED", "was cancelled"),
+        ("JobState=OUT_OF_MEMORY", "for want of memory"),
+        ("JobState=PENDING Reason=InvalidAccount", r"will not start \(InvalidAccount\): .* -A names another"),
+        ("JobState=PENDING Reason=PartitionNodeLimit", "will not start .* -N asks for fewer"),
+        ("JobState=FAILED ExitCode=66:0", "does not see the case folder"),
+        ("JobState=FAILED ExitCode=67:0", "does not see .*python.* install ncclkit on shared storage"),
+        ("JobState=RUNNING NodeList=n[1-2] StartTime=2026-11-23T14:05:00", r"runs on n\[1-2\] since 2026-11-23 14"),
+        ("JobState=COMPLETED RunTime=00:00:09", "ended after 00:00:09"),
+    ],
+)
+def test_each_state_is_one_sentence(fields: str, sentence: str) -> None:
+    import re
+
+    said = submit.parse_state(f"JobId=7 {fields}").sentence
+    assert re.fullmatch(rf"Job 7 .*{sentence}.*\.", said), said
+
+
+def test_a_scheduler_that_does_not_answer_is_no_end(fake: Path, tmp_path: Path) -> None:
+    commands(fake, scontrol="sleep 60")
+    job = submit.BatchJob(tmp_path, "7", ("probe",), 0.0)
+    assert not submit.state(job).over and "Slurm does not answer" in submit.state(job).sentence
+    commands(fake, scontrol="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", sacct="exit 1")
+    assert (
+        submit.state(job).sentence == "Job 7 is not known to Slurm any more, and left no end; its node may have failed."
+    )
+    commands(fake, sacct="echo 'CANCELLED by 0|0:0|00:00:03|n1'")
+    assert submit.state(job).sentence == "Job 7 was cancelled."
+    commands(fake, sacct="exit 1")
+    (tmp_path / "exit").write_text("1\n")
+    assert submit.state(job) == JobState("7", submit.FORGOTTEN, status=1)
+
+
+# ---------------------------------------------------------------- a real Slurm
+
+real = pytest.mark.skipif(not available(), reason="Slurm and munge are not installed, or we are not root")
+
+
+@pytest.fixture(scope="module")
+def login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """This process on the login node of a cluster of three nodes."""
+    before = dict(os.environ)
+    with cluster(tmp_path_factory.mktemp("slurm") / "slurm", 3) as env:
+        os.environ.update(env, GLOO_SOCKET_IFNAME="lo")
+        scheduler._submits.cache_clear()
+        yield
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def queue() -> str:
+    return subprocess.run(["squeue", "-h"], capture_output=True, text=True, timeout=20).stdout
+
+
+def ncclkit(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "ncclkit", *words]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=110)
+
+
+def until(job: submit.BatchJob, *states: str) -> JobState:
+    end = time.monotonic() + 30
+    while (now := submit.state(job)).state not in states:
+        assert time.monotonic() < end, now
+        time.sleep(0.1)
+    return now
+
+
+@real
+@pytest.mark.usefixtures("slurm")
+def test_a_live_test_from_the_login_node_and_back(tmp_path: Path) -> None:
+    """Submitted, followed, its report printed where it was asked for; found again later, by its case alone."""
+    place = tmp_path / "50% of it's"
+    place.mkdir()
+    done = ncclkit("submit", "-N", "2", "probe", "--max-bytes", "4KiB", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --nodes=2" in done.stderr and "rank 0: size 4096 all_reduce" in done.stderr
+    assert "all_reduce on 2 ranks over gloo" in done.stdout and "every value was right" in done.stdout
+    again = ncclkit("status", cwd=place)
+    assert again.stdout == done.stdout and "ncclkit probe --max-bytes 4KiB: Job" in again.stderr
+    case = Case.open(place / "case")
+    assert {fact.host for fact in case.facts_of("host.kernel")} == {"n1", "n2"} and len(case.measurements) == 4
+    form: Any = live_test(case)  # the notebook, opened after the job has ended
+    assert asyncio.run(form.run()).reason == "done" and queue() == ""
+
+
+@pytest.fixture
+def slurm(login: None) -> Iterator[None]:
+    """The cluster, and nothing in its queue afterwards."""
+    yield
+    subprocess.run(["scancel", "-u", "root"], check=True, timeout=20)
+    end = time.monotonic() + 20
+    while queue() and time.monotonic() < end:
+        time.sleep(0.2)
+
+
+def waiting(case: Case, **more: Any) -> submit.BatchJob:
+    """A job that does nothing for a minute."""
+    return submit.submit(case, ["causes"], JobOptions(setup="sleep 60", **more))
+
+
+@real
+@pytest.mark.usefixtures("slurm")
+def test_a_job_that_is_cancelled_requeued_or_loses_its_node_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    case = Case.open(tmp_path / "case")
+    cancelled, requeued = waiting(case), waiting(case)
+    lost = waiting(case, sbatch_options="--no-requeue")
+    late = waiting(case, nodes=3)
+    node = {job.id: until(job, "RUNNING").nodes for job in (cancelled, requeued, lost)}
+    assert "place 1 of 1" in until(late, "PENDING").sentence
+    subprocess.run(["scontrol", "requeue", requeued.id], check=True, timeout=20)
+    assert "(requeued 1 time) waits" in until(requeued, "PENDING").sentence
+    down = ["scontrol", "update", f"nodename={node[lost.id]}", "state=down", "reason=test"]
+    subprocess.run(down, check=True, timeout=20)
+    assert "lost a node" in until(lost, "NODE_FAIL").sentence
+    subprocess.run([*down[:3], "state=resume"], check=False, timeout=20)  # it may have come back by itself
+    said = ncclkit("status", cancelled.id, "--cancel", cwd=tmp_path)
+    assert said.returncode == 2 and f"Job {cancelled.id} was cancelled." in said.stderr
+    for job in (requeued, late):
+        submit.cancel(job)
+        assert until(job, "CANCELLED").sentence.endswith("was cancelled.")
+    assert (queue(), leftovers()) == ("", [])
+
+
+@real
+@pytest.mark.usefixtures("slurm")
+def test_what_can_never_start_is_refused_or_cancelled_with_one_sentence(tmp_path: Path) -> None:
+    case = Case.open(tmp_path / "case")
+    with pytest.raises(NcclkitError, match="Invalid partition name specified; `sinfo -s` lists"):
+        submit.submit(case, ["probe"], JobOptions(partition="nowhere"))
+    with pytest.raises(NcclkitError, match="have not so many GPUs: --gpus-per-node 0 asks for none"):
+        submit.submit(case, ["probe"], JobOptions(gpus_per_node=8))
+    assert list((tmp_path / "case" / "jobs").iterdir()) == []
+    job = waiting(case, nodes=9)
+    with pytest.raises(NcclkitError, match="will not start .* -N asks for fewer; it was cancelled"):
+        asyncio.run(submit.follow(case, job, longest=20))
+    assert until(job, "CANCELLED") and queue() == ""
+
+
+@real
+@pytest.mark.usefixtures("slurm")
+def test_a_case_folder_that_its_node_does_not_see_is_said(tmp_path: Path) -> None:
+    case = Case.open(tmp_path / "case")
+    job = submit.submit(case, ["causes"], JobOptions(sbatch_options="--begin=now+2"))
+    shutil.move(tmp_path / "case", tmp_path / "elsewhere")
+    (tmp_path / "case" / "jobs" / "1-causes").mkdir(parents=True)  # where Slurm writes, and nothing of ours lies
+    assert "does not see the case folder" in until(job, "FAILED").sentence
