@@ -60,7 +60,7 @@ _KEYS = (
 )
 _TOLD = r"(?:token|passwo?r?d|pass|passphrase|secret|credentials?|%s)" % _KEYS
 """The end of a name that a secret stands under, whatever is before it."""
-_STRANGE = r"(?=[^\s\"',;]*\d)(?=[^\s\"',;]*[A-Z])[^\s\"',;]{8,}"
+_STRANGE = r"(?=[^\s\"',;]*\d)(?=[^\s\"',;]*[A-Z])(?=[^\s\"',;]{8})" + _BARE
 """A value behind a word that is also plain English must look random."""
 
 
