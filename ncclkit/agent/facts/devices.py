@@ -48,13 +48,13 @@ def rdma(values: Mapping[str, str], ports: Ports) -> Iterator[Problem]:
         yield from _hca(wanted, ports, having)
     index = values.get("NCCL_IB_GID_INDEX", "").strip()
     if index.isdecimal():
-        yield from _gid(index, [port for port in ports if choose.takes(wanted, port["device"], port["port"])])
+        yield from _gid(index, [port for port in ports if choose.accepts(wanted, port["device"], port["port"])])
 
 
 def _hca(wanted: str, ports: Ports, having: list[str]) -> Iterator[Problem]:
     items = [item.split(":")[0] for item in wanted.lstrip("^=").split(",") if item]
     absent = [item for item in items if not any(device.startswith(item) for device in having)]
-    taken = [port for port in ports if choose.takes(wanted, port["device"], port["port"])]
+    taken = [port for port in ports if choose.accepts(wanted, port["device"], port["port"])]
     hint = "name devices that /sys/class/infiniband lists"
     if absent and not wanted.startswith("^"):
         what = "%s not among the RDMA devices here: %s" % (", ".join(absent), ", ".join(having) or "none")
@@ -104,7 +104,7 @@ def paths(values: Mapping[str, str], machine: Machine) -> Iterator[Problem]:
         for path in re.split(r"[:\s]+", values[name]) if name == "LD_PRELOAD" else [values[name]]:
             folder, _, file = path.rpartition("/")
             if path.startswith("/") and _absent(machine, folder or "/", file):
-                what = "there is no file %s, which is ignored without a word or ends the job" % path
+                what = "there is no file %s, which is ignored without a warning or ends the job" % path
                 yield problem("path", name, values[name], what, "correct the path, or unset it")
     for name in sorted(WRITTEN & set(values)):
         folder = values[name].rpartition("/")[0]
