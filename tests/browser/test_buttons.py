@@ -61,7 +61,7 @@ def clicks(chromium: Any, lab: Lab) -> Iterator[Visit]:
 def _clickable(path: Any) -> Any:
     """The notebook of somebody who clicks where Run All awaits: its forms, and what they need."""
     book = nbformat.read(path, as_version=4)
-    cells = [nbformat.v4.new_code_cell("import ipywidgets\nipywidgets.Widget.close_all()")]
+    cells = []
     for cell in book.cells:
         given = "parameters" in cell.metadata.get("tags", [])
         if cell.cell_type != "code" or not (given or KEPT.search(cell.source)) or ELSEWHERE.search(cell.source):
@@ -100,7 +100,8 @@ def start_and_cancel(page: Any, lab: Lab, button: str) -> None:
     cancel = form(page, button).locator("button", has_text="Cancel")
     until(cancel.is_enabled, 30, f"{button} to start")
     cancel.click()
-    waits(page, button, "ancelled")
+    until(cancel.is_disabled, 120, f"{button} to end after Cancel")
+    assert "ancelled" in form(page, button).inner_text()
     until(lambda: not lab.runs(), 30, f"every process of {button} to end")
 
 
