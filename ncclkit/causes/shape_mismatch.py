@@ -29,12 +29,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncclkit.analysis.calls import (
-    SAME_SIZE, UNDECIDED, by_call, differ, elements, odd_ones, op_of, other_calls, ranks_of, sides, size_of,
+    SAME_SIZE,
+    UNDECIDED,
+    by_call,
+    differ,
+    elements,
+    odd_ones,
+    op_of,
+    other_calls,
+    ranks_of,
+    sides,
+    size_of,
     unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import exchanges
 from ncclkit.analysis.picks import family, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike
-from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import unlike as unlike_entries
 from ncclkit.causes._settings import compare_calls
@@ -64,7 +74,7 @@ def diagnose(case: Case) -> Finding:
         finding = witness(case)
         if finding is not None:
             return finding
-    went_well = [*case.of("flight.missing"), *case.of("nccl.destroy"), *look(case).ended.values()]
+    went_well = [*case.of("flight.missing", "nccl.destroy"), *rank_states(case).ended.values()]
     went_well += case.of("flight.dump") if not case.of("flight.mismatch") else []
     return otherwise(
         ID,
@@ -189,7 +199,7 @@ def _models(case: Case) -> Finding | None:
         return None
     ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if r})) or ranks_in(lines)
     say = f"A model parameter of {name_ranks(ranks)} has another size than on rank 0: files or settings differ."
-    return _found(case, say, lines, ranks, "likely")
+    return found(ID, "likely", say, pick(lines), ranks=ranks, advice=(ONE_MODEL,), next=_question())
 
 
 def _who(ranks: tuple[int, ...]) -> str:
@@ -199,6 +209,15 @@ def _who(ranks: tuple[int, ...]) -> str:
 
 def _short(value: Any) -> str:
     return " ".join(str(value).split())[:120]
+
+
+ONE_MODEL = Advice(
+    "Build the same model on all ranks: one configuration, one release of each package, one checkpoint.",
+    code="print({name: tuple(p.shape) for name, p in model.named_parameters()})  # on every rank; compare two ranks",
+    why="DDP compares the shapes of all parameters in its constructor; no batch has been read by then.",
+    check="The constructor of DistributedDataParallel returns on all ranks.",
+    risk="None.",
+)
 
 
 def _advice(case: Case) -> tuple[Advice, ...]:
