@@ -199,7 +199,7 @@ class _Search:
         return replace(found, ranks=tuple(sorted(rail & set(found.ranks))), within=tuple(sorted(rail)))
 
 
-def tell(state: Bisected, who: Callable[[Iterable[int]], str], symptom: tuple[str, str], ranks: int) -> str:
+def describe(state: Bisected, who: Callable[[Iterable[int]], str], symptom: tuple[str, str], ranks: int) -> str:
     """The verdict in words, without a full stop.
 
     who: names ranks; symptom: what is wrong, as ``("is slow", "are slow")``; ranks: of the whole job.

@@ -99,7 +99,7 @@ def places(events: Iterable[Event]) -> list[tuple[list[Event], bool, str]]:
     return [(held, waits, where) for (waits, where), held in sorted(groups.items(), key=lambda item: len(item[1]))]
 
 
-def standing(events: Iterable[Event]) -> list[str]:
+def positions(events: Iterable[Event]) -> list[str]:
     """``rank 3 is in save at ckpt.py:88``, ``ranks 0-2 wait in all_reduce at train.py:212``; the rarest first."""
     said = []
     for held, waits, where in places(events):
@@ -183,7 +183,7 @@ def inside(event: Event, *names: str) -> bool:
 @once
 def exchanges(case: Case) -> list[Event]:
     """Stacks and tracebacks of ranks that stood in an all_to_all, whose sizes may differ between ranks by design."""
-    lines = [*case.of("stack"), *case.of("python.exception")]
+    lines = case.of("stack", "python.exception")
     return [e for e in lines if any("all_to_all" in str(f.get("func")) for f in e.data.get("frames") or ())]
 
 

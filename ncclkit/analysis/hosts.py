@@ -93,7 +93,7 @@ def joining(case: Case) -> dict[str, tuple[str, str]]:
     return best if len(best) > 1 and len(best) == len(known) else {}
 
 
-def alone(case: Case, host: str, interface: str) -> bool:
+def isolated(case: Case, host: str, interface: str) -> bool:
     """True where a network joins the job's hosts, and no other host has a part in those of this interface."""
     own = {one.network for one in subnets(case).get(host, {}).get(interface, ())}
     parts = _parts(case)

@@ -56,5 +56,5 @@ def once(part: Callable[[Case], T]) -> Callable[[Case], T]:
 def judged(case: Case) -> Case:
     """What a verdict is about: the case as its last run left it, without facts of a shape that no reader can use."""
     scope = case.latest()
-    scope.facts = list(map(shapes.sound, scope.facts))
+    scope.facts = list(map(shapes.validated, scope.facts))
     return scope

@@ -114,7 +114,22 @@ def family(case: Case, *families: str) -> list[Event]:
 @once
 def messages(case: Case) -> list[Event]:
     """Events that carry a library's own error text: NCCL warnings, torch's quotation of them, exceptions."""
-    return [*case.of("nccl.warn"), *case.of("c10d.error"), *case.of("python.exception"), *case.of("system.error")]
+    return case.of("nccl.warn", "c10d.error", "python.exception", "system.error")
+
+
+def initialized(case: Case) -> list[Event]:
+    """The lines that say that a communicator was initialized: "Init COMPLETE"."""
+    return [event for event in case.of("nccl.init") if event.data.get("phase") == "done"]
+
+
+def over_sockets(case: Case) -> list[Event]:
+    """The lines that say that NCCL uses sockets between hosts."""
+    return [event for event in case.of("nccl.network") if event.data.get("name") == "Socket"]
+
+
+def over_infiniband(case: Case) -> list[Event]:
+    """The channels that were connected over InfiniBand or RoCE."""
+    return [event for event in case.of("nccl.channel") if "NET/IB" in str(event.data.get("transport"))]
 
 
 @once
@@ -126,9 +141,7 @@ def not_ours(case: Case) -> list[Event]:
 @once
 def unlike(case: Case) -> list[Event]:
     """What DDP says where it compares the ranks' models at its start, and they differ."""
-    return matching(
-        [*case.of("ddp.params"), *case.of("python.exception")], "sizes of the same param", "inconsistent", "verifies"
-    )
+    return matching(case.of("ddp.params", "python.exception"), "sizes of the same param", "inconsistent", "verifies")
 
 
 def env_of(case: Case, name: str) -> list[Event]:
@@ -136,7 +149,7 @@ def env_of(case: Case, name: str) -> list[Event]:
     return [event for event in case.of("nccl.env") if event.data.get("name") == name]
 
 
-def ask(case: Case, *witnesses: Callable[[Case], Finding | None]) -> Finding | None:
+def first_finding(case: Case, *witnesses: Callable[[Case], Finding | None]) -> Finding | None:
     """The finding of the first witness that has one."""
     return next((finding for witness in witnesses if (finding := witness(case)) is not None), None)
 

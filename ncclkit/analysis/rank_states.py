@@ -99,10 +99,10 @@ class RankStates:
 
 
 @once
-def look(case: Case) -> RankStates:
+def rank_states(case: Case) -> RankStates:
     """The states of the ranks of one case."""
     world = _world(case)
-    waiting = _together(_first_by_rank([*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_unanswered(case)]))
+    waiting = _together(_first_by_rank([*case.of("c10d.timeout", "gloo.timeout"), *_unanswered(case)]))
     waiting = waiting or {rank: gap for gap in case.of("flight.missing") for rank in gap.data.get("waiting", ())}
     stopped = min((e.time for e in case.of("elastic.stop") if e.time is not None), default=None)
     raised = _first_by_rank([e for e in case.of("python.exception") if is_own(e) and not _after(e, stopped)])
@@ -184,7 +184,7 @@ def _tasks(end: Event) -> list[int]:
 def crashes(case: Case) -> list[Event]:
     """Deaths in native code; not of a rank that had already reported what ended it: dying, it tripped over itself."""
     victims = [event for event in case.of("python.exception") if event.data.get("victim")]
-    dying = {rank_of(event) for event in [*victims, *case.of("c10d.timeout"), *case.of("gloo.timeout")]} - {-1}
+    dying = {rank_of(event) for event in [*victims, *case.of("c10d.timeout", "gloo.timeout")]} - {-1}
     ends = [end.event for end in exits(case) if end.signal in CRASHED]
     ends += [e for e in case.of("system.error") if e.data.get("what") == "segfault"]
     return [event for event in ends if rank_of(event) not in dying]
@@ -260,7 +260,7 @@ def _group_size(wait: Event) -> int | None:
 
 def opening(case: Case, *kinds: str) -> Event | None:
     """The phase of the job's start in which ranks began to wait and timed out, if it is of one of these kinds."""
-    waits = list(look(case).waiting.values())
+    waits = list(rank_states(case).waiting.values())
     begun = [e for e in case.of("job.phase") if any(e.path == wait.path and e.line < wait.line for wait in waits)]
     early = any(isinstance(wait.data.get("seq"), int) and wait.data["seq"] <= EARLY for wait in waits)
     return begun[-1] if early and begun and begun[-1].data["what"] in kinds else None
@@ -311,7 +311,7 @@ def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
         e for e in case.of("python.exception") if not e.data.get("victim") and not is_own(e) and not _after(e, stopped)
     ]
     errors = [e for e in errors if not LAST_WORDS.search(str(e.data.get("message", "")))]
-    return _first_by_rank([*case.of("cuda.oom"), *case.of("cuda.error"), *errors, *crashes(case)])
+    return _first_by_rank([*case.of("cuda.oom", "cuda.error"), *errors, *crashes(case)])
 
 
 def _ended(case: Case, members: Iterable[int]) -> Iterator[tuple[int, Event]]:

@@ -156,7 +156,7 @@ class StagedTest:
     def summary(self) -> str:
         """The conclusion in one sentence."""
         if self.failing and self.tried:
-            return self._start(bisection.tell(self.bisected, self.who, self.symptom, self.ranks))
+            return self._start(bisection.describe(self.bisected, self.who, self.symptom, self.ranks))
         if self.absent and self.ended in ENDS:
             return f"{host_list(self.absent)} never began, and the ranks of the other nodes timed out waiting"
         if not (self.pairs or self.silent or self.corrupt):

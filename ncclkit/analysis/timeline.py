@@ -13,7 +13,7 @@ from signal import SIGTERM, Signals
 from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import in_order
 from ncclkit.analysis.progress import RankProgress, furthest, progress_of
-from ncclkit.analysis.rank_states import Exit, RankStates, exits, look
+from ncclkit.analysis.rank_states import Exit, RankStates, exits, rank_states
 from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
@@ -80,7 +80,7 @@ def timelines(case: Case) -> list[RankTimeline]:
             spoken[event.rank].append(event)
     left = {rank for row in case.inputs for rank in row.get("ranks") or ()}
     progress, last = progress_of(case.events), {end.rank: end for end in reversed(exits(case))}
-    states, runs = look(case), [str(event.data["reason"]) for event in case.of("run.end")]
+    states, runs = rank_states(case), [str(event.data["reason"]) for event in case.of("run.end")]
     found = []
     for rank in sorted({*ranks(case.events, case.inputs), *progress}):
         events, came = spoken.get(rank, []), progress.get(rank, ())

@@ -25,7 +25,7 @@ class _Wait:
     op: str = ""
     size: int | None = None
 
-    def hear(self, event: Event) -> None:
+    def take(self, event: Event) -> None:
         """Take one line; of several timeouts the first collective counts."""
         data, seq = event.data, event.data["seq"]
         self.said.append(event)
@@ -48,7 +48,7 @@ def compare(events: Sequence[Event]) -> Iterator[Disagreement]:
     for event, name, desc in grouped(events):
         if event.rank is not None and op_of(event).upper() not in POINT_TO_POINT:
             descs[name] = desc
-            groups[name][event.rank].hear(event)
+            groups[name][event.rank].take(event)
     spoke = {event.rank for event in events if event.rank is not None}
     world = set(ranks(events)) if groups else set()
     for name, waits in groups.items():

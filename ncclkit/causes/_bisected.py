@@ -12,7 +12,7 @@ from ncclkit.core.model import Evidence, Strength
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
+class FaultyRanks:
     """Ranks that are not like the others, and what shows it."""
 
     summary: str
@@ -30,7 +30,7 @@ class Odd:
     gpus: bool
 
 
-def odd(case: Case) -> Odd | None:
+def faulty_ranks(case: Case) -> FaultyRanks | None:
     """What the last live test's ladder says of ranks together, or of slow pairs; None where it blames nobody."""
     climbed = staged_test(case)
     gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
@@ -39,14 +39,14 @@ def odd(case: Case) -> Odd | None:
     return _narrowed(climbed, gpus) if climbed.tried else _slow(case, climbed, gpus)
 
 
-def _corrupt(case: Case, climbed: StagedTest, gpus: bool) -> Odd:
+def _corrupt(case: Case, climbed: StagedTest, gpus: bool) -> FaultyRanks:
     """Ranks whose own memory gave other bytes than were copied in; what they exchange cannot be right either."""
     wrong, right = ([e for e in case.of("stage.rank") if bool(e.data["wrong"]) == bad] for bad in (True, False))
     ranks = tuple(sorted(climbed.corrupt))
-    return Odd(f"{climbed.summary}.", ranks, (), pick(wrong, right[:2]), "likely", False, True, False, gpus)
+    return FaultyRanks(f"{climbed.summary}.", ranks, (), pick(wrong, right[:2]), "likely", False, True, False, gpus)
 
 
-def _narrowed(climbed: StagedTest, gpus: bool) -> Odd | None:
+def _narrowed(climbed: StagedTest, gpus: bool) -> FaultyRanks | None:
     state, tried = climbed.bisected, climbed.tried
     one = next(iter(state.found), Blamed("", state.among, state.among) if state.ask else None)
     if one is None or not climbed.failing or one.what == "together":
@@ -61,10 +61,10 @@ def _narrowed(climbed: StagedTest, gpus: bool) -> Odd | None:
     sure = one.what in ("rank", "node", "company", "way") and len(state.found) == 1
     strength: Strength = "likely" if sure else "possible"
     slow = climbed.symptom[0] == "is slow"
-    return Odd(f"{climbed.summary}.", one.ranks, hosts, why, strength, slow, alone, between, gpus)
+    return FaultyRanks(f"{climbed.summary}.", one.ranks, hosts, why, strength, slow, alone, between, gpus)
 
 
-def _slow(case: Case, climbed: StagedTest, gpus: bool) -> Odd | None:
+def _slow(case: Case, climbed: StagedTest, gpus: bool) -> FaultyRanks | None:
     slow = [pair for pair in climbed.pairs if pair.slow and not pair.wrong]
     if not slow and not climbed.slow_ranks:
         return None
@@ -76,4 +76,4 @@ def _slow(case: Case, climbed: StagedTest, gpus: bool) -> Odd | None:
     why = pick([pair.event for pair in slow if pair.event], alone, others[:2], limit=6)
     between = not climbed.slow_ranks and all(pair.path == "network" for pair in slow)
     hosts = tuple(host for host, mine in climbed.nodes.items() if set(mine) & set(ranks)) if between else ()
-    return Odd(f"{climbed.summary}.", tuple(ranks), hosts, why, "likely", True, not slow, between, gpus)
+    return FaultyRanks(f"{climbed.summary}.", tuple(ranks), hosts, why, "likely", True, not slow, between, gpus)

@@ -1,7 +1,7 @@
 """What the facts of hosts mean for a job that would run there: a risk, not the explanation of one that ran.
 
-A cause says which facts decide (`Check.reads`) and what those of one host mean (`Check.look`); the rest is the same
-for all of them and stands here: hosts with the same risk share a sentence, a fact that could not be read is named
+A cause says which facts decide (`Preflight.reads`) and what those of one host mean (`Preflight.risks`); the rest is the
+same for all of them and stands here: hosts with the same risk share a sentence, a fact that could not be read is named
 with its reason, and beside a job that failed a risk is merely possible, since what the job itself says weighs more.
 """
 
@@ -99,17 +99,17 @@ class Preflight:
 
     Where GPUs decide, hosts that have none do not matter.
     """
-    look: Callable[[HostFacts], Iterable[Risk]]
+    risks: Callable[[HostFacts], Iterable[Risk]]
     fine: str
     """What is said where all is well."""
     next: Callable[[Case], Experiment]
     """The experiment that separates the risk from the other suspects."""
     also: tuple[str, ...] = ()
-    """Facts that `look` can use besides."""
+    """Facts that `risks` can use besides."""
 
     def risk(self, case: Case) -> Finding | None:
         """The risks of all hosts as one finding, the gravest first."""
-        seen = [(risk, host.name) for host in _hosts(case, self.reads + self.also) for risk in self.look(host)]
+        seen = [(risk, host.name) for host in _hosts(case, self.reads + self.also) for risk in self.risks(host)]
         if not seen:
             return None
         seen.sort(key=lambda pair: pair[0].strength != "likely")

@@ -91,7 +91,7 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
 
 
 def _waits(case: Case) -> list[Event]:
-    return [*case.of("c10d.timeout"), *case.of("gloo.timeout")]
+    return case.of("c10d.timeout", "gloo.timeout")
 
 
 def _limit(case: Case) -> float:
@@ -146,7 +146,7 @@ def smaller_batch(case: Case) -> str:
 
 def script(case: Case) -> str:
     """File name of the user's script, by the outermost frame of the user's own code; ``train.py`` where none is."""
-    for event in [*case.of("python.exception"), *case.of("stack")]:
+    for event in case.of("python.exception", "stack"):
         frames: list[Frame] = [frame for frame in event.data.get("frames") or () if is_own(frame)]
         if frames:
             outermost = frames[-1] if event.kind == "stack" else frames[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ncclkit.analysis.picks import of_job
+from ncclkit.analysis.picks import initialized, of_job
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 
@@ -26,7 +26,7 @@ def hangs(case: Case) -> list[Event]:
     """
     starts = [e for e in case.of("nccl.init") if e.data.get("phase") == "start"]
     begun = [*case.of("nccl.network"), *starts]
-    done = any(e.data.get("phase") == "done" for e in case.of("nccl.init"))
+    done = bool(initialized(case))
     beyond = [e for e in of_job(case) if e.kind not in QUIET and not e.kind.startswith(WATCHED)]
     other = any(e.data.get("family") != "no_ib_library" for e in beyond)
     size = max((e.data.get("nranks") or 0 for e in starts), default=0)

@@ -25,7 +25,7 @@ def hosts(case: Case) -> dict[str, HostNetwork]:
     return connections.hosts(case.events)
 
 
-def sound(case: Case, good: Callable[[NetworkPath], bool]) -> list[Event]:
+def passed(case: Case, good: Callable[[NetworkPath], bool]) -> list[Event]:
     """The tested paths, where every host could be asked and every path is good in this respect; else nothing."""
     tested = connections.links(case.events)
     whole = tested and not any(host.problem for host in hosts(case).values())

@@ -26,7 +26,7 @@ import re
 from collections.abc import Iterator
 
 from ncclkit.agent.facts.checks import check
-from ncclkit.analysis.picks import ask, env_of, failed, family, matching, messages, on, pick, ranks_in
+from ncclkit.analysis.picks import env_of, failed, family, first_finding, matching, messages, on, pick, ranks_in
 from ncclkit.causes import _starting
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -47,7 +47,7 @@ LIMITS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
 def diagnose(case: Case) -> Finding:
     """Found where a variable has a value that the library refuses, ignores, or cannot satisfy."""
     looked = case.of("nccl.env")
-    return ask(case, _not_allowed, _named, _refused, _without_ib, _ignored, CHECK.risk) or CHECK.otherwise(
+    return first_finding(case, _not_allowed, _named, _refused, _without_ib, _ignored, CHECK.risk) or CHECK.otherwise(
         case,
         looked or case.of("nccl.init"),
         "NCCL knows the values of all settings that it read.",
@@ -146,7 +146,7 @@ NAMED = re.compile(
 )
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Problems that the agent found in the environment, except missing interfaces (see ifname_not_found)."""
     for row in host.value("env.problems") or ():
         if not (row["kind"] == "device" and row["name"].endswith("_SOCKET_IFNAME")):
@@ -212,7 +212,7 @@ def _limits(case: Case) -> list[str]:
 CHECK = Preflight(
     ID,
     reads=("env.problems",),
-    look=_look,
+    risks=_risks,
     fine="No variable has an unknown name or a value that cannot work.",
     also=("env.*",),
     next=experiment,

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.hosts import enterable
-from ncclkit.analysis.picks import ask, pick
+from ncclkit.analysis.picks import first_finding, pick
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
@@ -46,9 +46,9 @@ APART, DROPPED = 1.0, 15.0
 
 def diagnose(case: Case) -> Finding:
     """Found where a connection test measured an offset; else whether each kernel reports a synchronised clock."""
-    equal = _tested.sound(case, lambda link: link.offset is not None and not _apart(link))
+    equal = _tested.passed(case, lambda link: link.offset is not None and not _apart(link))
     missing = "`ncclkit connect HOST HOST`, which measures the offset between the clocks"
-    if verdict := ask(case, _measured, CHECK.risk):
+    if verdict := first_finding(case, _measured, CHECK.risk):
         return verdict
     kept = case.facts_of("host.clock.synced")
     if not equal and len(kept) > 1 and any(fact.value is False for fact in kept):
@@ -81,7 +81,7 @@ def _measured(case: Case) -> Finding | None:
     return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts of a job with several hosts whose clock is not synchronised."""
     fact, nodes = host.fact("host.clock.synced"), host.number("env.SLURM_NNODES") or 1
     if fact and fact.value is False and nodes > 1:
@@ -129,7 +129,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("host.clock.synced",),
-    look=_look,
+    risks=_risks,
     fine="A time service synchronises the clocks, or the job has one host.",
     also=("env.SLURM_NNODES",),
     next=experiment,

@@ -24,8 +24,8 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.calls import far_apart, grouped, op_of
-from ncclkit.analysis.picks import ask, name_ranks, otherwise, pick, ranks_in
-from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.picks import first_finding, name_ranks, otherwise, pick, ranks_in
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes import _printed
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
@@ -52,14 +52,14 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID, "likely", say, why, ranks=_fewer(crossed), advice=_advice(), next=None if crossed else experiment(case)
         )
-    if finding := ask(case, _in_text, _apart):
+    if finding := first_finding(case, _in_text, _apart):
         return finding
     calls = case.of("nccl.op")
     comms = {e.data.get("comm") for e in calls if e.data.get("op") in ("Send", "Recv")}
     if (
         len(comms) > 1
         and not case.of("nccl.destroy")
-        or (comms and not look(case).ended and not case.of("nccl.destroy"))
+        or (comms and not rank_states(case).ended and not case.of("nccl.destroy"))
     ):
         strength = "likely" if len(comms) > 1 else "possible"
         say = (
@@ -74,7 +74,7 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(),
             next=experiment(case),
         )
-    went_well = [*case.of("nccl.destroy"), *look(case).ended.values(), *case.of("c10d.timeout")]
+    went_well = [*case.of("nccl.destroy"), *rank_states(case).ended.values(), *case.of("c10d.timeout")]
     return otherwise(ID, went_well, "No two groups wait for each other.", "Flight Recorder dumps of all ranks")
 
 
@@ -91,7 +91,7 @@ def _in_text(case: Case) -> Finding | None:
 
 def _apart(case: Case) -> Finding | None:
     """Watchdogs timed out in two groups at once: some ranks in one group, other ranks in the other."""
-    waits = [event for event in look(case).waiting.values() if event.kind == "c10d.timeout"]
+    waits = [event for event in rank_states(case).waiting.values() if event.kind == "c10d.timeout"]
     named = [(event, desc or group) for event, group, desc in grouped(case.events) if group or desc]
     sides: dict[str, list[Event]] = {}
     for event, name in named:

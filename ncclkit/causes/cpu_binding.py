@@ -77,7 +77,7 @@ def _one_core(case: Case) -> Finding | None:
     return found(ID, strength, say, why, ranks=ranks_in(lines), hosts=hosts, gpus=gpus, advice=advice, next=NEAR)
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Settings that bind every rank alike, fewer cores than Slurm promised, and GPUs far from all usable cores."""
     mask = host.fact("cpu.affinity")
     own = cpus(mask.value) if mask else frozenset()
@@ -173,7 +173,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("cpu.affinity",),
-    look=_look,
+    risks=_risks,
     fine="Processes may use cores next to every GPU, and nothing binds all of them to one.",
     also=(
         *("gpu.*.cpus", "gpu.count", "job.ranks", "env.SLURM_JOB_ID", "env.SLURM_CPUS_PER_TASK"),

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import ask, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.analysis.rank_states import look, starving
+from ncclkit.analysis.picks import first_finding, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.analysis.rank_states import rank_states, starving
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
 from ncclkit.core.bandwidth import expect
@@ -67,7 +67,7 @@ EXPERIMENT = Experiment(
 
 def diagnose(case: Case) -> Finding:
     """Found by measured waits of the ranks' processes, PyTorch's warning, or more ranks than usable cores."""
-    return ask(case, _measured, _crowded_out) or _reported(case)
+    return first_finding(case, _measured, _crowded_out) or _reported(case)
 
 
 def _measured(case: Case) -> Finding | None:
@@ -75,7 +75,7 @@ def _measured(case: Case) -> Finding | None:
     starved = starving(case)
     if not starved:
         return None
-    scene = look(case)
+    scene = rank_states(case)
     # a rank that waits in the collective had come: the cores kept it from nothing
     starved = [event for event in starved if event.rank not in scene.waiting] or starved
     worst = max(starved, key=lambda e: float(e.data["waited"]))
@@ -147,7 +147,7 @@ def _reported(case: Case) -> Finding:
     """PyTorch's own warning, or more ranks than usable cores."""
     warned = _warnings(case)
     cores = [f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)]
-    scene = look(case)
+    scene = rank_states(case)
     local = len(
         {e.rank for e in case.of("nccl.init") if e.rank is not None and e.host == (cores[0].host if cores else e.host)}
     )
@@ -181,7 +181,7 @@ def _reported(case: Case) -> Finding:
     return CHECK.otherwise(case, went_well, "By what is known the ranks have enough cores.", missing)
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts with too few cores per GPU: a rank has a main thread, NCCL's proxy and watchdog, and loader workers."""
     cores, gpus = host.number("cpu.usable"), host.gpu_count
     yield from _oversubscribed(host)
@@ -250,7 +250,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("cpu.usable",),
-    look=_look,
+    risks=_risks,
     fine="This host has enough cores for its ranks.",
     also=("gpu.count", "env.SLURM_JOB_ID", "job.workers", "job.ranks"),
     next=experiment,

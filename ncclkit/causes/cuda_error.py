@@ -141,7 +141,7 @@ def _without(case: Case, xids: list[Event]) -> Finding:
     if vague and not case.of("nccl.warn") and not case.of("cuda."):
         say, ranks = "A CUDA call inside NCCL failed; this log does not say which or why.", ranks_in(vague)
         return found(ID, "possible", say, pick(vague, limit=3), ranks=ranks, advice=advice, next=asked)
-    went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *case.of("progress")]
+    went_well = case.of("nccl.destroy", "c10d.timeout", "progress")
     return otherwise(ID, went_well, "No CUDA call failed.", "the standard error of every rank")
 
 

@@ -27,7 +27,18 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.analysis.picks import family, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import (
+    family,
+    initialized,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+)
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
@@ -62,7 +73,7 @@ def diagnose(case: Case) -> Finding:
     buffers = _host_buffers(case)
     lines = uds + empty + memory or buffers
     if not lines:
-        went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
+        went_well = [*initialized(case), *case.of("nccl.destroy")]
         missing = "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"
         return otherwise(ID, went_well, "NCCL's allocations worked.", missing)
     seen = {

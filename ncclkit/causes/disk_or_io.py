@@ -28,7 +28,7 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import amount, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import FILE, stands
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
@@ -94,13 +94,13 @@ def diagnose(case: Case) -> Finding:
             f"{'the disk quota is used up' if quota else 'the file system is full or failed'}."
         )
         gone = [e for e in matching(full, "Transport endpoint is not connected") if ": '/" not in e.text]
-        beside = look(case).raised and all(LOGGER.match(e.text) for e in full)  # a job survives its logger
+        beside = rank_states(case).raised and all(LOGGER.match(e.text) for e in full)  # a job survives its logger
         doubt = len(gone) == len(full) or beside  # without a path it may be a socket
         strength: Strength = "possible" if doubt else "proven"
         return found(
             ID, strength, say, pick(full), ranks=ranks_in(full), hosts=name_hosts(full), advice=_advice(_local(case))
         )
-    went_well = [*case.of("nccl.destroy"), *look(case).ended.values(), *stacks(case).values()]
+    went_well = [*case.of("nccl.destroy"), *rank_states(case).ended.values(), *stacks(case).values()]
     missing = "a stack of each rank at the moment of the hang, and `df -h`"
     alone = _in_storage_call(case) or _kernel(case) or CHECK.risk(case)
     return alone or CHECK.otherwise(case, went_well, "No rank waited for storage.", missing)
@@ -108,7 +108,7 @@ def diagnose(case: Case) -> Finding:
 
 def _in_storage_call(case: Case) -> Finding | None:
     """A few ranks are in a storage call while the others wait, or have timed out and left no stack."""
-    waiting = look(case).waiting
+    waiting = rank_states(case).waiting
     slow = {rank: stack for rank, stack in stacks(case).items() if _in_storage(stack) and rank not in waiting}
     seen = stands(case)
     slow = {rank: stack for rank, stack in slow.items() if rank not in seen}
@@ -136,11 +136,11 @@ def _kernel(case: Case) -> Finding | None:
     )  # fmt: skip
     say = f"The kernel{on(first.host)} {what}; a rank that reads or writes there stalls."
     strength: Strength = "likely" if lost else "possible"
-    why = pick(lost, hung, look(case).waiting.values(), limit=6)
+    why = pick(lost, hung, rank_states(case).waiting.values(), limit=6)
     return found(ID, strength, say, why, hosts=name_hosts(lost + hung), advice=_advice(_local(case)))
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Folders that are full or slow to write to."""
     for label, fact in host.each("storage.*.latency").items():
         folder = f"the folder {host.value(f'storage.{label}.path') or label}"
@@ -206,7 +206,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("storage.*.free", "storage.*.latency"),
-    look=_look,
+    risks=_risks,
     fine="The folders have room and are quick to write to.",
     also=("storage.*.path",),
     next=experiment,

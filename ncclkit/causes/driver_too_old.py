@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.analysis.picks import family, initialized, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -60,7 +60,7 @@ NEEDS = {11: 450, 12: 525, 13: 580}
 
 def diagnose(case: Case) -> Finding:
     """Found where CUDA says that driver, libraries or GPU do not fit."""
-    pool = [*case.of("cuda.driver"), *case.of("cuda.error"), *messages(case)]
+    pool = [*case.of("cuda.driver", "cuda.error"), *messages(case)]
     old, image = matching(pool, *DRIVER), matching(pool, *CODE)
     other = [e for e in [*case.of("cuda.driver"), *family(case, "driver")] if e not in old + image]
     other = [e for e in other if not matching([e], *ABSENT)]
@@ -77,11 +77,7 @@ def diagnose(case: Case) -> Finding:
         said = matching(blind, *ABSENT[:2])
         return found(ID, "likely" if said else "possible", say, pick(said, blind, limit=4), advice=_advice(False))
     if not lines:
-        went_well = [
-            *[e for e in case.of("nccl.init") if e.data.get("phase") == "done"],
-            *case.of("nccl.destroy"),
-            *case.of("progress"),
-        ]
+        went_well = [*initialized(case), *case.of("nccl.destroy", "progress")]
         missing = "`nvidia-smi` and `python -m torch.utils.collect_env`"
         return CHECK.risk(case) or CHECK.otherwise(case, went_well, "Driver and libraries work together.", missing)
     say = f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)}: "
@@ -112,7 +108,7 @@ def _warning(event: Event) -> bool:
     )
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts whose driver does not answer its own tools, or is older than torch's CUDA needs."""
     smi = host.fact("gpu.nvidia_smi")
     driver, library, cuda = (
@@ -181,7 +177,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("gpu.driver", "software.torch.cuda"),
-    look=_look,
+    risks=_risks,
     fine="The driver supports the CUDA that torch was built for.",
     also=("gpu.nvidia_smi", "gpu.count", "gpu.library"),
     next=experiment,

@@ -30,7 +30,18 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ncclkit.analysis.hosts import as_nccl_sees
-from ncclkit.analysis.picks import ask, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.analysis.picks import (
+    family,
+    first_finding,
+    initialized,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    pick,
+    ranks_in,
+)
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
@@ -43,8 +54,8 @@ explains = ("c10d.error", "nccl.trace", "rank_exception", "gpu_oom", "slow_rank"
 
 def diagnose(case: Case) -> Finding:
     """Found where NCCL reports it, or where two INIT lines of one communicator have the same bus id."""
-    went_well = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
-    return ask(case, _said, _too_many, _busy, _vague, _guessed, CHECK.risk) or CHECK.otherwise(
+    went_well = initialized(case)
+    return first_finding(case, _said, _too_many, _busy, _vague, _guessed, CHECK.risk) or CHECK.otherwise(
         case, went_well, "Each rank of a communicator has a GPU of its own.", "NCCL_DEBUG=INFO lines with the bus ids"
     )
 
@@ -165,7 +176,7 @@ def _named(said: list[Event]) -> tuple[int, ...]:
     return tuple(sorted(ranks))
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs that refuse any process, or a second one."""
     refusals: tuple[tuple[str, str, Strength, str], ...] = (
         ("compute_mode", "Prohibited", "likely", "no process may use {} (compute mode Prohibited); a rank would fail"),
@@ -239,7 +250,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("gpu.*.compute_mode",),
-    look=_look,
+    risks=_risks,
     fine="The GPUs accept the processes of a job.",
     also=("gpu.*.mig",),
     next=experiment,

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from ncclkit.analysis.once import judged
-from ncclkit.analysis.picks import FATAL, failed, pick
+from ncclkit.analysis.picks import FATAL, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.causes import Cause, catalogue, resemblance
@@ -154,7 +154,7 @@ def diagnose(case: Case) -> Diagnosis:
 def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
     """What every cause of the catalogue says to these facts alone."""
     seen = Case()
-    seen.facts = list(map(shapes.sound, facts))
+    seen.facts = list(map(shapes.validated, facts))
     return [judge(name, cause, seen) for name, cause in catalogue().items()]
 
 
@@ -380,7 +380,7 @@ def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Even
 
 def _lived(case: Case, said: list[Event]) -> list[Event]:
     """Steps, and starts of NCCL, that came after it; after a rank's last words where that rank speaks again later."""
-    work = [*case.of("progress"), *(e for e in case.of("nccl.init") if e.data.get("phase") == "done")]
+    work = [*case.of("progress"), *initialized(case)]
     work.sort(key=lambda event: (event.path, event.line))
     waits = [event for kind in WAITS for event in case.of(kind)]
     ranks = {event.rank for event in said if UNCAUGHT.match(event.text)}
@@ -419,7 +419,7 @@ def _meeting(event: Event) -> bool:
 
 def _meetings(case: Case) -> list[Event]:
     """Lines that only ranks write that have met: communicators made, steps done, collectives begun."""
-    done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
+    done = initialized(case)
     joined = [e for e in case.of("store.clients") if e.data.get("joined") == e.data.get("expected") is not None]
     begun = [e for e in case.of("c10d.timeout") if e.data.get("seq") != 1]  # the first one begins without the others
     kinds = ("nccl.version", "nccl.connected", "nccl.op", "c10d.status", "progress", "job.done")

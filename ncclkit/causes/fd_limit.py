@@ -26,8 +26,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import family, matching, messages, name_hosts, name_ranks, on, ours, pick, ranks_in
-from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.picks import (
+    family,
+    initialized,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    ours,
+    pick,
+    ranks_in,
+)
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import machine, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
@@ -63,18 +74,14 @@ FRAGMENTS = (
 def diagnose(case: Case) -> Finding:
     """Found where a process ran out of descriptors or threads, or where the limit is too low for the ranks."""
     lines = [e for e in case.of("system.error") if e.data.get("what") in ("too_many_files", "too_many_processes")]
-    lines += matching([*messages(case), *case.of("store.lost"), *case.of("c10d.error")], *FRAGMENTS)
+    lines += matching([*messages(case), *case.of("store.lost", "c10d.error")], *FRAGMENTS)
     lines = [e for e in lines if "inotify" not in e.text]  # inotify watches have a limit of their own
     vague = [e for e in family(case, "fd") if e not in lines and "inotify" not in e.text]
     low = [f for f in ours(case, case.facts_of("limits.nofile.soft")) if isinstance(f.value, int) and f.value <= LOW]
     if not lines and not (vague and low):
         if risk := CHECK.risk(case):
             return risk
-        went_well: list[Evidence] = [
-            *case.of("nccl.destroy"),
-            *[e for e in case.of("nccl.init") if e.data.get("phase") == "done"],
-            *case.of("c10d.timeout"),
-        ]
+        went_well: list[Evidence] = [*case.of("nccl.destroy"), *initialized(case), *case.of("c10d.timeout")]
         missing = "limits.nofile.soft of the job (`ulimit -n` inside it)"
         return CHECK.otherwise(case, went_well, "No process ran out of file descriptors.", missing)
     ranks = ranks_in(lines + vague)
@@ -90,7 +97,7 @@ def diagnose(case: Case) -> Finding:
         pick(lines, vague, low),
         ranks=ranks,
         hosts=name_hosts(lines + vague),
-        advice=_advice(len(look(case).members)),
+        advice=_advice(len(rank_states(case).members)),
         next=None if lines else experiment(case),
     )
 
@@ -116,7 +123,7 @@ def _files(host: HostFacts) -> Iterator[Risk]:
         yield Risk(say, facts, advice)
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Limits of open files, and of processes and threads."""
     yield from _files(host)
     for name in ("limits.cgroup.pids", "limits.nproc"):
@@ -187,7 +194,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("limits.nofile.soft",),
-    look=_look,
+    risks=_risks,
     fine="A process may open enough files for the ranks of this host.",
     also=("gpu.count", "limits.cgroup.pids", "limits.nproc", "env.WORLD_SIZE", "env.SLURM_NTASKS", "env.SLURM_NNODES"),
     next=experiment,

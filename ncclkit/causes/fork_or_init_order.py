@@ -25,8 +25,18 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.frames import inside
-from ncclkit.analysis.picks import ask, family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
-from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.picks import (
+    family,
+    first_finding,
+    in_order,
+    matching,
+    messages,
+    name_ranks,
+    otherwise,
+    pick,
+    ranks_in,
+)
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -59,7 +69,7 @@ ORDER = (
 
 def diagnose(case: Case) -> Finding:
     """Found where a library reports a wrong order, or where communicators were aborted at exit without a failure."""
-    if finding := ask(case, _said, _teardown):
+    if finding := first_finding(case, _said, _teardown):
         return finding
     aborted = [e for e in case.of("nccl.destroy") if e.data.get("how") == "abort"]
     odd = [
@@ -67,7 +77,7 @@ def diagnose(case: Case) -> Finding:
         for e in family(case, "proxy", "fd")
         if matching([e], "Accept failed", "operation Close", "Could not receive type")
     ]
-    if aborted and odd and not look(case).waiting:
+    if aborted and odd and not rank_states(case).waiting:
         return found(
             ID,
             "possible",
@@ -79,7 +89,7 @@ def diagnose(case: Case) -> Finding:
             next=experiment(case),
         )
     went_well = [e for e in case.of("nccl.destroy") if e.data.get("how") == "destroy"] + [
-        *look(case).ended.values(),
+        *rank_states(case).ended.values(),
         *case.of("c10d.timeout"),
     ]
     return otherwise(
@@ -119,7 +129,7 @@ def _after_another(case: Case, lines: list[Event]) -> list[Event]:
 
 def _teardown(case: Case) -> Finding | None:
     """destroy_process_group does not return, and no rank had failed before."""
-    scene = look(case)
+    scene = rank_states(case)
     lines = [e for e in case.of("c10d.monitor") if e.data.get("what") == "abort"]
     lines += [e for e in case.of("stack") if inside(e, *ENDING)]
     if not lines or scene.waiting or scene.dead or case.of("c10d.error"):

@@ -106,13 +106,13 @@ def diagnose(case: Case) -> Finding:
             advice=(_advice(name),),
             next=experiment(case),
         )
-    went_well = [*case.of("nccl.destroy"), *case.of("python.exception"), *case.of("c10d.timeout")]
+    went_well = case.of("nccl.destroy", "python.exception", "c10d.timeout")
     return otherwise(ID, went_well, "No error was raised inside a framework.", "the standard error of every rank")
 
 
 def _known(case: Case) -> Finding | None:
     """A framework reports that its own state is inconsistent."""
-    pool = [*case.of("python.exception"), *case.of("system.error"), *case.of("log.error")]
+    pool = case.of("python.exception", "system.error", "log.error")
     for sign in SIGNS:
         lines = in_order(e for e in pool if sign.pattern.search(f"{e.text} {e.data.get('message', '')}"))
         if lines:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.analysis.rank_states import look, stopped
+from ncclkit.analysis.rank_states import rank_states, stopped
 from ncclkit.analysis.waits import HOLDS_GIL, lasting, stands
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, found
@@ -65,7 +65,7 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(case, ranks),
             next=experiment(case),
         )
-    went_well = [*case.of("c10d.timeout"), *case.of("nccl.destroy"), *look(case).ended.values()]
+    went_well = [*case.of("c10d.timeout", "nccl.destroy"), *rank_states(case).ended.values()]
     missing = "a stack of each rank with native frames (`ncclkit attach`)"
     closed = [fact for fact in case.facts_of("limits.ptrace_scope") if fact.value]
     if closed:
@@ -81,7 +81,7 @@ def _seen(case: Case) -> Finding | None:
         return None
     ranks = tuple(stand.rank for stand in held)
     say = f"{start(name_ranks(ranks))} holds Python's global lock in native code in {held[0].call} at {held[0].place}; "
-    say += f"{name_ranks(look(case).waiting)} wait for it{lasting(case)}."
+    say += f"{name_ranks(rank_states(case).waiting)} wait for it{lasting(case)}."
     why = pick([stand.lines[-1] for stand in held], case.of("flight.missing"))
     return found(ID, "likely", say, why, ranks=ranks, advice=_advice(case, ranks), next=experiment(case))
 
@@ -96,7 +96,7 @@ def _unresponsive(case: Case) -> Finding | None:
                 held = "+gil)" in stack.text.partition("\n")[0]  # py-spy saw it with the lock
                 return found(
                     ID,
-                    "proven" if held and look(case).waiting else "likely",
+                    "proven" if held and rank_states(case).waiting else "likely",
                     say + "could answer while the others waited.",
                     pick([stack], [end]),
                     ranks=(rank,),

@@ -48,7 +48,7 @@ SLACK = 0.97
 def diagnose(case: Case) -> Finding:
     """Found where GPUs of one model have different power limits or locked clocks."""
     missing = "gpu.<i>.power.limit and gpu.<i>.throttle of every host (`ncclkit inspect`)"
-    check = replace(CHECK, look=partial(_look, best=_best(case)))
+    check = replace(CHECK, risks=partial(_risks, best=_best(case)))
     return check.risk(case) or check.otherwise(case, (), "", missing)
 
 
@@ -63,7 +63,7 @@ def _best(case: Case) -> dict[str, float]:
     return best
 
 
-def _look(host: HostFacts, best: Mapping[str, float] = MappingProxyType({})) -> Iterator[Risk]:
+def _risks(host: HostFacts, best: Mapping[str, float] = MappingProxyType({})) -> Iterator[Risk]:
     """GPUs with a lower power limit than others of the same model, and GPUs with locked clocks."""
     low: dict[tuple[float, float], dict[str, Fact]] = defaultdict(dict)
     for gpu, fact in host.gpus("power.limit").items():
@@ -112,7 +112,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("gpu.*.power.limit",),
-    look=_look,
+    risks=_risks,
     fine="Equal GPUs have equal limits of power and clock.",
     also=("gpu.*.model", "gpu.*.throttle", "gpu.count"),
     next=experiment,

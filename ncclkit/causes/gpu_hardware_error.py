@@ -29,7 +29,7 @@ from typing import Any
 
 from ncclkit.analysis.picks import in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.stages import staged_test
-from ncclkit.causes._bisected import odd
+from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -102,18 +102,18 @@ def diagnose(case: Case) -> Finding:
             advice=_advice("each GPU"),
             next=experiment(case),
         )
-    if (who := odd(case)) and who.gpus and who.alone and not who.slow:
+    if (who := faulty_ranks(case)) and who.gpus and who.alone and not who.slow:
         advice = _advice("its GPU")
         strength: Strength = "likely" if staged_test(case).corrupt else "possible"
         return found(
             ID, strength, who.summary, who.why, ranks=who.ranks, hosts=who.hosts, advice=advice, next=experiment(case)
         )
-    went_well: list[Event] = [*case.of("kernel.xid"), *case.of("nccl.destroy")]
+    went_well: list[Event] = case.of("kernel.xid", "nccl.destroy")
     missing = "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)"
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No hardware fault was reported.", missing)
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs that the driver itself reports as faulty."""
     smi = host.fact("gpu.nvidia_smi")
     if smi and smi.value in ("hung", "breaks off"):
@@ -234,7 +234,7 @@ SIGNS: tuple[tuple[str, Callable[[Any], bool], Strength, str], ...] = (
 CHECK = Preflight(
     ID,
     reads=("gpu.nvidia_smi", "gpu.*.throttle"),
-    look=_look,
+    risks=_risks,
     fine="The driver reports no GPU fault.",
     also=tuple(
         f"gpu.*.{name}" for name in ("recovery", "ecc.uncorrected", "remapped_rows", "nvlink.links", "nvlink.speeds")

@@ -80,7 +80,7 @@ def diagnose(case: Case) -> Finding:
     quoted = matching([*messages(case), *case.of("cuda.error")], *FULL)
     lines = in_order(torch) + in_order(nccl) + in_order(quoted)
     if not lines:
-        went_well = case.of("nccl.destroy") + case.of("c10d.timeout") + case.of("progress")
+        went_well = case.of("nccl.destroy", "c10d.timeout", "progress")
         missing = "the standard error of every rank"
         return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No allocation on a GPU failed.", missing)
     ranks, first = ranks_in(lines), lines[0]
@@ -94,7 +94,7 @@ def diagnose(case: Case) -> Finding:
     return found(ID, "proven", say, pick(lines), ranks=ranks, hosts=hosts, gpus=gpus, advice=advice)
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs whose memory is in use before the job starts."""
     for gpu, fact in host.gpus("memory.free").items():
         total, free = host.number(f"gpu.{gpu}.memory.total"), number(fact.value)
@@ -181,7 +181,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("gpu.*.memory.total", "gpu.*.memory.free"),
-    look=_look,
+    risks=_risks,
     fine="The GPUs' memory is free.",
     also=("gpu.*.memory.holders",),
     next=experiment,

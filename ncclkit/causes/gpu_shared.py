@@ -49,7 +49,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs on which a kernel runs, and GPUs in exclusive mode that a process holds."""
     for gpu, fact in host.gpus("busy").items():
         holders, mode = host.fact(f"gpu.{gpu}.memory.holders"), host.fact(f"gpu.{gpu}.compute_mode")
@@ -101,7 +101,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("gpu.*.busy",),
-    look=_look,
+    risks=_risks,
     fine="No process computes on the GPUs.",
     also=("gpu.*.memory.holders", "gpu.*.compute_mode"),
     next=experiment,

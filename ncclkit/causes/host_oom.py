@@ -30,8 +30,8 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.picks import (
     amount,
-    ask,
     failed,
+    first_finding,
     matching,
     messages,
     name_hosts,
@@ -41,7 +41,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
 )  # fmt: skip
-from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import limits
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
@@ -78,10 +78,10 @@ REMOTE = re.compile(r"\b(?:nfs\d?|cifs|smb\w*|lustre|gpfs|beegfs|ceph|fuse[\w.]*
 
 def diagnose(case: Case) -> Finding:
     """Found where the kernel, Slurm or a killed process shows that host memory ran out."""
-    finding = ask(case, _reported, _refused, _silent_kill, _swapping, CHECK.risk)
+    finding = first_finding(case, _reported, _refused, _silent_kill, _swapping, CHECK.risk)
     if finding is not None:
         return finding
-    alive = [*case.of("nccl.destroy"), *look(case).ended.values(), *case.of("elastic.exit")]
+    alive = [*case.of("nccl.destroy"), *rank_states(case).ended.values(), *case.of("elastic.exit")]
     missing = "dmesg of the node (`dmesg -T | grep -i oom`) or the exit codes of the ranks"
     return CHECK.otherwise(case, alive, "No process was killed by signal 9.", missing)
 
@@ -137,7 +137,7 @@ def _silent_kill(case: Case) -> Finding | None:
 
 def _swapping(case: Case) -> Finding | None:
     """A rank was late on a host that is short of memory."""
-    stalled = [*case.of("c10d.timeout"), *case.of("gloo.timeout"), *case.of("c10d.unique_id")]
+    stalled = case.of("c10d.timeout", "gloo.timeout", "c10d.unique_id")
     short = _short(case)
     if not short or not stalled:
         return None
@@ -198,10 +198,10 @@ def _elsewhere(case: Case, first: Event, ranks: tuple[int, ...], killed: list[Ev
     """True where the process may belong to another job, or its end did not end this job."""
     name = str(first.data.get("name") or "python")
     theirs = [event for event in killed if event.kind == "elastic.exit"]
-    return not (ranks or theirs) and bool(look(case).raised or not RANKS.search(name))
+    return not (ranks or theirs) and bool(rank_states(case).raised or not RANKS.search(name))
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Swap on network storage, a limit that leaves too little for each rank, memory that other processes hold."""
     remote = [row for row in host.value("memory.swap") or () if REMOTE.search(str(row.get("storage")))]
     if remote:
@@ -309,7 +309,7 @@ SWAP = Advice(
 CHECK = Preflight(
     ID,
     reads=("memory.total", "memory.swap", "limits.cgroup.memory"),
-    look=_look,
+    risks=_risks,
     fine="This host has memory for its ranks, and no swap on network storage.",
     also=("memory.available", "gpu.count", *(f"job.{name}" for name in UNITS)),
     next=before_a_job,

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from ncclkit.analysis.hosts import common, enterable, plain
 from ncclkit.analysis.picks import (
-    ask,
+    first_finding,
     in_order,
     matching,
     messages,
@@ -70,16 +70,10 @@ def diagnose(case: Case) -> Finding:
     foreign = _foreign(case)
     named = [f for f in case.facts_of("net.hostname.addresses") if f.value and f.host not in foreign]
     good = [f for f in named if not _to_itself(f)]
-    tested = _tested.sound(case, lambda link: bool(link.address) and not loopback(link.address))
-    went_well: list[Evidence] = [
-        *tested,
-        *good,
-        *case.of("nccl.init"),
-        *case.of("c10d.timeout"),
-        *case.of("worker.phase"),
-    ]
+    tested = _tested.passed(case, lambda link: bool(link.address) and not loopback(link.address))
+    went_well: list[Evidence] = [*tested, *good, *case.of("nccl.init", "c10d.timeout", "worker.phase")]
     missing = "`getent hosts $MASTER_ADDR` of every node (`ncclkit inspect`)"
-    return ask(case, _resolver, _announced, _loop, _tested_names, _own_names, _symptom) or otherwise(
+    return first_finding(case, _resolver, _announced, _loop, _tested_names, _own_names, _symptom) or otherwise(
         ID, went_well, "Names resolved.", missing
     )
 
@@ -138,7 +132,7 @@ def _loop(case: Case) -> Finding | None:
     if len(_hosts(case)) < 2:
         return None
     own = [fact for fact in case.facts_of("net.hostname.addresses") if _to_itself(fact)]
-    timeouts = [*case.of("store.connect_timeout"), *case.of("store.wait"), *case.of("gloo.timeout")]
+    timeouts = case.of("store.connect_timeout", "store.wait", "gloo.timeout")
     local = [e for e in timeouts if str(e.data.get("host", "")).startswith("127.")]
     if not local and not (own and timeouts):
         return None

@@ -27,7 +27,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ncclkit.analysis.picks import ask, env_of, family, matching, name_hosts, name_ranks, on, ours, pick, ranks_in
+from ncclkit.analysis.picks import (
+    env_of,
+    family,
+    first_finding,
+    matching,
+    name_hosts,
+    name_ranks,
+    on,
+    ours,
+    over_infiniband,
+    over_sockets,
+    pick,
+    ranks_in,
+)
 from ncclkit.analysis.rank_states import EARLY
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -50,13 +63,8 @@ MEANS = {
 
 def diagnose(case: Case) -> Finding:
     """Found where a queue pair could not be set up, or the very first packets were never answered."""
-    went_well = [
-        *case.of("nccl.destroy"),
-        *[e for e in case.of("nccl.network") if e.data.get("name") == "Socket"],
-        *[e for e in case.of("nccl.channel") if "NET/IB" in str(e.data.get("transport"))],
-        *case.of("c10d.timeout"),
-    ]
-    return ask(case, _setup, _memory, _first_packets, CHECK.risk) or CHECK.otherwise(
+    went_well = [*case.of("nccl.destroy"), *over_sockets(case), *over_infiniband(case), *case.of("c10d.timeout")]
+    return first_finding(case, _setup, _memory, _first_packets, CHECK.risk) or CHECK.otherwise(
         case,
         went_well,
         "InfiniBand connections were made, or none was used.",
@@ -64,7 +72,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Ports whose GID table is empty, or holds an address that is not routed, at NCCL_IB_GID_INDEX."""
     index, fact = host.number("env.NCCL_IB_GID_INDEX"), host.fact("env.NCCL_IB_GID_INDEX")
     for port in host.value("net.rdma") or ():
@@ -98,7 +106,7 @@ def _memory(case: Case) -> Finding | None:
 def _first_packets(case: Case) -> Finding | None:
     """The first packets got no answer, before the job had done anything; a warning alone does not say when."""
     early = [e for e in family(case, "ib_completion") if e.data.get("status") in (12, 4) and not e.data.get("routed")]
-    later = [*case.of("progress"), *case.of("c10d.status"), *case.of("kernel.link"), *family(case, "ib_async")]
+    later = [*case.of("progress", "c10d.status", "kernel.link"), *family(case, "ib_async")]
     later += [e for e in case.of("c10d.timeout") if (e.data.get("seq") or 0) > EARLY]
     begun = [e for kind in STARTS for e in case.of(kind)] + matching(early, "localGid fe80")
     if not early or later or not (begun or early[0].data["status"] == 4):
@@ -219,7 +227,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("net.rdma",),
-    look=_look,
+    risks=_risks,
     fine="No GID index is set, or every active RoCE port has that entry.",
     also=("env.NCCL_IB_GID_INDEX",),
     next=experiment,

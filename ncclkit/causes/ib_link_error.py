@@ -29,8 +29,19 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.picks import (
+    family,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    over_sockets,
+    pick,
+    ranks_in,
+)
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -79,16 +90,12 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(""),
             next=experiment(case),
         )
-    went_well = [
-        *case.of("nccl.destroy"),
-        *[e for e in case.of("nccl.network") if e.data.get("name") == "Socket"],
-        *case.of("c10d.timeout"),
-    ]
+    went_well = [*case.of("nccl.destroy"), *over_sockets(case), *case.of("c10d.timeout")]
     missing = "NCCL_DEBUG=WARN output of all ranks and dmesg of the nodes"
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No InfiniBand link failed.", missing)
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Ports that are down although NCCL_IB_HCA names them, and ports without a link beside active ones."""
     ports = host.value("net.rdma") or ()
     wanted = str(host.value("env.NCCL_IB_HCA") or "")
@@ -118,7 +125,7 @@ def _verbs(event: Event) -> bool:
 
 def _gone(case: Case) -> bool:
     """True where a rank ended by itself: packets to it are not acknowledged either."""
-    scene = look(case)
+    scene = rank_states(case)
     return bool(scene.raised or scene.killed)
 
 
@@ -195,7 +202,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("net.rdma",),
-    look=_look,
+    risks=_risks,
     fine="The RDMA ports that NCCL would use are active, or this host has none.",
     also=("env.NCCL_IB_HCA",),
     next=experiment,

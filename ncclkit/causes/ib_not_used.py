@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import env_of, matching, messages, name_hosts, on, pick
+from ncclkit.analysis.picks import env_of, matching, messages, name_hosts, on, over_sockets, pick
 from ncclkit.analysis.rank_states import spans_hosts
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -37,7 +37,7 @@ explains = ("c10d.error", "nccl.trace", "c10d.timeout", "network_loss", "slow_ra
 
 def diagnose(case: Case) -> Finding:
     """Found where ranks use sockets although cards, variables or other ranks show that InfiniBand is expected."""
-    sockets = [e for e in case.of("nccl.network") if e.data.get("name") == "Socket"]
+    sockets = over_sockets(case)
     none = [e for e in case.of("nccl.ib_devices") if not e.data.get("devices")]
     other = [e for e in case.of("nccl.network") if e.data.get("name") not in ("Socket", None)]
     mixed = matching([*messages(case), *case.of("nccl.info")], "wrong type")
@@ -63,7 +63,7 @@ def diagnose(case: Case) -> Finding:
         return _tell(
             case, "likely", f"The ranks talk over plain sockets because {why}.", pick(off, none, sockets[:1], wanted)
         )
-    lines = (*case.of("nccl.warn"), *case.of("nccl.info"))
+    lines = case.of("nccl.warn", "nccl.info")
     lacking = [e for e in lines if e.data.get("family") == "no_ib_library"]
     across = spans_hosts(case) or len(name_hosts(case.of("nccl.init") or lacking)) != 1
     if lacking and not other and across:
@@ -75,7 +75,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, say, missing)
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """RDMA ports that NCCL would not use, because of a variable or their own state."""
     ports = host.value("net.rdma") or ()
     active = [port for port in ports if port.get("state") == "ACTIVE"]
@@ -158,7 +158,7 @@ UNSET = Advice(
 CHECK = Preflight(
     ID,
     reads=("net.rdma",),
-    look=_look,
+    risks=_risks,
     fine="NCCL can use the RDMA ports of this host, or it has none.",
     also=("env.NCCL_IB_DISABLE", "env.NCCL_NET", "env.NCCL_IB_HCA", "net.nccl.hcas"),
     next=experiment,

@@ -76,7 +76,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, "An interface was found.", missing)
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts on which NCCL finds no interface although no filter is set."""
     fact = host.facts.get("net.nccl.interface")
     if fact and fact.value is None and fact.why.startswith("no running interface"):
@@ -242,4 +242,4 @@ def start(case: Case) -> Experiment:
     )
 
 
-CHECK = Preflight(ID, reads=tuple(FILTERS), look=_look, fine="NCCL and gloo find an interface.", next=start)
+CHECK = Preflight(ID, reads=tuple(FILTERS), risks=_risks, fine="NCCL and gloo find an interface.", next=start)

@@ -34,9 +34,11 @@ from ncclkit.analysis.picks import (
     name_ranks,
     on,
     ours,
+    over_infiniband,
+    over_sockets,
     pick,
     ranks_in,
-)  # fmt: skip
+)
 from ncclkit.causes._experiments import limits, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -72,11 +74,7 @@ def diagnose(case: Case) -> Finding:
     if not lines:
         if risk := CHECK.risk(case):
             return risk
-        went_well: list[Evidence] = [
-            *case.of("nccl.destroy"),
-            *[e for e in case.of("nccl.network") if e.data.get("name") == "Socket"],
-            *[e for e in case.of("nccl.channel") if "NET/IB" in str(e.data.get("transport"))],
-        ]
+        went_well: list[Evidence] = [*case.of("nccl.destroy"), *over_sockets(case), *over_infiniband(case)]
         say = "Memory could be registered, or no card needed it."
         return CHECK.otherwise(case, went_well, say, "`ulimit -l` inside the job")
     limit = f" (its limit is {amount(low[0].value)})" if low else ""
@@ -96,7 +94,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     limit = host.number("limits.memlock")
     if limit is not None and 0 <= limit < ENOUGH and host.value("net.rdma"):
         say = (
@@ -148,7 +146,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("limits.memlock", "net.rdma"),
-    look=_look,
+    risks=_risks,
     fine="This host has no RDMA card, or memory can be locked for it.",
     next=experiment,
 )

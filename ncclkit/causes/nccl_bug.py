@@ -26,8 +26,18 @@ import re
 from dataclasses import dataclass, replace
 
 from ncclkit.analysis.frames import inside
-from ncclkit.analysis.picks import ask, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.analysis.rank_states import all_in, crashes, look
+from ncclkit.analysis.picks import (
+    first_finding,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+)
+from ncclkit.analysis.rank_states import all_in, crashes, rank_states
 from ncclkit.causes._experiments import minimal, over_gloo, unasked
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -105,15 +115,15 @@ def diagnose(case: Case) -> Finding:
     """Found where a symptom of the list occurs on a version of its range."""
     versions = [*case.of("nccl.version"), *[e for e in case.of("c10d.error") if e.data.get("nccl_version")]]
     known = [number for e in versions if (number := _number(e))]
-    pool = [*messages(case), *case.of("nccl.info"), *case.of("c10d.monitor")]
-    stacks = [*case.of("stack"), *case.of("c10d.stack")]
+    pool = [*messages(case), *case.of("nccl.info", "c10d.monitor")]
+    stacks = case.of("stack", "c10d.stack")
     for defect in DEFECTS:
         lines = matching(pool, *defect.fragments)
         lines += [event for event in stacks if inside(event, *defect.fragments)]
         affected = [n for n in known if defect.since <= n and not (defect.fixed and n >= defect.fixed)]
         if lines and (affected or (defect.alone and not known)) and not (not defect.alone and _ordinary(case)):
             return replace(_tell(defect, lines, versions, affected), next=experiment(case))
-    return ask(case, _crash, _inside, _internal) or otherwise(
+    return first_finding(case, _crash, _inside, _internal) or otherwise(
         ID, versions, "No known defect of this version fits the evidence.", "the NCCL version (NCCL_DEBUG=VERSION)"
     )
 
@@ -136,7 +146,7 @@ def _internal(case: Case) -> Finding | None:
     """NCCL reports that one of its own checks failed, and no earlier line says why."""
     lines = [e for e in case.of("c10d.error") if "internal error" in str(e.data.get("nccl_error"))]
     lines = [e for e in lines if not e.data.get("last_error")] or matching(case.of("nccl.warn"), "Internal error:")
-    if not lines or [e for e in case.of("nccl.warn") if e not in lines] or look(case).raised:
+    if not lines or [e for e in case.of("nccl.warn") if e not in lines] or rank_states(case).raised:
         return None
     say = "A check inside NCCL failed, and this log does not say why; NCCL_DEBUG=WARN would."
     return found(ID, "possible", say, pick(lines, limit=3), advice=(SIMPLER,), next=experiment(case))
@@ -144,8 +154,8 @@ def _internal(case: Case) -> Finding | None:
 
 def _inside(case: Case) -> Finding | None:
     """Every rank has entered the same collective and none completes it: the fault is below the program."""
-    lines = all_in(case, look(case))
-    if not lines or look(case).dead or case.of("flight.late") or case.of("kernel."):
+    lines = all_in(case, rank_states(case))
+    if not lines or rank_states(case).dead or case.of("flight.late") or case.of("kernel."):
         return None
     call = f"collective {lines[0].data['seq']}" if lines[0].data.get("seq") is not None else "the same collective"
     say = f"All ranks of the group are inside {call} and none completes it: the fault is below the program."

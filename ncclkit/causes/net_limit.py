@@ -48,7 +48,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts whose accept queue, neighbour table or connection tracking table is too small."""
     yield from _queue(host)
     yield from _neighbours(host)
@@ -110,7 +110,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("net.backlog",),
-    look=_look,
+    risks=_risks,
     fine="The kernel's tables have room for the connections of a job.",
     also=(
         *("net.backlog.overflows", "net.neighbours.max", "net.neighbours.overflows", "net.conntrack"),

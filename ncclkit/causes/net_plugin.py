@@ -25,7 +25,18 @@ from __future__ import annotations
 import re
 
 from ncclkit.analysis.frames import inside
-from ncclkit.analysis.picks import env_of, family, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import (
+    env_of,
+    family,
+    initialized,
+    matching,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+)
 from ncclkit.analysis.rank_states import crashes
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
@@ -91,7 +102,7 @@ def _dying(case: Case) -> list[Event]:
     loaded = [e for e in case.of("nccl.info") if e.data.get("family") == "plugin" and not BUILT_IN.search(e.text)]
     loaded = matching(loaded, "Loaded net plugin", "loaded external")
     begun = {e.data.get("rank") for e in case.of("nccl.init") if e.data.get("phase") == "start"}
-    done = {e.data.get("rank") for e in case.of("nccl.init") if e.data.get("phase") == "done"}
+    done = {e.data.get("rank") for e in initialized(case)}
     crashed = [e for e in crashes(case) if e.rank in begun - done or not done]
     return [*crashed[:2], *loaded[:1]] if loaded and crashed else []
 

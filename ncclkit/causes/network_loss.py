@@ -29,9 +29,10 @@ from dataclasses import replace
 
 from ncclkit.analysis.hosts import enterable, holders, plain
 from ncclkit.analysis.picks import (
-    ask,
     family,
+    first_finding,
     in_order,
+    initialized,
     matching,
     messages,
     name_hosts,
@@ -40,11 +41,11 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
-)  # fmt: skip
-from ncclkit.analysis.rank_states import all_in, crashes, look, spans_hosts
+)
+from ncclkit.analysis.rank_states import all_in, crashes, rank_states, spans_hosts
 from ncclkit.analysis.stage_results import LARGE, hosts_of
 from ncclkit.causes import _starting, _tested
-from ncclkit.causes._bisected import odd
+from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Measurement, Strength, clear, found
@@ -61,12 +62,11 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where connections broke and no dead rank explains it."""
-    scene = look(case)
+    scene = rank_states(case)
     reasons = [
         *scene.dead.values(),
         *scene.ended.values(),
-        *case.of("gloo.size_mismatch"),
-        *case.of("kernel.oom"),
+        *case.of("gloo.size_mismatch", "kernel.oom"),
         *(e for e in case.of("system.error") if e.data.get("what") not in ("segfault", "packet_size", "own_name")),
         *crashes(case),
         *family(case, "shm", "cuda", "nvls", "fd", "memory"),
@@ -78,17 +78,17 @@ def diagnose(case: Case) -> Finding:
             or _slow(case)
             or clear(ID, "A process ended first, and its connections broke because of that.", tuple(reasons[:2]))
         )
-    done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
-    tested = _tested.sound(case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu))
-    went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *done, *tested]
-    return ask(
+    done = initialized(case)
+    tested = _tested.passed(case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu))
+    went_well = [*case.of("nccl.destroy", "c10d.timeout"), *done, *tested]
+    return first_finding(
         case, *(_from_stages, _looked_up, _timed_out, _lost, _stalled, _tested_paths, _slow, _nothing_arrives, _start)
     ) or otherwise(ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes")
 
 
 def _from_stages(case: Case) -> Finding | None:
     """The staged test found a node, or a path between two, that fails or is slow while all others work."""
-    who = odd(case)
+    who = faulty_ranks(case)
     if who is None or not who.between:
         return None
     advice = (PATH, *(() if who.slow else (SIZES,)))
@@ -126,7 +126,7 @@ def _looked_up(case: Case) -> Finding | None:
     seen = _tested.looked(case)
     if seen is None or case.of("job.done"):
         return None
-    stalled = [*case.of("c10d.timeout"), *case.of("gloo.timeout"), *_broken(case)]
+    stalled = [*case.of("c10d.timeout", "gloo.timeout"), *_broken(case)]
     likely = stalled or any(event.kind == "net.tcp" for event in seen.lines)
     finding = _tell(case, "likely" if likely else "possible", f"{seen.summary}.", pick(seen.lines, stalled, limit=5))
     if seen.passes is None:
@@ -147,14 +147,14 @@ def _lost(case: Case) -> Finding | None:
 
 def _stalled(case: Case) -> Finding | None:
     """Every rank is in the same collective over several nodes, and none completes it."""
-    lines = all_in(case, look(case)) if spans_hosts(case) else []
+    lines = all_in(case, rank_states(case)) if spans_hosts(case) else []
     say = "Every rank has entered the same collective over several nodes and none completes it: the data path stalls."
     return _tell(case, "possible", say, pick(lines, limit=4)) if lines else None
 
 
 def _nothing_arrives(case: Case) -> Finding | None:
     """All ranks of a job over several hosts wait for each other, and all of them are alive."""
-    scene = look(case)
+    scene = rank_states(case)
     lines = list(scene.waiting.values()) if spans_hosts(case) and case.of("gloo.timeout") else []
     if not lines or scene.silent or set(scene.members) - scene.waiting.keys():
         return None
@@ -169,7 +169,7 @@ def _start(case: Case) -> Finding | None:
     """NCCL's start stalls on several hosts after its ranks had found each other; the messages after that are larger."""
     hung = _starting.hangs(case) if spans_hosts(case) else []
     met = {event.rank: event for event in _starting.went_around(case)}
-    if not hung or not met or set(look(case).members) - met.keys():
+    if not hung or not met or set(rank_states(case).members) - met.keys():
         return None
     say = "All ranks on several hosts found each other, and then NCCL's start stalled: short messages passed, and the "
     say += "longer ones after them seem not to arrive."

@@ -26,7 +26,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import family, in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.analysis.picks import (
+    family,
+    in_order,
+    initialized,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    pick,
+    ranks_in,
+)
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
@@ -48,7 +59,7 @@ XIDS = {137, *range(144, 151)}
 
 def diagnose(case: Case) -> Finding:
     """Found at CUDA error 802, a failed multicast bind, or NVLink errors of the kernel."""
-    pool = [*case.of("cuda.error"), *case.of("cuda.driver"), *messages(case)]
+    pool = [*case.of("cuda.error", "cuda.driver"), *messages(case)]
     waiting = matching(
         pool, "system not yet initialized", "error 802", "error: 802", "SystemNotReady", "SYSTEM_NOT_READY"
     )
@@ -61,7 +72,7 @@ def diagnose(case: Case) -> Finding:
     xids += [e for e in case.of("kernel.sxid") if e.data.get("fatal")]
     lines = in_order(waiting) or in_order(fabric) or in_order(multicast) or in_order(xids) or in_order(imex)
     if not lines:
-        went_well = [*[e for e in case.of("nccl.init") if e.data.get("phase") == "done"], *case.of("nccl.destroy")]
+        went_well = [*initialized(case), *case.of("nccl.destroy")]
         missing = "`nvidia-smi -q | grep -A2 Fabric` and dmesg of the node"
         return CHECK.risk(case) or CHECK.otherwise(
             case, went_well, "NCCL started without an error of the fabric.", missing
@@ -93,7 +104,7 @@ def _number(event: Event) -> str:
     return f"Xid {event.data['xid']}" if "xid" in event.data else f"SXid {event.data.get('sxid')}"
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs that have not registered with the fabric."""
     state, status = host.gpus("fabric.state"), host.gpus("fabric.status")
     bad = {gpu: fact for gpu, fact in state.items() if fact.value not in ("Completed", "Not Supported")}
@@ -145,7 +156,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("gpu.*.fabric.state",),
-    look=_look,
+    risks=_risks,
     fine="All GPUs have registered with the NVLink fabric.",
     also=("gpu.*.fabric.status",),
     next=experiment,

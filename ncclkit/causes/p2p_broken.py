@@ -27,10 +27,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.calls import op_of
-from ncclkit.analysis.picks import ask, env_of, family, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.analysis.rank_states import all_in, look, spans_hosts
+from ncclkit.analysis.picks import (
+    env_of,
+    family,
+    first_finding,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    pick,
+    ranks_in,
+)
+from ncclkit.analysis.rank_states import all_in, rank_states, spans_hosts
 from ncclkit.analysis.stages import staged_test
-from ncclkit.causes._bisected import odd
+from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.causes._experiments import over_gloo, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -68,18 +79,18 @@ SURVIVED = (
 
 def diagnose(case: Case) -> Finding:
     """Found where the kernel or CUDA reports it, or all ranks launched a collective over P2P and none completes it."""
-    if look(case).world == 1:
+    if rank_states(case).world == 1:
         return clear(ID, "A job of one rank copies to no other GPU.", tuple(case.of("nccl.init")[:1]))
     other = [e for e in case.of("nccl.channel") if e.data.get("via") in ("SHM", "NET")]
     measured = [enabled for enabled, _ in copies(case)]
-    went_well = measured or [*case.of("nccl.destroy"), *look(case).ended.values()] or other
+    went_well = measured or [*case.of("nccl.destroy"), *rank_states(case).ended.values()] or other
     witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _symptom]
-    return ask(case, _from_stages, _wrong_values, *witnesses, CHECK.risk) or CHECK.otherwise(
+    return first_finding(case, _from_stages, _wrong_values, *witnesses, CHECK.risk) or CHECK.otherwise(
         case, went_well, "Peer-to-peer copies worked or were not used.", "dmesg of the node, and NCCL's Channel lines"
     )
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts with PCIe access control or an IOMMU between GPUs that are joined by PCIe only."""
     table = host.value("gpu.topology") or {}
     paths = {how for one, row in table.items() for two, how in row.items() if one[:3] == two[:3] == "GPU"}
@@ -95,13 +106,13 @@ def _look(host: HostFacts) -> Iterator[Risk]:
 
 def _from_stages(case: Case) -> Finding | None:
     """The staged test found ranks of one machine that fail together, exchanged wrong values, or never answered."""
-    who, staged = odd(case), staged_test(case)
+    who, staged = faulty_ranks(case), staged_test(case)
     if who and who.gpus and not (who.slow or who.alone or who.between):
         advice, question = _advice(True), experiment(case)
         return found(ID, who.strength, who.summary, who.why, ranks=who.ranks, advice=advice, next=question)
     wrong = [pair for pair in staged.pairs if pair.wrong and not {pair.a, pair.b} & set(staged.corrupt)]
     gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
-    bad = [(pair.a, pair.b) for pair in wrong] or (staged.silent if not look(case).dead else ())
+    bad = [(pair.a, pair.b) for pair in wrong] or (staged.silent if not rank_states(case).dead else ())
     if not bad or not gpus:
         return None
     ranks = staged.suspects or tuple(sorted({rank for pair in bad for rank in pair}))
@@ -177,7 +188,7 @@ def _symptom(case: Case) -> Finding | None:
 
 def _stuck(case: Case) -> list[Event]:
     """Waits of all ranks of one machine in one of the first collectives, where peer-to-peer is not switched off."""
-    scene = look(case)
+    scene = rank_states(case)
     paths = {e.data.get("via") for e in case.of("nccl.channel")}
     if env_of(case, "NCCL_P2P_DISABLE") or spans_hosts(case) or scene.dead or (paths and "P2P" not in paths):
         return []
@@ -254,7 +265,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("host.iommu", "gpu.topology"),
-    look=_look,
+    risks=_risks,
     fine="No IOMMU and no access control is active between the GPUs.",
     also=("host.acs",),
     next=experiment,

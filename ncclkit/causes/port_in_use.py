@@ -57,12 +57,8 @@ def diagnose(case: Case) -> Finding:
     lines = [] if not_ours(case) and not matching(lines, "EADDRINUSE", "already in use", "errno: 98") else lines
     if not lines:
         went_well: list[Evidence] = [
-            *case.of("nccl.init"),
-            *case.of("nccl.bootstrap"),
-            *case.of("c10d.timeout"),
-            *case.of("progress"),
-            *case.of("worker.phase"),
-            *_tested.sound(case, lambda link: link.rendezvous == "open"),
+            *case.of("nccl.init", "nccl.bootstrap", "c10d.timeout", "progress", "worker.phase"),
+            *_tested.passed(case, lambda link: link.rendezvous == "open"),
         ]
         return _held(case) or otherwise(
             ID, went_well, "The store's port was opened.", "the launcher's output on the first node"

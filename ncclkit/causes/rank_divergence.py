@@ -31,8 +31,10 @@ from ncclkit.analysis.calls import (
     other_calls, ranks_of, sides, size_of, unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import in_collective, own_frame, place, stacks
-from ncclkit.analysis.picks import ask, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike
-from ncclkit.analysis.rank_states import all_in, look, rank_of
+from ncclkit.analysis.picks import (
+    first_finding, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike,
+)  # fmt: skip
+from ncclkit.analysis.rank_states import all_in, rank_of, rank_states
 from ncclkit.analysis.waits import lasting, stands
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import unlike as unlike_entries
@@ -58,10 +60,10 @@ explains = (
 def diagnose(case: Case) -> Finding:
     """Found where ranks made different calls at one place of the sequence, or a rank left it."""
     recorded_calls = (_flight, _elsewhere, _fingerprint, _entries, _shares)
-    if finding := ask(case, *recorded_calls, _watchdog, _left, _ddp, _stalled, _alone, _symptom):
+    if finding := first_finding(case, *recorded_calls, _watchdog, _left, _ddp, _stalled, _alone, _symptom):
         return finding
-    scene = look(case)
-    went_well = [*scene.ended.values(), *case.of("nccl.destroy"), *case.of("flight.missing"), *case.of("flight.dump")]
+    scene = rank_states(case)
+    went_well = [*scene.ended.values(), *case.of("nccl.destroy", "flight.missing", "flight.dump")]
     return otherwise(
         ID,
         went_well,
@@ -107,7 +109,7 @@ def _live(case: Case, event: Event) -> Finding:
 
 def _elsewhere(case: Case) -> Finding | None:
     """A rank is missing from a collective because it has finished, or is in another one."""
-    scene, seen = look(case), stacks(case)
+    scene, seen = rank_states(case), stacks(case)
     for gap in case.of("flight.missing"):
         missing = () if gap.data.get("live") else gap.data.get("missing") or ()  # live they are told apart already
         ended = [rank for rank in missing if rank in scene.ended]
@@ -152,7 +154,7 @@ def _watchdog(case: Case) -> Finding | None:
             say = f"At place {seq} of the sequence the ranks called {op_of(events[0])} from different places of the "
             return _tell(case, "likely", f"{say}program: {', '.join(parts)}.", events, odd_ones(sizes))
     groups: dict[str, list[Event]] = {}
-    together = look(case).waiting  # without ranks that came after the others had timed out
+    together = rank_states(case).waiting  # without ranks that came after the others had timed out
     for (group, _), events in by_call(case).items():
         groups.setdefault(group, []).extend(event for event in events if rank_of(event) in together)
     for events in groups.values():
@@ -174,7 +176,7 @@ def _watchdog(case: Case) -> Finding | None:
 
 def _left(case: Case) -> Finding | None:
     """A rank exited normally while others still waited for it, or lost the connection to it."""
-    scene = look(case)
+    scene = rank_states(case)
     lost = {e.rank: e for e in reversed(case.of("gloo.closed")) if e.rank is not None and e.rank not in scene.ended}
     left = scene.waiting or lost
     if not left or not scene.ended or scene.dead:
@@ -203,7 +205,7 @@ def _entries(case: Case) -> Finding | None:
 def _shares(case: Case) -> Finding | None:
     """The ranks log different numbers of batches or steps."""
     shares = differ(case.of("job.share"), lambda event: event.data["count"])
-    waits = list(look(case).waiting.values())
+    waits = list(rank_states(case).waiting.values())
     if not shares or not waits:
         return None
     parts = [f"{name_ranks(ranks_in(group))} {count}" for count, group in sorted(shares.items())]
@@ -213,7 +215,7 @@ def _shares(case: Case) -> Finding | None:
 
 def _alone(case: Case) -> Finding | None:
     """A few ranks log that they skipped or ended something by themselves, and then other ranks timed out waiting."""
-    scene, said = look(case), case.of("job.alone")
+    scene, said = rank_states(case), case.of("job.alone")
     ranks = ranks_in(said)
     if not scene.waiting or not ranks or scene.dead or 2 * len(ranks) > len(scene.members) or all_in(case, scene):
         return None
@@ -258,7 +260,7 @@ def _stalled(case: Case) -> Finding | None:
 
 def _symptom(case: Case) -> Finding | None:
     """The log holds only timeouts, and divergence is one of the few usual reasons."""
-    scene = look(case)
+    scene = rank_states(case)
     if (
         not scene.waiting
         or scene.dead

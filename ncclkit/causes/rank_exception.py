@@ -29,7 +29,7 @@ import re
 
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
-from ncclkit.analysis.rank_states import RankStates, crashes, look, signal_of
+from ncclkit.analysis.rank_states import RankStates, crashes, rank_states, signal_of
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -57,7 +57,7 @@ SIGNALS = {4: "illegal instruction", 8: "arithmetic error", SEGFAULT: "segmentat
 
 def diagnose(case: Case) -> Finding:
     """Found at the earliest traceback that is the program's own error."""
-    scene = look(case)
+    scene = rank_states(case)
     if scene.raised:
         return _tell(case, scene, in_order(scene.raised.values()))
     crashed = [event for event in crashes(case) if (signal_of(event) or SEGFAULT) in SIGNALS]
@@ -77,7 +77,7 @@ def diagnose(case: Case) -> Finding:
         code = left_early[0].data["exitcode"]
         say = f"A rank{_at(left_early[0])} ended with exit code {code} and its traceback is not in these files."
         return found(ID, "possible", say, pick(left_early, limit=1), advice=(_record(),), next=experiment(case))
-    went_well = [*scene.ended.values(), *case.of("c10d.timeout"), *case.of("nccl.destroy"), *case.of("elastic.exit")]
+    went_well = [*scene.ended.values(), *case.of("c10d.timeout", "nccl.destroy", "elastic.exit")]
     return otherwise(ID, went_well, "No rank raised an error of its own.", "the standard error of every rank")
 
 

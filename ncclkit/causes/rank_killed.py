@@ -22,8 +22,10 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.analysis.picks import family, in_order, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in
-from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.picks import (
+    family, in_order, initialized, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+)  # fmt: skip
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import lasting
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
@@ -67,7 +69,7 @@ def diagnose(case: Case) -> Finding:
     if memory:
         return clear(ID, "The OOM killer's report explains the kill.", tuple(memory[:2]))
     ours = [e for e in case.of("run.end") if e.data.get("reason") in OURS]
-    killed = {rank: end for rank, end in look(case).killed.items() if not ours or _number(end) == 9}
+    killed = {rank: end for rank, end in rank_states(case).killed.items() if not ours or _number(end) == 9}
     if killed:
         return _tell(case, killed)
     if ours:
@@ -84,10 +86,10 @@ def diagnose(case: Case) -> Finding:
             f"The launcher{on((reported + named)[0].host)} was stopped by a signal from outside.",
             pick(reported, named),
             ranks=ranks_in(named),
-            advice=_look(),
+            advice=_risks(),
             next=experiment(case),
         )
-    went_well = [*case.of("nccl.destroy"), *case.of("elastic.exit"), *case.of("c10d.timeout")]
+    went_well = case.of("nccl.destroy", "elastic.exit", "c10d.timeout")
     return otherwise(
         ID, went_well, "No process was ended by a signal from outside.", "the launcher's output with the exit codes"
     )
@@ -96,7 +98,7 @@ def diagnose(case: Case) -> Finding:
 def _stood(case: Case, event: Event) -> list[Event]:
     """Signs that the job hung before: a time limit or a user's cancellation also ends a job that hangs."""
     begun = [e for e in case.of("nccl.init") if e.data.get("phase") == "start"]
-    unfinished = [] if [e for e in case.of("nccl.init") if e.data.get("phase") == "done"] else begun
+    unfinished = [] if initialized(case) else begun
     cancelled = [event] if event.data["what"] == "cancelled" and "PREEMPT" not in event.text.upper() else []
     failed = [*case.of("cuda.oom"), *family(case, "ib_completion", "ib_async", "ib_setup", "socket_connect")]
     return [*failed, *([] if case.of("progress") else unfinished), *cancelled]
@@ -108,7 +110,7 @@ def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
     lost_node = any(e.data.get("what") == "node_fail" for e in scheduler)
     last = max((e.line for e in case.of("progress") if e.path == first[0] and e.line < first[1]), default=0)
     failures = [e for kind in ("python.exception", "cuda.oom") for e in case.of(kind) if e.line > last]
-    failures += [*case.of("c10d.timeout"), *case.of("elastic.exit")]
+    failures += case.of("c10d.timeout", "elastic.exit")
     failures += [e for e in case.of("slurm.event") if e.data.get("what") in ("task_exit", "oom")]
     return [] if lost_node else [e for e in failures if e.path == first[0] and e.line < first[1]]
 
@@ -129,11 +131,11 @@ def _tell(case: Case, killed: dict[int, Event]) -> Finding:
     ranks = tuple(sorted(rank for rank in killed if rank >= 0))
     first = in_order(killed.values())[0]
     if first.kind == "attach.rank":
-        waiting = name_ranks(look(case).waiting)
+        waiting = name_ranks(rank_states(case).waiting)
         say = f"{start(name_ranks(ranks))}{on(first.host)} has no process any more; {waiting} still wait for it"
         say += f"{lasting(case)}."
         why = pick(killed.values(), case.of("flight.missing"), limit=5)
-        return found(ID, "likely", say, why, ranks=ranks, hosts=name_hosts(killed.values()), advice=_look())
+        return found(ID, "likely", say, why, ranks=ranks, hosts=name_hosts(killed.values()), advice=_risks())
     number = _number(first)
     name = {9: "SIGKILL", 15: "SIGTERM"}.get(number, f"signal {number}")
     say = (
@@ -147,12 +149,12 @@ def _tell(case: Case, killed: dict[int, Event]) -> Finding:
         pick(killed.values(), case.of("gloo.closed"), case.of("c10d.timeout"), limit=5),
         ranks=ranks,
         hosts=name_hosts(killed.values()),
-        advice=_look(),
+        advice=_risks(),
         next=experiment(case),
     )
 
 
-def _look() -> tuple[Advice, ...]:
+def _risks() -> tuple[Advice, ...]:
     return (
         Advice(
             "Look up in the kernel's and the scheduler's logs who sent the signal, at the time at which the log stops.",

@@ -31,14 +31,14 @@ from typing import Any
 from ncclkit.analysis.calls import op_of
 from ncclkit.analysis.frames import exchanges, own_frame, place
 from ncclkit.analysis.picks import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
-from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import lasting, stands
 from ncclkit.causes._experiments import minimal, recorded
 from ncclkit.causes._printed import facing
 from ncclkit.core.case import Case
-from ncclkit.evidence.flight.mismatch import odd_splits
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
+from ncclkit.evidence.flight.mismatch import odd_splits
 
 ID = "send_recv_mismatch"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "rank_divergence", "p2p_broken", "network_loss")
@@ -51,7 +51,7 @@ def diagnose(case: Case) -> Finding:
         finding = witness(case)
         if finding is not None:
             return finding
-    went_well = [*case.of("nccl.destroy"), *case.of("c10d.timeout"), *look(case).ended.values()]
+    went_well = [*case.of("nccl.destroy", "c10d.timeout"), *rank_states(case).ended.values()]
     return otherwise(
         ID,
         went_well,
@@ -62,7 +62,7 @@ def diagnose(case: Case) -> Finding:
 
 def _passed(case: Case) -> Finding | None:
     """A rank still waits in an exchange that the others have completed: it expects more than it was sent."""
-    waits = [e for e in look(case).waiting.values() if isinstance(e.data.get("seq"), int)]
+    waits = [e for e in rank_states(case).waiting.values() if isinstance(e.data.get("seq"), int)]
     first = min((e.data["seq"] for e in waits), default=0)
     here, on = [[e for e in waits if (e.data["seq"] > first) == later] for later in (False, True)]
     if not on or not all(op_of(e).startswith("ALLTOALL") for e in here):
@@ -78,11 +78,11 @@ def _waited(case: Case) -> Finding | None:
     said = matching(
         [*family(case, "usage", "other"), *messages(case)], "to self without a matching", "Split sizes", "split_sizes"
     )
-    scene = look(case)
+    scene = rank_states(case)
     waiting = [e for e in in_order(scene.waiting.values()) if op_of(e).upper().startswith(POINT) and not scene.dead]
     gaps = [
         e
-        for e in [*case.of("flight.missing"), *case.of("flight.mismatch"), *case.of("flight.stuck")]
+        for e in case.of("flight.missing", "flight.mismatch", "flight.stuck")
         if not e.data.get("live")  # there a rank outside of all calls is the reason
         and any(word in str(e.data.get("op", "")).lower() for word in ("send", "recv", "all_to_all", "coalesced"))
     ]
@@ -104,8 +104,8 @@ def _waited(case: Case) -> Finding | None:
 
 def _single_calls(case: Case) -> list[Event]:
     """Ranks whose traceback or stack ends in a single send or receive, in a job that timed out."""
-    timed_out = look(case).waiting
-    ends = [e for e in [*case.of("python.exception"), *case.of("stack")] if timed_out and e.data.get("frames")]
+    timed_out = rank_states(case).waiting
+    ends = [e for e in case.of("python.exception", "stack") if timed_out and e.data.get("frames")]
     return [e for e in ends if e.rank is not None and _innermost(e).get("func") in ("send", "recv")]
 
 
@@ -131,7 +131,7 @@ def _splits(case: Case) -> Finding | None:
     if not sizes or not inside:
         return None
     ranks, (a, b) = ranks_in(sizes), (sizes[0].data.get("a"), sizes[0].data.get("b"))
-    others = set(look(case).members) - set(ranks)
+    others = set(rank_states(case).members) - set(ranks)
     odd = tuple(sorted(others)) if 0 < len(others) < len(ranks) else ()
     say = f"{start(name_ranks(ranks))} expected {b} bytes from one peer in all_to_all and was sent {a}: "
     say += f"{name_ranks(odd)} sends too much." if odd else "the split sizes of sender and receiver differ."
@@ -192,7 +192,7 @@ def _recorded(case: Case) -> Finding | None:
     pairs = case.of("flight.p2p")
     waiting = {rank for event in [*pairs, *case.of("flight.missing")] for rank in event.data["waiting"]}
     wrong = [e for e in pairs if e.data.get("live") or e.data["sizes"] or set(e.data["lacking"]) <= waiting]
-    if not wrong or look(case).dead:
+    if not wrong or rank_states(case).dead:
         return None
     say = _unmatched_now(case, wrong[0]) if wrong[0].data.get("live") else _unmatched(wrong[0].data)
     pair = {rank for event in wrong for rank in (event.data["src"], event.data["dst"])}
@@ -234,7 +234,7 @@ def _facing(case: Case) -> Finding | None:
     (one, two), op = both, both[0].data["op"]
     does = "send to each other first" if op == "send" else "wait to receive from each other first"
     say = f"Ranks {one.rank} and {two.rank} both {does}, so neither reaches the matching call."
-    why, ranks = pick(both, look(case).waiting.values()), (one.rank or 0, two.rank or 0)
+    why, ranks = pick(both, rank_states(case).waiting.values()), (one.rank or 0, two.rank or 0)
     return found(ID, "likely", say, why, ranks=ranks, advice=_advice(), next=_question())
 
 

@@ -29,12 +29,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncclkit.analysis.calls import (
-    SAME_SIZE, UNDECIDED, by_call, differ, elements, odd_ones, op_of, other_calls, ranks_of, sides, size_of,
+    SAME_SIZE,
+    UNDECIDED,
+    by_call,
+    differ,
+    elements,
+    odd_ones,
+    op_of,
+    other_calls,
+    ranks_of,
+    sides,
+    size_of,
     unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import exchanges
 from ncclkit.analysis.picks import family, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike
-from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import unlike as unlike_entries
 from ncclkit.causes._settings import compare_calls
@@ -64,7 +74,7 @@ def diagnose(case: Case) -> Finding:
         finding = witness(case)
         if finding is not None:
             return finding
-    went_well = [*case.of("flight.missing"), *case.of("nccl.destroy"), *look(case).ended.values()]
+    went_well = [*case.of("flight.missing", "nccl.destroy"), *rank_states(case).ended.values()]
     went_well += case.of("flight.dump") if not case.of("flight.mismatch") else []
     return otherwise(
         ID,

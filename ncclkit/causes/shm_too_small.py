@@ -157,7 +157,7 @@ def _tell(why: list[Event], facts: list[Fact], strength: str) -> Finding:
     )
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     size, free = host.number("limits.shm.size"), host.number("limits.shm.free")
     if size is not None and size < ENOUGH:
         say = f"/dev/shm has {amount(size)}; NCCL or data-loader workers that need more of it would fail"
@@ -217,7 +217,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("limits.shm.size", "limits.shm.free"),
-    look=_look,
+    risks=_risks,
     fine="/dev/shm has room for NCCL and data-loader workers.",
     next=experiment,
 )

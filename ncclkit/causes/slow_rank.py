@@ -33,8 +33,8 @@ from dataclasses import replace
 from ncclkit.analysis.calls import exchanging
 from ncclkit.analysis.frames import Frame, for_workers, framework, in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pick, seconds
-from ncclkit.analysis.rank_states import RankStates, all_in, look, odd_utilization, opening, rank_of, stopped
-from ncclkit.analysis.waits import stands, lasting
+from ncclkit.analysis.rank_states import RankStates, all_in, odd_utilization, opening, rank_of, rank_states, stopped
+from ncclkit.analysis.waits import lasting, stands
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._settings import LONE, raise_timeout, took
 from ncclkit.core import text
@@ -51,7 +51,7 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where a rank is missing from the collective in which the others wait."""
-    scene = look(case)
+    scene = rank_states(case)
     dead = scene.dead
     if dead:
         return clear(
@@ -59,9 +59,9 @@ def diagnose(case: Case) -> Finding:
             f"{start(name_ranks(r for r in dead if r >= 0))} died, so no rank had to be slow.",
             tuple(dead.values())[:3],
         )
-    mismatches = (*case.of("flight.mismatch"), *case.of("gloo.size_mismatch"))
+    mismatches = case.of("flight.mismatch", "gloo.size_mismatch")
     if mismatches:
-        return clear(ID, "The ranks made different calls, so no rank was merely late.", mismatches[:3])
+        return clear(ID, "The ranks made different calls, so no rank was merely late.", tuple(mismatches[:3]))
     for witness in (_flight, _barrier, _stacks, _behind, _ras, _launched_late, *WITNESSES):
         if suspicion := witness(case, scene):
             return _tell(case, scene, suspicion)
@@ -70,7 +70,7 @@ def diagnose(case: Case) -> Finding:
             ID, "a Flight Recorder dump or a stack of every rank at the moment of the hang", next=experiment(case)
         )
     at_work = [change for change in case.of("ras.change") if change.data["moved"] and not change.data["still"]]
-    went_well = [*scene.ended.values(), *case.of("nccl.destroy"), *case.of("flight.dump"), *at_work]
+    went_well = [*scene.ended.values(), *case.of("nccl.destroy", "flight.dump"), *at_work]
     return otherwise(
         ID,
         went_well,
@@ -84,7 +84,7 @@ def _flight(case: Case, scene: RankStates) -> Suspicion | None:
 
     In a cascade of groups: ranks for which others wait and which are in no call themselves.
     """
-    gaps = [*case.of("flight.missing"), *(e for e in case.of("flight.p2p") if not e.data.get("live"))]
+    gaps = [e for e in case.of("flight.missing", "flight.p2p") if e.kind == "flight.missing" or not e.data.get("live")]
     stuck = {rank for gap in gaps if _awaited(gap) for rank in gap.data.get("waiting", ())}
     for gap in gaps:
         roots = [r for r in _awaited(gap) if r not in stuck and r not in scene.ended and r not in scene.waiting]
@@ -101,7 +101,7 @@ def _awaited(gap: Event) -> list[int]:
 
 def _barrier(case: Case, scene: RankStates) -> Suspicion | None:
     """Ranks missing from a barrier, by gloo's monitored barrier or by torch's reconstruction."""
-    for report in (*case.of("gloo.barrier"), *case.of("c10d.desync")):
+    for report in case.of("gloo.barrier", "c10d.desync"):
         asked = report.kind == "gloo.barrier"
         gone = scene.ended if asked else scene.ended | scene.waiting
         late = [rank for rank in report.data["ranks" if asked else "missing"] or () if rank not in gone]
@@ -386,7 +386,7 @@ def _absent(case: Case, scene: RankStates) -> Suspicion | None:
     told = {event.rank for event in case.of("worker.phase")} - {None}
     missing = tuple(rank for rank in scene.members if rank not in told) if told and not scene.ended else ()
     waits = [*case.of("store.wait"), *(end for end in case.of("run.end") if end.data.get("reason") == "deadline")]
-    lived = {event.rank: event for event in (*case.of("telemetry.utilization"), *case.of("elastic.stop"))}
+    lived = {event.rank: event for event in case.of("telemetry.utilization", "elastic.stop")}
     if not (missing and waits) or 2 * len(missing) > len(scene.members) or not set(missing) <= lived.keys():
         return None
     return "likely", missing, [*waits, *case.of("telemetry.utilization"), *(lived[rank] for rank in missing)]

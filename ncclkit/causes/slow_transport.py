@@ -27,7 +27,7 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.hosts import as_nccl_sees
 from ncclkit.analysis.picks import env_of, failed, name_hosts, pick, ranks_in
-from ncclkit.causes._bisected import odd
+from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.causes.bad_env_value import limiting
 from ncclkit.core.bandwidth import expect
@@ -47,7 +47,7 @@ def diagnose(case: Case) -> Finding:
     """Found where a setting turned a path off and ranks of one machine use a slower one."""
     channels = case.of("nccl.channel")
     slow = _inside(case, [e for e in channels if e.data.get("via") in ("SHM", "NET")])
-    settings: list[Event | Fact] = [*case.of("nccl.env"), *case.of("told.env"), *_env_facts(case)]
+    settings: list[Event | Fact] = [*case.of("nccl.env", "told.env"), *_env_facts(case)]
     switched = [piece for piece in settings if _turns_off(piece)]
     linked = [e for e in case.of("nccl.info") if e.data.get("family") == "p2p_disabled"]
     linked += [e for e in case.of("nccl.warn") if "P2P is disabled between NVLINK" in e.text]
@@ -67,7 +67,7 @@ def diagnose(case: Case) -> Finding:
 
 def _measured(case: Case) -> Finding | None:
     """The staged test found a rank or a pair that is slower than others with the same kind of link."""
-    who = odd(case)
+    who = faulty_ranks(case)
     if who is None or not who.slow or who.between:
         return None
     return found(ID, who.strength, who.summary, who.why, ranks=who.ranks, advice=(ODD,), next=experiment(case))
@@ -114,7 +114,7 @@ def brakes(case: Case) -> Finding | None:
     return found(ID, "possible", say, pick(lines.values()), advice=(advice,), next=experiment(case))
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Settings that turn a path off, pairs that may not copy directly, PCIe lanes that are missing."""
     for name in SWITCHES:
         fact = host.fact(f"env.{name}")
@@ -240,7 +240,7 @@ LANES = Advice(
 CHECK = Preflight(
     ID,
     reads=("gpu.*.pcie.width", "gpu.*.pcie.width.max"),
-    look=_look,
+    risks=_risks,
     fine="The GPUs have all their PCIe lanes, and no setting blocks direct copies between them.",
     also=("gpu.count", "gpu.topology", "gpu.p2p.read", "gpu.p2p.write", *(f"env.{name}" for name in SWITCHES)),
     next=experiment,

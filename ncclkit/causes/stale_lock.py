@@ -35,7 +35,7 @@ from collections.abc import Iterable, Iterator
 
 from ncclkit.analysis.frames import is_own, own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, ours, pick, ranks_in
-from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, clear, found
@@ -52,7 +52,7 @@ HOUR = 3600
 
 def diagnose(case: Case) -> Finding:
     """Found where the stack of a rank waits for the lock, or where a lock file is in the cache of a host."""
-    lines = [*case.of("stack"), *case.of("python.exception")]
+    lines = case.of("stack", "python.exception")
     waits = [e for e in lines if any(str(f.get("file")).endswith(WAITS) for f in e.data.get("frames") or ())]
     compiles = [e for e in lines if any(COMPILES.match(str(f.get("func"))) for f in e.data.get("frames") or ())]
     if waits and compiles:
@@ -61,12 +61,12 @@ def diagnose(case: Case) -> Finding:
     if waits:
         return _tell(case, waits)
     missing = "a stack of each rank that is silent (`py-spy dump`, `ncclkit attach`), or software.torch.locks"
-    went_well = [*look(case).ended.values(), *case.of("nccl.destroy"), *stacks(case).values()]
+    went_well = [*rank_states(case).ended.values(), *case.of("nccl.destroy"), *stacks(case).values()]
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No rank waits for a lock file.", missing)
 
 
 def _tell(case: Case, waits: list[Event]) -> Finding:
-    scene, locks = look(case), ours(case, case.facts_of("software.torch.locks"))
+    scene, locks = rank_states(case), ours(case, case.facts_of("software.torch.locks"))
     ranks, (path, age) = ranks_in(waits), _oldest(locks)
     # A rank without any evidence may be the one that compiles.
     blind = set(scene.members) - {*stacks(case), *scene.waiting, *scene.ended, *scene.dead, *ranks}
@@ -96,7 +96,7 @@ def _oldest(locks: Iterable[Fact]) -> tuple[str, float]:
     return path, age
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Lock files that exist before a job begins."""
     fact = host.fact("software.torch.locks")
     if fact and fact.value:
@@ -150,7 +150,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("software.torch.locks",),
-    look=_look,
+    risks=_risks,
     fine="The folder of torch's extensions holds no lock file.",
     next=experiment,
 )

@@ -30,7 +30,7 @@ import re
 
 from ncclkit.analysis.hosts import common, holders, joining, plain, subnets
 from ncclkit.analysis.picks import (
-    ask,
+    first_finding,
     matching,
     messages,
     name_hosts,
@@ -42,7 +42,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
     seconds,
 )  # fmt: skip
-from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import meeting
 from ncclkit.core.case import Case
@@ -62,15 +62,10 @@ def diagnose(case: Case) -> Finding:
     lines = _refused(case)
     if not lines:
         went_well: list[Evidence] = [
-            *case.of("nccl.init"),
-            *case.of("nccl.bootstrap"),
-            *case.of("c10d.timeout"),
-            *case.of("worker.phase"),
-            *case.of("progress"),
-            *case.of("store.clients"),
-            *_tested.sound(case, lambda link: link.rendezvous == "open"),
+            *case.of("nccl.init", "nccl.bootstrap", "c10d.timeout", "worker.phase", "progress", "store.clients"),
+            *_tested.passed(case, lambda link: link.rendezvous == "open"),
         ]
-        return ask(case, _not_ours, _closed) or otherwise(
+        return first_finding(case, _not_ours, _closed) or otherwise(
             ID, went_well, "The ranks met at the store.", "the output of a rank that failed to connect"
         )
     first = next((e for e in lines if e.data.get("host")), lines[0])
@@ -84,7 +79,9 @@ def diagnose(case: Case) -> Finding:
     local = re.match(r"127\.|localhost$", str(host or ""))
     tried = all(event.kind == "store.retry" for event in lines)
     doubt = case.of("store.resolve") or case.of("store.bind") or local or not host or tried
-    dead = {rank for rank in look(case).dead if rank >= 0} - set(ranks_in(lines))  # one of them may have held the store
+    dead = {rank for rank in rank_states(case).dead if rank >= 0} - set(
+        ranks_in(lines)
+    )  # one of them may have held the store
     strength = "likely" if doubt or (dead and ranks_in(lines)) else "proven"
     met = [e for e in case.of("c10d.timeout") if e.path == lines[0].path and e.line < lines[0].line]
     weak: Strength = "possible" if met and not doubt else "likely"  # the job was started again after a hang

@@ -301,7 +301,7 @@ def _command(case: Case) -> str:
     said = next((event.data["command"] for event in told if event.data.get("command")), "")
     if said:
         return str(said)
-    for event in [*case.of("python.exception"), *case.of("stack")]:
+    for event in case.of("python.exception", "stack"):
         frames: list[Mapping[str, Any]] = list(event.data.get("frames") or ())
         outermost = frames[-1:] if event.kind == "stack" else frames[:1]
         if outermost and outermost[0].get("func") == "<module>" and is_own(outermost[0]):

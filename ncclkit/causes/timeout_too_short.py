@@ -25,8 +25,8 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.calls import exchanging
-from ncclkit.analysis.picks import ask, in_order, name_ranks, otherwise, pick, ranks_in, seconds
-from ncclkit.analysis.rank_states import all_in, look, opening
+from ncclkit.analysis.picks import first_finding, in_order, name_ranks, otherwise, pick, ranks_in, seconds
+from ncclkit.analysis.rank_states import all_in, opening, rank_states
 from ncclkit.causes._settings import MEASURE, raise_timeout
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, clear, found
@@ -42,12 +42,12 @@ PROOF = ("flight.missing", "flight.mismatch", "c10d.mismatch", "gloo.barrier")
 
 def diagnose(case: Case) -> Finding:
     """Found where a timeout well below the default expired, or ranks were still compiling, and no rank died."""
-    scene = look(case)
+    scene = rank_states(case)
     if scene.dead:
         return clear(ID, "A rank died; more time would not have helped.", tuple(scene.dead.values())[:2])
     proof = [event for kind in PROOF for event in case.of(kind)]
     went_well = [*scene.ended.values(), *case.of("nccl.destroy"), *proof]
-    finding = None if proof else ask(case, _own_deadline, _compiling, _short, _vague)
+    finding = None if proof else first_finding(case, _own_deadline, _compiling, _short, _vague)
     return finding or otherwise(
         ID,
         went_well,
@@ -60,7 +60,7 @@ def _own_deadline(case: Case) -> Finding | None:
     """Our own run was ended at its deadline while every rank was still making progress."""
     ends = [e for e in case.of("run.end") if e.data.get("reason") == "deadline"]
     last = {e.rank: e for e in in_order(case.of("worker.phase")) if e.rank is not None}
-    if not ends or not last or any(e.data["phase"] == "error" for e in last.values()) or look(case).waiting:
+    if not ends or not last or any(e.data["phase"] == "error" for e in last.values()) or rank_states(case).waiting:
         return None
     sizes = {e.data.get("bytes") or e.data.get("step") for e in last.values()}
     at = f" (last at {sizes.pop()})" if len(sizes) == 1 and None not in sizes else ""
@@ -73,7 +73,7 @@ def _own_deadline(case: Case) -> Finding | None:
 
 def _compiling(case: Case) -> Finding | None:
     """The ranks compiled or tuned kernels at different speeds, and the first of them timed out."""
-    phase, waits = opening(case, "compile"), in_order(look(case).waiting.values())
+    phase, waits = opening(case, "compile"), in_order(rank_states(case).waiting.values())
     if phase is None:
         return None
     limit = seconds(waits[0].data.get("timeout_ms"))
@@ -93,7 +93,7 @@ CACHE = Advice(
 
 def _short(case: Case) -> Finding | None:
     """The timeout is far below the default."""
-    waits = in_order(look(case).waiting.values())
+    waits = in_order(rank_states(case).waiting.values())
     lines = [e for e in waits if (e.data.get("timeout_ms") or DEFAULT_MS) < SHORT_MS]
     if not lines:
         return None
@@ -108,8 +108,8 @@ def _short(case: Case) -> Finding | None:
 
 def _vague(case: Case) -> Finding | None:
     """A timeout at the default, where the log does not show whether the collective would have completed."""
-    lines = [e for e in in_order(look(case).waiting.values()) if e.data.get("op")]
-    if not lines or case.of("stack") or all_in(case, look(case)) or exchanging(lines):
+    lines = [e for e in in_order(rank_states(case).waiting.values()) if e.data.get("op")]
+    if not lines or case.of("stack") or all_in(case, rank_states(case)) or exchanging(lines):
         return None
     who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data.get("timeout_ms"))
     say = f"{who} waited {limit} for a collective; this log does not show whether it would have completed later."

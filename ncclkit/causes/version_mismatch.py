@@ -29,8 +29,8 @@ from collections.abc import Iterator, Mapping
 
 from ncclkit.analysis.hosts import enterable
 from ncclkit.analysis.picks import (
-    ask,
     failed,
+    first_finding,
     in_order,
     matching,
     messages,
@@ -75,7 +75,7 @@ def diagnose(case: Case) -> Finding:
     went_well: list[Evidence] = [*case.of("nccl.version")]
     went_well += [e for e in case.of("c10d.error") if e.data.get("nccl_version")]
     missing = "the line 'NCCL version …' of every node (NCCL_DEBUG=VERSION)"
-    witness = ask(case, _said, _unfit, _seen, _loaded, _apart, _garbled, CHECK.risk)
+    witness = first_finding(case, _said, _unfit, _seen, _loaded, _apart, _garbled, CHECK.risk)
     return witness or CHECK.otherwise(case, went_well, "The evidence shows one NCCL version.", missing)
 
 
@@ -225,7 +225,7 @@ def _others(count: int) -> str:
     return f" and {count} other{'s' if count > 1 else ''}" if count else ""
 
 
-def _look(host: HostFacts) -> Iterator[Risk]:
+def _risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts on which another copy of NCCL is loaded before the one that torch ships."""
     rows = [row for row in host.value("software.nccl.libraries") or () if row.get("version")]
     wins = next((row for row in rows if row.get("how") in ("loaded by torch", "LD_PRELOAD")), None)
@@ -296,7 +296,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("software.nccl.libraries", "software.nccl"),
-    look=_look,
+    risks=_risks,
     fine="Ranks load the NCCL that torch ships.",
     also=("software.nccl.built",),
     next=experiment,

@@ -32,6 +32,7 @@ from ncclkit.analysis.hosts import enterable
 from ncclkit.analysis.picks import (
     family,
     in_order,
+    initialized,
     matching,
     messages,
     name_hosts,
@@ -40,8 +41,8 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
-)  # fmt: skip
-from ncclkit.analysis.rank_states import LARGEST, look
+)
+from ncclkit.analysis.rank_states import LARGEST, rank_states
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -68,7 +69,7 @@ def diagnose(case: Case) -> Finding:
         finding = witness(case)
         if finding is not None:  # with one launcher per host the launchers' numbers may be wrong
             return replace(finding, next=None) if enterable(case) else finding
-    went_well = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
+    went_well = initialized(case)
     went_well += [*case.of("c10d.timeout"), *[e for e in case.of("worker.phase") if e.data.get("phase") == "init"]]
     return otherwise(ID, went_well, "All ranks joined.", "the first lines of every rank's log, or NCCL_DEBUG=INFO")
 
@@ -196,7 +197,7 @@ def _sizes(case: Case) -> Finding | None:
 
 def _beyond(case: Case) -> Finding | None:
     """A rank waits for the address of a rank that the launcher did not start."""
-    world = look(case).world
+    world = rank_states(case).world
     for event in case.of("store.wait"):
         peer = re.search(r"//(?:cpu|cuda)//\d+/(\d{1,7})$", str(event.data.get("keys") or ""))
         if world and peer and int(peer[1]) >= world:

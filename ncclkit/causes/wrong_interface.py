@@ -26,12 +26,13 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from ncclkit.analysis.hosts import VIRTUAL, alone, common, holders, plain, taken
+from ncclkit.analysis.hosts import VIRTUAL, common, holders, isolated, plain, taken
 from ncclkit.analysis.picks import (
-    ask,
     env_of,
     failed,
     family,
+    first_finding,
+    initialized,
     matching,
     messages,
     name_hosts,
@@ -40,8 +41,8 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
-)  # fmt: skip
-from ncclkit.analysis.rank_states import look, spans_hosts
+)
+from ncclkit.analysis.rank_states import rank_states, spans_hosts
 from ncclkit.causes import _starting, _tested
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
@@ -65,10 +66,10 @@ explains = (
 def diagnose(case: Case) -> Finding:
     """Found where a multi-node job, or one that could not connect, uses a virtual or isolated interface."""
     used = case.of("nccl.bootstrap")
-    done = [e for e in case.of("nccl.init") if e.data.get("phase") == "done"]
+    done = initialized(case)
     went_well = done or ([] if any(map(_virtual, used)) else used)
-    went_well = went_well or _tested.sound(case, lambda link: link.nccl == "open")
-    seen = ask(case, _taken, _inside, _announced, _networks, _unreachable, _tested_paths, _facts, _symptom)
+    went_well = went_well or _tested.passed(case, lambda link: link.nccl == "open")
+    seen = first_finding(case, _taken, _inside, _announced, _networks, _unreachable, _tested_paths, _facts, _symptom)
     return seen or otherwise(
         ID,
         went_well,
@@ -106,13 +107,13 @@ def _announced(case: Case) -> Finding | None:
 
 def _taken(case: Case) -> Finding | None:
     """NCCL uses an address that, by the facts of the hosts, several hosts have or no other host can reach."""
-    refused, done = _refused(case), any(e.data.get("phase") == "done" for e in case.of("nccl.init"))
-    if look(case).ended or not (refused or failed(case)):
+    refused, done = _refused(case), bool(initialized(case))
+    if rank_states(case).ended or not (refused or failed(case)):
         return None
-    for event in [*case.of("nccl.bootstrap"), *case.of("nccl.socket_devices")]:
+    for event in case.of("nccl.bootstrap", "nccl.socket_devices"):
         for interface, address in taken(event):
             held = holders(case, address)
-            if len(held) < 2 and not alone(case, event.host, interface):
+            if len(held) < 2 and not isolated(case, event.host, interface):
                 continue
             knocked = [e for e in refused if re.search(rf"(?<![\d.]){re.escape(address)}(?![\d.])", e.text)]
             if not knocked and (done or event.kind != "nccl.bootstrap"):  # it exists and did no harm
@@ -132,7 +133,7 @@ def _taken(case: Case) -> Finding | None:
 def _inside(case: Case) -> Finding | None:
     """A multi-node job uses an interface that exists only inside its machine."""
     bad, refused = [e for e in case.of("nccl.bootstrap") if _virtual(e)], _refused(case)
-    if not bad or not (spans_hosts(case) or refused) or look(case).ended:
+    if not bad or not (spans_hosts(case) or refused) or rank_states(case).ended:
         return None
     name = next(name for e in bad for name in _names(e) if VIRTUAL.match(name))
     chosen = " as NCCL_SOCKET_IFNAME says" if env_of(case, "NCCL_SOCKET_IFNAME") else ""
@@ -147,7 +148,7 @@ def _inside(case: Case) -> Finding | None:
 def _networks(case: Case) -> Finding | None:
     """The nodes announce addresses of different networks, and a rank waited or was refused."""
     apart, refused = _apart(case.of("nccl.bootstrap")), _refused(case)
-    waited = [*case.of("c10d.timeout"), *case.of("gloo.timeout"), *case.of("store.wait")]
+    waited = case.of("c10d.timeout", "gloo.timeout", "store.wait")
     if not apart or not (refused or waited):
         return None
     names = tuple(str(e.data.get("interface")) for e in apart[:2])

@@ -135,6 +135,64 @@ def _add_live(parsers: Any) -> None:
         parsers, "probe", "live test: checked and timed collectives on real ranks", "probe --ranks 8 --op all --stages"
     )
     _add_options(probe, *OPTIONS)
+    tune = _add_tune(parsers)
+    step = _add_step(parsers)
+    _add_compare(parsers)
+    lab = _add_lab(parsers)
+    for sub in (inspect, connect):
+        _add_options(sub, "python")
+    for sub in (probe, tune, lab):
+        sub.add_argument("--oversubscribe", action="store_true", help="start more ranks than cores and memory carry")
+    for sub in (probe, tune, lab, step):
+        sub.add_argument("--here", action="store_true", help="run on this host even if it is a login node")
+    for sub in (inspect, connect, probe, tune, lab, step):
+        sub.add_argument("--case", default="case", help="the case folder (default: ./case)")
+        sub.add_argument("--json", action="store_true", help="JSON instead of text")
+
+
+def _add_lab(parsers: Any) -> argparse.ArgumentParser:
+    lab = _verb(parsers, "lab", "a small training job with a known fault, then its diagnosis", "lab rank_late --check")
+    lab.add_argument("fault", nargs="?", metavar="FAULT", help="a name from --list; without it, the list")
+    lab.add_argument("--check", action="store_true", help="then run the experiments that decide, and the fix")
+    lab.add_argument("--list", action="store_true", help="the faults, and what each one does")
+    lab.add_argument("--record", metavar="DIR", type=Path, help="keep what the job left behind, with the truth, in DIR")
+    _add_options(lab, "python", "ranks", "simulate_hosts", "timeout", "backend")
+    return lab
+
+
+def _add_step(parsers: Any) -> argparse.ArgumentParser:
+    what = "your own training script for some steps: where a step's time goes, and who waits for whom"
+    verb = _verb(parsers, "step", what, "step --try workers=4 -- torchrun --nproc-per-node 8 train.py")
+    verb.add_argument("command", nargs="*", metavar="COMMAND", help="after --: python train.py …, torchrun …, srun …")
+    verb.add_argument("--ranks", type=int, default=0, help="of a command that begins with python (default: its GPUs)")
+    verb.add_argument("--steps", type=int, default=40, help="steps until the script is ended (default 40)")
+    verb.add_argument("--warmup", type=int, default=5, help="steps before them (default 5)")
+    verb.add_argument("--timeout", type=float, default=300.0, help="seconds for one run of the script (default 300)")
+    verb.add_argument(
+        "--try",
+        dest="tries",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="compare a setting: workers=4, prefetch=4, bucket_cap_mb=50, gradient_as_bucket_view=1, a variable, or a "
+        "flag of the script such as --accumulate=4; may be repeated",
+    )
+    verb.add_argument("--rounds", type=int, default=6, help="runs of the script with each setting (default 6)")
+    verb.add_argument("--trace", type=int, default=0, metavar="STEPS", help="then record so many with torch's profiler")
+    verb.add_argument("--traces", nargs="+", metavar="PATH", help="read traces of torch's profiler; start nothing")
+    return verb
+
+
+def _add_compare(parsers: Any) -> None:
+    what = "the same test of several cases: what became slower, and what changed on the hosts between"
+    verb = _verb(parsers, "compare", what, "compare case-october case-november")
+    verb.add_argument("cases", nargs="+", metavar="DIR", help="case folders, the oldest first; one: with the baseline")
+    verb.add_argument("--save-baseline", action="store_true", help="keep what the last of them measured")
+    verb.add_argument("--baseline", metavar="FILE", type=Path, help="another file than that of this cluster")
+    verb.add_argument("--json", action="store_true", help="JSON instead of text")
+
+
+def _add_tune(parsers: Any) -> argparse.ArgumentParser:
     tune = _verb(
         parsers, "tune", "compare settings with the default, by collective and message size", "tune NCCL_PROTO=Simple"
     )
@@ -146,22 +204,16 @@ def _add_live(parsers: Any) -> None:
     )
     tune.add_argument("--inherited", action="store_true", help="what each variable that is set here costs or gains")
     tune.add_argument("--sizes", default="", help="message sizes, such as 8,64KB,256MB (default: seven up to 256 MiB)")
+    tune.add_argument(
+        "--from",
+        dest="job",
+        default="",
+        metavar="JOB",
+        help="sizes and variables of a job: its case, log or dumps, or a model.safetensors",
+    )
     tune.add_argument("--save", metavar="DIR", type=Path, help="write nccl.env, nccl.conf, tuner.csv … there")
     _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "op", "dtype")
-    lab = _verb(parsers, "lab", "a small training job with a known fault, then its diagnosis", "lab rank_late --check")
-    lab.add_argument("fault", nargs="?", metavar="FAULT", help="a name from --list; without it, the list")
-    lab.add_argument("--check", action="store_true", help="then run the experiments that decide, and the fix")
-    lab.add_argument("--list", action="store_true", help="the faults, and what each one does")
-    lab.add_argument("--record", metavar="DIR", type=Path, help="keep what the job left behind, with the truth, in DIR")
-    _add_options(lab, "python", "ranks", "simulate_hosts", "timeout", "backend")
-    for sub in (inspect, connect):
-        _add_options(sub, "python")
-    for sub in (probe, tune, lab):
-        sub.add_argument("--oversubscribe", action="store_true", help="start more ranks than cores and memory carry")
-        sub.add_argument("--here", action="store_true", help="run on this host even if it is a login node")
-    for sub in (inspect, connect, probe, tune, lab):
-        sub.add_argument("--case", default="case", help="the case folder (default: ./case)")
-        sub.add_argument("--json", action="store_true", help="JSON instead of text")
+    return tune
 
 
 def _verb(parsers: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:

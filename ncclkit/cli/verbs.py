@@ -187,6 +187,7 @@ def _read_now(case: Case, before: list[Fact]) -> list[Fact]:
 def probe(options: argparse.Namespace) -> int:
     """Run the live test, and diagnose it where it failed."""
     from ncclkit.analysis import stages
+    from ncclkit.analysis.history import beside_baseline
     from ncclkit.core import reference
 
     case, chosen = _case(options), _options(options)
@@ -200,6 +201,7 @@ def probe(options: argparse.Namespace) -> int:
         judged = reference.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary for one in judged]
         told += dict.fromkeys(str(bound) for bound in run.expectations.values())
+        told += [against] if run.reason == "done" and (against := beside_baseline(run.measurements)[0]) else []
         show("\n".join([*(str(m) for m in run.measurements), *told, run.summary, f"Run folder: {run.folder}"]))
         if run.reason != "done":
             terminal.verdict(*_judge_run(case, run.folder))
@@ -242,14 +244,15 @@ def tune(options: argparse.Namespace) -> int:
     """Compare settings with the default, by collective and message size."""
     from ncclkit.core.storage import write
     from ncclkit.core.text import parse_size
-    from ncclkit.core.tuning import carriers, setting
+    from ncclkit.core.tuning import carriers, proofs, setting
     from ncclkit.live import tune
 
     wanted = [setting(words) for words in options.settings]
     sizes = [parse_size(word) for word in options.sizes.split(",") if word]
     with Activity("Measuring") as activity:
         case = _case(options)
-        done = tune.sweep(case, wanted, _options(options), sizes, options.inherited, _follow(activity))
+        asked = case, wanted, _options(options), sizes, options.inherited
+        done = tune.sweep(*asked, on_record=_follow(activity), job=options.job)
         swept = asyncio.run(done)
     files = carriers(swept)
     for name, content in files.items() if options.save else ():
@@ -259,7 +262,48 @@ def tune(options: argparse.Namespace) -> int:
     if files and not options.json:
         names = ", ".join(files)
         show(f"Written to {options.save}: {names}" if options.save else f"--save DIR writes {names}")
+        show("\n".join(f"{name} again: {command}" for name, command in proofs(swept).items()))
     return 0
+
+
+def step(options: argparse.Namespace) -> int:
+    """Say where the time of a training step goes, by running the user's script or by traces; compare settings."""
+    from ncclkit.live.step import StepOptions, measure_steps, read_traces
+
+    case = _case(options)
+    if options.traces:
+        times = read_traces(case, options.traces)
+        show(to_json(times) if options.json else times.text())
+        return 0
+    given = {
+        name: getattr(options, name) for name in ("ranks", "steps", "warmup", "timeout", "rounds", "trace", "here")
+    }
+    asked = StepOptions(**given, tries=tuple(options.tries))
+    with Activity("Steps", limit=asked.timeout * (1 + asked.rounds * len(asked.tries))) as activity:
+
+        def narrate(record: dict[str, Any]) -> None:
+            if record["kind"] == "problem":
+                activity.note(f"ncclkit: {record['say']}")
+
+        run = asyncio.run(measure_steps(case, options.command, asked, narrate))
+    show(json.dumps(run.to_dict(), indent=1) if options.json else run.text())
+    if run.times is None and not options.json:
+        terminal.verdict(*_judge_run(case, run.folder))
+    return 0 if run.times else 1
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Compare cases over time, or one with the baseline of this cluster; or save that baseline."""
+    from ncclkit.analysis.history import compare_cases, save_baseline
+    from ncclkit.core.case import Case
+
+    if options.save_baseline:
+        last = Case.open(options.cases[-1], read_only=True)
+        show(f"The baseline is now that of {last.path}, in {save_baseline(last, options.baseline)}.")
+        return 0
+    found = compare_cases(options.cases, options.baseline)
+    show(json.dumps(found.to_dict(), indent=1) if options.json else found.text())
+    return int(found.worst is not None and found.worst.slower > 0)
 
 
 def connect(options: argparse.Namespace) -> int:
@@ -352,7 +396,8 @@ def attach(options: argparse.Namespace) -> int:
     said = found.findings[0].say if found.findings else headline(attached.events)
     busy = [event.text for event in reading.events if event.kind == "telemetry.utilization"]
     show("\n".join([said, "", *picture(attached.events), "", *attached.jobs, *busy[:SHOWN_RANKS]]))
-    show("\n".join(["", *(f"Could not be read: {problem}." for problem in attached.problems)]))
+    missing = [f"  {problem.rstrip('.')}." for problem in attached.problems]
+    show("\n".join(["", *["What could not be read, and how it can be:"] * bool(missing), *missing]))
     if found.findings:
         terminal.verdict(found, about)
     return found.exit_code

@@ -178,11 +178,15 @@ class Case:
         self.facts = kept + list(fresh.values())
         return self
 
-    def of(self, kind: str) -> list[Event]:
-        """Events of one kind, or of a family: ``of("c10d.")`` gives every c10d event."""
-        if kind.endswith("."):
-            return [event for event in self.events if event.kind.startswith(kind)]
-        return [event for event in self.events if event.kind == kind]
+    def of(self, *kinds: str) -> list[Event]:
+        """Events of these kinds, one kind after the other; ``of("c10d.")`` gives a family, every c10d event."""
+        found: list[Event] = []
+        for kind in kinds:
+            if kind.endswith("."):
+                found += [event for event in self.events if event.kind.startswith(kind)]
+            else:
+                found += [event for event in self.events if event.kind == kind]
+        return found
 
     def on(self, rank: int) -> list[Event]:
         """Events of one rank."""

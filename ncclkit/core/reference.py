@@ -103,7 +103,7 @@ class Judgement:
         return SUSPECTS.get(self.bound.limit, ()) if self.low else ()
 
     @property
-    def beside(self) -> tuple[tuple[Reference, float], ...]:
+    def ratios(self) -> tuple[tuple[Reference, float], ...]:
         """Each reference with the ratio measured / reference."""
         return tuple((ref, (self.best.busbw or 0.0) / ref.busbw) for ref in self.references)
 
@@ -111,7 +111,7 @@ class Judgement:
     def summary(self) -> str:
         """Measured / expected = ratio, and the same for each reference, in words."""
         numbers = f"{self.best.busbw:.2f} of at most {self.bound.value:.2f} GB/s busbw = {percent(self.ratio)}"
-        others = "; ".join(f"{ref}, this is {percent(ratio)} of it" for ref, ratio in self.beside)
+        others = "; ".join(f"{ref}, this is {percent(ratio)} of it" for ref, ratio in self.ratios)
         measured = f" Measured elsewhere on {others}." if others else ""
         why = f" That is low: it could be {', '.join(self.suspects)}." if self.suspects else ""
         return f"{numbers} at {format_bytes(self.best.bytes)}.{measured}{why}"

@@ -92,7 +92,7 @@ def _shape(name: str) -> Shape | None:
     return next((shape for pattern, shape in SHAPES if re.fullmatch(pattern, name)), None)
 
 
-def sound(fact: Fact) -> Fact:
+def validated(fact: Fact) -> Fact:
     """The fact, without its value where that has not the documented shape."""
     words = {name: getattr(fact, name) for name in ("name", "unit", "source", "host", "why")}
     if not all(map(text, words.values())):

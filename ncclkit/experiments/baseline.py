@@ -58,7 +58,7 @@ def variables(case: Case) -> dict[str, str]:
     return {name: value for name, value in told.items() if "FILE" not in name and not name.startswith("NCCL_DEBUG")}
 
 
-def here(case: Case, run: Run | None, finding: Finding) -> bool | None:
+def is_local(case: Case, run: Run | None, finding: Finding) -> bool | None:
     """Whether a finding is about this machine or allocation; None where no evidence says.
 
     run: the last run of the case that was ours.

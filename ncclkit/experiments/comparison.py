@@ -126,7 +126,7 @@ def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
         return dict.fromkeys(experiment.expects, "open")  # asking broke the job itself: DETAIL crashes torch 2.13's DDP
     if "backend" in experiment.plan and not after.well and after.cause not in known:
         return dict.fromkeys(experiment.expects, "open")  # the other backend has a trouble of its own
-    return alone({cause: judged(cause, word) for cause, word in experiment.expects.items()})
+    return only_one_left({cause: judged(cause, word) for cause, word in experiment.expects.items()})
 
 
 def proven(arm: Arm) -> set[str]:
@@ -134,12 +134,12 @@ def proven(arm: Arm) -> set[str]:
     return {finding.cause for finding in arm.diagnosis.findings if finding.strength == "proven"}
 
 
-def shown(suspects: Diagnosis, before: Arm, after: Arm) -> dict[str, str]:
+def newly_proven(suspects: Diagnosis, before: Arm, after: Arm) -> dict[str, str]:
     """The suspects that the second run proves by its own log: it is the same job, now with everything recorded."""
     return {f.cause: "proven" for f in suspects.findings if f.cause in proven(after) - proven(before)}
 
 
-def alone(moves: Mapping[str, str]) -> dict[str, str]:
+def only_one_left(moves: Mapping[str, str]) -> dict[str, str]:
     """The verdict changes, with the only cause that fits raised to proven where every other one was refuted."""
     fit = [cause for cause, move in moves.items() if move == "supported"]
     single = len(fit) == 1 and len(moves) > 1 and "open" not in moves.values()

@@ -43,13 +43,12 @@ TRYING = 200.0
 """Seconds for all that is tried of a machine's limits; each thing has a deadline of its own."""
 
 
+def _ignore(record: object) -> None:
+    """What happens to records that nobody wants."""
+
+
 async def check(
-    case: Case,
-    cause: str = "",
-    *,
-    python: str | None = None,
-    deadline: float = 120.0,
-    on_record: OnRecord = lambda record: None,
+    case: Case, cause: str = "", *, python: str | None = None, deadline: float = 120.0, on_record: OnRecord = _ignore
 ) -> ExperimentRecord:
     """Run the experiment of one finding, and change the verdicts by what it shows.
 
@@ -69,7 +68,7 @@ async def check(
     if usable:  # a stand-in that does not fail as the job did is not worth another run
         after = await _again(room, before.run.plan, experiment.plan, name, on_record)
         seen = comparison.observed(before, after, experiment)
-        moves = comparison.verdicts(experiment, before, after) | comparison.shown(verdict, before, after)
+        moves = comparison.verdicts(experiment, before, after) | comparison.newly_proven(verdict, before, after)
     said = comparison.conclusion(finding, experiment, seen, moves, usable)
     known = {"observed": seen, "verdicts": moves, "summary": said, "baseline": name} | _both(before, after)
     asked = {"question": experiment.question, "change": dict(experiment.plan)}
@@ -77,12 +76,7 @@ async def check(
 
 
 async def fix(
-    case: Case,
-    cause: str = "",
-    *,
-    python: str | None = None,
-    deadline: float = 120.0,
-    on_record: OnRecord = lambda record: None,
+    case: Case, cause: str = "", *, python: str | None = None, deadline: float = 120.0, on_record: OnRecord = _ignore
 ) -> ExperimentRecord:
     """Apply the advice on one finding (default: the first) to the same small job, and record whether it works then.
 
@@ -108,16 +102,14 @@ async def fix(
         question=f"Does the same job work after this: {words_of(finding, before.run.plan)}",
         change=change,
         observed=comparison.observed(before, after, None),
-        verdicts={finding.cause: move} | (comparison.shown(verdict, before, after) if name else {}),
+        verdicts={finding.cause: move} | (comparison.newly_proven(verdict, before, after) if name else {}),
         summary=comparison.fixed(finding, after, well, shown),
         baseline=name,
         **_both(before, after),
     )
 
 
-async def close(
-    case: Case, on_experiment: OnExperiment = lambda record: None, **choices: Any
-) -> tuple[ExperimentRecord, ...]:
+async def close(case: Case, on_experiment: OnExperiment = _ignore, **choices: Any) -> tuple[ExperimentRecord, ...]:
     """Make experiments until the first cause is proven or none is left, then fix it; `choices` as of `check`.
 
     A fix that does not help is a repetition with everything recorded: what that proves is checked and fixed next.
@@ -340,7 +332,7 @@ async def connections(asked: Asked) -> Seen:
     await simulated_hosts.again(asked.case, asked.room)
     verdict, cause = diagnose(asked.room), asked.finding.cause
     seen = {row.cause: str(row.verdict) for row in (*verdict.findings, *verdict.clear)}
-    moves = comparison.alone(comparison.read(asked.experiment, seen))
+    moves = comparison.only_one_left(comparison.read(asked.experiment, seen))
     told = next((row.say for row in verdict.findings if row.cause == cause), "")
     return Seen(seen.get(cause, "nothing"), moves, told)
 
@@ -359,7 +351,7 @@ async def resources(asked: Asked) -> Seen:
     events = [e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "resources.tried"]
     asked.room.add(events).save()
     seen = comparison.granted(events, max(1, slurm.nodes()))
-    here, broken = baseline.here(case, run, asked.finding), failed(case.latest())
+    here, broken = baseline.is_local(case, run, asked.finding), failed(case.latest())
     moves = comparison.weighed(comparison.read(asked.experiment, seen), asked.verdict, here, broken)
     told = [f"{event.host}: {event.text}" for event in events if grant(event.data).cause == cause]
     if seen.get(cause) == "clear" and moves[cause] == "open":

@@ -12,8 +12,8 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Fact
 from ncclkit.core.text import host_list, plural, some
 from ncclkit.views._base import View
-from ncclkit.views.facts import SHOWN, further_kinds, kinds_summary
 from ncclkit.views._html import Markup, badge, code, el, fit, join, table
+from ncclkit.views.facts import SHOWN, further_kinds, kinds_summary
 
 MOST = 50
 """Rows of a table."""

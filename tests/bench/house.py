@@ -160,7 +160,7 @@ def duplicates(modules: Sequence[Read]) -> list[str]:
     seen: dict[tuple[str, ...], str] = {}
     found = []
     for one in modules:
-        code = [(n, text) for n, text in one.code if any(map(str.isalnum, text)) and not imports(text)]
+        code = [(n, text) for n, text in without_imports(one.code) if any(map(str.isalnum, text))]
         run, origin = 0, ""  # windows in a row that stood somewhere before, and where the first of them did
         for at in range(len(code) - RUN + 2):
             window = tuple(text for _, text in code[at : at + RUN])
@@ -175,9 +175,14 @@ def duplicates(modules: Sequence[Read]) -> list[str]:
     return found
 
 
-def imports(text: str) -> bool:
-    """Whether a line of code is an import: those are alike everywhere."""
-    return text.startswith(("import ", "from "))
+def without_imports(code: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The lines of code that import nothing: what modules import is alike everywhere."""
+    inside = False  # the brackets of an import of many names
+    for number, text in code:
+        starts = text.startswith(("import ", "from "))
+        if not (starts or inside):
+            yield number, text
+        inside = (starts and text.endswith("(")) or (inside and ")" not in text)
 
 
 def short(name: str) -> str:

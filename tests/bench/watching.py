@@ -32,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ncclkit.agent.run import processes  # noqa: E402
 from ncclkit.core.runs import Plan  # noqa: E402
+from ncclkit.core.tuning import LEAST_ROUNDS, Comparison, Setting  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
 from ncclkit.live.options import ProbeOptions  # noqa: E402
-from ncclkit.core.tuning import LEAST_ROUNDS, Comparison, Setting  # noqa: E402
 from ncclkit.views.live import LiveTest  # noqa: E402
 
 SIZES = {"gloo": (8, 256 << 10, 4 << 20), "nccl": (8, 1 << 20, 256 << 20)}

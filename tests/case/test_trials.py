@@ -178,7 +178,9 @@ def test_a_run_with_wrong_values_did_not_work() -> None:
 def test_a_suspect_that_the_recorded_repetition_proves_is_shown() -> None:
     suspects = Diagnosis((risk("slow_rank", "possible"), risk("rank_divergence", "possible")))
     before = Arm(arm().run, suspects)
-    assert comparison.shown(suspects, before, arm("rank_divergence", "fd_limit")) == {"rank_divergence": "proven"}
+    assert comparison.newly_proven(suspects, before, arm("rank_divergence", "fd_limit")) == {
+        "rank_divergence": "proven"
+    }
 
 
 @pytest.mark.parametrize(

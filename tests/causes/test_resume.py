@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ncclkit.analysis.rank_states import look
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes.engine import diagnose
 from ncclkit.causes.slow_rank import keep_position
 from ncclkit.core.case import Case
@@ -61,14 +61,14 @@ def test_a_rank_that_came_when_the_others_had_given_up_was_late_and_not_elsewher
     """Recorded on 4 x H200: NCCL's ranks live for a minute after their timeout, and answer a rank that comes."""
     others = [(rank, 100.0 + rank / 100, 496, "_ALLGATHER_BASE", 12_007) for rank in (0, 1, 3)]
     late = waits(*others, (2, 121.3, 499, "_REDUCE_SCATTER_BASE", 12_032))
-    assert sorted(look(late).waiting) == [0, 1, 3]
+    assert sorted(rank_states(late).waiting) == [0, 1, 3]
     assert diagnose(late).findings[0].cause != "rank_divergence"
     elsewhere = waits(*others, (2, 100.9, 499, "_REDUCE_SCATTER_BASE", 12_032))
-    assert sorted(look(elsewhere).waiting) == [0, 1, 2, 3]
+    assert sorted(rank_states(elsewhere).waiting) == [0, 1, 2, 3]
     assert diagnose(elsewhere).findings[0].cause == "rank_divergence"
 
 
 def test_half_of_the_ranks_and_one_without_a_duration_are_not_called_late() -> None:
     rows = [(0, 100.0, 5, "ALLREDUCE", 12_000), (1, 900.0, 5, "ALLREDUCE", 12_000)]
-    assert sorted(look(waits(*rows)).waiting) == [0, 1]  # two clocks, perhaps
-    assert sorted(look(waits(*rows, (2, 900.0, 5, "ALLREDUCE", None))).waiting) == [0, 2]
+    assert sorted(rank_states(waits(*rows)).waiting) == [0, 1]  # two clocks, perhaps
+    assert sorted(rank_states(waits(*rows, (2, 900.0, 5, "ALLREDUCE", None))).waiting) == [0, 2]

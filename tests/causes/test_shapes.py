@@ -11,7 +11,7 @@ from ncclkit.agent import facts as agent
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact
-from ncclkit.core.shapes import sound
+from ncclkit.core.shapes import validated
 from tests.causes.hosts import GIB, GOOD, MISSPELT, PORT
 
 ROOT = Path(__file__).parents[2]
@@ -61,13 +61,13 @@ def test_no_cause_raises_whatever_a_fact_holds(name: str) -> None:
 )
 def test_what_the_agent_reads_has_the_right_shape(machine: str) -> None:
     rows = agent.collect(root=str(ROOT / "tests" / "machines" / machine), paths={"work": "."})
-    assert [row["name"] for row in rows if sound(Fact(**row)) != Fact(**row)] == []
+    assert [row["name"] for row in rows if validated(Fact(**row)) != Fact(**row)] == []
 
 
 def test_a_value_of_another_shape_is_unknown_with_the_reason() -> None:
-    fact = sound(Fact("limits.shm.size", "64M", source="facts.jsonl", host="node-1"))
+    fact = validated(Fact("limits.shm.size", "64M", source="facts.jsonl", host="node-1"))
     assert fact.value is None and fact.why == "facts.jsonl holds something else there: '64M'"
-    assert sound(Fact("memory.swap", [{"device": "/dev/sda2"}])).value is None
-    assert sound(Fact("host.name", ["any"])).value == ["any"], "nobody judges by it"
-    assert sound(Fact("net.rdma", [PORT])).value and sound(Fact("env.problems", [MISSPELT])).value
-    assert sound(Fact("x", 1, host=7)).host == "7"  # type: ignore[arg-type]
+    assert validated(Fact("memory.swap", [{"device": "/dev/sda2"}])).value is None
+    assert validated(Fact("host.name", ["any"])).value == ["any"], "nobody judges by it"
+    assert validated(Fact("net.rdma", [PORT])).value and validated(Fact("env.problems", [MISSPELT])).value
+    assert validated(Fact("x", 1, host=7)).host == "7"  # type: ignore[arg-type]

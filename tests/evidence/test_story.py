@@ -136,7 +136,7 @@ def test_a_picture_says_killed_of_whom_a_verdict_says_so(look):
     killed = SUMMARY.format(rank=0, code=-9, pid=1000) + SUMMARY.format(rank=1, code=-9, pid=1001)
     case = case_of(look(started("2.21.5", range(2), 2) + stop + killed).events)
     assert [story.end for story in timelines(case)] == ["killed by SIGKILL", "ended by the launcher (SIGKILL)"]
-    assert list(rank_states.look(case).killed) == [0]
+    assert list(rank_states.rank_states(case).killed) == [0]
 
 
 def test_the_kernel_says_why_a_rank_was_killed(tell):

@@ -238,6 +238,6 @@ def test_a_torn_record_is_nothing_that_is_known(value: Any) -> None:
 
 def test_where_it_happened() -> None:
     there = found("fd_limit", "likely", "so", [LINE], hosts=("node-1",))
-    assert baseline.here(Case(), None, suspect("likely", FACT)) is True
-    assert baseline.here(Case(), None, found("fd_limit", "likely", "so", [Event("x", "y")])) is None
-    assert baseline.here(Case(), None, Finding("fd_limit", "found", "likely", "", there.culprits)) is False
+    assert baseline.is_local(Case(), None, suspect("likely", FACT)) is True
+    assert baseline.is_local(Case(), None, found("fd_limit", "likely", "so", [Event("x", "y")])) is None
+    assert baseline.is_local(Case(), None, Finding("fd_limit", "found", "likely", "", there.culprits)) is False

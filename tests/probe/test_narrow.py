@@ -14,7 +14,7 @@ import pytest
 from ncclkit import evidence
 from ncclkit.agent.run.stages import between, blocks, inside, places
 from ncclkit.agent.run.subgroup import ranks_of, spans
-from ncclkit.analysis.bisection import Bisected, Blamed, bisect_ranks, tell
+from ncclkit.analysis.bisection import Bisected, Blamed, bisect_ranks, describe
 from ncclkit.analysis.stages import staged_test
 from ncclkit.core.case import Case
 from ncclkit.core.runs import Plan, Run
@@ -112,7 +112,7 @@ def test_the_two_nodes_stand_where_there_is_no_time_for_the_rank() -> None:
     bad |= {frozenset(rail): False for rail in ((0, 2), (1, 3))}
     state = bisect_ranks(PAIRS, bad)
     assert state.found == (Blamed("pair", (0, 1, 2, 3), (0, 1, 2, 3)),) and state.ask
-    said = tell(state, lambda ranks: f"ranks {sorted(ranks)}", ("is slow", "are slow"), 4)
+    said = describe(state, lambda ranks: f"ranks {sorted(ranks)}", ("is slow", "are slow"), 4)
     assert said.startswith("ranks [0, 1, 2, 3] are slow with each other") and "narrowed down no further" in said
 
 

@@ -74,6 +74,7 @@ def headlines(case: Case) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", RECORDINGS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_no_headline_contradicts_the_verdict(folder: Path) -> None:
     case = specimens.load(folder) if folder in specimens.FOLDERS else read(folder)

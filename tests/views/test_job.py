@@ -37,6 +37,7 @@ def eight() -> Case:
     return read_logs("eight_ranks_late")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONCLUSIONS)
 def test_a_thousand_ranks_give_one_conclusion_and_a_short_page(big: Case, name: str) -> None:
     view = getattr(views, name)(big)

@@ -81,10 +81,10 @@ def hcas(ports: list[dict[str, Any]], environ: Mapping[str, str]) -> list[str]:
         return []
     usable = [row for row in ports if row["state"] == "ACTIVE" and row["link_layer"] in ("InfiniBand", "Ethernet")]
     wanted = environ.get("NCCL_IB_HCA", "")
-    return ["%s:%d" % (row["device"], row["port"]) for row in usable if takes(wanted, row["device"], row["port"])]
+    return ["%s:%d" % (row["device"], row["port"]) for row in usable if accepts(wanted, row["device"], row["port"])]
 
 
-def takes(wanted: str, device: str, port: int) -> bool:
+def accepts(wanted: str, device: str, port: int) -> bool:
     """Whether NCCL_IB_HCA takes a port: ``mlx5``, ``=mlx5_0:1,mlx5_2``, ``^mlx5_3``; empty takes all."""
     exclude = wanted.startswith("^")
     wanted = wanted[1:] if exclude else wanted

@@ -48,13 +48,13 @@ def rdma(values: Mapping[str, str], ports: Ports) -> Iterator[Problem]:
         yield from _hca(wanted, ports, having)
     index = values.get("NCCL_IB_GID_INDEX", "").strip()
     if index.isdecimal():
-        yield from _gid(index, [port for port in ports if choose.takes(wanted, port["device"], port["port"])])
+        yield from _gid(index, [port for port in ports if choose.accepts(wanted, port["device"], port["port"])])
 
 
 def _hca(wanted: str, ports: Ports, having: list[str]) -> Iterator[Problem]:
     items = [item.split(":")[0] for item in wanted.lstrip("^=").split(",") if item]
     absent = [item for item in items if not any(device.startswith(item) for device in having)]
-    taken = [port for port in ports if choose.takes(wanted, port["device"], port["port"])]
+    taken = [port for port in ports if choose.accepts(wanted, port["device"], port["port"])]
     hint = "name devices that /sys/class/infiniband lists"
     if absent and not wanted.startswith("^"):
         what = "%s not among the RDMA devices here: %s" % (", ".join(absent), ", ".join(having) or "none")

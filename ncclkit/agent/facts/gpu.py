@@ -39,7 +39,7 @@ def facts(machine: Machine) -> Iterator[Fact]:
     links = gpu_links.nvlinks(said[" ".join(gpu_links.LINKS)])
     for index, gpu in enumerate(gpus):
         yield from gpu_state.facts(index, gpu)
-        yield from gpu_links.beside(machine, index, gpu.get("id", ""), said[" ".join(gpu_links.TOPOLOGY)])
+        yield from gpu_links.topology_of(machine, index, gpu.get("id", ""), said[" ".join(gpu_links.TOPOLOGY)])
         yield from gpu_links.nvlink(index, links)
 
 

@@ -66,7 +66,7 @@ def _plain(text: str) -> list[str]:
     return [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in text.splitlines()]
 
 
-def beside(machine: Machine, index: int, bus: str, topology: Said) -> Iterator[Fact]:
+def topology_of(machine: Machine, index: int, bus: str, topology: Said) -> Iterator[Fact]:
     """``gpu.<index>.numa`` and ``.cpus``: what the kernel says is nearest to the PCI address `bus`."""
     # nvidia-smi writes an eight-digit PCI domain, the kernel a four-digit one
     folder = "/sys/bus/pci/devices/" + re.sub(r"^0000(?=[0-9a-f]{4}:)", "", bus.lower())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+
 from ncclkit.core.model import Event
 from ncclkit.evidence.grammars import progress
 from ncclkit.evidence.scanner import engine
