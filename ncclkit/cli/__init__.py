@@ -139,6 +139,7 @@ def _add_live(parsers: Any) -> None:
     step = _add_step(parsers)
     _add_compare(parsers)
     lab = _add_lab(parsers)
+    _add_exam(parsers)
     for sub in (inspect, connect):
         _add_options(sub, "python")
     for sub in (probe, tune, lab):
@@ -214,6 +215,16 @@ def _add_tune(parsers: Any) -> argparse.ArgumentParser:
     tune.add_argument("--save", metavar="DIR", type=Path, help="write nccl.env, nccl.conf, tuner.csv … there")
     _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "op", "dtype")
     return tune
+
+
+def _add_exam(parsers: Any) -> None:
+    what = "an examination: a job broken by a fault that the seed draws, an answer sheet, and the key with points"
+    exam = _verb(parsers, "exam", what, "exam --seed 7 --to exam7")
+    exam.add_argument("--seed", type=int, default=1, help="the same seed draws the same fault (default 1)")
+    exam.add_argument("--to", metavar="DIR", type=Path, default=Path("exam"), help="a new folder (default: ./exam)")
+    exam.add_argument("--recorded", action="store_true", help="hand out a bundled recording; nothing runs")
+    exam.add_argument("--grade", metavar="PATH", type=Path, help="give points to this answer.json by the key in --to")
+    _add_options(exam, "python")
 
 
 def _verb(parsers: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:

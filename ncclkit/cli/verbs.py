@@ -375,6 +375,21 @@ def lab(options: argparse.Namespace) -> int:
     return found.exit_code
 
 
+def exam(options: argparse.Namespace) -> int:
+    """Make an examination, or give points to an answer sheet."""
+    from ncclkit.lab import exam as exams
+
+    if options.grade:
+        points = exams.grade(options.grade, options.to / exams.KEY)
+        rest = sum(exams.POINTS.values()) - sum(exams.POINTS[name] for name in points)
+        rows = [(name, f"{given} of {exams.POINTS[name]}") for name, given in points.items()]
+        terminal.rows("", [*rows, ("experiment and fix", f"up to {rest}, by a person and the key")])
+        return 0
+    asyncio.run(exams.make(options.seed, options.to, from_recording=options.recorded, python=options.python))
+    show(f"Hand out: {options.to / exams.STUDENT}\nKeep:     {options.to / exams.KEY}")
+    return 0
+
+
 def attach(options: argparse.Namespace) -> int:
     """Diagnose a job that hangs now."""
     from ncclkit.analysis.waits import headline, picture

@@ -78,7 +78,7 @@ def connections(folder: Path, argv: tuple[str, ...], deadline: int) -> None:
             connect.connectivity(Case.open(folder), ["a", "b"], remote_command=via, seconds=0.05, deadline=20.0)
         )
     except NcclkitError as error:
-        assert "without a word" in str(error)
+        assert "without a message" in str(error)
 
 
 WAYS = [*LAUNCHES, pytest.param(facts, id="facts"), pytest.param(connections, id="connections")]

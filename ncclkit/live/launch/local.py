@@ -54,7 +54,7 @@ async def facts(
         command = [python, str(agent), "facts", *(f"{label}={path}" for label, path in (paths or {}).items())]
         records = await guarded(agent, command, {}, deadline, folder, python, lambda record: None)
     end = records[-1] if records else {}
-    return [*records, *torn(records, f"{end.get('reason', 'without a word')}, {end.get('exitcode')}")]
+    return [*records, *torn(records, f"{end.get('reason', 'without a message')}, {end.get('exitcode')}")]
 
 
 def torn(records: Sequence[Record], end: str) -> list[Record]:
