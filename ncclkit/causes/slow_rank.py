@@ -193,7 +193,7 @@ def _tell(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = place_in_code(case, ranks), last_progress(why)
     load = "" if where else utilization(why, ranks)
-    if why[0].data.get("live"):
+    if why and why[0].data.get("live"):
         return _tell_live(case, ranks, why[0])
     fed = for_workers(case, ranks)
     looked_into = stacks(case).keys() & set(ranks)
