@@ -149,6 +149,13 @@ def test_only_what_hurts_no_size_becomes_a_variable() -> None:
     compile(files["process_group.py"], "process_group.py", "exec")
 
 
+def test_a_variable_of_gloo_stands_in_no_file_of_nccl() -> None:
+    sweep = swept(compared("GLOO_SOCKET_IFNAME=eth0,eth0", 0.8, 8))
+    assert carriers(sweep).keys() == {"nccl.env", "sbatch.txt"} == tuning.proofs(sweep).keys()
+    assert carriers(sweep)["sbatch.txt"] == "#SBATCH --export=ALL,GLOO_SOCKET_IFNAME='eth0,eth0'\n"
+    assert tuning.applied(sweep) == Setting({"GLOO_SOCKET_IFNAME": "eth0,eth0"})
+
+
 @pytest.mark.parametrize("words", ["NCCL_ALGO", "=x", "channels=0", "channels=many", "A=1,B", "a b=1"])
 def test_what_is_no_setting_is_refused(words: str) -> None:
     with pytest.raises(NcclkitError, match="is not NAME=VALUE"):
