@@ -1,6 +1,7 @@
 """``python -m ncclkit.agent VERB …`` or ``python agent.pyz VERB …``."""
 
 import importlib
+import json
 import os
 import shutil
 import signal
@@ -36,8 +37,7 @@ def main(argv=None):
     if verb == "record":
         return importlib.import_module(".facts", __package__).record(argv[1]) or 0
     if verb == "attach":
-        pairs = [word.split("=") for word in argv[3:]]
-        return _attach(argv[1], float(argv[2]), {int(rank): int(pid) for rank, pid in pairs})
+        return _attach(argv[1], json.loads(argv[2]), argv[3:])
     if verb not in VERBS:
         sys.stderr.write("agent: say one of: %s\n" % ", ".join(sorted([*VERBS, "attach", "facts", "record"])))
         return 2
@@ -54,13 +54,24 @@ def _facts(argv):
     return 0
 
 
-def _attach(folder, seconds, ranks):
-    """``attach FOLDER SECONDS RANK=PID …``: evidence of these processes; a record for each thing that is missing."""
+def _attach(folder, options, words):
+    """``attach FOLDER OPTIONS RANK=PID …`` or ``… job=ID``: evidence of these processes, or of a Slurm job's here.
+
+    options: those of `monitor.attach.join`, as JSON.  Sends a record for each thing that is missing.
+    """
     from .monitor import attach
     from .run import processes
 
+    node = ""
     processes.die_with_parent()
-    for problem in attach.join(folder, ranks, seconds):
+    if words[0].startswith("job="):
+        node = os.environ["SLURM_NODEID"]
+        jobs = processes.jobs(processes.of_slurm(words[0][4:], os.environ["SLURM_STEP_ID"], node))
+        ranks = jobs[0] if jobs else {}
+        wire.send("ranks", ranks={str(rank): pid for rank, pid in ranks.items()})
+    else:
+        ranks = {int(rank): int(pid) for rank, pid in (word.split("=") for word in words)}
+    for problem in attach.join(folder, ranks, node=node, **options) if ranks else ():
         wire.send("problem", say=problem)
     return 0
 

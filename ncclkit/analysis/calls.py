@@ -116,10 +116,11 @@ def only_point_to_point(waits: Iterable[Event]) -> bool:
 def sides(mismatch: Event) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """(those that differ, those that are right) of dumps that disagree, each as {value, ranks}.
 
-    Without a majority nobody is right: dumps of the others may be missing.
+    Without a majority nobody is right: dumps of the others may be missing.  A side that came there under a condition on
+    the rank has left the common path.
     """
     most, odd = mismatch.data.get("majority") or {}, list(mismatch.data.get("odd") or ())
-    tie = bool(odd) and len(odd[0].get("ranks", ())) >= len(most.get("ranks", ()))
+    tie = bool(odd) and not mismatch.data.get("branch") and len(odd[0].get("ranks", ())) >= len(most.get("ranks", ()))
     return ([*odd, most], []) if tie else (odd, [most])
 
 

@@ -11,8 +11,6 @@ from ncclkit.analysis.once import once
 from ncclkit.analysis.rank_states import starving
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
-from ncclkit.core.text import ranks as named
-from ncclkit.core.text import verb as agreed
 
 Frame = Mapping[str, Any]
 
@@ -99,16 +97,6 @@ def places(events: Iterable[Event]) -> list[tuple[list[Event], bool, str]]:
     return [(held, waits, where) for (waits, where), held in sorted(groups.items(), key=lambda item: len(item[1]))]
 
 
-def positions(events: Iterable[Event]) -> list[str]:
-    """``rank 3 is in save at ckpt.py:88``, ``ranks 0-2 wait in all_reduce at train.py:212``; the rarest first."""
-    said = []
-    for held, waits, where in places(events):
-        ranks = {event.rank for event in held if event.rank is not None}
-        verb = ("waits in", "wait in") if waits else ("is in", "are in")
-        said.append(f"{named(ranks)} {agreed(ranks, *verb)} {where}")
-    return said
-
-
 def _where(event: Event) -> tuple[bool, str]:
     """Whether it waits in a collective, and ``all_reduce at train.py:212``: the call and the user's line."""
     frames: Sequence[Frame] = event.data.get("frames") or ()
@@ -116,16 +104,51 @@ def _where(event: Event) -> tuple[bool, str]:
     if own is None:
         return False, "frames that nobody can read"
     at = f"{PurePosixPath(str(own.get('file'))).name}:{own.get('line', '?')}"
+    return in_collective(frames), f"{call_of(frames)} at {at}"
+
+
+def call_of(frames: Sequence[Frame]) -> str:
+    """The call that the innermost own line of a stack makes, ``all_reduce`` or ``Accelerator.gather``.
+
+    The function of that line itself where it calls nothing; empty without frames.
+    """
+    own = own_frame(frames, innermost_first=True)
+    if own is None:
+        return ""
     inner = list(frames)[: list(frames).index(own)]
-    calls = [frame for frame in inner if not WRAPPERS.search(f"{frame.get('file')}:{frame.get('func')}")] or inner
-    return in_collective(frames), f"{_name(calls[-1] if calls else own)} at {at}"
+    calls = [frame for frame in inner if not is_wrapper(frame)] or inner
+    return function(calls[-1] if calls else own)
 
 
-def _name(frame: Frame) -> str:
-    """The function, with its class where the function's name alone says little."""
-    func = str(frame.get("func"))
-    is_ddp = str(frame.get("file", "")).endswith("torch/nn/parallel/distributed.py")
-    return f"DistributedDataParallel.{func}" if is_ddp and func == "forward" else func
+CLASSES = {
+    "torch/nn/parallel/distributed.py": "DistributedDataParallel",
+    "torch/_tensor.py": "Tensor",
+    "torch/optim/optimizer.py": "Optimizer",
+    "torch/utils/data/dataloader.py": "DataLoader",
+    "torch/distributed/fsdp/_fully_shard/_fsdp_state.py": "FSDPModule",
+    "torch/distributed/fsdp/fully_sharded_data_parallel.py": "FullyShardedDataParallel",
+    "accelerate/accelerator.py": "Accelerator",
+    "transformers/trainer.py": "Trainer",
+    "deepspeed/runtime/engine.py": "DeepSpeedEngine",
+    "pytorch/trainer/trainer.py": "Trainer",
+    "pytorch/strategies/ddp.py": "DDPStrategy",
+    "pytorch/strategies/fsdp.py": "FSDPStrategy",
+}
+"""End of a library's file → the class that its functions are methods of, as their names alone say little."""
+
+
+def is_wrapper(frame: Frame) -> bool:
+    """Whether a frame is only between a caller and what it calls."""
+    return bool(WRAPPERS.search(f"{frame.get('file')}:{frame.get('func')}"))
+
+
+def function(frame: Frame) -> str:
+    """The function of a frame, with its class where that is known."""
+    func, file = str(frame.get("func")), str(frame.get("file", ""))
+    if "." in func.replace("<locals>.", ""):  # py-spy names the class from Python 3.11 on
+        return func.rpartition("<locals>.")[2]
+    owner = next((name for end, name in CLASSES.items() if file.endswith(end)), "")
+    return f"{owner}.{func}" if owner else func
 
 
 def for_workers(case: Case, ranks: Iterable[int]) -> bool:

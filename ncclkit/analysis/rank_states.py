@@ -297,6 +297,9 @@ def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
     for end in ends:
         if end.signal in KILLED and not end.by_launcher and end.rank not in raised:
             dead.setdefault(end.rank, end.event)
+    for gone in case.of("attach.rank"):
+        if gone.data["gone"] and gone.rank is not None and case.of("flight.missing"):
+            dead.setdefault(gone.rank, gone)
     tasks = [end for end in exits(case) if end.event.kind == "slurm.event"]
     if tasks and tasks[0].signal == SIGKILL and not ends and not raised:
         dead[-1] = tasks[0].event  # a task of Slurm may be a launcher of many ranks

@@ -329,7 +329,7 @@ def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
     if _quoted(finding, case):
         return replace(finding, strength="possible")
-    if finding.strength == "proven" and _long_before(finding, case):
+    if finding.strength == "proven" and (_long_before(finding, case) or _seen_live(finding)):
         return replace(finding, strength="likely")
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of("run.end"):
@@ -353,6 +353,11 @@ def _quoted(finding: Finding, case: Case) -> bool:
     documents = {row["path"] for row in case.inputs if row.get("kind") == "document"}
     events = [piece for piece in finding.evidence if isinstance(piece, Event)]
     return finding.verdict == "found" and bool(events) and all(event.path in documents for event in events)
+
+
+def _seen_live(finding: Finding) -> bool:
+    """True where it rests on where ranks stood: without sequence numbers a rank may only be on its way."""
+    return any(isinstance(piece, Event) and piece.data.get("live") for piece in finding.evidence)
 
 
 def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Event]) -> Finding:

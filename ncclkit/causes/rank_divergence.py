@@ -56,6 +56,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )
 from ncclkit.analysis.rank_states import all_waiting, rank_of, rank_states
+from ncclkit.analysis.waits import lasting, stands
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries
 from ncclkit.causes._settings import compare_calls
@@ -94,6 +95,8 @@ def diagnose(case: Case) -> Finding:
 
 def _flight(case: Case) -> Finding | None:
     for event in case.of("flight.mismatch"):
+        if event.data.get("live"):
+            return _live(case, event)
         if event.data.get("field") == "op":
             odd, right = sides(event)
             calls = [f"{name_ranks(ranks_of([group]))} called {group.get('value')}" for group in (*odd, *right)]
@@ -109,11 +112,27 @@ def _flight(case: Case) -> Finding | None:
     return None
 
 
+def _live(case: Case, event: Event) -> Finding:
+    """All ranks wait, at different places of their program."""
+    odd, right = sides(event)
+    places = []
+    for group in (*odd, *right):
+        verb = "is" if len(group["ranks"]) == 1 else "are"
+        branch = f", inside `if {event.data['branch']}`" if event.data["branch"] and group is odd[0] else ""
+        places.append(f"{name_ranks(ranks_of([group]))} {verb} in {group['value']}{branch}")
+    say = f"{start(' where '.join(places[:4]))}: they wait for each other in different calls{lasting(case)}."
+    say += "" if right else " Neither side is the larger one, so both are named."
+    # kernels run long after the lines that started them
+    strength: Strength = "possible" if event.data["for_gpu"] and not event.data["branch"] else "likely"
+    lines = [stand.lines[-1] for group in odd for rank in group["ranks"][:1] if (stand := stands(case).get(rank))]
+    return _tell(case, strength, say, [event, *lines], ranks_of(odd))
+
+
 def _elsewhere(case: Case) -> Finding | None:
     """A rank is missing from a collective because it has finished, or is in another one."""
     scene, seen = rank_states(case), stacks(case)
     for gap in case.of("flight.missing"):
-        missing = gap.data.get("missing") or ()
+        missing = () if gap.data.get("live") else gap.data.get("missing") or ()  # live they are told apart already
         ended = [rank for rank in missing if rank in scene.ended]
         inside = [rank for rank in missing if rank in seen and rank not in scene.waiting]
         stuck = [rank for rank in inside if in_collective(seen[rank].data["frames"])]

@@ -35,6 +35,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )
 from ncclkit.analysis.rank_states import rank_states
+from ncclkit.analysis.waits import lasting
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
 from ncclkit.core.text import start
@@ -138,6 +139,12 @@ def _number(end: Event) -> int:
 def _tell(case: Case, killed: dict[int, Event]) -> Finding:
     ranks = tuple(sorted(rank for rank in killed if rank >= 0))
     first = in_order(killed.values())[0]
+    if first.kind == "attach.rank":
+        waiting = name_ranks(rank_states(case).waiting)
+        say = f"{start(name_ranks(ranks))}{on(first.host)} has no process any more; {waiting} still wait for it"
+        say += f"{lasting(case)}."
+        why = pick(killed.values(), case.of("flight.missing"), limit=5)
+        return found(ID, "likely", say, why, ranks=ranks, hosts=name_hosts(killed.values()), advice=_risks())
     number = _number(first)
     name = {9: "SIGKILL", 15: "SIGTERM"}.get(number, f"signal {number}")
     say = (

@@ -32,6 +32,7 @@ from ncclkit.analysis.calls import op_of
 from ncclkit.analysis.frames import exchanges, own_frame, place
 from ncclkit.analysis.picks import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
+from ncclkit.analysis.waits import lasting, stands
 from ncclkit.causes._experiments import minimal, recorded
 from ncclkit.causes._printed import blocked_pairs
 from ncclkit.core.case import Case
@@ -82,7 +83,8 @@ def _waited(case: Case) -> Finding | None:
     gaps = [
         e
         for e in case.of("flight.missing", "flight.mismatch", "flight.stuck")
-        if any(word in str(e.data.get("op", "")).lower() for word in ("send", "recv", "all_to_all", "coalesced"))
+        if not e.data.get("live")  # there a rank outside of all calls is the reason
+        and any(word in str(e.data.get("op", "")).lower() for word in ("send", "recv", "all_to_all", "coalesced"))
     ]
     lines = said or gaps or waiting
     if not lines:
@@ -189,14 +191,24 @@ def _recorded(case: Case) -> Finding | None:
     """The Flight Recorders of two ranks show a call without its counterpart, or different sizes."""
     pairs = case.of("flight.p2p")
     waiting = {rank for event in [*pairs, *case.of("flight.missing")] for rank in event.data["waiting"]}
-    wrong = [e for e in pairs if e.data["sizes"] or set(e.data["lacking"]) <= waiting]
+    wrong = [e for e in pairs if e.data.get("live") or e.data["sizes"] or set(e.data["lacking"]) <= waiting]
     if not wrong or rank_states(case).dead:
         return None
-    say = _unmatched(wrong[0].data)
+    say = _unmatched_now(case, wrong[0]) if wrong[0].data.get("live") else _unmatched(wrong[0].data)
     pair = {rank for event in wrong for rank in (event.data["src"], event.data["dst"])}
     most = {rank for gap in case.of("flight.missing") if len(gap.data["waiting"]) > 1 for rank in gap.data["waiting"]}
+    most |= {rank for event in wrong for rank in event.data.get("common", ())}
     ranks = tuple(sorted(pair - most or pair))  # a rank that waits with most of the others is not the odd one
     return found(ID, "proven", say, pick(wrong, pairs), ranks=ranks, advice=_advice(), next=None)
+
+
+def _unmatched_now(case: Case, event: Event) -> str:
+    """Sentence on a send or receive of a running job that has no counterpart."""
+    (rank,), (other,) = event.data["waiting"], event.data["lacking"]
+    one, two = stands(case)[rank], stands(case)[other]
+    wants, lacks = ("to", "recv") if one.call == "send" else ("from", "send")
+    say = f"Rank {rank} waits in {one.call} {wants} rank {other} at {one.place}{lasting(case)}; rank {other} "
+    return f"{say}{two.does()} and posts no matching {lacks}."
 
 
 def _unmatched(data: Mapping[str, Any]) -> str:

@@ -42,6 +42,7 @@ from ncclkit.analysis.rank_states import (
     startup_phase,
     stopped,
 )
+from ncclkit.analysis.waits import lasting, stands
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout
 from ncclkit.core import text
@@ -91,7 +92,7 @@ def _flight(case: Case, scene: RankStates) -> Suspicion | None:
 
     In a cascade of groups: ranks for which others wait and which are in no call themselves.
     """
-    gaps = case.of("flight.missing", "flight.p2p")
+    gaps = [*case.of("flight.missing"), *(e for e in case.of("flight.p2p") if not e.data.get("live"))]
     stuck = {rank for gap in gaps if _awaited(gap) for rank in gap.data.get("waiting", ())}
     for gap in gaps:
         roots = [r for r in _awaited(gap) if r not in stuck and r not in scene.ended and r not in scene.waiting]
@@ -200,6 +201,8 @@ def _tell(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = place_in_code(case, ranks), last_progress(why)
     load = "" if where else utilization(why, ranks)
+    if why[0].data.get("live"):
+        return _tell_live(case, ranks, why[0])
     fed = for_workers(case, ranks)
     looked_into = stacks(case).keys() & set(ranks)
     if strength == "proven" and (fed or not looked_into):  # a file server, Python's lock or its workers may hold it up
@@ -225,6 +228,20 @@ def _tell(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
         advice=_advice(case, ranks, where),
         next=None if strength == "proven" else experiment(case),
     )
+
+
+def _tell_live(case: Case, ranks: tuple[int, ...], gap: Event) -> Finding:
+    """Of a job that runs: what these ranks are at, what the others wait in, and since when."""
+    seen = [stands(case)[rank] for rank in ranks]
+    more = f", inside `if {seen[0].condition}`" if seen[0].condition else ""
+    moves = " (it moves on)" if any(stand.moved for stand in seen) else ""
+    calls = {(stand.call, stand.place) for rank in gap.data["waiting"] if (stand := stands(case).get(rank))}
+    call = "{} at {}".format(*min(calls)) if len(calls) == 1 else "the calls of the others"
+    others = name_ranks(gap.data["waiting"])
+    say = f"{start(name_ranks(ranks))} {seen[0].does(len(seen))}{more}{moves} and has not entered {call}; {others} "
+    say += f"{'waits' if len(gap.data['waiting']) == 1 else 'wait'} in it{lasting(case)}."
+    why = pick([gap], [stand.lines[-1] for stand in seen], counted_by_ras(case, ranks))
+    return found(ID, "likely", say, why, ranks=ranks, advice=_advice(case, ranks, seen[0].place), next=experiment(case))
 
 
 def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...]:

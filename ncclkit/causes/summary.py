@@ -7,7 +7,6 @@ is, what was judged and what was missing, and which command gives the same answe
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import time
 from collections.abc import Mapping
@@ -24,12 +23,12 @@ from ncclkit.core import text
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Event, Evidence, Finding, cite
 from ncclkit.core.summary import ranks
+from ncclkit.evidence.logs import SLURM_JOB
 
 SHOWN = 5
 """Errors that no cause explains, and pieces of missing evidence, that a summary names."""
 UNREAD = ("binary", "unknown", "empty")
 """Kinds of inputs in which nothing was looked for."""
-SLURM_JOB = re.compile(r"\bStepId=(\d+)|\bJOB (\d+)\b|\bSTEP (\d+)\.|(?:^|/)slurm-(\d+)[^/]*$")
 OUTSIDE = ("kernel.", "experiment.", "connect.", "resources.")
 """How kinds begin whose times are not those of the job."""
 
@@ -298,7 +297,8 @@ def _job_id(case: Case) -> str:
 
 def _command(case: Case) -> str:
     """What attach read of a process, else the script in which a stack or a traceback begins."""
-    said = next((e.data["command"] for e in case.of("worker.phase") if e.data.get("command")), "")
+    told = case.of("attach.rank", "worker.phase")
+    said = next((event.data["command"] for event in told if event.data.get("command")), "")
     if said:
         return str(said)
     for event in case.of("python.exception", "stack"):

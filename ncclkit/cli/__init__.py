@@ -190,7 +190,7 @@ def _add_options(verb: argparse.ArgumentParser, *names: str, defaults: Any = DEF
 
 
 def _add_attach(parsers: Any) -> None:
-    what = "a job that hangs now on this host: stacks, RAS, and what its ranks do"
+    what = "a job that hangs now: which rank, where, and what the others wait for"
     verb = _verb(parsers, "attach", what, "attach --job 4711")
     which = verb.add_mutually_exclusive_group()
     which.add_argument(
@@ -200,8 +200,15 @@ def _add_attach(parsers: Any) -> None:
         metavar="[RANK=]PID",
         help="a rank of the job, or its launcher; repeat it to name ranks one by one (default: the only job here)",
     )
-    which.add_argument("--job", type=int, help="the ranks of this Slurm job on this host")
-    verb.add_argument("--seconds", type=float, default=3.0, help="for which utilization is measured (default 3)")
+    which.add_argument("--job", type=int, help="this Slurm job, on all of its nodes")
+    verb.add_argument("--seconds", type=float, default=3.0, help="from the first snapshot to the last (default 3)")
+    verb.add_argument("--snapshots", type=int, default=2, metavar="N", help="of each rank (default 2)")
+    standing = "wait until a rank has stalled for so many seconds (default 30), or has ended, and judge then"
+    verb.add_argument("--follow", type=float, nargs="?", const=30.0, default=0.0, metavar="SECONDS", help=standing)
+    stops = "also ask each GPU for its kernel, by cuda-gdb: the processes are paused for about 15 s and go on"
+    verb.add_argument("--kernels", action="store_true", help=stops)
+    inside = "also write the Flight Recorders: by torch's pipe or debug server, by Python 3.14, or else by gdb"
+    verb.add_argument("--dump", action="store_true", help=f"{inside}, for which the processes are paused for seconds")
     verb.add_argument("--case", default="case", help="the case folder (default: ./case)")
     verb.add_argument("--json", action="store_true", help="JSON instead of text")
 

@@ -230,12 +230,17 @@ class Activity:
             return
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = TextColumn("{task.description}", markup=False), BarColumn(20), _times(self.limit)
+        columns = TextColumn("{task.description}", markup=False), BarColumn(20), _times(self)
         together = sys.stdout.isatty()  # a result that goes elsewhere must not land on the terminal
         how: dict[str, Any] = {"transient": True, "redirect_stdout": together, "speed_estimate_period": 3600}
         self.bar = Progress(*columns, console=screen, **how)
         self.task = self.bar.add_task(self.what, total=None)
         self.bar.start()
+
+    def within(self, seconds: float) -> None:
+        """Say that what runs now is ended after so many seconds in any case."""
+        if self.bar is not None:
+            self.limit = (self.bar.tasks[0].elapsed or 0.0) + seconds
 
     def amount(self, done: int, total: int) -> None:
         """Say how many bytes of how many are read; it takes time from `LARGE` ones on."""
@@ -255,7 +260,7 @@ class Activity:
         return self.bar.update(self.task, description=words[:60], completed=done, total=total)
 
 
-def _times(limit: float | None) -> ProgressColumn:
+def _times(activity: Activity) -> ProgressColumn:
     """The column that says how long it takes already, and how much longer it will."""
     from rich.progress import ProgressColumn, Task
 
@@ -263,8 +268,8 @@ def _times(limit: float | None) -> ProgressColumn:
         def render(self, task: Task) -> Text:
             elapsed = task.elapsed or 0.0
             left = f", about {_clock(task.time_remaining)} left" if task.time_remaining is not None else ""
-            if not left and limit is not None:
-                left = f", at most {_clock(max(0.0, limit - elapsed))} left"
+            if not left and activity.limit is not None:
+                left = f", at most {_clock(max(0.0, activity.limit - elapsed))} left"
             return _text((f"{_clock(elapsed)}{left}", "dim"))
 
     return Times()

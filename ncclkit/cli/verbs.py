@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from ncclkit.live.submit import BatchJob, JobOptions, JobState
 
 
+SHOWN_RANKS = 8
+"""Ranks whose use of a core is printed beside what they wait for."""
+
+
 def _case(options: argparse.Namespace) -> Case:
     from ncclkit.core.case import Case
 
@@ -213,6 +217,7 @@ def _follow(activity: Activity) -> Callable[[dict[str, Any]], None]:
     def follow(record: dict[str, Any]) -> None:
         if record["kind"] == "plan":
             env = (f"{name}={value}" for name, value in record["env"].items())
+            activity.within(record["deadline"])
             activity.note(f"  set for the ranks: {shlex.join(env)}")
             sizes.update(all=len(record["sizes"]) * len(record["ops"]), done=-1)
         if record["kind"] == "phase" and record.get("rank") == 0:
@@ -321,23 +326,28 @@ def lab(options: argparse.Namespace) -> int:
 
 def attach(options: argparse.Namespace) -> int:
     """Diagnose a job that hangs now."""
-    from ncclkit.analysis.frames import positions
-    from ncclkit.live.attach import DEADLINE, attach
+    from ncclkit.analysis.waits import headline, picture
+    from ncclkit.live.attach import AttachOptions, attach
 
     def narrate(record: dict[str, Any]) -> None:
-        if record["kind"] == "problem":
+        if record["kind"] == "note":
             show(f"ncclkit: {record['say']}", sys.stderr)
 
+    names = ("seconds", "snapshots", "kernels", "dump", "follow")
+    chosen = AttachOptions(**{name: getattr(options, name) for name in names})
     case = _case(options)
-    with Activity("Looking at ranks", limit=DEADLINE + options.seconds):
-        attached = asyncio.run(attach(case, options.pid, options.job, options.seconds, narrate))
+    with Activity("Looking at ranks", limit=chosen.deadline):
+        attached = asyncio.run(attach(case, options.pid, options.job, chosen, narrate))
     reading, (found, about) = attached.reading, _judge_run(case, attached.folder)
     if options.json:
-        show(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
+        show(json.dumps(found.to_dict(reading.inputs) | {"running": list(attached.jobs)}, indent=1, default=str))
         return found.exit_code
-    show("".join(f"{line}\n" for line in (*attached.jobs, *positions(reading.events))))
-    show("".join(f"{event.text}\n" for event in reading.events if event.kind == "telemetry.utilization"))
-    terminal.verdict(found, about)
+    said = found.findings[0].say if found.findings else headline(attached.events)
+    busy = [event.text for event in reading.events if event.kind == "telemetry.utilization"]
+    show("\n".join([said, "", *picture(attached.events), "", *attached.jobs, *busy[:SHOWN_RANKS]]))
+    show("\n".join(["", *(f"Could not be read: {problem}." for problem in attached.problems)]))
+    if found.findings:
+        terminal.verdict(found, about)
     return found.exit_code
 
 

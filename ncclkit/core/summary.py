@@ -73,8 +73,12 @@ def ranks(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> 
 
 
 def _hosts(events: Sequence[Event]) -> list[str]:
-    """Every host once: NCCL cuts names at the first dot, others may not."""
-    names = sorted({event.host for event in events if event.host})
+    """Every host once: NCCL cuts names at the first dot, others may not.
+
+    Telemetry names the machine that was watched; ranks on simulated hosts, which share it, have other names.
+    """
+    said = [(event.host, event.kind.startswith("telemetry.")) for event in events if event.host]
+    names = sorted({host for host, watched in said if not watched} or {host for host, _ in said})
     whole = {name.partition(".")[0] for name in names if "." in name}
     return [name for name in names if name not in whole]
 

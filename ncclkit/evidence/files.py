@@ -213,6 +213,8 @@ def _value(part: Part, value: Any) -> bool:
         part.kind, part.events = "ras", part.report.events()
     elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
         part.kind, part.events = "status", list(records.from_status(value, part.path))
+    elif isinstance(value, dict) and "attached" in value and "expected" in value:
+        part.kind, part.events = "attached", list(records.from_attached(value, part.path))
     elif isinstance(value, dict) and "experiment" in value and "verdicts" in value:
         part.kind, part.events = "experiment", list(records.from_experiment(value, part.path))
     elif rows := records.measurements_of(value):

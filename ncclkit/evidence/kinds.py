@@ -126,6 +126,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "stage.group": ("stage", "ranks", "bytes", "busbw", "latency_us", "wrong", "problem"),
     "nccltests.table": ("op", "ranks", "rows", "wrong", "average"),
     "stack": ("pid", "thread", "frames", "tool"),
+    "attach.rank": (
+        *("pid", "command", "launcher", "slurm", "snapshots", "kernel", "quiet", "program", "workers", "gone"),
+    ),
     "ras.report": ("version", "nodes", "processes", "communicators", "sound", "silent", "dead", "timeouts"),
     "ras.communicator": ("hash", "size", "missing", "counts", "behind", "dead", "errors"),
     "ras.change": ("hash", "moved", "still", "seconds", "behind"),

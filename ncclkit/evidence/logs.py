@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import glob
 import io
+import re
 import shlex
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ncclkit import evidence
 from ncclkit.core.case import Case
-from ncclkit.core.model import Measurement, NcclkitError
+from ncclkit.core.model import Event, Measurement, NcclkitError
 from ncclkit.evidence import samples
+
+SLURM_JOB = re.compile(r"\bStepId=(\d+)|\bJOB (\d+)\b|\bSTEP (\d+)\.|(?:^|/)slurm-(\d+)[^/]*$")
+"""Where a path or a line of Slurm names its job."""
 
 
 def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
     """Read what `logs` names, and nothing else, into a case; with `case_dir` the case is kept in that folder.
 
     logs: files, folders, globs, archives or Slurm job ids, separated by blanks as in a shell; the name of a bundled
-    run; or lines of a log themselves.  What an earlier reading left in the case gives way, so that two
-    jobs are never judged as one.  One sentence for each thing that could not be read stands in
+    run; or lines of a log themselves.  What an earlier reading left in the case gives way, so that two jobs are never
+    judged as one.  Of several jobs in `logs` the case holds the first; ``case.about["other_jobs"]`` has the paths of
+    each of the others.  One sentence for each thing that could not be read stands in
     ``case.about["problems"]``; raises NcclkitError where nothing could.
 
     Where `logs` is empty, the case comes back as an earlier reading left it; where nothing was read, with the bundled
@@ -32,12 +37,54 @@ def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
         if case.events and not is_example(case):
             return case
         logs = example
-    reading = _pasted(logs)
-    pasted = reading is not None
-    reading = reading or evidence.read(_given(logs), helped=True)
+    pasted = _pasted(logs)
+    given = ["-"] if pasted else _given(logs)
+    reading = pasted or evidence.read(given, helped=True)
     case = fill(Case.open(case_dir) if case_dir else Case(), reading)
-    case.about |= {"logs": "lines that were pasted" if pasted else logs, "problems": list(reading.problems)}
+    first, *others = jobs(given, reading.events) or [given]
+    if others:
+        case.events = [event for event in case.events if _named(event.path, first)]
+        case.inputs = [row for row in case.inputs if _named(str(row["path"]), first)]
+    case.about |= {"logs": "lines that were pasted" if pasted else shlex.join(first) if others else logs}
+    case.about |= {"problems": list(reading.problems), "other_jobs": others}
     return case.save()
+
+
+def jobs(given: Sequence[str], events: Sequence[Event]) -> list[list[str]]:
+    """The paths that were named, those of one job together, in the order in which they were named.
+
+    Two of them are of two jobs where Slurm's numbers differ, or where NCCL ran a rank in another process.  One that
+    shows neither is taken for a part of the first job.
+    """
+    paths = [path for name in given for path in (sorted(glob.glob(name)) or [name])]
+    marks: dict[str, dict[str, set[int]]] = {path: defaultdict(set) for path in paths}
+    for event in events:
+        home = next((path for path in paths if _named(event.path, [path])), None)
+        if home is None:
+            continue
+        if number := SLURM_JOB.search(event.text if event.kind == "slurm.event" else event.path):
+            marks[home]["slurm"].add(int(next(filter(None, number.groups()))))
+        if event.kind.startswith("nccl.") and event.rank is not None and event.pid:
+            marks[home][f"{event.host} {event.rank}"].add(event.pid)
+    found: list[list[str]] = []
+    for path in paths:
+        alike = (job for job in found if not any(_apart(marks[path], marks[other]) for other in job))
+        home_job = next(alike, None)
+        if home_job is None:
+            found.append([path])
+        else:
+            home_job.append(path)
+    return found
+
+
+def _apart(one: Mapping[str, set[int]], other: Mapping[str, set[int]]) -> bool:
+    """Whether two inputs are of two jobs; what Slurm says of that counts alone."""
+    shared = one.keys() & other.keys()
+    return any(not one[name] & other[name] for name in ({"slurm"} & shared or shared))
+
+
+def _named(path: str, paths: Iterable[str]) -> bool:
+    return any(path == one or path.startswith(f"{one.rstrip('/')}/") for one in map(str, paths))
 
 
 def is_example(case: Case) -> bool:

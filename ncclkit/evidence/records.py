@@ -6,7 +6,7 @@ import json
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, BinaryIO
 
@@ -138,6 +138,63 @@ def from_status(value: Mapping[str, Any], path: str) -> Iterator[Event]:
     text = f"the run ended: {reason}{f' ({say})' if say else ''}"
     data = {"reason": reason, "exitcode": value.get("exitcode"), "say": say}
     yield Event("run.end", clip(text), path, 0, _moment(ended), data=_finite(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the kernel counted of a rank at one moment, and where its Python stood."""
+
+    t: float
+    state: str = ""
+    cpu: float | None = None
+    main: float | None = None
+    switches: int | None = None
+    waits_in: str = ""
+    file: str = ""
+    stack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRank:
+    """What `ncclkit.agent.monitor.snapshots` shows of one rank."""
+
+    pid: int
+    snapshots: list[Snapshot]
+    command: str = ""
+    launcher: str = ""
+    slurm: str = ""
+    kernel: str | None = None
+    quiet: float | None = None
+    program: list[dict[str, Any]] = field(default_factory=list)
+    workers: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveHost:
+    """What was seen of the ranks of a host that `ncclkit attach` looked at."""
+
+    attached: int
+    host: str
+    expected: list[int]
+    ranks: dict[str, LiveRank]
+
+
+def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
+    """One `attach.rank` for each rank, and for each that should run on the host and does not; none of other words."""
+    try:
+        found = msgspec.convert(value, LiveHost)
+    except msgspec.ValidationError:
+        return
+    for name, rank in found.ranks.items():
+        data = msgspec.to_builtins(rank) | {"gone": False}
+        moves = [(shot.state, shot.stack.strip().partition("\n")[0].strip()) for shot in rank.snapshots]
+        text = f"rank {name}, process {rank.pid} ({rank.command}): " + "; ".join(f"{s} in {at}" for s, at in moves)
+        if name.isdigit() and int(name) < LARGEST:
+            yield Event("attach.rank", clip(text), path, 0, None, found.host, rank.pid, int(name), _finite(data))
+    for absent in sorted(set(found.expected) - {int(name) for name in found.ranks if name.isdigit()}):
+        data = msgspec.to_builtins(LiveRank(0, [])) | {"gone": True}
+        text = f"rank {absent} has no process on {found.host} any more"
+        yield Event("attach.rank", text, path, 0, None, found.host, None, absent, data)
 
 
 def from_experiment(value: Mapping[str, Any], path: str) -> Iterator[Event]:

@@ -1,18 +1,17 @@
-"""Attach: evidence from a job that hangs right now on this host; the job goes on.
+"""Attach: what a job that hangs right now waits for, from its processes; the job goes on.
 
-The looking happens in a child process with a deadline (``agent.pyz attach``), so that neither a stuck target nor Cancel
-can hang whoever awaits it.
+The looking happens in a child process with a deadline (``agent.pyz attach``), on every node of a Slurm job one, so that
+neither a stuck target nor Cancel can hang whoever awaits it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pwd
 import re
-import shlex
 import signal
-import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,28 +20,64 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit import evidence
-from ncclkit.agent import redact, wire
+from ncclkit.agent import wire
+from ncclkit.agent.monitor import attach as agent
+from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.agent.run import processes
+from ncclkit.analysis.waits import blockages
 from ncclkit.core.case import Case
-from ncclkit.core.model import NcclkitError
+from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import ranks as named
+from ncclkit.live.launch import slurm
 from ncclkit.live.launch.pack import packed
 from ncclkit.live.probe import OnRecord
 
-SECONDS = 3.0
-"""For which utilization is measured at least: a few samples, from which a rate follows."""
-DEADLINE = 120.0
-"""Seconds after which the looking itself is ended; its parts have shorter ones."""
+SLACK = 15.0
+"""Seconds in which a child that has reached its own deadline has to end."""
+MOST = 64
+"""Ranks that a host has at most; so many seconds more are waited for them."""
 PROCESS = re.compile(r"(\d{1,7}=)?\d{1,10}")
 """A process id, or a rank and its process id."""
-LAUNCHER = re.compile(
-    r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed|horovodrun|mpirun|mpiexec|orted|prted"
-    r"|hydra_pmi_proxy|slurmstepd|srun|lightning|ray|agent\.pyz launch)\b"
-)
-"""Programs that start ranks, in a command line; the last one is our own torchrun."""
-COMMAND = 200
-"""Characters of a command line that are shown."""
 SUDO = "its environment may be read by that user and by root alone: repeat it with sudo"
+
+
+@dataclass(frozen=True, slots=True)
+class AttachOptions:
+    """How a running job is looked at."""
+
+    seconds: float = agent.SECONDS
+    """Between the first snapshot and the last."""
+    snapshots: int = 2
+    kernels: bool = False
+    """Whether cuda-gdb asks each GPU for its kernel, for which the processes are paused."""
+    dump: bool = False
+    """Whether each rank is asked for its Flight Recorder, by a debugger where there is no milder method."""
+    follow: float = 0.0
+    """Seconds for which a rank has to stall until the job is looked at; 0: at once."""
+
+    def check(self) -> None:
+        """Raise NcclkitError for numbers that make no sense."""
+        if not 0 < self.seconds <= 86400 or not 0 <= self.follow <= 86400:
+            raise NcclkitError(f"A job cannot be watched for {self.seconds:g} s; give up to a day.")
+        if not 1 <= self.snapshots <= 100:
+            raise NcclkitError(f"{self.snapshots} snapshots cannot be taken; give 1 to 100.")
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds in which all of it ends; None where it waits for a hang."""
+        more = agent.KERNELS * self.kernels + agent.DUMPS * self.dump
+        return None if self.follow else self.seconds + agent.DEADLINE + MOST * agent.MORE + more + SLACK
+
+    @property
+    def costs(self) -> tuple[str, ...]:
+        """One sentence on each thing that is done to the processes on request."""
+        ways = "; else ".join(flight_dump.COSTS.values())
+        return (*[f"--kernels: {kernels.COST}."] * self.kernels, *[f"--dump: {ways}."] * self.dump)
+
+    def words(self) -> str:
+        """The options as the agent takes them."""
+        names = ("seconds", "snapshots", "kernels", "dump", "follow")
+        return json.dumps({name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +86,8 @@ class Attached:
 
     folder: Path
     reading: evidence.Reading
+    events: tuple[Event, ...]
+    """Those of the reading, and what follows from where the ranks stand (`blockages`)."""
     problems: tuple[str, ...]
     """One sentence for each thing that could not be had."""
     jobs: tuple[str, ...] = ()
@@ -61,20 +98,21 @@ async def attach(
     case: Case,
     pids: Sequence[str] = (),
     job: int | None = None,
-    seconds: float = SECONDS,
+    options: AttachOptions | None = None,
     on_record: OnRecord = lambda record: None,
 ) -> Attached:
-    """Collect stacks, states, RAS reports and telemetry of running ranks into a run folder of the case, and read them.
+    """Collect what running ranks do into a run folder of the case, and read it.
 
-    pids, job: whom, as `ranks` takes them; seconds: for which utilization is measured.  The child process is dead when
-    this returns, is cancelled or raises.  Raises NcclkitError where nobody is meant and where nothing could be had.
+    pids, job: whom, as `ranks` takes them; a Slurm job is looked at on all of its nodes.  The child process is dead
+    when this returns, is cancelled or raises.  Raises NcclkitError where nobody is meant and where nothing could be
+    had.
     """
-    if not 0 < seconds <= 86400:
-        raise NcclkitError(f"A job cannot be watched for {seconds:g} s; give up to a day.")
+    options = options or AttachOptions()
+    options.check()
     if case.path is None:
         raise NcclkitError("Looking at processes needs a case folder; give case_dir a name.")
-    meant = ranks(pids, job)
-    jobs = _jobs(meant)
+    nodes = await slurm.nodes_of(job) if job is not None else 0
+    meant = {} if nodes else ranks(pids, job)
     folder = case.new_run("attach")
     problems: list[str] = []
 
@@ -83,25 +121,42 @@ async def attach(
             problems.append(str(record.get("say")))
         on_record(record)
 
-    with packed() as agent:
-        command = [sys.executable, str(agent), "attach", str(folder), str(seconds)]
-        await _child([*command, *(f"{rank}={pid}" for rank, pid in meant.items())], DEADLINE + seconds, keep)
-    reading = evidence.read([folder])
-    if not [
-        *folder.glob("*_rank*"),
-        *folder.glob("ras*"),
-        *(e for e in reading.events if e.kind == "telemetry.utilization"),
-    ]:
+    for cost in options.costs:
+        on_record({"kind": "note", "say": cost})
+    with packed() as program:
+        if nodes and job is not None:
+            command = slurm.on_nodes_of(job, nodes, folder, "attach", str(folder), options.words(), f"job={job}")
+            await _child(command, options.deadline, keep, slurm.outside())
+            for line in sorted(folder.glob("attach-node*.jsonl")):
+                for record in filter(None, map(wire.parse, line.read_bytes().splitlines())):
+                    keep(record)
+        else:
+            command = [sys.executable, str(program), "attach", str(folder), options.words()]
+            await _child([*command, *(f"{rank}={pid}" for rank, pid in meant.items())], options.deadline, keep)
+    return _read(case, folder, problems)
+
+
+def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
+    """What the folder holds, as events of the case."""
+    try:
+        reading = evidence.read([folder])
+    except NcclkitError as error:
+        raise NcclkitError(f"No rank could be looked at: {problems[0] if problems else error}") from error
+    rows = [event for event in reading.events if event.kind == "attach.rank" and not event.data["gone"]]
+    if not rows:
         raise NcclkitError(f"No rank could be looked at: {problems[0] if problems else 'all of them are gone'}.")
-    case.add(reading.events).save()
-    return Attached(folder, reading, tuple(problems), jobs)
+    events = (*reading.events, *blockages(reading.events))
+    case.add(events).save()
+    return Attached(folder, reading, events, tuple(problems), _jobs(rows))
 
 
-async def _child(command: Sequence[str], deadline: float, on_record: OnRecord) -> None:
+async def _child(
+    command: Sequence[str], deadline: float | None, on_record: OnRecord, env: Mapping[str, str] | None = None
+) -> None:
     """Run a command that sends records; it is dead, with what it started, when this returns."""
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
-        *command, stdout=pipe, stderr=pipe, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+        *command, stdout=pipe, stderr=pipe, stdin=asyncio.subprocess.DEVNULL, start_new_session=True, env=env
     )
     assert child.stdout is not None and child.stderr is not None
 
@@ -116,12 +171,20 @@ async def _child(command: Sequence[str], deadline: float, on_record: OnRecord) -
     except asyncio.TimeoutError:
         raise NcclkitError(f"Attaching took more than {deadline:.0f} s and was ended; name fewer processes.") from None
     finally:
-        if child.returncode is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            await child.wait()
+        await _end(child)
     if code:
         last = (wrong.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
         raise NcclkitError(f"Attaching failed: {last[:200]}.")
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    """End a child: first so that readers let go of their processes, and srun of its nodes."""
+    for number, patience in ((signal.SIGTERM, 3.0), (signal.SIGKILL, None)):
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, number)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(child.wait(), patience)
 
 
 def ranks(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
@@ -148,25 +211,15 @@ def ranks(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
     return {**(jobs[0] if jobs else {}), **given}
 
 
-def _jobs(meant: Mapping[int, int]) -> tuple[str, ...]:
-    """The ranks of each command and launcher in one line; their job's id in Slurm where they have one."""
-    above, found = processes.parents(), dict[str, list[int]]()
-    for rank, pid in meant.items():
-        command = redact.text(shlex.join(_argv(pid))) or f"process {pid}"
-        command = command if len(command) <= COMMAND else f"{command[:COMMAND]}…"
-        chain = [pid]
-        while above.get(chain[-1], 0) > 1:
-            chain.append(above[chain[-1]])
-        launchers = ((LAUNCHER.search(" ".join(_argv(one)[:4])), one) for one in chain[1:])
-        launcher = next((f"{name[0]}, process {one}" for name, one in launchers if name), "")
-        slurm = processes.environ(pid).get("SLURM_JOB_ID", "")
-        notes = "; ".join([f"started by {launcher}"] * bool(launcher) + [f"Slurm job {slurm}"] * bool(slurm))
-        found.setdefault(f"{command} ({notes})" if notes else command, []).append(rank)
-    return tuple(f"{named(held)} on {socket.gethostname()}: {what}" for what, held in found.items())
-
-
-def _argv(pid: int) -> list[str]:
-    return str(processes.read(f"/proc/{pid}/cmdline")).rstrip("\0").split("\0")
+def _jobs(rows: Iterable[Event]) -> tuple[str, ...]:
+    """The ranks of each command, host and launcher in one line; their job's id in Slurm where they have one."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for event in rows:
+        launcher, job = event.data["launcher"], event.data["slurm"]
+        notes = "; ".join([f"started by {launcher}"] * bool(launcher) + [f"Slurm job {job}"] * bool(job))
+        command = event.data["command"] or f"process {event.pid}"
+        found.setdefault((event.host, f"{command} ({notes})" if notes else command), []).append(event.rank or 0)
+    return tuple(f"{named(held)} on {host}: {what}" for (host, what), held in found.items())
 
 
 def _meant(pids: Sequence[int], job: int | None) -> Iterable[int]:
@@ -175,8 +228,7 @@ def _meant(pids: Sequence[int], job: int | None) -> Iterable[int]:
         return pids
     if pids:
         return list(processes.of_job(pids[0]))
-    found = list(processes.parents())
-    return found if job is None else [p for p in found if processes.environ(p).get("SLURM_JOB_ID") == str(job)]
+    return list(processes.parents()) if job is None else processes.of_slurm(str(job))
 
 
 def _readable(pid: int) -> bool:

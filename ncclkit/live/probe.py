@@ -22,7 +22,7 @@ from typing import Any
 
 from ncclkit import evidence
 from ncclkit.agent import redact, wire
-from ncclkit.agent.monitor import attach
+from ncclkit.agent.monitor import snapshots
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, NcclkitError, from_dict
@@ -183,7 +183,8 @@ def recording_env(folder: Path, backend: str) -> dict[str, str]:
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": flight,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         local.TAG: str(folder),
-        attach.PYSPY: str(Path(sys.executable).parent / "py-spy"),  # the workbook depends on it, training does not
+        # the workbook depends on them, training does not
+        **{variable: str(Path(sys.executable).parent / tool) for tool, variable in snapshots.TOOLS.items()},
     }
     if backend == "nccl":
         env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING"}
@@ -198,7 +199,8 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     with _writing(folder):
         job = {"job": os.environ.get("SLURM_JOB_ID", "")}
         write(folder / "plan.json", json.dumps(asdict(plan) | {"env": shown} | job, indent=1))
-    on_record({"kind": "plan", "sizes": list(plan.sizes), "ops": list(plan.ops), "ranks": plan.ranks, "env": shown})
+    asked = {"sizes": list(plan.sizes), "ops": list(plan.ops), "ranks": plan.ranks, "deadline": plan.deadline}
+    on_record({"kind": "plan", **asked, "env": shown})
     started = time.monotonic()
     records: list[dict[str, Any]] = []
 

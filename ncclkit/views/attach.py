@@ -9,16 +9,18 @@ from typing import Any
 
 import ipywidgets as W
 
+from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.analysis.frames import places
+from ncclkit.analysis.waits import Stand, headline, share, standing_ranks, together
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import format_bytes, plural, some
 from ncclkit.evidence.logs import forget, is_example
-from ncclkit.live.attach import attach
+from ncclkit.live.attach import AttachOptions, attach
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form
-from ncclkit.views._html import code, el, fit, fold, join, pre, table
+from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
 from ncclkit.views._verdict import beside, of_rows
 from ncclkit.views.telemetry import run_telemetry_view
 
@@ -48,9 +50,12 @@ class AttachForm(Form):
         _check(target)
         self._case = case
         self.target = W.Text(value=target, placeholder=TARGETS, description="Look at", layout=W.Layout(width="30em"))
+        self.kernels = W.Checkbox(description="GPU kernels", tooltip=kernels.COST, indent=False)
+        self.dump = W.Checkbox(description="Flight Recorder", tooltip="; else ".join(flight_dump.COSTS.values()))
+        self.dump.indent = False
         look = W.Button(description="Look", icon="search", button_style="primary")
         said = f"The form looks at {target}" if target else "The form names nothing to look at"
-        super().__init__(said, [self.target], look)
+        super().__init__(said, [self.target, self.kernels, self.dump], look)
 
     def asks(self) -> bool:
         """Whether a target is named."""
@@ -75,18 +80,18 @@ class AttachForm(Form):
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The looking, at the processes that the target names."""
-        return look(self._case, self.target.value)
+        return look(self._case, self.target.value, AttachOptions(kernels=self.kernels.value, dump=self.dump.value))
 
 
-async def look(case: Case, target: str) -> View:
-    """What the processes of `target` (see `attach_form`) do: equal stacks in one row, utilization of each rank."""
+async def look(case: Case, target: str, options: AttachOptions | None = None) -> View:
+    """What the processes of `target` (see `attach_form`) wait for: equal places in one row, and how busy each was."""
     if is_example(case):
         forget(case)  # what runs here must not be judged with somebody else's recording
     numbers = re.findall(r"[\d=]+", target)
     by_job = target.strip().startswith("job")
-    made = await attach(case, () if by_job else numbers, int(numbers[0]) if by_job else None)
+    made = await attach(case, () if by_job else numbers, int(numbers[0]) if by_job else None, options)
     found = diagnose(case).to_dict(made.reading.inputs)["findings"]
-    where = stacks_view(made.reading.events, made.problems, found)
+    where = stacks_view(made.events, made.problems, found, made.jobs)
     strip = run_telemetry_view(made.folder, made.reading.events)
     return where if strip is None else Drawn(where.summary, strip.figure, join(where.body, el("p", strip.summary)))
 
@@ -99,24 +104,59 @@ def _check(target: str) -> None:
 UTILIZATION = ("Rank", "CPU", "Main thread at work", "State", "Sent by TCP", "Received", "Its GPU")
 
 
-def stacks_view(events: Iterable[Event], problems: Sequence[str] = (), found: Sequence[Mapping[str, Any]] = ()) -> View:
-    """Equal stacks together: how many ranks stand where, the rarest first; and how busy each rank was meanwhile."""
+def stacks_view(
+    events: Iterable[Event],
+    problems: Sequence[str] = (),
+    found: Sequence[Mapping[str, Any]] = (),
+    jobs: Sequence[str] = (),
+) -> View:
+    """The verdict in a sentence, then equal places together: how many ranks stand where, the rarest first.
+
+    jobs: command, host and launcher of the ranks.
+    """
     known = list(events)
-    said = [(_ranks(held), _verb(waits, len(held)), where, pre(held[0].text)) for held, waits, where in places(known)]
-    summary = "; ".join(f"{ranks} {verb} {where}" for ranks, verb, where, _ in said) or "No stack could be read"
-    rows = [(ranks, f"{verb} {where}", fold("Stack of the first", stack)) for ranks, verb, where, stack in said]
+    summary, rows = _groups(known)
     loads = [_load(event.rank, event.data) for event in known if event.kind == "telemetry.utilization"]
     cause = [(code(row["cause"]), row["say"]) for row in found]
     seen = {event.rank for event in known if event.kind == "stack" and event.rank is not None}
-    headline = beside(of_rows(found), summary[:1].upper() + summary[1:], seen)
+    sure = [row for row in found if row["strength"] != "possible"]
+    conclusion = sure[0]["say"] if sure else beside(of_rows(found), summary[:1].upper() + summary[1:], seen)
     body = join(
+        fit(table(("", "Ranks", "Where they stand", "The whole stack"), rows)),
+        join(*(el("p", job) for job in jobs)),
         table(("Cause", "What it says"), cause),
-        fit(table(("Ranks", "Where they stand", "The whole stack"), rows)),
         el("h5", "How busy they were meanwhile") if loads else "",
         fit(table(UTILIZATION, loads, "nk-numbers")),
         fold(f"Could not be looked at: {len(problems):,}", pre("\n".join(problems)) if problems else "", is_open=True),
     )
-    return View(headline, body)
+    return View(conclusion.rstrip("."), body)
+
+
+def _groups(events: Sequence[Event]) -> tuple[str, list[tuple[object, ...]]]:
+    """A sentence on where the ranks stand, and a row for each place."""
+    if stands := standing_ranks(events):
+        return headline(events), [
+            (
+                share(len(held), len(stands)),
+                _ranks(held),
+                f"{held[0].does(len(held))}{_branch(held[0])}",
+                _stack(held[0]),
+            )
+            for held in together(stands.values())
+        ]
+    said = [(held, f"{_verb(waits, len(held))} {where}") for held, waits, where in places(events)]
+    many = sum(len(held) for held, _ in said)
+    rows = [(share(len(held), many), _ranks(held), where, fold("Stack of the first", pre(held[0].text)))
+            for held, where in said]  # fmt: skip
+    return "; ".join(f"{_ranks(held)} {where}" for held, where in said) or "No stack could be read", list(rows)
+
+
+def _branch(stand: Stand) -> str:
+    return f", inside `if {stand.condition}`" if stand.condition else ""
+
+
+def _stack(stand: Stand) -> Markup:
+    return fold("Stack of the first", pre(stand.lines[-1].text))
 
 
 def _load(rank: int | None, data: Mapping[str, Any]) -> tuple[object, ...]:
@@ -129,8 +169,8 @@ def _verb(waits: bool, count: int) -> str:
     return ("waits in" if count == 1 else "wait in") if waits else ("is in" if count == 1 else "are in")
 
 
-def _ranks(held: Sequence[Event]) -> str:
-    ranks = sorted(event.rank for event in held if event.rank is not None)
+def _ranks(held: Sequence[Event | Stand]) -> str:
+    ranks = sorted(one.rank for one in held if one.rank is not None)
     if not ranks:
         return plural(len(held), "process")
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks):,} ranks ({some(ranks)})"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.causes.summary import CitedLine, Summary, summarize
 from ncclkit.core.case import Case
 from ncclkit.core.text import plural
-from ncclkit.evidence.logs import is_example
+from ncclkit.evidence.logs import is_example, read_logs
 from ncclkit.live import scheduler
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, el, fit, join, place, pre, table
@@ -35,6 +37,7 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
     body = join(
         el("p", EXAMPLE, cls="nk-dim") if is_example(case) else "",
         el("p", scheduler.summary(case), cls="nk-dim") if scheduler.is_login_node() else "",
+        _others(case),
         _head(known, diagnosis),
         el("p", sentence, cls="nk-say"),
         _who(known),
@@ -53,6 +56,22 @@ class Banner(View):
     def static(self) -> Markup:
         """The section alone: it holds the sentence."""
         return el("div", self.body, cls="nk")
+
+
+def _others(case: Case) -> Markup:
+    """Of logs of several jobs: which one this page is about, and the verdict on each of the others."""
+    others = [read_logs(shlex.join(paths)) for paths in case.about.get("other_jobs") or ()]
+    if not others:
+        return Markup("")
+    rows = [(el("code", other.about["logs"]), *_short(diagnose(other))) for other in others]
+    says = f"The logs are of {plural(len(rows) + 1, 'job')}. This page is about "
+    head = ("Other job", "Verdict", "What is wrong")
+    return join(el("p", says, el("code", case.about["logs"])), fit(table(head, rows)))
+
+
+def _short(diagnosis: Diagnosis) -> tuple[object, str]:
+    first = next(iter(diagnosis.findings), None)
+    return (strength_part(first) if first else badge(*VERDICTS[diagnosis.verdict])), diagnosis.headline
 
 
 def _head(known: Summary, diagnosis: Diagnosis) -> Markup:
@@ -86,7 +105,7 @@ def measured(case: Case) -> str:
     """The fastest collective of the last run beside what was expected, as the curve says it; empty without a run."""
     last = [row for row in case.measurements if row.run == case.measurements[-1].run]
     bound = next((row.expected for row in last if row.expected), None)
-    return bandwidth_summary(last, bound) if last else ""
+    return bandwidth_summary(last, bound, "this machine" if bound else "") if last else ""
 
 
 def _rows(known: Summary, measured: str) -> list[tuple[object, object]]:

@@ -70,7 +70,7 @@ def _normal(judgement: Judgement | None) -> Markup:
     low = "This is low. These could explain it; the diagnosis checks each:"
     return join(
         el("h5", "Is this number normal?"),
-        fit(table(("Reference", "Measured, GB/s", "Expected, GB/s", "Ratio"), compared, "nk-numbers")),
+        fit(table(("Reference", "Measured, GB/s", "Expected, GB/s", "Ratio"), compared)),
         el("p", low) if suspects else "",
         fit(table(("Cause", "What it is", "The experiment that decides"), suspects)),
     )

@@ -76,18 +76,21 @@ def _measured(m: Measurement, expected: float | None) -> tuple[object, ...]:
     wrong = el("b", f"✕ {m.wrong:,}", cls="nk-bad") if m.wrong else "–" if m.wrong is None else "0"
     return (
         format_bytes(m.bytes),
-        _maybe(m.busbw),
-        _maybe(expected),
+        _speed(m.busbw),
+        _speed(expected),
         ratio,
         wrong,
         format_time(m.time_us),
         format_time(m.p99_us),
-        format_number(m.algbw),
+        _speed(m.algbw),
     )
 
 
-def _maybe(value: float | None) -> str:
-    return "–" if value is None else format_number(value)
+def _speed(value: float | None) -> str:
+    """A bandwidth in GB/s; of the smallest messages it says nothing that their time does not."""
+    if value is None:
+        return "–"
+    return "< 0.001" if 0 < value < 0.001 else format_number(value)
 
 
 def _files(folder: Path) -> int:

@@ -95,6 +95,10 @@ def test_a_found_cause_is_told_whole(tmp_path: Path) -> None:
     assert summary.job.id == "1-rank_late"
 
 
+def test_ranks_on_simulated_hosts_are_on_these_and_not_on_the_machine_that_was_watched() -> None:
+    assert str(judged(samples.HERE / "lossy_link")[1].job).endswith("4 ranks on 2 hosts (node-[1-2])")
+
+
 def test_the_job_of_a_slurm_log_has_its_number_and_its_script() -> None:
     assert judged(ROOT / "host_oom" / "found-slurm")[1].job.id == "4711"
     _, summary = judged(ROOT / "rank_exception" / "found-nccl")

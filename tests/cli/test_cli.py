@@ -385,10 +385,10 @@ def test_inspect_and_probe(tmp_path: Path) -> None:
     done = run("probe", "--backend", "gloo", "--op", "broadcast,reduce", "--max-bytes", "64", "--case", case)
     lines = done.stdout.splitlines()
     assert [line.partition(" on ")[0] for line in lines[:4]] == [
-        "broadcast 8 B",
-        "broadcast 64 B",
-        "reduce 8 B",
-        "reduce 64 B",
+        "broadcast of 8 B",
+        "broadcast of 64 B",
+        "reduce of 8 B",
+        "reduce of 64 B",
     ]
     assert all(" µs (p99 " in line for line in lines[:4])
     assert [line.partition(" of at most")[0].rpartition(" ")[0] for line in lines[4:6]] == ["broadcast:", "reduce:"]
@@ -464,6 +464,7 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
             waited.discard(said)
             assert job.poll() is None
         done = run("attach", "--case", str(tmp_path / "case"), *pids)
+        told = run("attach", "--json", "--seconds", "1", "--case", str(tmp_path / "again"), *pids)
         assert job.poll() is None, "attaching must not end the job"
     finally:
         job.kill()
@@ -471,6 +472,7 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
     assert done.returncode == 1 and "Rank 1" in done.stdout and "skip_batches" in done.stdout
     (about,) = (line for line in done.stdout.splitlines() if line.startswith(f"ranks 0-2 on {socket.gethostname()}: "))
     assert re.search(r" train .*\(started by agent\.pyz launch, process \d+\)$", about), about
+    assert json.loads(told.stdout)["running"] == [about], "scripts are told command, host and launcher, too"
     assert all(f"rank {rank}: " in done.stdout for rank in range(3)), "what each rank did meanwhile is told"
     assert len(list((tmp_path / "case" / "runs").glob("*attach/telemetry.jsonl"))) == 1
 

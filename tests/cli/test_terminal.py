@@ -165,6 +165,16 @@ def test_a_long_verb_says_how_long(tmp_path: Path) -> None:
     assert "  rank 0: size 64 all_reduce\n" in plain.stderr and "\x1b" not in plain.stderr + plain.stdout
 
 
+def test_experiments_say_how_long(tmp_path: Path) -> None:
+    """Each small job has its own deadline, which counts from its own start."""
+    case = str(tmp_path / "case")
+    broken = run("lab", "rank_raises", "--ranks", "2", "--backend", "gloo", "--timeout", "60", "--case", case)
+    assert broken.returncode == 1
+    code, said = screen("diagnose", "--check", "--case", case, case)
+    assert code == 1 and re.search(r"Experiments.*0:\d\d, at most \d+:\d\d left", said), said
+    assert "Fix tried: With this change the same job succeeds" in said
+
+
 def test_a_result_that_goes_elsewhere_does_not_land_on_the_terminal(tmp_path: Path) -> None:
     """`ncclkit inspect --json > FILE`: progress on the terminal, and nothing but the result in the file."""
     code, said = screen("inspect", "--json", "--case", str(tmp_path / "case"), out=tmp_path / "facts")

@@ -66,3 +66,28 @@ def test_gdb_with_wrapped_arguments(only):
 def test_a_stack_inside_a_log(only):
     (event,) = only("stack", "step 3\n" + PYSPY + "step 4\n")
     assert functions(event) == ["synchronize", "step"]
+
+
+PYSTACK = """Traceback for thread 4711 (python) [Has the GIL] (most recent call last):
+    (Python) File "/app/train.py", line 9, in <module>
+    (Python) File "/app/train.py", line 7, in step
+        dist.recv(t, src=1)
+    (Python) File "/env/site-packages/torch/distributed/distributed_c10d.py", line 2799, in recv
+      src: 1
+    (C) File "???", line 0, in c10d::Work::wait(std::chrono::duration<long>) (/env/lib/libtorch_cpu.so)
+    (C) File "./nptl/futex-internal.c", line 87, in __futex_abstimed_wait_common (inlined) (/lib/libc.so.6)
+
+Traceback for thread 4712 (pt_gloo_runloop) [] (most recent call last):
+    (C) File "???", line 0, in gloo::transport::tcp::UnboundBuffer::waitRecv(int*) (/env/lib/libtorch_cpu.so)
+"""
+
+
+def test_pystack_with_native_frames(only):
+    (event,) = only("stack", PYSTACK, "stacks_rank2.txt")
+    assert (event.rank, event.pid, event.data["tool"], event.data["state"]) == (2, 4711, "pystack", "Has the GIL")
+    assert [frame["func"] for frame in event.data["frames"]] == ["recv", "step", "<module>"]
+    assert event.data["native"][0] == "__futex_abstimed_wait_common (/lib/libc.so.6)" and event.data["peer"] == {
+        "src": 1
+    }
+    assert event.data["threads"][0]["name"] == "pt_gloo_runloop" and "waitRecv" in event.data["threads"][0]["native"][0]
+    assert event.text.startswith("Traceback for thread 4711") and "4712" not in event.text

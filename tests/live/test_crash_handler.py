@@ -45,16 +45,20 @@ def rank(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         made.kill()
 
 
+def collect(folder: Path, pid: int, deadline: float) -> list[str]:
+    return attach.collect(str(folder), {3: pid}, attach.crash_handlers(str(folder), {3: pid}), deadline)
+
+
 def test_a_dump_that_takes_long_is_waited_for(tmp_path: Path, rank: subprocess.Popen[bytes]) -> None:
     allow = "while not __import__('os').path.exists('asked'): pass\n__import__('time').sleep(1)\nopen('allowed', 'w')"
     with subprocess.Popen([sys.executable, "-c", allow], cwd=tmp_path) as friend:
-        problems = attach.collect(str(tmp_path), {3: rank.pid}, ours=True, deadline=20.0)
+        problems = collect(tmp_path, rank.pid, 20.0)
         friend.kill()
     assert [problem for problem in problems if "Flight" in problem] == []
     assert (tmp_path / "fr_rank_3").read_bytes() == b"the dump"
 
 
 def test_a_dump_that_never_comes_is_told_and_the_stacks_are_kept(tmp_path: Path, rank: subprocess.Popen[bytes]) -> None:
-    problems = attach.collect(str(tmp_path), {3: rank.pid}, ours=True, deadline=4.0)
+    problems = collect(tmp_path, rank.pid, 4.0)
     assert "rank 3 did not finish its Flight Recorder dump in time" in problems
     assert "rank 3" in (tmp_path / "stacks_rank3.txt").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -30,13 +31,15 @@ with serve(speak([pathlib.Path(sys.argv[1]).read_bytes()] * 2)) as server:
 """RAS in the network of its process, until it is told that all is over."""
 JSON = [(DATA / name).read_bytes() for name in ("mismatch.json", "mismatch_2.json")]
 TEXT = [(DATA / "mismatch.txt").read_bytes()] * 2
+OWN = {896, 897, 898, 899}
+"""The processes of the recorded job."""
 VALID = {"CLIENT PROTOCOL 2\n", "TIMEOUT 1\n", "SET FORMAT json\n", "STATUS\n"}
 
 
 def poll(folder: Path, reply: Reply, deadline: float = 3.0) -> tuple[str, list[str]]:
     """(why not, names of the files written), and only valid lines were sent."""
     with serve(reply) as server:
-        why = ras.Polls(str(folder), server.address, deadline, os.getpid()).wait()
+        why = ras.Polls(str(folder), server.address, deadline, os.getpid(), OWN).wait()
     assert set(server.asked) <= VALID
     return why, sorted(os.listdir(folder))
 
@@ -67,6 +70,44 @@ def test_the_second_report_never_comes(tmp_path: Path) -> None:
     assert "closed the connection without a report" in why and names == ["ras.json"]
 
 
+OTHER = [re.sub(rb'"pid": 89\d', b'"pid": 4711', report) for report in JSON]
+
+
+def test_a_report_of_another_job_is_not_kept_and_the_connection_is_made_again(tmp_path: Path) -> None:
+    """Two jobs share the port: the first and the third connection reach the other one."""
+    why, names = poll(tmp_path, speak([OTHER[0], JSON[0], OTHER[1], JSON[1]]), 4.0)
+    assert "2 reports of other jobs were not used" in why and names == ["ras.json", "ras_2.json"]
+    assert all(b"4711" not in path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_where_only_another_job_answers_there_is_no_report(tmp_path: Path) -> None:
+    why, names = poll(tmp_path, lambda line: speak(OTHER[:1])(line), 1.0)
+    assert re.search(r"\d reports of other jobs were not used; no report of this job", why) and names == []
+
+
+@pytest.mark.parametrize(
+    ("report", "job", "ours"),
+    [
+        (JSON[0], {896, 897, 898, 899, 900}, True),
+        (JSON[0], {896, 897}, False),
+        (TEXT[0], {896, 897, 898, 899}, True),
+        (TEXT[0], {900}, False),
+        (b"Communicators... OK", {os.getpid()}, True),
+    ],
+    ids=["JSON", "JSON of a larger job", "text", "text of another job", "text without a process"],
+)
+def test_whose_report_it_is(report: bytes, job: set[int], ours: bool) -> None:
+    assert ras.belongs(report, job) is ours
+
+
+def test_a_report_without_processes_counts_only_where_no_other_job_has_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = ras.processes.read
+    monkeypatch.setattr(
+        ras.processes, "read", lambda path, *more: "libnccl.so" if "maps" in path else read(path, *more)
+    )
+    assert not ras.belongs(b"Communicators... OK", {os.getpid()})
+
+
 SAYS = {
     "silent": (lambda line: b"", "timed out"),
     "garbage": (lambda line: b"HTTP/1.1 400 Bad Request\r\n\r\n", "is not RAS"),
@@ -93,9 +134,9 @@ def test_a_report_that_stops_in_the_middle_is_kept(tmp_path: Path) -> None:
 def test_nobody_listens(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = free.getsockname()
-    why = ras.Polls(str(tmp_path), address, 5.0, os.getpid()).wait()
+    why = ras.Polls(str(tmp_path), address, 5.0, os.getpid(), OWN).wait()
     assert "nobody listens" in why and why.endswith("2.24")
-    why = ras.Polls(str(tmp_path), address, 5.0, 1 << 30).wait()
+    why = ras.Polls(str(tmp_path), address, 5.0, 1 << 30, OWN).wait()
     assert "nobody listens" in why and why.endswith("cannot be entered (No such file or directory)")
 
 
@@ -107,7 +148,7 @@ def test_the_loopback_of_a_container_is_asked_there(tmp_path: Path) -> None:
     with subprocess.Popen(["unshare", "--net", *program], cwd=ROOT, stdin=PIPE, stdout=PIPE, text=True) as inside:
         assert inside.stdout is not None
         address = ("127.0.0.1", int(inside.stdout.readline()))
-        assert ras.Polls(str(tmp_path), address, 5.0, inside.pid).wait() == ""
+        assert ras.Polls(str(tmp_path), address, 5.0, inside.pid, OWN).wait() == ""
         inside.communicate("over\n", timeout=30)
     assert sorted(os.listdir(tmp_path)) == ["ras.json", "ras_2.json"]
     assert {os.stat(f"/proc/self/task/{task}/ns/net").st_ino for task in os.listdir("/proc/self/task")} == {before}
@@ -121,7 +162,7 @@ def test_an_endless_report_is_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     with serve(speak(JSON)) as server:
-        assert "No such file" in ras.Polls(str(tmp_path / "gone"), server.address, 3.0, os.getpid()).wait()
+        assert "No such file" in ras.Polls(str(tmp_path / "gone"), server.address, 3.0, os.getpid(), OWN).wait()
 
 
 def test_one_guard_asks_for_all_nodes(tmp_path: Path) -> None:
@@ -145,29 +186,11 @@ def test_address(value: str) -> None:
 
 def test_attach_asks_where_the_rank_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This very process plays the rank; its stack comes from nowhere, the two reports do."""
-    with serve(speak(JSON)) as server:
+    own = [re.sub(rb'"pid": \d+', b'"pid": %d' % os.getpid(), report) for report in JSON]
+    with serve(speak(own)) as server:
         monkeypatch.setattr(attach.processes, "environ", lambda pid: {"NCCL_RAS_ADDR": "%s:%d" % server.address})
-        monkeypatch.setattr(attach, "_pyspy", lambda *args: [])
-        assert attach.collect(str(tmp_path), {0: os.getpid()}, ours=False, deadline=4.0) == []
+        assert attach.collect(str(tmp_path), {0: os.getpid()}, lambda until: [], deadline=4.0) == []
     assert {"ras.json", "ras_2.json", "processes.json"} == set(os.listdir(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("handed", "mode", "used"), [("{}/py-spy", 0o755, True), ("{}/py-spy", 0o644, False), ("py-spy", 0o755, False)]
-)
-def test_a_py_spy_that_was_handed_over_is_used_where_it_is_a_program_with_a_whole_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handed: str, mode: int, used: bool
-) -> None:
-    """As where the workbook's environment has one, and the training interpreter's has none."""
-    (tmp_path / "py-spy").write_text("#!/bin/sh\necho Thread 1 of $5\n")
-    (tmp_path / "py-spy").chmod(mode)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(attach.sys, "executable", "/nowhere/python")
-    monkeypatch.setenv(attach.PYSPY, handed.format(tmp_path))
-    problems = attach.collect(str(tmp_path), {0: os.getpid()}, ours=False, deadline=2.0)
-    assert ((tmp_path / "stacks_rank0.txt").exists(), problems == []) == (used, used)
-    assert used or problems[0].startswith("py-spy is neither at /nowhere/py-spy")
 
 
 SMI = """#!/bin/sh

@@ -111,3 +111,41 @@ def test_the_ladder_climbs_and_a_node_that_fails_alone_is_found_by_smaller_jobs(
     assert found.summary == "n2 (rank 1) fails even alone; the other one works without it", done.stderr
     assert {group.ranks: group.bad for group in found.tried} == {(0, 1): True, (0,): False, (1,): True}
     assert (steps, leftovers()) == ("", [])
+
+
+STANDS = """
+import sys, time
+def load_shard():
+    print("up", flush=True)
+    time.sleep(300)
+def wait_for_work():
+    print("up", flush=True)
+    time.sleep(300)
+load_shard() if sys.argv[1] == "1" else wait_for_work()
+"""
+
+
+def test_a_running_job_is_looked_at_on_all_of_its_nodes(tmp_path: Path) -> None:
+    """From outside of its allocation, beside its step, which goes on."""
+    program = tmp_path / "train.py"
+    program.write_text(STANDS)
+    ranks = 'RANK=$SLURM_PROCID exec "$0" "$1" $SLURM_PROCID'
+    with cluster(tmp_path / "slurm", 2) as env:
+        step = ["srun", "-N2", "-n2", "--unbuffered", "bash", "-c", ranks, sys.executable, str(program)]
+        job = subprocess.Popen(step, env=env, stdout=subprocess.PIPE, text=True)
+        try:
+            assert job.stdout and sorted(job.stdout.read(6)) == sorted("up\nup\n")
+            asked = subprocess.run(["squeue", "-h", "-o", "%i"], env=env, capture_output=True, text=True, timeout=30)
+            command = [sys.executable, "-m", "ncclkit", "attach", "--job", asked.stdout.strip(), "--case"]
+            case = [str(tmp_path / "100%case"), "--seconds", "1"]
+            done = subprocess.run([*command, *case], env=env, capture_output=True, text=True, timeout=90)
+            assert job.poll() is None
+        finally:
+            job.kill()
+            job.communicate(timeout=20)
+            subprocess.run(["scancel", "--user=root"], env=env, timeout=30, check=True)
+    first, second = (line for line in done.stdout.splitlines() if line.startswith("  █"))
+    assert "rank 0 waits for a timer in wait_for_work at train.py:8" in first, done.stdout + done.stderr
+    assert "rank 1 waits for a timer in load_shard at train.py:5" in second
+    assert f"Slurm job {asked.stdout.strip()}" in done.stdout
+    assert len(list(tmp_path.glob("100%case/runs/1-attach/attached-node*.json"))) == 2

@@ -80,6 +80,18 @@ def test_the_verdict_stands_under_the_title_with_the_command_that_makes_the_page
     assert said.index("A page.") < said.index("rank 9") and "What you get" not in said
 
 
+def test_the_verdict_under_the_title_is_the_last_one_of_its_case() -> None:
+    """An experiment has proven what was likely before it; another case further down is another matter."""
+    banner = '<div class="nk"><section class="nk-banner" data-case="{}">It is {} <code class="nk-reproduce"></code>'
+    said = [
+        banner.format(*row) for row in (("/home/me/c", "likely"), ("/home/me/c", "proven"), ("/home/me/d", "possible"))
+    ]
+    cells = [new_code_cell("", outputs=[shown({"text/html": f"{html}</section></div>"})]) for html in said]
+    main = BeautifulSoup(page.render(new_notebook(cells=[new_markdown_cell("# Why?"), *cells])), "html.parser").main
+    assert "proven" in main.select_one("section.prose h1 + .out .nk-banner").get_text()
+    assert "likely" not in main.get_text() and "possible" in main.get_text() and "/home" not in str(main)
+
+
 def test_a_form_that_nobody_used_is_left_out() -> None:
     soup = rendered(shown({"text/html": '<style></style><div class="nk-idle">No experiment was made</div>'}))
     assert "experiment" not in soup.main.text

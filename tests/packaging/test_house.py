@@ -23,7 +23,13 @@ IMPORT_NAMES = {  # distribution → module, where they differ
     "pyzmq": "zmq",
     "beautifulsoup4": "bs4",
 }
-BY_NAME = {"jupyterlab", "ipykernel", "py_spy", "jsonschema"}  # run as programs, or only held below a version
+BY_NAME = {
+    "jupyterlab",
+    "ipykernel",
+    "py_spy",
+    "pystack",
+    "jsonschema",
+}  # run as programs, or only held below a version
 HEAVY = set("torch pandas pyarrow plotly ipywidgets IPython papermill nbconvert numpy rich mcp shtab".split())
 
 

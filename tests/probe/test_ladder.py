@@ -201,7 +201,7 @@ def test_equal_pairs_are_no_finding() -> None:
 def test_torn_records_of_a_rung_are_no_events() -> None:
     whole = b'{"ncclkit": 1, "kind": "stage.pair", "rank": 0, "peer": 1, "bytes": 8, "bandwidth": 1, "latency_us": 2, '
     event = from_wire(whole + b'"wrong": 0}', "w", 1)
-    assert event is not None and event.text == "ranks 0 and 1 exchange 1.00 GB/s each way, 2.0 us"
+    assert event is not None and event.text == "ranks 0 and 1 exchange 1.00 GB/s each way, 2.00 µs"
     assert from_wire(whole + b'"wrong": "<b>"}', "w", 1) is None
     assert from_wire(b'{"ncclkit": 1, "kind": "stage.moon", "rank": 0}', "w", 1) is None
 

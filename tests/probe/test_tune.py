@@ -63,7 +63,7 @@ def test_what_python_takes_to_launch_a_call_is_no_reason_for_large_buckets() -> 
     """Recorded on 4 H200: 31 us a call one by one, 8 us in a graph; single calls of 2 MiB wait for Python, no more."""
     rows = [m for m in Case.open(RECORDED / "ladder", read_only=True).measurements if m.op == "all_reduce"]
     bucket, *others = tune.advise(rows)
-    assert "enough here" in bucket.do and "(and Python 25 us to launch it" in bucket.why and bucket.code == ""
+    assert "enough here" in bucket.do and "(and Python 25.3 µs to launch it" in bucket.why and bucket.code == ""
     assert max((m.p99_us or 0) / m.time_us for m in rows if m.bytes >= MIB) > 2
     assert not [a for a in others if "what else runs" in a.do]
 
@@ -75,7 +75,7 @@ def test_a_machine_on_which_launching_is_slow_is_told_the_same() -> None:
     like = curve(20, 240)[0]
     rows = [replace(like, bytes=size, time_us=us, graph_us=graph, p99_us=p99) for size, us, graph, p99 in told]
     (bucket,) = tune.advise(rows)
-    assert "at least 18 MiB" in bucket.do and "enough here" in bucket.do and "8 us before" in bucket.why
+    assert "at least 18 MiB" in bucket.do and "enough here" in bucket.do and "8.50 µs before" in bucket.why
 
 
 def test_low_ratio_sends_to_the_reason_and_a_good_one_leaves_things_alone() -> None:

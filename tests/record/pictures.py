@@ -36,7 +36,7 @@ VIEWS: dict[str, dict[str, Any]] = {
 """A sheet of A4 has 703 CSS pixels between the margins of the page."""
 TALL = {"wide": 1800, "narrow": 1800, "dark": 1800, "printed": 2030}
 """Of each page that many pixels: two screens of a laptop, two of a telephone, two sheets."""
-QUALITY = 60
+QUALITY = 45
 
 
 def main() -> None:

@@ -34,6 +34,10 @@ wait_for_work() if sys.argv[1] != "2" else load_shard()
 """
 
 
+WORK, SHARD = "for a timer in wait_for_work at <string>:8", "for a timer in load_shard at <string>:5"
+BOTH = f"Rank 2 waits {SHARD}; ranks 0 and 1 wait {WORK}"
+
+
 def started(folder: str) -> list[int]:
     """Processes of `ncclkit attach` that look for this case folder."""
     return [pid for pid in processes.parents() if folder in processes.read(f"/proc/{pid}/cmdline")]
@@ -64,7 +68,7 @@ def test_equal_stacks_of_a_job_share_a_row(job: tuple[int, list[int]], tmp_path:
     case = Case.open(tmp_path / "case")
     form = attach_form(case, f"job {number}")
     view = asyncio.run(form.run())
-    assert view.summary == "Rank 2 is in load_shard at <string>:5; 2 ranks (0, 1) are in wait_for_work at <string>:8"
+    assert view.summary == BOTH
     assert "load_shard" in form.result.value and not form.start.disabled and form.cancel.disabled
     assert len(case.of("stack")) == 3 and {event.pid for event in case.of("stack")} <= {*pids, None}
     assert [event.rank for event in case.of("telemetry.utilization")] == [
@@ -77,11 +81,7 @@ def test_equal_stacks_of_a_job_share_a_row(job: tuple[int, list[int]], tmp_path:
 
 @pytest.mark.parametrize(
     ("target", "says"),
-    [
-        ("{1}", "Rank 2 is in load_shard at <string>:5; 2 ranks (0, 1) are in wait_for_work at <string>:8"),
-        ("{1} {2}", "Rank 1 is in wait_for_work at <string>:8; rank 2 is in load_shard at <string>:5"),
-        ("7={2}", "Rank 7 is in load_shard at <string>:5"),
-    ],
+    [("{1}", BOTH), ("{1} {2}", f"Rank 1 waits {WORK}; rank 2 waits {SHARD}"), ("7={2}", f"Rank 7 waits {SHARD}")],
     ids=["one stands for its job", "several for themselves", "of known rank"],
 )
 def test_processes_by_their_ids(job: tuple[int, list[int]], tmp_path: Path, target: str, says: str) -> None:

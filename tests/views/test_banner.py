@@ -9,7 +9,7 @@ import pytest
 import ncclkit as nk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Finding, found
-from ncclkit.evidence.logs import read_logs
+from ncclkit.evidence.logs import jobs, read_logs
 from ncclkit.views._html import SHORT, common, place
 from tests.views.records import HOSTILE, case, findings
 from tests.views.test_faces import Page
@@ -56,6 +56,50 @@ def test_the_first_card_is_open_and_the_others_are_one_line_each() -> None:
     page = nk.findings_view(findings()).static()
     assert page.count('<section class="nk-card') == 1 and page.count('<details class="nk-card') == 1
     assert "Nothing found" not in page and page.count("Rank 5") == 1  # the verdict stands there once
+
+
+def test_several_jobs_in_one_list_of_logs_are_labelled_and_not_merged(tmp_path: Path) -> None:
+    start = "ncclCommInitRank comm 0x7f rank 0 nranks 1 cudaDev 0 busId 18000 commId 0x1 - Init COMPLETE"
+    line = f"node-1:{{}}:{{}} [0] NCCL INFO {start}\n"
+    errors = {"one.log": ("100", "ValueError: sample 1207 has 0 frames"), "two.log": ("200", "KeyError: 'loss'")}
+    for name, (pid, error) in errors.items():
+        trace = f"[rank0]: Traceback (most recent call last):\n[rank0]:   File 'a.py', line 3\n[rank0]: {error}\n"
+        (tmp_path / name).write_text(line.format(pid, pid) + trace)
+    case = read_logs(f"{tmp_path / 'one.log'} {tmp_path / 'two.log'}", tmp_path / "case")
+    read = words(nk.banner_view(case))
+    assert f"The logs are of 2 jobs. This page is about {tmp_path / 'one.log'}" in read
+    assert (
+        {event.path for event in case.events} == {str(tmp_path / "one.log")} and "1207" in read and "KeyError" in read
+    )
+    again = read_logs(str(tmp_path / "two.log"), tmp_path / "case")
+    assert "2 jobs" not in words(nk.banner_view(again))
+
+
+def test_files_of_one_job_stay_one_job() -> None:
+    """Per rank, per node and per kind; two numbers of Slurm are two jobs."""
+
+    def line(path: str, rank: int, pid: int) -> Event:
+        return Event("nccl.init", "", path, 1, host="node-1", rank=rank, pid=pid)
+
+    ranks = [line("a/rank0.log", 0, 10), line("a/rank1.log", 1, 11), line("a/nccl.0.log", 0, 10)]
+    assert jobs([event.path for event in ranks], ranks) == [[event.path for event in ranks]]
+    slurm = [Event("python.exception", "", f"slurm-{number}.out", 1) for number in (1, 2)]
+    assert jobs(["slurm-1.out", "slurm-2.out", "notes.txt"], slurm) == [["slurm-1.out", "notes.txt"], ["slurm-2.out"]]
+
+
+def test_under_a_banner_the_first_card_has_the_title_of_its_cause() -> None:
+    late = nk.diagnosis(nk.sample("rank_late"))
+    page = nk.banner_view(nk.sample("rank_late"), late).static() + nk.findings_view(late, headline=False).static()
+    assert page.count(late.findings[0].say) == 1 and "1. One rank was busy elsewhere" in page
+    healthy = nk.diagnosis(nk.sample("healthy"))
+    assert healthy.headline not in nk.findings_view(healthy, headline=False).static()
+
+
+def test_a_banner_says_what_was_measured_and_which_risk_there_is(tmp_path: Path) -> None:
+    known = case()
+    read = words(nk.banner_view(known))
+    rows = known.measurements
+    assert rows and f"Measured {rows[-1].op} reaches" in read and "facts" in read
 
 
 def test_a_traceback_that_every_rank_printed_stands_once() -> None:

@@ -7,79 +7,149 @@ without pausing as long as that works, and everything has a deadline.
 
 import json
 import os
-import shutil
 import signal
+import socket
 import subprocess
-import sys
 import threading
 import time
+from xml.etree import ElementTree
 
 from .. import redact
 from ..run import processes
-from . import ras, telemetry
+from . import flight_dump, ras, telemetry, utilization
+from .kernels import kernels as kernel_names
+from .snapshots import Snapshots, expected, python_stack
 
-WHOLE = "--full-filenames"
-"""Option of ``py-spy dump`` that not every release knows."""
-PYSPY = "NCCLKIT_PY_SPY"
-"""Variable that names a py-spy for where the training interpreter has none: the program needs no Python to run in."""
 SECONDS = 3.0
 """How long a job that we did not start is watched at least: a few samples, from which a rate follows."""
+DEADLINE = 20.0
+"""Seconds after the last snapshot was due in which everything has to end, with eight ranks."""
+MORE = 1.0
+"""Seconds more for each further rank on this host."""
 
 
-def join(folder, ranks, seconds=SECONDS):
+def join(folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, dump=False, follow=0.0):
     """Collect evidence of a job that ncclkit did not start (see `collect`), and sample ``telemetry.jsonl`` meanwhile.
 
-    ranks: {global rank: pid}; seconds: how long it is watched at least, or until its ranks are gone.
+    ranks: {global rank: pid}; seconds: between its first and its last snapshot; node: its number where several write
+    into one folder; kernels, dump: also ask cuda-gdb and the Flight Recorders (`COST`, `COSTS`); follow: wait before
+    all that until a rank has stalled for so many seconds, or has ended.
     """
-    enough = threading.Event()
-    path = os.path.join(folder, "telemetry.jsonl")
+    if follow:
+        Snapshots(ranks).follow(follow)
+    enough, here = threading.Event(), "-node" + node if node else ""
+    path = os.path.join(folder, "telemetry%s.jsonl" % here)
     sampler = threading.Thread(target=telemetry.beside, args=(path, ranks, enough), daemon=True)
-    until = time.monotonic() + seconds
     sampler.start()
+
+    def read(until):
+        taken = Snapshots(ranks)
+        for number in range(snapshots):
+            if number:
+                time.sleep(seconds / (snapshots - 1))
+            taken.take(until - 5.0)
+        problems = taken.finish(folder, until - 2.0)
+        running, said = kernel_names(ranks, time.monotonic() + KERNELS) if kernels else ({}, [])
+        problems += said
+        problems += flight_dump.dump(folder, ranks, time.monotonic() + DUMPS, taken.texts) if dump else []
+        _write(folder, "attached%s.json" % here, json.dumps(_told(ranks, taken, running)))
+        return problems
+
     try:
-        problems = collect(folder, ranks, ours=False)
-        sampler.join(max(0.0, until - time.monotonic()))
+        problems = collect(folder, ranks, read, seconds + DEADLINE + MORE * max(0, len(ranks) - 8), node)
     finally:
         enough.set()
-    sampler.join(2 * telemetry.PATIENCE + 1.0)  # nvidia-smi may not answer
+        sampler.join(2 * telemetry.PATIENCE + 1.0)  # nvidia-smi may not answer
+    job = {*processes.of_job(next(iter(ranks.values()))), *ranks.values()}
+    _own_gpus(os.path.join(folder, "gpus%s.xml" % here), job)
     return problems
 
 
-def collect(folder, ranks, ours, deadline=8.0, node=""):
-    """Write ``processes.json``, ``gpus.xml``, ``stacks_rank<N>.txt``, ``fr_rank_<N>`` and RAS reports into the folder.
+def _told(ranks, taken, kernels):
+    """What ``attached.json`` holds: the ranks of this host, and those that should be here."""
+    quiet = utilization.quiet(ranks.values())
+    rows = {
+        str(rank): {**taken.row(rank), "quiet": quiet.get(pid), "kernel": kernels.get(rank)}
+        for rank, pid in ranks.items()
+        if lives(pid)
+    }
+    due = sorted({*expected(ranks.values()), *ranks})
+    return {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
 
-    ranks: {global rank: pid}; ours: the ranks have a black box that writes into this folder; node: its number where
-    several write into one folder.  Returns one sentence per thing that could not be had.
+
+def _own_gpus(path, job):
+    """Leave in the driver's report only the GPUs of a job, and of others there no more than that they are there."""
+    try:
+        tree = ElementTree.parse(path)
+    except (OSError, ElementTree.ParseError):
+        return  # none here, or none that can be told apart
+    gpus = {gpu: gpu.findall("processes/process_info") for gpu in tree.getroot().findall("gpu")}
+    pids = {gpu: {int(one.findtext("pid", "0")) for one in found} for gpu, found in gpus.items()}
+    for gpu, found in gpus.items():
+        if any(pids.values()) and not pids[gpu] & job:
+            tree.getroot().remove(gpu)
+        for one in found:
+            if int(one.findtext("pid", "0")) not in job:
+                for child in one:
+                    child.text = {"pid": "0", "process_name": "another job's"}.get(child.tag, child.text)
+    tree.write(path)
+
+
+def collect(folder, ranks, read, deadline=8.0, node=""):
+    """Write ``processes.json``, ``gpus.xml``, RAS reports, and what `read` writes, into the folder.
+
+    ranks: {global rank: pid}; read: takes the moment at which it has to end and returns one sentence per thing that
+    could not be had, as this does; node: its number where several write into one folder.
     """
     until = time.monotonic() + deadline
-    problems = []
     one = next(iter(ranks.values()), os.getpid())
-    polls = ras.Polls(folder, ras.address(processes.environ(one)), deadline - 1.0, one)
+    job = {*processes.of_job(one), *ranks.values()}
+    polls = ras.Polls(folder, ras.address(processes.environ(one)), min(deadline - 1.0, RAS), one, job)
     here = "-node" + node if node else ""
     gpus = Gpus(os.path.join(folder, "gpus%s.xml" % here))
     states = {str(rank): look(pid) for rank, pid in ranks.items()}
     _write(folder, "processes%s.json" % here, json.dumps(states, indent=1))
-    mute = [rank for rank in ranks if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank))]
-    asked = [rank for rank in mute if ours and processes.catches(ranks[rank], signal.SIGUSR1)]
-    for rank in asked:
-        processes.signal_one(ranks[rank], signal.SIGUSR1)
-    for rank in asked:
-        silent = not _appears(os.path.join(folder, "stacks_rank%d.txt" % rank), until - 3.0)
-        if silent and _lives(ranks[rank]):
-            problems.append("rank %d did not answer SIGUSR1" % rank)
-    for rank, pid in ranks.items():
-        if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank)) and _lives(pid):
-            problems += _pyspy(folder, rank, pid, max(0.5, until - time.monotonic()))
+    problems = read(until)
     if any("ermission" in problem or "not permitted" in problem for problem in problems):
         problems.append(_permission())
     problems += gpus.wait(until)
     unanswered = polls.wait()
     if unanswered and any("libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20) for pid in ranks.values()):
         problems.append(unanswered)  # elsewhere it is no wonder
-    for rank in asked:  # last: what is slow there, a driver that waits for a call still being made, is slow by itself
-        if not _written(os.path.join(folder, "fr_rank_%d" % rank), ranks[rank], until):
-            problems.append("rank %d did not finish its Flight Recorder dump in time" % rank)
     return problems
+
+
+KERNELS, DUMPS = 120.0, 60.0
+"""Seconds beyond it that all ranks may take for what is only done on request."""
+RAS = 10.0
+"""Seconds in which NCCL's RAS has to answer."""
+
+
+def crash_handlers(folder, ranks):
+    """What `collect` reads of ranks with our crash handler: ``stacks_rank<N>.txt`` and ``fr_rank_<N>``."""
+
+    def read(until):
+        mute = [rank for rank in ranks if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank))]
+        asked = [rank for rank in mute if processes.catches(ranks[rank], signal.SIGUSR1)]
+        for rank in asked:
+            processes.signal_one(ranks[rank], signal.SIGUSR1)
+        problems = []
+        for rank in asked:
+            silent = not _appears(os.path.join(folder, "stacks_rank%d.txt" % rank), until - 3.0)
+            if silent and lives(ranks[rank]):
+                problems.append("rank %d did not answer SIGUSR1" % rank)
+        for rank, pid in ranks.items():
+            if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank)) and lives(pid):
+                text, problem = python_stack(rank, pid, max(until, time.monotonic() + 0.5))
+                if text:
+                    _write(folder, "stacks_rank%d.txt" % rank, redact.text(text))
+                problems += [problem] if problem else []
+        for rank in asked:  # last: what is slow there, a driver that waits for a call still being made, is slow itself
+            if not _written(os.path.join(folder, "fr_rank_%d" % rank), ranks[rank], until):
+                problems.append("rank %d did not finish its Flight Recorder dump in time" % rank)
+        return problems
+
+    return read
 
 
 class Gpus:
@@ -131,29 +201,6 @@ def look(pid):
     }
 
 
-def _pyspy(folder, rank, pid, deadline):
-    handed = os.environ.get(PYSPY, "")
-    places = [os.path.join(os.path.dirname(sys.executable), "py-spy"), handed if os.path.isabs(handed) else ""]
-    tool = next(filter(None, map(shutil.which, [*filter(None, places), "py-spy"])), None)
-    if tool is None:
-        where = ", ".join(filter(None, places))
-        return ["py-spy is neither at %s nor on PATH, so rank %d has no stack" % (where, rank)]
-    until = time.monotonic() + deadline
-    # a rank that runs Python changes its stack while it is read: look again, and at last hold it for some milliseconds;
-    # whole file names, as shortened ones do not tell a library from the user's own code
-    for how in (["--nonblocking", WHOLE], ["--nonblocking", WHOLE], ["--nonblocking", WHOLE], [WHOLE], []):
-        command = [tool, "dump", *how, "--pid", str(pid)]
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=max(0.5, until - time.monotonic()), text=True)
-        except (subprocess.TimeoutExpired, OSError) as error:
-            return ["py-spy on rank %d: %s" % (rank, error)]
-        if done.returncode == 0:
-            _write(folder, "stacks_rank%d.txt" % rank, redact.text(done.stdout))  # it begins with the command line
-            return []
-        problem = "py-spy on rank %d: %s" % (rank, (done.stderr.strip().splitlines() or ["no output"])[0])
-    return [problem]
-
-
 def _permission():
     """Which permission py-spy lacks, and how to get it."""
     scope = processes.read("/proc/sys/kernel/yama/ptrace_scope").strip()
@@ -162,7 +209,8 @@ def _permission():
     return "stacks may be read by root and by who may ptrace: repeat it with sudo, or give the container SYS_PTRACE"
 
 
-def _lives(pid):
+def lives(pid):
+    """Whether a process is there, and not only its exit status."""
     return processes.state(pid) not in ("Z", "X", "")
 
 
@@ -176,7 +224,7 @@ def _appears(path, until):
 
 def _written(path, pid, until):
     """Whether a file that a process began is whole, or was never begun; waits for it."""
-    while os.path.exists(path + ".part") and _lives(pid) and time.monotonic() < until:
+    while os.path.exists(path + ".part") and lives(pid) and time.monotonic() < until:
         time.sleep(0.02)
     return not os.path.exists(path + ".part")
 

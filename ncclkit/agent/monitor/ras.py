@@ -4,9 +4,13 @@ RAS counts launches.  Ranks of a healthy job drift apart for moments, so one loo
 are apart and stay so are evidence.  Only valid lines of the protocol are sent, as other bytes have crashed RAS
 threads (NVIDIA/nccl issue 1996), and only to a server that introduced itself.  The report is never asked for in its
 verbose form: with a rank missing, NCCL 2.28.9 then prints thousands of words of foreign memory; JSON has it all anyway.
+
+All jobs of a user on a host listen on one port, and whichever has it answers.  A report counts only where its
+processes are those of the job that was asked about; otherwise the connection is made again.
 """
 
 import os
+import re
 import socket
 import threading
 import time
@@ -18,6 +22,13 @@ LARGEST = 64 << 20
 """Bytes kept of one report."""
 GRACE = 1.0
 """Seconds beyond its deadline in which the thread may say why it has no report."""
+AGAIN = 0.2
+"""Seconds after a report of another job until the connection is made again."""
+NAMED = re.compile(
+    rb'"host":\s*"(?P<host>[^"]*)",\s*"pid":\s*(?P<pid>\d{1,10})'
+    rb"|managed by process (?P<process>\d{1,10}) on node (?P<node>\S+)"
+)
+"""Where a report in JSON, or in text, names a process."""
 
 
 class Unanswered(Exception):
@@ -28,10 +39,12 @@ class Polls:
     """Two RAS reports, fetched beside other work: ``ras.json`` or ``ras.txt``, then ``ras_2.json`` or ``ras_2.txt``.
 
     Asked from the network of process `pid`, since the loopback of a container, or of a simulated host, is not ours.
+    job: the processes of the job on this host; a report of others is not kept.
     """
 
-    def __init__(self, folder, address, deadline, pid):
+    def __init__(self, folder, address, deadline, pid, job):
         self.where, self.until, self.pause = "%s:%d" % address, time.monotonic() + deadline, deadline / 4
+        self.job, self.foreign = job, 0
         self.problem = "NCCL's RAS on %s did not answer within %g s" % (self.where, deadline)
         # a daemon: a name service that does not answer must not keep the guard alive
         self.thread = threading.Thread(target=self._run, args=(folder, address, pid), daemon=True, name="ncclkit-ras")
@@ -52,7 +65,7 @@ class Polls:
             for name in ("ras", "ras_2"):
                 if name == "ras_2":
                     time.sleep(min(self.pause, max(0.0, self.until - time.monotonic())))
-                report, form, why = ask(address, self.until)
+                report, form, why = self._own(address)
                 _write(os.path.join(folder, "%s.%s" % (name, form)), report)
                 if why:
                     break
@@ -61,7 +74,20 @@ class Polls:
             why = "%s, or %s" % (why, stayed) if stayed else why
         except (OSError, Unanswered) as error:
             why = str(error)
+        if self.foreign:
+            why = "%d reports of other jobs were not used%s" % (self.foreign, "; " + why if why else "")
         self.problem = "NCCL's RAS on %s: %s" % (self.where, why) if why else ""
+
+    def _own(self, address):
+        """As `ask`, of this job; connects again after a report of another one."""
+        while True:
+            report, form, why = ask(address, self.until)
+            if belongs(report, self.job):
+                return report, form, why
+            self.foreign += 1
+            if time.monotonic() + AGAIN > self.until:
+                raise Unanswered("no report of this job came in time; its jobs share the port, and another one has it")
+            time.sleep(AGAIN)
 
 
 def address(environ):
@@ -70,6 +96,41 @@ def address(environ):
     if not host or not port.isdigit() or int(port) > 65535:
         return "localhost", PORT
     return host.strip("[]"), int(port)
+
+
+def belongs(report, job):
+    """Whether a report is of the job whose processes on this host are `job`.
+
+    Of one host in it all processes that it names must be theirs.  A report in text may name none: then it counts where
+    no other process of the user here has NCCL loaded.
+    """
+    hosts = {}  # type: dict[bytes, set[int]]
+    for match in NAMED.finditer(report):
+        hosts.setdefault(match["host"] or match["node"] or b"", set()).add(int(match["pid"] or match["process"]))
+    inner = {number for pid in job for number in _numbers(pid)}
+    return any(pids <= inner for pids in hosts.values()) if hosts else not _others(job)
+
+
+def _numbers(pid):
+    """The numbers of a process, in this namespace and in that of its container."""
+    for line in processes.read("/proc/%d/status" % pid).splitlines():
+        if line.startswith("NSpid:"):
+            return {pid, *map(int, line.split()[1:])}
+    return {pid}
+
+
+def _others(job):
+    """Processes of the users of a job, outside of it, that have NCCL loaded."""
+    owners = {_owner(pid) for pid in job}
+    strangers = (pid for pid in processes.parents() if pid not in job and _owner(pid) in owners)
+    return [pid for pid in strangers if "libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20)]
+
+
+def _owner(pid):
+    try:
+        return os.stat("/proc/%d" % pid).st_uid
+    except OSError:
+        return -1  # it has ended
 
 
 def ask(address, until):

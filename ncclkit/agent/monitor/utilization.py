@@ -32,7 +32,7 @@ class Utilization:
         """
         found = {}
         for rank, pid in ranks.items():
-            stat, main = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split(), _wanted(pid)
+            stat, main = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split(), wanted(pid)
             if len(stat) < 13 or main is None or stat[0] in "ZX":
                 self.before.pop(pid, None)
                 continue
@@ -61,7 +61,7 @@ class Utilization:
         return rates
 
 
-def _wanted(pid):
+def wanted(pid):
     """Seconds that the main thread of a process ran, or waited for a core; None when it is gone."""
     times = processes.read("/proc/%d/schedstat" % pid).split()
     return (int(times[0]) + int(times[1])) / 1e9 if len(times) > 1 else None
@@ -130,6 +130,8 @@ DUMP, DONE = 0x301, 3
 """Flags of a request for all sockets; the kind of the message after the last one."""
 INFO, ACKED = 2, 120
 """Attribute with the ``tcp_info``; where in it the bytes acknowledged stand, followed by those received (Linux 4.1)."""
+RECEIVED = 52
+"""Where in it the milliseconds since the last received data stand."""
 BODY = 72
 """Bytes of a socket's description (``inet_diag_msg``); it ends with the inode."""
 PATIENCE = 0.5
@@ -146,9 +148,32 @@ def traffic():
         for family in (socket.AF_INET, socket.AF_INET6):
             with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as link:
                 link.settimeout(PATIENCE)
-                _ask(link, family, found)
+                _ask(link, family, lambda inode, port, info: found.__setitem__(inode, _moved(info)))
     except (OSError, struct.error):
         return None
+    return found
+
+
+def quiet(pids):
+    """{process: seconds since its TCP connections last received anything}, without those to the job's store.
+
+    A process without such a connection is left out, as is every one where the kernel does not tell.
+    """
+    received = {}  # type: dict[int, tuple[tuple[int, int], float]]
+    try:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as link:
+                link.settimeout(PATIENCE)
+                _ask(link, family, lambda inode, ports, info: received.__setitem__(inode, (ports, _since(info))))
+    except (OSError, struct.error):
+        return {}
+    found = {}
+    for pid in pids:
+        store = processes.environ(pid).get("MASTER_PORT", "")
+        own = [received[inode] for inode in inodes(pid) if inode in received]
+        ages = [age for ports, age in own if ports[1] and not (store.isdigit() and int(store) in ports)]  # none listens
+        if ages:
+            found[pid] = min(ages)
     return found
 
 
@@ -157,8 +182,11 @@ def inodes(pid):
     return [int(target[8:-1]) for target in processes.open_files(pid) if target.startswith("socket:[")]
 
 
-def _ask(link, family, found):
-    """All connected sockets of one family; raises OSError where the kernel refuses, or is silent."""
+def _ask(link, family, take):
+    """Hand inode, ports and ``tcp_info`` of all connected sockets of one family to `take`.
+
+    Raises OSError where the kernel refuses, or is silent.
+    """
     query = struct.pack("<BBBBI", family, socket.IPPROTO_TCP, 1 << (INFO - 1), 0, 0xFFFFFFFF) + bytes(48)
     link.send(struct.pack("<IHHII", 16 + len(query), 20, DUMP, 1, 0) + query)
     while True:
@@ -170,17 +198,27 @@ def _ask(link, family, found):
             if length < 16 + BODY:
                 raise OSError("the kernel's answer is an error")
             inode = struct.unpack_from("<I", page, 16 + BODY - 4)[0]
-            moved = _moved(page[16 + BODY : length])
-            if inode and moved:
-                found[inode] = moved
+            info = _info(page[16 + BODY : length])
+            if inode and info:
+                take(inode, struct.unpack_from(">HH", page, 16 + 4), info)
             page = page[(length + 3) & ~3 :]
 
 
-def _moved(attributes):
-    """(bytes sent, bytes received) of a socket's attributes; None without them."""
+def _info(attributes):
+    """The ``tcp_info`` of a socket's attributes; None without one that is long enough."""
     while len(attributes) >= 4:
         length, kind = struct.unpack_from("<HH", attributes)
         if kind == INFO and length >= 4 + ACKED + 16:
-            return struct.unpack_from("<QQ", attributes, 4 + ACKED)
+            return attributes[4:length]
         attributes = attributes[max(4, (length + 3) & ~3) :]
     return None
+
+
+def _moved(info):
+    """(bytes sent, bytes received)."""
+    return struct.unpack_from("<QQ", info, ACKED)
+
+
+def _since(info):
+    """Seconds since the last data came."""
+    return struct.unpack_from("<I", info, RECEIVED)[0] / 1000

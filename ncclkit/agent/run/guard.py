@@ -165,7 +165,8 @@ def _evidence(folder, node, memory):
     pids = processes.descendants(os.getpid())
     memory.look(pids)
     try:
-        return attach.collect(folder, processes.ranks(pids), ours=True, node=node)
+        ranks = processes.ranks(pids)
+        return attach.collect(folder, ranks, attach.crash_handlers(folder, ranks), node=node)
     except OSError as error:
         return ["evidence could not be written: %s" % error]
 

@@ -143,6 +143,21 @@ def of_job(pid):
     return [one for one in parents() if _job(one) in wanted]
 
 
+def of_slurm(job, step="", node=""):
+    """All processes on this host of a Slurm job, by its number.
+
+    step: left out, as it is our own; node: of this node alone, where several are one host.
+    """
+    found = []
+    for pid in parents():
+        variables = environ(pid)
+        ours = step and variables.get("SLURM_STEP_ID") == step
+        elsewhere = node and variables.get("SLURM_NODEID", node) != node
+        if variables.get("SLURM_JOB_ID") == job and not ours and not elsewhere:
+            found.append(pid)
+    return found
+
+
 def _job(pid):
     """What tells the job of a process from others; None where it has no number in one."""
     variables = environ(pid)

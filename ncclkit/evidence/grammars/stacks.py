@@ -1,4 +1,4 @@
-"""Stacks of live processes: py-spy (text, JSON), faulthandler, gdb.  One event per process, its main thread."""
+"""Stacks of live processes: py-spy, pystack, faulthandler, gdb.  One event per process, its main thread."""
 
 from __future__ import annotations
 
@@ -30,6 +30,24 @@ GDB_FRAME = re.compile(
     r"(?P<library>\S+))?\s*$"
 )
 
+# Traceback for thread 4711 (python) [Has the GIL,Garbage collecting] (most recent call last):
+PYSTACK = re.compile(
+    r"^Traceback for thread (?P<tid>\d+)(?: \((?P<name>[^)]*)\))? \[(?P<state>[^\]]*)\] \(most recent call last\):$"
+)
+#     (Python) File "/app/train.py", line 9, in step        (C) File "???", line 0, in c10d::Work::wait() (/lib/x.so)
+PYSTACK_FRAME = re.compile(
+    r'^ {4}\((?P<kind>Python|C)\) File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<func>.+?)'
+    r"(?: \(inlined\))?(?: \((?P<library>/[^)]*)\))?\s*$"
+)
+#       src: 1
+PYSTACK_PEER = re.compile(r"^\s{4,}(?:group_)?(?P<name>src|dst): (?P<rank>\d{1,7})$")
+THREADS = 64
+"""Threads of a process that are told of."""
+PROGRAM = ("_start ", "Py_BytesMain ", "__libc_start_main")
+"""Native functions in which only the main thread of a program begins."""
+INNERMOST = 16
+"""Native frames of a thread that are told of."""
+
 
 def read(line: Line) -> Iterator[Event]:
     """The stack that begins on this line, if it is one."""
@@ -38,6 +56,8 @@ def read(line: Line) -> Iterator[Event]:
             yield from _collect(line, PYSPY_FRAME, match["name"] or match["tid"], "py-spy")
     elif match := FAULT.match(line.body):
         yield from _collect(line, FAULT_FRAME, match["name"] or match["tid"], "faulthandler")
+    elif match := PYSTACK.match(line.body):
+        yield from _pystack(line)
     elif line.body.startswith("#0 "):
         yield from _collect(line, GDB_FRAME, "", "gdb")
 
@@ -57,6 +77,39 @@ def _collect(line: Line, pattern: re.Pattern[str], thread: str, tool: str) -> It
         yield line.event(
             "stack", {"pid": line.pid, "thread": thread, "frames": frames, "tool": tool}, text="\n".join(raw)
         )
+
+
+def _pystack(line: Line) -> Iterator[Event]:
+    """The main thread of a process, with its native frames and what its other threads are in."""
+    threads: list[Data] = []
+    raw, peer = [], {}
+    for body in (line.body, *(later.body for later in line.own(4 * LIMIT))):
+        if head := PYSTACK.match(body):
+            if len(threads) == THREADS:
+                break
+            threads.append({"name": head["name"] or head["tid"], "state": head["state"], "frames": [], "native": []})
+        elif found := PYSTACK_FRAME.match(body):
+            _add(threads[-1], found)
+        elif found := PYSTACK_PEER.match(body):
+            peer[found["name"]] = int(found["rank"])
+        elif body.strip() and not body.startswith("      "):
+            break  # neither a frame nor a line of its source
+        raw += [body] if len(threads) == 1 else []
+    main, others = threads[0], threads[1:]
+    outermost = main["frames"][-1]["func"] if main["frames"] else ""
+    if outermost not in ("", "_bootstrap") or any(name.startswith(PROGRAM) for name in main["native"]):
+        pid = int(str(PYSTACK.match(line.body)["tid"]))  # type: ignore[index]  # the main thread has the process's number
+        data = {"pid": line.pid or pid, "thread": "MainThread", "frames": main["frames"], "tool": "pystack"}
+        data |= {"native": main["native"], "state": main["state"], "threads": others, "peer": peer}
+        yield line.event("stack", data, text="\n".join(raw).strip(), pid=line.pid or pid)
+
+
+def _add(thread: Data, found: re.Match[str]) -> None:
+    if found["kind"] == "Python":
+        thread["frames"].insert(0, frame(found["file"], found["line"], found["func"]))
+        thread["native"] = []  # what follows was called by this one
+    else:
+        thread["native"] = [f"{found['func'][:LIMIT]} ({found['library'] or ''})", *thread["native"]][:INNERMOST]
 
 
 def _unwrapped(joined: str, lines: Iterator[str]) -> Iterator[str]:

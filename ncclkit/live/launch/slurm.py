@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -74,6 +75,32 @@ def _gpus() -> list[str]:
     here = env.get("SLURM_JOB_GPUS", "")
     tasks = int(env.get("SLURM_NTASKS") or nodes()) // nodes()
     return [f"--gpus-per-node={len(here.split(',')) if here else int(share) * tasks}"] if share.isdigit() else []
+
+
+async def nodes_of(job: int) -> int:
+    """How many nodes a Slurm job runs on; 0 where Slurm is not here, or does not know it as running."""
+    if shutil.which("srun") is None or shutil.which("scontrol") is None:
+        return 0
+    told = await _scontrol("show", "job", str(job))
+    count = re.search(r"\bNumNodes=(\d+)", told)
+    return int(count[1]) if count and re.search(r"\bJobState=RUNNING\b", told) else 0
+
+
+def on_nodes_of(job: int, nodes: int, folder: Path, *words: str) -> list[str]:
+    """The command that runs a verb of the agent once on each node of a job of this user, beside its steps.
+
+    Its records come in ``attach-node<number>.jsonl``; `folder` must lie on storage that all nodes share.
+    """
+    count = ["--nodes", str(nodes), "--ntasks", str(nodes), "--ntasks-per-node", "1"]
+    beside = ["srun", f"--jobid={job}", "--overlap", "--cpu-bind=none", "--mem=0", "--immediate=10", *count]
+    output = f"--output={str(folder).replace('%', '%%')}/attach-node%n.jsonl"
+    return [*beside, output, sys.executable, *shared(folder), *words]
+
+
+def outside() -> dict[str, str]:
+    """Our environment without what an allocation that we are in says of itself."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_", "SBATCH_"))
+            or name == "SLURM_CONF"}  # fmt: skip
 
 
 async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:

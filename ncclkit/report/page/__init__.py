@@ -251,7 +251,7 @@ def _banner(soup: BeautifulSoup, command: str) -> None:
     if first is None or title is None:
         return
     same = [one for one in soup.select(".nk-banner") if one.get("data-case") == first.get("data-case")]
-    for banner in same:
+    for banner in soup.select(".nk-banner"):
         banner["data-case"] = ""  # a path, which a report without names must not hold
     for said in same[-1].select(".nk-reproduce"):
         said.string = command

@@ -1,0 +1,263 @@
+"""The Flight Recorder of ranks whose job set nothing for it, by the mildest method that each of them allows.
+
+Only on request, as two of the four run code inside the process; never in a process of another user.  Each method has
+conditions, so that none begins what it may not be able to end: a debugger calls into Python only while no thread holds
+its global lock, and is asked to let go, never killed, in the middle of that call.
+"""
+
+import http.client
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from ..run import processes
+from . import utilization
+
+COSTS = {
+    "pipe": "torch writes the dump itself (the job has set TORCH_NCCL_DEBUG_INFO_PIPE_FILE); nothing is paused",
+    "server": "torch's debug server answers (the job has started it); nothing is paused",
+    "remote_exec": "Python 3.14 runs five lines at the next safe point of the main thread; nothing is paused",
+    "gdb": "gdb attaches, needs ptrace, and calls Python once; the process is paused for some seconds",
+}
+"""Method → what it needs and costs."""
+NEXT_TIME = (
+    "For a dump without a debugger set next time: export TORCH_FR_BUFFER_SIZE=2000 "
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/nccl_pipe_rank_"
+)
+CODE = """import os as _os, sys as _sys
+def _ncclkit(path):
+    torch = _sys.modules.get("torch")
+    distributed = _sys.modules.get("torch.distributed")
+    if torch is None or distributed is None or not distributed.is_initialized():
+        return
+    inner = torch._C._distributed_c10d
+    names = ("_dump_nccl_trace", "_dump_fr_trace") if distributed.get_backend() == "nccl" else ("_dump_fr_trace",)
+    dump = next((getattr(inner, name) for name in names if hasattr(inner, name)), None)
+    if dump is not None:
+        with open(path + ".part", "wb") as out:
+            out.write(dump())
+        _os.replace(path + ".part", path)
+_ncclkit({path!r})
+del _ncclkit, _os, _sys
+"""
+"""What is run inside a rank."""
+PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "gdb": 30.0}
+"""Seconds that a method may take on one rank."""
+LARGEST = 256 << 20
+SIDE_BY_SIDE = 4
+
+
+def dump(folder, ranks, until, texts):
+    """Write ``fr_rank_<N>`` of each rank that allows it; returns one sentence for each that does not.
+
+    texts: what pystack or py-spy printed of a rank, which shows who holds Python's global lock.
+    """
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        said = list(pool.map(lambda rank: _one(folder, rank, ranks[rank], until, texts.get(rank, "")), ranks))
+    problems = [problem for problem in said if problem]
+    return [*problems, NEXT_TIME] if problems else []
+
+
+def _one(folder, rank, pid, until, text):
+    try:
+        owner = os.stat("/proc/%d" % pid).st_uid
+    except OSError:
+        return "rank %d has ended" % rank
+    if owner != os.geteuid():
+        return "rank %d belongs to another user, so nothing is asked of its process" % rank
+    why = []
+    for method, ask in (("pipe", _pipe), ("server", _server), ("remote_exec", _remote_exec), ("gdb", _gdb)):
+        left = min(PATIENCE[method], until - time.monotonic())
+        if left <= 0:
+            return "rank %d gave no Flight Recorder dump in time" % rank
+        found, problem = ask(rank, pid, left, text)
+        if found:
+            _keep(folder, rank, found)
+            return ""
+        why += ["%s: %s" % (method, problem)] if problem else []
+    return "rank %d gave no Flight Recorder dump (%s)" % (rank, "; ".join(why))
+
+
+def _keep(folder, rank, found):
+    path = os.path.join(folder, "fr_rank_%d" % rank)
+    with open(path + ".part", "wb") as out:
+        out.write(found)
+    os.replace(path + ".part", path)
+
+
+def _pipe(rank, pid, seconds, text):
+    """(bytes that torch wrote, why there are none) after a write to the named pipe of the rank."""
+    variables = processes.environ(pid)
+    prefix = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
+    if not prefix:
+        return b"", ""
+    home = variables.get("HOME", "") + "/.cache/torch/"
+    named = [variables.get(name, "") for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")]
+    prefixes = [*filter(None, named), home + "comm_lib_trace_rank_", home + "nccl_trace_rank_", "/tmp/nccl_trace_rank_"]
+    places = [_inside(pid, "%s%d" % (place, rank)) for place in prefixes]
+    begun, before = time.monotonic(), {place: _written(place) for place in places}
+    try:
+        pipe = os.open(_inside(pid, "%s%d.pipe" % (prefix, rank)), os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        return b"", error.strerror
+    with open(pipe, "wb", buffering=0) as out:
+        out.write(b"1\n")
+    while time.monotonic() - begun < seconds:
+        new = next((place for place in places if _written(place) != before[place]), None)
+        if new is not None:
+            size = -1
+            while size != os.path.getsize(new):  # it grows
+                size = os.path.getsize(new)
+                time.sleep(0.3)
+            return _read(new), ""
+        time.sleep(0.1)
+    return b"", "torch wrote nothing"
+
+
+def _inside(pid, path):
+    """A path as the process sees it, which may be in a container."""
+    return "/proc/%d/root%s" % (pid, path) if os.path.isabs(path) else "/proc/%d/cwd/%s" % (pid, path)
+
+
+def _written(path):
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _read(path):
+    with open(path, "rb") as source:
+        return source.read(LARGEST)
+
+
+def _server(rank, pid, seconds, text):
+    """(the dump that torch's debug server gives, why there is none)."""
+    problem = ""
+    store = processes.environ(pid).get("MASTER_PORT", "")
+    for port in _ports(pid):
+        if str(port) == store:
+            continue
+        link = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds / 2)
+        try:
+            link.request("GET", "/")
+            if b"torch" not in link.getresponse().read(4096):
+                continue
+            for handler in ("dump_nccl_trace_pickle", "fr_trace_json"):
+                link.request("POST", "/handler/" + handler)
+                answer = link.getresponse()
+                body = answer.read(LARGEST)
+                if answer.status == 200 and b"entries" in body:
+                    return body, ""
+                problem = "it answered %d" % answer.status
+        except (OSError, http.client.HTTPException) as error:
+            problem = str(error)
+        finally:
+            link.close()
+    return b"", problem
+
+
+def _ports(pid):
+    """Ports on which a process listens at all addresses, as torch's debug server does and gloo and NCCL do not."""
+    held, found = set(utilization.inodes(pid)), []
+    for line in processes.read("/proc/%d/net/tcp6" % pid).splitlines()[1:]:
+        words = line.split()
+        address, _, port = words[1].partition(":")
+        if words[3] == "0A" and not address.strip("0") and int(words[9]) in held:
+            found.append(int(port, 16))
+    return found
+
+
+def _script(pid, rank):
+    """(a folder that only this user and the process see, as we see it, as the process does)."""
+    base = next((place for place in ("/tmp", "/dev/shm") if os.access(_inside(pid, place), os.W_OK)), "")
+    if not base:
+        return "", ""
+    ours = tempfile.mkdtemp(prefix="ncclkit_", dir=_inside(pid, base))
+    theirs = os.path.join(base, os.path.basename(ours))
+    with open(os.path.join(ours, "dump.py"), "w") as out:
+        out.write(CODE.replace("{path!r}", repr(os.path.join(theirs, "fr"))))
+    return ours, theirs
+
+
+def _remote_exec(rank, pid, seconds, text):
+    """(the dump, why there is none) by Python 3.14's own door, through the interpreter that the process runs."""
+    try:
+        program = os.readlink("/proc/%d/exe" % pid)
+    except OSError as error:
+        return b"", error.strerror
+    version = re.search(r"python3\.(\d+)", program + "\n" + processes.read("/proc/%d/maps" % pid, 8 << 20))
+    if version is None or int(version[1]) < 14:
+        return b"", ""
+    ours, theirs = _script(pid, rank)
+    if not ours:
+        return b"", "there is no folder that the process can read"
+    code = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
+    command = [program, "-I", "-S", "-c", code, str(pid), theirs + "/dump.py"]
+    begun, asked = time.monotonic(), False
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            return b"", (done.stderr.strip().splitlines() or ["it failed"])[-1]
+        asked = True
+        while not os.path.exists(ours + "/fr"):
+            if time.monotonic() - begun > seconds:
+                return b"", "its main thread came to no safe point"
+            time.sleep(0.05)
+        return _read(ours + "/fr"), ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return b"", str(error)
+    finally:
+        if asked and not os.path.exists(ours + "/fr"):
+            with open(ours + "/dump.py", "w"):
+                pass  # should the thread come there later, it finds a script that does nothing
+        else:
+            shutil.rmtree(ours, ignore_errors=True)
+
+
+def _gdb(rank, pid, seconds, text):
+    """(the dump, why there is none) by a debugger that calls three functions of Python."""
+    program = shutil.which("gdb")
+    if program is None:
+        return b"", "gdb is not installed"
+    if processes.state(pid) in ("T", "t"):
+        return b"", "it is stopped"
+    if "Has the GIL" in text or "+gil" in text:
+        return b"", "a thread holds Python's global lock, and no call would come back"
+    ours, theirs = _script(pid, rank)
+    if not ours:
+        return b"", "there is no folder that the process can read"
+    call = 'exec(open(\\"%s/dump.py\\").read())' % theirs
+    orders = ["handle all nostop noprint pass", "set unwindonsignal on"]
+    orders += ["sharedlibrary libpython", "sharedlibrary libc"]  # all of torch would take seconds more
+    orders += ["set $state = (int) PyGILState_Ensure()", 'call (int) PyRun_SimpleString("%s")' % call]
+    orders += ["call (void) PyGILState_Release($state)", "detach"]
+    quiet = ["set auto-load no", "set auto-solib-add off", "set debuginfod enabled off", "set confirm off"]
+    before = [word for order in quiet for word in ("-iex", order)]
+    after = [word for order in orders for word in ("-ex", order)]
+    try:
+        said = debugged([program, "-nx", "-batch", *before, "-p", str(pid), *after], seconds)
+        if os.path.exists(ours + "/fr"):
+            return _read(ours + "/fr"), ""
+        wrong = [line for line in said.splitlines() if re.search(r"ptrace|denied|rror|No symbol|not permitted", line)]
+        return b"", (wrong or ["it wrote nothing: torch has no recorder, or no process group"])[-1]
+    finally:
+        shutil.rmtree(ours, ignore_errors=True)
+
+
+def debugged(command, seconds):
+    """What gdb, or cuda-gdb, prints.  One that takes too long is interrupted, which unwinds its call and detaches."""
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             text=True, errors="replace")  # fmt: skip
+    for wait in (seconds, 5.0, 5.0):
+        try:
+            return child.communicate(timeout=wait)[0]
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGINT)
+    child.terminate()
+    return child.communicate()[0]

@@ -1,0 +1,353 @@
+"""What the ranks of a job that we did not start do, at a few moments: Python stacks and counters, then native frames.
+
+No process is stopped for a snapshot.  Only a rank that stands at one place in all of them is read once more with its
+native frames, for which it is paused for some tenths of a second; there it loses nothing.
+"""
+
+import ast
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
+from .. import redact
+from ..run import processes
+from . import utilization
+
+WHOLE = "--full-filenames"
+"""Option of ``py-spy dump`` that not every release knows."""
+TOOLS = {"py-spy": "NCCLKIT_PY_SPY", "pystack": "NCCLKIT_PYSTACK"}
+"""Tool → the variable that names it where the training interpreter has none: neither needs Python to run in."""
+SIDE_BY_SIDE = 4
+"""Ranks that are read at one time at most."""
+NATIVE = 10.0
+"""Seconds that the native frames of one rank may take; their symbols are read from files of gigabytes."""
+MAIN = re.compile(r'^Thread \S+ \([a-z+]+\)(?:: "MainThread")?\s*$')
+FRAME = re.compile(r"^\s+(?P<func>\S.*?) \((?P<file>[^()]+):(?P<line>\d+)\)\s*$")
+LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|^<")
+POINT_TO_POINT = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
+BY_RANK = re.compile(r"rank|main_process|process_zero|global_zero|is_master|is_chief", re.IGNORECASE)
+"""Conditions that are true on some ranks only."""
+STANDSTILL = 3
+"""Snapshots after the first that have to show a rank at one place until it counts as one that hangs."""
+PATIENCE = 5.0
+"""Seconds that one of them may take beyond the pause between them."""
+WORKERS = 32
+"""Processes that a rank started whose state is shown, at most."""
+ON_FILES = frozenset((0, 1, 17, 18, 19, 20, 42, 44, 45, 46, 47, 72, 73, 74, 75))
+"""Calls of Linux on x86_64 whose first argument is a file descriptor: reads, writes, sends, locks and flushes."""
+
+
+class Snapshots:
+    """The ranks at a few moments; `take` one at a time, then `finish`."""
+
+    def __init__(self, ranks):
+        self.ranks = ranks
+        self.rows = {rank: [] for rank in ranks}  # type: dict[int, list[dict[str, object]]]
+        self.texts = {}  # type: dict[int, str]
+        self.problems = {}  # type: dict[int, str]
+
+    def take(self, until):
+        """Read the Python stack and the counters of each rank; stops at moment `until` of `time.monotonic`."""
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            for rank, (text, problem) in pool.map(lambda rank: (rank, self._one(rank, until)), self.ranks):
+                self.problems[rank] = problem
+                if text:
+                    self.texts[rank] = text
+                stack = "\n".join(main_thread(text))
+                self.rows[rank].append({**counters(self.ranks[rank]), "stack": redact.text(stack)})
+
+    def _one(self, rank, until):
+        if processes.state(self.ranks[rank]) in ("Z", "X", ""):
+            return "", "rank %d has ended" % rank
+        return python_stack(rank, self.ranks[rank], until)
+
+    def follow(self, seconds):
+        """Return as soon as a rank has ended, or has stood in one place for so long without once being switched to."""
+        pause = seconds / STANDSTILL
+        stood = dict.fromkeys(self.ranks, 0)
+        while max(stood.values()) < STANDSTILL:
+            begun = time.monotonic()
+            self.take(begun + pause + PATIENCE)
+            if any(rows[-1]["state"] in ("", "Z", "X") for rows in self.rows.values()):
+                return
+            for rank, rows in self.rows.items():
+                del rows[:-2]
+                places = {(row["stack"], row["switches"]) for row in rows}
+                stood[rank] = stood[rank] + 1 if len(rows) == 2 and len(places) == 1 and rows[0]["stack"] else 0
+            time.sleep(max(0.0, pause - (time.monotonic() - begun)))
+
+    def still(self):
+        """Ranks that every snapshot shows at one place."""
+        places = {rank: {row["stack"] for row in rows} for rank, rows in self.rows.items()}
+        return [rank for rank, seen in places.items() if len(seen) == 1 and "" not in seen]
+
+    def finish(self, folder, until):
+        """Write ``stacks_rank<N>.txt``, with native frames of ranks that did not move; returns what is missing."""
+        with ThreadPoolExecutor(min(SIDE_BY_SIDE, os.cpu_count() or 1)) as pool:
+            for rank, (text, problem) in pool.map(lambda rank: (rank, self._native(rank, until)), self.still()):
+                self.texts[rank] = text or self.texts[rank]
+                self.problems[rank] = self.problems[rank] or problem
+        for rank, text in self.texts.items():
+            with open(os.path.join(folder, "stacks_rank%d.txt" % rank), "w") as out:
+                out.write(redact.text(text))  # it begins with the command line
+        return [problem for problem in self.problems.values() if problem]
+
+    def _native(self, rank, until):
+        points = FRAME.match(str(self.rows[rank][-1]["stack"]).partition("\n")[0])
+        left = min(NATIVE, until - time.monotonic())
+        if left <= 0:
+            return "", "rank %d was not read with native frames: no time was left" % rank
+        return native_stack(rank, self.ranks[rank], left, bool(points and points["func"] in POINT_TO_POINT))
+
+    def row(self, rank):
+        """What the snapshots tell of one rank, and what its program says of the lines in its stack."""
+        pid, last = self.ranks[rank], self.rows[rank][-1:]
+        frames = [match.groupdict() for line in str(last[0]["stack"] if last else "").splitlines()
+                  for match in [FRAME.match(line)] if match]  # fmt: skip
+        own = [frame for frame in frames if not LIBRARY.search(frame["file"])]
+        return {
+            **about(pid),
+            "snapshots": self.rows[rank],
+            "program": [told for frame in own[:12] for told in program(pid, frame["file"], int(frame["line"]))][:12],
+            "workers": workers(pid),
+        }
+
+
+def main_thread(text):
+    """The lines of frames of the main thread in what py-spy prints, innermost first."""
+    lines = text.splitlines()
+    begin = next((number for number, line in enumerate(lines) if MAIN.match(line)), len(lines))
+    found = []
+    for line in lines[begin + 1 :]:
+        if not line.startswith("    "):
+            break
+        found.append(line)
+    return found
+
+
+def tool(name):
+    """The path of a program beside the interpreter, or handed over, or on PATH; None, and where it was looked for."""
+    handed = os.environ.get(TOOLS[name], "")
+    places = [os.path.join(os.path.dirname(sys.executable), name), handed if os.path.isabs(handed) else ""]
+    found = next(filter(None, map(shutil.which, [*filter(None, places), name])), None)
+    return found, ", ".join(filter(None, places))
+
+
+def python_stack(rank, pid, until):
+    """(what py-spy prints, why there is nothing)."""
+    program, places = tool("py-spy")
+    if program is None:
+        return "", "py-spy is neither at %s nor on PATH, so rank %d has no stack" % (places, rank)
+    problem = ""
+    # a rank that runs Python changes its stack while it is read: look again, and at last hold it for some milliseconds;
+    # whole file names, as shortened ones do not tell a library from the user's own code
+    for how in (["--nonblocking", WHOLE], ["--nonblocking", WHOLE], ["--nonblocking", WHOLE], [WHOLE], []):
+        said, problem = _run([program, "dump", *how, "--pid", str(pid)], until - time.monotonic())
+        if said or problem.startswith("took"):
+            break
+    return said, "py-spy on rank %d: %s" % (rank, problem) if problem else ""
+
+
+def native_stack(rank, pid, seconds, peers=False):
+    """(all threads with native frames, by pystack or else by py-spy, why there are none).
+
+    peers: also whom a send or a receive is for, by the arguments of torch's functions; no other value is kept.
+    """
+    program, _ = tool("pystack")
+    if program is not None:
+        said, problem = _run([program, "remote", "--native-all", *["--locals"] * peers, str(pid)], seconds)
+        if said:
+            return "\n".join(_short(said)), ""
+        return "", "pystack on rank %d: %s" % (rank, problem)
+    program, _ = tool("py-spy")
+    if program is None:
+        return "", ""  # the Python stack has said so
+    said, problem = _run([program, "dump", "--native", WHOLE, "--pid", str(pid)], seconds)
+    return said, "py-spy --native on rank %d: %s" % (rank, problem) if problem else ""
+
+
+def _run(command, seconds):
+    """(what a command prints, why it printed nothing)."""
+    pid, before = int(command[-1]), processes.state(int(command[-1]))
+    try:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 text=True, errors="replace")  # fmt: skip
+    except OSError as error:
+        return "", str(error)
+    try:
+        said, wrong = child.communicate(timeout=max(0.5, seconds))
+    except subprocess.TimeoutExpired:
+        _let_go(child, pid, before)
+        return "", "took more than %.0f s" % max(0.5, seconds)
+    if child.returncode == 0 and said:
+        return said, ""
+    return "", (wrong.strip().splitlines() or ["no output"])[-1 if "Traceback" in wrong else 0]
+
+
+def _let_go(child, pid, before):
+    """End a reader so that it lets go of its process; one that was killed may leave it stopped, which is undone."""
+    child.send_signal(signal.SIGINT)
+    try:
+        child.communicate(timeout=1.0)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+    if before not in ("T", "t") and processes.state(pid) in ("T", "t"):
+        processes.signal_one(pid, signal.SIGCONT)
+
+
+THREAD = re.compile(r"^Traceback for thread ")
+NATIVE_FRAME = re.compile(r'^(?P<head>\s+\(C\) File ".*", line \d+, in )(?P<func>.*)(?P<library> \(\S+\))$')
+PEER = re.compile(r"^\s+(?:group_)?(?:src|dst): \d+$")
+OF_INTEREST = re.compile(r"\(Python\)|c10d::|gloo::|nccl|torch::autograd|the GIL")
+"""What a thread has to show to be kept: pools of a hundred threads that wait for work tell nothing."""
+LONGEST = 160
+"""Characters of a native function's name; templates of C++ have thousands."""
+
+
+def _short(text):
+    """What pystack prints, without threads that tell nothing, native frames below Python ones, and values of variables.
+
+    The peers of sends and receives are the values that stay.
+    """
+    blocks = []  # type: list[list[str]]
+    in_torch = False
+    for line in text.splitlines():
+        native = NATIVE_FRAME.match(line)
+        if THREAD.match(line):
+            blocks.append([line])
+        elif not blocks:
+            continue
+        elif native:
+            blocks[-1].append(native["head"] + native["func"][:LONGEST] + native["library"])
+        elif line.startswith("    (Python)"):
+            in_torch = "distributed_c10d.py" in line
+            blocks[-1] = [kept for kept in blocks[-1] if not NATIVE_FRAME.match(kept)] + [line]
+        elif in_torch and PEER.match(line):
+            blocks[-1].append(line)
+    for number, block in enumerate(blocks):
+        if number == 0 or any(map(OF_INTEREST.search, block)):
+            yield from [*block, ""]
+
+
+def counters(pid):
+    """What the kernel counts of a process and of its main thread, at this moment."""
+    stat = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+    call = processes.read("/proc/%d/syscall" % pid).split()
+    switches = re.search(r"\nvoluntary_ctxt_switches:\s*(\d+)", processes.read("/proc/%d/status" % pid))
+    return {
+        "t": round(time.time(), 3),
+        "state": stat[0] if stat else "",
+        "cpu": (int(stat[11]) + int(stat[12])) / utilization.TICKS if len(stat) > 12 else None,
+        "main": utilization.wanted(pid),
+        "switches": int(switches[1]) if switches else None,
+        "waits_in": processes.read("/proc/%d/wchan" % pid).strip(),
+        "file": _file(pid, call),
+    }
+
+
+def _file(pid, call):
+    """The file, pipe or socket of the call that the main thread waits in; "" where it waits in none."""
+    if platform.machine() != "x86_64" or len(call) < 2 or not call[0].isdigit() or int(call[0]) not in ON_FILES:
+        return ""
+    try:
+        return os.readlink("/proc/%d/fd/%d" % (pid, int(call[1], 16)))
+    except OSError:
+        return ""
+
+
+def workers(pid):
+    """State and command of the processes that a rank started."""
+    found = []
+    for child in processes.descendants(pid)[:WORKERS]:
+        command = processes.read("/proc/%d/cmdline" % child).replace("\0", " ").strip()
+        found.append({"pid": child, "state": processes.state(child), "command": redact.text(command)[:120]})
+    return found
+
+
+def program(pid, path, line):
+    """What the source of a line of a process says: the call, its group, and the conditions on the rank around it."""
+    inside = "/proc/%d/%s" % (pid, "root" + path if os.path.isabs(path) else "cwd/" + path)
+    source = processes.read(inside, 4 << 20)
+    around = [node for node in _nodes(source) if node.__dict__.get("lineno", line + 1) <= line <= _end(node)]
+    tests = [node for node in around if isinstance(node, (ast.If, ast.IfExp)) and node.lineno <= line]
+    conditions = [_condition(node, line) for node in tests]
+    keywords = [word for node in around if isinstance(node, ast.Call) for word in node.keywords if word.arg == "group"]
+    group = next((ast.unparse(word.value) for word in keywords), "")
+    peers = [word.value for node in around if isinstance(node, ast.Call) for word in node.keywords
+             if word.arg in ("src", "dst")]  # fmt: skip
+    peer = next((node.value for node in peers if isinstance(node, ast.Constant) and isinstance(node.value, int)), None)
+    text = source.splitlines()[line - 1].strip() if line <= source.count("\n") + 1 else ""
+    branch = [condition for condition in conditions if BY_RANK.search(condition)]
+    return [{"file": path, "line": line, "text": redact.text(text)[:160], "group": group[:60], "peer": peer,
+             "conditions": [redact.text(one)[:120] for one in branch]}]  # fmt: skip
+
+
+def _condition(node, line):
+    """The condition under which a line of an ``if`` is reached."""
+    test, other = ast.unparse(node.test), node.orelse if isinstance(node.orelse, list) else [node.orelse]
+    return "not (%s)" % test if any(one.lineno <= line <= _end(one) for one in other) else test
+
+
+@lru_cache(maxsize=64)
+def _nodes(source):
+    """All nodes of a program; none of what is no Python."""
+    try:
+        return list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+
+
+def _end(node):
+    return getattr(node, "end_lineno", None) or 0
+
+
+LAUNCHER = re.compile(
+    r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed|horovodrun|mpirun|mpiexec|orted|prted"
+    r"|hydra_pmi_proxy|slurmstepd|srun|lightning|ray|agent\.pyz launch)\b"
+)
+"""Programs that start ranks, in a command line; the last one is our own torchrun."""
+COMMAND = 200
+"""Characters of a command line that are shown."""
+
+
+def about(pid):
+    """The command of a rank, what started it, and its job's number in Slurm."""
+    above, chain = processes.parents(), [pid]
+    while above.get(chain[-1], 0) > 1:
+        chain.append(above[chain[-1]])
+    launchers = ((LAUNCHER.search(" ".join(_argv(one)[:4])), one) for one in chain[1:])
+    command = redact.text(shlex.join(_argv(pid)))
+    return {
+        "pid": pid,
+        "command": command if len(command) <= COMMAND else command[:COMMAND] + "…",
+        "launcher": next(("%s, process %d" % (name[0], one) for name, one in launchers if name), ""),
+        "slurm": processes.environ(pid).get("SLURM_JOB_ID", ""),
+    }
+
+
+def _argv(pid):
+    return processes.read("/proc/%d/cmdline" % pid).rstrip("\0").split("\0")
+
+
+def expected(pids):
+    """The ranks that the launcher has started on this host, as the environment of its processes says; [] if unknown."""
+    found = set()  # type: set[int]
+    for pid in pids:
+        variables = processes.environ(pid)
+        world, here = (variables.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        rank, local = (variables.get(name, "") for name in ("RANK", "LOCAL_RANK"))
+        if here.isdigit() and rank.isdigit() and local.isdigit():
+            found.update(range(int(rank) - int(local), int(rank) - int(local) + min(int(here), 1 << 16)))
+        elif world.isdigit() and variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost", socket.gethostname()):
+            found.update(range(min(int(world), 1 << 16)))
+    return sorted(found)

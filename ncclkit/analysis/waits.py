@@ -1,0 +1,429 @@
+"""What each rank of a running job waits for or is busy with, and who keeps whom waiting, as events of dumps.
+
+A rank is told from its native frames, its Python frames, and what the kernel counted between two snapshots.  None of
+these alone suffices: a rank that waits for its GPU spins like one that computes, and one that waits for a lock sleeps
+like one that waits for a peer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from ncclkit.analysis.frames import Frame, call_of, function, in_collective, is_own, is_wrapper, own_frame
+from ncclkit.analysis.once import once
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
+from ncclkit.core.text import ranks as named
+from ncclkit.core.text import start, verb
+
+GPU, PEERS, STORE, WORKER = "its GPU", "other ranks", "the store", "a data-loader worker"
+FILE, LOCK, GIL, SOCKET, PROCESS = "a file", "a lock", "Python's global lock", "a network peer", "another process"
+TIMER, STOPPED, HOLDS_GIL = "a timer", "a signal to go on", "native code that holds Python's global lock"
+PYTHON, NATIVE, UNKNOWN = "Python code", "native code", ""
+"""What a rank may wait for, or be busy in."""
+FOR_PEERS = frozenset({GPU, PEERS, STORE})
+BUSY = frozenset({PYTHON, NATIVE, HOLDS_GIL})
+SPENT = 0.3
+"""Share of the time between two snapshots from which a main thread that ran was busy."""
+
+NATIVELY = (
+    (GPU, r"cu(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|cudaMemcpy(?!.*Async)|cuMemcpyDtoH|hip\w+Synchronize"),
+    (STORE, r"c10d::(?:\w*Store|detail::TCPClient|detail::SocketImpl|detail::\w*connect)"),
+    (PEERS, r"c10d::(?:Work|\w*Work|ProcessGroup|Reducer|Logger)|gloo::|\bnccl[A-Z]|ucc_"),
+    (GIL, r"take_gil|PyEval_RestoreThread|PyGILState_Ensure"),
+    (LOCK, r"\bflock\b|\block[fF]|fcntl|sem_(?:timed|clock)?wait|lock_PyThread|acquire_timed|PyThread_acquire_lock"),
+    (PROCESS, r"\bwait(?:4|pid|id)\b"),
+    (TIMER, r"nanosleep|\bsleep\b"),
+    (SOCKET, r"\b(?:__)?(?:recv\w*|send\w*|connect|accept4?|(?:p?poll|select|epoll_wait)\w*)\b|SSL_|sock_\w+"),
+    (FILE, r"\b(?:__)?(?:(?:p?read|p?write)(?:64|v)?|open(?:at)?(?:64)?|f(?:data)?sync|f?statx?|unlink|rename)\b"),
+)  # fmt: skip
+"""What a native frame is there for; the first that fits one of the innermost frames of a thread decides."""
+IN_KERNEL = (
+    (TIMER, r"nanosleep"),
+    (PROCESS, r"^do_wait|pipe_read"),
+    (LOCK, r"lock_inode|posix_lock|flock"),
+    (FILE, r"nfs|rpc_wait|lustre|ll_|fuse|ceph|folio_wait|io_schedule|jbd2|xfs|ext4|wait_for_partner|fifo_open"),
+    (SOCKET, r"sk_wait|sock|tcp_|inet_|unix_stream"),
+)
+"""The same by the name of the function of the kernel, where no native frames could be read."""
+SYNCHRONIZES = re.compile(r"/torch/(?:cuda|accelerator)/(?:__init__|streams)\.py")
+LOADERS = {"_try_get_data", "_get_data", "_next_data"}
+INTERPRETER = re.compile(r"libpython|/python[\d.]*\)$")
+STORE_CALLS = {"init_process_group", "_store_based_barrier", "store_based_barrier", "rendezvous", "_create_c10d_store"}
+WHOLE_TRAINING = {"fit", "train", "validate", "test", "predict", "launch", "run"}
+"""Functions of frameworks that say nothing about where in a program of days a rank stands."""
+BAR = 16
+"""Characters of the bar of all ranks."""
+POINT_TO_POINT = {"send": "dst", "recv": "src"}
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where one rank stands, and what for."""
+
+    rank: int
+    waits_for: str
+    """One of the constants of this module; empty where nothing shows it."""
+    call: str
+    """``all_reduce``, ``DistributedDataParallel.forward``: the call that its own line makes."""
+    place: str
+    """``train.py:33``, of its own code where its stack has any; empty without a stack."""
+    moved: bool
+    """Whether it was elsewhere, or had done work, between the first snapshot and the last."""
+    lines: tuple[Event, ...]
+    """What shows it: the snapshots, and its stack."""
+    condition: str = ""
+    """``rank == 0``: the condition on the rank under which it came there, where its program has one."""
+    group: str = ""
+    """The process group of the call, as the program names it."""
+    peer: int | None = None
+    """The other rank of a send or receive."""
+    file: str = ""
+    """The file that it waits for."""
+    quiet: float | None = None
+    """Seconds since another rank sent it anything."""
+    kernel: str | None = None
+    """The kernel that its GPU is in, "" where it is in none; None where it is not known."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it works, and does not wait."""
+        return self.waits_for in BUSY
+
+    def does(self, count: int = 1) -> str:
+        """``waits for a file (/mnt/ckpt.pt) in load at train.py:33``; of several ranks in the plural."""
+        where = f" in {self.call}" * bool(self.call) + f" at {self.place}" * bool(self.place)
+        if self.waits_for == STOPPED:
+            return f"{verb(range(count), 'is', 'are')} stopped (state T){where}"
+        if self.is_busy:
+            return f"{verb(range(count), 'is', 'are')} busy in {self.waits_for}{where}"
+        if not self.waits_for:
+            return f"{verb(range(count), 'stands', 'stand')}{where}" if where else "could not be read"
+        if self.kernel:
+            where += f", and its GPU is in {self.kernel}"
+        file = f" ({self.file})" if self.file and self.waits_for in (FILE, LOCK) else ""
+        return f"{verb(range(count), 'waits', 'wait')} for {self.waits_for}{file}{where}"
+
+
+@once
+def stands(case: Case) -> dict[int, Stand]:
+    """rank → where it stands, of the ranks that `ncclkit attach` has looked at."""
+    return standing_ranks(case.events)
+
+
+def standing_ranks(events: Iterable[Event]) -> dict[int, Stand]:
+    """rank → where it stands, by the events of one look at a running job."""
+    known = list(events)
+    seen = {e.rank: e for e in known if e.kind == "attach.rank" and e.rank is not None and not e.data["gone"]}
+    stacks = {e.rank: e for e in known if e.kind == "stack" and e.rank is not None}
+    return {rank: _stand(rank, told, stacks.get(rank)) for rank, told in sorted(seen.items())}
+
+
+def _stand(rank: int, told: Event, stack: Event | None) -> Stand:
+    data: Mapping[str, Any] = stack.data if stack is not None else {"frames": ()}
+    frames: Sequence[Frame] = data["frames"]
+    own = own_frame(frames, innermost_first=True)
+    shots = told.data["snapshots"]
+    program = told.data["program"]
+    moved = len({shot["stack"] for shot in shots}) > 1
+    waits_for = _waits_for(frames, data, shots, stack.text if stack is not None else "")
+    return Stand(
+        rank,
+        waits_for,
+        _call(frames),
+        f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}" if own is not None else "",
+        moved or waits_for in (PYTHON, NATIVE),
+        (told, stack) if stack is not None else (told,),
+        next((condition for row in program for condition in row.get("conditions") or ()), ""),
+        str(program[0].get("group") or "") if program else "",
+        next(iter((data.get("peer") or {}).values()), program[0].get("peer") if program else None),
+        next((shot["file"] for shot in reversed(shots) if str(shot["file"]).startswith("/")), ""),
+        told.data["quiet"],
+        told.data["kernel"],
+    )
+
+
+def _call(frames: Sequence[Frame]) -> str:
+    """The call of its own line; of a framework's whole training also torch's call below it."""
+    call = call_of(frames)
+    if call.rpartition(".")[2] not in WHOLE_TRAINING:
+        return call
+    inner = [frame for frame in frames if "/torch/" in str(frame.get("file")) and not is_wrapper(frame)]
+    return f"{function(inner[-1])} in {call}" if inner else call
+
+
+def _waits_for(frames: Sequence[Frame], data: Mapping[str, Any], shots: Sequence[Mapping[str, Any]], text: str) -> str:
+    native = [str(name) for name in data.get("native") or ()]
+    if shots and shots[-1]["state"] in ("T", "t"):
+        return STOPPED
+    has_gil = "Has the GIL" in str(data.get("state")) or "+gil)" in text.partition("\n")[0]
+    ran = _ran(shots)
+    found = _natively(native, frames)
+    if native and has_gil and not INTERPRETER.search(native[0]) and found not in FOR_PEERS:
+        return HOLDS_GIL
+    if SYNCHRONIZES.search(str(frames[0].get("file")) if frames else ""):
+        return GPU
+    if any(frame.get("func") in LOADERS and "torch/utils/data" in str(frame.get("file")) for frame in frames):
+        return WORKER
+    if found:
+        return found
+    if any(frame.get("func") in STORE_CALLS for frame in frames[:8]) and not ran > SPENT:
+        return STORE
+    if in_collective(frames):
+        return PEERS
+    if ran > SPENT:
+        return NATIVE if native and not INTERPRETER.search(native[0]) else PYTHON
+    return _in_python(frames) or _in_kernel(shots)
+
+
+def _natively(native: Sequence[str], frames: Sequence[Frame]) -> str:
+    """What the innermost native frames of the main thread are there for; a wait for a peer wins wherever it stands."""
+    for wanted in (GPU, STORE, PEERS):
+        pattern = dict(NATIVELY)[wanted]
+        if any(re.search(pattern, name) for name in native):
+            return PEERS if wanted == STORE and not _is_store(frames) else wanted
+    for name in native[:4]:
+        if found := next((kind for kind, pattern in NATIVELY if re.search(pattern, name.rpartition(" (")[0])), ""):
+            return _in_python(frames) if found in (SOCKET, PROCESS) and _in_python(frames) else found
+    return _in_python(frames) if native and not INTERPRETER.search(native[0]) else ""
+
+
+def _is_store(frames: Sequence[Frame]) -> bool:
+    return not any(frame.get("func") in ("all_reduce", "barrier", "new_group") for frame in frames[:4])
+
+
+def _in_python(frames: Sequence[Frame]) -> str:
+    """What Python's own library waits for, by its functions."""
+    for frame in frames[:6]:
+        file, func = str(frame.get("file")), str(frame.get("func")).rpartition(".")[2]
+        if file.endswith("/subprocess.py") or (file.endswith("/popen_fork.py") and func in ("poll", "wait")):
+            return PROCESS
+        if file.endswith(("/ssl.py", "/socket.py", "/http/client.py", "urllib3/connection.py")):
+            return SOCKET
+        if file.endswith(("/threading.py", "/queue.py", "/filelock/_api.py", "torch/utils/file_baton.py")):
+            return LOCK
+        if is_own(frame):
+            break
+    return ""
+
+
+def _in_kernel(shots: Sequence[Mapping[str, Any]]) -> str:
+    last = str(shots[-1]["waits_in"]) if shots else ""
+    return next((kind for kind, pattern in IN_KERNEL if re.search(pattern, last)), UNKNOWN)
+
+
+def _ran(shots: Sequence[Mapping[str, Any]]) -> float:
+    """Share of the time between the first snapshot and the last in which the main thread ran, or waited for a core."""
+    known = [(shot["t"], shot["main"]) for shot in shots if shot.get("main") is not None]
+    if len(known) < 2 or known[-1][0] <= known[0][0]:
+        return 0.0
+    return float((known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0]))
+
+
+# ---------------------------------------------------------------- who keeps whom waiting
+
+
+def blockages(events: Iterable[Event]) -> list[Event]:
+    """What keeps a running job from going on, in the events that dumps of its Flight Recorders give.
+
+    ``flight.missing`` where ranks are outside of the call in which the others wait, ``flight.p2p`` where a send or
+    receive has no counterpart, ``flight.mismatch`` where all wait, at different places.  None where there are dumps, or
+    where the ranks move on.  Each has ``live``: sequence numbers are not known.
+    """
+    known = list(events)
+    if any(event.kind in ("flight.dump", "flight.missing", "flight.mismatch") for event in known):
+        return []
+    seen = standing_ranks(known)
+    gone = [e.rank for e in known if e.kind == "attach.rank" and e.data["gone"] and e.rank is not None]
+    waiting = {rank: stand for rank, stand in seen.items() if _waits_for_peers(stand)}
+    outside = [rank for rank in seen if rank not in waiting]
+    if not waiting or 2 * sum(seen[rank].moved for rank in outside) > len(seen):
+        return []
+    if outside or gone:
+        return [_missing(waiting, outside, gone, seen)]
+    return _pairs(waiting) or _crossed(waiting) or _apart(waiting)
+
+
+NCCL_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_(?P<op>[A-Za-z]+)")
+
+
+def _waits_for_peers(stand: Stand) -> bool:
+    """Whether only other ranks can end its wait; a GPU in a kernel that is not NCCL's keeps its rank to itself."""
+    own = stand.kernel is not None and not NCCL_KERNEL.search(stand.kernel)
+    return stand.waits_for in FOR_PEERS and not stand.moved and not (stand.waits_for == GPU and own)
+
+
+def _collective(stand: Stand) -> str:
+    """The collective that its GPU is in."""
+    match = NCCL_KERNEL.search(stand.kernel or "")
+    return match["op"] if match else ""
+
+
+def _event(kind: str, text: str, of: Sequence[Stand], data: Mapping[str, Any]) -> Event:
+    path = of[0].lines[0].path
+    rank = of[0].rank if len(of) == 1 else None
+    common = {"group": "", "desc": "", "root": "", "holds": [], "live": True}
+    return Event(kind, text, path, 0, of[0].lines[0].time, of[0].lines[0].host, None, rank, common | dict(data))
+
+
+def _missing(
+    waiting: Mapping[int, Stand],
+    outside: Sequence[int],
+    gone: Sequence[int],
+    seen: Mapping[int, Stand],
+    group: str = "",
+) -> Event:
+    text = [_group_line(held) for held in together(waiting.values())]
+    text += [f"rank {rank} {seen[rank].does()}" for rank in outside]
+    text += [f"{named(gone)} {verb(gone, 'has', 'have')} no process any more"] if gone else []
+    calls = {stand.call for stand in waiting.values()}
+    lines = {rank: list(_frames(seen[rank])) for rank in outside}
+    data = {
+        "seq": None,
+        "op": calls.pop() if len(calls) == 1 else "",
+        "missing": list(outside),
+        "waiting": sorted(waiting),
+        "no_dump": list(gone),
+        "overwritten": [],
+        "frames": [],
+        "last_seq": {},
+        "stacks": {str(rank): frames for rank, frames in lines.items()},
+        "group": group,
+    }
+    return _event("flight.missing", "\n".join(text), [seen[rank] for rank in outside] or list(waiting.values()), data)
+
+
+def _pairs(waiting: Mapping[int, Stand]) -> list[Event]:
+    """Sends and receives whose peer waits in another call."""
+    found = []
+    for rank, stand in waiting.items():
+        end = POINT_TO_POINT.get(stand.call)
+        peer = stand.peer if stand.peer is not None or len(waiting) != 2 else next(r for r in waiting if r != rank)
+        other = waiting.get(peer) if peer is not None else None
+        meets = other is not None and other.call == {"send": "recv", "recv": "send"}.get(stand.call)
+        if not end or other is None or (meets and other.peer in (None, rank)):
+            continue
+        src, dst = (rank, other.rank) if end == "dst" else (other.rank, rank)
+        data: dict[str, Any] = {"src": src, "dst": dst, "waiting": [rank], "lacking": [other.rank], "stacks": {}}
+        most = max(together(waiting.values()), key=len)
+        common = [one.rank for one in most] if len(most) > 1 else []
+        data |= {"sent": int(end == "dst"), "received": int(end == "src"), "sizes": None, "common": common}
+        text = f"{_group_line([stand])}, {'to' if end == 'dst' else 'from'} rank {other.rank}\n{_group_line([other])}"
+        found.append(_event("flight.p2p", text, [stand], data))
+    return found
+
+
+def _crossed(waiting: Mapping[int, Stand]) -> list[Event]:
+    """Ranks in the same call of two process groups, which their programs make in different order."""
+    calls = {stand.call for stand in waiting.values()}
+    groups = {stand.group for stand in waiting.values()}
+    if len(calls) != 1 or len(groups) != 2 or "" in groups:
+        return []
+    sides = [{r: stand for r, stand in waiting.items() if stand.group == group} for group in sorted(groups)]
+    return [
+        _missing(side, sorted(other), [], waiting, next(iter(side.values())).group)
+        for side, other in (sides, reversed(sides))
+    ]
+
+
+def _apart(waiting: Mapping[int, Stand]) -> list[Event]:
+    """All wait, at different places of their program: the fewest are odd, or those under a condition on the rank."""
+    groups = together(waiting.values())
+    kernels = {_collective(stand) for stand in waiting.values()}
+    if "" not in kernels and len(kernels) == 1:
+        return []  # the GPUs are in one collective, wherever the lines are that wait for them
+    if len(groups) < 2 or not all(any(map(is_own, _frames(held[0]))) for held in groups):
+        return []
+    groups.sort(key=lambda held: (-len(held), bool(held[0].condition)))
+    right, odd = groups[0], groups[1:]
+    branch = next((held[0].condition for held in odd if held[0].condition and not right[0].condition), "")
+    text = "\n".join(_group_line(held) for held in groups)
+    calls = {held[0].call for held in groups}
+    data = {
+        "seq": None,
+        "field": "op",
+        "op": calls.pop() if len(calls) == 1 else "",
+        "majority": {"value": _value(right[0]), "ranks": [stand.rank for stand in right]},
+        "odd": [{"value": _value(held[0]), "ranks": [stand.rank for stand in held]} for held in odd],
+        "sites": [held[0].place for held in groups],
+        "branch": branch,
+        "for_gpu": "" in kernels and any(stand.waits_for == GPU for stand in waiting.values()),
+    }
+    return [_event("flight.mismatch", text, odd[0], data)]
+
+
+def _frames(stand: Stand) -> Sequence[Frame]:
+    return [frame for line in stand.lines if line.kind == "stack" for frame in line.data["frames"]]
+
+
+def _value(stand: Stand) -> str:
+    kernel = _collective(stand)
+    return f"{stand.call} at {stand.place}{f' ({kernel} on its GPU)' if kernel else ''}"
+
+
+def together(found: Iterable[Stand]) -> list[list[Stand]]:
+    """Ranks that stand at one place for one reason, the rarest first."""
+    groups: dict[tuple[str, str, str, str | None], list[Stand]] = {}
+    for stand in found:
+        groups.setdefault((stand.waits_for, stand.call, stand.place, stand.kernel), []).append(stand)
+    return sorted(groups.values(), key=lambda held: (len(held), held[0].rank))
+
+
+def _group_line(held: Sequence[Stand]) -> str:
+    branch = f", inside `if {held[0].condition}`" if held[0].condition else ""
+    return f"{named(stand.rank for stand in held)} {held[0].does(len(held))}{branch}"
+
+
+def picture(events: Iterable[Event]) -> list[str]:
+    """One line for each group of ranks that stand at one place, the smallest first: its share, and what it does."""
+    seen = standing_ranks(events)
+    return [f"  {share(len(held), len(seen))}  {_group_line(held)}" for held in together(seen.values())]
+
+
+def share(count: int, of: int) -> str:
+    """A bar as long as the share of a group among all ranks, and its size."""
+    return f"{'█' * max(1, round(BAR * count / of)):<{BAR}} {count:>4}"
+
+
+def headline(events: Iterable[Event]) -> str:
+    """What is to be said of a running job in which nothing was found."""
+    seen = standing_ranks(events)
+    moved = [rank for rank, stand in seen.items() if stand.moved]
+    if len(moved) * 2 > len(seen):
+        return f"The job goes on: {named(moved)} moved between the snapshots."
+    waiting = [stand for stand in seen.values() if _waits_for_peers(stand)]
+    if len(waiting) == len(seen) > 0:
+        known = since(waiting)
+        what = f"All {len(seen)} ranks wait in {waiting[0].call} at {waiting[0].place}" if waiting[0].place else (
+            f"All {len(seen)} ranks wait for each other"
+        )  # fmt: skip
+        return f"{what}{f' {known}' if known else ''}: where they stand does not tell why; --dump, or --kernels, may."
+    lines = [_group_line(held) for held in together(seen.values())]
+    return start("; ".join(lines[:4]) + ("; …" if len(lines) > 4 else "")) or "No stack could be read"
+
+
+def since(found: Iterable[Stand]) -> str:
+    """``for 4 min``: how long the ranks that wait have heard nothing from others; else how long they were looked at."""
+    waiting = [stand for stand in found if stand.waits_for in FOR_PEERS and not stand.moved]
+    ages = [stand.quiet for stand in waiting if stand.quiet is not None]
+    shots = [stand.lines[0].data["snapshots"] for stand in waiting]
+    watched = min((rows[-1]["t"] - rows[0]["t"] for rows in shots if len(rows) > 1), default=0.0)
+    if ages and min(ages) > watched:
+        return f"for {_time(min(ages))}"
+    return f"for at least {_time(watched)}" if watched else ""
+
+
+def lasting(case: Case) -> str:
+    """`since` of the ranks of a case, with a blank before it; empty where nothing shows it."""
+    known = since(stands(case).values())
+    return f" {known}" if known else ""
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

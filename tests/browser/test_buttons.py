@@ -1,0 +1,182 @@
+"""Every notebook clicked through in a real JupyterLab: each of its buttons is pressed, and answers.
+
+One page and one kernel serve all of them, small and over gloo.  A job is broken once; the other notebooks find it in
+their case folder.  What takes longer than a click is cancelled there: `test_loop` waits for it, and so does
+``tests/record/stories.py``.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+
+from tests.browser.conftest import Lab, Visit, until
+from tests.browser.notebook import READY, open_notebook, run_all, state, wait_cells_done
+from tests.browser.test_logs import browser
+from tests.browser.test_loop import form, press, waits
+from tests.reports import NOTEBOOKS
+
+KEPT = re.compile(
+    r"^import ncclkit|nk\.(Case\.open|read_logs|diagnosis|banner_view|events_view|catalogue_view|\w+_form|live_test)\("
+)
+"""Cells with a form, and those that they need."""
+ELSEWHERE = re.compile(
+    r"^(stopgap|silent|late|practice|loading|before|check|hung|example|stages) = |nk\.sample\(|_view\(nk\."
+)
+"""Cells of further cases."""
+PRESSED = re.compile(r"await (form|loop)\.run\(")
+"""Lines that do what a button does."""
+SMALL = {"timeout": 10.0, "max_bytes": 65536, "ranks": 2, "logs_dir": "clicked"}
+BROKEN = "rank_killed"
+OPEN = """async ([path, kernel]) => {
+  const app = window.jupyterapp;
+  app.shell.currentWidget.context.model.dirty = false;  // else a dialog asks whether to save
+  app.shell.currentWidget.close();
+  await app.commands.execute('docmanager:open', {path, factory: 'Notebook', kernel});
+}"""
+KERNEL = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.model"
+
+
+@pytest.fixture(scope="module")
+def clicks(chromium: Any, lab: Lab) -> Iterator[Visit]:
+    """A page whose kernel all notebooks share; each gets the case folder that the first story has broken."""
+    for path in NOTEBOOKS:
+        nbformat.write(_clickable(path), lab.root / f"clicked_{path.name}")
+    context = chromium.new_context(viewport={"width": 1280, "height": 1400})
+    seen = Visit(context.new_page())
+    open_notebook(seen.page, lab, "clicked_1_recbole.ipynb")
+    yield seen
+    seen.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
+    until(lambda: not lab.kernels(), 30, "the kernel to end")
+    context.close()
+
+
+def _clickable(path: Any) -> Any:
+    """The notebook of somebody who clicks where Run All awaits: its forms, and what they need."""
+    book = nbformat.read(path, as_version=4)
+    cells = [nbformat.v4.new_code_cell("import ipywidgets\nipywidgets.Widget.close_all()")]
+    for cell in book.cells:
+        given = "parameters" in cell.metadata.get("tags", [])
+        if cell.cell_type != "code" or not (given or KEPT.search(cell.source)) or ELSEWHERE.search(cell.source):
+            continue
+        lines = [line for line in cell.source.splitlines() if not PRESSED.match(line)]
+        if given:
+            chosen = SMALL | {"case_dir": f"clicked_{path.stem}"}
+            lines += [f"{name} = {value!r}" for name, value in chosen.items() if f"\n{name}: " in f"\n{cell.source}"]
+        cells.append(nbformat.v4.new_code_cell("\n".join(lines)))
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    return nbformat.v4.new_notebook(cells=cells, metadata=kernel)
+
+
+def show(clicks: Visit, lab: Lab, name: str) -> Any:
+    """Open a notebook on the shared kernel, with the broken job in its case folder, and run its cells."""
+    page, own = clicks.page, f"clicked_{name}.ipynb"
+    if (lab.root / "clicked_1_recbole").exists() and not (lab.root / f"clicked_{name}").exists():
+        shutil.copytree(lab.root / "clicked_1_recbole", lab.root / f"clicked_{name}")
+    if name != "1_recbole":
+        page.evaluate(OPEN, [own, page.evaluate(KERNEL)])
+        page.wait_for_function(f"() => window.jupyterapp.shell.currentWidget?.context?.path === '{own}'")
+        page.evaluate(READY)
+    run_all(page)
+    wait_cells_done(page, 60)
+    return page
+
+
+def complaints(clicks: Visit) -> list[str]:
+    """Errors and requests that failed; JupyterLab's debugger complains of each notebook that is closed."""
+    return [said for said in (*clicks.errors, *clicks.failed) if "debugger state" not in said]
+
+
+def start_and_cancel(page: Any, lab: Lab, button: str) -> None:
+    """Press a button, see that it works, and stop it."""
+    press(page, button)
+    cancel = form(page, button).locator("button", has_text="Cancel")
+    until(cancel.is_enabled, 30, f"{button} to start")
+    cancel.click()
+    waits(page, button, "ancelled")
+    until(lambda: not lab.runs(), 30, f"every process of {button} to end")
+
+
+def make_the_report(page: Any, lab: Lab, name: str) -> None:
+    """Press the button, and see that the file begins with the verdict and holds nothing to click."""
+    press(page, "Make the report")
+    page.get_by_role("link", name="Download it").wait_for(timeout=60_000)
+    made = BeautifulSoup((lab.root / f"clicked_{name}" / "report.html").read_text(encoding="utf-8"), "html.parser")
+    assert made.select_one("section.prose h1 + .out .nk-banner") and "Cancel" not in made.main.get_text()
+
+
+def test_the_first_story_breaks_a_job_and_fixes_it(clicks: Visit, lab: Lab) -> None:
+    page = show(clicks, lab, "1_recbole")
+    box = form(page, "Break it").get_by_label("Fault", exact=True)
+    box.select_option(label=box.locator("option").filter(has_text=f"{BROKEN}:").first.inner_text())
+    press(page, "Break it")
+    waits(page, "Break it", "failed after")
+    run_all(page)
+    wait_cells_done(page, 60)
+    start_and_cancel(page, lab, "Check this")
+    press(page, "Try the fix")
+    assert "proven" in waits(page, "Try the fix", "it works").partition("The verdict now")[2]
+    make_the_report(page, lab, "1_recbole")
+
+
+STORIES = ("2_lightning", "3_llama_recipes", "4_wenet", "5_all_to_all")
+
+
+@pytest.mark.parametrize("name", ["guided", "02_all_reduce", *STORIES])
+def test_each_button_starts_and_cancel_ends_it(clicks: Visit, lab: Lab, name: str) -> None:
+    page = show(clicks, lab, name)
+    for button in ("Check this", "Try the fix", "Break it" if name in STORIES else "Run"):
+        start_and_cancel(page, lab, button)
+    make_the_report(page, lab, name)
+    assert state(page)["errors"] == complaints(clicks) == []
+
+
+def test_the_page_of_a_machine(clicks: Visit, lab: Lab) -> None:
+    page = show(clicks, lab, "01_environment")
+    form(page, "Test").get_by_label("Hosts", exact=True).fill("127.0.0.2 127.0.0.3")
+    start_and_cancel(page, lab, "Test")
+    make_the_report(page, lab, "01_environment")
+
+
+def test_the_page_of_logs(clicks: Visit, lab: Lab) -> None:
+    page = show(clicks, lab, "03_logs")
+    box = browser(page).get_by_label("Kind", exact=True)
+    box.select_option(label=box.locator("option").filter(has_text="run.end").first.inner_text())
+    rows = browser(page).locator("table.nk-events tbody tr")
+    until(lambda: rows.count() == 1, 20, "the one line of this kind")
+    for button in ("Check this", "Try the fix"):
+        start_and_cancel(page, lab, button)
+    form(page, "Look").get_by_label("Look at", exact=True).fill("all")
+    start_and_cancel(page, lab, "Look")
+    make_the_report(page, lab, "03_logs")
+
+
+def test_the_first_page(clicks: Visit, lab: Lab, tmp_path: Path) -> None:
+    page = show(clicks, lab, "00_start_here")
+    log = tmp_path / "job.log"
+    log.write_text("epoch 1\nRuntimeError: NCCL error\n")
+    with page.expect_file_chooser() as chooser:
+        press(page, "Upload logs")
+    chooser.value.set_files(log)
+    until(lambda: "No known cause explains" in form(page, "Find out why").inner_text(), 60, "the answer on the upload")
+    form(page, "Find out why").get_by_label("Logs", exact=True).fill(str(lab.root / "clicked_1_recbole"))
+    press(page, "Find out why")
+    until(lambda: BROKEN in form(page, "Find out why").inner_text(), 60, "the answer on the path")
+    start_and_cancel(page, lab, "Test this machine")
+
+
+def test_the_catalogue(clicks: Visit, lab: Lab) -> None:
+    page = show(clicks, lab, "05_causes")
+    what = page.get_by_text("What you see").first
+    assert what.is_hidden()
+    page.locator(".jp-OutputArea summary", has_text=BROKEN).first.click()
+    until(lambda: page.get_by_text("What you see").locator("visible=true").count() == 1, 20, "the page of one cause")
+    assert state(page)["errors"] == complaints(clicks) == []
+    assert [url for url in clicks.requests if not url.startswith((lab.url, "data:", "blob:"))] == []

@@ -1,0 +1,295 @@
+"""What the ranks of a running job wait for, by recorded frames; and who keeps whom waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit import evidence
+from ncclkit.agent.monitor import kernels, snapshots
+from ncclkit.analysis import waits
+from ncclkit.analysis.waits import blockages, headline, picture, since, standing_ranks
+from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
+
+TORCH = "/env/lib/python3.11/site-packages/torch"
+LIBC, TORCH_CPU, PYTHON = "/lib/libc.so.6", f"{TORCH}/lib/libtorch_cpu.so", "/usr/lib/libpython3.11.so.1.0"
+ALL_REDUCE = (f"{TORCH}/distributed/distributed_c10d.py", 3252, "all_reduce")
+WRAPPER = (f"{TORCH}/distributed/c10d_logger.py", 83, "wrapper")
+MAIN = ("/app/train.py", 99, "<module>")
+ON_PEERS = [f"pthread_cond_wait ({LIBC})", f"c10d::Work::wait(std::chrono::duration<long>) ({TORCH_CPU})"]
+Place = tuple[str, int, str]
+
+
+def own(line: int, func: str = "step") -> Place:
+    return ("/app/train.py", line, func)
+
+
+def rank(
+    number: int,
+    *frames: Place,
+    native: list[str] | None = None,
+    ran: float = 0.0,
+    state: str = "S",
+    text: str = "",
+    moved: bool = False,
+    **data: Any,
+) -> list[Event]:
+    """The events of one rank: two snapshots 3 s apart, and its stack (innermost frame first)."""
+    names = ("file", "line", "func")
+    stack = [dict(zip(names, frame, strict=True)) for frame in frames]
+    whole = [f"    {func} ({file}:{line})" for file, line, func in frames]
+    kernel, file = data.pop("waits_in", ""), data.pop("file", "")
+    shots = [
+        {"t": at, "state": state, "cpu": 0.0, "main": at * ran, "switches": 5, "waits_in": kernel, "file": file,
+         "stack": "\n".join(whole[int(moved and at > 0) :])}
+        for at in (0.0, 3.0)
+    ]  # fmt: skip
+    conditions = [data.pop("condition")] if "condition" in data else []
+    row = {"file": "/app/train.py", "line": 1, "text": "", "group": data.pop("group", ""), "conditions": conditions}
+    told = {"pid": 100 + number, "command": "python train.py", "launcher": "torchrun, process 9", "slurm": ""}
+    told |= {"snapshots": shots, "kernel": data.pop("kernel", None), "quiet": data.pop("quiet", None)}
+    told |= {"program": [row], "workers": [], "gone": False}
+    seen = {"pid": 100 + number, "thread": "MainThread", "frames": stack, "tool": "pystack", "native": native or []}
+    seen |= {"state": data.pop("gil", ""), "threads": [], "peer": data.pop("peer", {})}
+    return [
+        Event("attach.rank", "", "run/attached.json", 0, None, "node-1", 100 + number, number, told),
+        Event("stack", text, f"run/stacks_rank{number}.txt", 1, None, "", 100 + number, number, seen),
+    ]
+
+
+def waiting(number: int, line: int = 33, call: Place = ALL_REDUCE, **more: Any) -> list[Event]:
+    return rank(number, call, WRAPPER, own(line), MAIN, native=ON_PEERS, **more)
+
+
+def judged(*ranks: list[Event]) -> Diagnosis:
+    events = [event for one in ranks for event in one]
+    case = Case()
+    case.events = [*events, *blockages(events)]
+    return diagnose(case)
+
+
+ITEM = ("/app/train.py", 67, "step")
+KINDS = {
+    "GPU below .item()": (["cuStreamSynchronize (/lib/libcuda.so.1)", "cudaStreamSynchronize (/lib/libcudart.so.12)"],
+                          [ITEM], {"ran": 1.0}, waits.GPU),
+    "GPU in synchronize, by its file": ([], [(f"{TORCH}/cuda/__init__.py", 1040, "synchronize"), ITEM], {"ran": 1.0},
+                                        waits.GPU),
+    "peers": (ON_PEERS, [ALL_REDUCE, WRAPPER, own(33)], {}, waits.PEERS),
+    "store": ([f"__poll ({LIBC})", f"c10d::TCPStore::wait() ({TORCH_CPU})"], [own(3, "init_process_group")], {},
+              waits.STORE),
+    "worker": ([f"__poll ({LIBC})"], [(f"{TORCH}/utils/data/dataloader.py", 1200, "_try_get_data"), own(20)], {},
+               waits.WORKER),
+    "file": ([f"__open ({LIBC})", f"_io_open ({PYTHON})"], [(f"{TORCH}/serialization.py", 776, "__init__"), own(9)], {},
+             waits.FILE),
+    "file, by the kernel's function": ([], [own(9)], {"waits_in": "rpc_wait_bit_killable"}, waits.FILE),
+    "lock of a file": ([f"flock ({LIBC})", "fcntl_flock (/usr/lib/fcntl.so)"], [own(9)], {}, waits.LOCK),
+    "lock of a thread": ([f"sem_wait ({LIBC})", f"PyThread_acquire_lock_timed ({PYTHON})"], [own(9)], {}, waits.LOCK),
+    "the GIL": ([f"pthread_cond_timedwait ({LIBC})", f"take_gil ({PYTHON})"], [own(9)], {}, waits.GIL),
+    "holds the GIL": ([f"clock_nanosleep ({LIBC})", "call (/app/extension.so)"], [own(9)], {"gil": "Has the GIL"},
+                      waits.HOLDS_GIL),
+    "process": ([f"wait4 ({LIBC})"], [("/usr/lib/python3.11/subprocess.py", 2021, "_try_wait"), own(9)], {},
+                waits.PROCESS),
+    "socket": ([f"__send ({LIBC})", f"sock_sendall ({PYTHON})"], [own(9, "upload")], {}, waits.SOCKET),
+    "timer": ([f"clock_nanosleep ({LIBC})", f"time_sleep ({PYTHON})"], [own(9)], {}, waits.TIMER),
+    "Python": ([f"_PyEval_EvalFrameDefault ({PYTHON})"], [own(67)], {"ran": 0.99}, waits.PYTHON),
+    "native code": ([f"sgemm_kernel ({TORCH_CPU})"], [own(67)], {"ran": 0.99}, waits.NATIVE),
+    "stopped": (ON_PEERS, [ALL_REDUCE, own(33)], {"state": "T"}, waits.STOPPED),
+    "nothing known": ([], [own(9)], {}, waits.UNKNOWN),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_rank_waits_for(kind: str) -> None:
+    native, frames, more, expected = KINDS[kind]
+    assert standing_ranks(rank(0, *frames, MAIN, native=native, **more))[0].waits_for == expected
+
+
+def test_busy_is_only_said_of_a_rank_that_is() -> None:
+    spins = rank(0, ITEM, MAIN, native=["cuStreamSynchronize (/lib/libcuda.so.1)"], ran=1.0)
+    assert standing_ranks(spins)[0].does() == "waits for its GPU in step at train.py:67"
+    assert standing_ranks(rank(0, own(67), MAIN, ran=1.0))[0].does() == "is busy in Python code in step at train.py:67"
+
+
+def test_library_calls_have_the_names_of_what_they_are() -> None:
+    ddp = (f"{TORCH}/nn/parallel/distributed.py", 1700, "forward")
+    call = (f"{TORCH}/nn/modules/module.py", 1751, "_wrapped_call_impl")
+    gather = ("/env/site-packages/accelerate/accelerator.py", 2500, "gather")
+    for frames, name in (((ddp, call), "DistributedDataParallel.forward"), ((WRAPPER, gather), "Accelerator.gather")):
+        assert standing_ranks(rank(0, ALL_REDUCE, *frames, own(33), MAIN, native=ON_PEERS))[0].call == name
+
+
+def test_a_rank_outside_is_named_with_its_line_and_what_it_waits_for() -> None:
+    native, frames, _, _ = KINDS["file"]
+    found = judged(
+        *(waiting(n, quiet=240.0) for n in (0, 1, 3)), rank(2, *frames, MAIN, native=native, file="/mnt/a.pt")
+    )
+    first, second = found.findings[:2]
+    assert (first.cause, first.culprits["ranks"], first.strength) == ("disk_or_io", (2,), "likely")
+    assert second.say == (
+        "Rank 2 waits for a file (/mnt/a.pt) in __init__ at train.py:9 and has not entered all_reduce at train.py:33; "
+        "ranks 0, 1 and 3 wait in it for 4 min."
+    )
+
+
+def test_ranks_at_different_lines_have_diverged_and_the_fewest_are_odd() -> None:
+    barrier = (f"{TORCH}/distributed/distributed_c10d.py", 5000, "barrier")
+    found = judged(waiting(0, 41, barrier), *(waiting(n) for n in (1, 2)))
+    assert (found.findings[0].cause, found.findings[0].culprits["ranks"]) == ("rank_divergence", (0,))
+    assert found.findings[0].say.startswith("Rank 0 is in barrier at train.py:41 where ranks 1 and 2 are in all_reduce")
+
+
+def test_of_two_ranks_the_one_under_a_condition_on_the_rank_is_odd() -> None:
+    found = judged(waiting(0), waiting(1, 41, condition="rank == 1"))
+    assert found.findings[0].culprits["ranks"] == (1,) and "inside `if rank == 1`" in found.findings[0].say
+    found = judged(waiting(0), waiting(1, 41))
+    assert found.findings[0].culprits["ranks"] == (0, 1) and "Neither side" in found.findings[0].say
+
+
+def test_a_receive_without_a_send() -> None:
+    recv = (f"{TORCH}/distributed/distributed_c10d.py", 2799, "recv")
+    found = judged(waiting(0, 20, recv, peer={"src": 1}), waiting(1), waiting(2))
+    assert (found.findings[0].cause, found.findings[0].culprits["ranks"]) == ("send_recv_mismatch", (0,))
+
+
+def test_two_groups_in_two_orders() -> None:
+    found = judged(waiting(0, 20, group="tp"), waiting(1, 21, group="dp"), waiting(2, 21, group="dp"))
+    assert found.findings[0].cause == "concurrent_comms"
+
+
+def test_a_rank_that_is_gone() -> None:
+    gone = Event(
+        "attach.rank", "rank 2 has no process", "run/attached.json", rank=2, host="node-1", data={"gone": True}
+    )
+    found = judged(waiting(0), waiting(1), [gone])
+    assert (found.findings[0].cause, found.findings[0].culprits["ranks"]) == ("rank_killed", (2,))
+
+
+def test_a_job_that_goes_on_is_not_accused() -> None:
+    ranks = [waiting(n, moved=True) for n in range(3)] + [waiting(3)]
+    events = [event for one in ranks for event in one]
+    assert blockages(events) == [] and headline(events).startswith("The job goes on: ranks 0-2 moved")
+
+
+def test_nothing_live_is_proven() -> None:
+    """Without sequence numbers a rank may only be on its way."""
+    native, frames, _, _ = KINDS["holds the GIL"]
+    found = judged(waiting(0), waiting(1), rank(2, *frames, MAIN, native=native, gil="Has the GIL"))
+    assert found.findings[0].cause == "gil_hold" and {one.strength for one in found.findings} <= {"likely", "possible"}
+
+
+def test_dumps_are_believed_before_stacks() -> None:
+    dump = Event("flight.missing", data={"missing": [1]})
+    assert blockages([*waiting(0), *rank(1, own(9), MAIN), dump]) == []
+
+
+NCCL = "ncclDevKernel_{}_RING_LL"
+REDUCE = NCCL.format("AllReduce_Sum_f32")
+SPIN = ["cuStreamSynchronize (/lib/libcuda.so.1)"]
+
+
+@pytest.mark.parametrize(
+    ("running", "cause", "ranks", "strength"),
+    [
+        ((REDUCE, REDUCE, "spin_forever"), "slow_rank", (2,), "likely"),
+        ((REDUCE, REDUCE, NCCL.format("AllGather")), "rank_divergence", (2,), "likely"),
+        ((None, None, None), "rank_divergence", (2,), "possible"),
+    ],
+    ids=["a kernel that is not NCCL's", "another collective", "not asked"],
+)  # fmt: skip
+def test_the_kernel_of_a_gpu_says_who_is_odd(running: Any, cause: str, ranks: Any, strength: str) -> None:
+    lines = (67, 67, 80)
+    found = judged(*(rank(n, own(lines[n]), MAIN, native=SPIN, kernel=running[n], ran=1.0) for n in range(3)))
+    first = found.findings[0]
+    assert (first.cause, first.culprits["ranks"], first.strength) == (cause, ranks, strength)
+
+
+def test_gpus_in_one_collective_are_not_divided_by_their_lines() -> None:
+    events = [e for n in range(3) for e in rank(n, own(60 + n), MAIN, native=SPIN, kernel=REDUCE, ran=1.0)]
+    assert blockages(events) == []
+
+
+CUDA_GDB = """[New Thread 0x7f2 (LWP 12)]
+  Kernel Parent Dev Grid Status   SMs Mask GridDim  BlockDim Invocation
+*      0      -   0    7 Active 0x00ffffff (24,1,1) (512,1,1) {}(ncclDevKernelArgsStorage<4096>)
+[Inferior 1 (process 11) detached]
+"""
+FOCUS = "[Switching focus to CUDA kernel 0, grid 7]\nncclDevKernel_AllReduce_Sum_f32_RING_LL<<<(24,1,1),(512,1,1)>>>\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        (CUDA_GDB.format("ncclDevKernel_Broadcast_RING_SIMPLE"), "ncclDevKernel_Broadcast_RING_SIMPLE"),
+        (FOCUS, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+        ("spin(long)<<<(1,1,1),(1,1,1)>>> ()", "spin"),
+        ("No CUDA kernels.\n", ""),
+        ("ptrace: Operation not permitted.\n", None),
+    ],
+)
+def test_what_cuda_gdb_prints(said: str, name: str | None) -> None:
+    assert kernels.kernel_of(said) == name
+
+
+PROGRAM = """import torch
+def step(rank, group):
+    if rank == 0:
+        dist.barrier()
+    elif torch.ok:
+        dist.recv(t, src=3)
+    else:
+        dist.all_reduce(t, group=group)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "conditions", "group", "peer"),
+    [
+        (4, ["rank == 0"], "", None),
+        (6, ["not (rank == 0)"], "", 3),
+        (8, ["not (rank == 0)"], "group", None),
+        (2, [], "", None),
+    ],
+)
+def test_what_the_program_says_of_a_line(tmp_path: Path, line: int, conditions: Any, group: str, peer: Any) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (told,) = snapshots.program(os.getpid(), str(tmp_path / "train.py"), line)
+    assert (told["conditions"], told["group"], told["peer"]) == (conditions, group, peer)
+
+
+def test_since_when() -> None:
+    assert since(standing_ranks([*waiting(0, quiet=400.0), *waiting(1, quiet=300.0)]).values()) == "for 5 min"
+    assert since(standing_ranks(waiting(0)).values()) == "for at least 3 s"
+
+
+def test_512_ranks_on_one_screen_in_time(tmp_path: Path) -> None:
+    """As 64 nodes would leave them in the run folder."""
+    header = "Traceback for thread {pid} (python) [] (most recent call last):\n"
+    frame = '    (Python) File "{}", line {}, in {}\n'
+    native = '    (C) File "???", line 0, in c10d::Work::wait() (/env/lib/libtorch_cpu.so)\n'
+    for node in range(64):
+        rows = {}
+        for number in range(8 * node, 8 * node + 8):
+            place = own(88, "save") if number == 137 else own(33)
+            frames = [MAIN, place] if number == 137 else [MAIN, place, ALL_REDUCE]
+            text = header.format(pid=1000 + number) + "".join(frame.format(*one) for one in frames)
+            (tmp_path / f"stacks_rank{number}.txt").write_text(text + native * (number != 137))
+            stack = "\n".join(f"    {func} ({file}:{line})" for file, line, func in reversed(frames))
+            shots = [{"t": float(t), "state": "S", "stack": stack, "main": 1.0, "switches": 4} for t in (10, 13)]
+            rows[str(number)] = {"pid": 1000 + number, "snapshots": shots, "command": "python train.py"}
+        told = {"attached": 1, "host": f"node-{node}", "expected": [], "ranks": rows}
+        (tmp_path / f"attached-node{node}.json").write_text(json.dumps(told))
+    begun = time.monotonic()
+    events = evidence.read([tmp_path]).events
+    case = Case()
+    case.events = [*events, *blockages(events)]
+    found, shown = diagnose(case), picture(events)
+    assert time.monotonic() - begun < 30 and len(shown) == 2
+    assert "rank 137 stands in save at train.py:88" in shown[0] and " 511  ranks 0-136 and 138-511 wait" in shown[1]
+    assert found.findings[0].culprits["ranks"] == (137,)

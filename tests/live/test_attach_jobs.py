@@ -1,0 +1,221 @@
+"""Attach on real jobs that nobody prepared, over gloo; ``tests/bench/attach.py`` does it with all ways to hang."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from ncclkit.agent.monitor import attach as collect
+from ncclkit.agent.monitor import flight_dump, snapshots
+from ncclkit.agent.run import processes
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.live.attach import Attached, AttachOptions, attach
+from tests.live.hangs import WAYS, start
+
+pytestmark = pytest.mark.slow
+Job = Mapping[int, "subprocess.Popen[str]"]
+
+
+def looked(folder: Path, job: Job, **options: object) -> tuple[Case, Attached]:
+    case = Case.open(folder)
+    pids = [f"{rank}={process.pid}" for rank, process in job.items()]
+    return case, asyncio.run(attach(case, pids, None, AttachOptions(**options)))
+
+
+def test_two_jobs_side_by_side_are_not_mixed(tmp_path: Path) -> None:
+    """The rank and the reason of each, in its deadline; nothing of the other job in what is kept or said."""
+    with ExitStack() as both:
+        names = ("barrier_in_branch", "storage")
+        jobs = {name: both.enter_context(start(name)) for name in names}
+        for name, other in (names, names[::-1]):
+            begun = time.monotonic()
+            case, made = looked(tmp_path / name, jobs[name])
+            first = diagnose(case).findings[0]
+            assert (first.cause, first.culprits["ranks"]) == (WAYS[name].causes[0], WAYS[name].ranks), first.say
+            assert first.strength == "likely" and time.monotonic() - begun < 3 + 20 + 15
+            kept = "".join(path.read_text() for path in made.folder.glob("*") if path.suffix in (".txt", ".json"))
+            kept += "".join((*made.jobs, *made.problems, *(event.text for event in case.events)))
+            assert other not in kept.replace(f"def {other}", "")
+            assert not any(f'"pid": {process.pid}' in kept for process in jobs[other].values())
+            assert all(process.poll() is None for process in jobs[name].values())
+
+
+def test_a_healthy_job_goes_on_as_before_and_gives_its_dump_on_request(tmp_path: Path) -> None:
+    """No signal reaches it, its steps take as long as before, and after a dump by a debugger it ends well."""
+    with start("healthy", 2, STEPS=str(tmp_path / "steps")) as job:
+        steps = [tmp_path / f"steps{rank}" for rank in job]
+        before = _more_steps(steps, 40)
+        signals = {rank: _signals(process.pid) for rank, process in job.items()}
+        case, made = looked(tmp_path / "case", job)
+        during = _more_steps(steps, 40)
+        assert statistics.median(during) < 3 * statistics.median(before) + 0.05
+        assert {rank: _signals(process.pid) for rank, process in job.items()} == signals
+        assert all(processes.state(process.pid) in "SR" for process in job.values())
+        assert all(finding.strength == "possible" for finding in diagnose(case).findings)
+        _, dumped = looked(tmp_path / "dumped", job, dump=True)
+        assert sorted(path.name for path in dumped.folder.glob("fr_rank_*")) == ["fr_rank_0", "fr_rank_1"]
+        assert len([event for event in dumped.events if event.kind == "flight.dump"]) == 2
+        _more_steps(steps, 5)
+        folder = processes.environ(job[0].pid)["HANGS"]
+        Path(folder, "end").touch()
+        ends = [process.wait(60) for process in job.values()]
+        assert 0 in ends  # the other one may wait for a step that its peer no longer makes
+
+
+def _more_steps(files: list[Path], count: int) -> list[float]:
+    """The times of the next steps of the first rank."""
+    known, until = len(files[0].read_text().split()), time.monotonic() + 60
+    while time.monotonic() < until:
+        times = files[0].read_text().split()[known:-1]
+        if len(times) >= count:
+            return [float(one) for one in times]
+        time.sleep(0.1)
+    raise AssertionError("the job makes no steps any more")
+
+
+def _signals(pid: int) -> list[str]:
+    """Signals that wait for a process, and what becomes of the others."""
+    lines = processes.read(f"/proc/{pid}/status").splitlines()
+    return [line for line in lines if line.startswith(("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt", "State:\tT"))]
+
+
+def test_nothing_is_injected_into_a_process_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight_dump.os, "geteuid", lambda: 4711)
+    said = flight_dump.dump(str(tmp_path), {0: os.getpid()}, time.monotonic() + 5, {})
+    assert said == ["rank 0 belongs to another user, so nothing is asked of its process", flight_dump.NEXT_TIME]
+    assert "export TORCH_FR_BUFFER_SIZE=2000" in said[1] and list(tmp_path.iterdir()) == []
+
+
+def test_a_debugger_does_not_call_where_the_lock_is_held(tmp_path: Path) -> None:
+    (said, _) = flight_dump.dump(str(tmp_path), {0: os.getpid()}, time.monotonic() + 5, {0: "[Has the GIL]"})
+    assert "a thread holds Python's global lock" in said or "gdb is not installed" in said
+
+
+def test_a_pipe_that_the_job_has_set_is_used(tmp_path: Path) -> None:
+    """A stand-in for torch's watchdog, which reads the pipe and writes the dump."""
+    code = (
+        "import os,sys; p=open(sys.argv[1]); print(1, flush=True); p.read(1); open(sys.argv[2], 'wb').write(b'trace')"
+    )
+    os.mkfifo(tmp_path / "pipe_0.pipe")
+    variables = {
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe_",
+        "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/trace_",
+    }
+    command = [sys.executable, "-c", code.replace("open(sys.argv[1])", "os.fdopen(os.open(sys.argv[1], os.O_RDWR))")]
+    command += [str(tmp_path / "pipe_0.pipe"), str(tmp_path / "trace_0")]
+    (tmp_path / "out").mkdir()
+    with subprocess.Popen(command, env=os.environ | variables, stdout=subprocess.PIPE) as rank:
+        assert rank.stdout is not None and rank.stdout.readline()
+        assert flight_dump.dump(str(tmp_path / "out"), {0: rank.pid}, time.monotonic() + 20, {}) == []
+    assert (tmp_path / "out" / "fr_rank_0").read_bytes() == b"trace"
+
+
+def test_a_reader_that_takes_too_long_leaves_no_process_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that stops its process, as ptrace does, and hears no request to end."""
+    tool = tmp_path / "pystack"
+    tool.write_text('#!/bin/sh\ntrap "" INT\nfor pid; do :; done\nkill -STOP "$pid"\nexec sleep 60\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv(snapshots.TOOLS["pystack"], str(tool))
+    monkeypatch.setattr(snapshots.sys, "executable", "/nowhere/python")
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as rank:
+        assert snapshots.native_stack(0, rank.pid, 1.0) == ("", "pystack on rank 0: took more than 1 s")
+        until = time.monotonic() + 5
+        while processes.state(rank.pid) == "T" and time.monotonic() < until:
+            time.sleep(0.05)
+        assert processes.state(rank.pid) == "S"
+        rank.send_signal(signal.SIGTERM)
+
+
+def test_following_ends_when_a_rank_stalls() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) as rank:
+        begun = time.monotonic()
+        snapshots.Snapshots({0: rank.pid}).follow(3.0)
+        assert 2.5 < time.monotonic() - begun < 30
+        rank.kill()
+        snapshots.Snapshots({0: rank.pid}).follow(3600.0)  # it has ended: that is seen at once
+
+
+@pytest.mark.parametrize(
+    ("handed", "mode", "used"), [("{}/py-spy", 0o755, True), ("{}/py-spy", 0o644, False), ("py-spy", 0o755, False)]
+)
+def test_a_py_spy_that_was_handed_over_is_used_where_it_is_a_program_with_a_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handed: str, mode: int, used: bool
+) -> None:
+    """As where the workbook's environment has one, and the training interpreter's has none."""
+    (tmp_path / "py-spy").write_text("#!/bin/sh\necho Thread 1 of $5\n")
+    (tmp_path / "py-spy").chmod(mode)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(snapshots.sys, "executable", "/nowhere/python")
+    monkeypatch.setenv(snapshots.TOOLS["py-spy"], handed.format(tmp_path))
+    text, problem = snapshots.python_stack(0, os.getpid(), time.monotonic() + 2.0)
+    assert (text == f"Thread 1 of {os.getpid()}\n", problem == "") == (used, used)
+    assert used or problem.startswith("py-spy is neither at /nowhere/py-spy")
+
+
+GPUS = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log><driver_version>580.1</driver_version>
+<gpu id="0"><processes><process_info><pid>11</pid><process_name>python train.py</process_name></process_info>
+<process_info><pid>12</pid><process_name>secret.py</process_name></process_info></processes></gpu>
+<gpu id="1"><processes>
+<process_info><pid>13</pid><process_name>secret.py</process_name></process_info></processes></gpu>
+</nvidia_smi_log>
+"""
+
+
+def test_of_the_gpus_of_others_nothing_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "gpus.xml"
+    path.write_text(GPUS)
+    collect._own_gpus(str(path), {11})
+    kept = path.read_text()
+    assert (
+        "train.py" in kept and "another job's" in kept and not any(word in kept for word in ("secret", "13", 'id="1"'))
+    )
+
+
+class WorkerServer(BaseHTTPRequestHandler):
+    """A stand-in for the server of ``torch.distributed.debug`` in a rank."""
+
+    def do_GET(self) -> None:
+        self._answer(b"<h1>torch.distributed.WorkerServer</h1>")
+
+    def do_POST(self) -> None:
+        self._answer(b'{"entries": [], "handler": "%s"}' % self.path.encode())
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words: object) -> None:
+        """Nothing: this is a test's own log."""
+
+
+class AnyAddress(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+
+def test_the_debug_server_of_a_job_is_asked_before_anything_is_injected(tmp_path: Path) -> None:
+    with AnyAddress(("::", 0), WorkerServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert flight_dump.dump(str(tmp_path), {3: os.getpid()}, time.monotonic() + 20, {3: "[Has the GIL]"}) == []
+        server.shutdown()
+    assert b"dump_nccl_trace_pickle" in (tmp_path / "fr_rank_3").read_bytes()
