@@ -31,12 +31,13 @@ endef
 export LOOK
 export REFUSED := The packages of constraints.txt could not be installed as they were tested. Where your index builds its own: make HASHES=no takes them by version.
 
-.PHONY: help report check test lab FORCE
+.PHONY: help report check test lab wheelhouse FORCE
 
 help:
 	@echo 'make report   facts and test of this machine as one HTML file: $(CASE)/report.html'
 	@echo 'make check    style, types and the quick tests'
 	@echo 'make test     style, types and every test'
+	@echo 'make wheelhouse   all packages for hosts without internet, in ./wheelhouse'
 	@echo 'make lab      JupyterLab: name the logs of a job, a running job, or test this machine'
 	@echo
 	@echo 'PYTHON=$(PYTHON)   interpreter of the workbook, 3.10 to 3.13; .venv is made from it'
@@ -60,6 +61,12 @@ test: $(READY)
 
 lab: $(READY)
 	@NCCLKIT_TRAIN_PYTHON="$(TRAIN_PYTHON)" $(BIN)/ncclkit open 00_start_here
+
+# Where there is internet, for hosts of the same system and Python that have none: README says how they install from it.
+wheelhouse:
+	@"$(PYTHON)" -c "$$LOOK"
+	@mkdir -p wheelhouse && sed -e '/^ /d' -e 's/ \\$$//' constraints.txt > wheelhouse/constraints.txt
+	"$(PYTHON)" -m pip wheel -q --disable-pip-version-check --wheel-dir wheelhouse '.[fast,mcp,dask]' -c wheelhouse/constraints.txt
 
 # Looked at on every call, but only written when it changes: make then rebuilds .venv when PYTHON or the folder is another.
 $(MADE_FROM): FORCE

@@ -18,7 +18,7 @@ _VIEWS = (
     "proof_view quiz_view lab_form check_form experiments_view scaling_view stages_view backend_view "
     "measurements_view tuning_view case_view curve_view pairs_view telemetry_view loader_sweep_view resume_view "
     "checkpoints_view catalogue_view live_test banner_view start_form report_form "
-    "tune_form carriers_view apply_form cluster_view"
+    "tune_form carriers_view apply_form cluster_view planner step_form step_view compare_view"
 )
 _DOORS = dict.fromkeys(_VIEWS.split(), "views") | {
     "Case": "core.case",
@@ -31,6 +31,7 @@ _DOORS = dict.fromkeys(_VIEWS.split(), "views") | {
     "read_facts": "evidence.logs",
     "diagnosis": "causes.engine:diagnose",
     "sweep": "live.tune",
+    "measure_steps": "live.step",
     "inject": "lab.faults.injection",
     "scaling_run": "lab.course.runs",
     "staged_run": "lab.course.runs",

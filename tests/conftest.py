@@ -19,6 +19,7 @@ LONG = ("browser", "notebooks", "probe", "live", "cli")
 
 gc.set_threshold(50_000, 20, 50)  # thousands of tests stay in memory: collecting among them took a fifth of the time
 os.environ[RUNNER] = uuid.uuid4().hex
+os.environ["NCCLKIT_BASELINE"] = os.devnull + "/none"  # no baseline of whoever runs the tests
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's background: the programs that tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)  # would inherit that, and not hear an interrupt
 

@@ -16,6 +16,7 @@ TOGETHER = {
     "browser/test_lab.py": "JupyterLab",
     "browser/test_logs.py": "JupyterLab",
     "browser/test_loop.py": "JupyterLab",
+    "browser/test_tuning.py": "JupyterLab",
     "causes/test_experiments.py": "specimens",
     "causes/test_specimens.py": "specimens",
     "notebooks/test_all_to_all.py": "5_all_to_all",

@@ -17,6 +17,7 @@ DATA = Path(__file__).parent / "notebooks" / "data"
 SMALL = {
     "guided": {"ranks": "2", "max_bytes": "65536", "timeout": "90.0"},
     "02_all_reduce": {"ranks": "2", "max_bytes": "65536"},
+    "04_tuning": {"ranks": "2", "settings": "GLOO_SOCKET_IFNAME=lo", "sizes": "8,4096", "timeout": "90.0"},
 }
 """Parameters that keep a notebook's run short; the others are quick by themselves."""
 

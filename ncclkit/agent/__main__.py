@@ -12,6 +12,7 @@ from . import private, wire
 VERBS = {
     "collective": "run.collective",
     "connect": "connect.session",
+    "gate": "gate",
     "guard": "run.guard",
     "hosts": "run.simulated_hosts",
     "launch": "run.launch",

@@ -14,8 +14,9 @@ from pathlib import Path
 from ncclkit.analysis.call_counts import DTYPES
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
-from ncclkit.core.tuning import Calls
 
+Calls = Mapping[tuple[str, int], int]
+"""(collective, bytes of the message) → how many calls of a job."""
 OPS = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",

@@ -92,7 +92,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         facts = [host.fact("env.NCCL_IB_HCA"), host.fact("net.nccl.hcas")]
         yield Risk(say + " and use plain sockets", facts, _advice()[0], "likely", interfaces=tuple(names))
     elif ports and not active:
-        say = f"no RDMA port is active ({', '.join(names)}); NCCL would use plain sockets without a word"
+        say = f"no RDMA port is active ({', '.join(names)}); NCCL would use plain sockets without a warning"
         yield Risk(say, [host.fact("net.rdma")], _advice()[0], interfaces=tuple(names))
 
 

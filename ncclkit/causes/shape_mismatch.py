@@ -199,7 +199,7 @@ def _models(case: Case) -> Finding | None:
         return None
     ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if r})) or ranks_in(lines)
     say = f"A model parameter of {name_ranks(ranks)} has another size than on rank 0: files or settings differ."
-    return _found(case, say, lines, ranks, "likely")
+    return found(ID, "likely", say, pick(lines), ranks=ranks, advice=(ONE_MODEL,), next=_question())
 
 
 def _who(ranks: tuple[int, ...]) -> str:
@@ -209,6 +209,15 @@ def _who(ranks: tuple[int, ...]) -> str:
 
 def _short(value: Any) -> str:
     return " ".join(str(value).split())[:120]
+
+
+ONE_MODEL = Advice(
+    "Build the same model on all ranks: one configuration, one release of each package, one checkpoint.",
+    code="print({name: tuple(p.shape) for name, p in model.named_parameters()})  # on every rank; compare two ranks",
+    why="DDP compares the shapes of all parameters in its constructor; no batch has been read by then.",
+    check="The constructor of DistributedDataParallel returns on all ranks.",
+    risk="None.",
+)
 
 
 def _advice(case: Case) -> tuple[Advice, ...]:

@@ -34,14 +34,8 @@ from ncclkit.analysis.calls import only_point_to_point
 from ncclkit.analysis.frames import Frame, for_workers, framework, in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pick, seconds
 from ncclkit.analysis.rank_states import (
-    RankStates,
-    all_waiting,
-    odd_utilization,
-    rank_of,
-    rank_states,
-    startup_phase,
-    stopped,
-)
+    RankStates, all_waiting, odd_utilization, rank_of, rank_states, startup_phase, stopped,
+)  # fmt: skip
 from ncclkit.analysis.waits import lasting, stands
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout
@@ -92,7 +86,7 @@ def _flight(case: Case, scene: RankStates) -> Suspicion | None:
 
     In a cascade of groups: ranks for which others wait and which are in no call themselves.
     """
-    gaps = [*case.of("flight.missing"), *(e for e in case.of("flight.p2p") if not e.data.get("live"))]
+    gaps = [e for e in case.of("flight.missing", "flight.p2p") if e.kind == "flight.missing" or not e.data.get("live")]
     stuck = {rank for gap in gaps if _awaited(gap) for rank in gap.data.get("waiting", ())}
     for gap in gaps:
         roots = [r for r in _awaited(gap) if r not in stuck and r not in scene.ended and r not in scene.waiting]
@@ -201,7 +195,7 @@ def _tell(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = place_in_code(case, ranks), last_progress(why)
     load = "" if where else utilization(why, ranks)
-    if why[0].data.get("live"):
+    if why and why[0].data.get("live"):
         return _tell_live(case, ranks, why[0])
     fed = for_workers(case, ranks)
     looked_into = stacks(case).keys() & set(ranks)

@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_live(parsers)
     _add_attach(parsers)
     _add_cluster(parsers)
+    _add_gate(parsers)
     _add_notebooks(parsers)
     _add_helpers(parsers)
     return parser
@@ -96,6 +97,9 @@ def _add_diagnose(parsers: Any) -> None:
     verb.add_argument("--json", action="store_true", help="one JSON object instead of text")
     verb.add_argument(
         "--check", action="store_true", help="run the experiments that decide, and the fix, on small jobs"
+    )
+    verb.add_argument(
+        "--workers", metavar="WORKERS", help="who reads: dask, dask:8 (at most), tcp://HOST:PORT (default: this host)"
     )
     verb.add_argument("--case", default="case", help="the case folder that keeps what --check did (default: ./case)")
     _add_options(verb, "python")
@@ -131,6 +135,65 @@ def _add_live(parsers: Any) -> None:
         parsers, "probe", "live test: checked and timed collectives on real ranks", "probe --ranks 8 --op all --stages"
     )
     _add_options(probe, *OPTIONS)
+    tune = _add_tune(parsers)
+    step = _add_step(parsers)
+    _add_compare(parsers)
+    lab = _add_lab(parsers)
+    _add_exam(parsers)
+    for sub in (inspect, connect):
+        _add_options(sub, "python")
+    for sub in (probe, tune, lab):
+        sub.add_argument("--oversubscribe", action="store_true", help="start more ranks than cores and memory carry")
+    for sub in (probe, tune, lab, step):
+        sub.add_argument("--here", action="store_true", help="run on this host even if it is a login node")
+    for sub in (inspect, connect, probe, tune, lab, step):
+        sub.add_argument("--case", default="case", help="the case folder (default: ./case)")
+        sub.add_argument("--json", action="store_true", help="JSON instead of text")
+
+
+def _add_lab(parsers: Any) -> argparse.ArgumentParser:
+    lab = _verb(parsers, "lab", "a small training job with a known fault, then its diagnosis", "lab rank_late --check")
+    lab.add_argument("fault", nargs="?", metavar="FAULT", help="a name from --list; without it, the list")
+    lab.add_argument("--check", action="store_true", help="then run the experiments that decide, and the fix")
+    lab.add_argument("--list", action="store_true", help="the faults, and what each one does")
+    lab.add_argument("--record", metavar="DIR", type=Path, help="keep what the job left behind, with the truth, in DIR")
+    _add_options(lab, "python", "ranks", "simulate_hosts", "timeout", "backend")
+    return lab
+
+
+def _add_step(parsers: Any) -> argparse.ArgumentParser:
+    what = "your own training script for some steps: where a step's time goes, and who waits for whom"
+    verb = _verb(parsers, "step", what, "step --try workers=4 -- torchrun --nproc-per-node 8 train.py")
+    verb.add_argument("command", nargs="*", metavar="COMMAND", help="after --: python train.py …, torchrun …, srun …")
+    verb.add_argument("--ranks", type=int, default=0, help="of a command that begins with python (default: its GPUs)")
+    verb.add_argument("--steps", type=int, default=40, help="steps until the script is ended (default 40)")
+    verb.add_argument("--warmup", type=int, default=5, help="steps before them (default 5)")
+    verb.add_argument("--timeout", type=float, default=300.0, help="seconds for one run of the script (default 300)")
+    verb.add_argument(
+        "--try",
+        dest="tries",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="compare a setting: workers=4, prefetch=4, bucket_cap_mb=50, gradient_as_bucket_view=1, a variable, or a "
+        "flag of the script such as --accumulate=4; may be repeated",
+    )
+    verb.add_argument("--rounds", type=int, default=6, help="runs of the script with each setting (default 6)")
+    verb.add_argument("--trace", type=int, default=0, metavar="STEPS", help="then record so many with torch's profiler")
+    verb.add_argument("--traces", nargs="+", metavar="PATH", help="read traces of torch's profiler; start nothing")
+    return verb
+
+
+def _add_compare(parsers: Any) -> None:
+    what = "the same test of several cases: what became slower, and what changed on the hosts between"
+    verb = _verb(parsers, "compare", what, "compare case-october case-november")
+    verb.add_argument("cases", nargs="+", metavar="DIR", help="case folders, the oldest first; one: with the baseline")
+    verb.add_argument("--save-baseline", action="store_true", help="keep what the last of them measured")
+    verb.add_argument("--baseline", metavar="FILE", type=Path, help="another file than that of this cluster")
+    verb.add_argument("--json", action="store_true", help="JSON instead of text")
+
+
+def _add_tune(parsers: Any) -> argparse.ArgumentParser:
     tune = _verb(
         parsers, "tune", "compare settings with the default, by collective and message size", "tune NCCL_PROTO=Simple"
     )
@@ -142,22 +205,26 @@ def _add_live(parsers: Any) -> None:
     )
     tune.add_argument("--inherited", action="store_true", help="what each variable that is set here costs or gains")
     tune.add_argument("--sizes", default="", help="message sizes, such as 8,64KB,256MB (default: seven up to 256 MiB)")
+    tune.add_argument(
+        "--from",
+        dest="job",
+        default="",
+        metavar="JOB",
+        help="sizes and variables of a job: its case, log or dumps, or a model.safetensors",
+    )
     tune.add_argument("--save", metavar="DIR", type=Path, help="write nccl.env, nccl.conf, tuner.csv … there")
     _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "op", "dtype")
-    lab = _verb(parsers, "lab", "a small training job with a known fault, then its diagnosis", "lab rank_late --check")
-    lab.add_argument("fault", nargs="?", metavar="FAULT", help="a name from --list; without it, the list")
-    lab.add_argument("--check", action="store_true", help="then run the experiments that decide, and the fix")
-    lab.add_argument("--list", action="store_true", help="the faults, and what each one does")
-    lab.add_argument("--record", metavar="DIR", type=Path, help="keep what the job left behind, with the truth, in DIR")
-    _add_options(lab, "python", "ranks", "simulate_hosts", "timeout", "backend")
-    for sub in (inspect, connect):
-        _add_options(sub, "python")
-    for sub in (probe, tune, lab):
-        sub.add_argument("--oversubscribe", action="store_true", help="start more ranks than cores and memory carry")
-        sub.add_argument("--here", action="store_true", help="run on this host even if it is a login node")
-    for sub in (inspect, connect, probe, tune, lab):
-        sub.add_argument("--case", default="case", help="the case folder (default: ./case)")
-        sub.add_argument("--json", action="store_true", help="JSON instead of text")
+    return tune
+
+
+def _add_exam(parsers: Any) -> None:
+    what = "an examination: a job broken by a fault that the seed draws, an answer sheet, and the key with points"
+    exam = _verb(parsers, "exam", what, "exam --seed 7 --to exam7")
+    exam.add_argument("--seed", type=int, default=1, help="the same seed draws the same fault (default 1)")
+    exam.add_argument("--to", metavar="DIR", type=Path, default=Path("exam"), help="a new folder (default: ./exam)")
+    exam.add_argument("--recorded", action="store_true", help="hand out a bundled recording; nothing runs")
+    exam.add_argument("--grade", metavar="PATH", type=Path, help="give points to this answer.json by the key in --to")
+    _add_options(exam, "python")
 
 
 def _verb(parsers: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
@@ -232,6 +299,15 @@ def _add_cluster(parsers: Any) -> None:
     status.add_argument("--follow", action="store_true", help="stay until the job has ended")
     status.add_argument("--cancel", action="store_true", help="cancel the job")
     status.add_argument("--case", default="case", help="the case folder (default: ./case)")
+
+
+def _add_gate(parsers: Any) -> None:
+    gate = _verb(parsers, "gate", "whether this node is ready for a job, in seconds: for a prolog", "gate --seconds 60")
+    gate.add_argument("--seconds", type=float, default=10.0, help="at most; from 45 on GPUs are tested (default 10)")
+    gate.add_argument("--baseline", metavar="FILE", help="what nodes of this cluster have, as --learn wrote it")
+    gate.add_argument("--learn", metavar="FILE", help="add this node, which is good, to a baseline")
+    gate.add_argument("--agent", metavar="FILE", type=Path, help="only write the one file that nodes need")
+    _add_options(gate, "python")
 
 
 def _add_notebooks(parsers: Any) -> None:

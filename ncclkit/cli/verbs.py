@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,10 +87,15 @@ def diagnose(options: argparse.Namespace) -> int:
     from ncclkit.causes.summary import summarize
     from ncclkit.core.case import Case
     from ncclkit.evidence import logs
+    from ncclkit.live import workers
 
     stdin = sys.stdin.buffer if "-" in options.paths else None
-    with Activity("Reading", is_long=False) as activity:
-        reading = evidence.read(options.paths, stdin=stdin, helped=True, on_bytes=activity.amount)
+    say = functools.partial(show, file=sys.stderr)
+    readers = workers.started(options.workers, say) if options.workers else nullcontext()
+    with readers as executor, Activity("Reading", is_long=False) as activity:
+        reading = evidence.read(
+            options.paths, stdin=stdin, executor=executor, helped=executor is None, on_bytes=activity.amount
+        )
     case = logs.fill(_kept(options) if options.check else Case(), reading)
     found = diagnose(case)
     for problem in reading.problems:
@@ -180,6 +187,7 @@ def _read_now(case: Case, before: list[Fact]) -> list[Fact]:
 def probe(options: argparse.Namespace) -> int:
     """Run the live test, and diagnose it where it failed."""
     from ncclkit.analysis import stages
+    from ncclkit.analysis.history import beside_baseline
     from ncclkit.core import reference
 
     case, chosen = _case(options), _options(options)
@@ -193,6 +201,7 @@ def probe(options: argparse.Namespace) -> int:
         judged = reference.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary for one in judged]
         told += dict.fromkeys(str(bound) for bound in run.expectations.values())
+        told += [against] if run.reason == "done" and (against := beside_baseline(run.measurements)[0]) else []
         show("\n".join([*(str(m) for m in run.measurements), *told, run.summary, f"Run folder: {run.folder}"]))
         if run.reason != "done":
             terminal.verdict(*_judge_run(case, run.folder))
@@ -225,7 +234,7 @@ def _follow(activity: Activity) -> Callable[[dict[str, Any]], None]:
             what = [record["phase"], str(record.get("bytes", "")), str(record.get("op", ""))]
             known = 0 <= sizes["done"] <= sizes["all"]
             activity.step(f"rank 0: {' '.join(filter(None, what))}", *(sizes["done"], sizes["all"]) * known)
-        if record["kind"] == "stage":
+        if record["kind"] in ("stage", "problem"):
             activity.note(f"  {record['say']}")
 
     return follow
@@ -235,14 +244,15 @@ def tune(options: argparse.Namespace) -> int:
     """Compare settings with the default, by collective and message size."""
     from ncclkit.core.storage import write
     from ncclkit.core.text import parse_size
-    from ncclkit.core.tuning import carriers, setting
+    from ncclkit.core.tuning import carriers, proofs, setting
     from ncclkit.live import tune
 
     wanted = [setting(words) for words in options.settings]
     sizes = [parse_size(word) for word in options.sizes.split(",") if word]
     with Activity("Measuring") as activity:
         case = _case(options)
-        done = tune.sweep(case, wanted, _options(options), sizes, options.inherited, _follow(activity))
+        asked = case, wanted, _options(options), sizes, options.inherited
+        done = tune.sweep(*asked, on_record=_follow(activity), job=options.job)
         swept = asyncio.run(done)
     files = carriers(swept)
     for name, content in files.items() if options.save else ():
@@ -252,7 +262,48 @@ def tune(options: argparse.Namespace) -> int:
     if files and not options.json:
         names = ", ".join(files)
         show(f"Written to {options.save}: {names}" if options.save else f"--save DIR writes {names}")
+        show("\n".join(f"{name} again: {command}" for name, command in proofs(swept).items()))
     return 0
+
+
+def step(options: argparse.Namespace) -> int:
+    """Say where the time of a training step goes, by running the user's script or by traces; compare settings."""
+    from ncclkit.live.step import StepOptions, measure_steps, read_traces
+
+    case = _case(options)
+    if options.traces:
+        times = read_traces(case, options.traces)
+        show(to_json(times) if options.json else times.text())
+        return 0
+    given = {
+        name: getattr(options, name) for name in ("ranks", "steps", "warmup", "timeout", "rounds", "trace", "here")
+    }
+    asked = StepOptions(**given, tries=tuple(options.tries))
+    with Activity("Steps", limit=asked.timeout * (1 + asked.rounds * len(asked.tries))) as activity:
+
+        def narrate(record: dict[str, Any]) -> None:
+            if record["kind"] == "problem":
+                activity.note(f"ncclkit: {record['say']}")
+
+        run = asyncio.run(measure_steps(case, options.command, asked, narrate))
+    show(json.dumps(run.to_dict(), indent=1) if options.json else run.text())
+    if run.times is None and not options.json:
+        terminal.verdict(*_judge_run(case, run.folder))
+    return 0 if run.times else 1
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Compare cases over time, or one with the baseline of this cluster; or save that baseline."""
+    from ncclkit.analysis.history import compare_cases, save_baseline
+    from ncclkit.core.case import Case
+
+    if options.save_baseline:
+        last = Case.open(options.cases[-1], read_only=True)
+        show(f"The baseline is now that of {last.path}, in {save_baseline(last, options.baseline)}.")
+        return 0
+    found = compare_cases(options.cases, options.baseline)
+    show(json.dumps(found.to_dict(), indent=1) if options.json else found.text())
+    return int(found.worst is not None and found.worst.slower > 0)
 
 
 def connect(options: argparse.Namespace) -> int:
@@ -324,6 +375,21 @@ def lab(options: argparse.Namespace) -> int:
     return found.exit_code
 
 
+def exam(options: argparse.Namespace) -> int:
+    """Make an examination, or give points to an answer sheet."""
+    from ncclkit.lab import exam as exams
+
+    if options.grade:
+        points = exams.grade(options.grade, options.to / exams.KEY)
+        rest = sum(exams.POINTS.values()) - sum(exams.POINTS[name] for name in points)
+        rows = [(name, f"{given} of {exams.POINTS[name]}") for name, given in points.items()]
+        terminal.rows("", [*rows, ("experiment and fix", f"up to {rest}, by a person and the key")])
+        return 0
+    asyncio.run(exams.make(options.seed, options.to, from_recording=options.recorded, python=options.python))
+    show(f"Hand out: {options.to / exams.STUDENT}\nKeep:     {options.to / exams.KEY}")
+    return 0
+
+
 def attach(options: argparse.Namespace) -> int:
     """Diagnose a job that hangs now."""
     from ncclkit.analysis.waits import headline, picture
@@ -345,7 +411,8 @@ def attach(options: argparse.Namespace) -> int:
     said = found.findings[0].say if found.findings else headline(attached.events)
     busy = [event.text for event in reading.events if event.kind == "telemetry.utilization"]
     show("\n".join([said, "", *picture(attached.events), "", *attached.jobs, *busy[:SHOWN_RANKS]]))
-    show("\n".join(["", *(f"Could not be read: {problem}." for problem in attached.problems)]))
+    missing = [f"  {problem.rstrip('.')}." for problem in attached.problems]
+    show("\n".join(["", *["What could not be read, and how it can be:"] * bool(missing), *missing]))
     if found.findings:
         terminal.verdict(found, about)
     return found.exit_code
@@ -444,6 +511,28 @@ def status(options: argparse.Namespace) -> int:
         now = batch.state(one)
         show(f"{shlex.join(['ncclkit', *_without_case(list(one.words))])}: {now.sentence}", sys.stderr)
     return _job_report(job, now) if (now := batch.state(job)).over else 0
+
+
+def gate(options: argparse.Namespace) -> int:
+    """Say whether this node is ready for a job, as the agent alone does on nodes; exit status 0, 1 or 2."""
+    import subprocess
+
+    from ncclkit.live.launch.pack import packed
+    from ncclkit.live.probe import interpreter
+
+    with packed() as agent:
+        if options.agent:
+            options.agent.write_bytes(agent.read_bytes())
+            show(f"Written: {options.agent}. On a node: python3 {options.agent} gate --seconds {options.seconds:g}")
+            return 0
+        words = [
+            word for name in ("baseline", "learn") if (file := getattr(options, name)) for word in (f"--{name}", file)
+        ]
+        command = [interpreter(options.python), str(agent), "gate", "--seconds", str(options.seconds), *words]
+        try:
+            return subprocess.run(command, timeout=options.seconds + 10).returncode
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NcclkitError(f"The gate could not be run ({error}); name a Python with --train-python.") from error
 
 
 def causes(options: argparse.Namespace) -> int:

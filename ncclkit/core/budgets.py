@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ncclkit.core.text import format_bytes
 
@@ -16,22 +16,39 @@ class Budget:
     value: float
     unit: str
     words: str
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """What it is made of, in the same unit."""
 
     def __repr__(self) -> str:
         return self.words
 
 
-def timeout(longest_phase_s: float, slowest_collective_s: float = 0.0, margin: float = 2.0) -> Budget:
-    """Process-group timeout in seconds: the longest time that one rank may rightly be away, times a margin.
+RETRY = 30.0
+"""Seconds for which InfiniBand tries again before it reports an error (timeout 20, 7 retries)."""
 
-    longest_phase_s: longest rank-local phase (checkpoint, evaluation, replay of data on resume), seconds.
+
+def timeout(
+    longest_phase_s: float, slowest_collective_s: float = 0.0, spread: float = 0.0, retry_s: float = RETRY
+) -> Budget:
+    """Smallest safe timeout of a process group in seconds: no sound job reaches it, and a hang is found soonest.
+
+    longest_phase_s: what one rank does alone at most between two collectives of the group (checkpoint, evaluation,
+    compilation, replay of data on resume); spread: share by which that varies from time to time; retry_s: for which
+    the network itself tries again.
     """
-    value = margin * (longest_phase_s + slowest_collective_s)
-    return Budget(
-        value,
-        "s",
-        f"{margin:g} x ({longest_phase_s:g} s on one rank + {slowest_collective_s:g} s collective) = {value:g} s.",
-    )
+    parts = {"longest phase": longest_phase_s, "its spread": spread * longest_phase_s}
+    parts |= {"slowest collective": slowest_collective_s, "network retries": retry_s}
+    value = math.ceil(sum(parts.values()))
+    said = f"{longest_phase_s:g} s on one rank + {parts['its spread']:g} s by which that varies"
+    words = f"{said} + {slowest_collective_s:g} s collective + {retry_s:g} s of network retries = {value:g} s."
+    return Budget(value, "s", words, parts)
+
+
+def idle_cost(ranks: int, timeout_s: float, dump_s: float) -> Budget:
+    """GPU hours that one hang costs until it is found: all ranks wait for the timeout, and for the dumps."""
+    value = ranks * (timeout_s + dump_s) / 3600
+    words = f"{ranks} GPUs x ({timeout_s:g} s timeout + {dump_s:g} s for dumps) / 3,600 = {value:.3g} GPU hours a hang."
+    return Budget(value, "GPU hours", words)
 
 
 def workers(cores: int, ranks: int, reserve_per_rank: int = 1) -> Budget:
@@ -83,17 +100,84 @@ def threads(ranks: int, each: int = 128) -> Budget:
 
 
 def host_memory(
-    dataset: float, ranks: int, workers_per_rank: int, prefetch: int, batch: float, shared: bool = False
+    dataset: float,
+    ranks: int,
+    workers_per_rank: int,
+    prefetch: int,
+    batch: float,
+    shared: bool = False,
+    each: float = 0.0,
 ) -> Budget:
-    """Host memory in bytes: a copy of the dataset per rank (unless shared) and the batches that workers hold."""
+    """Host memory in bytes: a copy of the dataset per rank (unless shared) and the batches that workers hold.
+
+    each: what a rank takes before it has any data: Python, torch, CUDA.
+    """
     copies = 1 if shared else ranks
-    value = dataset * copies + ranks * workers_per_rank * prefetch * batch
+    parts = {"data": dataset * copies, "batches ahead": ranks * workers_per_rank * prefetch * batch}
+    parts["ranks"] = ranks * each
+    value = sum(parts.values())
+    own = f" + {ranks} ranks of {format_bytes(each)}" if each else ""
     return Budget(
         value,
         "bytes",
         f"{copies} x {format_bytes(dataset)} of data + {ranks} ranks x {workers_per_rank} workers x {prefetch} batches "
-        f"of {format_bytes(batch)} = {format_bytes(value)}.",
+        f"of {format_bytes(batch)}{own} = {format_bytes(value)}.",
+        parts,
     )
+
+
+ADAM = {"bf16, fp32 master weights": (2, 2, 12), "fp32, or autocast": (4, 4, 8)}
+"""Precision → bytes of a parameter for weights, gradients, and Adam with its master weights."""
+SHARDS = {"DDP": (), "ZeRO-1": (2,), "ZeRO-2": (1, 2), "FSDP, ZeRO-3": (0, 1, 2)}
+"""Strategy → which of weights (0), gradients (1) and optimizer (2) the ranks divide among each other."""
+CONTEXT = 600 << 20
+"""Bytes of a CUDA context and its libraries on one GPU."""
+
+
+def activations(layers: int, hidden: int, sequence: int, vocabulary: int, item: int = 2) -> Budget:
+    """Bytes of one sample's activations in a transformer whose attention keeps no matrix (FlashAttention).
+
+    34 values of two bytes a layer and element (Korthikanti et al. 2022), and the logits with their gradient in fp32.
+    """
+    body, logits = 17 * item * layers * sequence * hidden, sequence * vocabulary * (item + 4)
+    words = (
+        f"{layers} layers x {sequence} tokens x {hidden} x {17 * item} B + {sequence} x {vocabulary} logits x "
+        f"{item + 4} B = {format_bytes(body + logits)} a sample."
+    )
+    return Budget(body + logits, "bytes", words)
+
+
+def gpu_memory(
+    parameters: float,
+    ranks: int,
+    strategy: str,
+    precision: str,
+    sample: float,
+    batch: int,
+    layers: int = 1,
+    other: float = CONTEXT,
+) -> Budget:
+    """Bytes that training takes at most on one GPU, with Adam.
+
+    sample: bytes of one sample's activations; batch: samples of a rank; other: CUDA's context and NCCL's buffers.
+    Activations go as gradients come, so the larger of the two counts, beside weights, optimizer and buckets.
+    """
+    whole = [parameters * each for each in ADAM[precision]]
+    share = [size / ranks if place in SHARDS[strategy] else size for place, size in enumerate(whole)]
+    gathered = 2 * whole[0] / layers if strategy.startswith("FSDP") else 0.0
+    buckets = whole[1] if strategy == "DDP" else gathered
+    update = parameters * 4 / (ranks if 2 in SHARDS[strategy] else 1)  # Adam's square root, in fp32
+    moving = max(sample * batch, share[1] + update)
+    name = "activations" if moving == sample * batch else "gradients, update"
+    parts = {"weights": share[0], "optimizer": share[2], "buckets": buckets, name: moving, "CUDA, NCCL": other}
+    words = " + ".join(f"{format_bytes(size)} {what}" for what, size in parts.items() if size)
+    value = sum(parts.values())
+    return Budget(value, "bytes", f"{words} = {format_bytes(value)}.", parts)
+
+
+def largest_batch(room: float, without: float, sample: float) -> int:
+    """Samples of a rank that fit where `without` bytes are taken by everything else; 0 where not even one does."""
+    return max(0, int((room - without) // sample)) if sample > 0 else 0
 
 
 def micro_batches(samples: int, sample: float, room: float) -> Budget:
@@ -122,7 +206,45 @@ def knee(steps: Mapping[int, tuple[float, float]]) -> Budget:
     own, best = ("{:.3g} to {:.3g} ms".format(*steps[workers]) for workers in (value, fastest))
     against = "" if value == fastest else f", as those with {fastest} do: {best}"
     words = f"The fewest whose steps take as long as the fastest: {value} (half of the steps: {own}{against})."
+    alike = [str(workers) for workers, (low, _) in sorted(steps.items()) if low <= steps[fastest][1]]
+    if len(alike) > 1:
+        words += f" Which of {', '.join(alike)} is fastest these steps cannot tell."
     return Budget(value, "workers per rank", words)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCost:
+    """What a message costs on a path: a fixed time, and a time for each byte."""
+
+    latency_us: float
+    us_per_byte: float
+    """Inverse of the bandwidth."""
+
+    def all_reduce(self, ranks: int, size: float) -> float:
+        """Microseconds of an all_reduce: a tree's latency, and a ring's bandwidth, whose parts overlap well."""
+        hops = 2 * math.ceil(math.log2(max(ranks, 2)))
+        return hops * self.latency_us + 2 * (ranks - 1) / ranks * size * self.us_per_byte
+
+
+def fitted(points: Sequence[tuple[int, float, float]]) -> MessageCost:
+    """The line through all_reduce times, (ranks, bytes, microseconds), whose relative errors are least.
+
+    Raises ValueError with fewer than two sizes.
+    """
+    if len({size for _, size, _ in points}) < 2:
+        raise ValueError("a line needs two sizes")
+    # least squares of 1 = (a x + b y) / t
+    rows = [
+        (2 * math.ceil(math.log2(max(ranks, 2))) / time, 2 * (ranks - 1) / ranks * size / time)
+        for ranks, size, time in points
+    ]
+    xx, xy, yy = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    x, y = (sum(r[i] for r in rows) for i in (0, 1))
+    down = xx * yy - xy * xy
+    latency, byte = (x * yy - y * xy) / down, (y * xx - x * xy) / down
+    if latency <= 0 or byte <= 0:  # one of the two explains everything
+        return MessageCost(x / xx, 0.0) if byte <= 0 else MessageCost(0.0, y / yy)
+    return MessageCost(latency, byte)
 
 
 def open_files(measured: Mapping[int, float], ranks: int) -> Budget:

@@ -18,8 +18,8 @@ ENDS = {
     "refused": "is refused",
     "silent": "does not answer",
     "no route": "has no route",
-    "itself": "leads back to the asking host",
-    "other host": "leads to another host",
+    "itself": "reaches the asking host itself",
+    "other host": "reaches another host",
     "foreign": "is answered by another program",
 }
 """How a connection may end → in words."""

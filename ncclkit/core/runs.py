@@ -196,7 +196,7 @@ class Run:
             "deadline": f"did not end within its {self.plan.deadline:.0f} s",
             "failed": "failed",
             "cancelled": "was cancelled",
-            "lost": "ended without a word",
+            "lost": "ended without a message",
         }
         problem = f" ({self.problem})" if self.problem else ""
         return f"{self.plan.name} on {what} {ends.get(self.reason, self.reason)} after {self.seconds:.0f} s{problem}."

@@ -33,8 +33,6 @@ PER_COMMUNICATOR = frozenset({"NCCL_ALGO", "NCCL_PROTO", "GLOO_SOCKET_IFNAME"})
 """Variables that are read for each communicator; the others a process keeps for its life."""
 BESIDE = {"product": "beside a matrix product", "step": "in a DDP step"}
 """Under which computation a setting is measured once more, and how a sentence says it."""
-Calls = Mapping[tuple[str, int], int]
-"""(collective, bytes of the message) → how many calls of a job."""
 TAKES_LIST = re.compile(r"\w*(?:_IFNAME|_IB_HCA)=")
 TUNER = {
     "all_reduce": "allreduce",
@@ -205,8 +203,7 @@ class Advantage:
         gains = sorted(one.gain for one in self.comparisons)
         low = min(one.interval[0] for one in self.comparisons)
         most = "" if len(gains) == 1 or f"{gains[-1]:.0%}" == f"{gains[0]:.0%}" else f" to {gains[-1]:.0%}"
-        said = f"{self.setting} gains {gains[0]:.0%}{most} on {self.op} of {self.sizes} (at least {max(low, 0):.1%})."
-        return f"{said} {self.under_computation}".strip()
+        return f"{self.setting} gains {gains[0]:.0%}{most} on {self.op} of {self.sizes} (at least {max(low, 0):.1%})."
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +224,8 @@ class Sweep:
     """Variables of this environment that the default was measured without."""
     beside: tuple[Comparison, ...] = ()
     """What looked best, measured once more under computation."""
-    calls: Calls = field(default_factory=dict)
-    """What the user's job sends; empty where nobody said."""
+    calls: tuple[tuple[str, int, int], ...] = ()
+    """(collective, bytes, calls) of what the user's job sends; empty where nobody said."""
 
     @property
     def tried(self) -> int:
@@ -262,7 +259,7 @@ class Sweep:
         rows = {(one.op, one.bytes): one for one in self.seen if one.setting == setting}
         rows |= {(one.op, one.bytes): one for one in self.comparisons if one.setting == setting}
         before = after = 0.0
-        for (op, size), count in self.calls.items():
+        for op, size, count in self.calls:
             near = min((key for key in rows if key[0] == op), key=lambda key: _apart(key[1], size), default=None)
             if near is not None:
                 time = count * statistics.median(rows[near].default_us)
@@ -274,28 +271,45 @@ class Sweep:
         return [one for one in self.comparisons if one.worse and one.setting == setting]
 
     @property
+    def best(self) -> Advantage | None:
+        """The advantage that is worth most: one that holds under computation, saves the job most, or gains most."""
+        found = self.advantages
+        return max(found, key=lambda one: (not one.lost, self.saved(one.setting) or 0.0, one.gain)) if found else None
+
+    @property
+    def headline(self) -> str:
+        """The answer in a few words."""
+        tried = f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
+        nothing = f"Nothing here beats the default: {tried}, none is over {WORTH:.0%} faster beyond chance."
+        return str(self.best or nothing)
+
+    @property
     def summary(self) -> str:
-        """The answer in one sentence."""
-        found, tried = self.advantages, f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
-        if not found:
-            return f"Nothing here beats the default: {tried}, none is over {WORTH:.0%} faster beyond chance."
-        best = max(found, key=lambda one: (not one.lost, self.saved(one.setting) or 0.0, one.gain))
-        more = f" {plural(len(found) - 1, 'more range')} of sizes can gain." if len(found) > 1 else ""
-        return f"{best}{self._of_job(best.setting)}{more} Measured: {tried}."
+        """The answer, what is left of it under computation, and what it saves of the job."""
+        best = self.best
+        if not best:
+            return self.headline
+        others = len(self.advantages) - 1
+        more = f"{plural(others, 'more range')} of sizes can gain." if others else ""
+        tried = f"Measured: {plural(self.tried, 'setting')} in {self.seconds:.0f} s."
+        return " ".join(filter(None, (str(best), best.under_computation, self._of_job(best.setting), more, tried)))
 
     def _of_job(self, setting: Setting) -> str:
         saved = self.saved(setting)
         if saved is None:
             return ""
         kind = "saves" if saved > 0 else "costs"
-        return f" Of the time of your job's {sum(self.calls.values()):,} calls it {kind} {abs(saved):.1%}."
+        return (
+            f" Of the time of your job's {sum(count for _, _, count in self.calls):,} calls it {kind} {abs(saved):.1%}."
+        )
 
     def text(self) -> str:
         """The answer, then each setting that makes a difference, by collective and size."""
         named = sorted({str(one.setting): one.setting for one in self.comparisons}.items())
         told = [self.effect_of(one) for _, one in named if self.costs(one)]
         refused = [f"{name} was refused: {why}" for name, why in self.refused.items()]
-        return "\n".join([self.summary, *map(str, self.advantages), *told, *refused])
+        found = [f"{one} {one.under_computation}".strip() for one in self.advantages]
+        return "\n".join([self.summary, *found, *told, *refused])
 
     def effect_of(self, setting: Setting) -> str:
         """What a setting that the user has costs and gains, in one sentence."""

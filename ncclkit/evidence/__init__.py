@@ -68,7 +68,7 @@ def read(
     problems += [problem for part in parts for problem in part.problems]
     named = set(map(str, given))
     problems += [
-        f"{part.path} is a trace of PyTorch's profiler, which is not read."
+        f"{part.path} is a trace of PyTorch's profiler; `ncclkit step --traces {part.path}` reads it."
         for part in parts
         if part.kind == "trace" and part.path in named
     ]

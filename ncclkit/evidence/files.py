@@ -24,7 +24,7 @@ from ncclkit.evidence.scanner import pieces, plain, scan, speakers
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
 from ncclkit.evidence.sources.streams import DAMAGE, Ends, Hashed, Joined, Readable, Text, UnpackBudget, is_tar, unpack
-from ncclkit.evidence.tools import Document, nccltests
+from ncclkit.evidence.tools import Document, inspector, nccltests, steps
 
 Spread = Callable[[Callable[[pieces.Piece], pieces.Found], Sequence[pieces.Piece]], Iterator[pieces.Found]]
 """`map`, or that of an executor."""
@@ -122,6 +122,9 @@ def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
     if not pickled and not re.match(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)", head):
         return head
     data = _whole(Joined(head, text))
+    if inspector.HEAD.match(head) and inspector.MARK in data:
+        part.kind, part.events, part.lines = "inspector", inspector.events(bytes(data), part.path), data.count(b"\n")
+        return None
     if not pickled and _are_lines(data):
         return bytes(data)
     try:
@@ -211,6 +214,8 @@ def _value(part: Part, value: Any) -> bool:
     elif isinstance(value, dict) and isinstance(value.get("communicators"), list):
         part.report = ras.from_json(value, part.path)
         part.kind, part.events = "ras", part.report.events()
+    elif isinstance(value, dict) and "ncclkit_steps" in value and (event := steps.from_hook(value, part.path)):
+        part.kind, part.events = "steps", [event]
     elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
         part.kind, part.events = "status", list(records.from_status(value, part.path))
     elif isinstance(value, dict) and "attached" in value and "expected" in value:

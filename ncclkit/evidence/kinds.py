@@ -14,6 +14,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "nccl.ib_devices": ("devices",),
     "nccl.channel": ("src", "dst", "transport", "via", "gdr", "pxn", "channels"),
     "nccl.op": ("op", "comm", "count", "dtype", "root", "nranks", "last"),
+    "nccl.calls": ("op", "bytes", "time_us"),
     "nccl.warn": ("file", "line", "func", "dev", "message", "family"),
     "nccl.trace": ("code", "errno", "file", "line", "func"),
     "nccl.info": ("message", "family"),
@@ -124,6 +125,11 @@ KINDS: dict[str, tuple[str, ...]] = {
     "stage.rank": ("bytes", "copy", "wrong"),
     "stage.pair": ("peer", "bytes", "bandwidth", "latency_us", "wrong"),
     "stage.group": ("stage", "ranks", "bytes", "busbw", "latency_us", "wrong", "problem"),
+    "step.rank": (
+        *("source", "world", "backend", "gpus", "steps", "plain", "cost", "batches", "sites", "buckets", "loaders"),
+        *("threads", "problems"),
+    ),
+    "step.setting": ("setting", "default", "changed", "gain", "interval", "better", "worse"),
     "nccltests.table": ("op", "ranks", "rows", "wrong", "average"),
     "stack": ("pid", "thread", "frames", "tool"),
     "attach.rank": (

@@ -27,7 +27,7 @@ from ncclkit.experiments import baseline, comparison
 from ncclkit.experiments.comparison import Arm
 from ncclkit.live import probe, simulated_hosts
 from ncclkit.live.launch import local, slurm
-from ncclkit.live.launch.pack import packed, shared
+from ncclkit.live.launch.pack import packed
 from ncclkit.live.options import ProbeOptions
 
 __all__ = ["check", "close", "experiments", "fix"]
@@ -345,7 +345,7 @@ async def resources(asked: Asked) -> Seen:
     python = run.plan.python if run else probe.interpreter(asked.python)
     env, unset = (run.plan.env, run.plan.unset) if run else ({}, ())
     with packed() as agent:
-        start = [*slurm.each(), *slurm.contained(python), *shared(folder)] if slurm.remote() else [python, str(agent)]
+        start = slurm.agents(agent, python) if slurm.remote() else [python, str(agent)]
         command = [*start, "resources", json.dumps(needs)]
         await local.guarded(agent, command, env, TRYING, folder, python, asked.on_record, unset)
     events = [e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "resources.tried"]

@@ -125,7 +125,9 @@ async def attach(
         on_record({"kind": "note", "say": cost})
     with packed() as program:
         if nodes and job is not None:
-            command = slurm.on_nodes_of(job, nodes, folder, "attach", str(folder), options.words(), f"job={job}")
+            command = slurm.on_nodes_of(
+                job, nodes, program, folder, "attach", str(folder), options.words(), f"job={job}"
+            )
             await _child(command, options.deadline, keep, slurm.outside())
             for line in sorted(folder.glob("attach-node*.jsonl")):
                 for record in filter(None, map(wire.parse, line.read_bytes().splitlines())):

@@ -194,7 +194,7 @@ async def connectivity(
     found = results(case)
     simulated.possible(records, folder)
     if not found.hosts:
-        raise NcclkitError(f"The connection test ended without a word; see {folder}/launcher.log.")
+        raise NcclkitError(f"The connection test ended without a message; see {folder}/launcher.log.")
     return found
 
 

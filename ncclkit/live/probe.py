@@ -191,16 +191,21 @@ def recording_env(folder: Path, backend: str) -> dict[str, str]:
     return env
 
 
+def announced(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The record that says what a run was asked for, from what its ``plan.json`` holds."""
+    lists = {name: list(told[name]) for name in ("sizes", "ops")}
+    return {"kind": "plan", **lists, **{name: told[name] for name in ("ranks", "deadline", "env")}}
+
+
 async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: None) -> Run:
     """Run a plan; whatever happens, the run folder, its events and its measurements are in the case afterwards."""
     folder = case.new_run(plan.name)
     env = recording_env(folder, plan.backend) | dict(plan.env)
     shown = redact.clean(env)
+    told = asdict(plan) | {"env": shown, "job": os.environ.get("SLURM_JOB_ID", "")}
     with _writing(folder):
-        job = {"job": os.environ.get("SLURM_JOB_ID", "")}
-        write(folder / "plan.json", json.dumps(asdict(plan) | {"env": shown} | job, indent=1))
-    asked = {"sizes": list(plan.sizes), "ops": list(plan.ops), "ranks": plan.ranks, "deadline": plan.deadline}
-    on_record({"kind": "plan", **asked, "env": shown})
+        write(folder / "plan.json", json.dumps(told, indent=1))
+    on_record(announced(told))
     started = time.monotonic()
     records: list[dict[str, Any]] = []
 

@@ -247,7 +247,7 @@ NEVER = {
     "InvalidQOS": "Slurm does not know this QoS; -q names another",
     "BadConstraints": "no node has what it asks for",
     "JobHeldAdmin": "an administrator holds it",
-    "launch failed requeued held": "it could not be started, and is held",
+    "launch_failed_requeued_held": "it could not be started, and is held",
 }
 """Why a job that waits will not start."""
 ENDS = {
@@ -446,8 +446,7 @@ class _Tail:
                     self._others.add(folder)
                     continue
                 self._read[folder] = 0
-                shown = {"sizes": plan["sizes"], "ops": plan["ops"], "ranks": plan["ranks"], "env": plan["env"]}
-                found.append({"kind": "plan", **shown})
+                found.append(probe.announced(plan))
             found += self._new(folder)
         return found
 

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit.agent.run.sweep import KEPT, PROMISING
-from ncclkit.analysis.message_sizes import buckets_of, heaviest, message_sizes
+from ncclkit.analysis.message_sizes import Calls, buckets_of, heaviest, message_sizes
 from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
 from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.runs import Plan
 from ncclkit.core.text import format_bytes, format_time
-from ncclkit.core.tuning import BESIDE, Calls, Comparison, Setting, Sweep, spread
+from ncclkit.core.tuning import BESIDE, Comparison, Setting, Sweep, spread
 from ncclkit.evidence.logs import read_logs
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
@@ -191,7 +191,9 @@ async def sweep(
     default.  Raises NcclkitError for a variable that the backend does not read, and for a job that fails.
     """
     began, logs = time.monotonic(), Case() if not job or job.endswith(MODEL) else _read(job)
-    calls = calls_of(job, logs) if job else {}
+    here, calls = not (logs.events or logs.facts), calls_of(job, logs) if job else {}
+    if (inherited and here) or not (settings or inherited or case.facts):
+        await probe.inspect(case, options.python)  # what the hardware has, and what nccl.conf sets now
     heavy = heaviest(calls, MOST_SIZES)
     plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options)
     cleared = _inherited(case, logs) if inherited else {}
@@ -359,7 +361,8 @@ class Measured:
         seen += tuple(one for one in decided if id(one.setting) not in known)  # named ones with jobs of their own
         beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
         hosts = max(1, slurm.nodes()) * plan.simulate_hosts
-        return Sweep(plan.backend, plan.ranks, hosts, decided, seen, refused, seconds, cleared, beside, calls)
+        rows = tuple((op, size, count) for (op, size), count in calls.items())
+        return Sweep(plan.backend, plan.ranks, hosts, decided, seen, refused, seconds, cleared, beside, rows)
 
     def promising(self, numbers: Sequence[int]) -> list[int]:
         """The settings with jobs of their own that look best on some collective and size, of those that chose."""
@@ -402,7 +405,7 @@ async def _together(
     words = ["--settings", json.dumps(told), "--controls", controls, "--repeats", str(ROUNDS)]
     if len(peak) > 2:  # bandwidth has one peak over the channels
         words += ["--one-peak", ",".join(str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n]))]
-    words += ["--decide", str(DECIDING), "--all" if every else "--beside"]
+    words += ["--decide", str(DECIDING), "--beside", *["--all"] * every]
     await _job(case, base, words, order, made, on_record)
 
 

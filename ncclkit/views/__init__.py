@@ -24,17 +24,20 @@ from ncclkit.views.experiments import experiments_view
 from ncclkit.views.facts import facts_view
 from ncclkit.views.findings import findings_view
 from ncclkit.views.groups import disagreement_view, progress_view
+from ncclkit.views.history import compare_view
 from ncclkit.views.inputs import inputs_view
 from ncclkit.views.job import job_view
 from ncclkit.views.lab import lab_form
 from ncclkit.views.live import LiveTest, live_test
 from ncclkit.views.network import network_view
 from ncclkit.views.pairs import pairs_view
+from ncclkit.views.planners import planner
 from ncclkit.views.quiz import guess, proof_view, quiz_view
 from ncclkit.views.ranks import ranks_view
 from ncclkit.views.report import report_form
 from ncclkit.views.runs import curve_view, measurements_view, tuning_view
 from ncclkit.views.start import start_form
+from ncclkit.views.steps import step_form, step_view
 from ncclkit.views.tables import case_view
 from ncclkit.views.telemetry import telemetry_view
 from ncclkit.views.topology import topology_view

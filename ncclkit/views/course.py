@@ -101,6 +101,7 @@ def stages_view(stages: Sequence[Stage]) -> View:
         "Memory, at most": ["–" if stage.peak is None else format_bytes(stage.peak) for stage in stages],
         "Last loss": [f"{stage.losses[-1]:.5f}" if stage.losses else "–" for stage in stages],
     }
+    columns = {name: cells for name, cells in columns.items() if any(cell != "–" for cell in cells)}
     told = "" if apart is None else f"Largest difference between losses that should be equal: {most}."
     return _measured(_stages_summary(stages, apart), columns, _dim(told))
 
@@ -379,7 +380,8 @@ def resume_view(case: Case) -> View:
 
 
 def _how(run: Resume) -> str:
-    return "data read again" if any(start.of for start in run.starts) else "loaders' state restored"
+    batches = max(start.of for start in run.starts)
+    return f"{batches:,} batches read again" if batches else "loaders' state restored"
 
 
 def _resume_summary(run: Resume) -> str:

@@ -33,7 +33,7 @@ ENDS = {
     "failed": ("✕", "failed", "state-failed"),
     "deadline": ("■", "hung until its timeout", "state-failed"),
     "cancelled": ("■", "cancelled", "state-cancelled"),
-    "lost": ("✕", "ended without a word", "state-failed"),
+    "lost": ("✕", "ended without a message", "state-failed"),
 }
 """`Run.reason` → symbol, words and class of its badge."""
 MARKS = {

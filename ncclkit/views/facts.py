@@ -215,7 +215,7 @@ BY_HAND: dict[str, tuple[str, str]] = {
     "software.cudnn": ("python -c 'import torch; print(torch.backends.cudnn.version())'", "as above"),
     "software.nccl": ("python -c 'import torch; print(torch.cuda.nccl.version())'", "and: ldconfig -p | grep nccl"),
     "env": ("env | sort", "in the shell or the batch script that starts the job"),
-    "facts": ("ncclkit inspect --json", "a reader of the kit broke: please report its words"),
+    "facts": ("ncclkit inspect --json", "reading failed: please report this message"),
 }
 """Beginning of a fact's name (``#`` is any number) → the command, and what else to know; the longest one holds."""
 

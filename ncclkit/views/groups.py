@@ -240,11 +240,11 @@ def _row(state: tuple[object, ...], ranks: Sequence[int], furthest: int) -> tupl
 
 
 WHAT = {
-    "missing": "some ranks never came",
+    "missing": "some ranks never entered it",
     "op": "another operation",
     "size": "another size",
     "dtype": "another dtype",
-    "stuck": "all came, nobody finished",
+    "stuck": "all entered it, none completed it",
 }
 
 

@@ -48,7 +48,7 @@ def _summary(rows: Sequence[Row], blind: Sequence[Row], mute: Sequence[Row], pro
         (len(blind), "{} could not be used", "file"),
         (len(problems), "{} could not be read, or only in part", "thing"),
         (len(mute), "in {} no line is known", "log"),
-        (_sum(rows, "errors"), "{} that nobody here knows", "error line"),
+        (_sum(rows, "errors"), "{} of no known kind", "error line"),
     )
     left = "; ".join(words.format(plural(count, noun)) for count, words, noun in counts if count)
     return f"{plural(read, 'file')} of {size} gave {events}; {left or 'everything was understood'}"

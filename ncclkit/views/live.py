@@ -31,7 +31,7 @@ OUTCOMES = {
     "deadline": ("■", "stopped at its timeout"),
     "cancelled": ("■", "cancelled"),
     "failed": ("✕", "failed"),
-    "lost": ("✕", "ended without a word"),
+    "lost": ("✕", "ended without a message"),
     "running": ("▶", "running"),
     "not started": ("–", "not started"),
 }

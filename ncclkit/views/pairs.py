@@ -25,7 +25,7 @@ def pairs_view(case: Case) -> View:
     ways = sorted({pair.path for pair in found.pairs}, key=lambda way: -len(_of(found, way)))
     body = join(
         _lights(found),
-        fit(table(("Tried anew, to find who it takes", "Outcome"), _tried(found))),
+        fit(table(("Ranks started again (bisection)", "Outcome"), _tried(found))),
         fit(table(("Joined by", "Pairs", "Median", "Lowest", "Latency", "Bad"), [_kind(found, way) for way in ways])),
         fit(table(("Bad pair", "Bandwidth", "Usual", "Why"), _bad(found))) if found.bad else Markup(""),
         fold("Each rank alone", table(("Rank", "Copies in its own memory"), _alone(found))),

@@ -102,11 +102,11 @@ def _times(figure: go.Figure, groups: Mapping[str, Sequence[Measurement]], panel
     if known:
         low, high = math.log10(min(known)), math.log10(max(known))
         room = max(0.12 * (high - low), 0.15)
-        axis |= {"range": [low - room, high + room], "tickvals": _ticks(low - room, high + room)}
+        axis |= {"range": [low - room, high + room], "tickvals": ticks(low - room, high + room)}
     figure.update_layout({f"yaxis{panel}": axis})
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """At most six round values between two powers of ten: decades alone, or with steps between where these are few."""
     decades = range(math.floor(low), math.ceil(high) + 1)
     for steps in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3), (1,)):
@@ -200,6 +200,11 @@ def frame(summary: str, entries: int, drawn: int, figure: go.Figure | None = Non
     )
 
 
+def entries(names: Sequence[str]) -> int:
+    """How many entries of usual length these names take in a legend: a long one has a row to itself on a phone."""
+    return len(names) * (ABREAST if any(len(name) > WIDTH / ABREAST - 4 for name in names) else 1)
+
+
 def _second(figure: go.Figure, few: Sequence[Measurement], top: float, heading: str) -> None:
     """Add the panel of small messages; top: the part of the figure's height that it takes."""
     sizes = size_axis([m.bytes for m in few]) | {"anchor": "y2"}
@@ -215,7 +220,12 @@ Y = {"exponentformat": "none", "tickformat": "~g"}
 def size_axis(sizes: Sequence[int]) -> dict[str, Any]:
     """The axis of the message sizes: at most five, the largest always among them: more overlap on a phone."""
     known = sorted(set(sizes))
-    shown = known[::-1][:: max(1, math.ceil(len(known) / 5))][::-1]
+    shown: list[int] = []
+    apart = math.log(known[-1] / known[0]) / 6 if known else 0.0
+    for size in known[::-1][:: max(1, math.ceil(len(known) / 5))]:
+        if not shown or math.log(shown[-1] / size) >= apart:
+            shown.append(size)
+    shown.reverse()
     names = {"tickvals": shown, "ticktext": [format_bytes(size) for size in shown], "tickangle": 0}
     return {"type": "log", "title": {"text": "message size", "standoff": 8}} | names
 

@@ -58,7 +58,7 @@ class Guess(View):
 
     def static(self) -> Markup:
         """The question and what `body` holds now."""
-        return _frame(el("p", self.summary, cls="nk-say"), self.body)
+        return el("div", el("p", self.summary, cls="nk-say"), self.body, cls="nk nk-guess")
 
     def widget(self) -> W.Widget:
         """The question, its choices, a button for hints."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ncclkit.analysis.history import beside_baseline
 from ncclkit.causes import catalogue, page
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
@@ -17,6 +18,7 @@ from ncclkit.views import plots
 from ncclkit.views._base import Chart, View
 from ncclkit.views._html import Markup, code, el, fit, join, table
 from ncclkit.views.findings import advice_part
+from ncclkit.views.history import with_baseline
 from ncclkit.views.tables import measurement_table
 
 ALLOWS = {"nvlink": "NVLink", "pcie": "PCIe", "network": "this network", "loopback": "this host's loopback"}
@@ -31,15 +33,21 @@ def judged(expectation: bandwidth.Expectation | None) -> tuple[float | None, str
 
 
 def curve_view(run: Run) -> Chart:
-    """Bandwidth against message size, the expectation drawn, and under it where that comes from; time for one rank."""
+    """Bandwidth against message size, the expectation drawn, and under it where that comes from; time for one rank.
+
+    The baseline of this cluster is drawn, too, where there is one.
+    """
     if run.measurements and run.plan.ranks == 1:
         return Chart(plots.latency(run.measurements))
     judgement = judge(run.curve, run.expectation) if run.measurements else None
     derived = el("p", el("b", "Expected: "), run.expectation.words) if run.expectation else ""
     beside = "; ".join(f"{ref} = {percent(ratio)}" for ref, ratio in judgement.ratios) if judgement else ""
-    notes = (run.expectation.note if run.expectation else "", f"Measured elsewhere: {beside}." if beside else "")
+    against, curve = beside_baseline(run.measurements if run.reason == "done" else ())
+    elsewhere = f"Measured elsewhere: {beside}." if beside else ""
+    notes = (run.expectation.note if run.expectation else "", elsewhere, against)
     caption = join(derived, el("p", " ".join(filter(None, notes)), cls="nk-dim") if any(notes) else "")
-    return Chart(plots.bandwidth(run.measurements, *judged(run.expectation), _cut_short(run)), caption)
+    figure = plots.bandwidth(run.measurements, *judged(run.expectation), _cut_short(run))
+    return Chart(with_baseline(figure, curve), caption)
 
 
 def measurements_view(source: Any) -> View:

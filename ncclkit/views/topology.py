@@ -25,7 +25,7 @@ REFUSALS = {
     "GNS": "the GPU does not support it",
     "TNS": "this topology does not support it",
     "NS": "it is not supported",
-    "U": "nobody knows why",
+    "U": "nvidia-smi does not know why",
 }
 """What the letters of `nvidia-smi topo -p2p` mean."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -140,16 +141,16 @@ def gains(sweep: Sweep) -> go.Figure:
     ops = list(dict.fromkeys(one.op for one in rows)) or [""]
     named = _telling(rows)
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
-    figure = plots.frame(sweep.summary, len(named), (PANEL + 56) * len(ops) - 56, made)
+    figure = plots.frame(sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made)
     for place, op in enumerate(ops, 1):
         mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)
         for index, name in enumerate(named):
             _line(figure, [one for one in mine if str(one.setting) == name], index, place)
         axis = plots.size_axis([one.bytes for one in mine]) | {"title": {"text": f"message size, {op}", "standoff": 8}}
         figure.update_xaxes(axis, row=place, col=1)
-        figure.update_yaxes(title={"text": "gain, %"}, range=_range(mine, named), ticksuffix=" %", row=place, col=1)
+        figure.update_yaxes(title={"text": "gain, %"}, range=_range(mine, named), row=place, col=1)
         figure.add_hline(y=0, line={"color": plots.INK, "width": 2, "dash": "dash"}, row=place, col=1)
-    return figure
+    return figure.update_layout(meta={"summary": sweep.summary})
 
 
 def _telling(rows: Sequence[Comparison]) -> list[str]:
@@ -343,5 +344,8 @@ def before_after(sweep: Sweep) -> Chart:
                 hovertemplate=f"{op}, {name}: %{{customdata[0]}} in %{{customdata[1]}}<extra></extra>",
             )
     figure.update_xaxes(plots.size_axis([one.bytes for one in rows]))
-    figure.update_yaxes(type="log", title={"text": "time of one call, µs"}, dtick=1)
+    known = [math.log10(statistics.median(laps)) for one in rows for laps in (one.default_us, one.with_us)] or [0.0]
+    low, high = min(known) - 0.1, max(known) + 0.1
+    ticks = plots.ticks(low, high)
+    figure.update_yaxes(type="log", title={"text": "time of one call, µs"}, range=[low, high], tickvals=ticks)
     return Chart(figure, fit(table(NUMBERS, _numbers(sweep), "nk-numbers")))

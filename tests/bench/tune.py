@@ -4,6 +4,7 @@
 2. All-equal candidates, seed by seed: how many sweeps claim a difference that is not there.
 3. A gain that is there (32 channels, the largest message), run by run: how often it is found.
 4. A bad environment, variable by variable: the cost by `--inherited`, beside that of another sweep without it.
+5. The planner of GPU memory beside what torch's allocator held at most, in training steps of a small model on one GPU.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from ncclkit.core import budgets  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.core.tuning import Comparison, Setting, Sweep, carriers, setting  # noqa: E402
 from ncclkit.live import probe, tune  # noqa: E402
@@ -38,13 +40,13 @@ async def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--parts", default="1234")
+    parser.add_argument("--parts", default="12345")
     parser.add_argument("--jobs", type=int, default=tune.JOBS, help="of each setting that a process keeps")
     told = parser.parse_args()
     tune.JOBS = told.jobs
     answer = await local.check(sys.executable)
     found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), **about_machine(answer)}
-    for name, part in {"1": whole, "2": equal, "3": gain, "4": environment}.items():
+    for name, part in {"1": whole, "2": equal, "3": gain, "4": environment, "5": memory}.items():
         if name in told.parts:
             began = time.monotonic()
             found[part.__name__] = await part(told, bool(answer["gpus"]))
@@ -79,7 +81,7 @@ async def equal(told: argparse.Namespace, gpus: bool) -> dict[str, Any]:
     """Six settings that change nothing, in sweeps of their own."""
     sizes = [8, 65536, MIB, 64 * MIB] if gpus else [65536]
     claims: list[list[dict[str, Any]]] = []
-    same = [Setting(risk=str(number)) for number in range(6)] if gpus else [Setting({"UNREAD": "1"})]
+    same = [Setting(risk=str(number)) for number in range(6 if gpus else 2)]
     for _ in range(told.seeds):
         sweep = await swept(same, options(gpus), sizes)
         claims.append([row(one) for one in sweep.comparisons if one.better or one.worse])
@@ -91,7 +93,9 @@ async def gain(told: argparse.Namespace, gpus: bool) -> dict[str, Any]:
     sizes = [256 * MIB] if gpus else [65536]
     rows = []
     for _ in range(told.runs):
-        sweep = await swept([setting("channels=32")] if gpus else [Setting({"UNREAD": "1"})], options(gpus), sizes)
+        sweep = await swept(
+            [setting("channels=32")] if gpus else [setting("GLOO_SOCKET_IFNAME=lo")], options(gpus), sizes
+        )
         rows += [row(one) | {"better": one.better} for one in sweep.comparisons]
     return {"runs": told.runs, "found": sum(one["better"] for one in rows), "rows": rows}
 
@@ -110,6 +114,31 @@ async def environment(told: argparse.Namespace, gpus: bool) -> dict[str, Any]:
     rows = [row(one) | {"again": round(alone[str(one.setting), one.bytes], 4)} for one in together.comparisons]
     said = [together.effect_of(setting(word)) for word in BAD]
     return {"said": said, "rows": rows, "seconds": round(together.seconds, 1)}
+
+
+async def memory(told: argparse.Namespace, gpus: bool) -> dict[str, Any]:
+    """Planned and measured bytes of three batches."""
+    rows = []
+    for batch in (256, 4096, 32768) if gpus else ():
+        code = MEMORY.replace("BATCH", str(batch))
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+        peak = int((await child.communicate())[0])
+        plan = budgets.gpu_memory(8 * 2049 * 2048, 1, "ZeRO-1", "fp32, or autocast", 2 * 8 * 2048 * 4, batch, other=0)
+        rows.append({"batch": batch, "planned": plan.value, "measured": peak, "off": round(plan.value / peak - 1, 3)})
+    return {"rows": rows}
+
+
+MEMORY = """
+import torch
+layers = [torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.GELU()) for _ in range(8)]
+model = torch.nn.Sequential(*layers).cuda()
+optimizer, rows = torch.optim.Adam(model.parameters(), foreach=True), torch.ones(BATCH, 2048, device="cuda")
+for step in range(3):
+    model(rows).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+print(torch.cuda.max_memory_allocated())
+"""
 
 
 def told_of(sweep: Sweep) -> dict[str, Any]:

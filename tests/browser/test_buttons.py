@@ -28,7 +28,7 @@ KEPT = re.compile(
 )
 """Cells with a form, and those that they need."""
 ELSEWHERE = re.compile(
-    r"^(stopgap|silent|late|practice|loading|before|check|hung|example|stages) = |nk\.sample\(|_view\(nk\."
+    r"^(stopgap|silent|late|practice|loading|before|check|hung|example|stages) = |nk\.sample\(|_view\((nk\.|hung)"
 )
 """Cells of further cases."""
 PRESSED = re.compile(r"await (form|loop)\.run\(")

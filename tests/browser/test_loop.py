@@ -87,10 +87,10 @@ def finding(page: Any, cause: str) -> str:
     return str(card.locator(".nk-card-head").inner_text())
 
 
-def test_a_guess_is_answered(loop: Visit) -> None:
+def test_a_question_of_the_quiz_is_answered(loop: Visit) -> None:
     page = loop.page
-    page.get_by_text("rank 1", exact=True).last.click()
-    page.get_by_role("status").filter(has_text="it left early").wait_for(timeout=20_000)
+    page.get_by_text("Yes, as it trains", exact=True).last.click()
+    page.get_by_role("status").filter(has_text="All GPUs idle").wait_for(timeout=20_000)
 
 
 def test_on_a_narrow_screen_the_forms_fit(loop: Visit, lab: Lab) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from ncclkit import causes
 from ncclkit.causes.engine import diagnose, judge, rank
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Finding, Strength, found
+from ncclkit.evidence.samples import sample
 from tests.causes.specimens import ROOT, judged, load
 
 
@@ -99,3 +101,10 @@ def test_the_case_keeps_every_verdict(tmp_path: Path) -> None:
     kept = [f.cause for f in Case.open(tmp_path / "case", read_only=True).findings]
     assert kept[0] == "gpu_oom" == result.findings[0].cause
     assert set(kept) >= {f.cause for f in result.clear} | {f.cause for f in result.unknown}
+
+
+def test_models_that_differ_are_not_answered_with_the_lengths_of_batches() -> None:
+    """DDP compares the models in its constructor, before any batch is read."""
+    found = next(f for f in diagnose(sample("mixed_versions")).findings if f.cause == "shape_mismatch")
+    said = " ".join(f"{advice.do} {advice.code} {advice.risk}" for advice in found.advice)
+    assert "same model on all ranks" in said and not re.search(r"drop_last|pad|lengths", said)

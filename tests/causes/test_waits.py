@@ -39,6 +39,7 @@ def rank(
     state: str = "S",
     text: str = "",
     moved: bool = False,
+    wakes: int = 0,
     **data: Any,
 ) -> list[Event]:
     """The events of one rank: two snapshots 3 s apart, and its stack (innermost frame first)."""
@@ -47,8 +48,8 @@ def rank(
     whole = [f"    {func} ({file}:{line})" for file, line, func in frames]
     kernel, file = data.pop("waits_in", ""), data.pop("file", "")
     shots = [
-        {"t": at, "state": state, "cpu": 0.0, "main": at * ran, "switches": 5, "waits_in": kernel, "file": file,
-         "stack": "\n".join(whole[int(moved and at > 0) :])}
+        {"t": at, "state": state, "cpu": 0.0, "main": at * ran, "switches": 5 + wakes * int(at > 0),
+         "waits_in": kernel, "file": file, "stack": "\n".join(whole[int(moved and at > 0) :])}
         for at in (0.0, 3.0)
     ]  # fmt: skip
     conditions = [data.pop("condition")] if "condition" in data else []
@@ -175,6 +176,12 @@ def test_a_job_that_goes_on_is_not_accused() -> None:
     ranks = [waiting(n, moved=True) for n in range(3)] + [waiting(3)]
     events = [event for one in ranks for event in one]
     assert blockages(events) == [] and headline(events).startswith("The job goes on: ranks 0-2 moved")
+
+
+def test_a_rank_that_is_woken_again_and_again_makes_steps() -> None:
+    """Two snapshots may meet a healthy job at one line."""
+    events = [event for number in range(3) for event in waiting(number, wakes=300)] + rank(3, own(9), MAIN, ran=1.0)
+    assert blockages(events) == [] and headline(events).startswith("The job goes on")
 
 
 def test_nothing_live_is_proven() -> None:

@@ -96,7 +96,7 @@ def test_settings_that_this_host_cannot_fulfil():
         "CUDA_VISIBLE_DEVICES": ("device", "this host has 2 GPUs, so 2 does not exist and ends the list for CUDA"),
         "NCCL_TOPO_FILE": (
             "path",
-            "there is no file /opt/azure/ndv4-topo.xml, which is ignored without a word or ends the job",
+            "there is no file /opt/azure/ndv4-topo.xml, which is ignored without a warning or ends the job",
         ),
     }
     notes = [(row["kind"], row["name"]) for row in values("rtx4090-x2-roce", "env.notes")]

@@ -106,7 +106,7 @@ FAULTS: dict[str, tuple[str, Act, Act, str]] = {
         "wrong_interface",
         shadows,
         variable("NCCL_SOCKET_IFNAME", "eth0"),
-        "would use br-vm (172.20.0.1), which leads back to the asking host when {1} asks (and 1 more path); "
+        "would use br-vm (172.20.0.1), which reaches the asking host itself when {1} asks (and 1 more path); "
         "eth0 (10.77.0.2) can be reached",
     ),
 }

@@ -19,7 +19,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.live import connect
 from ncclkit.live.launch import local
-from ncclkit.live.launch.pack import packed, shared
+from ncclkit.live.launch.pack import PIPED, packed
 from tests.hostile.launches import LAUNCHES, Launch
 
 SWAPS = """
@@ -78,7 +78,7 @@ def connections(folder: Path, argv: tuple[str, ...], deadline: int) -> None:
             connect.connectivity(Case.open(folder), ["a", "b"], remote_command=via, seconds=0.05, deadline=20.0)
         )
     except NcclkitError as error:
-        assert "without a word" in str(error)
+        assert "without a message" in str(error)
 
 
 WAYS = [*LAUNCHES, pytest.param(facts, id="facts"), pytest.param(connections, id="connections")]
@@ -98,15 +98,16 @@ def ours() -> set[str]:
     return {path.name for path in Path(private.place()).glob(private.PREFIX + "*")}
 
 
-def test_a_shared_program_starts_where_it_is_what_was_packed_and_only_there(tmp_path: Path) -> None:
+def test_a_node_starts_what_comes_through_its_input_and_nothing_that_lies_in_a_folder(tmp_path: Path) -> None:
     before, marker = ours(), tmp_path / "executed"
-    command = [sys.executable, *shared(tmp_path), "facts", "--no-torch"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
-    assert '"kind": "complete"' in done.stdout or '"kind":"complete"' in done.stdout, done.stderr
     with zipfile.ZipFile(tmp_path / "agent.pyz", "w") as archive:
         archive.writestr("ncclkit/__init__.py", f"open({str(marker)!r}, 'w')\n")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
-    assert done.returncode == 1 and "somebody else has changed it" in done.stderr
+    (tmp_path / "ncclkit").mkdir()
+    (tmp_path / "ncclkit" / "__init__.py").write_text(f"open({str(marker)!r}, 'w')\n")
+    command = [sys.executable, *PIPED, "facts", "--no-torch"]
+    with packed() as agent, open(agent, "rb") as stdin:
+        done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert '"kind": "complete"' in done.stdout or '"kind":"complete"' in done.stdout, done.stderr
     assert not marker.exists() and ours() == before
 
 

@@ -49,6 +49,9 @@ NODE = (
     "CoresPerSocket=2 ThreadsPerCore=1 RealMemory=4000"
 )
 
+ALONE = 'mount -t tmpfs none "$0" && exec "$@"'
+"""What a node begins with that has a folder of its own."""
+
 
 def available() -> bool:
     """Whether this machine has Slurm and munge, and we may start them."""
@@ -56,8 +59,11 @@ def available() -> bool:
 
 
 @contextmanager
-def cluster(folder: Path, nodes: int) -> Iterator[dict[str, str]]:
-    """Start Slurm with `nodes` nodes; yields the environment that its clients need, and stops it afterwards."""
+def cluster(folder: Path, nodes: int, private: Path | None = None) -> Iterator[dict[str, str]]:
+    """Start Slurm with `nodes` nodes; yields the environment that its clients need, and stops it afterwards.
+
+    private: a folder of which each node has its own, empty one, so that nothing in it is shared.
+    """
     host = socket.gethostname().split(".")[0]
     first, *others = _free_ports(nodes + 1)
     lines = [NODE.format(i=i, host=host, port=port) for i, port in enumerate(others, 1)]
@@ -70,7 +76,8 @@ def cluster(folder: Path, nodes: int) -> Iterator[dict[str, str]]:
         _munge(folder)
         subprocess.run(["slurmctld", "-f", str(conf), "-c"], check=True, env=env, timeout=30)
         for i in range(1, nodes + 1):
-            subprocess.run(["slurmd", "-f", str(conf), "-N", f"n{i}"], check=True, env=env, timeout=30)
+            alone = ["unshare", "-m", "sh", "-c", ALONE, str(private)] if private else []
+            subprocess.run([*alone, "slurmd", "-f", str(conf), "-N", f"n{i}"], check=True, env=env, timeout=30)
         _wait_idle(env, nodes)
         yield env
     finally:

@@ -63,7 +63,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 LOOKS = {
     "": ({}, ""),
     "blocked": ({}, "Port 29500 of node-1 at 192.168.77.1 does not answer when node-2 asks, while another port"),
-    "bridge": ({}, "would use br-lab (172.20.0.1), which leads back to the asking host when node-1 asks"),
+    "bridge": ({}, "would use br-lab (172.20.0.1), which reaches the asking host itself when node-1 asks"),
     "drops": ({}, "Of what node-2 sends to node-1"),
     "slow": ({}, "What node-2 sends to node-1 passes at 0.02"),
     "own_name": ({}, "Hostname node-2 resolves to 127.0.1.1 on itself, so gloo there would use lo"),

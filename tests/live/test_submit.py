@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ncclkit.agent import private
 from ncclkit.cli import _parser
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
@@ -25,6 +26,7 @@ from ncclkit.views import cluster_view, live_test
 from tests.live.slurm_cluster import available, cluster
 from tests.processes import leftovers
 
+ROOT = Path(__file__).parents[2]
 NODES = """gpu|idle|14|gpu:h100:8(S:0-1)|192
 gpu|mix-|3|gpu:h100:8(S:0-1)|192
 gpu|idle*|1|gpu:h100:8(S:0-1)|192
@@ -223,10 +225,11 @@ real = pytest.mark.skipif(not available(), reason="Slurm and munge are not insta
 
 @pytest.fixture(scope="module")
 def login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """This process on the login node of a cluster of three nodes."""
-    before = dict(os.environ)
-    with cluster(tmp_path_factory.mktemp("slurm") / "slurm", 3) as env:
-        os.environ.update(env, GLOO_SOCKET_IFNAME="lo")
+    """This process on the login node of a cluster of three nodes, each with a folder ``own`` that no other sees."""
+    before, place = dict(os.environ), tmp_path_factory.mktemp("slurm")
+    (place / "own").mkdir()
+    with cluster(place / "slurm", 3, private=place / "own") as env:
+        os.environ.update(env, GLOO_SOCKET_IFNAME="lo", OWN=str(place / "own"))
         scheduler._submits.cache_clear()
         yield
         os.environ.clear()
@@ -238,7 +241,7 @@ def queue() -> str:
 
 
 def ncclkit(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "ncclkit", *words]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=110)
 
@@ -305,6 +308,28 @@ def test_a_job_that_is_cancelled_requeued_or_loses_its_node_says_so_and_leaves_n
         submit.cancel(job)
         assert until(job, "CANCELLED").sentence.endswith("was cancelled.")
     assert (queue(), leftovers()) == ("", [])
+
+
+@real
+@pytest.mark.usefixtures("slurm")
+def test_a_case_that_the_nodes_do_not_see_gets_their_files_over_srun_also_from_a_container(tmp_path: Path) -> None:
+    """Each node changes its root before the interpreter starts; facts, records and logs of both come back."""
+    (place := tmp_path / "tmp").mkdir()
+    case, container = Path(os.environ["OWN"]) / "case", "env NCCL_NTHREADS=256 unshare --mount chroot /"
+    env = {"NCCLKIT_CONTAINER": container, "NCCLKIT_SRUN_OPTIONS": "--mpi=none", "TMPDIR": str(place)}
+    env["PYTHONPATH"] = str(ROOT)
+    words = ["probe", "--max-bytes", "4KiB", "--case", str(case)]
+    command = ["salloc", "-N2", "-n2", sys.executable, "-m", "ncclkit", *words]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | env, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0 and "every value was right" in done.stdout, done.stderr
+    assert f"n[1-2] cannot see {case}/runs; its files come over srun." in done.stderr
+    run = case / "runs" / "2-all_reduce"
+    kept = {path.name for path in run.iterdir()}
+    assert {"rank0.log", "rank1.log", "telemetry-node1.jsonl", "status-node1.json", "plan.json"} <= kept
+    assert not [name for name in kept if name.startswith(".")]
+    seen = Case.open(case).facts_of("env.NCCL_NTHREADS")
+    assert {fact.host: str(fact.value) for fact in seen} == {"n1": "256", "n2": "256"}
+    assert leftovers() == [] and not list(place.glob(private.PREFIX + "*"))
 
 
 @real

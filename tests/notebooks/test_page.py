@@ -92,6 +92,15 @@ def test_the_verdict_under_the_title_is_the_last_one_of_its_case() -> None:
     assert "likely" not in main.get_text() and "possible" in main.get_text() and "/home" not in str(main)
 
 
+def test_on_a_page_that_asks_for_a_guess_the_verdict_stays_below_the_question() -> None:
+    asked = '<div class="nk nk-guess">Who is at fault?</div>'
+    banner = '<section class="nk-banner" data-case="/x">It is rank 3 <code class="nk-reproduce">x</code></section>'
+    cells = [new_code_cell("", outputs=[shown({"text/html": html})]) for html in (asked, banner)]
+    main = BeautifulSoup(page.render(new_notebook(cells=[new_markdown_cell("# Why?"), *cells])), "html.parser").main
+    said = " ".join(main.get_text(" ").split())
+    assert said.startswith("Why? Who is at fault? It is rank 3 ncclkit report") and "/x" not in str(main)
+
+
 def test_a_form_that_nobody_used_is_left_out() -> None:
     soup = rendered(shown({"text/html": '<style></style><div class="nk-idle">No experiment was made</div>'}))
     assert "experiment" not in soup.main.text

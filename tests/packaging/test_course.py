@@ -1,22 +1,27 @@
-"""The teacher's page: its links lead somewhere, and every fault and command that it names exists."""
+"""The pages of the course and for its teacher: their links lead somewhere, and every fault that they name exists."""
 
+import json
 import re
 
 import pytest
+from bs4 import BeautifulSoup
 
+from ncclkit.lab.course.questions import STORIES
 from ncclkit.lab.faults.catalogue import FAULTS
 from tests.packaging.project import ROOT
+from tests.record import classroom
 
 PAGE = ROOT / "docs" / "course.md"
 TEXT = PAGE.read_text()
 TABLE = [name for row in re.findall(r"^\| \[\d.*", TEXT, re.MULTILINE) for name in re.findall(r"`(\w+_\w+)`", row)]
-SUGGESTED = re.findall(r"`(\w+)`", TEXT.partition("Suggested:")[2].partition("##")[0])
+TEACHING = PAGE.with_name("teaching.md").read_text()
+SUGGESTED = re.findall(r"`(\w+)`", TEACHING.partition("Suggested:")[2].partition("##")[0])
 
 
 def test_every_story_has_a_row_and_every_link_leads_somewhere():
     stories = sorted((ROOT / "notebooks" / "cases").glob("*.ipynb"))
     assert [path.name for path in stories if f"cases/{path.name}" not in TEXT] == []
-    assert [link for link in re.findall(r"\]\(([^)#]+)\)", TEXT) if not (PAGE.parent / link).exists()] == []
+    assert [link for link in re.findall(r"\]\(([^)#]+)\)", TEXT + TEACHING) if not (PAGE.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("name", [*TABLE, *SUGGESTED])
@@ -26,3 +31,34 @@ def test_every_fault_exists(name):
 
 def test_the_page_names_faults_of_its_own_and_of_the_stories():
     assert {"a2a_unpaired", "resume_replays"} <= set(TABLE) and "gil_held" in SUGGESTED
+
+
+def test_the_worksheet_asks_and_its_answer_page_tells():
+    for story in classroom.STORIES:
+        asked, told = (classroom.worksheet(story, answers) for answers in (False, True))
+        known = STORIES[story.stem.partition("_")[2]]
+        for page in (asked, told):
+            read = BeautifulSoup(page, "html.parser")
+            words = " ".join(read.get_text(" ").split())
+            assert (
+                read.h1 is not None and not read.select("script, img, link, details") and page.startswith("<!DOCTYPE")
+            )
+            assert all(question.ask in words for question in (known.guess, *known.quiz))
+            answers = [said in words for question in (known.guess, *known.quiz) for said in question.choices.values()]
+            assert all(answers) if page is told else not any(answers)
+        assert asked.count("☒") == 0 and told.count("☒") == 4 and "The suspects" in asked
+        assert asked.count('<div class="line">') >= 8
+
+
+def test_the_container_takes_all_from_package_registries():
+    steps = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text())
+    runs = re.findall(r"^RUN (.*)", steps, re.MULTILINE)
+    allowed = r"apt-get update && apt-get install|useradd|python -m pip install --no-cache-dir"
+    assert len(runs) == 3 and all(re.match(allowed, line) for line in runs)
+    assert not re.search(r"curl|wget|git clone|https?://", steps)
+    copied = [
+        word for line in re.findall(r"^COPY --chown=student (.*)", steps, re.MULTILINE) for word in line.split()[:-1]
+    ]
+    assert copied and all((ROOT / word).exists() for word in copied)
+    editor = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    assert (ROOT / ".devcontainer" / editor["build"]["dockerfile"]).resolve() == ROOT / "Dockerfile"

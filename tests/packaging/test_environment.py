@@ -18,7 +18,10 @@ from tests.packaging import audit
 from tests.packaging.hashes import FREE
 from tests.packaging.project import PROJECT, ROOT, pins, requirements
 
-CONDA_NAMES = {"torch": "pytorch"}  # PyPI → conda-forge, where they differ
+CONDA_NAMES = {"torch": "pytorch", "lightning-fabric": "lightning"}  # PyPI → conda-forge, where they differ
+STORIES = {"nbval", "lightning-fabric", "torchdata"}
+"""What stories take of the extra `test`."""
+WANTED = [*requirements("dependencies"), *(one for one in requirements("test") if one.name in STORIES)]
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 LINES = [line for line in ENVIRONMENT["dependencies"] if isinstance(line, str)]
 HASHES = pins()
@@ -30,7 +33,7 @@ def ranges(text: str) -> set[str]:
 
 
 def test_conda_asks_for_what_pyproject_asks_for():
-    wanted = {CONDA_NAMES.get(r.name, r.name): ranges(str(r.specifier)) for r in requirements("dependencies")}
+    wanted = {CONDA_NAMES.get(r.name, r.name): ranges(str(r.specifier)) for r in WANTED}
     wanted |= {"python": ranges(PROJECT["requires-python"]), "pip": {""}}
     assert {name: ranges(range_) for name, _, range_ in (line.partition(" ") for line in LINES)} == wanted
 
@@ -83,7 +86,7 @@ def solve(channel: rattler.Channel) -> dict[str, str]:
 
 def versions_tested() -> dict[str, str]:
     pins = {pin.name: str(pin.specifier).removeprefix("==") for pin in PINS if not pin.marker or pin.marker.evaluate()}
-    names = {name: CONDA_NAMES.get(name, name) for name in (r.name for r in requirements("dependencies"))}
+    names = {name: CONDA_NAMES.get(name, name) for name in (r.name for r in WANTED)}
     return {conda: pins[name.replace("_", "-")] for name, conda in names.items()} | {"python": "3.11.7", "pip": "26.0"}
 
 
@@ -97,7 +100,7 @@ def test_conda_refuses_what_is_excluded(tmp_path):
 
 
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
-@pytest.mark.parametrize("group", ["dependencies", "fast", "mcp", "test"])
+@pytest.mark.parametrize("group", ["dependencies", "fast", "mcp", "dask", "test"])
 def test_every_dependency_is_pinned_inside_its_range(group, python):
     pins = {pin.name: pin for pin in PINS if not pin.marker or pin.marker.evaluate({"python_version": python})}
     for wanted in requirements(group):

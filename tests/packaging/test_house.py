@@ -23,13 +23,7 @@ IMPORT_NAMES = {  # distribution → module, where they differ
     "pyzmq": "zmq",
     "beautifulsoup4": "bs4",
 }
-BY_NAME = {
-    "jupyterlab",
-    "ipykernel",
-    "py_spy",
-    "pystack",
-    "jsonschema",
-}  # run as programs, or only held below a version
+BY_NAME = {"jupyterlab", "ipykernel", "py_spy", "pystack", "jsonschema"}  # run as programs, or held below a version
 HEAVY = set("torch pandas pyarrow plotly ipywidgets IPython papermill nbconvert numpy rich mcp shtab".split())
 
 
@@ -98,7 +92,7 @@ def test_what_runs_as_ranks_needs_only_a_bare_python_39():
 
 
 def test_every_import_is_a_declared_dependency():
-    package = modules_of("dependencies") | modules_of("fast") | modules_of("mcp")
+    package = modules_of("dependencies") | modules_of("fast") | modules_of("mcp") | modules_of("dask")
     assert imported(MODULES) - package == set()
     assert imported(TESTS) - package - modules_of("test") == set()
 

@@ -73,7 +73,12 @@ def test_training_interpreter_reaches_the_command(tree):
     assert '.venv/bin/ncclkit report --case "/tmp/a case" --train-python "/opt/train/bin/python"' in dry.stdout
 
 
+def test_a_wheelhouse_is_packed_for_the_python_that_is_named(tree):
+    dry = make(tree, "-n", "wheelhouse", f"PYTHON={sys.executable}")
+    assert f'"{sys.executable}" -m pip wheel' in dry.stdout and "--wheel-dir wheelhouse '.[" in dry.stdout
+
+
 def test_help_names_every_target_and_variable(tree):
     said = make(tree, "help").stdout
-    targets = ("make report", "make check", "make test", "make lab")
+    targets = ("make report", "make check", "make test", "make lab", "make wheelhouse")
     assert all(word in said for word in (*targets, "PYTHON=", "TRAIN_PYTHON=", "CASE="))

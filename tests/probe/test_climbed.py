@@ -69,7 +69,7 @@ def test_the_lights_and_the_tries_are_shown(name: str) -> None:
     found, page = staged_test(case_of(name)), str(pairs_view(case_of(name)).static())
     assert all(found.who(group.ranks) in page for group in found.tried)
     assert ("all ranks: not reached" in page) == (found.ended == "failed")
-    assert ("Tried anew" in page) == bool(found.tried) and "each rank alone" in page
+    assert ("Ranks started again" in page) == bool(found.tried) and "each rank alone" in page
 
 
 def test_every_recording_is_judged() -> None:

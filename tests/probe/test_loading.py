@@ -11,7 +11,9 @@ import pytest
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
+from ncclkit.core.runs import Plan
 from ncclkit.lab.course import runs
+from ncclkit.live import probe
 from ncclkit.views import loader_sweep_view
 from tests.processes import leftovers
 
@@ -29,7 +31,9 @@ def told(*rows: object, **more: Any) -> Case:
 
 def test_the_sweep_measures_each_choice_and_leaves_nothing(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    run = asyncio.run(runs.loader_sweep(case, choices=((0, 2), (2, 1)), steps=2, backend="gloo", deadline=90))
+    run = asyncio.run(
+        runs.loader_sweep(case, choices=((0, 2), (2, 1)), steps=2, repeats=2, backend="gloo", deadline=90)
+    )
     assert run.reason == "done", run.summary
     found = runs.measured(Case.open(tmp_path, read_only=True))
     assert found is not None and found.ranks == 2
@@ -55,6 +59,31 @@ def test_the_knee_is_the_fewest_workers_that_are_as_good_as_any(
 ) -> None:
     budget = budgets.knee(times)
     assert budget.value == knee and f"as the fastest: {knee} (" in budget.words
+
+
+def test_choices_whose_intervals_overlap_cannot_be_told_apart() -> None:
+    """Three runs gave knees of 4, 8 and 4."""
+    budget = budgets.knee({0: (40, 42), 2: (29, 31), 4: (19, 24), 8: (20, 20.5)})
+    assert budget.value == 4 and "Which of 4, 8 is fastest these steps cannot tell" in budget.words
+    assert "cannot tell" not in budgets.knee({0: (40, 42), 4: (19, 21)}).words
+
+
+def test_repeats_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Plan] = []
+
+    async def execute(case: Case, plan: Plan, on_record: Any) -> None:
+        plans.append(plan)
+
+    monkeypatch.setattr(probe, "execute", execute)
+    asyncio.run(runs.loader_sweep(Case(), choices=((0, 2), (2, 1)), backend="gloo"))
+    assert plans[0].argv[plans[0].argv.index("--choices") + 1] == "0:2,2:1,0:2,2:1,0:2,2:1"
+
+
+def test_repeats_of_a_choice_share_a_row() -> None:
+    found = runs.measured(told(row(0, 40.0), row(2, 20.0), row(0, 50.0), row(2, 22.0), row(0, 41.0), row(2, 21.0)))
+    assert found is not None and [one["step_ms"] for one in found.rows] == [41.0, 21.0]
+    assert (found.rows[1]["low_ms"], found.rows[1]["high_ms"]) == pytest.approx((19.0, 23.1))
+    assert found.knee.value == 2
 
 
 def test_the_knee_compares_choices_that_prepare_as_much_ahead() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +14,12 @@ import pytest
 
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
+from ncclkit.core.model import Measurement
 from ncclkit.core.runs import Plan, Run
 from ncclkit.lab.course.runs import Stage, staged_run
+from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.lab.programs.stories import interactions
-from ncclkit.views.course import apart_by, stages_view
+from ncclkit.views.course import apart_by, backend_view, stages_view
 
 torch = pytest.importorskip("torch")
 OPTIONS = SimpleNamespace(rows=500, users=16, items=64, batch=96)
@@ -86,3 +89,43 @@ def test_micro_batches() -> None:
     with pytest.raises(ValueError, match="not even one"):
         budgets.micro_batches(10, 3, 2)
     assert repr(budgets.host_memory(200 << 30, 8, 4, 2, 0)).endswith("= 1.56 TiB.")
+
+
+def test_the_stand_in_for_a_full_gpu_tries_again_and_its_right_way_takes_less(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(job: Any, size: int) -> float:
+        if size > interactions.PIECE:
+            raise RuntimeError("can't allocate memory")
+        return 1.0
+
+    monkeypatch.setattr(interactions, "join", refused)
+    monkeypatch.setattr(interactions, "_share_of_the_host", nullcontext)
+    job = SimpleNamespace(faulty_here=True, seconds=1, fixed=lambda cause: False)
+    with pytest.raises(RuntimeError, match="can't allocate"):
+        interactions.rank_0_full(job)
+    monkeypatch.setattr(interactions.time, "sleep", lambda seconds: None)
+    job.seconds = 3
+    with pytest.raises(RuntimeError, match="can't allocate"):
+        interactions.rank_0_full(job)
+    assert capsys.readouterr().out.count("trying again") == 2
+    job.fixed = lambda cause: cause == "host_oom"
+    assert interactions.rank_0_full(job) == 1.0
+    assert FAULTS["rank_0_full"].says.startswith("a stand-in for a full GPU 0")
+
+
+def test_both_backends_are_shown_and_what_was_not_measured_is_said() -> None:
+    def measured(backend: str, *busbw: float) -> Run:
+        rows = tuple(
+            Measurement("all_reduce", 64 * 1024**n, "float32", 2, 1, backend, 40.0, 50.0, 0.1, 1.0, speed, 0)
+            for n, speed in enumerate(busbw)
+        )
+        return Run(Plan("all_reduce", (), 2, backend, "python", 60.0), Path("run"), "done", 5.0, rows)
+
+    alone, both = (
+        backend_view([measured("gloo", 0.1, 0.4)]),
+        backend_view([measured("gloo", 0.1, 0.4), measured("nccl", 2.0, 300.0)]),
+    )
+    assert alone.summary == "all_reduce on 2 ranks: gloo 0.400 GB/s" and "was not measured here" in alone.html
+    assert both.summary.endswith("gloo 0.400 GB/s; nccl 300 GB/s") and "was not measured here" not in both.html
+    assert backend_view([]).summary.startswith("No backend was measured")

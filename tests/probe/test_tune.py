@@ -92,7 +92,9 @@ def test_jitter_is_named() -> None:
 
 
 def test_planners() -> None:
-    assert budgets.timeout(900, 5).value == 1810
+    assert budgets.timeout(900, 5).value == 935, "the phase, the collective, and what the network needs to give up"
+    assert budgets.timeout(900, 5, spread=0.1, retry_s=0).value == 995
+    assert budgets.idle_cost(64, 600, 15).value == pytest.approx(10.93, abs=0.01)
     assert budgets.workers(64, 8).value == 7
     assert budgets.workers(2, 4).value == 0
     assert budgets.descriptors(32).value == 31 * 32 + 256

@@ -2,8 +2,8 @@
 
     PICTURES=DIR python -m pytest -p no:cacheprovider -q tests/record/stories.py [-k wenet]
 
-Each story: guess, wrong and then right; Shift+Enter from cell to cell; Break it, Check this and Try the fix by their
-buttons.  DIR gets a picture of each section.  A story that passes leaves its row in the table of docs/course.md.
+Each story: Shift+Enter from cell to cell, a guess, every choice of the three questions.  DIR gets
+a picture of each section.  A story that passes leaves its row in the table of docs/course.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pytest
 from ncclkit.lab.faults.catalogue import FAULTS
 from tests.browser.conftest import Lab, Visit, until
 from tests.browser.notebook import open_notebook, shut_down, state
-from tests.browser.test_logs import VIEW, WIDER
+from tests.browser.test_logs import WIDER
 from tests.reports import ROOT
 
 pytest_plugins = ["tests.browser.conftest"]
@@ -32,10 +32,8 @@ pytest_plugins = ["tests.browser.conftest"]
 STORIES = sorted((ROOT / "notebooks" / "cases").glob("*.ipynb"))
 COURSE = ROOT / "docs" / "course.md"
 PICTURES = Path(os.environ.get("PICTURES") or "/nonexistent")
-PRESSED = ("await form.run()", "await loop.run()")
-"""Cells that do what a button has done already."""
-RUN, CELL, REACT = 150.0, 150.0, 30.0
-"""Seconds that a click which starts ranks, a cell, and any other click may take."""
+CELL, REACT = 150.0, 30.0
+"""Seconds that a cell, and any click, may take."""
 SELECT = """place => {
   const notebook = window.jupyterapp.shell.currentWidget.content;
   notebook.mode = 'command'; notebook.activeCellIndex = place; notebook.activate(); notebook.node.focus();
@@ -72,8 +70,6 @@ def test_story(visit: Visit, lab: Lab, request: pytest.FixtureRequest, chromium:
     story: Path = request.node.callspec.params["visit"]
     page, cells, begun = visit.page, nbformat.read(story, as_version=4).cells, time.monotonic()
     for place, cell in enumerate(cells):
-        if cell.source.strip() in PRESSED:
-            continue
         page.evaluate(SELECT, place)
         page.keyboard.press("Shift+Enter")
         if cell.cell_type == "code":
@@ -101,45 +97,33 @@ def _act(page: Any, place: int, source: str) -> None:
     """What a student does with the widgets that a cell has put there."""
     cell = page.locator(".jp-Notebook .jp-Cell").nth(place)
     if "nk.guess(" in source:
-        _guess(cell)
-    if source.rstrip().endswith("\nform"):
-        _press(cell, "Break it", r"(failed|ended well|did not end).* after \d+ s")
+        cell.locator("input[type=radio]").first.click()
+        cell.get_by_role("status").filter(has_text="Kept.").wait_for()
+    if "nk.proof_view(" in source:
+        cell.get_by_text("your first guess").wait_for()
+    if "nk.quiz_view(" in source:
+        _quiz(cell)
     if source.rstrip().endswith("\nloop"):
-        if "proven" not in cell.inner_text():
-            _press(cell, "Check this", "What it says of each suspect")
-        _press(cell, "Try the fix", "ends well after")
         assert "Before" in cell.inner_text() and "After" in cell.inner_text()
 
 
-def _guess(cell: Any) -> None:
-    """Every answer says why; one of them is right."""
+def _quiz(cell: Any) -> None:
+    """Every choice says why; one of each question is right, and at the end stands how the student fared."""
     choices, told = cell.locator("input[type=radio]"), cell.get_by_role("status")
     choices.first.wait_for()
     right = 0
     for number in range(choices.count()):
-        before = {"", told.inner_text() if told.count() else ""}
+        before = told.all_inner_texts()
         choices.nth(number).click()
-        until(partial(_answered, told, before), REACT, "an answer")
-        assert len(told.inner_text()) > 30
-        right += "✓" in told.inner_text()
-    assert right == 1
+        until(partial(_differs, told, before), REACT, "an answer")
+        changed = [said for said in told.all_inner_texts() if said not in before]
+        assert len(changed[0]) > 30
+        right += "✓" in changed[0]
+    assert right == 3 and "How you fared" in cell.inner_text()
 
 
-def _answered(told: Any, before: set[str]) -> bool:
-    return bool(told.count() and told.inner_text() not in before)
-
-
-def _press(cell: Any, button: str, words: str) -> None:
-    """Click, and wait until the form says these words (a pattern) and is at rest."""
-    knob = cell.locator(f"{VIEW} button:enabled", has_text=button)
-    knob.click()
-    running = cell.locator(f"{VIEW} button:disabled", has_text=button)
-    try:
-        until(lambda: running.count() or re.search(words, cell.inner_text()), REACT, f"{button} to start")
-        until(lambda: knob.count() and re.search(words, cell.inner_text()), RUN, f"{words!r} after {button}")
-    except AssertionError as error:
-        page = cell.page.locator(".jp-Notebook").inner_text()
-        raise AssertionError(f"{error}; the form says {cell.inner_text()[-500:]!r}; the page is\n{page}") from error
+def _differs(told: Any, before: list[str]) -> bool:
+    return bool(told.all_inner_texts() != before)
 
 
 def _proven(page: Any, sources: str) -> None:
@@ -147,7 +131,7 @@ def _proven(page: Any, sources: str) -> None:
     name = re.search(r'lab_form\(case, "(\w+)"', sources)
     assert name is not None
     said = page.locator(".jp-Notebook").inner_text()
-    assert re.search(rf"ends well after \d+ s, and {FAULTS[name[1]].cause} is gone", said)
+    assert re.search(rf"succeeds after \d+ s, and {FAULTS[name[1]].cause} is gone", said)
 
 
 def _pictures(page: Any, story: str, sources: list[str]) -> None:

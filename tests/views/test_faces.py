@@ -168,6 +168,8 @@ EMPTY = (
     "transports_view",
     "rings_view",
     "attach_form",
+    "step_form",
+    "step_view",
 )
 
 

@@ -120,3 +120,17 @@ def test_several_inputs_and_a_path_with_blanks(tmp_path: Path) -> None:
         (tmp_path / name).write_text("node-1:7:7 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n")
     assert len(read_logs(str(tmp_path / "a b.log")).inputs) == 1
     assert len(read_logs(f"'{tmp_path / 'a b.log'}' {tmp_path / 'c.log'}").inputs) == 2
+
+
+LINE = (
+    "torch.distributed.DistBackendError: [5] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via "
+    "c10d key-value store by key '0', but store->get('0') got error: Socket Timeout"
+)
+
+
+def test_one_pasted_line_is_a_log_and_names_that_do_not_exist_are_not(tmp_path: Path) -> None:
+    first = engine.diagnose(read_logs(LINE)).findings[0]
+    assert (first.cause, first.culprits["ranks"]) == ("slow_rank", (0,))
+    for named in ("rank0.log rank1.log", f"{tmp_path}/*.log other.log"):
+        with pytest.raises(NcclkitError, match=r"does not exist|Nothing matches"):
+            read_logs(named)

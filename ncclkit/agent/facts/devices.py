@@ -104,7 +104,7 @@ def paths(values: Mapping[str, str], machine: Machine) -> Iterator[Problem]:
         for path in re.split(r"[:\s]+", values[name]) if name == "LD_PRELOAD" else [values[name]]:
             folder, _, file = path.rpartition("/")
             if path.startswith("/") and _absent(machine, folder or "/", file):
-                what = "there is no file %s, which is ignored without a word or ends the job" % path
+                what = "there is no file %s, which is ignored without a warning or ends the job" % path
                 yield problem("path", name, values[name], what, "correct the path, or unset it")
     for name in sorted(WRITTEN & set(values)):
         folder = values[name].rpartition("/")[0]

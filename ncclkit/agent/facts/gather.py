@@ -19,17 +19,20 @@ DEADLINE = 100.0
 Facet = tuple[str, Callable[[], Iterable[Fact]]]
 
 
-def collect(torch: bool = True, paths: Mapping[str, str] | None = None, root: str = "/") -> Iterator[Fact]:
+def collect(
+    torch: bool = True, paths: Mapping[str, str] | None = None, root: str = "/", deadline: float = DEADLINE
+) -> Iterator[Fact]:
     """Every fact of this host (docs/facts.md lists them), each as soon as it is known.
 
     `torch`: also ask the interpreter's torch, in a child process (seconds).
     `paths`: label → folder whose storage is measured, e.g. ``{"work": "."}``.
     `root`: "/" or a recorded machine (`recorder.record`).
+    `deadline`: seconds after which what is still missing is a fact ``facts.<facet>`` without a value.
     """
-    return facts_of(machine_at(root), torch, paths or {})
+    return facts_of(machine_at(root), torch, paths or {}, deadline)
 
 
-def facts_of(machine: Machine, torch: bool, paths: Mapping[str, str]) -> Iterator[Fact]:
+def facts_of(machine: Machine, torch: bool, paths: Mapping[str, str], deadline: float = DEADLINE) -> Iterator[Fact]:
     """The facts of any `Machine`; secrets are already replaced."""
     readers: list[Facet] = [
         ("host", lambda: host.facts(machine)),
@@ -47,12 +50,12 @@ def facts_of(machine: Machine, torch: bool, paths: Mapping[str, str]) -> Iterato
     for lane in lanes:
         threading.Thread(target=_work, args=(lane, said), daemon=True).start()
     waiting = [name for lane in lanes for name, _ in lane]
-    end = time.monotonic() + DEADLINE
+    end = time.monotonic() + deadline
     while waiting:
         try:
             item = said.get(timeout=max(0.0, end - time.monotonic()))
         except queue.Empty:
-            yield from (unread("facts." + name, "still not read after %g s" % DEADLINE) for name in waiting)
+            yield from (unread("facts." + name, "still not read after %g s" % deadline) for name in waiting)
             return
         if isinstance(item, str):
             waiting.remove(item)

@@ -49,6 +49,7 @@ def join(folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, du
                 time.sleep(seconds / (snapshots - 1))
             taken.take(until - 5.0)
         problems = taken.finish(folder, until - 2.0)
+        enough.set()  # what a debugger does to a rank must not look like its own work
         running, said = kernel_names(ranks, time.monotonic() + KERNELS) if kernels else ({}, [])
         problems += said
         problems += flight_dump.dump(folder, ranks, time.monotonic() + DUMPS, taken.texts) if dump else []
@@ -119,7 +120,7 @@ def collect(folder, ranks, read, deadline=8.0, node=""):
     return problems
 
 
-KERNELS, DUMPS = 120.0, 60.0
+KERNELS, DUMPS = 120.0, 120.0
 """Seconds beyond it that all ranks may take for what is only done on request."""
 RAS = 10.0
 """Seconds in which NCCL's RAS has to answer."""

@@ -46,7 +46,7 @@ _ncclkit({path!r})
 del _ncclkit, _os, _sys
 """
 """What is run inside a rank."""
-PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "gdb": 30.0}
+PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "gdb": 60.0}
 """Seconds that a method may take on one rank."""
 LARGEST = 256 << 20
 SIDE_BY_SIDE = 4
@@ -57,7 +57,7 @@ def dump(folder, ranks, until, texts):
 
     texts: what pystack or py-spy printed of a rank, which shows who holds Python's global lock.
     """
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+    with ThreadPoolExecutor(min(SIDE_BY_SIDE, os.cpu_count() or 1)) as pool:
         said = list(pool.map(lambda rank: _one(folder, rank, ranks[rank], until, texts.get(rank, "")), ranks))
     problems = [problem for problem in said if problem]
     return [*problems, NEXT_TIME] if problems else []
@@ -241,9 +241,12 @@ def _gdb(rank, pid, seconds, text):
     before = [word for order in quiet for word in ("-iex", order)]
     after = [word for order in orders for word in ("-ex", order)]
     try:
+        begun = time.monotonic()
         said = debugged([program, "-nx", "-batch", *before, "-p", str(pid), *after], seconds)
         if os.path.exists(ours + "/fr"):
             return _read(ours + "/fr"), ""
+        if time.monotonic() - begun > seconds:
+            return b"", "it took more than %.0f s and was asked to let go" % seconds
         wrong = [line for line in said.splitlines() if re.search(r"ptrace|denied|rror|No symbol|not permitted", line)]
         return b"", (wrong or ["it wrote nothing: torch has no recorder, or no process group"])[-1]
     finally:

@@ -73,7 +73,7 @@ def run(folder, deadline, command, node=""):
         reason = "deadline" if _hung(folder) else "failed"
     if left:
         problems.append("processes %s could not be ended" % left)
-    problems += [] if node else _redact(folder)
+    problems += [] if node else hide_secrets(folder)
     return end.write(reason, code, problems, STATUS.get(reason, 4))
 
 
@@ -171,8 +171,8 @@ def _evidence(folder, node, memory):
         return ["evidence could not be written: %s" % error]
 
 
-def _redact(folder):
-    """Take the secrets out of what the ranks wrote, now that nobody writes there any more."""
+def hide_secrets(folder):
+    """Take the secrets out of what the ranks wrote, now that nobody writes there any more; returns what went wrong."""
     problems = []  # type: list[str]
     left = LARGEST
     for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):

@@ -13,7 +13,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def main(argv):
-    """``launch RANKS RESTARTS VERB …``: this agent's verb on every rank; torchrun's exit status."""
+    """``launch RANKS RESTARTS VERB …``: this agent's verb on every rank; torchrun's exit status.
+
+    ``--`` in place of the verb: what follows is somebody else's script, as torchrun takes it.
+    """
     from torch.distributed import run
     from torch.distributed.elastic.rendezvous import static_tcp_rendezvous as static
 
@@ -28,11 +31,12 @@ def main(argv):
     again = static.StaticTCPRendezvous.next_rendezvous
     static.StaticTCPRendezvous.next_rendezvous = lambda self: again(_emptied(self))
     ranks, restarts = argv[:2]
+    program = argv[3:] if argv[2] == "--" else [sys.argv[0], *argv[2:]]
     run.main(
         [
             *("--rdzv-backend", "static", "--nnodes", "1", "--node-rank", "0", "--nproc-per-node", ranks),
             *("--master-addr", LOOPBACK, "--master-port", str(port), "--local-addr", LOOPBACK),
-            *("--max-restarts", restarts, sys.argv[0], *argv[2:]),
+            *("--max-restarts", restarts, *program),
         ]
     )
     return 0

@@ -1,24 +1,135 @@
-"""One node's share of a job that srun starts: only here is the node's own number known."""
+"""One node's share of what srun starts on all of them: only here is the node's own number known.
 
+A node that does not see the case folder works in a private one; its records come over srun in any case, and then its
+files do, too, as one archive in short lines.
+"""
+
+import base64
+import contextlib
+import io
+import json
 import os
+import shutil
+import socket
 import sys
+import tarfile
+import tempfile
+import time
 
-from .. import wire
+from .. import facts as known
+from .. import private, wire
 from . import guard
+
+PIECE = 675
+"""Bytes of an archive in one line: srun passes lines of up to 1,024 bytes on in one piece."""
+LARGEST = 32 << 20
+"""Bytes of one file that are sent; of a larger one its end."""
+PORTS = 8
+"""Free ports that the first node names: one for each run until srun has to be asked again."""
 
 
 def main(argv):
-    """``node RUN_FOLDER DEADLINE NODES RANKS_PER_NODE MASTER PORT VERB …``: this node's torchrun, under its own guard.
+    """Run what the first word says (see, ranks, facts) on this node; returns its exit status."""
+    return {"see": _see, "ranks": _ranks, "facts": _facts}[argv[0]](int(os.environ["SLURM_NODEID"]), argv[1:])
+
+
+def _see(number, argv):
+    """``see FILE SECONDS``: when this node sees a file that was written elsewhere; the first one names free ports."""
+    path, begun = argv[0], time.monotonic()
+    while not os.path.exists(path) and time.monotonic() - begun < float(argv[1]):
+        time.sleep(0.1)
+        with contextlib.suppress(OSError):
+            os.listdir(os.path.dirname(path))  # what makes a network file system look again
+    seconds = time.monotonic() - begun if os.path.exists(path) else None
+    wire.send("seen", number=number, seconds=seconds, ports=_free_ports() if number == 0 else [])
+    return 0
+
+
+def _free_ports():
+    """Ports of this host that nobody listens on, outside of those that the kernel gives to whoever asks for any."""
+    first, free = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 8000, []
+    for port in range(first, first + 4000):
+        with contextlib.closing(socket.socket()) as tried:
+            try:
+                tried.bind(("", port))
+            except OSError:
+                continue
+        free.append(port)
+        if len(free) == PORTS:
+            break
+    return free
+
+
+def _ranks(number, argv):
+    """``ranks RUN_FOLDER DEADLINE NODES RANKS_PER_NODE MASTER PORT BLIND VERB …``: this node's torchrun, guarded.
 
     The node's guard collects the evidence of its own ranks, so its deadline comes before the one of the whole run.
+    BLIND: numbers of the nodes that do not see the folder, joined by commas.
     """
-    folder, deadline, nodes, per_node, master, port = argv[:6]
-    number = os.environ["SLURM_NODEID"]
-    wire.send("phase", phase="node", number=int(number))
+    folder, deadline, nodes, per_node, master, port, blind = argv[:7]
+    wire.send("phase", phase="node", number=number)
     command = [
         *(sys.executable, "-m", "torch.distributed.run"),
-        *("--nnodes", nodes, "--nproc-per-node", per_node, "--node-rank", number),
+        *("--nnodes", nodes, "--nproc-per-node", per_node, "--node-rank", str(number)),
         *("--rdzv-backend", "static", "--rdzv-id", os.environ["SLURM_JOB_ID"]),
-        *("--master-addr", master, "--master-port", port, sys.argv[0], *argv[6:]),
+        *("--master-addr", master, "--master-port", port, sys.argv[0], *argv[7:]),
     ]
-    return guard.run(folder, float(deadline), command, node=number)
+    if str(number) not in blind.split(","):
+        return guard.run(folder, float(deadline), command, node=str(number))
+    with _private(number) as place:
+        os.environ.update({name: value.replace(folder, place) for name, value in os.environ.items() if folder in value})
+        with open(os.path.join(place, "plan.json"), "w") as plan:  # by which the guard knows that it is watched
+            plan.write("{}")
+        status = guard.run(place, float(deadline), [word.replace(folder, place) for word in command], node=str(number))
+        os.unlink(os.path.join(place, "plan.json"))
+        for problem in guard.hide_secrets(place):
+            wire.send("problem", say=problem)
+    return status
+
+
+def _facts(number, argv):
+    """``facts [label=path …]``: the facts of this node, as a file that is sent."""
+    paths = dict(item.split("=", 1) for item in argv if "=" in item)
+    with _private(number) as place:
+        with open(os.path.join(place, "facts-node%d.jsonl" % number), "wb") as out:
+            wire.use(out.fileno())
+            for fact in known.collect(paths=paths or {"work": "."}):
+                wire.send("fact", **fact)
+            wire.send("complete")
+            wire.use(1)
+    return 0
+
+
+@contextlib.contextmanager
+def _private(number):
+    """A folder of this node's own; what lies in it at the end is sent, and the folder goes."""
+    place = tempfile.mkdtemp(prefix=private.PREFIX, dir=private.place())
+    try:
+        yield place
+        _send(number, _packed(place))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _packed(place):
+    """The files of a folder as a compressed archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=3) as archive:
+        for name in sorted(os.listdir(place)):
+            path = os.path.join(place, name)
+            if os.path.isfile(path) and not os.path.islink(path):
+                with open(path, "rb") as file:
+                    file.seek(max(0, os.path.getsize(path) - LARGEST))
+                    data = file.read(LARGEST)
+                about = tarfile.TarInfo(name)
+                about.size = len(data)
+                archive.addfile(about, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _send(number, data):
+    """Send an archive in lines that srun does not tear, each by one write; secrets are out of it already."""
+    for at in range(0, len(data), PIECE):
+        piece = base64.b64encode(data[at : at + PIECE]).decode()
+        record = {"ncclkit": wire.VERSION, "kind": "file", "node": number, "at": at, "of": len(data), "data": piece}
+        os.write(1, (json.dumps(record) + "\n").encode())

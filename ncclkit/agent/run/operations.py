@@ -30,16 +30,15 @@ class Operation:
         self.bytes = self.count * self.item
         self.group = None
         """The process group, of all ranks, that calls go through; None is the process's own one."""
+        self.later = False
+        """Whether calls return at once; a send and receive never does."""
 
     def _room(self, kind, device):
         return self.torch.empty(self.part if self.name == "reduce_scatter" else self.count, dtype=kind, device=device)
 
-    def call(self, later=False):
-        """The collective, once; on a GPU it is only enqueued.
-
-        later: return at once what to wait for (nothing for a send and receive).
-        """
-        dist, name = self.dist, self.name
+    def call(self):
+        """The collective, once; on a GPU it is only enqueued.  Returns what to wait for where it runs on its own."""
+        dist, name, later = self.dist, self.name, self.later
         # torch 2.13 renamed two of them
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

@@ -92,13 +92,13 @@ def _measure(torch, job, options, operation, groups, order):
 
     ratios.update(along(steps, climb))
     if options.decide:
-        best = [*controls, *_best(ratios, options.all)]
-        _tell(rank, operation, "decide", timer.rounds(best, options.decide), groups)
-        if options.beside and len(best) > len(controls):
-            for name, make in (("product", product_of), ("step", step_of)):
-                beside = make(torch, job, operation, groups, best, order)
-                if beside:
-                    _tell(rank, operation, name, beside.rounds(best, options.decide), groups)
+        decided = timer.rounds([*controls, *_best(ratios, options.all)], options.decide)
+        _tell(rank, operation, "decide", decided, groups)
+        best = [*controls, *_best(_ratios(decided, controls), False)]
+        for name, make in (("product", product_of), ("step", step_of)) if len(best) > len(controls) else ():
+            beside = options.beside and make(torch, job, operation, groups, best, order)
+            if beside:
+                _tell(rank, operation, name, beside.rounds([*beside.calls], options.decide), groups)
 
 
 def _ratios(times, controls):
@@ -176,13 +176,13 @@ class Groups:
                 problem = str(error)
         return self.agreed(number, problem)
 
-    def agreed(self, number, problem):
-        """Whether no rank had a problem with a setting; the first one says which."""
+    def agreed(self, number, problem, kind="sweep.refused"):
+        """Whether no rank had a problem with a setting; the first one says which, in a record of this kind."""
         failed = self.torch.tensor([float(bool(problem))], device=self.job.device)
         self.job.dist.all_reduce(failed)
         if failed.item() and (problem or self.job.rank == 0):
             told = [line for line in problem.splitlines() if line.strip()] or ["another rank had a problem"]
-            wire.send("sweep.refused", setting=number, rank=self.job.rank, problem=told[-1][:300])
+            wire.send(kind, setting=number, rank=self.job.rank, problem=told[-1][:300])
         return not failed.item()
 
 
@@ -254,9 +254,11 @@ def product_of(torch, job, operation, groups, numbers, order):
     def beside(number):
         def both():
             operation.group = groups.groups[number]
-            work = operation.call(later=True)
+            operation.later = True
+            work = operation.call()
             torch.mm(matrix, matrix)
             work.wait()
+            operation.later = False
 
         return both
 
@@ -290,9 +292,19 @@ def step_of(torch, job, operation, groups, numbers, order):
             model.zero_grad(set_to_none=True)
             model(rows).sum().backward()
 
+        train()  # in the first step DDP orders its buckets anew
         return train
 
-    return Timer(torch, job, order, {number: step(number) for number in numbers}, 1, 1)
+    calls = {}
+    for number in numbers:
+        train, problem = None, ""
+        try:
+            train = step(number)
+        except RuntimeError as error:  # DDP broadcasts, too, and no algorithm of some settings knows that
+            problem = str(error)
+        if groups.agreed(number, problem, "sweep.no_step"):
+            calls[number] = train
+    return Timer(torch, job, order, calls, 1, 1)
 
 
 class Timer:

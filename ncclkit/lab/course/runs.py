@@ -6,8 +6,10 @@ therefore stops after the first one that fails.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ncclkit.agent import wire
@@ -76,11 +78,17 @@ def _words(options: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"--{name}", str(value))
 
 
+def _records(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """What the ranks of a run said, record by record."""
+    path = folder / "wire.jsonl"
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        if record := wire.parse(line):
+            yield record
+
+
 def _seen(run: Run, options: Mapping[str, Any]) -> Stage:
     """A stage with what its ranks said of themselves at their end."""
-    path = run.folder / "wire.jsonl"
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    told = [record for line in lines if (record := wire.parse(line)) and record.get("kind") == "trained"]
+    told = [record for record in _records(run.folder) if record.get("kind") == "trained"]
     if not told:
         return Stage(run, options)
     ready, peak = (max(record[name] for record in told) for name in ("ready", "peak"))
@@ -184,6 +192,17 @@ def _step(case: Case, run: Run) -> Step:
     return Step(run, most["one"], most["pairs"], limit, sum(shares) if shares else None)
 
 
+def open_files(case: Case) -> dict[int, int]:
+    """Ranks → most open files of a rank with one communicator, in all scaling runs of a case."""
+    found: dict[int, int] = {}
+    for folder in case.runs():
+        ranks = folder.name.rpartition("-exchange-")[2]
+        for record in _records(folder) if ranks.isdecimal() else ():
+            if record.get("phase") == "files" and isinstance(record.get("one"), int):
+                found[int(ranks)] = max(found.get(int(ranks), 0), record["one"])
+    return found
+
+
 CHOICES = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2), (8, 4))
 """Workers per rank, and batches that each prepares ahead."""
 FIELDS = (
@@ -207,8 +226,20 @@ class LoaderSweep:
     cores: int
     """That all ranks of the host shared."""
     ranks: int
-    rows: tuple[Mapping[str, float], ...]
-    """One for each choice, with all of `FIELDS`, in the order of the sweep."""
+    repeats: tuple[Mapping[str, float], ...]
+    """One for each repeat of each choice, with all of `FIELDS`, in the order of the sweep."""
+
+    @property
+    def rows(self) -> tuple[Mapping[str, float], ...]:
+        """One for each choice: medians of its repeats, and the whole extent of half of their steps."""
+        alike: dict[tuple[float, float], list[Mapping[str, float]]] = {}
+        for row in self.repeats:
+            alike.setdefault((row["workers"], row["prefetch"]), []).append(row)
+        ends = {"low_ms": min, "high_ms": max}
+        return tuple(
+            {name: ends.get(name, statistics.median)([row[name] for row in rows]) for name in FIELDS}
+            for rows in alike.values()
+        )
 
     @property
     def knee(self) -> Budget:
@@ -228,7 +259,8 @@ async def loader_sweep(
     *,
     cores: int = 2,
     choices: Sequence[tuple[int, int]] = CHOICES,
-    steps: int = 16,
+    steps: int = 8,
+    repeats: int = 3,
     python: str | None = None,
     ranks: int | None = None,
     backend: str = "any",
@@ -237,13 +269,14 @@ async def loader_sweep(
 ) -> Run:
     """Train the small speech job once for each choice of (workers per rank, batches ahead), all ranks on few cores.
 
-    cores: that all ranks of this host share; steps: measured for each choice; deadline: of the whole run, seconds.
+    cores: that all ranks of this host share; steps: measured for each choice in each of so many repeats, which take
+    turns, as neighbours on the machine come and go; deadline: of the whole run, seconds.
     `measured` reads what came out.  Raises NcclkitError in one sentence for what cannot be run.
     """
     for pair in choices:
         if len(pair) != 2 or pair[0] < 0 or pair[1] < 1:
             raise NcclkitError(f"A choice is (workers of at least 0, batches ahead of at least 1), but it is {pair!r}.")
-    if cores < 1 or steps < 1 or not choices:
+    if cores < 1 or steps < 1 or repeats < 1 or not choices:
         raise NcclkitError("The sweep needs at least one core, one step and one choice of workers.")
     base = await probe.plan(
         case, ProbeOptions(python=python or "", ranks=ranks or 0, backend=backend, timeout=deadline)
@@ -252,7 +285,7 @@ async def loader_sweep(
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
     options = {
         "backend": base.backend,
-        "choices": ",".join(f"{workers}:{ahead}" for workers, ahead in choices),
+        "choices": ",".join(f"{workers}:{ahead}" for workers, ahead in [*choices] * repeats),
         "cores": cores,
         "steps": steps,
     }

@@ -338,8 +338,7 @@ FAULTS = {
         ),
         Fault(
             "loader_crowded",
-            "every rank starts 20 data-loader workers; the start script binds it to one of two cores, all ranks "
-            "beyond the first to the second",
+            "each rank starts 20 data-loader workers; ranks are bound to two cores, all but the first to the second",
             "cpu_contention",
             ("--fault", "loader_crowded", "--workers", "20", "--cost", "0.5", "--steps", "2"),
             one_rank=False,

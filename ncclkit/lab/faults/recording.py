@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,24 +89,28 @@ def replay(case: Case, source: Path) -> Path:
     return folder
 
 
-def files(run: Path, folder: Path) -> None:
-    """Copy the evidence of a run folder to a new one: names replaced, text files gzipped."""
+def files(run: Path, folder: Path, more: Clean | None = None, without: Sequence[str] = ()) -> None:
+    """Copy the evidence of a run folder to a new one: names replaced, text files gzipped.
+
+    more: replaces what else must not be read, and then texts stay as plain files; without: names of files to leave out.
+    """
     folder.mkdir(parents=True)
     clean = cleaner(run)
     for pattern in KEEP:
         for source in sorted(run.glob(pattern)):
-            _keep(source, folder, clean)
+            if source.name not in without:
+                _keep(source, folder, clean if more is None else lambda text: more(clean(text)), more is None)
 
 
-def _keep(source: Path, folder: Path, clean: Clean) -> None:
+def _keep(source: Path, folder: Path, clean: Clean, packed: bool = True) -> None:
     if source.name.startswith("fr_rank_"):
         try:
             dump = redact.texts(pickles.loads(source.read_bytes()), clean)
             write(folder / source.name, pickle.dumps(dump, protocol=2))
         except Refused:  # a rank that was ended while it wrote; what cannot be cleaned is not kept
             print(f"{source} is damaged and was left out.", file=sys.stderr)
-    elif source.suffix == ".json":
-        write(folder / source.name, clean(source.read_text()))
+    elif source.suffix == ".json" or not packed:
+        write(folder / source.name, clean(source.read_text(errors="replace")))
     else:
         text = clean(source.read_text(errors="replace"))
         write(folder / f"{source.name}.gz", gzip.compress(text.encode(), mtime=0))

@@ -16,6 +16,7 @@ from ncclkit.agent import private, redact, wire
 from ncclkit.core import storage
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
+from ncclkit.live.launch import sent
 from ncclkit.live.launch.pack import packed
 
 TAG = "NCCLKIT_RUN"
@@ -53,7 +54,7 @@ async def facts(
         command = [python, str(agent), "facts", *(f"{label}={path}" for label, path in (paths or {}).items())]
         records = await guarded(agent, command, {}, deadline, folder, python, lambda record: None)
     end = records[-1] if records else {}
-    return [*records, *torn(records, f"{end.get('reason', 'without a word')}, {end.get('exitcode')}")]
+    return [*records, *torn(records, f"{end.get('reason', 'without a message')}, {end.get('exitcode')}")]
 
 
 def torn(records: Sequence[Record], end: str) -> list[Record]:
@@ -142,22 +143,24 @@ async def _read(guard: asyncio.subprocess.Process, folder: Path, on_record: OnRe
         while chunk := await guard.stdout.read(1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                _keep(line, records, kept, log, on_record)
+                _keep(folder, line, records, kept, log, on_record)
             rest = rest if len(rest) < 1 << 20 else _spill(rest, log)
             kept.flush()
             log.flush()
         if rest:
-            _keep(rest, records, kept, log, on_record)
+            _keep(folder, rest, records, kept, log, on_record)
     redact.file(str(folder / "launcher.log"))  # what only many lines together tell
     return records
 
 
-def _keep(line: bytes, records: list[Record], kept: Any, log: Any, on_record: OnRecord) -> None:
+def _keep(folder: Path, line: bytes, records: list[Record], kept: Any, log: Any, on_record: OnRecord) -> None:
     record = wire.parse(line)
     if record is None:
         said = redact.text(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         log.write(said + b"\n")
         on_record({"kind": "log", "line": said.decode("utf-8", "replace")[:2000]})
+    elif record.get("kind") == "file":
+        sent.take(folder, record)
     else:
         kept.write(line + b"\n")
         records.append(record)

@@ -1,13 +1,12 @@
 """The agent as one file, ``agent.pyz``, so that the training interpreter sees nothing of the workbook.
 
 What is executed never lies where somebody else may write, as a case folder may: on this machine it is in a folder of
-the run's own, and other hosts of an allocation check what they read by its digest before they start it.
+the run's own, and other hosts of an allocation get it through the standard input of what srun starts.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import tempfile
 import zipfile
@@ -17,17 +16,18 @@ from pathlib import Path
 
 from ncclkit.agent import private
 from ncclkit.core.model import NcclkitError
-from ncclkit.core.storage import write
 
 PACKAGE = Path(__file__).parents[2]
 MAIN = "import sys\nfrom {package}.__main__ import main\nsys.exit(main())\n"
-# opened once: what is checked is what runs; isolated, as even the working folder may be one that others write to
 BOOT = (
-    "import hashlib,sys,tempfile as t;b=open(sys.argv[1],'rb').read();"
-    "hashlib.sha256(b).hexdigest()==sys.argv[2] or sys.exit('ncclkit: '+sys.argv[1]+' is not what was packed: "
-    "somebody else has changed it, so it is not started');z=t.TemporaryFile();z.write(b);z.flush();"
-    "sys.path.insert(0,'/proc/self/fd/%d'%z.fileno());from ncclkit.agent import private;private.begin(b,sys.argv[3:])"
+    "import sys,tempfile as t;b=sys.stdin.buffer.read();z=t.TemporaryFile();z.write(b);z.flush();"
+    "sys.path.insert(0,'/proc/self/fd/%d'%z.fileno());from ncclkit.agent import private;private.begin(b,sys.argv[1:])"
 )
+PIPED = ("-I", "-S", "-c", BOOT)
+"""The words after an interpreter that start the agent which comes through its standard input.
+
+Isolated, as even the working folder may be one that others write to.
+"""
 
 
 @contextmanager
@@ -44,16 +44,6 @@ def packed(lab: bool = False) -> Iterator[Path]:
         agent = Path(folder) / private.NAME
         agent.write_bytes(_archive(lab))
         yield agent
-
-
-def shared(folder: Path, lab: bool = False) -> list[str]:
-    """Write ``agent.pyz`` into a folder that other hosts see; returns the words after the interpreter that start it.
-
-    There it is read once, refused where it is not what was written here, and runs from a folder of that host's own.
-    """
-    path = folder / private.NAME
-    write(path, _archive(lab))
-    return ["-I", "-S", "-c", BOOT, str(path), hashlib.sha256(_archive(lab)).hexdigest()]
 
 
 @functools.cache

@@ -16,13 +16,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ncclkit.agent import wire
+from ncclkit.agent.facts.machine import Machine, Unread
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
+from ncclkit.core.text import host_list
+from ncclkit.live import scheduler
+from ncclkit.live.launch import sent
 from ncclkit.live.launch.local import FACTS, OnRecord, Record, guarded, torn
-from ncclkit.live.launch.pack import packed, shared
+from ncclkit.live.launch.pack import PIPED, packed
 
 
 def nodes() -> int:
@@ -38,11 +43,6 @@ def remote() -> bool:
     """Whether ranks start through srun: on several nodes, in a container, or from a shell on no node of its job."""
     asked = os.environ.get(CONTAINER, "").strip() or os.environ.get(SRUN_OPTIONS, "").strip()
     return nodes() > 1 or (nodes() == 1 and bool(asked or "SLURMD_NODENAME" not in os.environ))
-
-
-def contained(python: str) -> list[str]:
-    """The training interpreter as srun starts it, behind the words of a container where there are any."""
-    return [*_split(CONTAINER), python]
 
 
 def _split(name: str) -> list[str]:
@@ -77,16 +77,24 @@ def _gpus() -> list[str]:
     return [f"--gpus-per-node={len(here.split(',')) if here else int(share) * tasks}"] if share.isdigit() else []
 
 
+def agents(agent: Path, python: str, wait: int = 0) -> list[str]:
+    """The words that start the agent, with the words behind them, once on every node: it comes over srun's input."""
+    return [*each(f"--input={agent}", wait=wait), *_split(CONTAINER), python, *PIPED]
+
+
 async def nodes_of(job: int) -> int:
     """How many nodes a Slurm job runs on; 0 where Slurm is not here, or does not know it as running."""
     if shutil.which("srun") is None or shutil.which("scontrol") is None:
         return 0
-    told = await _scontrol("show", "job", str(job))
+    try:
+        told = await asyncio.to_thread(scheduler.ask, "scontrol", "show", "job", str(job), deadline=20)
+    except NcclkitError:
+        return 0
     count = re.search(r"\bNumNodes=(\d+)", told)
     return int(count[1]) if count and re.search(r"\bJobState=RUNNING\b", told) else 0
 
 
-def on_nodes_of(job: int, nodes: int, folder: Path, *words: str) -> list[str]:
+def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) -> list[str]:
     """The command that runs a verb of the agent once on each node of a job of this user, beside its steps.
 
     Its records come in ``attach-node<number>.jsonl``; `folder` must lie on storage that all nodes share.
@@ -94,7 +102,7 @@ def on_nodes_of(job: int, nodes: int, folder: Path, *words: str) -> list[str]:
     count = ["--nodes", str(nodes), "--ntasks", str(nodes), "--ntasks-per-node", "1"]
     beside = ["srun", f"--jobid={job}", "--overlap", "--cpu-bind=none", "--mem=0", "--immediate=10", *count]
     output = f"--output={str(folder).replace('%', '%%')}/attach-node%n.jsonl"
-    return [*beside, output, sys.executable, *shared(folder), *words]
+    return [*beside, f"--input={agent}", output, sys.executable, *PIPED, *words]
 
 
 def outside() -> dict[str, str]:
@@ -104,7 +112,7 @@ def outside() -> dict[str, str]:
 
 
 async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
-    """As `local.run`, on every node of the allocation; `folder` must lie on storage that all nodes share.
+    """As `local.run`, on every node of the allocation, whether or not it sees `folder`.
 
     Its ranks are those of all nodes, a multiple of their number.
     """
@@ -115,14 +123,65 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
         raise NcclkitError("There is no Slurm allocation here; get one with salloc, or start this inside sbatch.")
     if plan.ranks % count:
         raise NcclkitError(f"{plan.ranks} ranks do not divide over {count} nodes; ask for a multiple of {count}.")
-    head, port = await _head(), 20000 + int(os.environ["SLURM_JOB_ID"]) % 20000
     own = plan.deadline - min(10, plan.deadline / 3)  # each node looks at its own ranks before all is ended
-    words = (str(folder), str(own), str(count), str(plan.ranks // count), head, str(port), *plan.words(folder))
-    srun = [*each("--unbuffered", wait=15), *contained(plan.python), *shared(folder, plan.lab), "node", *words]
-    with packed() as agent:
+    with packed(plan.lab) as agent:
+        hosts, head = await asyncio.gather(names(), _head())
+        seen = await _look(folder, agent, plan.python, hosts, on_record)
+        where = (str(folder), str(own), str(count), str(plan.ranks // count), head, seen.port(), seen.blind)
+        srun = [*agents(agent, plan.python, wait=15), "node", "ranks", *where, *plan.words(folder)]
         records = await guarded(agent, srun, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
-    await asyncio.to_thread(_absent, folder, records, await names())
+    for problem in await asyncio.to_thread(sent.unpack, folder):
+        on_record({"kind": "problem", "say": problem})
+    await asyncio.to_thread(_absent, folder, records, hosts)
     return records
+
+
+@dataclass
+class _Seen:
+    """What the nodes of the allocation answered before the first run."""
+
+    blind: str
+    """Numbers of the nodes that do not see the case folder, joined by commas."""
+    ports: list[int]
+
+    def port(self) -> str:
+        """The next free port of the first node; where none is known, one that follows from the job's number."""
+        self.ports.append(self.ports.pop(0)) if self.ports else None
+        return str(self.ports[-1] if self.ports else 20000 + int(os.environ["SLURM_JOB_ID"]) % 20000)
+
+
+_answers: dict[tuple[str, ...], _Seen] = {}
+"""By job, interpreter and the folder that the run folders lie in: srun is asked once."""
+SEEN = 10.0
+"""Seconds in which a node must see a file that was just written: caches of network file systems take some."""
+
+
+async def _look(folder: Path, agent: Path, python: str, hosts: Sequence[str], on_record: OnRecord) -> _Seen:
+    """Whether every node sees the case folder, and which ports of the first one are free; said where it matters."""
+    key = (os.environ["SLURM_JOB_ID"], python, str(folder.parent))
+    if key not in _answers:
+        marker = folder / ".seen"
+        marker.touch()
+        words = [*agents(agent, python), "node", "see", str(marker), str(SEEN)]
+        try:
+            said = await asyncio.to_thread(Machine().run, words, SEEN + 60)
+        except Unread as why:
+            raise NcclkitError(f"srun starts nothing on the nodes of this allocation: {why}.") from why
+        finally:
+            marker.unlink(missing_ok=True)
+        told = [record for record in map(wire.parse, said.out.encode().splitlines()) if record is not None]
+        if not told:
+            last = scheduler.last_words(said.err or said.out)
+            raise NcclkitError(f"srun started {python} on no node of this allocation: {last}.")
+        blind = sorted(int(r["number"]) for r in told if r["kind"] == "seen" and r["seconds"] is None)
+        ports = next((list(r["ports"]) for r in told if r.get("ports")), [])
+        _answers[key] = _Seen(",".join(map(str, blind)), ports)
+        if blind:
+            names = host_list(hosts[number] for number in blind if number < len(hosts))
+            on_record({"kind": "problem", "say": f"{names} cannot see {folder.parent}; its files come over srun."})
+        elif (slowest := max(float(r["seconds"]) for r in told)) > 1:
+            on_record({"kind": "problem", "say": f"Nodes see a new file of {folder.parent} after {slowest:.0f} s."})
+    return _answers[key]
 
 
 def _absent(folder: Path, records: Sequence[Record], nodes: Sequence[str]) -> None:
@@ -139,15 +198,14 @@ async def facts(
 ) -> list[Record]:
     """As `local.facts`, on every node of the allocation: each record says its ``host``.
 
-    A node that gave nothing is one fact, ``facts.host``, that could not be read.  `folder` must lie on storage that all
-    nodes share; deadline: above the agent's own, which says what hung.
+    A node that gave nothing is one fact, ``facts.host``, that could not be read.  deadline: above the agent's own,
+    which says what hung.
     """
     labelled = [f"{label}={path}" for label, path in (paths or {}).items()]
-    # a file a node, as on one pipe long records of many nodes would tear; without CPU binding, else it were a fact
-    output = f"--output={str(folder).replace('%', '%%')}/facts-node%n.jsonl"
-    srun = [*each(), output, *contained(python), *shared(folder), "facts", *labelled]
     with packed() as agent:
+        srun = [*agents(agent, python), "node", "facts", *labelled]
         await guarded(agent, srun, {}, deadline, folder, python, lambda record: None)
+    await asyncio.to_thread(sent.unpack, folder)
     return await asyncio.to_thread(collected, folder, await names())
 
 
@@ -191,7 +249,7 @@ def _mute(lines: Sequence[bytes]) -> Record:
 async def names() -> list[str]:
     """The names of the allocation's nodes."""
     hosts = os.environ.get("SLURM_JOB_NODELIST", "")
-    known = (await _scontrol("show", "hostnames", hosts)).split()
+    known = (await asyncio.to_thread(scheduler.ask, "scontrol", "show", "hostnames", hosts, deadline=20)).split()
     if not known:
         raise NcclkitError(f"scontrol does not know the nodes {hosts!r} of this allocation.")
     return known
@@ -200,11 +258,6 @@ async def names() -> list[str]:
 async def _head() -> str:
     """Address of the allocation's first node, as Slurm itself reaches it (node names need not resolve)."""
     first = (await names())[0]
-    address = re.search(r"\bNodeAddr=(\S+)", await _scontrol("show", "node", first))
+    said = await asyncio.to_thread(scheduler.ask, "scontrol", "show", "node", first, deadline=20)
+    address = re.search(r"\bNodeAddr=(\S+)", said)
     return address.group(1) if address else first
-
-
-async def _scontrol(*words: str) -> str:
-    process = await asyncio.create_subprocess_exec("scontrol", *words, stdout=asyncio.subprocess.PIPE)
-    out, _ = await asyncio.wait_for(process.communicate(), 20)
-    return out.decode("utf-8", "replace")

@@ -244,7 +244,8 @@ def _shaken(library: str, traces: Iterable[str]) -> str:
 def _banner(soup: BeautifulSoup, command: str) -> None:
     """Put the verdict under the title, with the command that makes this page again, and leave out what one will get.
 
-    An experiment further down may have changed it: of the banners of one case the last one counts.
+    An experiment further down may have changed it: of the banners of one case the last one counts.  On a page that
+    asks for a guess, every verdict stays where it is, below the question.
     """
     first = soup.select_one(".nk-banner:not(.nk-example)") or soup.select_one(".nk-banner")
     title = soup.select_one("section.prose > h1")
@@ -255,6 +256,8 @@ def _banner(soup: BeautifulSoup, command: str) -> None:
         banner["data-case"] = ""  # a path, which a report without names must not hold
     for said in same[-1].select(".nk-reproduce"):
         said.string = command
+    if soup.select_one(".nk-guess"):
+        return
     if same[-1] is not first:
         first.replace_with(same[-1].extract())
     for earlier in same[1:-1]:

@@ -261,7 +261,7 @@ def compare(job, size):
     exchange, torch = Exchange(job), job.torch
     library = operations.Operation(torch, job.dist, job.device, "all_to_all", "float32", size)
     byhand = operations.Operation(torch, job.dist, job.device, "all_to_all", "float32", size)
-    byhand.call = lambda later=False: by_hand(job, exchange, byhand)  # type: ignore[method-assign]
+    byhand.call = lambda: by_hand(job, exchange, byhand)  # type: ignore[method-assign]
     for op, operation in (("all_to_all", library), ("all_to_all_by_hand", byhand)):
         measured = collective.measure(torch, operation, 5)
         if job.rank == 0:

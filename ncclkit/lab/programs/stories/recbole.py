@@ -1,10 +1,8 @@
-"""Story 1 with RecBole itself (PyPI), on GPUs: its configuration, its dataset, its trainer, and a shortage before that.
+"""Story 1 with RecBole itself (PyPI): its configuration, its dataset, its trainer, and a shortage before that.
 
-RecBole's configurator names NCCL and ``torch.cuda``, so there is no such run over gloo; `interactions` starts in the
-same order there.
+RecBole's source names NCCL and ``torch.cuda``; over gloo these names are replaced while it starts, and nothing else.
 """
 
-import functools
 import importlib
 import os
 import random
@@ -17,11 +15,8 @@ from ncclkit.lab.programs.stories.interactions import SHORTAGES
 
 
 def main(argv):
-    """``stories.recbole --folder DIR --backend nccl [--steps EPOCHS --fault NAME --rank R --fix CAUSE]``."""
-    parser = inject.parser("stories.recbole", 2, "epochs", SHORTAGES)
-    options = parser.parse_args(argv)
-    if options.backend != "nccl":
-        parser.error("RecBole starts its process group with NCCL, by name; stories.interactions runs over gloo")
+    """``stories.recbole --folder DIR --backend gloo [--steps EPOCHS --fault NAME --rank R --fix CAUSE]``."""
+    options = inject.parser("stories.recbole", 2, "epochs", SHORTAGES).parse_args(argv)
     return crash_handler.run(options.folder, lambda rank: _train(options, rank))
 
 
@@ -31,9 +26,9 @@ def _train(options, rank):
     job = inject.LabJob(torch, options, options.steps)
     wire.send("phase", phase="import", rank=rank, torch=torch.__version__)
     recbole = _recbole()
-    # RecBole leaves the time limit at ten minutes and has no option for another
-    torch.distributed.init_process_group = functools.partial(job.dist.init_process_group, timeout=job.timeout)
+    _ask_for(job)
     config = recbole.Config("BPR", "lab", config_dict=_settings(job))
+    config["device"] = job.device
     wire.send("phase", phase="init", rank=rank)
     dataset = recbole.create_dataset(config)
     SHORTAGES.get(options.fault, lambda job: None)(job)
@@ -45,6 +40,21 @@ def _train(options, rank):
     job.dist.destroy_process_group()
 
 
+def _ask_for(job):
+    """Let RecBole start with this job's timeout and backend, for which it has no options."""
+    torch, start = job.torch, job.dist.init_process_group
+
+    def begin(**asked):
+        start(**{**asked, "backend": job.options.backend, "timeout": job.timeout})
+
+    torch.distributed.init_process_group = begin
+    if job.device.type != "cuda":
+        names = vars(importlib.import_module("recbole.trainer.trainer"))
+        own = names["DistributedDataParallel"]
+        names["DistributedDataParallel"] = lambda model, device_ids: own(model)
+        torch.cuda.set_device = lambda device: None
+
+
 def _recbole():
     """What is used of RecBole, by name; one sentence where it cannot be imported."""
     try:
@@ -53,7 +63,9 @@ def _recbole():
             setattr(numpy, gone, getattr(numpy, now))  # RecBole 1.2.1 still uses these names, which NumPy 2 has dropped
         parts = [vars(importlib.import_module("recbole." + name)) for name in ("utils", "data", "config")]
     except (ImportError, AttributeError) as error:
-        needs = "pip install --no-deps recbole colorlog texttable thop"
+        needs = (
+            "pip install --no-deps recbole colorlog texttable thop; pip install scipy scikit-learn tensorboard tabulate"
+        )
         raise RuntimeError("RecBole cannot be used by this interpreter (%s); it needs: %s" % (error, needs)) from error
     return SimpleNamespace(**{name: value for part in parts for name, value in part.items()})
 

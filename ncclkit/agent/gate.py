@@ -1,0 +1,287 @@
+"""Whether a node is ready for a job: its facts, and a short test of its GPUs, against a baseline of its cluster.
+
+For a prolog, a health check or an init container: one JSON object, one sentence, exit status 0 ready, 1 not ready, 2
+could not tell, and always an answer in time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from . import private, wire
+from .facts import collect
+
+READY, NOT_READY, UNKNOWN = 0, 1, 2
+TEST = 45.0
+"""Seconds from which on the GPUs are tested, too: importing torch takes some."""
+SLOWER = 0.9
+"""Share of the baseline's bus bandwidth that is enough."""
+LARGEST = 256 << 20
+"""Bytes of the largest message of the test."""
+NAMED = 3
+"""Problems that the sentence names."""
+
+EQUAL = (
+    r"gpu\.count|gpu\.driver|gpu\.library|gpu\.peermem|gpu\.\d+\.(model|mig|ecc\.mode|compute_mode|persistence|"
+    r"pcie\.gen\.max|pcie\.width\.max|nvlink\.links|power\.limit|clock\.sm\.max|memory\.total|numa)|"
+    r"host\.kernel|host\.iommu|cpu\.total|limits\.ports"
+)
+"""Facts that all nodes of one kind share."""
+AT_LEAST = r"limits\.(memlock|nofile\.hard|nproc|shm\.size|cgroup\.memory)|memory\.total"
+"""Facts that may also be larger; a fiftieth less is the kernel's own."""
+PORTS = ("device", "port", "state", "rate", "link_layer")
+"""What of an RDMA port all nodes of one kind share."""
+
+Rows = dict[str, Any]
+Problem = dict[str, Any]
+
+
+def main(argv: list[str]) -> int:
+    """``gate [--seconds N] [--baseline FILE] [--learn FILE]``: print the verdict on this node; its exit status."""
+    parser = argparse.ArgumentParser(prog="gate")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--baseline", default="")
+    parser.add_argument("--learn", default="")
+    asked = parser.parse_args(argv)
+    begun, out = time.monotonic(), os.dup(1)
+    os.dup2(2, 1)  # whatever else prints, standard output holds one object
+    late = threading.Timer(asked.seconds + 1.0, _late, (out, asked.seconds))
+    late.daemon = True
+    late.start()
+    said = _verdict(asked, begun)
+    late.cancel()
+    _print(out, dict(said, seconds=round(time.monotonic() - begun, 1)))
+    return int(said["status"])
+
+
+def _print(out: int, said: dict[str, Any]) -> None:
+    os.write(out, (json.dumps(said, default=str) + "\n").encode())
+    os.write(2, (said["say"] + "\n").encode())
+
+
+def _late(out: int, seconds: float) -> None:
+    """The answer where there is none in time."""
+    say = "%s: no answer within %g s, so it could not be told whether this node is ready" % (_name(), seconds)
+    _print(out, {"ready": None, "status": UNKNOWN, "host": _name(), "say": say, "problems": [], "unknown": ["time"]})
+    os._exit(UNKNOWN)
+
+
+def _name() -> str:
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
+def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
+    try:
+        baseline = _read(asked.baseline) if asked.baseline else {}
+    except (OSError, ValueError) as error:
+        return _said([], ["the baseline %s could not be read (%s)" % (asked.baseline, error)], 0, asked, None)
+    left = asked.seconds - 1.0
+    testing = asked.seconds >= TEST
+    found = {row["name"]: row for row in collect(torch=False, deadline=min(left, 20.0) if testing else left)}
+    problems, unknown = judge(found, baseline)
+    count = _value(found, "gpu.count") or 0
+    tested = None
+    if testing and count and not problems:
+        tested = _test(int(count), asked.seconds - (time.monotonic() - begun) - 3.0)
+        problems, unknown = judge_test(tested, baseline)
+    if asked.learn and not problems:
+        _learn(asked.learn, found, tested)
+    return _said(problems, unknown, len(found), asked, tested)
+
+
+def _said(problems: list[Problem], unknown: list[str], facts: int, asked: Any, tested: Any) -> dict[str, Any]:
+    """The object that is printed."""
+    status = NOT_READY if problems else UNKNOWN if unknown else READY
+    names = [problem["say"] for problem in problems] or unknown
+    more = " and %d more" % (len(names) - NAMED) if len(names) > NAMED else ""
+    against = "as in the baseline" if asked.baseline else "without a baseline to compare with"
+    how = {
+        READY: "is ready: %d facts %s%s" % (facts, against, ", and its GPUs passed a test" if tested else ""),
+        NOT_READY: "is not ready: %s%s" % ("; ".join(names[:NAMED]), more),
+        UNKNOWN: "could not be judged: %s%s" % ("; ".join(names[:NAMED]), more),
+    }[status]
+    ready = {READY: True, NOT_READY: False, UNKNOWN: None}[status]
+    told = {"ready": ready, "status": status, "host": _name(), "say": "%s %s" % (_name(), how), "problems": problems}
+    return dict(told, unknown=unknown, baseline=asked.baseline, test=tested)
+
+
+def _value(found: Rows, name: str) -> Any:
+    return found.get(name, {}).get("value")
+
+
+def _problem(name: str, value: Any, say: str, expected: Any = None) -> Problem:
+    return {"fact": name, "value": value, "expected": expected, "say": say}
+
+
+# ---------------------------------------------------------------- facts
+
+
+def judge(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[str]]:
+    """What is wrong with a node, and what could not be told, by its facts (name → row) and its cluster's baseline."""
+    problems = [*_by_itself(found), *_by_ports(found, baseline)]
+    unknown = ["%s: %s" % (name, row["why"]) for name, row in found.items() if name.startswith("facts.")]
+    for name, expected in baseline.get("facts", {}).items():
+        value, why = _value(found, name), found.get(name, {}).get("why", "it was not read")
+        if value is None:
+            unknown.append("%s could not be read (%s)" % (name, why))
+        elif re.fullmatch(AT_LEAST, name) and _enough(value, expected):
+            continue
+        elif value != expected:
+            shown = ["unlimited" if number == -1 else number for number in (value, expected)]
+            problems.append(_problem(name, value, "%s is %s, not %s" % (name, *shown), expected))
+    return problems, unknown
+
+
+def _enough(value: Any, expected: Any) -> bool:
+    numbers = isinstance(value, (int, float)) and isinstance(expected, (int, float))
+    return bool(numbers and (value == -1 or (expected != -1 and value >= 0.98 * expected)))
+
+
+def _by_itself(found: Rows) -> Iterable[Problem]:
+    """What no node may have, whatever its cluster looks like."""
+    smi, why = _value(found, "gpu.nvidia_smi"), found.get("gpu.nvidia_smi", {}).get("why", "")
+    if smi in ("hung", "failed", "breaks off"):
+        yield _problem("gpu.nvidia_smi", smi, "nvidia-smi %s (%s)" % (smi, why))
+    driver, library = _value(found, "gpu.driver"), _value(found, "gpu.library")
+    if driver and library and driver != library:
+        yield _problem("gpu.library", library, "the driver's library is %s, its module %s" % (library, driver), driver)
+    for name, row in found.items():
+        gpu, value = re.fullmatch(r"gpu\.(\d+)\.(.+)", name), row["value"]
+        if gpu and value is not None:
+            say = _of_gpu(gpu[2], value)
+            if say:
+                yield _problem(name, value, "GPU %s %s" % (gpu[1], say))
+
+
+def _of_gpu(what: str, value: Any) -> str:
+    """What is wrong with a GPU by one of its facts; empty where nothing is."""
+    if what == "recovery" and str(value) != "None":
+        return "asks for %s" % value
+    if what == "ecc.uncorrected" and value:
+        return "had %s uncorrectable memory errors" % value
+    if what == "remapped_rows" and (value.get("failure") or value.get("pending")):
+        return "has memory rows whose remapping %s" % ("failed" if value.get("failure") else "waits for a reset")
+    if what == "fabric.state" and str(value) != "Completed":
+        return "has not joined the NVLink fabric (%s)" % value
+    if what == "fabric.status" and str(value) != "Success":
+        return "could not join the NVLink fabric (%s)" % value
+    if what == "nvlink.speeds" and any(value) and not all(value):
+        return "has %d of %d NVLinks down" % (sum(not speed for speed in value), len(value))
+    if what == "memory.holders" and value:
+        return "is held by %s" % ", ".join("%s (pid %s)" % (one["name"], one["pid"]) for one in value[:3])
+    slow = [reason for reason in value if "hw_" in reason or "thermal" in reason] if what == "throttle" else []
+    return "is slowed down (%s)" % ", ".join(slow) if slow else ""
+
+
+def _by_ports(found: Rows, baseline: dict[str, Any]) -> Iterable[Problem]:
+    """RDMA ports that are not as in the baseline."""
+    here = _ports(found)
+    for port, expected in baseline.get("ports", {}).items():
+        if here.get(port) != expected:
+            say = "port %s is %s, not %s" % (port, here.get(port) or "missing", expected)
+            yield _problem("net.rdma", here.get(port), say, expected)
+
+
+def _ports(found: Rows) -> dict[str, list[Any]]:
+    """``device:port`` → what all nodes of one kind share of it."""
+    rows = _value(found, "net.rdma") or []
+    return {"%s:%s" % (row.get("device"), row.get("port")): [row.get(key) for key in PORTS[2:]] for row in rows}
+
+
+# ---------------------------------------------------------------- a test of the GPUs
+
+
+def _test(count: int, seconds: float) -> dict[str, Any]:
+    """Collectives on all GPUs, each rank alone and each pair first: bus bandwidth, wrong values, how it ended."""
+    folder = tempfile.mkdtemp(prefix=private.PREFIX, dir=private.place())
+    agent, sizes = sys.argv[0], "8,1048576,%d" % LARGEST
+    work = ["collective", "--folder", folder, "--backend", "nccl", "--sizes", sizes, "--repeats", "5", "--stages"]
+    launch = [sys.executable, agent, "launch", str(count), "0", *work, "--timeout", "%d" % max(5, seconds / 2)]
+    command = [sys.executable, agent, "guard", folder, str(max(5.0, seconds - 5.0)), *launch]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    try:
+        out = process.communicate(timeout=max(6.0, seconds))[0]
+    except subprocess.TimeoutExpired as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        out = error.output or b""
+    shutil.rmtree(folder, ignore_errors=True)
+    return _result([record for record in map(wire.parse, out.splitlines()) if record], count, out)
+
+
+def _result(records: list[dict[str, Any]], count: int, out: bytes) -> dict[str, Any]:
+    """The result of the test by its records."""
+    rows = [record for record in records if record["kind"] == "measure"]
+    best = max((record["bytes"] / record["time_us"] / 1e3 for record in rows), default=0.0)
+    errors = [str(record.get("error")) for record in records if record.get("phase") == "error"]
+    end = next((record["reason"] for record in records if record["kind"] == "end"), "no answer")
+    lost = b"No module named 'torch'" in out
+    return {
+        "reason": "no torch" if lost else end,
+        "ranks": count,
+        "busbw": round(best * 2 * (count - 1) / count, 2) if count > 1 else None,
+        "wrong": sum(record.get("wrong") or 0 for record in rows),
+        "error": errors[0].splitlines()[0] if errors else "",
+    }
+
+
+def judge_test(tested: dict[str, Any], baseline: dict[str, Any]) -> tuple[list[Problem], list[str]]:
+    """What the test of the GPUs says of the node, as `judge` does of its facts."""
+    if tested["reason"] == "no torch":
+        return [], ["its GPUs were not tested, as %s has no torch" % sys.executable]
+    if tested["wrong"]:
+        return [_problem("test", tested["wrong"], "%d values of an all_reduce were wrong" % tested["wrong"], 0)], []
+    if tested["reason"] != "done":
+        why = tested["error"] or tested["reason"]
+        return [_problem("test", tested["reason"], "the test of its GPUs failed: %s" % why, "done")], []
+    expected, busbw = baseline.get("busbw"), tested["busbw"]
+    if expected and busbw is not None and busbw < SLOWER * expected:
+        say = "its GPUs reach %s GB/s busbw, %.0f %% of the %s GB/s of the baseline" % (
+            *(busbw, 100 * busbw / expected, expected),
+        )
+        return [_problem("test", busbw, say, expected)], []
+    return [], []
+
+
+# ---------------------------------------------------------------- the baseline
+
+
+def _read(path: str) -> dict[str, Any]:
+    with open(path, encoding="utf-8") as file:
+        known = json.load(file)
+    if not isinstance(known, dict) or not isinstance(known.get("facts"), dict):
+        raise ValueError("it is not a baseline: gate --learn writes one")
+    return known
+
+
+def learned(found: Rows, busbw: float | None, before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The baseline of a cluster: what a good node has, less what differs from the good nodes learned before."""
+    kept = "%s|%s" % (EQUAL, AT_LEAST)
+    facts = {name: row["value"] for name, row in found.items() if re.fullmatch(kept, name) and row["value"] is not None}
+    ports = _ports(found)
+    if before:
+        facts = {name: value for name, value in facts.items() if before["facts"].get(name) == value}
+        ports = {name: port for name, port in ports.items() if before.get("ports", {}).get(name) == port}
+    speeds = [speed for speed in (busbw, (before or {}).get("busbw")) if speed]
+    return {"facts": facts, "ports": ports, "busbw": min(speeds) if speeds else None}
+
+
+def _learn(path: str, found: Rows, tested: dict[str, Any] | None) -> None:
+    """Write the baseline of this node, together with those that the file holds already."""
+    before = _read(path) if os.path.exists(path) else None
+    with open(path + ".part", "w", encoding="utf-8") as out:
+        json.dump(learned(found, tested["busbw"] if tested else None, before), out, indent=1, sort_keys=True)
+    os.replace(path + ".part", path)

@@ -1,0 +1,341 @@
+"""Measures the training steps of a script from outside; `ncclkit step` puts this file before it as ``sitecustomize``.
+
+It runs in the user's training interpreter and needs nothing but torch.  When the script imports torch, it wraps what
+takes a step's time: a data loader's next batch, collectives and their waits, checkpoints.  An optimizer's step ends a
+training step.  After some tens of steps it writes ``steps_rank<N>.json`` and ends the script.  Every other few steps
+only begin and end are noted: the difference is what the measuring itself costs.
+"""
+
+import atexit
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+OPTIONS = "NCCLKIT_STEP"
+"""Variable with the options as JSON: ``folder``, ``warmup``, ``steps``, ``trace``, ``loader``, ``ddp``; ``measure``:
+False notes begin and end of all steps, and nothing else."""
+BLOCK = 5
+"""Steps that are measured, and then as many that are not."""
+SAMPLES = 40
+"""Looks at the main thread in each step."""
+CALLS = 4000
+"""Most waits that are kept of a step."""
+SLOWEST = 10.0
+"""Seconds after which a rank that was told to end, and waits for others, is ended."""
+COLLECTIVES = (
+    *("allreduce", "allreduce_coalesced", "allgather", "_allgather_base", "allgather_into_tensor_coalesced"),
+    *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "broadcast", "reduce", "gather"),
+    *("scatter", "alltoall", "alltoall_base", "barrier", "send", "recv", "recv_anysource"),
+)
+"""Methods of a process group."""
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Calls a function when a module has been imported for the first time."""
+
+    def __init__(self, wanted):
+        self.wanted = dict(wanted)
+
+    def find_spec(self, name, path=None, target=None):
+        """The spec that the others find, of a module that is waited for; None for all others."""
+        then = self.wanted.pop(name, None)
+        spec = importlib.util.find_spec(name) if then else None  # of this name we have nothing to say any more
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            try:
+                then(module)
+            except Exception as error:  # the script is the user's: it goes on, and what is missing is said
+                sys.stderr.write("ncclkit: steps cannot be measured: %s: %s\n" % (type(error).__name__, error))
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+class Steps:
+    """The steps of one rank."""
+
+    def __init__(self, options):
+        self.options, self.rows, self.problems = options, [], []
+        self.loaders, self.models = [], []
+        self.torch: Any = None
+        self.owner = self.began = self.sampler = None
+        self.profiler: Any = None
+        self.depth = self.inside = self.done = self.batches = 0
+        self.spent = self.cpu = 0.0
+        self.busy, self.samples, self.entered = [], [], None
+        self.main = threading.main_thread().ident or 0
+        self.written = False
+
+    def arm(self, torch):
+        """Wrap what takes time in a step."""
+        import torch.distributed as dist
+        import torch.utils.data.dataloader as loading
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.optim import optimizer
+
+        self.torch, self.process = torch, os.getpid()
+        optimizer.register_optimizer_step_pre_hook(self.before)
+        optimizer.register_optimizer_step_post_hook(self.after)
+        loading._BaseDataLoaderIter.__next__ = self.timed("data", loading._BaseDataLoaderIter.__next__)
+        loading.DataLoader.__init__ = self.loader(loading.DataLoader.__init__)
+        torch.save = torch.serialization.save = self.timed("checkpoint", torch.save)
+        if dist.is_available():
+            group = torch._C._distributed_c10d.ProcessGroup
+            for name in COLLECTIVES:
+                if hasattr(group, name):
+                    setattr(group, name, self.timed("collective", getattr(group, name), name))
+            work = torch._C._distributed_c10d.Work
+            work.wait = self.timed("collective", work.wait, "wait")
+            DistributedDataParallel.__init__ = self.parallel(DistributedDataParallel.__init__)
+        atexit.register(self.write, "the script ended")
+
+    def saver(self, module):
+        """Wrap the sharded checkpoints of torch.distributed.checkpoint."""
+        module.save = self.timed("checkpoint", module.save)
+
+    def timed(self, kind, call, name=""):
+        """The function, whose time in the main thread is kept while steps are measured; what it calls is part of it."""
+
+        @functools.wraps(call)
+        def inner(*args, **named):
+            self.batches += kind == "data"
+            if not self.measuring or self.inside or threading.get_ident() != self.main:
+                return call(*args, **named)
+            self.inside, began = 1, time.time()
+            self.entered = kind
+            try:
+                return call(*args, **named)
+            finally:
+                ended = time.time()
+                self.inside, self.entered = 0, None
+                if len(self.busy) < CALLS:
+                    place = self.place(sys._getframe(1)) if kind == "collective" else ""
+                    self.busy.append((kind, began, ended, name, size(args[1:]) if name else 0, place))
+                self.spent += time.time() - ended
+
+        return inner
+
+    def loader(self, init):
+        """DataLoader's constructor, with the workers and the prefetching that are to be tried."""
+        asked = self.options.get("loader") or {}
+
+        @functools.wraps(init)
+        def inner(this, dataset, *args, **named):
+            wanted = dict(asked)
+            if wanted and (args or isinstance(dataset, self.torch.utils.data.IterableDataset)):
+                self.problem("a DataLoader keeps its workers, as its options are unnamed or its dataset is iterable")
+                wanted = {}
+            if wanted.get("num_workers") == 0:
+                for gone in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+                    named.pop(gone, None)
+            workers = wanted.get("num_workers", named.get("num_workers", 0))
+            if not workers and wanted.pop("prefetch_factor", None):
+                self.problem("a DataLoader without workers prefetches nothing")
+            init(this, dataset, *args, **dict(named, **wanted))
+            self.loaders.append([this.num_workers, this.prefetch_factor, this.batch_size])
+
+        return inner
+
+    def parallel(self, init):
+        """DDP's constructor, with the buckets that are to be tried; its own clock then runs in every step."""
+
+        @functools.wraps(init)
+        def inner(this, *args, **named):
+            init(this, *args, **dict(named, **(self.options.get("ddp") or {})))
+            # its clock waits for a GPU: there the profiler says it
+            if this.device_type == "cpu" and hasattr(this, "_set_ddp_runtime_logging_sample_rate"):
+                this._set_ddp_runtime_logging_sample_rate(1)
+                self.models.append(this)
+
+        return inner
+
+    @property
+    def measuring(self):
+        """Whether more than begin and end of this step is kept."""
+        wanted = self.options.get("measure", True) and self.done >= self.options["warmup"]
+        return wanted and self.began is not None and (self.done // BLOCK) % 2 == 0
+
+    def before(self, optimizer, *_):
+        """Note where an optimizer's step begins; one that another one calls is part of it."""
+        self.depth += 1
+        if self.depth == 1:
+            self.optimizing = time.time()
+
+    def after(self, optimizer, *_):
+        """End the step, where this is the optimizer that ended the first one; after the last step end the script."""
+        self.depth -= 1
+        if self.depth or (self.owner or id(optimizer)) != id(optimizer) or self.written:
+            return
+        self.owner, now = id(optimizer), time.time()
+        if self.began is not None and self.done >= self.options["warmup"]:
+            self.rows.append(self.row(now))
+        self.done += 1
+        self.busy, self.samples = [], []
+        last = self.options["warmup"] + self.options["steps"]
+        if self.done >= last and not self.profiled(last):
+            self.write("stopped after its last step")
+            self.leave()
+        self.watch()
+        self.began, self.cpu = time.time(), time.process_time()
+
+    def row(self, now):
+        """What is known of the step that ends now."""
+        row = {"begin": self.began, "end": now, "cpu": time.process_time() - self.cpu, "on": self.measuring}
+        if not row["on"]:
+            return row
+        row.update(busy=self.busy, samples=self.samples, optimizer=[self.optimizing, now])
+        for model in self.models:
+            model.logger.set_runtime_stats_and_log()
+            known = model._get_ddp_logging_data()
+            clock = {name: known.get(name + "_time_" + end, 0) / 1e9 for name, end in CLOCK}
+            # of a step without a backward pass that sends anything it is that of an earlier one
+            if clock["backward_comm"] >= self.began:
+                ends = known["backward_compute_time_end"] / 1e9, known["backward_comm_time_end"] / 1e9
+                row["ddp"] = [clock["forward_compute"], clock["backward_comm"], *ends]
+        self.spent += time.time() - now
+        return row
+
+    def watch(self):
+        """Start the thread that looks at the main thread, where it does not run."""
+        if self.measuring and self.sampler is None:
+            self.sampler = threading.Thread(target=self.look, daemon=True, name="ncclkit-step")
+            self.sampler.start()
+
+    def look(self):
+        """Note where in the script the main thread is, some times in each step."""
+        while not self.written:
+            # as often that a step of any length is seen about as many times
+            last = self.rows[-1]["end"] - self.rows[-1]["begin"] if self.rows else 0.4
+            time.sleep(min(max(last / SAMPLES, 0.004), 0.25))
+            if self.measuring and len(self.samples) < 4 * SAMPLES:
+                began = time.thread_time()
+                frame = sys._current_frames().get(self.main)
+                self.samples.append((time.time(), self.entered or "", self.place(frame)))
+                self.spent += time.thread_time() - began  # while it waits for the main thread it costs nothing
+
+    def place(self, frame):
+        """The line of the script that a frame belongs to: the innermost one outside of installed packages."""
+        while frame is not None:
+            path = frame.f_code.co_filename
+            if not path.startswith((LIBRARY, "<")) and PACKAGES.isdisjoint(path.split(os.sep)) and path != HERE:
+                return "%s:%d %s" % (os.path.basename(path), frame.f_lineno, frame.f_code.co_name)
+            frame = frame.f_back
+        return ""
+
+    def profiled(self, last):
+        """Whether torch's profiler still needs steps: it takes some of their own, where asked for or GPUs compute."""
+        count = self.options.get("trace", 0) or (6 if self.torch.cuda.is_initialized() else 0)
+        if not count:
+            return False
+        if self.profiler is None:
+            kinds = self.torch.profiler.ProfilerActivity
+            chosen = [kinds.CPU, *([kinds.CUDA] if self.torch.cuda.is_initialized() else [])]
+            self.profiler = self.torch.profiler.profile(activities=chosen)
+            self.profiler.start()
+            return True
+        if self.done < last + count:
+            return True
+        self.profiler.stop()
+        name = "trace_rank%d.json" % self.rank()
+        self.profiler.export_chrome_trace(os.path.join(self.options["folder"], name))
+        return False
+
+    def rank(self):
+        """The global rank of this process."""
+        dist = self.torch.distributed
+        joined = dist.is_available() and dist.is_initialized()
+        return dist.get_rank() if joined else int(os.environ.get("RANK", "0"))
+
+    def problem(self, words):
+        """Keep a sentence on what could not be done, once."""
+        if words not in self.problems:
+            self.problems.append(words)
+
+    def write(self, ended):
+        """Write what was measured, once; a process that made no step, or a child of one that did, writes nothing."""
+        if self.written or not self.rows or self.process != os.getpid():
+            return
+        self.written = True
+        dist = self.torch.distributed
+        joined = dist.is_available() and dist.is_initialized()
+        told = {"ncclkit_steps": 1, "rank": self.rank(), "world": dist.get_world_size() if joined else 1}
+        told.update(host=socket.gethostname(), backend=dist.get_backend() if joined else "", ended=ended)
+        told.update(gpus=self.torch.cuda.is_initialized(), threads=self.torch.get_num_threads(), rows=self.rows)
+        told.update(
+            spent=self.spent,
+            batches=self.batches / self.done,
+            loaders=self.loaders,
+            problems=self.problems,
+            buckets=[buckets(model) for model in self.models],
+        )
+        path = os.path.join(self.options["folder"], "steps_rank%d.json" % told["rank"])
+        with open(path + ".part", "w") as out:
+            json.dump(told, out)
+        os.replace(path + ".part", path)
+
+    def leave(self):
+        """End the script as it would end itself; a rank that waits for others then is ended after some seconds."""
+        ending = threading.Timer(SLOWEST, os._exit, (0,))
+        ending.daemon = True
+        ending.start()
+        raise SystemExit(0)
+
+
+CLOCK = (("forward_compute", "start"), ("backward_comm", "start"))
+HERE = __file__
+LIBRARY = os.path.dirname(os.__file__) + os.sep
+PACKAGES = frozenset(("site-packages", "dist-packages"))
+
+
+def size(args):
+    """Bytes of the largest tensor, or list of tensors, among arguments."""
+    found = [0]
+    for value in args:
+        rows = value if isinstance(value, (list, tuple)) else [value]
+        flat = [one for row in rows for one in (row if isinstance(row, (list, tuple)) else [row])]
+        found.append(sum(one.numel() * one.element_size() for one in flat if hasattr(one, "element_size")))
+    return max(found)
+
+
+def buckets(model):
+    """Bytes of each bucket in which DDP sends gradients."""
+    known = model._get_ddp_logging_data()
+    told = known.get("rebuilt_bucket_sizes") or known.get("bucket_sizes") or ""
+    return [int(one) for one in str(told).split(",") if one.strip()]
+
+
+def chain():
+    """Run the ``sitecustomize`` that this one hides, where there is one."""
+    mine = os.path.dirname(os.path.abspath(HERE))
+    others = [path for path in sys.path if os.path.abspath(path or ".") != mine]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+def begin():
+    """Wait for the import of torch, where ``NCCLKIT_STEP`` says what to measure."""
+    told = os.environ.get(OPTIONS)
+    if told:
+        steps = Steps(json.loads(told))
+        wanted = {"torch": steps.arm, "torch.distributed.checkpoint.state_dict_saver": steps.saver}
+        sys.meta_path.insert(0, Finder(wanted))
+
+
+if __name__ == "sitecustomize":
+    begin()
+    chain()

@@ -1,0 +1,280 @@
+"""The same test at several times: how its speed moved, and what changed on the hosts between.
+
+A case stands for one time.  A baseline is what one case measured, kept in a file of the cluster, so that every later
+live test can be compared with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypedDict
+
+import msgspec
+
+from ncclkit.analysis.consistency import compare
+from ncclkit.analysis.steps import StepTimes, last_steps
+from ncclkit.core import storage
+from ncclkit.core.case import Case
+from ncclkit.core.model import Fact, Measurement, NcclkitError
+from ncclkit.core.text import format_bytes, format_time, natural, percent, plural
+
+FILE = "NCCLKIT_BASELINE"
+"""Variable that names the file of the baseline where nobody says otherwise."""
+LEAST = 0.05
+"""Share of a call's time below which a difference is never told; above, it must exceed the spread of both."""
+
+Key = tuple[str, str, int, int, int, str]
+"""Collective, data type, bytes, ranks, hosts, backend: what is the same test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One message size of one collective, then and now."""
+
+    op: str
+    bytes: int
+    before: float
+    """Microseconds of a call."""
+    after: float
+    noise: float
+    """Share below which the difference says nothing: the larger spread of the two."""
+
+    @property
+    def slower(self) -> float:
+        """Share by which a call takes longer now; negative where it is faster."""
+        return self.after / self.before - 1
+
+    @property
+    def matters(self) -> bool:
+        """Whether the difference exceeds what repeats of the same test show."""
+        return abs(self.slower) > self.noise
+
+    def __str__(self) -> str:
+        took = f"{format_time(self.before)} → {format_time(self.after)}"
+        word = "slower" if self.slower > 0 else "faster"
+        told = f"{percent(abs(self.slower))} {word}" if self.matters else "no difference beyond its spread"
+        return f"{self.op} of {format_bytes(self.bytes)}: {told}, {took} a call"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Cases in order of time: the first against the last, and the curves of all."""
+
+    labels: tuple[str, ...]
+    curves: Mapping[str, tuple[Measurement, ...]]
+    """Label → what that case measured of the tests that the last one holds, too."""
+    changes: tuple[Change, ...]
+    differences: tuple[str, ...]
+    """What is not the same on the hosts, ``NCCL: 2.26 → 2.27``, what can break or slow a job first."""
+    step: tuple[float, float] | None = None
+    """Seconds of a training step, first and last, where both cases measured one."""
+
+    @property
+    def worst(self) -> Change | None:
+        """The size that lost or gained most; a loss counts more than any gain."""
+        told = [one for one in self.changes if one.matters]
+        return max(told, key=lambda one: (one.slower > 0, abs(one.slower)), default=None)
+
+    @property
+    def summary(self) -> str:
+        """How the speed moved, and what changed between, in one sentence."""
+        first = self.labels[0]
+        between = f"; between them changed {_few(self.differences)}" if self.differences else "; nothing else changed"
+        if not self.changes and self.step is None:
+            return f"{self.labels[-1]} and {first} hold no test that both made{between}."
+        step = "" if self.step is None else f"A training step took {_ms(self.step[0])}, now {_ms(self.step[1])}. "
+        if not self.changes:
+            return f"{step}{self.labels[-1]} against {first}{between}."
+        if self.worst is None:
+            count = plural(len(self.changes), "size")
+            return f"{step}As fast as {first}: no difference beyond the spread on {count}{between}."
+        alike = [one for one in self.changes if one.matters and (one.slower > 0) == (self.worst.slower > 0)]
+        more = f", and so on {len(alike) - 1} more of {plural(len(self.changes), 'size')}" if len(alike) > 1 else ""
+        return f"{step}Against {first}: {self.worst}{more}{between}."
+
+    def text(self) -> str:
+        """The summary, each size, and each change of the hosts."""
+        rows = [self.summary, "", *(str(one) for one in self.changes)]
+        return "\n".join([*rows, *(["", "Changed between:"] if self.differences else []), *self.differences])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        changes = [asdict(one) | {"slower": one.slower, "matters": one.matters} for one in self.changes]
+        told = {"cases": list(self.labels), "summary": self.summary, "changes": changes}
+        curves = {label: [asdict(m) for m in rows] for label, rows in self.curves.items()}
+        return told | {"differences": list(self.differences), "step": self.step, "curves": curves}
+
+
+def history(cases: Mapping[str, Case], steps: Mapping[str, StepTimes] | None = None) -> History:
+    """Cases by their labels, the oldest first, side by side; `steps` are of those that measured a training step.
+
+    Raises NcclkitError for fewer than two.
+    """
+    if len(cases) < 2:
+        raise NcclkitError("Name at least two cases, the older first; or save a baseline to compare one case with.")
+    labels = tuple(cases)
+    tests = {label: _tests(case.measurements) for label, case in cases.items()}
+    first, last = tests[labels[0]], tests[labels[-1]]
+    both = [key for key in last if key in first]
+    changes = tuple(_change(first[key], last[key]) for key in sorted(both))
+    wanted = {key[:2] + key[3:] for key in last}
+    curves = {
+        label: tuple(replace(m, run=label) for key, m in rows.items() if key[:2] + key[3:] in wanted)
+        for label, rows in tests.items()
+    }
+    known = steps or {}
+    step = None
+    if labels[0] in known and labels[-1] in known:
+        step = known[labels[0]].seconds, known[labels[-1]].seconds
+    return History(labels, curves, changes, _differences(cases[labels[0]], cases[labels[-1]]), step)
+
+
+def _tests(rows: Iterable[Measurement]) -> dict[Key, Measurement]:
+    """The last measurement of each test."""
+    return {(m.op, m.dtype, m.bytes, m.ranks, m.hosts, m.backend): m for m in rows}
+
+
+def _change(before: Measurement, after: Measurement) -> Change:
+    noise = max(LEAST, before.spread or 0.0, after.spread or 0.0)
+    return Change(after.op, after.bytes, before.time_us, after.time_us, noise)
+
+
+def _differences(before: Case, after: Case) -> tuple[str, ...]:
+    """What is not the same on a host that both name, else on the first of each; and the variables of the tests."""
+    hosts = [{fact.host for fact in case.facts if fact.host} for case in (before, after)]
+    shared = sorted(hosts[0] & hosts[1], key=natural)
+    chosen = [shared[:1] or sorted(names, key=natural)[:1] for names in hosts]
+    facts = [
+        replace(fact, host=name)
+        for name, case, mine in zip(("0", "1"), (before, after), chosen, strict=True)
+        for fact in case.facts
+        if fact.host in mine
+    ]
+    told = []
+    for found in compare(facts).differences:
+        values = {host: group.value for group in found.groups for host in group.hosts}
+        told.append(f"{found.title}: {values['0']} → {values['1']}")
+    return (*told, *_variables(before, after))
+
+
+def _variables(before: Case, after: Case) -> list[str]:
+    """Variables that the last test of each was given, where they differ."""
+    given = [dict(case.measurements[-1].env) if case.measurements else {} for case in (before, after)]
+    names = sorted(name for name in given[0].keys() | given[1].keys() if OWN.fullmatch(name) is None)
+    return [
+        f"{name}: {given[0].get(name, 'not set')} → {given[1].get(name, 'not set')}"
+        for name in names
+        if given[0].get(name) != given[1].get(name)
+    ]
+
+
+OWN = re.compile(r"(?:TORCH_FR|TORCH_NCCL_(?:TRACE|DEBUG|DUMP)|NCCL_DEBUG|NCCLKIT|PYTHON)\w*")
+"""Variables with which ncclkit records a run; they name its folder."""
+
+
+def _few(told: Sequence[str]) -> str:
+    return ", ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
+
+
+def _ms(seconds: float) -> str:
+    return format_time(1e6 * seconds)
+
+
+# ---------------------------------------------------------------- the baseline of a cluster
+
+
+class _Kept(TypedDict):
+    """The file of a baseline."""
+
+    ncclkit_baseline: int
+    cluster: str
+    saved: str
+    measurements: list[Measurement]
+    facts: list[Fact]
+
+
+def cluster() -> str:
+    """The name of this cluster: Slurm's, else this host's."""
+    return os.environ.get("SLURM_CLUSTER_NAME") or socket.gethostname().partition(".")[0]
+
+
+def baseline_file() -> Path:
+    """Where the baseline of this cluster lies: ``$NCCLKIT_BASELINE``, else a file of this user named by the cluster."""
+    if told := os.environ.get(FILE):
+        return Path(told).expanduser()
+    home = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser()
+    return home / "ncclkit" / f"baseline-{re.sub(r'[^A-Za-z0-9_.-]+', '_', cluster())}.json"
+
+
+def save_baseline(case: Case, path: Path | None = None) -> Path:
+    """Keep what a case measured as the baseline of this cluster; raises NcclkitError where it measured nothing."""
+    if not case.measurements:
+        raise NcclkitError("This case holds no measurement; run `ncclkit probe` first.")
+    file = path or baseline_file()
+    kept = {"ncclkit_baseline": 1, "cluster": cluster(), "saved": str(case.about.get("created", ""))}
+    rows = [asdict(m) for m in _tests(case.measurements).values()]
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        storage.write(file, json.dumps(kept | {"measurements": rows, "facts": [asdict(f) for f in case.facts]}))
+    except OSError as error:
+        raise NcclkitError(f"Cannot write the baseline {file}: {error.strerror or error}.") from error
+    return file
+
+
+def baseline(path: Path | None = None) -> tuple[str, Case] | None:
+    """The label and the records of this cluster's baseline; None where there is none."""
+    file = path or baseline_file()
+    if not file.exists():
+        return None
+    kept = msgspec.convert(storage.read_json(file, {}, _Kept), _Kept)
+    case = Case(read_only=True)
+    case.measurements, case.facts = kept["measurements"], kept["facts"]
+    return f"baseline of {kept['saved'][:10] or kept['cluster']}", case
+
+
+def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement, ...]]:
+    """One sentence on a run against this cluster's baseline, and the baseline's curve; ("", ()) where none fits."""
+    known = baseline() if rows else None
+    if known is None:
+        return "", ()
+    label, kept = known
+    before, after = _tests(kept.measurements), _tests(rows)
+    changes = [_change(before[key], after[key]) for key in after if key in before]
+    if not changes:
+        return "", ()
+    told = [one for one in changes if one.matters]
+    mean = fmean(one.slower for one in told) if told else 0.0
+    worst = max(told, key=lambda one: abs(one.slower), default=None)
+    how = f"{'slower' if mean > 0 else 'faster'} on {len(told)} of {plural(len(changes), 'size')}, most {worst}"
+    said = how if worst else f"no difference beyond the spread on {plural(len(changes), 'size')}"
+    first = next(iter(after.values()))
+    curve = [m for key, m in before.items() if m.op == first.op and (*key[:2], *key[3:]) in {
+        (*one[:2], *one[3:]) for one in after}]  # fmt: skip
+    return f"Against the {label}: {said}.", tuple(replace(m, run=label) for m in curve)
+
+
+def compare_cases(named: Sequence[Case | str | Path], file: Path | None = None) -> History:
+    """Cases, the oldest first, side by side; one alone with the baseline of this cluster, or that of a file.
+
+    Raises NcclkitError where there is nothing to compare with.
+    """
+    opened = [one if isinstance(one, Case) else Case.open(one, read_only=True) for one in named]
+    cases: dict[str, Case] = {}
+    if len(opened) == 1:
+        label, kept = baseline(file) or ("", None)
+        if kept is None:
+            raise NcclkitError("This cluster has no baseline; name an older case first, or save one: --save-baseline.")
+        cases[label] = kept
+    for number, case in enumerate(opened, 1):
+        name = case.path.name if case.path else f"case {number}"
+        alike = name in cases or sum(one.path is not None and one.path.name == name for one in opened) > 1
+        cases[str(case.path) if alike and case.path else name] = case
+    measured = {label: times for label, case in cases.items() if (times := last_steps(case)[0])}
+    return history(cases, measured)

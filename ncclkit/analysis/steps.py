@@ -1,0 +1,363 @@
+"""Where the time of a training step goes on each rank, who waits for whom, and what holds the step back most.
+
+Ranks are compared collective by collective: it ends on all of them at once, so who comes to it last lets all others
+wait.  What a rank waits is not communication: it is put down to what the late rank does meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, NcclkitError
+from ncclkit.core.text import format_bytes, format_time, percent, plural, the
+from ncclkit.core.tuning import Comparison
+
+PARTS = ("computation", "data", "communication", "waiting", "checkpoint", "script")
+NAMES = {
+    "computation": "computation",
+    "data": "waiting for data",
+    "communication": "exposed communication",
+    "waiting": "waiting for other ranks",
+    "checkpoint": "checkpoint",
+    "script": "other code of the script",
+}
+"""Part of a step → its name in pictures and tables."""
+LEAST = 0.05
+"""Share of a step from which on a part is worth a sentence."""
+LATE = 0.6
+"""Share of the collectives that one rank comes to last, from which on it is called late."""
+SMALL_BUCKET, DEFAULT_CAP = 1 << 20, 25 << 20
+"""Bytes of a bucket that are mostly overhead, and DDP's own limit of one."""
+CAUSES: Mapping[str, tuple[str, ...]] = {
+    "data": ("disk_or_io", "cpu_contention"),
+    "communication": ("slow_transport", "cpu_contention"),
+    "waiting": ("slow_rank", "cpu_contention", "gpu_clock_limit"),
+    "checkpoint": ("disk_or_io",),
+}
+"""Part → causes of the catalogue that may lie behind it."""
+OF_GPUS = frozenset({"slow_transport", "gpu_clock_limit"})
+ADVICE: Mapping[str, str] = {
+    "data": "Read with more workers, or prepare the data before training.",
+    "communication": "Send fewer, larger messages that overlap with the backward pass, or step less often.",
+    "waiting": "Look at the host of the rank that comes last; give all ranks equal work.",
+    "checkpoint": "Save less often, or with torch.distributed.checkpoint.async_save.",
+    "script": "Log every tenth step, write from a thread, and average over ranks once an epoch.",
+}
+"""Part → what to do about it, where no setting helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSteps:
+    """One rank: mean seconds of its steps, and of each part."""
+
+    rank: int
+    host: str
+    seconds: float
+    parts: Mapping[str, float]
+    late: float = 0.0
+    """Share of the collectives to which it comes last, clearly after the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brake:
+    """One thing that holds a step back, and what may be changed about it."""
+
+    part: str
+    seconds: float
+    """Of a step, on the rank where it takes longest."""
+    share: float
+    summary: str
+    advice: str = ""
+    settings: tuple[str, ...] = ()
+    """What `ncclkit step --try` compares."""
+    causes: tuple[str, ...] = ()
+    """Causes of the catalogue that may lie behind it."""
+
+    def __str__(self) -> str:
+        return self.summary
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Where a step's time goes."""
+
+    ranks: tuple[RankSteps, ...]
+    brakes: tuple[Brake, ...]
+    """The worst first."""
+    steps: int
+    backend: str
+    gpus: bool
+    cost: float | None = None
+    """Share of a step that measuring took, on the rank where it took most; None of traces."""
+    problems: tuple[str, ...] = field(default=())
+
+    @property
+    def seconds(self) -> float:
+        """Of a step, on the slowest rank."""
+        return max(one.seconds for one in self.ranks)
+
+    @property
+    def summary(self) -> str:
+        """What holds a step back most, in one sentence."""
+        if self.brakes:
+            return self.brakes[0].summary
+        share = fmean(one.parts["computation"] / (one.seconds or 1.0) for one in self.ranks)
+        step = _time(self.seconds)
+        return f"Computation takes {percent(min(share, 1.0))} of a step of {step}; nothing else takes {percent(LEAST)}."
+
+    def text(self) -> str:
+        """The summary, each rank in a row, every brake, and what may be tried."""
+        lines = [self.summary, ""]
+        lines += [f"rank {one.rank}: {_time(one.seconds)} a step = {_parts(one)}" for one in self.ranks]
+        lines += ["", *(f"{place}. {brake}" for place, brake in enumerate(self.brakes, 1))] if self.brakes[1:] else []
+        settings = [*dict.fromkeys(one for brake in self.brakes for one in brake.settings)]
+        causes = [*dict.fromkeys(one for brake in self.brakes[:1] for one in brake.causes)]
+        lines += [self.brakes[0].advice] if self.brakes else []
+        lines += [f"Compare: ncclkit step --try {' --try '.join(settings)} -- …"] if settings else []
+        lines += [f"May lie behind it: {', '.join(causes)} (ncclkit causes ID)."] if causes else []
+        cost = "" if self.cost is None else f" Measuring took {percent(self.cost, 1)} of a step."
+        lines += [f"{plural(self.steps, 'step')} measured on {plural(len(self.ranks), 'rank')}.{cost}", *self.problems]
+        return "\n".join(lines)
+
+
+def step_times(events: Iterable[Event]) -> StepTimes:
+    """What `step.rank` events of all ranks say together; raises NcclkitError where there are none."""
+    told: dict[int, dict[str, Event]] = defaultdict(dict)
+    for event in events:
+        if event.kind == "step.rank" and event.rank is not None and event.data["steps"]:
+            told[event.rank][event.data["source"]] = event
+    if not told:
+        raise NcclkitError("No step was measured; the script must call an optimizer's step() some ten times.")
+    rows = [_of_both(**told[rank]) for rank in sorted(told)]
+    waits, last = _waits(rows)
+    ranks = tuple(_rank(event, waits[event.rank or 0], last) for event in rows)
+    first = rows[0].data
+    costs = [event.data["cost"] / one.seconds for event, one in zip(rows, ranks, strict=True) if event.data["cost"]]
+    problems = tuple(dict.fromkeys(str(one) for event in rows for one in event.data["problems"]))
+    brakes = _brakes(ranks, rows)
+    return StepTimes(
+        ranks,
+        brakes,
+        max(len(event.data["steps"]) for event in rows),
+        str(first["backend"]),
+        bool(first["gpus"]),
+        max(costs, default=None),
+        problems,
+    )
+
+
+def _of_both(hook: Event | None = None, trace: Event | None = None) -> Event:
+    """One event of a rank: of GPUs a trace has the times, as only it sees them; the hook has what the script did."""
+    if hook is None or trace is None or not trace.data["gpus"]:
+        chosen = hook or trace
+        assert chosen is not None
+        return chosen
+    saved = fmean(row["parts"]["checkpoint"] for row in hook.data["steps"])
+    steps = [row | {"parts": row["parts"] | {"checkpoint": saved}} for row in trace.data["steps"]]
+    return replace(hook, data={**hook.data, "gpus": True, "steps": steps})
+
+
+def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, float]]:
+    """Rank → seconds that it waits in each step, and share of all collectives to which it comes last.
+
+    Only steps in which all ranks make as many collectives are compared.
+    """
+    waits: dict[int, list[float]] = {event.rank or 0: [] for event in rows}
+    counts: dict[int, int] = defaultdict(int)
+    shift = _offsets(rows)
+    steps = list(zip(*(event.data["steps"] for event in rows), strict=False))
+    for step in steps if len(rows) > 1 else ():
+        alike = len({len(row["points"]) for row in step}) == 1
+        spent = dict.fromkeys(waits, 0.0)
+        for points in zip(*(row["points"] for row in step), strict=True) if alike else ():
+            begun = [point[0] - shift[event.rank or 0] for event, point in zip(rows, points, strict=True)]
+            for event, since, point in zip(rows, begun, points, strict=True):
+                spent[event.rank or 0] += min(max(begun) - since, point[2])
+        for rank, one in spent.items():
+            waits[rank].append(one)
+        # who waits least is who the others wait for
+        usual = median([row["seconds"] for row in step])
+        if max(spent.values()) - min(spent.values()) > LEAST * usual:
+            counts[min(spent, key=lambda rank: spent[rank])] += 1
+    return waits, {rank: counts[rank] / max(1, len(steps)) for rank in waits}
+
+
+def _offsets(rows: Sequence[Event]) -> dict[int, float]:
+    """Rank → seconds that its clock is ahead of the first rank's, as a collective ends on all at once."""
+    first = rows[0]
+    found = {}
+    for event in rows:
+        pairs = zip(first.data["steps"], event.data["steps"], strict=False)
+        ends = [b[1] - a[1] for one, other in pairs for a, b in zip(one["points"], other["points"], strict=False)]
+        found[event.rank or 0] = median(ends) if ends and event.host != first.host else 0.0
+    return found
+
+
+def _rank(event: Event, waits: Sequence[float], last: Mapping[int, float]) -> RankSteps:
+    steps = event.data["steps"]
+    parts = {part: fmean(row["parts"].get(part, 0.0) for row in steps) for part in PARTS if part != "waiting"}
+    waiting = min(fmean(waits) if waits else 0.0, parts["communication"])
+    parts |= {"waiting": waiting, "communication": parts["communication"] - waiting}
+    rank = event.rank or 0
+    return RankSteps(rank, event.host, sum(parts.values()), {part: parts[part] for part in PARTS}, last.get(rank, 0.0))
+
+
+def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, ...]:
+    """What takes at least `LEAST` of a step besides computation, the longest first."""
+    whole = fmean(sum(one.parts.values()) for one in ranks) or 1.0
+    sites = _sites(rows)
+    own, sent = _own(rows)
+    found = [_data(ranks, rows, sites), _buckets(ranks, rows, own if sent < SMALL_BUCKET else 0.0)]
+    found += [_checkpoint(ranks), _script(ranks, sites, own if sent < SMALL_BUCKET else 0.0), _waiting(ranks)]
+    told = [(part, seconds, words, more) for part, seconds, words, more in found if seconds >= LEAST * whole]
+    named = {part for part, *_ in told if part != "waiting"}
+    excess = _excess(ranks)
+    if excess in named:  # the others wait for what is named already
+        told = [row for row in told if row[0] != "waiting"]
+    told.sort(key=lambda row: -row[1])
+
+    def brake(part: str, seconds: float, words: str, more: tuple[str, ...]) -> Brake:
+        share = seconds / whole
+        said = f"{words}: {_time(seconds)} of a step of {_time(whole)} ({percent(share)})."
+        causes = tuple(one for one in CAUSES.get(part, ()) if rows[0].data["gpus"] or one not in OF_GPUS)
+        return Brake(part, seconds, share, said, ADVICE[part], more, causes)
+
+    return tuple(brake(*row) for row in told)
+
+
+BrakeLine = tuple[str, float, str, tuple[str, ...]]
+
+
+def _own(rows: Sequence[Event]) -> tuple[float, int]:
+    """Seconds of a step in collectives that the script itself calls, and their bytes."""
+    steps = [row for event in rows for row in event.data["steps"]]
+    return fmean(row["own"] for row in steps), int(median(row["bytes"] for row in steps))
+
+
+def _sites(rows: Sequence[Event]) -> dict[str, list[Sequence[Any]]]:
+    """Part → lines of the script, the one that takes longest first."""
+    found: dict[str, list[Sequence[Any]]] = defaultdict(list)
+    for site in sorted((site for event in rows for site in event.data["sites"]), key=lambda site: -site[2]):
+        found[site[0]].append(site)
+    return found
+
+
+def _at(sites: Sequence[Sequence[Any]]) -> str:
+    return f", most at {sites[0][1]}" if sites else ""
+
+
+def _data(ranks: Sequence[RankSteps], rows: Sequence[Event], sites: Mapping[str, list[Sequence[Any]]]) -> BrakeLine:
+    worst = max(ranks, key=lambda one: one.parts["data"])
+    others = [one.parts["data"] for one in ranks if one is not worst]
+    alone = bool(others) and worst.parts["data"] > 2 * max(others)
+    who = f"Rank {worst.rank} waits" if alone else "The ranks wait"
+    for_whom = ", and the others for it" if alone else ""
+    workers = max((loader[0] for event in rows for loader in event.data["loaders"]), default=None)
+    having = "" if workers is None else f" ({plural(workers, 'worker')})" if workers else " (no workers)"
+    words = f"{who} for the data loader{having}{for_whom}{_at(sites['data'])}"
+    more = (f"workers={max(2, 2 * (workers or 0))}", "prefetch=4") if workers else ("workers=2",)
+    return "data", worst.parts["data"], words, more if workers is not None else ()
+
+
+def _buckets(ranks: Sequence[RankSteps], rows: Sequence[Event], logging: float) -> BrakeLine:
+    seconds = max(0.0, fmean(one.parts["communication"] for one in ranks) - logging)
+    sizes = rows[0].data["buckets"]
+    enough = -(-sum(sizes) // DEFAULT_CAP) + 1
+    if len(sizes) > 2 * enough and median(sizes) < SMALL_BUCKET:
+        words = (
+            f"Gradients travel in {len(sizes)} buckets of about {format_bytes(median(sizes))}, where {enough} would do"
+        )
+        return "communication", seconds, words, ("bucket_cap_mb=25",)
+    more = ("bucket_cap_mb=50", "gradient_as_bucket_view=1") if sizes else ()
+    return "communication", seconds, "Communication is not hidden behind computation", more
+
+
+def _checkpoint(ranks: Sequence[RankSteps]) -> BrakeLine:
+    seconds = max(one.parts["checkpoint"] for one in ranks)
+    return "checkpoint", seconds, "Saving checkpoints stops training, on average", ()
+
+
+def _script(ranks: Sequence[RankSteps], sites: Mapping[str, list[Sequence[Any]]], logging: float) -> BrakeLine:
+    """Logging and the like: code between two steps, with the small collectives that the script calls by itself."""
+    seconds = max(one.parts["script"] for one in ranks) + logging
+    calls = [site for site in sites["collective"] if site[3]]
+    sends = f", with {calls[0][3]:.0f} × {calls[0][4]} a step at {calls[0][1]}" if logging and calls else ""
+    return "script", seconds, f"Code of the script between the steps takes time{_at(sites['script'])}{sends}", ()
+
+
+def _waiting(ranks: Sequence[RankSteps]) -> BrakeLine:
+    seconds = max(one.parts["waiting"] for one in ranks)
+    late = [one for one in ranks if one.late >= LATE]
+    if not late:
+        return (
+            "waiting",
+            seconds,
+            "The ranks come to collectives at different times, now this one last and now that",
+            (),
+        )
+    excess = _excess(ranks)
+    does = f", which spends more on {NAMES[excess]}" if excess else ""
+    others = [one.rank for one in ranks if one not in late]
+    verb = "waits" if len(others) == 1 else "wait"
+    return "waiting", seconds, f"{the('rank', others).capitalize()} {verb} for rank {late[0].rank}{does}", ()
+
+
+def _excess(ranks: Sequence[RankSteps]) -> str:
+    """The part in which a late rank spends most beyond what the others do; empty where none is late."""
+    late = next((one for one in ranks if one.late >= LATE), None)
+    others = [one for one in ranks if one is not late]
+    if late is None or not others:
+        return ""
+    more = {p: late.parts[p] - fmean(one.parts[p] for one in others) for p in PARTS if p != "waiting"}
+    return max(more, key=lambda part: more[part])
+
+
+def _parts(one: RankSteps) -> str:
+    return ", ".join(f"{NAMES[part]} {_time(seconds)}" for part, seconds in one.parts.items() if seconds >= 5e-5)
+
+
+def _time(seconds: float) -> str:
+    return format_time(1e6 * seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingEffect:
+    """One setting of a script against what it has: seconds of a batch, and the gain with its interval."""
+
+    setting: str
+    default: float
+    changed: float
+    gain: float
+    """Share of the time that the setting saves; negative where it takes longer."""
+    interval: tuple[float, float]
+    better: bool
+    worse: bool
+
+    @classmethod
+    def of(cls, one: Comparison) -> SettingEffect:
+        """What a paired comparison shows."""
+        usual, changed = median(one.default_us) / 1e6, median(one.with_us) / 1e6
+        return cls(str(one.setting), usual, changed, one.gain, one.interval, one.better, one.worse)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        span = f"{percent(self.gain, 1)} ({percent(low, 1)} to {percent(high, 1)})"
+        said = "shortens a step" if self.better else "lengthens a step" if self.worse else "cannot be told from chance"
+        return f"{self.setting} {said}: gain {span}, {_time(self.default)} → {_time(self.changed)} a batch."
+
+
+def last_steps(case: Case) -> tuple[StepTimes | None, tuple[SettingEffect, ...]]:
+    """What the last run of a script in this case showed; (None, ()) where there is none."""
+    events = [event for event in case.events if event.kind == "step.rank" and event.data["steps"]]
+    if not events:
+        return None, ()
+    folder = Path(events[-1].path).parent
+    mine = [event for event in events if Path(event.path).parent == folder]
+    effects = [SettingEffect(**event.data) for event in case.of("step.setting") if Path(event.path).parent == folder]
+    return step_times(mine), tuple(effects)

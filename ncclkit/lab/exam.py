@@ -1,0 +1,149 @@
+"""An examination: a fault drawn by seed, what its job left without anything that names it, and the key with points."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ncclkit import evidence
+from ncclkit.causes import catalogue
+from ncclkit.causes.engine import diagnose
+from ncclkit.core import storage
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError, cite
+from ncclkit.evidence import samples
+from ncclkit.evidence.logs import fill
+from ncclkit.lab.faults import injection, recording
+from ncclkit.lab.faults.catalogue import FAULTS
+
+STUDENT, KEY, SHEET = "student", "key.json", "answer.json"
+POINTS = {"ranks": 3, "cause": 3, "line": 2, "experiment": 1, "fix": 1}
+"""Of one examination: ten.  The last two are for a person to give."""
+HIDDEN = ("plan.json", "truth.json", "status.json")
+"""Files of a run that name its fault."""
+NEUTRAL = tuple(
+    (re.compile(pattern), instead)
+    for pattern, instead in (
+        (rf"\b(?:{'|'.join(sorted(FAULTS, key=len, reverse=True))})\b", "work"),
+        (r"\b(?:lab/)?programs/(?:inject|stories)/|\blab[./]programs\b|\binject\b", "app/"),
+        (r"\bstories\.", ""),
+        (r"\b(?:calls|program)\.py\b", "app.py"),
+    )
+)
+"""Pattern → what stands in its place: names of faults, and of the modules that hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSheet:
+    """What a student answers."""
+
+    cause: str = ""
+    """Id of the cause, as ``ncclkit causes`` lists them; "healthy" for a job that went well."""
+    ranks: list[int] = field(default_factory=list)
+    """At fault; empty where every rank has the fault, or where a host is at fault."""
+    hosts: list[str] = field(default_factory=list)
+    """At fault; empty where a rank is."""
+    line: str = ""
+    """The line that shows it, as it stands in a file."""
+    experiment: str = ""
+    """What would separate the two best suspects."""
+    fix: str = ""
+
+
+def drawn(seed: int, names: list[str]) -> str:
+    """The fault of that seed, one of `names`."""
+    return random.Random(f"ncclkit exam {seed}").choice(sorted(names))
+
+
+def recorded() -> list[str]:
+    """Faults whose recordings are bundled, so that an examination needs no run."""
+    return [name for name in samples.names() if name in FAULTS]
+
+
+def runnable() -> list[str]:
+    """Faults that two or more ranks on one host without GPUs can have, each with one cause and clear culprits."""
+    return [
+        name
+        for name, fault in FAULTS.items()
+        if "gloo" in fault.backends and not (fault.net or fault.root or fault.needs) and name != "a2a_reused"
+    ]
+
+
+async def make(seed: int, folder: Path, *, from_recording: bool = False, ranks: int = 4, python: str = "") -> Path:
+    """Write the examination of a seed to a new folder: ``student/`` to hand out, ``key.json`` to keep.
+
+    from_recording: hand out a bundled recording in place of breaking a job now.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise NcclkitError(f"{folder} is not empty; name a new folder for the examination.")
+    with tempfile.TemporaryDirectory(prefix="ncclkit-exam-") as place:
+        case = Case.open(place)
+        name = drawn(seed, recorded() if from_recording else runnable())
+        if from_recording:
+            run = recording.replay(case, samples.HERE / name)
+            truth = json.loads((samples.HERE / name / "truth.json").read_text())
+        else:
+            culprit = random.Random(f"rank {seed}").randrange(ranks)
+            run = (await injection.inject(case, name, ranks=ranks, culprit=culprit, python=python or None)).folder
+            truth = json.loads((run / "truth.json").read_text())
+        job = folder / STUDENT / "job"
+        recording.files(run, job, neutral, HIDDEN)
+    storage.write(folder / STUDENT / SHEET, json.dumps(asdict(AnswerSheet()), indent=1))
+    storage.write(folder / KEY, json.dumps(_key(seed, truth, job), indent=1))
+    return folder
+
+
+@functools.cache
+def neutral(text: str) -> str:
+    """A text without the names of faults, and of the modules of the lab."""
+    for pattern, instead in NEUTRAL:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def _key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
+    """The ground truth, and what the handed-out files show of it."""
+    cause = str(truth["cause"])
+    found = diagnose(fill(Case(), evidence.read([job])))
+    shown = next((finding for finding in found.findings if finding.cause == cause), None)
+    lines = [cite(piece)["text"] for piece in shown.evidence] if shown else []
+    lines += [found.healthy.text] if found.healthy and not cause else []
+    return {
+        "seed": seed,
+        "fault": truth["fault"],
+        "cause": cause or "healthy",
+        "ranks": list(truth.get("ranks") or ()),
+        "hosts": list(truth.get("hosts") or ()),
+        "lines": lines,
+        "experiment": catalogue()[cause].experiment(Case()).question if cause else "",
+        "fix": [advice.do for advice in shown.advice] if shown else [],
+        "points": POINTS,
+    }
+
+
+def grade(answer: Path, key: Path) -> dict[str, int]:
+    """Points of an answer sheet by the key, for what a machine can judge: ranks, cause and line."""
+    told = {name: getattr(AnswerSheet(), name) for name in asdict(AnswerSheet())}
+    told |= storage.read_json(answer, {}, AnswerSheet)
+    known = storage.read_json(key, {})
+    shown = [_flat(line) for text in known["lines"] for line in str(text).splitlines()]
+    line = _flat(told["line"])
+    guilty = all(sorted(told[name]) == sorted(known[name]) for name in ("ranks", "hosts"))
+    right = {
+        "ranks": guilty and bool(told["cause"]),
+        "cause": told["cause"] == known["cause"],
+        "line": len(line) > 10 and any(line in whole or whole in line for whole in shown if len(whole) > 10),
+    }
+    return {name: POINTS[name] * held for name, held in right.items()}
+
+
+def _flat(text: object) -> str:
+    """Without what a log writes before a line of a rank, and with single blanks."""
+    return " ".join(re.sub(r"^\[\w+\]:?", "", str(text).strip()).split())

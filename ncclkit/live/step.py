@@ -1,0 +1,304 @@
+"""The user's own training script for some tens of steps, unchanged: where a step's time goes, and what would change it.
+
+A folder of our own stands first on PYTHONPATH while the script runs.  It holds one file, ``sitecustomize.py``
+(`ncclkit.agent.monitor.step_hook`), which measures the steps and ends the script after the last one.  The folder is
+removed when the script has ended, and nothing else of the user's is touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ncclkit import evidence
+from ncclkit.agent import private, redact
+from ncclkit.agent.monitor import step_hook
+from ncclkit.analysis.steps import SettingEffect, StepTimes, step_times
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, NcclkitError
+from ncclkit.core.storage import write
+from ncclkit.core.text import percent, plural
+from ncclkit.core.tuning import LEAST_ROUNDS, Comparison, Setting
+from ncclkit.evidence.sources import inputs
+from ncclkit.evidence.sources.streams import Hashed, unpack
+from ncclkit.evidence.tools import steps as records
+from ncclkit.live import scheduler
+from ncclkit.live.launch import local, slurm
+from ncclkit.live.launch.pack import packed
+
+OnRecord = Callable[[dict[str, Any]], None]
+PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
+DDP, LOADER = ("bucket_cap_mb", "gradient_as_bucket_view"), {"workers": "num_workers", "prefetch": "prefetch_factor"}
+WHAT = (
+    "ncclkit puts a folder with one file, sitecustomize.py, first on PYTHONPATH of this script. It measures {} steps "
+    "(data loader, collectives, checkpoints, optimizer), ends the script after them, and is removed then."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """What of a script is measured, and what is compared."""
+
+    ranks: int = 0
+    """0: one a GPU, or two on the CPU; a command that starts ranks itself says how many."""
+    steps: int = 40
+    """Every other five of them are measured."""
+    warmup: int = 5
+    timeout: float = 300.0
+    """Seconds for one run of the script."""
+    tries: tuple[str, ...] = ()
+    """Settings to compare, such as ``workers=4``, ``bucket_cap_mb=50``, ``OMP_NUM_THREADS=2``, ``--accumulate=4``."""
+    rounds: int = LEAST_ROUNDS
+    """Runs of the script with each setting."""
+    trace: int = 0
+    """Steps of torch's profiler after the others; where GPUs compute it takes 6 in any case."""
+    here: bool = False
+    """Whether a script may run on a login node, too."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no run can be made of."""
+        for name, least, most in (("ranks", 0, 64), ("steps", 10, 1000), ("warmup", 1, 1000), ("rounds", 1, 50)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not least <= value <= most:
+                raise NcclkitError(f"The number of {name} must be {least} to {most}, but it is {value!r}.")
+        if self.tries and self.rounds < LEAST_ROUNDS:
+            raise NcclkitError(f"With fewer than {LEAST_ROUNDS} rounds nothing can be told from chance.")
+        for words in self.tries:
+            _change(words)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """A script that was run for some steps."""
+
+    command: tuple[str, ...]
+    times: StepTimes | None
+    """None where no step came to its end."""
+    effects: tuple[SettingEffect, ...]
+    reason: str
+    folder: Path
+    seconds: float
+    problem: str = field(default="")
+
+    @property
+    def summary(self) -> str:
+        """What holds a step back, and whether anything that was tried helps."""
+        if self.times is None:
+            return f"{shlex.join(self.command)} made no step that could be measured ({self.reason}){self.problem}"
+        return " ".join([self.times.summary, *([compared(self.effects)] if self.effects else [])])
+
+    def text(self) -> str:
+        """The same with all numbers."""
+        if self.times is None:
+            return self.summary
+        rows = [str(effect) for effect in self.effects]
+        return "\n".join([self.times.text(), *(["", compared(self.effects), *rows] if rows else [])])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        times = asdict(self.times) | {"summary": self.times.summary} if self.times else None
+        return {
+            "command": list(self.command),
+            "reason": self.reason,
+            "run": self.folder.name,
+            "summary": self.summary,
+            "steps": times,
+            "effects": [asdict(effect) | {"summary": str(effect)} for effect in self.effects],
+        }
+
+
+def compared(effects: Sequence[SettingEffect]) -> str:
+    """What came of all settings that were tried, in one sentence."""
+    better = sorted((one for one in effects if one.better), key=lambda one: -one.gain)
+    if not better:
+        return (
+            f"Nothing here beats what you have: {plural(len(effects), 'setting')} tried, none is faster beyond chance."
+        )
+    best = better[0]
+    return f"{best.setting} makes a step {percent(best.gain)} shorter (at least {percent(best.interval[0])})."
+
+
+async def measure_steps(
+    case: Case, command: Sequence[str], options: StepOptions | None = None, on_record: OnRecord = lambda record: None
+) -> StepRun:
+    """Run a script for some tens of steps, say where the time goes, and compare settings with what it has.
+
+    command: as the user types it: ``python train.py …``, which gets its ranks from torchrun, or ``torchrun …``,
+    ``accelerate launch …``, ``srun …``.  Raises NcclkitError for what cannot be started or compared.
+    """
+    asked, words = options or StepOptions(), tuple(command)
+    await _startable(words, asked.here)
+    began = time.monotonic()
+    on_record({"kind": "problem", "say": WHAT.format(asked.steps)})
+    folder, reason, events = await _once(case, words, asked, {}, on_record)
+    found = [event for event in events if event.kind == "step.rank"]
+    times = step_times(found) if any(event.data["steps"] for event in found) else None
+    effects: list[SettingEffect] = []
+    if times and asked.tries:
+        effects = await _compare(case, words, asked, times, on_record)
+        rows = [_event(effect, folder) for effect in effects]
+        case.add(rows).save()
+    spent = time.monotonic() - began
+    return StepRun(
+        words, times, tuple(effects), reason, folder, spent, "" if times else f"; see {folder}/launcher.log."
+    )
+
+
+async def _startable(words: Sequence[str], here: bool) -> None:
+    """Raises NcclkitError for a command that cannot be started as it is; here: on a login node, too."""
+    if not words:
+        raise NcclkitError("Name the script after two dashes: ncclkit step -- python train.py")
+    if shutil.which(words[0]) is None:
+        raise NcclkitError(f"There is no program {words[0]!r}; write the command as your job has it.")
+    if not here and not _spread(words) and await asyncio.to_thread(scheduler.is_login_node):
+        raise NcclkitError(
+            "This is a login node, which others share: start the script on nodes with `ncclkit step -- srun …`, or "
+            "here with --here."
+        )
+    if not PYTHON.fullmatch(words[0]):
+        return
+    if len(words) < 2 or (words[1].startswith("-") and words[1] != "-m"):
+        raise NcclkitError(f"After {words[0]} the script must follow, or -m and a module; options cannot be passed on.")
+    if slurm.nodes() > 1:
+        raise NcclkitError("On several nodes start the script as your job does: ncclkit step -- srun python train.py")
+
+
+def _spread(words: Sequence[str]) -> bool:
+    """Whether ranks of this command may run on other hosts, which must see the folder of the hook."""
+    return slurm.nodes() > 1 or Path(words[0]).name == "srun"
+
+
+async def _once(
+    case: Case, words: Sequence[str], options: StepOptions, change: Mapping[str, Any], on_record: OnRecord
+) -> tuple[Path, str, list[Event]]:
+    """One run of the script: its folder, how it ended, and what it left, which is in the case as well."""
+    folder = case.new_run("step")
+    python = words[0] if PYTHON.fullmatch(words[0]) else sys.executable
+    with packed() as agent, _hooked(folder, options, change, _spread(words)) as env:
+        line = [*words, *change.get("flags", ())]
+        if PYTHON.fullmatch(words[0]):
+            ranks = options.ranks or max(2, int((await local.check(python))["gpus"]))
+            line = [python, str(agent), "launch", str(ranks), "0", "--", *line[1:]]
+        told = {"name": "step", "command": list(words), "change": change, "env": env}
+        write(folder / "plan.json", json.dumps(redact.clean(told), indent=1))
+        given = local.guarded(agent, line, env, options.timeout, folder, python, on_record)
+        ended = (await given)[-1]
+    reading = evidence.read([folder])
+    traces = sorted(folder.glob("trace_rank*.json"))
+    events = [*reading.events, *(_traced(path, number) for number, path in enumerate(traces))]
+    case.add(events)
+    case.inputs += [row for row in reading.inputs if row not in case.inputs]
+    case.save()
+    return folder, str(ended["reason"]), events
+
+
+def _traced(path: str | Path, number: int) -> Event:
+    """What a trace says of its rank; number: of the rank where neither the trace nor its name says it."""
+    own = inputs.rank_of(str(path))
+    with inputs.opened(str(path)) as stream:
+        return records.from_trace(unpack(Hashed(stream, 0))[0], str(path), number if own is None else own)
+
+
+@contextmanager
+def _hooked(folder: Path, options: StepOptions, change: Mapping[str, Any], spread: bool) -> Iterator[dict[str, str]]:
+    """The variables that put our ``sitecustomize`` before a script; its folder is gone after the block."""
+    # elsewhere than on nodes, which must see it, it lies where nobody else can write
+    place = str(folder) if spread else private.place()
+    with tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=place) as own:
+        shutil.copyfile(step_hook.__file__, Path(own) / "sitecustomize.py")
+        told = {"folder": str(folder), "steps": options.steps, "warmup": options.warmup, "trace": options.trace}
+        told |= {name: change[name] for name in ("ddp", "loader", "measure") if name in change}
+        paths = os.pathsep.join(filter(None, [own, os.environ.get("PYTHONPATH", "")]))
+        yield {"PYTHONPATH": paths, step_hook.OPTIONS: json.dumps(told), **change.get("env", {})}
+
+
+def _change(words: str) -> dict[str, Any]:
+    """What ``workers=4`` and the like change of a run; NcclkitError for anything else."""
+    name, equals, value = words.partition("=")
+    number = int(value) if re.fullmatch(r"\d{1,6}", value) else None
+    if name.startswith("--") and name != "--":
+        return {"flags": [words]}
+    if number is not None and name in DDP:
+        return {"ddp": {name: bool(number) if name == "gradient_as_bucket_view" else number}}
+    if number is not None and name in LOADER:
+        return {"loader": {LOADER[name]: number}}
+    if equals and re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+        return {"env": {name: value}}
+    raise NcclkitError(
+        f"{words!r} is not a setting; write workers=4, prefetch=4, bucket_cap_mb=50, gradient_as_bucket_view=1, "
+        "OMP_NUM_THREADS=2 or another variable, or a flag of the script such as --accumulate=4."
+    )
+
+
+async def _compare(
+    case: Case, words: Sequence[str], options: StepOptions, times: StepTimes, on_record: OnRecord
+) -> list[SettingEffect]:
+    """Each setting against what the script has, in rounds whose order is shuffled; nothing else is measured in them."""
+    foreign = [one for one in options.tries if one.startswith(("NCCL_", "TORCH_NCCL_")) and times.backend == "gloo"]
+    if foreign:
+        raise NcclkitError(f"{foreign[0]} changes nothing over gloo, which this script uses; it needs NCCL, so GPUs.")
+    laps: dict[str, list[float]] = {"": [], **{one: [] for one in options.tries}}
+    short, order, room = replace(options, trace=0), random.Random(0), _room(case)
+    for number in range(options.rounds):
+        for words_of in order.sample(list(laps), len(laps)):
+            on_record({"kind": "problem", "say": f"round {number + 1} of {options.rounds}: {words_of or 'as it is'}"})
+            change = {"measure": False} | (_change(words_of) if words_of else {})
+            folder, reason, events = await _once(room, words, short, change, on_record)
+            laps[words_of].append(_lap(events, reason, folder, words_of))
+    usual = tuple(laps.pop(""))
+    return [
+        SettingEffect.of(
+            Comparison(Setting(dict([one.partition("=")[::2]])), "step", 0, usual, tuple(taken), len(laps))
+        )
+        for one, taken in laps.items()
+    ]
+
+
+def _room(case: Case) -> Case:
+    """A case of its own for runs that only compare, so that none of them speaks into the verdict on the case."""
+    if case.path is None:
+        raise NcclkitError("This case has no folder; open one with Case.open(path) before running anything.")
+    return Case.open(case.path / ".steps")
+
+
+def _lap(events: Iterable[Event], reason: str, folder: Path, setting: str) -> float:
+    """Microseconds of a batch in the usual step of the slowest rank: with accumulation a step has several."""
+    found = [event.data for event in events if event.kind == "step.rank" and event.data["plain"]]
+    if setting and (problems := [one for data in found for one in data["problems"]]):
+        raise NcclkitError(f"{setting} cannot be tried on this script: {problems[0]}.")
+    if not found:
+        named = setting or "what it has"
+        raise NcclkitError(f"With {named} the script made no steps ({reason}); see {folder}/launcher.log.")
+    return 1e6 * max(float(median(data["plain"])) / (data["batches"] or 1.0) for data in found)
+
+
+def _event(effect: SettingEffect, folder: Path) -> Event:
+    return Event("step.setting", str(effect), str(folder / "plan.json"), 0, data=asdict(effect))
+
+
+def read_traces(case: Case, paths: Iterable[str | Path]) -> StepTimes:
+    """Where a step's time goes by traces of torch's profiler (.json, .json.gz), one of each rank; the case keeps it.
+
+    Raises NcclkitError where there is none, or one holds no steps.
+    """
+    found, problems = inputs.find(list(paths))
+    events = [_traced(path, number) for number, path in enumerate(found)]
+    if not events:
+        raise NcclkitError(" ".join(problems) or "No trace was given; name the files that torch's profiler wrote.")
+    times = step_times(events)
+    case.add(events).save()
+    return times

@@ -1,0 +1,79 @@
+"""Who reads logs and dumps side by side: processes of this host, or workers of Dask, here or in batch jobs of Slurm."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import Any
+
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.text import plural
+from ncclkit.live import scheduler
+
+FORM = re.compile(r"dask(?::(?P<count>[1-9]\d{0,3}))?|(?P<address>(?:tcp|tls|ucx)://\S+)")
+"""``dask``, ``dask:8``, or the address of a scheduler of Dask that runs."""
+START = 120.0
+"""Seconds in which the first worker must be there; a batch job may wait longer than that."""
+
+
+@contextmanager
+def started(what: str, say: Callable[[str], object]) -> Iterator[Executor | None]:
+    """The executor that ``--workers`` names, as long as the block runs; None, and a sentence, where it cannot be had.
+
+    ``dask`` starts workers on this host, or on a login node as batch jobs of Slurm, as many as the work asks for, up to
+    the number behind it.
+    """
+    asked = FORM.fullmatch(what)
+    if asked is None:
+        raise NcclkitError(f"The workers {what!r} are not understood; write dask, dask:8, or tcp://HOST:PORT.")
+    try:
+        import distributed
+    except ModuleNotFoundError:
+        say("Dask is not installed (pip install 'ncclkit[dask]'), so processes of this host read instead.")
+        yield None
+        return
+    client = cluster = None
+    try:
+        try:
+            most = int(asked["count"] or len(os.sched_getaffinity(0)))
+            cluster = None if asked["address"] else _cluster(most)
+            client = distributed.Client(asked["address"] or cluster, timeout=START)
+            client.wait_for_workers(1, timeout=START)
+            say(f"{plural(len(client.scheduler_info()['workers']), 'worker')} of Dask so far, at most {most}.")
+            executor = client.get_executor()
+        except (OSError, TimeoutError, RuntimeError, ImportError) as error:
+            say(f"Dask has no worker ({type(error).__name__}: {error}), so processes of this host read instead.")
+            executor = None
+        yield executor
+    finally:
+        for held in (client, cluster):
+            if held is not None:
+                held.close()
+
+
+def _cluster(most: int) -> Any:
+    """Workers that grow and shrink with the work: batch jobs on a login node, else processes of this host."""
+    import dask
+
+    # a worker starts a process with limits for what strangers wrote, which no daemon may
+    dask.config.set({"distributed.worker.daemon": False})
+    if scheduler.is_login_node():
+        from dask_jobqueue import SLURMCluster
+
+        cluster = SLURMCluster(
+            cores=1, processes=1, memory="2GB", nanny=False, walltime="01:00:00", interface=_interface(), queue=None
+        )
+    else:
+        from distributed import LocalCluster
+
+        cluster = LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None)
+    cluster.adapt(minimum=1, maximum=most)
+    return cluster
+
+
+def _interface() -> str | None:
+    """The interface that the nodes reach us by, where the user names one."""
+    return os.environ.get("NCCLKIT_DASK_INTERFACE") or None

@@ -1,0 +1,597 @@
+"""Planners: what a job must be given, each a picture, a number and the reasoning, from measured values where there are.
+
+A field begins with what the case knows; whoever changes one sees the number move.
+"""
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ipywidgets as W
+import plotly.graph_objects as go
+
+from ncclkit.analysis.stages import staged_test
+from ncclkit.core import budgets
+from ncclkit.core.budgets import Budget, MessageCost
+from ncclkit.core.case import Case
+from ncclkit.core.model import Measurement, NcclkitError, safe
+from ncclkit.core.text import format_bytes, format_time, plural
+from ncclkit.lab.course import resume, runs
+from ncclkit.views import plots
+from ncclkit.views._base import PLACE, Drawn, outputs, page, style
+from ncclkit.views._draw import blank
+from ncclkit.views._form import row
+from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
+
+GIB, MIB = 1 << 30, 1 << 20
+LABEL = 16
+"""Characters of a bar's name that stand in a line."""
+GRACE, DUMP, HEARTBEAT = 30.0, 15.0, 480.0
+"""Seconds from a launcher's first signal to its last, for dumps of the Flight Recorder, and of the heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One value that a planner asks for."""
+
+    label: str
+    value: Any
+    """A number, or the first of `choices`."""
+    source: str = ""
+    """Where the value was measured; empty for one that the user must know."""
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerAnswer:
+    """What follows from the values of a planner's fields."""
+
+    summary: str
+    figure: go.Figure
+    why: str
+    """How the number comes about."""
+    more: Markup = field(default_factory=Markup)
+
+
+Fields = Mapping[str, Field]
+
+
+def planner(case: Case, name: str) -> Planner:
+    """The planner ``timeout``, ``workers``, ``host_memory``, ``gpu_memory``, ``files`` or ``scaling`` for a case.
+
+    Raises NcclkitError for any other name.
+    """
+    if name not in PLANNERS:
+        raise NcclkitError(f"There is no planner {name!r}; known are {', '.join(PLANNERS)}.")
+    fields, answer = PLANNERS[name]
+    return Planner(case, fields(case), answer)
+
+
+class Planner(Drawn):
+    """See `planner`."""
+
+    def __init__(self, case: Case, fields: Fields, answer: Callable[[Case, dict[str, Any]], PlannerAnswer]) -> None:
+        self._case, self._answer, self.fields = case, answer, fields
+        self.controls = {name: _control(each) for name, each in fields.items()}
+        self._above, self._below = W.HTML(), W.HTML()
+        self._drawing = W.Output(layout=W.Layout(width="100%"))
+        found = answer(case, self.values)
+        super().__init__(found.summary, found.figure, self._written(found))
+        for control in self.controls.values():
+            control.observe(self._changed, "value")
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the fields hold now."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    def widget(self) -> W.Widget:
+        """The fields, the answer, the picture and the reasoning."""
+        if self._box is None:
+            shown = [row(*self.controls.values()), self._above, self._drawing, self._below]
+            self._box = W.VBox(shown, layout=W.Layout(width="100%"))
+            self._changed({})
+        return self._box
+
+    def _changed(self, _change: Mapping[str, Any]) -> None:
+        """PlannerAnswer again; the static face follows, too."""
+        found = self._answer(self._case, self.values)
+        self._summary, self._words = found.summary, self._written(found)
+        self._body = join(PLACE, self._words)
+        self._figure = found.figure.update_layout(meta={"summary": found.summary})
+        self._above.value, self._drawing.outputs = style() + page(found.summary), outputs(self._figure)
+        self._below.value = el("div", self._words, cls="nk")
+
+    def _written(self, found: PlannerAnswer) -> Markup:
+        rows = [
+            (each.label, self.controls[name].value, each.source or "typed, not measured")
+            for name, each in self.fields.items()
+        ]
+        values = fold("The values that it rests on", table(("Value", "Is", "From"), rows))
+        return join(el("p", found.why), found.more, values)
+
+
+def _control(field: Field) -> W.Widget:
+    look = {"description": field.label, "style": {"description_width": "11em"}}
+    layout = W.Layout(width="auto", flex="1 1 20em", max_width="28em")
+    if field.choices:
+        return W.Dropdown(options=list(field.choices), value=field.value, layout=layout, **look)
+    if isinstance(field.value, bool):
+        return W.Checkbox(value=field.value, indent=False, description=field.label, layout=layout)
+    kind = W.BoundedIntText if isinstance(field.value, int) else W.BoundedFloatText
+    return kind(value=field.value, min=0, max=10**15, layout=layout, **look)
+
+
+def _bars(parts: Mapping[str, float], unit: str, lines: Mapping[str, float], show: Callable[[float], str]) -> go.Figure:
+    """A bar for each part and one for their sum, beside dashed lines that it must keep below."""
+    shown = {name: value for name, value in parts.items() if value} | {"together": sum(parts.values())}
+    names = ["<br>".join(textwrap.wrap(safe(name), LABEL)) for name in shown]
+    figure = blank(height=96 + 34 * len(shown) + 22 * len(lines))
+    figure.add_bar(
+        x=[*shown.values()],
+        y=names,
+        orientation="h",
+        marker={
+            "color": [*[plots.LINES[0]] * (len(shown) - 1), plots.LINES[4]],
+            "pattern": {"shape": [*[""] * (len(shown) - 1), "/"]},
+        },
+        text=[show(value) for value in shown.values()],
+        textposition="outside",
+        cliponaxis=False,
+        showlegend=False,
+        hovertemplate="%{y}: %{text}<extra></extra>",
+    )
+    for (name, value), dash in zip(lines.items(), ("dash", "dot"), strict=False):
+        _limit(figure, value, f"{name}: {show(value)}", dash)
+    top = max([*shown.values(), *lines.values(), 1e-9])
+    figure.update_xaxes(title={"text": unit}, range=[0, 1.25 * top])
+    return figure.update_yaxes(autorange="reversed")
+
+
+def _limit(figure: go.Figure, value: float, name: str, dash: str = "dash") -> None:
+    """A line across all bars, with its name in the legend."""
+    look = {"color": plots.VERMILLION, "width": 2, "dash": dash}
+    figure.add_vline(x=value, line=look)
+    figure.add_scatter(x=[None], y=[None], mode="lines", name=safe(name), line=look)
+
+
+def _measured(value: Any, source: str, otherwise: Any) -> tuple[Any, str]:
+    """A value with where it was measured, or the one that is taken otherwise."""
+    return (value, source) if value is not None else (otherwise, "")
+
+
+def _fact(case: Case, name: str) -> Any:
+    return next((fact.value for fact in case.facts if fact.name == name and fact.value is not None), None)
+
+
+def _local(case: Case) -> tuple[int, str]:
+    """Ranks of a host: one for each GPU; two without any, as the small job has."""
+    count = _fact(case, "gpu.count")
+    return (8, "") if count is None else (count, "gpu.count") if count else (2, "gpu.count: no GPU")
+
+
+def _ranks(case: Case) -> tuple[int, str]:
+    ranks = max((m.ranks for m in case.measurements), default=0)
+    return (ranks, "the last live test") if ranks > 1 else (8, "")
+
+
+def _timeout_fields(case: Case) -> Fields:
+    starts = resume.resumes(case)
+    replay = max((run.last.whole for run in starts), default=None)
+    steps = [start.step for run in starts for start in run.starts if start.step]
+    ranks, source = _ranks(case)
+    return {
+        "step": Field("A step, s", *_measured(max(steps, default=None), "the resumed run of this case", 1.0)),
+        "checkpoint": Field("Checkpoint by one rank, s", 120.0),
+        "evaluation": Field("Evaluation by one rank, s", 0.0),
+        "compile": Field("Compilation before step 1, s", 60.0),
+        "replay": Field("Skip-ahead on resume, s", *_measured(replay, "the resumed run of this case", 0.0)),
+        "spread": Field("These vary by, %", 30.0),
+        "collective": Field("Slowest collective, s", *_slowest(case)),
+        "stall": Field("Longest CUDA call, s", 60.0),
+        "hosts": Field("Nodes", 1),
+        "ranks": Field("GPUs of the job", ranks, source),
+    }
+
+
+def _slowest(case: Case) -> tuple[float, str]:
+    worst = max(((m.p99_us or m.time_us) / 1e6 for m in case.measurements), default=None)
+    return _measured(worst and round(worst, 3), "the slowest message of the live tests", 1.0)
+
+
+def _timeout(case: Case, values: dict[str, Any]) -> PlannerAnswer:
+    phases = {
+        "checkpoint": values["checkpoint"],
+        "evaluation": values["evaluation"],
+        "compilation": values["compile"],
+        "skip-ahead": values["replay"],
+        "step": values["step"],
+    }
+    which = max(phases, key=lambda name: phases[name])
+    retry = budgets.RETRY if values["hosts"] > 1 else 0.0
+    spread = values["spread"] / 100
+    whole = budgets.timeout(phases[which], values["collective"], spread, retry)
+    inner = budgets.timeout(values["step"], values["collective"], spread, 0.0)
+    heartbeat = max(HEARTBEAT, 2 * values["stall"]) if values["stall"] > HEARTBEAT / 2 else HEARTBEAT
+    cost, usual = (budgets.idle_cost(values["ranks"], limit, DUMP) for limit in (whole.value, 600.0))
+    summary = (
+        f"A timeout of {whole.value:g} s is the smallest safe one: {which} takes longest; one hang then costs "
+        f"{cost.value:.3g} GPU hours, with the default of 600 s {usual.value:.3g}"
+    )
+    rows = [
+        ("All ranks, where one does a phase alone", f"{whole.value:g} s", whole.words),
+        ("Ranks that do every phase together (tensor parallel)", f"{inner.value:g} s", inner.words),
+        (
+            _whole("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
+            f"{heartbeat:g} s",
+            "above the longest call of CUDA: loading, compiling",
+        ),
+        (
+            _whole("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"),
+            f"{DUMP * 1000:.0f} ms",
+            f"the launcher kills {GRACE:g} s after it asks",
+        ),
+    ]
+    lines_of_code = fold(
+        "Code for PyTorch, Lightning, DeepSpeed and accelerate", pre(_timeout_code(int(whole.value))), is_open=True
+    )
+    more = join(fit(table(("What", "Set to", "Why"), rows)), el("p", cost.words), lines_of_code)
+    lines = {"smallest safe timeout": whole.value, "default of NCCL groups": 600.0}
+    return PlannerAnswer(
+        summary, _bars(whole.parts, "seconds", lines, lambda value: f"{value:.4g} s"), whole.words, more
+    )
+
+
+def _whole(name: str) -> Markup:
+    """The name of a variable, never broken over two lines."""
+    return el("code", name, cls="nk-whole")
+
+
+def _timeout_code(seconds: int) -> str:
+    limit = f"timeout=timedelta(seconds={seconds})"
+    return "\n".join(
+        (
+            "from datetime import timedelta",
+            f'torch.distributed.init_process_group("nccl", {limit})  # PyTorch; new_group takes it, too',
+            f"lightning.Trainer(strategy=DDPStrategy({limit}))  # Lightning",
+            f"deepspeed.init_distributed({limit})  # DeepSpeed",
+            f"Accelerator(kwargs_handlers=[InitProcessGroupKwargs({limit})])  # accelerate",
+        )
+    )
+
+
+def _workers_fields(case: Case) -> Fields:
+    cores = _fact(case, "cpu.usable")
+    return {
+        "cores": Field("Cores of the host", *_measured(cores and int(cores), "cpu.usable", 32)),
+        "ranks": Field("Ranks on it", *_local(case)),
+        "cpu": Field("CPU of a batch, ms", 20.0),
+        "wait": Field("Storage of a batch, ms", 20.0),
+        "step": Field("Computation of a step, ms", 20.0),
+    }
+
+
+COUNTED = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+"""Counts of workers that are planned."""
+
+
+def _workers(case: Case, values: dict[str, Any]) -> PlannerAnswer:
+    found = runs.measured(case)
+    cores, ranks = max(values["cores"], 1), max(values["ranks"], 1)
+    rule, room = budgets.workers(cores, ranks), max(cores / ranks - 1, 0.25)
+    batch, step = values["cpu"] + values["wait"], values["step"]
+    steps = {n: max(step, batch / n, values["cpu"] / min(n, room)) if n else step + batch for n in COUNTED}
+    fewest = min(n for n, time in steps.items() if time <= 1.05 * min(steps.values()))
+    figure = blank(height=320)
+    _points(figure, steps, "planned", plots.LINES[0])
+    limit = {"color": plots.VERMILLION, "width": 2, "dash": "dash"}
+    figure.add_scatter(x=[0, COUNTED[-1]], y=[step] * 2, name="computation alone", mode="lines", line=limit)
+    summary = (
+        f"{plural(fewest, 'worker')} per rank are planned, for a step of {steps[fewest]:.3g} ms; not measured here"
+    )
+    why = (
+        f"A batch takes {values['cpu']:g} ms of CPU and {values['wait']:g} ms of storage. {rule.words} Workers that "
+        f"wait for storage fill less of a core than that. The step cannot fall below its computation, nor below the "
+        f"CPU of a batch on the {room:.3g} cores that are left for the workers of a rank."
+    )
+    if found:
+        usual = max(row["prefetch"] for row in found.rows[:2])
+        rows = {int(row["workers"]): row for row in found.rows if row["prefetch"] in (0, usual)}
+        extent = {n: [row.get(name, row["step_ms"]) for name in ("low_ms", "high_ms")] for n, row in rows.items()}
+        _points(figure, {n: row["step_ms"] for n, row in rows.items()}, "measured", plots.LINES[4], extent)
+        summary = f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}: {found.knee.words}"
+    figure.update_xaxes(title={"text": "workers per rank"}, tickvals=COUNTED)
+    figure.update_yaxes(title={"text": "step, ms"}, rangemode="tozero")
+    how = el("p", "Measure it: ", code("await nk.loader_sweep(case)"), ", three interleaved repeats of each count.")
+    return PlannerAnswer(summary, figure, why, how)
+
+
+def _points(
+    figure: go.Figure, steps: Mapping[int, float], name: str, colour: str, laps: Mapping[int, list[float]] | None = None
+) -> None:
+    """Times of a step by workers; of repeats also their extent."""
+    held = laps or {}
+    figure.add_scatter(
+        x=[*steps],
+        y=[*steps.values()],
+        name=name,
+        mode="markers" if laps else "lines+markers",
+        line={"color": colour, "width": 2},
+        marker={"symbol": "square" if laps else "circle", "size": 9, "color": colour},
+        error_y={
+            "array": [max([*held.get(n, ()), y]) - y for n, y in steps.items()],
+            "arrayminus": [y - min([*held.get(n, ()), y]) for n, y in steps.items()],
+        },
+        hovertemplate=f"{name}: %{{y:.3g}} ms with %{{x}} workers<extra></extra>",
+    )
+
+
+def _host_fields(case: Case) -> Fields:
+    free, swap = _fact(case, "memory.available"), _fact(case, "memory.swap")
+    held = sum(row.get("size", 0) for row in swap) if isinstance(swap, list) else None
+    peak = max((event.data["peak"] for event in case.of("worker.phase") if event.data.get("peak")), default=None)
+    return {
+        "ranks": Field("Ranks of a host", *_local(case)),
+        "each": Field("A rank without data, GiB", *_measured(peak and peak / GIB, "the last run of this case", 3.0)),
+        "dataset": Field("Data set in memory, GiB", 2.0),
+        "shared": Field("One copy for all ranks (memory map)", False),
+        "workers": Field("Workers per rank", 4),
+        "prefetch": Field("Batches ahead of each", 2),
+        "batch": Field("A batch, MiB", 40.0),
+        "free": Field("Memory available, GiB", *_measured(free and round(free / GIB, 2), "memory.available", 256.0)),
+        "swap": Field("Swap, GiB", *_measured(held is not None and round(held / GIB, 2) or None, "memory.swap", 0.0)),
+    }
+
+
+def _host_memory(case: Case, values: dict[str, Any]) -> PlannerAnswer:
+    need = budgets.host_memory(
+        values["dataset"] * GIB, values["ranks"], values["workers"], values["prefetch"], values["batch"] * MIB,
+        values["shared"], values["each"] * GIB,
+    )  # fmt: skip
+    free, swap = values["free"] * GIB, values["swap"] * GIB
+    over = need.value - free
+    if over <= 0:
+        summary = (
+            f"{format_bytes(need.value)} of host memory are needed, {need.value / max(free, 1):.0%} of what is free"
+        )
+    elif over <= swap:
+        summary = f"{format_bytes(over)} too much: it would lie in swap, and steps would wait for the disk"
+    else:
+        summary = f"{format_bytes(over)} too much, and swap holds {format_bytes(swap)}: the kernel would end a rank"
+    why = f"{need.words} Each rank reads its own copy unless the data are mapped into memory (numpy's mmap, Arrow)."
+    lines = {"available": free} | ({"available with swap": free + swap} if swap else {})
+    figure = _bars({k: v / GIB for k, v in need.parts.items()}, "GiB", {k: v / GIB for k, v in lines.items()}, _gib)
+    return PlannerAnswer(summary, figure, why)
+
+
+def _gib(value: float) -> str:
+    return format_bytes(value * GIB)
+
+
+def _gpu_fields(case: Case) -> Fields:
+    room, gpus = _fact(case, "gpu.0.memory.total"), _fact(case, "gpu.count")
+    return {
+        "parameters": Field("Parameters, millions", 7000.0),
+        "layers": Field("Layers", 32),
+        "hidden": Field("Hidden size", 4096),
+        "sequence": Field("Tokens of a sample", 2048),
+        "vocabulary": Field("Vocabulary", 32000),
+        "sample": Field("Activations of a sample, MiB (0: formula)", 0.0),
+        "batch": Field("Samples of a rank", 1),
+        "ranks": Field("GPUs", *_measured(gpus or None, "gpu.count", 8)),
+        "precision": Field("Precision", next(iter(budgets.ADAM)), "", tuple(budgets.ADAM)),
+        "channels": Field("NCCL channels", 16),
+        "room": Field("Memory of a GPU, GiB", *_measured(room and round(room / GIB, 1), "gpu.0.memory.total", 80.0)),
+    }
+
+
+def _gpu_memory(case: Case, values: dict[str, Any]) -> PlannerAnswer:
+    shape = [int(values[name]) for name in ("layers", "hidden", "sequence", "vocabulary")]
+    layers, hidden, tokens, words = shape
+    item = 2 if values["precision"].startswith("bf16") else 4
+    sample = budgets.activations(layers, hidden, tokens, words, item)
+    size = values["sample"] * MIB or sample.value
+    other = budgets.CONTEXT + 4 * values["channels"] * budgets.SEGMENT
+    room, ranks = values["room"] * GIB, max(values["ranks"], 1)
+
+    def need(strategy: str, batch: int) -> Budget:
+        many = values["parameters"] * 1e6, ranks, strategy, values["precision"]
+        return budgets.gpu_memory(*many, size, batch, max(layers, 1), other)
+
+    plans = {strategy: need(strategy, values["batch"]) for strategy in budgets.SHARDS}
+    most = {strategy: _most(need, strategy, room, size) for strategy in plans}
+    fits = [strategy for strategy, batch in most.items() if batch]
+    first = f"{fits[0]} fits, with up to {plural(most[fits[0]], 'sample')} a rank" if fits else "nothing fits"
+    rows = [(name, format_bytes(plan.value), str(most[name]), plan.words) for name, plan in plans.items()]
+    told = f"{format_bytes(size)} a sample, as typed." if values["sample"] else sample.words
+    why = f"Activations: {told} What the allocator cannot reuse comes on top: some per cent."
+    more = fit(table(("Strategy", "Peak", "Samples of a rank at most", "Made of"), rows))
+    return PlannerAnswer(
+        f"On {plural(ranks, 'GPU')} of {values['room']:g} GiB {first}", _stacks(plans, room), why, more
+    )
+
+
+def _most(need: Callable[[str, int], Budget], strategy: str, room: float, sample: float) -> int:
+    """Samples of a rank that fit on a GPU with this strategy."""
+    empty = need(strategy, 0)
+    update = empty.parts.get("gradients, update", 0.0)
+    fit_in = budgets.largest_batch(room, empty.value - update, sample)
+    return fit_in if empty.value <= room else 0
+
+
+SHAPES = ("", "/", "x", "-", ".", "|")
+"""Patterns of the parts of a bar, told apart without colour."""
+
+
+def _stacks(plans: Mapping[str, Budget], room: float) -> go.Figure:
+    """A bar for each strategy, made of its parts, beside what a GPU has."""
+    figure = blank(height=160 + 46 * len(plans))
+    names = dict.fromkeys(part for plan in plans.values() for part in plan.parts)
+    looks = zip((*plots.LINES, plots.INK), SHAPES, strict=True)
+    for part, (colour, shape) in zip(names, looks, strict=False):
+        figure.add_bar(
+            y=[*plans],
+            x=[plan.parts.get(part, 0) / GIB for plan in plans.values()],
+            name=part,
+            orientation="h",
+            marker={"color": colour, "pattern": {"shape": shape}},
+            hovertemplate=f"%{{y}}, {part}: %{{x:.3g}} GiB<extra></extra>",
+        )
+    _limit(figure, room / GIB, f"a GPU has {format_bytes(room)}")
+    figure.update_layout(barmode="stack")
+    figure.update_xaxes(title={"text": "GiB on one GPU at most"}, rangemode="tozero")
+    return figure.update_yaxes(autorange="reversed")
+
+
+def _files_fields(case: Case) -> Fields:
+    limit, shm = (_fact(case, name) for name in ("limits.nofile.soft", "limits.shm.free"))
+    return {
+        "ranks": Field("Ranks of the job", 32),
+        "local": Field("Ranks of a host", *_local(case)),
+        "channels": Field("Channels", 16),
+        "workers": Field("Workers per rank", 4),
+        "limit": Field("Open files allowed", *_measured(limit, "limits.nofile.soft", 1024)),
+        "shm": Field("/dev/shm free, MiB", *_measured(shm and round(shm / MIB), "limits.shm.free", 64)),
+    }
+
+
+def _files(case: Case, values: dict[str, Any]) -> PlannerAnswer:
+    ranks, known = max(values["ranks"], 2), runs.open_files(case)
+    need = budgets.open_files(known, ranks) if len(known) > 1 else budgets.descriptors(ranks, values["channels"])
+    pipes = 6 * values["workers"]
+    value = need.value + pipes
+    shm = budgets.shared_memory(values["local"], values["channels"])
+    short = [f"open files ({value:,.0f} of {values['limit']:,})"] if 0 <= values["limit"] < value else []
+    short += [f"/dev/shm ({format_bytes(shm.value)} of {values['shm']} MiB)"] if shm.value > values["shm"] * MIB else []
+    summary = (
+        f"Too little: {' and '.join(short)}"
+        if short
+        else f"{value:,.0f} open files a rank are needed, which is allowed"
+    )
+    how = (
+        "measured at fewer ranks, on a straight line"
+        if len(known) > 1
+        else "if every path is a socket, which is the most"
+    )
+    why = f"{need.words} That is {how}. {plural(values['workers'], 'worker')} add {pipes} pipes and files. {shm.words}"
+    advice = el(
+        "p",
+        "In the job's script: ",
+        el("code", "ulimit -n 65536"),
+        "; for a container: ",
+        el("code", "--shm-size=8g"),
+        ".",
+    )
+    parts = {"communicators": need.value, "workers' pipes": float(pipes)}
+    lines = {"allowed": float(values["limit"])} if values["limit"] > 0 else {}
+    return PlannerAnswer(
+        summary,
+        _bars(parts, "open files of a rank", lines, lambda v: f"{v:,.0f}"),
+        why,
+        advice if short else Markup(""),
+    )
+
+
+def _scaling_fields(case: Case) -> Fields:
+    line, source = _line(case)
+    return {
+        "parameters": Field("Parameters, millions", 7000.0),
+        "item": Field("Bytes of a gradient", 2),
+        "bucket": Field("Bucket, MiB", 25.0),
+        "latency": Field("Latency of a hop, µs", *((round(line.latency_us, 2), source) if line else (10.0, ""))),
+        "bandwidth": Field("Bandwidth, GB/s", *((_speed(line), source) if line else (25.0, ""))),
+        "compute": Field("Backward pass, ms", 500.0),
+    }
+
+
+def _speed(line: MessageCost) -> float:
+    return round(1e-3 / line.us_per_byte, 3) if line.us_per_byte else 1e6
+
+
+def _line(case: Case) -> tuple[MessageCost | None, str]:
+    """Latency and bandwidth of the slowest kind of pairs; without pair tests, of the all_reduce curve."""
+    pairs = staged_test(case).pairs
+    kinds: dict[str, list[Any]] = {}
+    for pair in pairs:
+        kinds.setdefault(pair.path, []).append(pair)
+    if kinds:
+        path, slow = min(kinds.items(), key=lambda item: statistics.median(pair.bandwidth for pair in item[1]))
+        speed = statistics.median(pair.bandwidth for pair in slow)
+        return MessageCost(statistics.median(pair.latency_us for pair in slow), 1e-3 / speed), f"pair tests over {path}"
+    points = [(m.ranks, float(m.bytes), m.time_us) for m in _reduces(case)]
+    try:
+        return budgets.fitted(points), "fitted to the all_reduce curve of this case"
+    except ValueError:
+        return None, ""
+
+
+def _reduces(case: Case) -> list[Measurement]:
+    return [m for m in case.measurements if m.op == "all_reduce" and m.ranks > 1 and m.time_us > 0]
+
+
+COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def _scaling(case: Case, values: dict[str, Any]) -> PlannerAnswer:
+    line = MessageCost(values["latency"], 1e-3 / max(values["bandwidth"], 1e-6))
+    whole = values["parameters"] * 1e6 * values["item"]
+    bucket = max(values["bucket"] * MIB, 1.0)
+    count = max(1, round(whole / bucket))
+
+    times = {ranks: count * line.all_reduce(ranks, whole / count) / 1e3 for ranks in COUNTS}
+    late = next((ranks for ranks, time in times.items() if time > values["compute"]), None)
+    hidden = f"from {late} ranks on it is longer than the backward pass" if late else "the backward pass can hide it"
+    first, last = (format_time(1e3 * times[ranks]) for ranks in (COUNTS[0], COUNTS[-1]))
+    figure = blank(height=340)
+    for name, y, dash, colour in (
+        ("planned", [*times.values()], "solid", plots.LINES[0]),
+        ("bandwidth alone", [2 * (n - 1) / n * whole * line.us_per_byte / 1e3 for n in COUNTS], "dot", plots.LINES[1]),
+        ("backward pass", [values["compute"]] * len(COUNTS), "dash", plots.VERMILLION),
+    ):
+        figure.add_scatter(
+            x=COUNTS,
+            y=y,
+            name=name,
+            mode="lines+markers" if name == "planned" else "lines",
+            line={"color": colour, "width": 2, "dash": dash},
+            hovertemplate=f"{name}, %{{x}} ranks: %{{y:.4g}} ms<extra></extra>",
+        )
+    shown = COUNTS[::2]
+    figure.update_xaxes(title={"text": "ranks"}, type="log", tickvals=shown, ticktext=[str(n) for n in shown])
+    figure.update_yaxes(title={"text": "all gradients, ms"}, rangemode="tozero")
+    why = (
+        f"{format_bytes(whole)} of gradients in {plural(count, 'bucket')}: each takes 2 log2(ranks) hops of "
+        f"{values['latency']:g} µs, and 2 (ranks - 1) / ranks of its bytes at {values['bandwidth']:g} GB/s."
+    )
+    summary = f"All gradients' all_reduce takes {first} on 2 and {last} on {COUNTS[-1]:,} ranks: {hidden}"
+    return PlannerAnswer(summary, figure, why, _errors(line, _reduces(case)))
+
+
+def _errors(line: MessageCost, rows: Sequence[Measurement]) -> Markup:
+    """How far the model is off where the case has measurements."""
+    if not rows:
+        return el("p", "Nothing was measured here that could show its error: run a live test with stages first.")
+    off = [line.all_reduce(m.ranks, m.bytes) / m.time_us - 1 for m in rows]
+    cells = [
+        (plural(m.ranks, "rank"), format_bytes(m.bytes), format_time(m.time_us),
+         format_time(line.all_reduce(m.ranks, m.bytes)), f"{100 * error:+.0f} %")
+        for m, error in zip(rows, off, strict=True)
+    ]  # fmt: skip
+    said = f"Where it was measured the model is off by {100 * statistics.median(map(abs, off)):.0f} % (median)."
+    head = ("Ranks", "Size", "Measured", "Planned", "Error")
+    return join(el("p", said), fold("Planned beside measured", fit(table(head, cells, "nk-numbers"))))
+
+
+PLANNERS: Mapping[str, tuple[Callable[[Case], Fields], Callable[[Case, dict[str, Any]], PlannerAnswer]]] = {
+    "timeout": (_timeout_fields, _timeout),
+    "workers": (_workers_fields, _workers),
+    "host_memory": (_host_fields, _host_memory),
+    "gpu_memory": (_gpu_fields, _gpu_memory),
+    "files": (_files_fields, _files),
+    "scaling": (_scaling_fields, _scaling),
+}
+"""Name → the fields that a case fills, and what follows from them."""

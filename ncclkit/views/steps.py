@@ -1,0 +1,166 @@
+"""Where a training step's time goes on each rank: the form that runs the user's script, and the picture."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+import ipywidgets as W
+import plotly.graph_objects as go
+
+from ncclkit.analysis.steps import NAMES, PARTS, SettingEffect, StepTimes, last_steps
+from ncclkit.causes import page
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.text import format_time, percent
+from ncclkit.live import step
+from ncclkit.views import _draw, plots
+from ncclkit.views._base import Drawn, View
+from ncclkit.views._form import Form
+from ncclkit.views._html import Markup, badge, code, el, fit, join, table
+
+COLOURS = dict(
+    zip(PARTS, (_draw.GREEN, _draw.ORANGE, _draw.BLUE, plots.VERMILLION, _draw.PURPLE, _draw.SKY), strict=True)
+)
+PATTERNS = dict(zip(PARTS, ("", "/", "\\", "x", "-", "."), strict=True))
+"""A part is told by its pattern, too, not by its colour alone."""
+PATTERN = {"fillmode": "overlay", "fgcolor": "#fff", "fgopacity": 0.5, "size": 7, "solidity": 0.25}
+SHOWN = 24
+"""Ranks that the picture holds; of more those that wait least and those that wait most."""
+DONE = {True: ("✓", "shorter", "state-done"), False: ("○", "no difference", "possible")}
+
+
+def step_view(case: Case) -> View:
+    """Where a step's time goes on each rank, what holds it back, and what was tried; of the last run in a case."""
+    times, effects = last_steps(case)
+    if times is None:
+        how = el(
+            "p", "In a terminal: ", code("ncclkit step -- python train.py"), "; it ends the script after 40 steps."
+        )
+        return View("No step was measured yet", how)
+    summary = " ".join([times.summary, *([step.compared(effects)] if effects else [])])
+    return Drawn(summary, _figure(times), join(_brakes(times), _effects(effects), _notes(times)))
+
+
+def step_form(case: Case, command: str = "", **options: Any) -> StepForm:
+    """The form that runs a script for some steps; ``await form.run()`` does what its Measure button does.
+
+    command: as in a terminal, such as ``python train.py``; options: those of `ncclkit.live.step.StepOptions`.
+    Where no command is named, nothing is done.
+    """
+    return StepForm(case, command, step.StepOptions(**options))
+
+
+class StepForm(Form):
+    """See `step_form`."""
+
+    IDLE = "No script is named; write its command as your job has it, such as torchrun --nproc-per-node 8 train.py"
+    ASK = "Name the command of the script"
+    BUSY = "The script runs …"
+    CANCELLED = "Cancelled; everything that was started has been ended"
+
+    def __init__(self, case: Case, command: str, options: step.StepOptions) -> None:
+        self._case, self._options = case, options
+        wide = W.Layout(width="auto", flex="1 1 30em")
+        self.command = W.Text(value=command, description="Command", placeholder="python train.py", layout=wide)
+        self.tries = W.Text(
+            value=" ".join(options.tries),
+            description="Compare",
+            placeholder="workers=4 bucket_cap_mb=50 OMP_NUM_THREADS=2",
+            layout=wide,
+        )
+        start = W.Button(description="Measure", icon="play", button_style="primary")
+        super().__init__(step.WHAT.format(options.steps), [self.command, self.tries], start)
+
+    def asks(self) -> bool:
+        """Whether a command is named."""
+        return bool(self._words(self.command))
+
+    def wrong(self) -> Mapping[W.Widget, str]:
+        """A line that no shell could read, and what is not a setting."""
+        found: dict[W.Widget, str] = {}
+        for field, check in ((self.command, self._words), (self.tries, lambda _: self.options)):
+            try:
+                check(field)
+            except NcclkitError as error:
+                found[field] = str(error)
+        return found
+
+    @property
+    def options(self) -> step.StepOptions:
+        """What the fields say; raises NcclkitError for what is not a setting."""
+        fields = {name: getattr(self._options, name) for name in step.StepOptions.__slots__}
+        return step.StepOptions(**fields | {"tries": tuple(self._words(self.tries))})
+
+    def prepare(self) -> Coroutine[Any, Any, View]:
+        """The run of the script, and its picture."""
+        return self._measured(self._words(self.command), self.options)
+
+    async def _measured(self, words: Sequence[str], options: step.StepOptions) -> View:
+        run = await step.measure_steps(self._case, words, options, self.observe)
+        return View(run.summary, Markup("")) if run.times is None else step_view(self._case)
+
+    def _words(self, field: W.Text) -> list[str]:
+        try:
+            return shlex.split(field.value)
+        except ValueError as error:
+            raise NcclkitError(f"{field.value!r} is not a line of a shell: {error}.") from error
+
+
+def _figure(times: StepTimes) -> go.Figure:
+    """A bar for each rank, stacked of the parts of its mean step."""
+    ranks = sorted(times.ranks, key=lambda one: one.parts["waiting"])
+    if len(ranks) > SHOWN:
+        ranks = [*ranks[: SHOWN // 2], *ranks[-SHOWN // 2 :]]
+    ranks.sort(key=lambda one: one.rank)
+    names = [f"rank {one.rank}" for one in ranks]
+    figure = _draw.blank(height=150 + 26 * len(ranks))
+    for part in (part for part in PARTS if any(one.parts[part] >= 5e-5 for one in ranks)):
+        figure.add_bar(
+            y=names,
+            x=[1e3 * one.parts[part] for one in ranks],
+            name=NAMES[part],
+            orientation="h",
+            marker={"color": COLOURS[part], "pattern": PATTERN | {"shape": PATTERNS[part]}},
+            customdata=[[format_time(1e6 * one.parts[part]), one.host] for one in ranks],
+            hovertemplate=f"%{{y}}: {NAMES[part]} %{{customdata[0]}}<extra></extra>",
+        )
+    figure.update_layout(barmode="stack", margin={"t": 92, "b": 48}, legend={"traceorder": "normal"})
+    figure.update_yaxes(autorange="reversed", type="category", ticks="", showgrid=False)
+    figure.update_xaxes(title={"text": "mean step, ms"}, rangemode="tozero")
+    return figure
+
+
+def _brakes(times: StepTimes) -> Markup:
+    rows = [
+        (
+            brake.summary,
+            join(el("p", brake.advice), *(join(code(f"--try {one}"), " ") for one in brake.settings)),
+            join(*(el("p", code(name), f" {page(name)['']}") for name in brake.causes)) or "–",
+        )
+        for brake in times.brakes
+    ]
+    return fit(table(("What holds a step back", "What to do, and to compare", "Causes that may lie behind it"), rows))
+
+
+def _effects(effects: Sequence[SettingEffect]) -> Markup:
+    rows = [
+        (
+            code(one.setting),
+            badge("✕", "longer", "state-failed") if one.worse else badge(*DONE[one.better]),
+            percent(one.gain, 1),
+            f"{percent(one.interval[0], 1)} to {percent(one.interval[1], 1)}",
+            format_time(1e6 * one.default),
+            format_time(1e6 * one.changed),
+        )
+        for one in effects
+    ]
+    head = ("Setting", "A step becomes", "Gain", "Interval", "A batch as it is", "With the setting")
+    return join(el("h5", "What was tried"), fit(table(head, rows, "nk-numbers"))) if rows else Markup("")
+
+
+def _notes(times: StepTimes) -> Markup:
+    cost = "" if times.cost is None else f" Measuring took {percent(times.cost, 1)} of a step."
+    said = f"{times.steps} steps of {len(times.ranks)} ranks over {times.backend or 'no process group'}.{cost}"
+    return join(el("p", said, cls="nk-dim"), *(el("p", one, cls="nk-bad") for one in times.problems))

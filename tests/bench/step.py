@@ -1,0 +1,96 @@
+"""What `ncclkit step` names first: ``python tests/bench/step.py OUT.json`` (some minutes; gloo, two ranks).
+
+1. Three scripts as their libraries' documentation has them, each with one of three planted brakes: is it named first?
+2. What measuring costs: steps that are measured against those between them, in pairs, and the hook's own account.
+3. Settings that help (workers for a slow loader) and settings that do not, in six rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.core.tuning import Comparison, Setting  # noqa: E402
+from ncclkit.live.launch import local  # noqa: E402
+from ncclkit.live.step import StepOptions, measure_steps  # noqa: E402
+from tests.record.gpu import about_machine  # noqa: E402
+
+SCRIPTS = Path(__file__).parent / "step"
+BRAKES = {"loader": "data", "buckets": "communication", "logging": "script"}
+"""What is planted → the part that must be named first."""
+SCRIPTED = ("ddp.py", "accelerated.py", "lit.py")
+TRIED = (("loader", ("workers=2", "OMP_NUM_THREADS=2")), ("", ("gradient_as_bucket_view=1",)))
+
+
+async def run(script: str, brake: str, **options: Any) -> tuple[dict[str, Any], Path]:
+    """One script with one brake: what was said of it, and its run folder."""
+    folder = Path(tempfile.mkdtemp(prefix="ncclkit-step-"))
+    words = [sys.executable, str(SCRIPTS / script), *(["--brake", brake] if brake else [])]
+    began = time.monotonic()
+    done = await measure_steps(Case.open(folder), words, StepOptions(timeout=200, **options))
+    first = done.times.brakes[0] if done.times and done.times.brakes else None
+    row: dict[str, Any] = {"script": script, "brake": brake, "seconds": round(time.monotonic() - began, 1)}
+    row |= {"first": first.part if first else "", "said": done.summary, "ended": done.reason}
+    row |= {"effects": [str(effect) for effect in done.effects]} if done.effects else {}
+    row |= {"right": (first.part if first else "") == BRAKES.get(brake, ""), "cost": done.times and done.times.cost}
+    return row, done.folder
+
+
+def cost(folder: Path) -> dict[str, Any]:
+    """Measured blocks of steps against the blocks between them: CPU time of rank 0, which neighbours do not disturb."""
+    rows = json.loads((folder / "steps_rank0.json").read_text())["rows"]
+    blocks: dict[bool, list[float]] = {True: [], False: []}
+    for start in range(0, len(rows) - 4, 5):
+        chosen = [1e6 * row["cpu"] for row in rows[start : start + 5]]
+        blocks[rows[start]["on"]].append(statistics.median(chosen))
+    count = min(map(len, blocks.values()))
+    pair = Comparison(Setting(), "step", 0, tuple(blocks[False][:count]), tuple(blocks[True][:count]))
+    low, high = pair.interval
+    usual = statistics.median(blocks[False])
+    return {"pairs": count, "cpu_ms_of_a_step": usual / 1e3, "paired": -pair.gain, "interval": [-high, -low]}
+
+
+async def main() -> int:
+    """Make both parts, and write each row as soon as it is there."""
+    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=400, help="of the run whose cost is measured")
+    parser.add_argument("--parts", default="123")
+    told = parser.parse_args()
+    known = json.loads(told.out.read_text()) if told.out.exists() else {"named": [], "cost": [], "tried": []}
+    found: dict[str, Any] = known | {
+        "date": time.strftime("%Y-%m-%d"),
+        **about_machine(await local.check(sys.executable)),
+    }
+    found |= {name: [] for name, part in (("named", "1"), ("cost", "2"), ("tried", "3")) if part in told.parts}
+    for script in SCRIPTED if "1" in told.parts else ():
+        for brake in BRAKES:
+            row, _ = await run(script, brake)
+            found["named"].append(row)
+            print(json.dumps(row), flush=True)
+            told.out.write_text(json.dumps(found, indent=1) + "\n")
+    for script in SCRIPTED if "2" in told.parts else ():
+        row, folder = await run(script, "", steps=told.steps)
+        found["cost"].append({"script": script, "own_account": row["cost"], **cost(folder)})
+        print(json.dumps(found["cost"][-1]), flush=True)
+        told.out.write_text(json.dumps(found, indent=1) + "\n")
+    for brake, tries in TRIED if "3" in told.parts else ():
+        row, _ = await run("ddp.py", brake, steps=10, warmup=3, tries=tries)
+        found["tried"].append({"brake": brake, "tries": tries, "said": row["effects"]})
+        print(json.dumps(found["tried"][-1]), flush=True)
+        told.out.write_text(json.dumps(found, indent=1) + "\n")
+    return 0 if all(row["right"] for row in found["named"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,60 @@
+"""04_tuning in a real JupyterLab: the sweep is measured and drawn, and a planner answers again when a field changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import nbformat
+import pytest
+
+from tests.browser.conftest import Lab, Visit, until
+from tests.browser.notebook import open_notebook, run_all, shut_down, state, wait_cells_done
+from tests.browser.test_logs import WIDER
+from tests.reports import ROOT
+
+FORM = ".jp-OutputArea .jupyter-widgets"
+
+
+@pytest.fixture(scope="module")
+def tuning(chromium: Any, lab: Lab) -> Iterator[Visit]:
+    """A copy of the notebook that measures one setting on one size, open and all its cells run."""
+    book = nbformat.read(ROOT / "notebooks" / "04_tuning.ipynb", as_version=4)
+    cell = next(cell for cell in book.cells if "parameters" in cell.metadata.get("tags", []))
+    cell.source = cell.source.replace('settings: str = ""', 'settings: str = "GLOO_SOCKET_IFNAME=lo"')
+    cell.source = cell.source.replace('sizes: str = ""', 'sizes: str = "8,4096"')
+    nbformat.write(book, lab.root / "04_tuning.ipynb")
+    context = chromium.new_context(viewport={"width": 1280, "height": 1400})
+    seen = Visit(context.new_page())
+    open_notebook(seen.page, lab, "04_tuning.ipynb")
+    run_all(seen.page)
+    wait_cells_done(seen.page, 180)
+    yield seen
+    shut_down(seen.page)
+    until(lambda: not lab.kernels(), 30, "the kernel to end")
+    context.close()
+
+
+def test_the_sweep_is_drawn_under_its_form(tuning: Visit) -> None:
+    page = tuning.page
+    assert state(page)["errors"] == []
+    form = page.locator(f"{FORM}.widget-vbox").filter(has=page.get_by_role("button", name="Measure", exact=True)).last
+    until(lambda: form.locator(".js-plotly-plot .point").count() == 2, 20, "both sizes to be drawn")
+    assert "beats the default" in form.inner_text() or "gains" in form.inner_text()
+    assert "round by round" in form.inner_text()
+
+
+def test_a_planner_answers_again_when_a_field_changes(tuning: Visit) -> None:
+    page = tuning.page
+    plan = page.locator(f"{FORM}.widget-vbox").filter(has=page.get_by_text("Checkpoint by one rank, s")).last
+    assert "A timeout of 157 s" in plan.inner_text()
+    field = plan.get_by_label("Checkpoint by one rank, s")
+    field.fill("900")
+    field.press("Tab")
+    until(lambda: "A timeout of 1171 s" in plan.inner_text(), 20, "the new number")
+    until(lambda: "1171 s" in plan.locator(".js-plotly-plot").inner_text(), 20, "the new picture")
+
+
+def test_nothing_is_wider_than_its_cell(tuning: Visit) -> None:
+    until(lambda: tuning.page.evaluate(WIDER) == [], 20, "the page to fit")
+    assert tuning.errors == [] and tuning.failed == []

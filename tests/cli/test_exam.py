@@ -1,0 +1,77 @@
+"""The examination: drawn by seed, solved by its key and by the diagnosis, and given away by no name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from ncclkit.causes.engine import diagnose
+from ncclkit.cli import main
+from ncclkit.evidence.logs import read_logs
+from ncclkit.lab import exam
+from ncclkit.lab.exam import KEY, POINTS, SHEET, STUDENT, AnswerSheet
+from ncclkit.lab.faults.catalogue import FAULTS
+
+FULL = {name: POINTS[name] for name in ("ranks", "cause", "line")}
+
+
+@pytest.fixture(scope="module", params=range(10))
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exam") / "drawn"
+    return asyncio.run(exam.make(request.param, folder, from_recording=True))
+
+
+def test_the_key_solves_it_and_so_does_what_is_handed_out(made: Path) -> None:
+    key = json.loads((made / KEY).read_text())
+    sheet = AnswerSheet(key["cause"], key["ranks"], key["hosts"], key["lines"][0].splitlines()[-1])
+    (made / "mine.json").write_text(json.dumps(asdict(sheet)))
+    assert exam.grade(made / "mine.json", made / KEY) == FULL and sum(POINTS.values()) == 10
+    assert exam.grade(made / STUDENT / SHEET, made / KEY) == dict.fromkeys(FULL, 0)
+    first = diagnose(read_logs(str(made / STUDENT / "job"))).findings[0]
+    assert first.cause == key["cause"] and set(key["ranks"]) <= set(first.culprits["ranks"] or key["ranks"])
+    assert key["fix"] and key["experiment"]
+
+
+def test_no_file_that_is_handed_out_names_the_fault(made: Path) -> None:
+    fault = json.loads((made / KEY).read_text())["fault"].encode()
+    files = [path for path in (made / STUDENT).rglob("*") if path.is_file()]
+    assert len(files) > 3 and not any(path.suffix == ".gz" for path in files)
+    assert [path for path in files if fault in path.read_bytes() or fault.decode() in path.name] == []
+
+
+def test_a_seed_draws_the_same_and_seeds_differ() -> None:
+    names = exam.recorded()
+    assert exam.drawn(3, names) == exam.drawn(3, list(reversed(names)))
+    assert len({exam.drawn(seed, names) for seed in range(30)}) > 10
+    assert all(FAULTS[name].cause or name in ("healthy", "flood", "mute") for name in exam.runnable())
+
+
+@pytest.mark.parametrize("name", [name for name in FAULTS if not re.search("healthy|mute|flood", name)])
+def test_every_name_is_taken_out_of_a_text(name: str) -> None:
+    said = f'File "agent.pyz/ncclkit/lab/programs/inject/calls.py", line 4, in {name}; {name}: --fault {name}'
+    assert name not in exam.neutral(said) and "inject" not in exam.neutral(said)
+
+
+def test_the_command_makes_one_and_gives_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "exam")
+    assert main(["exam", "--seed", "4", "--to", folder, "--recorded"]) == 0
+    assert "Hand out:" in capsys.readouterr().out
+    assert main(["exam", "--grade", f"{folder}/{STUDENT}/{SHEET}", "--to", folder]) == 0
+    assert re.search(r"cause +0 of 3", capsys.readouterr().out)
+    assert main(["exam", "--to", folder, "--recorded"]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_a_job_broken_now_is_handed_out_without_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exam, "runnable", lambda: ["rank_raises"])
+    made = asyncio.run(exam.make(1, tmp_path / "exam", ranks=2))
+    key = json.loads((made / KEY).read_text())
+    assert (key["fault"], key["cause"], len(key["ranks"])) == ("rank_raises", "rank_exception", 1)
+    first = diagnose(read_logs(str(made / STUDENT / "job"))).findings[0]
+    assert (first.cause, list(first.culprits["ranks"])) == (key["cause"], key["ranks"])
+    assert not any(b"rank_raises" in path.read_bytes() for path in (made / STUDENT).rglob("*") if path.is_file())

@@ -1,0 +1,124 @@
+"""Whether a node is ready for a job: recorded machines against a baseline, and this one by the agent alone."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit.agent import gate
+from ncclkit.live.launch.pack import packed
+from tests.facts.test_machines import MACHINES, read
+
+GOOD = next(path for path in MACHINES if path.name == "h100-x8")
+
+
+@pytest.fixture(scope="module")
+def good() -> dict[str, Any]:
+    return read(GOOD)
+
+
+def changed(rows: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    """The same node with other values of some facts; ``__`` stands for a dot."""
+    rows = copy.deepcopy(rows)
+    for name, value in facts.items():
+        rows[name.replace("__", ".")].update(value=value, why="" if value is not None else "it hung")
+    return rows
+
+
+def test_a_good_node_is_ready_and_makes_a_baseline_that_it_meets(good: dict[str, Any]) -> None:
+    baseline = gate.learned(good, 400.0)
+    assert baseline["facts"]["gpu.count"] == 8 and len(baseline["facts"]) > 60 and baseline["ports"]
+    problems, unknown = gate.judge(good, baseline)
+    assert (problems, unknown) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "say"),
+    [
+        ({"gpu__count": 7}, "gpu.count is 7, not 8"),
+        ({"gpu__3__recovery": "Reset"}, "GPU 3 asks for Reset"),
+        ({"gpu__3__ecc__uncorrected": 2}, "GPU 3 had 2 uncorrectable memory errors"),
+        ({"gpu__0__nvlink__speeds": [26.5, None]}, "GPU 0 has 1 of 2 NVLinks down"),
+        ({"gpu__1__throttle": ["hw_thermal_slowdown"]}, "GPU 1 is slowed down (hw_thermal_slowdown)"),
+        (
+            {"gpu__2__memory__holders": [{"pid": 7, "name": "python", "memory": "1 MiB"}]},
+            "GPU 2 is held by python (pid 7)",
+        ),
+        ({"gpu__nvidia_smi": "hung"}, "nvidia-smi hung"),
+        ({"limits__memlock": 65536}, "limits.memlock is 65536, not unlimited"),
+        ({"net__rdma": []}, "is missing, not"),
+    ],
+)
+def test_a_bad_node_is_not_ready_and_says_what(good: dict[str, Any], facts: dict[str, Any], say: str) -> None:
+    baseline = gate.learned(changed(good, limits__memlock=-1), None)
+    problems, _ = gate.judge(
+        changed(good, limits__memlock=-1) | changed(good, **{"limits__memlock": -1, **facts}), baseline
+    )
+    assert any(say in problem["say"] for problem in problems), problems
+
+
+def test_what_cannot_be_read_is_unknown_and_more_than_the_baseline_is_fine(good: dict[str, Any]) -> None:
+    baseline = gate.learned(good, None)
+    problems, unknown = gate.judge(changed(good, host__kernel=None), baseline)
+    assert problems == [] and unknown == ["host.kernel could not be read (it hung)"]
+    more = changed(good, memory__total=good["memory.total"]["value"] * 2)
+    assert gate.judge(more, baseline) == ([], [])
+
+
+def test_a_baseline_of_several_nodes_keeps_what_they_share(good: dict[str, Any]) -> None:
+    both = gate.learned(changed(good, host__kernel="6.1"), 390.0, gate.learned(good, 400.0))
+    assert "host.kernel" not in both["facts"] and both["facts"]["gpu.count"] == 8 and both["busbw"] == 390.0
+
+
+@pytest.mark.parametrize(
+    ("tested", "say", "unknown"),
+    [
+        ({"reason": "done", "wrong": 0, "busbw": 395.0, "error": ""}, "", ""),
+        ({"reason": "done", "wrong": 0, "busbw": 200.0, "error": ""}, "200.0 GB/s busbw, 50 % of the 400.0 GB/s", ""),
+        ({"reason": "done", "wrong": 3, "busbw": 395.0, "error": ""}, "3 values of an all_reduce were wrong", ""),
+        ({"reason": "deadline", "wrong": 0, "busbw": 0.0, "error": ""}, "failed: deadline", ""),
+        ({"reason": "no torch", "wrong": 0, "busbw": 0.0, "error": ""}, "", "has no torch"),
+    ],
+)
+def test_the_test_of_the_gpus_counts(tested: dict[str, Any], say: str, unknown: str) -> None:
+    problems, told = gate.judge_test(tested, {"facts": {}, "busbw": 400.0})
+    assert [say in problem["say"] for problem in problems] == [True] * bool(say)
+    assert [unknown in one for one in told] == [True] * bool(unknown)
+
+
+def run(agent: Path, *words: str, **how: Any) -> tuple[int, dict[str, Any]]:
+    """The exit status and the one object of the agent alone: no package of ours, no site-packages."""
+    command = [sys.executable, "-I", "-S", str(agent), "gate", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, **how)
+    assert len(done.stdout.splitlines()) == 1, done.stdout + done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    assert done.stderr.strip().endswith(said["say"]) and said["status"] == done.returncode
+    return done.returncode, said
+
+
+def test_the_agent_alone_answers_on_this_host_in_time(tmp_path: Path) -> None:
+    baseline, slow = tmp_path / "baseline.json", tmp_path / "bin"
+    slow.mkdir()
+    with packed() as agent:
+        code, said = run(agent, "--learn", str(baseline), "--seconds", "30")
+        assert said["ready"] in (True, False) and (code == 0) is baseline.exists(), said
+        if code == 0:
+            assert run(agent, "--baseline", str(baseline), "--seconds", "30")[0] == 0
+        known = json.loads(baseline.read_text()) if code == 0 else {"facts": {}}
+        baseline.write_text(json.dumps(known | {"facts": {"cpu.total": 100_000}}))
+        code, said = run(agent, "--baseline", str(baseline), "--seconds", "30")
+        assert code == 1 and "cpu.total is" in said["say"] and said["ready"] is False
+        code, said = run(agent, "--baseline", str(tmp_path / "none"))
+        assert code == 2 and said["ready"] is None and "could not be read" in said["say"]
+        (slow / "nvidia-smi").write_text("#!/bin/sh\nsleep 60\n")
+        (slow / "nvidia-smi").chmod(0o755)
+        begun = time.monotonic()
+        code, said = run(agent, "--seconds", "3", env={"PATH": f"{slow}:/usr/bin:/bin"})
+        assert code in (1, 2) and said["ready"] is not True and time.monotonic() - begun < 25, said

@@ -1,0 +1,62 @@
+"""What all five stories promise: the question comes before its answer, in the notebook and in the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+
+from ncclkit.lab.course.questions import STORIES
+from tests.notebooks.conventions import code_cells
+from tests.reports import NOTEBOOKS, ROOT, made
+
+CASES = [path for path in NOTEBOOKS if path.parent.name == "cases"]
+each = pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+
+
+def source(path: Path) -> str:
+    return "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
+
+
+@each
+def test_guess_proof_and_quiz_stand_in_this_order_and_hold_no_answer(path: Path) -> None:
+    name, whole = path.stem.partition("_")[2], source(path)
+    places = [whole.index(f'nk.{call}(case, "{name}")') for call in ("guess", "proof_view", "quiz_view")]
+    assert places == sorted(places)
+    code = "\n".join(cell.source for _, cell in code_cells(nbformat.read(path, as_version=4)))
+    assert not any(choice in code for choice in STORIES[name].guess.choices)
+    assert STORIES[name].cause not in whole[: places[0]]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_notebook_folds_text_by_hand(path: Path) -> None:
+    """A blank line ends what HTML in Markdown folds, and the answer stands open; views fold."""
+    assert "<details" not in source(path)
+
+
+def test_the_start_page_tells_no_end_of_a_story() -> None:
+    page = source(ROOT / "notebooks" / "00_start_here.ipynb")
+    assert all(story.guess.right not in page and story.cause not in page for story in STORIES.values())
+    assert not any(word in page for word in ("data loaders", "such interface", "not the one at fault"))
+
+
+@pytest.mark.timeout(300)
+@each
+def test_the_report_folds_every_answer_and_shows_no_verdict_before_the_question(path: Path) -> None:
+    folder, run = made(path)
+    assert run.returncode == 0, run.stderr
+    story = STORIES[path.stem.partition("_")[2]]
+    main = BeautifulSoup((folder / "report.html").read_text(encoding="utf-8"), "html.parser").main
+    assert main is not None
+    folds = [one for one in main.select("details") if one.summary and one.summary.text in ("Answer", "Hints")]
+    assert len(folds) == 1 + len(story.quiz) and not any(one.has_attr("open") for one in folds)
+    assert all(said in folds[number].text for number, q in enumerate(story.quiz, 1) for said in q.choices.values())
+    for one in main.select("details"):
+        one.decompose()  # what is folded is not read by who does not ask
+    read = " ".join(main.get_text(" ").split())
+    asked = read.index(story.guess.ask)
+    assert story.cause not in read[:asked] and story.guess.right not in read[:asked]
+    assert not any(said in read for question in story.quiz for said in question.choices.values())
+    assert all(read.index(said) > asked for said in story.guess.choices.values())

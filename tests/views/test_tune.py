@@ -1,0 +1,237 @@
+"""04_tuning's views: what a sweep shows, what carries it, before and after; and the planners."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+import ncclkit as nk
+from ncclkit.agent import wire
+from ncclkit.core import budgets
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Fact, NcclkitError, to_json
+from ncclkit.core.tuning import Comparison, Sweep, setting
+from ncclkit.lab.course import runs
+from ncclkit.live import tune
+from ncclkit.views.planners import PLANNERS, _most
+from ncclkit.views.tune import SweepView, before_after
+
+RECORDED = Path(__file__).parents[1] / "probe" / "recorded"
+MIB = 1 << 20
+
+
+def compared(name: str, factor: float, size: int, op: str = "all_reduce") -> Comparison:
+    draw = random.Random(f"{name} {size} {op}")
+    before, after = ([100 * part * math.exp(draw.gauss(0, 0.01)) for _ in range(16)] for part in (1, factor))
+    return Comparison(setting(name), op, size, tuple(before), tuple(after), 8)
+
+
+def swept(*rows: Comparison) -> Sweep:
+    return Sweep("nccl", 8, 1, rows, rows, {"NCCL_ALGO=NVLS": "no multicast"}, 17.0)
+
+
+GOOD = swept(compared("NCCL_PROTO=LL", 0.8, 8), compared("NCCL_PROTO=LL", 1.0, MIB), compared("channels=1", 3.0, MIB))
+
+
+def test_a_sweep_is_drawn_with_its_conclusion_units_and_the_default_as_reference() -> None:
+    view = SweepView(GOOD)
+    figure = view.figure
+    assert figure is not None and "NCCL_PROTO=LL gains 20%" in figure.layout.title.text.replace("<br>", " ")
+    assert "%" in figure.layout.yaxis.title.text and "message size" in figure.layout.xaxis.title.text
+    assert [shape.y0 for shape in figure.layout.shapes] == [0] and figure.layout.shapes[0].line.dash == "dash"
+    symbols = {symbol for trace in figure.data for symbol in trace.marker.symbol}
+    assert symbols == {"circle", "circle-open", "x"}, "verdicts are told apart without colour, too"
+    page = view.static()
+    assert "8 B" in page and "Refused" in page and "no multicast" in page and "1 channels" in page
+
+
+def test_a_sweep_of_nothing_better_says_so_and_carries_nothing() -> None:
+    view = SweepView(swept(compared("NCCL_PROTO=LL", 1.0, 8)))
+    assert view.summary.startswith("Nothing here beats the default")
+    assert "Nothing is to be set" in nk.carriers_view(view).summary
+    form = nk.apply_form(Case(), view)
+    assert "Nothing is applied" in asyncio.run(form.run()).summary
+
+
+def test_files_stand_with_their_proof() -> None:
+    page = nk.carriers_view(SweepView(GOOD)).static()
+    assert "export NCCL_PROTO=LL" in page and "--inherited" in page and "nccl.conf" in page
+
+
+def test_a_sweep_is_json() -> None:
+    assert to_json(Sweep("gloo", 2, 1, GOOD.comparisons, calls=(("all_reduce", 8, 3),)))
+
+
+def test_the_form_measures_what_its_fields_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    async def sweep(*words: Any, **named: Any) -> Sweep:
+        asked.append(words)
+        return GOOD
+
+    monkeypatch.setattr(tune, "sweep", sweep)
+    form = nk.tune_form(Case(), "NCCL_PROTO=LL channels=1", "8,1MiB", "logs", True, backend="gloo", ranks=2)
+    found = asyncio.run(form.run())
+    _, settings, options, sizes, inherited, _, job = asked[0]
+    assert [str(one) for one in settings] == ["NCCL_PROTO=LL", "1 channels"] and sizes == [8, MIB]
+    assert (inherited, job, options.backend) == (True, "logs", "gloo") and found.sweep is GOOD
+    assert asyncio.run(nk.apply_form(Case(), found).run()).summary.startswith("With NCCL_PROTO=LL 1 of 3 sizes")
+    form.words["settings"].value = "NCCL_PROTO"
+    assert form.start.disabled and "is not NAME=VALUE" in form.notice.value
+    with pytest.raises(NcclkitError):
+        asyncio.run(form.run())
+
+
+def test_before_and_after_are_times() -> None:
+    figure = before_after(GOOD).figure
+    assert figure is not None and "µs" in figure.layout.yaxis.title.text
+    assert [trace.name for trace in figure.data] == ["all_reduce, before", "all_reduce, after"]
+
+
+def facts() -> Case:
+    case = Case()
+    case.facts = [Fact("gpu.count", 4), Fact("cpu.usable", 64), Fact("limits.nofile.soft", 1024)]
+    case.facts += [Fact("memory.available", 64 << 30), Fact("limits.shm.free", 64 << 20)]
+    return case
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_a_planner_is_a_picture_a_number_and_the_reasoning(name: str) -> None:
+    plan = nk.planner(facts(), name)
+    before, figure = plan.summary, plan.figure
+    assert figure is not None and any(letter.isdigit() for letter in plan.summary)
+    assert figure.layout.xaxis.title.text
+    lines = [trace for trace in figure.data if isinstance(trace, go.Scatter) and trace.line.dash in ("dash", "dot")]
+    assert lines, "a reference"
+    assert "typed, not measured" in plan.static() and plan.widget() is not None
+    for control in plan.controls.values():
+        control.value = control.value * 3 + 1 if isinstance(control.value, (int, float)) else control.value
+    assert plan.summary != before and plan.summary in plan.static().unescape()
+
+
+def test_an_unknown_planner_is_refused() -> None:
+    with pytest.raises(NcclkitError, match="known are timeout"):
+        nk.planner(Case(), "lunch")
+
+
+def test_planners_begin_with_what_the_case_knows() -> None:
+    files = nk.planner(facts(), "files")
+    assert files.values["limit"] == 1024 and files.fields["limit"].source == "limits.nofile.soft"
+    assert "Too little: open files" in files.summary and "ulimit -n" in files.static()
+
+
+def test_a_timeout_is_no_blind_multiple_and_comes_with_code_for_four_frameworks() -> None:
+    plan = nk.planner(facts(), "timeout")
+    plan.controls["checkpoint"].value, plan.controls["spread"].value, plan.controls["hosts"].value = 900, 10, 2
+    assert "A timeout of 1021 s is the smallest safe one: checkpoint takes longest" in plan.summary
+    page = plan.static()
+    for word in ("init_process_group", "Trainer", "deepspeed", "InitProcessGroupKwargs", "timedelta(seconds=1021)"):
+        assert word in page
+    assert "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC" in page and "GPU hours a hang" in page
+
+
+def test_measured_workers_take_the_place_of_planned_ones() -> None:
+    row = dict.fromkeys(runs.FIELDS, 1.0)
+    rows = [
+        row | {"workers": n, "prefetch": 2.0 * (n > 0), "step_ms": t, "low_ms": t - 1, "high_ms": t + 1}
+        for n, t in ((0, 40.0), (2, 20.0))
+    ]
+    data = {"phase": "loading", "cores": 2, "ranks": 2, "rows": rows}
+    case = Case().add([Event("worker.phase", "loading", "wire.jsonl", 1, rank=0, data=data)])
+    plan = nk.planner(case, "workers")
+    assert plan.summary.startswith("2 ranks on 2 cores: ") and "not measured" not in plan.summary
+    measured = next(trace for trace in plan.figure.data if trace.name == "measured")
+    assert list(measured.y) == [40.0, 20.0] and list(measured.error_y.array) == [1.0, 1.0]
+
+
+def test_open_files_follow_what_was_measured_within_ten_percent(tmp_path: Path) -> None:
+    """A scaling run over gloo had 15, 16 and 18 open files a rank with 2, 3 and 5 ranks (2026-11-23)."""
+    for number, (ranks, one) in enumerate(((2, 15), (3, 16)), 1):
+        folder = tmp_path / "runs" / f"{number}-exchange-{ranks}"
+        folder.mkdir(parents=True)
+        record = {
+            "ncclkit": wire.VERSION,
+            "kind": "phase",
+            "phase": "files",
+            "rank": 0,
+            "one": one,
+            "pairs": 2 * one,
+            "limit": 1024,
+        }
+        (folder / "wire.jsonl").write_text(json.dumps(record) + "\n")
+    plan = nk.planner(Case.open(tmp_path), "files")
+    plan.controls["ranks"].value, plan.controls["workers"].value, plan.controls["shm"].value = 5, 0, 1 << 20
+    assert plan.summary.startswith("18 open files a rank") and "measured at fewer ranks" in plan.static()
+
+
+def test_the_model_of_scaling_holds_where_it_was_measured() -> None:
+    """Recorded on 4 H200; the line through all sizes but the largest two predicts those, too."""
+    rows = [m for m in Case.open(RECORDED / "ladder", read_only=True).measurements if m.op == "all_reduce"]
+    points = [(m.ranks, float(m.bytes), m.time_us) for m in rows]
+    line = budgets.fitted(points[:-2])
+    for ranks, size, time in points[-2:]:
+        assert line.all_reduce(ranks, size) == pytest.approx(time, rel=0.2)
+    assert line.all_reduce(1024, points[-1][1]) > line.all_reduce(8, points[-1][1])
+    page = nk.planner(Case.open(RECORDED / "ladder", read_only=True), "scaling").static()
+    assert "the model is off by 2 % (median)" in page and "Planned beside measured" in page
+
+
+def test_a_line_needs_two_sizes_and_never_runs_backwards() -> None:
+    with pytest.raises(ValueError, match="two sizes"):
+        budgets.fitted([(2, 8.0, 10.0)])
+    flat = budgets.fitted([(2, 8.0, 10.0), (2, 64.0, 9.0)])
+    assert flat.us_per_byte == 0 and flat.latency_us == pytest.approx(4.75, rel=0.05)
+
+
+def test_memory_is_what_a_model_takes() -> None:
+    """Adam in float32 on a model of linear layers, followed by torch's own tracker of memory: within 10 %."""
+    import torch
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    layers, side, batch = 6, 512, 4096
+    model = torch.nn.Sequential(
+        *[torch.nn.Sequential(torch.nn.Linear(side, side), torch.nn.GELU()) for _ in range(layers)]
+    )
+    optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+    rows = torch.ones(batch, side)
+    tracker = MemTracker()
+    tracker.track_external(model, optimizer, rows)
+    with tracker:
+        for _ in range(2):
+            tracker.reset_mod_stats()
+            model(rows).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+    peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    parameters = sum(one.numel() for one in model.parameters())
+    sample = 2 * layers * side * 4  # what Linear and GELU keep of one row
+    plan = budgets.gpu_memory(parameters, 1, "ZeRO-1", "fp32, or autocast", sample, batch, other=0)
+    assert plan.value == pytest.approx(peak, rel=0.1)
+
+
+def test_the_largest_batch_fits_and_the_next_does_not() -> None:
+    def need(strategy: str, batch: int) -> budgets.Budget:
+        return budgets.gpu_memory(7e9, 8, strategy, "bf16, fp32 master weights", 3 << 30, batch, 32)
+
+    room = float(80 << 30)
+    most = {strategy: _most(need, strategy, room, 3 << 30) for strategy in budgets.SHARDS}
+    assert most["DDP"] == 0 and need("DDP", 1).value > room
+    for strategy in ("ZeRO-2", "FSDP, ZeRO-3"):
+        assert need(strategy, most[strategy]).value <= room < need(strategy, most[strategy] + 1).value
+
+
+def test_what_would_lie_in_swap_is_said() -> None:
+    plan = nk.planner(facts(), "host_memory")
+    plan.controls["dataset"].value, plan.controls["swap"].value = 14.0, 32.0
+    assert "would lie in swap" in plan.summary
+    plan.controls["swap"].value = 0.0
+    assert "the kernel would end a rank" in plan.summary
+    plan.controls["shared"].value = True
+    assert "of what is free" in plan.summary
