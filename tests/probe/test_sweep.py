@@ -292,6 +292,7 @@ def test_what_gloo_never_reads_is_refused_over_gloo(tmp_path: Path, given: str) 
         asyncio.run(tune.sweep(Case.open(tmp_path), [setting(given)], options))
 
 
+@pytest.mark.serial  # beside other tests groups of the default differ by as much
 @pytest.mark.timeout(200)
 def test_a_brake_is_found_and_undone(tmp_path: Path) -> None:
     """Two ranks of gloo in one job: calls through groups of one setting are late, as with a bad variable."""
@@ -307,6 +308,7 @@ def test_a_brake_is_found_and_undone(tmp_path: Path) -> None:
     assert not found.costs(good) and found.tried == 2
 
 
+@pytest.mark.serial
 @pytest.mark.timeout(200)
 def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gain of taking it away is that of the ranks' own measurement; the default runs without it."""
