@@ -25,11 +25,11 @@ from ncclkit.lab.faults.catalogue import FAULTS
 from tests.browser.conftest import Lab, Visit, until
 from tests.browser.notebook import open_notebook, shut_down, state
 from tests.browser.test_logs import WIDER
-from tests.reports import ROOT
+from tests.reports import NOTEBOOKS, ROOT
 
 pytest_plugins = ["tests.browser.conftest"]
 
-STORIES = sorted((ROOT / "notebooks" / "cases").glob("*.ipynb"))
+STORIES = [path for path in NOTEBOOKS if path.parent.name == "cases"]
 COURSE = ROOT / "docs" / "course.md"
 PICTURES = Path(os.environ.get("PICTURES") or "/nonexistent")
 CELL, REACT = 150.0, 30.0
