@@ -409,7 +409,7 @@ async def follow(
         waited = time.monotonic() - begun
         if waited > longest:
             raise NcclkitError(f"{now.sentence.rstrip('.')}; nobody follows it any more: `ncclkit status` does.")
-        await asyncio.sleep(0.5 if waited < 20 else 2.0 if waited < 600 else 10.0)
+        await asyncio.sleep(0.5 if waited < 60 else 2.0 if waited < 600 else 10.0)
     return await _settled(case, job, now)
 
 
