@@ -191,10 +191,10 @@ def recording_env(folder: Path, backend: str) -> dict[str, str]:
     return env
 
 
-def announced(told: Mapping[str, Any]) -> dict[str, Any]:
+def announced(plan: Mapping[str, Any]) -> dict[str, Any]:
     """The record that says what a run was asked for, from what its ``plan.json`` holds."""
-    lists = {name: list(told[name]) for name in ("sizes", "ops")}
-    return {"kind": "plan", **lists, **{name: told[name] for name in ("ranks", "deadline", "env")}}
+    lists = {name: list(plan[name]) for name in ("sizes", "ops")}
+    return {"kind": "plan", **lists, **{name: plan[name] for name in ("ranks", "deadline", "env")}}
 
 
 async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: None) -> Run:
@@ -202,10 +202,10 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     folder = case.new_run(plan.name)
     env = recording_env(folder, plan.backend) | dict(plan.env)
     shown = redact.clean(env)
-    told = asdict(plan) | {"env": shown, "job": os.environ.get("SLURM_JOB_ID", "")}
+    plan_and_job = asdict(plan) | {"env": shown, "job": os.environ.get("SLURM_JOB_ID", "")}
     with _writing(folder):
-        write(folder / "plan.json", json.dumps(told, indent=1))
-    on_record(announced(told))
+        write(folder / "plan.json", json.dumps(plan_and_job, indent=1))
+    on_record(announced(plan_and_job))
     started = time.monotonic()
     records: list[dict[str, Any]] = []
 

@@ -20,7 +20,7 @@ START = 120.0
 
 
 @contextmanager
-def started(what: str, on_sentence: Callable[[str], object]) -> Iterator[Executor | None]:
+def started(what: str, on_note: Callable[[str], object]) -> Iterator[Executor | None]:
     """The executor that ``--workers`` names, as long as the block runs; None, and a sentence, where it cannot be had.
 
     ``dask`` starts workers on this host, or on a login node as batch jobs of Slurm, as many as the work asks for, up to
@@ -32,7 +32,7 @@ def started(what: str, on_sentence: Callable[[str], object]) -> Iterator[Executo
     try:
         import distributed
     except ModuleNotFoundError:
-        on_sentence("Dask is not installed (pip install 'ncclkit[dask]'), so processes of this host read instead.")
+        on_note("Dask is not installed (pip install 'ncclkit[dask]'), so processes of this host read instead.")
         yield None
         return
     client = cluster = None
@@ -42,12 +42,10 @@ def started(what: str, on_sentence: Callable[[str], object]) -> Iterator[Executo
             cluster = None if asked["address"] else _cluster(most)
             client = distributed.Client(asked["address"] or cluster, timeout=START)
             client.wait_for_workers(1, timeout=START)
-            on_sentence(f"{plural(len(client.scheduler_info()['workers']), 'worker')} of Dask so far, at most {most}.")
+            on_note(f"{plural(len(client.scheduler_info()['workers']), 'worker')} of Dask so far, at most {most}.")
             executor = client.get_executor()
         except (OSError, TimeoutError, RuntimeError, ImportError) as error:
-            on_sentence(
-                f"Dask has no worker ({type(error).__name__}: {error}), so processes of this host read instead."
-            )
+            on_note(f"Dask has no worker ({type(error).__name__}: {error}), so processes of this host read instead.")
             executor = None
         yield executor
     finally:
