@@ -32,10 +32,11 @@ _TOP = (
     "|hk|ru|il|local|localdomain|internal|intra|intranet|lan|corp|hpc|cluster"
 )
 FAR = re.compile(
-    rf"(?<![\w./@-])(?:[A-Za-z0-9][\w-]{{0,62}}(?:\.[A-Za-z0-9][\w-]{{0,62}}){{1,6}}\.(?:{_TOP})"
+    rf"(?:(?<=://)(?![\w.-]{{1,200}}\.(?:amazonaws|googleapis|windows|aliyuncs|myqcloud)\.)|(?<![\w./@-]))"
+    rf"(?:[A-Za-z0-9][\w-]{{0,62}}(?:\.[A-Za-z0-9][\w-]{{0,62}}){{1,6}}\.(?:{_TOP})"
     r"|(?=[A-Za-z-]{0,40}\d)[A-Za-z][\w-]{0,62}\.(?:local|internal|lan|corp|hpc|cluster))(?![\w-]|\.\w|\()"
 )
-"""A host with its domain, whichever domain that is."""
+"""A host with its domain, whichever domain that is; the stores of clouds are `BUCKET`."""
 PUBLIC = re.compile(
     r"(?:^|\.)(?:pytorch|python|kernel|w3|pypi|npmjs|anaconda|conda|jupyter|readthedocs|openucx|open-mpi|apache|debian|ubuntu"
     r"|nvidia|github|githubusercontent|gitlab|huggingface|wandb|google|googleapis|openai|docker|quay|nvcr|stackoverflow|lightning"

@@ -24,8 +24,11 @@ _NAME = re.compile(
 
 Instead = Union[str, Callable[["re.Match[str]"], str]]
 
-_GAP = r"\\?[\"']?\]?\s{0,4}(?::=|=>|=(?!>)|:(?!=))\s{0,2}[ \t]{0,60}"
-"""Between a name and its value: ``=``, ``: ``, ``=>``, and the quote that ends a name in JSON or Python."""
+_GAP = (
+    r"\\?[\"']?\]?\s{0,4}(?:: ?(?:str|bytes)(?: \| None)? ?=|:=|=>|=(?!>)|:(?!=))\s{0,2}[ \t]{0,60}"
+    r"(?:[bBrRuU]{1,2}(?=\\?[\"']))?"
+)
+"""Between a name and its value: ``=``, ``: ``, ``=>``, ``: str =``, the quote that ends a name, the b of a literal."""
 _BARE = r"(?!\[redacted)(?:[^\s\"',;&<>)\]}\\]|\\(?![\"']))+"
 _VALUE = (
     r"(?P<value>\\\"(?:(?!\\\")[^\n])*|\"(?:\\.|[^\"\\\n])*|'(?:\\.|[^'\\\n])*"
@@ -57,7 +60,7 @@ _KEYS = (
 )
 _TOLD = r"(?:token|passwo?r?d|pass|passphrase|secret|credentials?|%s)" % _KEYS
 """The end of a name that a secret stands under, whatever is before it."""
-_STRANGE = r"(?=[^\s\"',;]*\d)(?=[^\s\"',;]*[A-Z])[^\s\"',;]{8,}"
+_STRANGE = r"(?=[^\s\"',;]*\d)(?=[^\s\"',;]*[A-Z])(?=[^\s\"',;]{8})" + _BARE
 """A value behind a word that is also plain English must look random."""
 
 
@@ -111,7 +114,8 @@ _RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], Instead], ...] = (
     (
         ("pass", "pw", "token is", "secret is"),
         re.compile(
-            rf"((?i:\b(?:pass|pw){_GAP}|\b(?:passw(?:or)?d|passphrase|token|secret)\s{{1,4}}is:?\s{{1,4}})[\"']?){_STRANGE}"
+            rf"((?i:\b(?:pass|pw){_GAP}|\b(?:passw(?:or)?d|passphrase|token|secret)\s{{1,4}}is:?\s{{1,4}}"
+            rf"|\bpassw(?:or)?d\s{{1,4}})[\"']?){_STRANGE}"
         ),
         r"\1" + REDACTED,
     ),

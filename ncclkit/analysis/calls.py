@@ -97,7 +97,7 @@ def size_of(event: Event) -> int | None:
     return size if isinstance(size, int) and size < UNSIGNED else None
 
 
-def differ(events: Iterable[Event], what: Callable[[Event], Any]) -> dict[Any, list[Event]]:
+def disagreeing(events: Iterable[Event], what: Callable[[Event], Any]) -> dict[Any, list[Event]]:
     """value → events, where the events disagree about `what`; empty where they agree."""
     values: dict[Any, list[Event]] = defaultdict(list)
     for event in events:
@@ -107,7 +107,7 @@ def differ(events: Iterable[Event], what: Callable[[Event], Any]) -> dict[Any, l
     return dict(values) if len(values) > 1 else {}
 
 
-def exchanging(waits: Iterable[Event]) -> bool:
+def only_point_to_point(waits: Iterable[Event]) -> bool:
     """True where everybody who waits does so in a send or a receive: no collective is short of a rank."""
     ops = {op_of(event) for event in waits}
     return bool(ops) and ops <= POINT_TO_POINT

@@ -11,8 +11,6 @@ from ncclkit.analysis.once import once
 from ncclkit.analysis.rank_states import starving
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
-from ncclkit.core.text import ranks as named
-from ncclkit.core.text import verb as agreed
 
 Frame = Mapping[str, Any]
 
@@ -97,16 +95,6 @@ def places(events: Iterable[Event]) -> list[tuple[list[Event], bool, str]]:
         if event.kind == "stack":
             groups.setdefault(_where(event), []).append(event)
     return [(held, waits, where) for (waits, where), held in sorted(groups.items(), key=lambda item: len(item[1]))]
-
-
-def positions(events: Iterable[Event]) -> list[str]:
-    """``rank 3 is in save at ckpt.py:88``, ``ranks 0-2 wait in all_reduce at train.py:212``; the rarest first."""
-    said = []
-    for held, waits, where in places(events):
-        ranks = {event.rank for event in held if event.rank is not None}
-        verb = ("waits in", "wait in") if waits else ("is in", "are in")
-        said.append(f"{named(ranks)} {agreed(ranks, *verb)} {where}")
-    return said
 
 
 def _where(event: Event) -> tuple[bool, str]:

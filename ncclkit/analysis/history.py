@@ -80,7 +80,7 @@ class History:
     def worst(self) -> Change | None:
         """The size that lost or gained most; a loss counts more than any gain."""
         told = [one for one in self.changes if one.matters]
-        return max(told, key=lambda one: (one.slower > 0, abs(one.slower)), default=None)
+        return max(told, key=lambda one: (one.slower > 0, round(abs(one.slower), 2), one.bytes), default=None)
 
     @property
     def summary(self) -> str:

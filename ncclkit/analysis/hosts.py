@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ncclkit.analysis.once import once
-from ncclkit.analysis.picks import ours
+from ncclkit.analysis.picks import of_job_hosts
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact
 
@@ -18,7 +18,7 @@ VIRTUAL = re.compile(r"(?:docker|virbr|veth|br-|cni|flannel|cali|tun|tap|lxc|pod
 Network = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 
-def plain(address: object) -> str:
+def plain_address(address: object) -> str:
     """``[::ffff:10.0.0.1]:29500`` and ``::ffff:10.0.0.1`` as ``10.0.0.1``; names as they are."""
     text = str(address or "")
     inside = re.match(r"\[([^\]]*)\]", text)
@@ -35,7 +35,7 @@ def as_nccl_sees(case: Case) -> Callable[[Event], str]:
 @once
 def subnets(case: Case) -> dict[str, dict[str, list[Network]]]:
     """Host → interface → its addresses with their networks, of the interfaces of the job's hosts that are up."""
-    return {fact.host: dict(_rows(fact)) for fact in ours(case, case.facts_of("net.interfaces")) if fact.host}
+    return {fact.host: dict(_rows(fact)) for fact in of_job_hosts(case, case.facts_of("net.interfaces")) if fact.host}
 
 
 def _rows(fact: Fact) -> Iterator[tuple[str, list[Network]]]:
@@ -69,16 +69,16 @@ def _holders(case: Case) -> dict[str, list[tuple[str, str]]]:
     return {address: list(places) for address, places in found.items()}
 
 
-def taken(event: Event) -> list[tuple[str, str]]:
+def interfaces_used(event: Event) -> list[tuple[str, str]]:
     """(interface, address) of what a line of NCCL says that it uses, but for loopback."""
     rows = [(event.data.get("interface"), event.data.get("address"))]
     rows += [str(device).partition(":")[::2] for device in event.data.get("devices") or ()]
-    known = [(str(name), re.sub(r"<.*|%.*", "", plain(address))) for name, address in rows if name and address]
+    known = [(str(name), re.sub(r"<.*|%.*", "", plain_address(address))) for name, address in rows if name and address]
     return [(name, address) for name, address in known if not address.startswith(("127.", "::1"))]
 
 
 @once
-def joining(case: Case) -> dict[str, tuple[str, str]]:
+def shared_network(case: Case) -> dict[str, tuple[str, str]]:
     """Host → (interface, address) by which the job's hosts share a network; empty where less than two hosts do.
 
     An address that several hosts have joins nobody, and real interfaces come before virtual ones.
@@ -97,7 +97,7 @@ def isolated(case: Case, host: str, interface: str) -> bool:
     """True where a network joins the job's hosts, and no other host has a part in those of this interface."""
     own = {one.network for one in subnets(case).get(host, {}).get(interface, ())}
     parts = _parts(case)
-    return bool(own and joining(case)) and all(parts[network] <= {host} for network in own)
+    return bool(own and shared_network(case)) and all(parts[network] <= {host} for network in own)
 
 
 @once
@@ -112,12 +112,12 @@ def _parts(case: Case) -> dict[Any, set[str]]:
 
 
 @once
-def common(case: Case) -> str:
+def common_interface(case: Case) -> str:
     """The name that the joining interface has on every host of the job; empty where it has several, or none joins."""
-    names = {name for name, _ in joining(case).values()}
+    names = {name for name, _ in shared_network(case).values()}
     return names.pop() if len(names) == 1 else ""
 
 
-def enterable(case: Case) -> bool:
+def can_simulate_again(case: Case) -> bool:
     """True where the hosts were simulated by a run of ours, which can make them again and look."""
     return any(event.data.get("phase") == "launch" for event in case.of("worker.phase"))

@@ -44,7 +44,7 @@ def on(host: str) -> str:
     return f" on {host}" if host else ""
 
 
-def ours(case: Case, facts: Iterable[Fact]) -> list[Fact]:
+def of_job_hosts(case: Case, facts: Iterable[Fact]) -> list[Fact]:
     """Facts of the hosts on which the job ran; of all hosts where its lines name none."""
     hosts = _hosts(case)
     return [fact for fact in facts if not hosts or not fact.host or fact.host.partition(".")[0] in hosts]
@@ -133,13 +133,13 @@ def over_infiniband(case: Case) -> list[Event]:
 
 
 @once
-def not_ours(case: Case) -> list[Event]:
+def foreign_address(case: Case) -> list[Event]:
     """What the store says where it is to listen at an address that its host does not have."""
     return matching(case.of("store.bind"), "errno: 99", "Cannot assign requested address")
 
 
 @once
-def unlike(case: Case) -> list[Event]:
+def model_mismatch(case: Case) -> list[Event]:
     """What DDP says where it compares the ranks' models at its start, and they differ."""
     return matching(case.of("ddp.params", "python.exception"), "sizes of the same param", "inconsistent", "verifies")
 

@@ -242,7 +242,7 @@ def spans_hosts(case: Case) -> bool:
     return len(hosts) > 1 or (not disabled and any(e.data.get("via") == "NET" for e in case.of("nccl.channel")))
 
 
-def all_in(case: Case, states: RankStates) -> list[Event]:
+def all_waiting(case: Case, states: RankStates) -> list[Event]:
     """The waits, where every rank of the job is known to wait in one and the same collective: nobody is missing."""
     waits = list(states.waiting.values())
     calls = {(e.data.get("seq"), e.data.get("op"), e.data.get("numel_in")) for e in waits}
@@ -258,7 +258,7 @@ def _group_size(wait: Event) -> int | None:
     return large // small if shares and small and large % small == 0 and large // small > 1 else None
 
 
-def opening(case: Case, *kinds: str) -> Event | None:
+def startup_phase(case: Case, *kinds: str) -> Event | None:
     """The phase of the job's start in which ranks began to wait and timed out, if it is of one of these kinds."""
     waits = list(rank_states(case).waiting.values())
     begun = [e for e in case.of("job.phase") if any(e.path == wait.path and e.line < wait.line for wait in waits)]

@@ -18,8 +18,7 @@ from ncclkit.analysis.once import once
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.text import ranks as named
-from ncclkit.core.text import start
-from ncclkit.core.text import verb
+from ncclkit.core.text import start, verb
 
 GPU, PEERS, STORE, WORKER = "its GPU", "other ranks", "the store", "a data-loader worker"
 FILE, LOCK, GIL, SOCKET, PROCESS = "a file", "a lock", "Python's global lock", "a network peer", "another process"

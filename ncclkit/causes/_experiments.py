@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ncclkit.analysis.hosts import enterable
+from ncclkit.analysis.hosts import can_simulate_again
 from ncclkit.core.case import Case
 from ncclkit.core.model import Experiment
 
@@ -70,7 +70,7 @@ def recorded(question: str, predicts: Mapping[str, str]) -> Experiment:
 
 def meeting(case: Case) -> Experiment:
     """Whether the ranks can meet at all: names and ports of hosts that are ours to enter, else the live test."""
-    if not enterable(case):
+    if not can_simulate_again(case):
         return minimal(
             "Do the same ranks meet for a plain all_reduce, without the program?",
             {"slow_rank": "they do: a rank of the program was only late", "world_size_mismatch": "they do: all come"},

@@ -8,7 +8,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 
 
-def queues(case: Case) -> list[list[Event]]:
+def pending_calls(case: Case) -> list[list[Event]]:
     """The entries of one rank each that did not complete, in the order in which they were made.
 
     A rank's entries stand together: a line that names another rank, or one in between, begins the next one's.
@@ -25,9 +25,9 @@ def queues(case: Case) -> list[list[Event]]:
     return [queue for queue in found if queue]
 
 
-def crossed(case: Case) -> list[Event]:
+def opposite_order(case: Case) -> list[Event]:
     """The entries of two ranks that have work of the same two groups in flight, in opposite order."""
-    orders = [(list(dict.fromkeys(_name(event) for event in queue)), queue) for queue in queues(case)]
+    orders = [(list(dict.fromkeys(_name(event) for event in queue)), queue) for queue in pending_calls(case)]
     for names, queue in orders:
         for other, theirs in orders:
             if len(names) > 1 and other[:2] == names[1::-1]:
@@ -40,9 +40,9 @@ def _name(event: Event) -> str:
     return str(event.data["desc"] or event.data["group"])
 
 
-def facing(case: Case) -> list[Event]:
+def blocked_pairs(case: Case) -> list[Event]:
     """The first calls in flight of two partners that both send to each other, or both wait for each other."""
-    heads = [queue[0] for queue in queues(case) if queue[0].data["op"] in ("send", "recv")]
+    heads = [queue[0] for queue in pending_calls(case) if queue[0].data["op"] in ("send", "recv")]
     for one in heads:
         for two in heads:
             meets = (one.rank, one.data["peer"]) == (two.data["peer"], two.rank)
@@ -51,10 +51,10 @@ def facing(case: Case) -> list[Event]:
     return []
 
 
-def unlike(case: Case, what: str) -> list[Event]:
+def differing_entries(case: Case, what: str) -> list[Event]:
     """Entries of one group and number that differ between ranks in `what` (``op`` or ``sizes``)."""
     calls: dict[tuple[str, int], list[Event]] = {}
-    for queue in queues(case):
+    for queue in pending_calls(case):
         for event in queue:
             if event.data["seq"] is not None and event.data["peer"] is None and event.data[what]:
                 calls.setdefault((event.data["group"], event.data["seq"]), []).append(event)

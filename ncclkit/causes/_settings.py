@@ -52,7 +52,7 @@ MEASURE = Advice(
 )
 
 
-def took(event: Event) -> float:
+def loop_seconds(event: Event) -> float:
     """Seconds of a loop, as its counter says; 0 where it has none."""
     found = TOOK.search(event.text)
     return (int(found[1] or 0) * 60 + int(found[2])) * 60 + int(found[3]) if found else 0.0
@@ -101,7 +101,7 @@ def _limit(case: Case) -> float:
 
 def _measured(case: Case) -> float:
     """Seconds of the longest loop of a single rank, or of the longest lag that the Flight Recorder shows; else 0."""
-    loops = [took(event) for event in case.of("progress") if LONE.search(event.text)]
+    loops = [loop_seconds(event) for event in case.of("progress") if LONE.search(event.text)]
     lags = [float(e.data["seconds"].get(str(e.data["worst"])) or 0) for e in case.of("flight.late")]
     return max([*loops, *lags], default=0.0)
 

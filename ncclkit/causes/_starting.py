@@ -18,7 +18,7 @@ WATCHED = ("worker.", "telemetry.", "run.", "ras.", "stack", "elastic.signal", "
 """How events begin that come from who looks at a job, and not from the job: they tell nothing of how far it came."""
 
 
-def hangs(case: Case) -> list[Event]:
+def hung_starts(case: Case) -> list[Event]:
     """The last lines of a log in which NCCL begins its start, never ends it, and nothing else is said.
 
     Nothing where the ranks are ours and not all of them have begun: the others wait for those, whatever path joins
@@ -34,6 +34,6 @@ def hangs(case: Case) -> list[Event]:
     return [] if done or other or absent else begun[-3:]
 
 
-def went_around(case: Case) -> list[Event]:
+def bootstrapped(case: Case) -> list[Event]:
     """Lines of ranks whose bootstrap has gone once around the ring of all ranks: they reach each other's addresses."""
     return [event for event in case.of("nccl.timing") if event.data.get("what") == "bootstrap"]

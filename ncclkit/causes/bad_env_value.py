@@ -79,7 +79,7 @@ def _not_allowed(case: Case) -> Finding | None:
 
 def _hangs(case: Case) -> bool:
     """True where the job hangs.  NCCL then went on with its default, so the odd value is not the reason."""
-    return bool(_starting.hangs(case))
+    return bool(_starting.hung_starts(case))
 
 
 def _named(case: Case) -> Finding | None:

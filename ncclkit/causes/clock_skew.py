@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.hosts import enterable
+from ncclkit.analysis.hosts import can_simulate_again
 from ncclkit.analysis.picks import first_finding, pick
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import minimal
@@ -111,7 +111,7 @@ STATIC = Advice(
 
 def experiment(case: Case) -> Experiment:
     """Measure the clocks again where the hosts can be reached; elsewhere start without comparing clocks."""
-    if enterable(case):
+    if can_simulate_again(case):
         predicts = {
             ID: "names and ports are right, and the clocks are seconds apart",
             "store_unreachable": "the rendezvous port does not answer",

@@ -80,7 +80,7 @@ def diagnose(case: Case) -> Finding:
 
 def _in_text(case: Case) -> Finding | None:
     """Flight Recorder entries printed in a log: two ranks launched work of the same groups in opposite order."""
-    printed = _printed.crossed(case)
+    printed = _printed.opposite_order(case)
     if not printed:
         return None
     names = list(dict.fromkeys(str(e.data["desc"] or e.data["group"]) for e in printed))

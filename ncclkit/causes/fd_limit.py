@@ -33,8 +33,8 @@ from ncclkit.analysis.picks import (
     messages,
     name_hosts,
     name_ranks,
+    of_job_hosts,
     on,
-    ours,
     pick,
     ranks_in,
 )
@@ -77,7 +77,11 @@ def diagnose(case: Case) -> Finding:
     lines += matching([*messages(case), *case.of("store.lost", "c10d.error")], *FRAGMENTS)
     lines = [e for e in lines if "inotify" not in e.text]  # inotify watches have a limit of their own
     vague = [e for e in family(case, "fd") if e not in lines and "inotify" not in e.text]
-    low = [f for f in ours(case, case.facts_of("limits.nofile.soft")) if isinstance(f.value, int) and f.value <= LOW]
+    low = [
+        f
+        for f in of_job_hosts(case, case.facts_of("limits.nofile.soft"))
+        if isinstance(f.value, int) and f.value <= LOW
+    ]
     if not lines and not (vague and low):
         if risk := CHECK.risk(case):
             return risk

@@ -36,8 +36,8 @@ from ncclkit.analysis.picks import (
     messages,
     name_hosts,
     name_ranks,
+    of_job_hosts,
     on,
-    ours,
     pick,
     ranks_in,
 )  # fmt: skip
@@ -161,7 +161,7 @@ def _short(case: Case) -> list[Fact]:
     swaps = [
         f for f in case.facts_of("memory.swap") for row in f.value or () if 2 * (row.get("used") or 0) > row["size"]
     ]
-    return ours(case, kills + low + swaps)
+    return of_job_hosts(case, kills + low + swaps)
 
 
 def _reported(case: Case) -> Finding | None:

@@ -23,7 +23,7 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.analysis.hosts import common, enterable, plain
+from ncclkit.analysis.hosts import can_simulate_again, common_interface, plain_address
 from ncclkit.analysis.picks import (
     first_finding,
     in_order,
@@ -31,9 +31,9 @@ from ncclkit.analysis.picks import (
     messages,
     name_ranks,
     of_job,
+    of_job_hosts,
     on,
     otherwise,
-    ours,
     pick,
     ranks_in,
 )  # fmt: skip
@@ -106,24 +106,24 @@ def _resolver(case: Case) -> Finding | None:
 def _announced(case: Case) -> Finding | None:
     """A rank was told to connect to a loopback address: gloo announces the address of the own host name."""
     asked = case.of("gloo.connect")
-    lines = [event for event in asked if plain(event.data.get("address")).startswith(("127.", "::1"))]
+    lines = [event for event in asked if plain_address(event.data.get("address")).startswith(("127.", "::1"))]
     shown = [e for e in case.of("system.error") if e.data.get("what") == "own_name"]
     if shown and (asked or case.of("store.connect_timeout") or case.of("store.retry")):
         names = tuple(sorted({e.host for e in shown if e.host}))
         say = f"Hostname {' and '.join(names)} resolves to loopback there, so other hosts are given a loopback address."
-        advice = (_gloo(common(case)), *_advice(names[0] if names else "$(hostname)"))
+        advice = (_gloo(common_interface(case)), *_advice(names[0] if names else "$(hostname)"))
         why = pick(shown, lines or asked, limit=5)
         return found(ID, "likely", say, why, hosts=names, advice=advice, next=experiment(case))
     if not lines:
         return None
-    first, address = lines[0], plain(lines[0].data.get("address"))
-    own = [fact for fact in ours(case, case.facts_of("net.hostname.addresses")) if _to_itself(fact)]
+    first, address = lines[0], plain_address(lines[0].data.get("address"))
+    own = [fact for fact in of_job_hosts(case, case.facts_of("net.hostname.addresses")) if _to_itself(fact)]
     hosts = tuple(sorted({fact.host for fact in own if fact.host}))
     whose = f"hostname {' and '.join(hosts)} resolves to it" if hosts else "a host's own name probably resolves to it"
     who = start(name_ranks(ranks_in([first])))
     say = f"{who}{on(first.host)} was told to connect to {address}, that is, to itself: {whose}."
     strength: Strength = "proven" if hosts and len(_hosts(case)) > 1 else "likely" if hosts else "possible"
-    advice = (_gloo(common(case)), *_advice(hosts[0] if hosts else "$(hostname)"))
+    advice = (_gloo(common_interface(case)), *_advice(hosts[0] if hosts else "$(hostname)"))
     return found(ID, strength, say, pick(own, lines, limit=5), hosts=hosts, advice=advice, next=experiment(case))
 
 
@@ -177,7 +177,7 @@ def _own_names(case: Case) -> Finding | None:
     nccl = next(
         (str(f.value) for f in case.facts_of("net.nccl.interface") if alone and f.value not in (None, "lo")), ""
     )
-    advice = (_gloo(common(case) or nccl), *_advice(first.host))
+    advice = (_gloo(common_interface(case) or nccl), *_advice(first.host))
     ask_it = None if alone else experiment(case)  # ranks of one host meet whatever its name resolves to
     # Jobs over NCCL do not need the name, so at most possible.
     return found(ID, "possible", say, why, hosts=hosts, advice=advice, next=ask_it)
@@ -252,7 +252,7 @@ def _advice(name: str) -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Check whether the ranks can meet; where their hosts cannot be reached, first check what names resolve to here."""
-    if enterable(case):
+    if can_simulate_again(case):
         return meeting(case)
     question = "Do the job's names resolve to this machine, and does it answer at these addresses?"
     return unasked(case, limits(question, ID, "port_in_use"), meeting(case))

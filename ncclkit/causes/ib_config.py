@@ -34,8 +34,8 @@ from ncclkit.analysis.picks import (
     matching,
     name_hosts,
     name_ranks,
+    of_job_hosts,
     on,
-    ours,
     over_infiniband,
     over_sockets,
     pick,
@@ -163,7 +163,7 @@ def _setup(case: Case) -> Finding | None:
 
 def _ports(case: Case) -> list[Any]:
     """The RDMA ports of the job's hosts."""
-    return [port for fact in ours(case, case.facts_of("net.rdma")) for port in fact.value or ()]
+    return [port for fact in of_job_hosts(case, case.facts_of("net.rdma")) for port in fact.value or ()]
 
 
 def _routed(port: Mapping[str, Any]) -> int | None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ncclkit.analysis.hosts import joining
+from ncclkit.analysis.hosts import shared_network
 from ncclkit.analysis.picks import env_of, family, matching, messages, on, pick, ranks_in
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -116,7 +116,7 @@ def _tell(
 
 def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice | None:
     """Advice where the interface exists on another host of the job only: one exact name does not fit both hosts."""
-    joined = joining(case)
+    joined = shared_network(case)
     names = {name: other for other, (name, _) in joined.items()}
     if host not in joined or wanted not in names:
         return None

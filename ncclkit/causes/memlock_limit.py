@@ -32,8 +32,8 @@ from ncclkit.analysis.picks import (
     messages,
     name_hosts,
     name_ranks,
+    of_job_hosts,
     on,
-    ours,
     over_infiniband,
     over_sockets,
     pick,
@@ -61,7 +61,7 @@ def diagnose(case: Case) -> Finding:
     memory += [e for e in refused if e.data.get("errno") == 12 and e not in memory]
     low = [
         f
-        for f in ours(case, case.facts_of("limits.memlock"))
+        for f in of_job_hosts(case, case.facts_of("limits.memlock"))
         if isinstance(f.value, (int, float)) and 0 <= f.value < ENOUGH
     ]
     plain = [e for e in refused if e not in memory and not e.data.get("errno") and "ibv_reg_mr" not in e.text]

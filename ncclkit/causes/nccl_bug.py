@@ -37,7 +37,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
 )
-from ncclkit.analysis.rank_states import all_in, crashes, rank_states
+from ncclkit.analysis.rank_states import all_waiting, crashes, rank_states
 from ncclkit.causes._experiments import minimal, over_gloo, unasked
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -154,7 +154,7 @@ def _internal(case: Case) -> Finding | None:
 
 def _inside(case: Case) -> Finding | None:
     """Every rank has entered the same collective and none completes it: the fault is below the program."""
-    lines = all_in(case, rank_states(case))
+    lines = all_waiting(case, rank_states(case))
     if not lines or rank_states(case).dead or case.of("flight.late") or case.of("kernel."):
         return None
     call = f"collective {lines[0].data['seq']}" if lines[0].data.get("seq") is not None else "the same collective"

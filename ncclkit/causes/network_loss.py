@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from ncclkit.analysis.hosts import enterable, holders, plain
+from ncclkit.analysis.hosts import can_simulate_again, holders, plain_address
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -42,7 +42,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
 )
-from ncclkit.analysis.rank_states import all_in, crashes, rank_states, spans_hosts
+from ncclkit.analysis.rank_states import all_waiting, crashes, rank_states, spans_hosts
 from ncclkit.analysis.stage_results import LARGE, hosts_of
 from ncclkit.causes import _starting, _tested
 from ncclkit.causes._bisected import faulty_ranks
@@ -147,7 +147,7 @@ def _lost(case: Case) -> Finding | None:
 
 def _stalled(case: Case) -> Finding | None:
     """Every rank is in the same collective over several nodes, and none completes it."""
-    lines = all_in(case, rank_states(case)) if spans_hosts(case) else []
+    lines = all_waiting(case, rank_states(case)) if spans_hosts(case) else []
     say = "Every rank has entered the same collective over several nodes and none completes it: the data path stalls."
     return _tell(case, "possible", say, pick(lines, limit=4)) if lines else None
 
@@ -167,8 +167,8 @@ def _nothing_arrives(case: Case) -> Finding | None:
 
 def _start(case: Case) -> Finding | None:
     """NCCL's start stalls on several hosts after its ranks had found each other; the messages after that are larger."""
-    hung = _starting.hangs(case) if spans_hosts(case) else []
-    met = {event.rank: event for event in _starting.went_around(case)}
+    hung = _starting.hung_starts(case) if spans_hosts(case) else []
+    met = {event.rank: event for event in _starting.bootstrapped(case)}
     if not hung or not met or set(rank_states(case).members) - met.keys():
         return None
     say = "All ranks on several hosts found each other, and then NCCL's start stalled: short messages passed, and the "
@@ -242,7 +242,7 @@ def _fault(link: NetworkPath) -> str:
 
 def _tell(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -> Finding:
     events = [piece for piece in why if isinstance(piece, Event)]
-    peers = {host for event in events for host, _ in holders(case, plain(event.data.get("address")))}
+    peers = {host for event in events for host, _ in holders(case, plain_address(event.data.get("address")))}
     hosts = tuple(sorted({*name_hosts(events), *peers}))  # both ends are victims: no culprit rank
     advice = (SIZES, *_advice()) if case.of("gloo.") else _advice()
     return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
@@ -272,7 +272,7 @@ def _advice() -> tuple[Advice, ...]:
 
 def experiment(case: Case) -> Experiment:
     """Test the network path between hosts that can be reached; elsewhere run the live test without the program."""
-    if enterable(case):
+    if can_simulate_again(case):
         return Experiment(
             "What happens to packets of all sizes on the network path between the hosts, without any rank?",
             {"check": "connections"},

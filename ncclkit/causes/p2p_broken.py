@@ -39,7 +39,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
 )
-from ncclkit.analysis.rank_states import all_in, rank_states, spans_hosts
+from ncclkit.analysis.rank_states import all_waiting, rank_states, spans_hosts
 from ncclkit.analysis.stages import staged_test
 from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.causes._experiments import over_gloo, unasked
@@ -192,7 +192,7 @@ def _stuck(case: Case) -> list[Event]:
     paths = {e.data.get("via") for e in case.of("nccl.channel")}
     if env_of(case, "NCCL_P2P_DISABLE") or spans_hosts(case) or scene.dead or (paths and "P2P" not in paths):
         return []
-    waits = all_in(case, scene) or ([] if scene.silent or len(scene.waiting) < 2 else list(scene.waiting.values()))
+    waits = all_waiting(case, scene) or ([] if scene.silent or len(scene.waiting) < 2 else list(scene.waiting.values()))
     first = [
         e for e in waits if isinstance(e.data.get("seq"), int) and e.data["seq"] <= 3 and e.data.get("api") != "gloo"
     ]

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.analysis.picks import matching, messages, name_hosts, not_ours, on, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import foreign_address, matching, messages, name_hosts, on, otherwise, pick, ranks_in
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, minimal, unasked
 from ncclkit.causes._settings import script
@@ -54,7 +54,7 @@ def diagnose(case: Case) -> Finding:
         "failed to listen on any local network address",
     )
     lines = [e for e in lines if e.kind != "nccl.warn" or "Bootstrap" in e.text]
-    lines = [] if not_ours(case) and not matching(lines, "EADDRINUSE", "already in use", "errno: 98") else lines
+    lines = [] if foreign_address(case) and not matching(lines, "EADDRINUSE", "already in use", "errno: 98") else lines
     if not lines:
         went_well: list[Evidence] = [
             *case.of("nccl.init", "nccl.bootstrap", "c10d.timeout", "progress", "worker.phase"),

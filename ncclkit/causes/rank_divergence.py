@@ -27,17 +27,17 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.calls import (
-    POINT_TO_POINT, SAME_SIZE, UNDECIDED, by_call, differ, elements, exchanging, far_apart, odd_ones, op_of,
-    other_calls, ranks_of, sides, size_of, unlike_calls,
+    POINT_TO_POINT, SAME_SIZE, UNDECIDED, by_call, disagreeing, elements, far_apart, odd_ones, only_point_to_point,
+    op_of, other_calls, ranks_of, sides, size_of, unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import (
-    first_finding, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike,
+    first_finding, in_order, matching, messages, model_mismatch, name_ranks, otherwise, pick, ranks_in,
 )  # fmt: skip
-from ncclkit.analysis.rank_states import all_in, rank_of, rank_states
+from ncclkit.analysis.rank_states import all_waiting, rank_of, rank_states
 from ncclkit.analysis.waits import lasting, stands
 from ncclkit.causes._experiments import recorded
-from ncclkit.causes._printed import unlike as unlike_entries
+from ncclkit.causes._printed import differing_entries
 from ncclkit.causes._settings import compare_calls
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -143,12 +143,12 @@ def _fingerprint(case: Case) -> Finding | None:
 def _watchdog(case: Case) -> Finding | None:
     """Watchdogs name different operations for one sequence number."""
     for (_, seq), events in by_call(case).items():
-        ops = differ(events, op_of)
+        ops = disagreeing(events, op_of)
         if ops and not set(ops) <= POINT_TO_POINT:
             parts = [f"{name_ranks(ranks_in(group))} {op}" for op, group in sorted(ops.items())]
             say = f"At place {seq} of the sequence the ranks called different collectives: {', '.join(parts)}."
             return _tell(case, "likely", say, events, odd_ones(ops))  # two threads racing in one group look the same
-        sizes = {} if ops else differ([e for e in events if op_of(e) in SAME_SIZE], size_of)
+        sizes = {} if ops else disagreeing([e for e in events if op_of(e) in SAME_SIZE], size_of)
         if sizes and unlike_calls(op_of(events[0]), sizes):
             parts = [f"{name_ranks(ranks_in(group))} one of {size} elements" for size, group in sorted(sizes.items())]
             say = f"At place {seq} of the sequence the ranks called {op_of(events[0])} from different places of the "
@@ -158,8 +158,8 @@ def _watchdog(case: Case) -> Finding | None:
     for (group, _), events in by_call(case).items():
         groups.setdefault(group, []).extend(event for event in events if rank_of(event) in together)
     for events in groups.values():
-        ops, seqs = differ(events, op_of), differ(events, lambda e: e.data["seq"])
-        ops = ops or differ(events, size_of)
+        ops, seqs = disagreeing(events, op_of), disagreeing(events, lambda e: e.data["seq"])
+        ops = ops or disagreeing(events, size_of)
         exchange = seqs and all(op_of(e).startswith("ALLTOALL") for e in seqs[min(seqs)])
         # The other ranks may have completed an exchange in which one rank still waits for data.
         if ops and seqs and not exchange and not far_apart(events):
@@ -191,20 +191,20 @@ def _left(case: Case) -> Finding | None:
 
 def _entries(case: Case) -> Finding | None:
     """Flight Recorder entries printed in a log show different operations at one place."""
-    events, what = unlike_entries(case, "op"), "op"
+    events, what = differing_entries(case, "op"), "op"
     if not events:
-        events, what = unlike_entries(case, "sizes"), "sizes"
+        events, what = differing_entries(case, "sizes"), "sizes"
         sizes = [size for e in events if (size := elements(e.data["sizes"])) is not None]
         if not sizes or not unlike_calls(events[0].data["op"].upper(), sizes):
             return None
     calls = [f"{name_ranks(ranks_in([e]))} called {e.data['op']} {e.data['sizes'] or ''}".rstrip() for e in events[:4]]
     say = f"At place {events[0].data['seq']} of the sequence {' where '.join(calls)}."
-    return _tell(case, "likely", say, events, odd_ones(differ(events, lambda event: event.data[what])))
+    return _tell(case, "likely", say, events, odd_ones(disagreeing(events, lambda event: event.data[what])))
 
 
 def _shares(case: Case) -> Finding | None:
     """The ranks log different numbers of batches or steps."""
-    shares = differ(case.of("job.share"), lambda event: event.data["count"])
+    shares = disagreeing(case.of("job.share"), lambda event: event.data["count"])
     waits = list(rank_states(case).waiting.values())
     if not shares or not waits:
         return None
@@ -217,7 +217,7 @@ def _alone(case: Case) -> Finding | None:
     """A few ranks log that they skipped or ended something by themselves, and then other ranks timed out waiting."""
     scene, said = rank_states(case), case.of("job.alone")
     ranks = ranks_in(said)
-    if not scene.waiting or not ranks or scene.dead or 2 * len(ranks) > len(scene.members) or all_in(case, scene):
+    if not scene.waiting or not ranks or scene.dead or 2 * len(ranks) > len(scene.members) or all_waiting(case, scene):
         return None
     words = " ".join(str(said[-1].data["message"]).split())[:80]
     say = f"{start(name_ranks(ranks))} left the common path ({words}), and then the ranks timed out waiting."
@@ -228,7 +228,7 @@ def _ddp(case: Case) -> Finding | None:
     lines = case.of("ddp.params") + matching(
         messages(case), "Expected to have finished reduction in the prior iteration"
     )
-    if other := unlike(case):
+    if other := model_mismatch(case):
         ranks = tuple(sorted({r for e in other for r in e.data.get("ranks") or () if r})) or ranks_in(other)
         say = f"DDP found at its start that the model of {name_ranks(ranks)} has other parameters than that of rank 0."
         return _tell(case, "likely", say, other, ranks)
@@ -267,8 +267,8 @@ def _symptom(case: Case) -> Finding | None:
         or case.of("flight.")
         or case.of("gloo.barrier")
         or case.of("stack")
-        or all_in(case, scene)
-        or exchanging(scene.waiting.values())
+        or all_waiting(case, scene)
+        or only_point_to_point(scene.waiting.values())
     ):
         return None
     first = in_order(scene.waiting.values())[0]

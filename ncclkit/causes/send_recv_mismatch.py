@@ -34,7 +34,7 @@ from ncclkit.analysis.picks import family, in_order, matching, messages, name_ra
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import lasting, stands
 from ncclkit.causes._experiments import minimal, recorded
-from ncclkit.causes._printed import facing
+from ncclkit.causes._printed import blocked_pairs
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
@@ -228,7 +228,7 @@ def _unmatched(data: Mapping[str, Any]) -> str:
 
 def _facing(case: Case) -> Finding | None:
     """Flight Recorder entries printed in a log: two ranks each wait for the other's matching call."""
-    both = facing(case)
+    both = blocked_pairs(case)
     if not both:
         return None
     (one, two), op = both, both[0].data["op"]

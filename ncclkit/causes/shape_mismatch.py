@@ -32,7 +32,7 @@ from ncclkit.analysis.calls import (
     SAME_SIZE,
     UNDECIDED,
     by_call,
-    differ,
+    disagreeing,
     elements,
     odd_ones,
     op_of,
@@ -43,10 +43,10 @@ from ncclkit.analysis.calls import (
     unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import exchanges
-from ncclkit.analysis.picks import family, matching, messages, name_ranks, otherwise, pick, ranks_in, unlike
+from ncclkit.analysis.picks import family, matching, messages, model_mismatch, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import recorded
-from ncclkit.causes._printed import unlike as unlike_entries
+from ncclkit.causes._printed import differing_entries
 from ncclkit.causes._settings import compare_calls
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -143,8 +143,8 @@ def _fingerprint(case: Case) -> Finding | None:
 
 def _watchdog(case: Case) -> Finding | None:
     for (_, seq), events in by_call(case).items():
-        sizes = differ([e for e in events if op_of(e) in SAME_SIZE], size_of)
-        if sizes and not differ(events, op_of):
+        sizes = disagreeing([e for e in events if op_of(e) in SAME_SIZE], size_of)
+        if sizes and not disagreeing(events, op_of):
             parts = [f"{name_ranks(ranks_in(group))} {size}" for size, group in sorted(sizes.items())]
             say = f"In collective {seq} ({op_of(events[0])}) the ranks passed different numbers of elements: "
             # The same place of the sequence may be another call of the program; only recorded calls show which.
@@ -183,18 +183,18 @@ def _found(case: Case, say: str, events: list[Event], ranks: tuple[int, ...], st
 
 def _entries(case: Case) -> Finding | None:
     """Flight Recorder entries printed in a log show different sizes at one place."""
-    events = unlike_entries(case, "sizes")
+    events = differing_entries(case, "sizes")
     sizes = [size for e in events if (size := elements(e.data["sizes"])) is not None]
-    if not events or unlike_entries(case, "op") or (sizes and unlike_calls(events[0].data["op"].upper(), sizes)):
+    if not events or differing_entries(case, "op") or (sizes and unlike_calls(events[0].data["op"].upper(), sizes)):
         return None
     brought = [f"{name_ranks(ranks_in([e]))} passed {_short(e.data['sizes'])}" for e in events[:4]]
     say = f"In collective {events[0].data['seq']} ({events[0].data['op']}) {', '.join(brought)}."
-    return _found(case, say, events, odd_ones(differ(events, lambda event: event.data["sizes"])), "likely")
+    return _found(case, say, events, odd_ones(disagreeing(events, lambda event: event.data["sizes"])), "likely")
 
 
 def _models(case: Case) -> Finding | None:
     """DDP compared the models of all ranks before its first step and found a parameter of another size."""
-    lines = matching(unlike(case), "sizes of the same param")
+    lines = matching(model_mismatch(case), "sizes of the same param")
     if not lines:
         return None
     ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if r})) or ranks_in(lines)

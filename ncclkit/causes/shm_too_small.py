@@ -34,8 +34,8 @@ from ncclkit.analysis.picks import (
     messages,
     name_hosts,
     name_ranks,
+    of_job_hosts,
     on,
-    ours,
     pick,
     ranks_in,
 )  # fmt: skip
@@ -70,11 +70,13 @@ def diagnose(case: Case) -> Finding:
     said = _said(case)
     small = [
         f
-        for f in ours(case, case.facts_of("limits.shm.size"))
+        for f in of_job_hosts(case, case.facts_of("limits.shm.size"))
         if isinstance(f.value, (int, float)) and f.value < ENOUGH
     ]
     full = [
-        f for f in ours(case, case.facts_of("limits.shm.free")) if isinstance(f.value, (int, float)) and f.value < FULL
+        f
+        for f in of_job_hosts(case, case.facts_of("limits.shm.free"))
+        if isinstance(f.value, (int, float)) and f.value < FULL
     ]
     bus = [e for e in case.of("elastic.exit") if -7 in (e.data.get("exitcode"), -(e.data.get("signal") or 0))]
     bus += [e for e in case.of("system.error") if e.data.get("what") == "bus_error" and e not in said]

@@ -30,13 +30,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ncclkit.analysis.calls import exchanging
+from ncclkit.analysis.calls import only_point_to_point
 from ncclkit.analysis.frames import Frame, for_workers, framework, in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pick, seconds
-from ncclkit.analysis.rank_states import RankStates, all_in, odd_utilization, opening, rank_of, rank_states, stopped
+from ncclkit.analysis.rank_states import (
+    RankStates, all_waiting, odd_utilization, rank_of, rank_states, startup_phase, stopped,
+)  # fmt: skip
 from ncclkit.analysis.waits import lasting, stands
 from ncclkit.causes._experiments import recorded
-from ncclkit.causes._settings import LONE, raise_timeout, took
+from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout
 from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
@@ -193,7 +195,7 @@ def _tell(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = place_in_code(case, ranks), last_progress(why)
     load = "" if where else utilization(why, ranks)
-    if why[0].data.get("live"):
+    if why and why[0].data.get("live"):
         return _tell_live(case, ranks, why[0])
     fed = for_workers(case, ranks)
     looked_into = stacks(case).keys() & set(ranks)
@@ -402,7 +404,7 @@ def _silent(case: Case, scene: RankStates) -> Suspicion | None:
 
 def _busy(case: Case, scene: RankStates) -> Suspicion | None:
     """A rank prepares or skips data at the start of the job, where the others wait for it."""
-    phase = opening(case, "data", "skip")
+    phase = startup_phase(case, "data", "skip")
     if phase is None or scene.ended or _differ(scene) or rank_of(phase) in scene.waiting:
         return None
     return "likely", () if phase.rank is None else (phase.rank,), [phase, *in_order(case.of("progress"))[-1:]]
@@ -414,7 +416,7 @@ def _progress(case: Case, scene: RankStates) -> Suspicion | None:
     if not scene.waiting or not running or scene.ended or _differ(scene):
         return None
     limit = max(e.data.get("timeout_ms") or 0 for e in scene.waiting.values()) / 1000
-    lone = [e for e in running if LONE.search(e.text) and 0.8 * limit < took(e) < 2 * limit]
+    lone = [e for e in running if LONE.search(e.text) and 0.8 * limit < loop_seconds(e) < 2 * limit]
     return "likely" if lone else "possible", (), in_order(lone or running)[-2:]
 
 
@@ -425,8 +427,8 @@ def _symptom(case: Case, scene: RankStates) -> Suspicion | None:
     if absent and not case.of("store.connect_timeout"):
         ranks = {e.data["from_rank"] for e in absent if isinstance(e.data.get("from_rank"), int)}
         return "possible", tuple(sorted(ranks)), absent
-    lone = _differ(scene) or exchanging(scene.waiting.values())
-    if scene.waiting and not scene.ended and not lone and not case.of("flight.") and not all_in(case, scene):
+    lone = _differ(scene) or only_point_to_point(scene.waiting.values())
+    if scene.waiting and not scene.ended and not lone and not case.of("flight.") and not all_waiting(case, scene):
         return "possible", (), []
     return None
 

@@ -34,7 +34,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from ncclkit.analysis.frames import is_own, own_frame, place, stacks
-from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, ours, pick, ranks_in
+from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, of_job_hosts, on, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -66,7 +66,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _tell(case: Case, waits: list[Event]) -> Finding:
-    scene, locks = rank_states(case), ours(case, case.facts_of("software.torch.locks"))
+    scene, locks = rank_states(case), of_job_hosts(case, case.facts_of("software.torch.locks"))
     ranks, (path, age) = ranks_in(waits), _oldest(locks)
     # A rank without any evidence may be the one that compiles.
     blind = set(scene.members) - {*stacks(case), *scene.waiting, *scene.ended, *scene.dead, *ranks}

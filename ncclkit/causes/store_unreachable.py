@@ -28,14 +28,14 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.analysis.hosts import common, holders, joining, plain, subnets
+from ncclkit.analysis.hosts import common_interface, holders, plain_address, shared_network, subnets
 from ncclkit.analysis.picks import (
     first_finding,
+    foreign_address,
     matching,
     messages,
     name_hosts,
     name_ranks,
-    not_ours,
     on,
     otherwise,
     pick,
@@ -70,7 +70,7 @@ def diagnose(case: Case) -> Finding:
         )
     first = next((e for e in lines if e.data.get("host")), lines[0])
     host, port = first.data.get("host") or _endpoint(lines)[0], first.data.get("port") or _endpoint(lines)[1]
-    host = plain(host)
+    host = plain_address(host)
     where = f"{host}:{port}" if host else "the rendezvous endpoint"
     who = start(name_ranks(ranks_in(lines))) if ranks_in(lines) else "A process of the job"
     within = f" within {seconds(first.data.get('timeout_ms'))}" if first.data.get("timeout_ms") else ""
@@ -127,12 +127,12 @@ def _foreign_network(case: Case, address: str, asking: str) -> str:
 
 def _elsewhere(case: Case, host: str, port: object, foreign: bool) -> tuple[Advice, ...]:
     """Advice to use the first host's address in the network that joins all hosts, or another port of that address."""
-    joined = joining(case)
+    joined = shared_network(case)
     there = next((name for name, _ in holders(case, host)), host)
     if there not in joined or not str(port).isdigit():
         return ()
     interface, address = joined[there]
-    env, name = {"MASTER_ADDR": address}, common(case)
+    env, name = {"MASTER_ADDR": address}, common_interface(case)
     do = f"Give all nodes the address of {there} that joins them, {interface}: {address}."
     if foreign and name:  # NCCL would use the isolated interface next
         env |= {"NCCL_SOCKET_IFNAME": name}
@@ -152,7 +152,7 @@ def _elsewhere(case: Case, host: str, port: object, foreign: bool) -> tuple[Advi
 
 def _not_ours(case: Case) -> Finding | None:
     """The store was to listen at an address that its host does not have."""
-    lines = not_ours(case)
+    lines = foreign_address(case)
     if not lines:
         return None
     where = next((m for e in lines if (m := re.search(r"bind to \[?([\w.:-]+?)\]?:(\d+)", e.text))), None)

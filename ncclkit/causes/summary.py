@@ -297,7 +297,7 @@ def _job_id(case: Case) -> str:
 
 def _command(case: Case) -> str:
     """What attach read of a process, else the script in which a stack or a traceback begins."""
-    told = [*case.of("attach.rank"), *case.of("worker.phase")]
+    told = case.of("attach.rank", "worker.phase")
     said = next((event.data["command"] for event in told if event.data.get("command")), "")
     if said:
         return str(said)

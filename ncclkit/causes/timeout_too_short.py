@@ -24,9 +24,9 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.analysis.calls import exchanging
+from ncclkit.analysis.calls import only_point_to_point
 from ncclkit.analysis.picks import first_finding, in_order, name_ranks, otherwise, pick, ranks_in, seconds
-from ncclkit.analysis.rank_states import all_in, opening, rank_states
+from ncclkit.analysis.rank_states import all_waiting, rank_states, startup_phase
 from ncclkit.causes._settings import MEASURE, raise_timeout
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, clear, found
@@ -73,7 +73,7 @@ def _own_deadline(case: Case) -> Finding | None:
 
 def _compiling(case: Case) -> Finding | None:
     """The ranks compiled or tuned kernels at different speeds, and the first of them timed out."""
-    phase, waits = opening(case, "compile"), in_order(rank_states(case).waiting.values())
+    phase, waits = startup_phase(case, "compile"), in_order(rank_states(case).waiting.values())
     if phase is None:
         return None
     limit = seconds(waits[0].data.get("timeout_ms"))
@@ -109,7 +109,7 @@ def _short(case: Case) -> Finding | None:
 def _vague(case: Case) -> Finding | None:
     """A timeout at the default, where the log does not show whether the collective would have completed."""
     lines = [e for e in in_order(rank_states(case).waiting.values()) if e.data.get("op")]
-    if not lines or case.of("stack") or all_in(case, rank_states(case)) or exchanging(lines):
+    if not lines or case.of("stack") or all_waiting(case, rank_states(case)) or only_point_to_point(lines):
         return None
     who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data.get("timeout_ms"))
     say = f"{who} waited {limit} for a collective; this log does not show whether it would have completed later."

@@ -27,18 +27,18 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from ncclkit.analysis.hosts import enterable
+from ncclkit.analysis.hosts import can_simulate_again
 from ncclkit.analysis.picks import (
     failed,
     first_finding,
     in_order,
     matching,
     messages,
+    model_mismatch,
     name_hosts,
     name_ranks,
     pick,
     ranks_in,
-    unlike,
 )  # fmt: skip
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -151,7 +151,7 @@ def _loaded(case: Case) -> Finding | None:
     odd, *others = sorted(groups.items(), key=lambda group: (len(group[1]), _numbers(group[0])))
     where = [f"{version} on {name_ranks(ranks_in(ranks))}{_at(ranks)}" for version, ranks in (odd, *others)]
     say = f"The ranks loaded different releases of {name}: {', '.join(where)}"
-    checked = unlike(case)
+    checked = model_mismatch(case)
     say += ", and DDP found that their models differ." if checked else "."
     hosts = set(name_hosts(odd[1])) - {host for _, ranks in others for host in name_hosts(ranks)}
     return found(
@@ -162,7 +162,7 @@ def _loaded(case: Case) -> Finding | None:
         ranks=ranks_in(odd[1]),
         hosts=tuple(sorted(hosts)),
         advice=(_one_release(name, others[-1][0]),),
-        next=_one_host() if enterable(case) else None,
+        next=_one_host() if can_simulate_again(case) else None,
     )
 
 

@@ -28,7 +28,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from ncclkit.analysis.hosts import enterable
+from ncclkit.analysis.hosts import can_simulate_again
 from ncclkit.analysis.picks import (
     family,
     in_order,
@@ -68,7 +68,7 @@ def diagnose(case: Case) -> Finding:
     for witness in (_bootstrap, _clients, _env, _program, _sizes, _beyond, _never_started, _waits):
         finding = witness(case)
         if finding is not None:  # with one launcher per host the launchers' numbers may be wrong
-            return replace(finding, next=None) if enterable(case) else finding
+            return replace(finding, next=None) if can_simulate_again(case) else finding
     went_well = initialized(case)
     went_well += [*case.of("c10d.timeout"), *[e for e in case.of("worker.phase") if e.data.get("phase") == "init"]]
     return otherwise(ID, went_well, "All ranks joined.", "the first lines of every rank's log, or NCCL_DEBUG=INFO")

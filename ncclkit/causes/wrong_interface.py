@@ -26,7 +26,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from ncclkit.analysis.hosts import VIRTUAL, common, holders, isolated, plain, taken
+from ncclkit.analysis.hosts import VIRTUAL, common_interface, holders, interfaces_used, isolated, plain_address
 from ncclkit.analysis.picks import (
     env_of,
     failed,
@@ -79,7 +79,9 @@ def diagnose(case: Case) -> Finding:
 
 
 def _refused(case: Case) -> list[Event]:
-    gloo = [event for event in case.of("gloo.connect") if not plain(event.data.get("address")).startswith("127.")]
+    gloo = [
+        event for event in case.of("gloo.connect") if not plain_address(event.data.get("address")).startswith("127.")
+    ]
     lines = matching(messages(case), "No route to host", "Network is unreachable")
     lines = [e for e in lines if e.data.get("family") != "socket_closed"]  # that connection had been established
     return family(case, "socket_connect") + gloo + lines
@@ -88,7 +90,7 @@ def _refused(case: Case) -> list[Event]:
 def _announced(case: Case) -> Finding | None:
     """A rank could not connect to an address that, by the facts of the hosts, no other host can reach."""
     for event in case.of("gloo.connect"):
-        address = plain(event.data.get("address"))
+        address = plain_address(event.data.get("address"))
         held = holders(case, address)
         names = tuple(dict.fromkeys(name for _, name in held))
         if address.startswith("127.") or not (len(held) > 1 or any(map(VIRTUAL.match, names))):
@@ -98,7 +100,7 @@ def _announced(case: Case) -> Finding | None:
         say += ": each host reaches only itself there." if len(held) > 1 else ": it exists only inside that host."
         asked = [fact for fact in case.facts_of("env.GLOO_SOCKET_IFNAME") if fact.value]
         why = pick([event], case.facts_of("net.gloo.interface"), asked, limit=5)
-        hosts, name = tuple(host for host, _ in held), common(case)
+        hosts, name = tuple(host for host, _ in held), common_interface(case)
         advice = (_named(name, "It joins the hosts in one network.") if name else _for_gloo(names[0], bool(asked)),)
         strength: Strength = "proven" if len(held) > 1 else "likely"
         return found(ID, strength, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
@@ -111,7 +113,7 @@ def _taken(case: Case) -> Finding | None:
     if rank_states(case).ended or not (refused or failed(case)):
         return None
     for event in case.of("nccl.bootstrap", "nccl.socket_devices"):
-        for interface, address in taken(event):
+        for interface, address in interfaces_used(event):
             held = holders(case, address)
             if len(held) < 2 and not isolated(case, event.host, interface):
                 continue
@@ -121,7 +123,7 @@ def _taken(case: Case) -> Finding | None:
             same = f"an address that {' and '.join(host for host, _ in held)} all have: each reaches only itself"
             say = f"NCCL{on(event.host)} uses {interface} ({address}), "
             say += f"{same}." if len(held) > 1 else "in a network to which no other host of the job has an interface."
-            hosts, name = tuple(host for host, _ in held) or (event.host,), common(case)
+            hosts, name = tuple(host for host, _ in held) or (event.host,), common_interface(case)
             advice = (_named(name, "It joins the hosts in one network.") if name else _advice(interface),)
             why = pick(knocked or refused[:2], [event], case.facts_of("net.interfaces"), limit=5)
             sure: Strength = "proven" if knocked and (len(held) > 1 or matching(knocked, "unreachable")) else "likely"
@@ -215,7 +217,7 @@ def _symptom(case: Case) -> Finding | None:
     """A connection failed, or a start over several nodes never ends."""
     vague = matching(messages(case), "failed (Connect)", "operation Connect", "unhandled system error")
     tried = _refused(case) or ([] if case.of("nccl.warn") and not matching(vague, "Connect") else vague)
-    hung = _starting.hangs(case) if spans_hosts(case) and not _starting.went_around(case) else []
+    hung = _starting.hung_starts(case) if spans_hosts(case) and not _starting.bootstrapped(case) else []
     if not tried and not hung:
         return None
     say = "NCCL's start began on several nodes and none completed it: they may not reach each other's addresses."
@@ -252,7 +254,7 @@ def _network(address: str) -> str | None:
 
 
 def _tell(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...], names: tuple[str, ...] = ()) -> Finding:
-    hosts, name = name_hosts(piece for piece in why if isinstance(piece, Event)), common(case)
+    hosts, name = name_hosts(piece for piece in why if isinstance(piece, Event)), common_interface(case)
     advice = (_named(name, "It joins the hosts in one network.") if name else _advice(next(iter(names), "")),)
     return found(ID, strength, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
 
@@ -311,7 +313,7 @@ def _addressed(host: str) -> Advice:
 
 def experiment(case: Case) -> Experiment:
     """Run the same job with the interface that joins the nodes; where none is known, without the virtual ones."""
-    advice = _named(name) if (name := common(case)) else _advice("")
+    advice = _named(name) if (name := common_interface(case)) else _advice("")
     return Experiment(
         f"Do the nodes connect over {name}?" if name else "Do the nodes connect without the virtual interfaces?",
         {"env": dict(advice.env)},

@@ -376,14 +376,15 @@ def carriers(sweep: Sweep) -> dict[str, str]:
     file of NCCL's tuner plugin and the options of a process group carry the others.
     """
     rows = sweep.advantages
-    everywhere = [row for row in rows if row.setting.env and not row.lost and _harmless(sweep, row.setting)]
-    env = dict(pair for row in sorted(everywhere, key=lambda row: row.gain) for pair in row.setting.env.items())
+    env = _everywhere(sweep)
+    # sbatch takes a comma for the end of a variable
+    exported = [f"{name}='{value}'" if "," in value else f"{name}={value}" for name, value in env.items()]
     groups = [row for row in rows if row.setting.config and not row.lost]
     tuner = [line for row in rows if not row.lost and (line := _tuner_line(sweep, row))]
     made = {
         "nccl.env": "".join(f"export {name}={value}\n" for name, value in env.items()),
-        "nccl.conf": "".join(f"{name}={value}\n" for name, value in env.items()),
-        "sbatch.txt": f"#SBATCH --export={','.join(['ALL', *map('='.join, env.items())])}\n" if env else "",
+        "nccl.conf": "".join(f"{name}={value}\n" for name, value in env.items() if name.startswith("NCCL_")),
+        "sbatch.txt": f"#SBATCH --export={','.join(['ALL', *exported])}\n" if env else "",
         "process_group.py": "".join(map(_options_code, groups)),
         "tuner.csv": "".join(f"{line}\n" for line in tuner),
     }
@@ -410,11 +411,16 @@ def proofs(sweep: Sweep) -> dict[str, str]:
 
 def applied(sweep: Sweep) -> Setting | None:
     """All that the advantages of a sweep change for every size, as one setting; None where that is nothing."""
-    lines = carriers(sweep).get("nccl.conf", "").splitlines()
-    if lines:
-        return Setting(dict(line.split("=", 1) for line in lines))
+    if env := _everywhere(sweep):
+        return Setting(env)
     groups = [row for row in sweep.advantages if not row.lost and _harmless(sweep, row.setting)]
     return max(groups, key=lambda row: row.gain).setting if groups else None
+
+
+def _everywhere(sweep: Sweep) -> dict[str, str]:
+    """The variables that no measured size suffers from, those of the largest gain last."""
+    rows = [row for row in sweep.advantages if row.setting.env and not row.lost and _harmless(sweep, row.setting)]
+    return dict(pair for row in sorted(rows, key=lambda row: row.gain) for pair in row.setting.env.items())
 
 
 def _word(setting: Setting) -> str:

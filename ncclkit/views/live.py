@@ -14,8 +14,8 @@ import ipywidgets as W
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError
-from ncclkit.core.text import format_bytes, plural
 from ncclkit.core.runs import Plan, Run
+from ncclkit.core.text import format_bytes, plural
 from ncclkit.live import probe, scheduler, submit
 from ncclkit.live.launch import slurm
 from ncclkit.live.options import OPTIONS, ProbeOptions, command_words, declared

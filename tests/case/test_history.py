@@ -33,7 +33,7 @@ def test_a_slower_test_is_said_with_what_changed_between(tmp_path: Path) -> None
     old, new = measured(tmp_path / "october"), measured(tmp_path / "november", 1.5, "2.27.5", NCCL_PROTO="Simple")
     found = compare_cases([old, new])
     assert found.summary == (
-        "Against october: all_reduce of 1 KiB: 50 % slower, 20.0 µs → 30.0 µs a call, and so on 2 more of 3 sizes; "
+        "Against october: all_reduce of 16 MiB: 50 % slower, 16.0 ms → 24.0 ms a call, and so on 2 more of 3 sizes; "
         "between them changed NCCL: 2.26.2 → 2.27.5, NCCL_PROTO: not set → Simple."
     )
     assert found.differences == ("NCCL: 2.26.2 → 2.27.5", "NCCL_PROTO: not set → Simple")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.analysis.frames import framework, in_collective, positions
+from ncclkit.analysis.frames import framework, in_collective, places
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 
@@ -51,7 +51,8 @@ def test_equal_stacks_are_told_together_by_the_line_of_the_user() -> None:
         )
         for rank, frames in enumerate([inside, inside, inside, saving])
     ]
-    assert positions(events) == ["rank 3 is in save at ckpt.py:88", "ranks 0-2 wait in all_reduce at train.py:212"]
+    told = [([event.rank for event in held], waits, where) for held, waits, where in places(events)]
+    assert told == [([3], False, "save at ckpt.py:88"), ([0, 1, 2], True, "all_reduce at train.py:212")]
 
 
 @pytest.mark.parametrize(
@@ -72,5 +73,5 @@ def test_equal_stacks_are_told_together_by_the_line_of_the_user() -> None:
 )
 def test_a_stack_is_named_by_what_was_called_not_by_what_wraps_it(inner: tuple[str, ...], where: str) -> None:
     frames = [{"func": func, "file": f"{TORCH}/{file}", "line": 1} for func, file in map(str.split, inner)]
-    (said,) = positions([Event("stack", rank=0, data={"frames": [*frames, MINE]})])
-    assert said == f"rank 0 waits in {where} at fit.py:3"
+    ((_, waits, said),) = places([Event("stack", rank=0, data={"frames": [*frames, MINE]})])
+    assert waits and said == f"{where} at fit.py:3"

@@ -1,13 +1,14 @@
 """Bytes nobody thought of: they are read, or refused in one sentence; nothing runs, nothing hangs, no row is lost.
 
-The corpus of the fuzzers, then a bounded run of hypothesis over the same targets.  ``tests/fuzz/run.py`` is the long
-run with atheris; its figures are in ``tests/bench/results/fuzz.json``.
+The corpus of the fuzzers as files, then a bounded run of hypothesis over them; and some thousand inputs to the readers
+themselves, which ``tests/fuzz/run.py`` gives ten million with atheris (figures in ``tests/bench/results/fuzz.json``).
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import random
 import re
 import socket
 import subprocess
@@ -17,8 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ncclkit.core.model import Event
+from tests.fuzz import readers
+from tests.fuzz.readers import READERS
 from tests.fuzz.targets import TARGETS, check
-from tests.fuzz.watch import Broken, watched
+from tests.fuzz.watch import Broken, guarded, watched
 
 pytestmark = pytest.mark.slow
 EACH = pytest.mark.parametrize("name", TARGETS)
@@ -54,6 +58,29 @@ def test_seeds_with_damage(name, data):
 @given(data=st.binary(max_size=400))
 def test_arbitrary_bytes(name, data):
     check(TARGETS[name], data)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_readers_take_their_seeds_with_damage(name):
+    """As they are, cut, with bytes replaced, and two of them together; each in 2 s of CPU."""
+    reader, dice = READERS[name], random.Random(name)
+    seeds = [seed[: reader.longest] for seed in reader.seeds()]
+    assert len(seeds) >= 6
+    with readers.one_process():
+        for _ in range(600):
+            data = bytearray(dice.choice(seeds))
+            for _ in range(dice.randrange(4)):
+                at = dice.randrange(len(data) + 1)
+                put = dice.choice((b"", dice.randbytes(2), dice.choice(seeds)[:40], b"9" * 30))
+                data[at : at + dice.randrange(4)] = put
+            with guarded(2):
+                readers.check(reader, bytes(data))
+
+
+def test_a_record_against_its_contract_is_found():
+    bad = readers.Reader(lambda data: [Event("nccl.warn", data.decode(), "rank0.log", 1)], list)
+    with pytest.raises(Broken, match="nccl.warn"):
+        readers.check(bad, b"a warning without its data")
 
 
 REGULAR = [b"(", b" ", b"\t", b"a ", b"0", b"1.", b"::", b"[0]", b"- ", b'File "a", line 1, in ', b"#0 0x1 in ", b"=,"]

@@ -78,6 +78,7 @@ LOOKS = {
     "s3://acme-models/a gs://acme_data/b": "s3://bucket-1/a gs://bucket-2/b",
     "https://acme-logs.s3.us-east-1.amazonaws.com/a": "https://bucket-1.s3.us-east-1.amazonaws.com/a",
     "ask a.person@acme-corp.com": "ask user-1@host",
+    "hdfs://nn1.acme.net:8020/a tcp://node7.acme.net:29500": "hdfs://host-1:8020/a tcp://host-2:29500",
 }
 """What only messages name, and what a report shows instead."""
 STAYS = """

@@ -11,11 +11,13 @@ import gzip
 import io
 import json
 import re
+import signal
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
+from unittest import mock
 
 from ncclkit.agent.facts import gpu_state
 from ncclkit.agent.facts.machine import Answer, Unread
@@ -26,11 +28,11 @@ from ncclkit.evidence.grammars import nccl, python, stacks, unknown_errors
 from ncclkit.evidence.grammars.grammar import Rule
 from ncclkit.evidence.kinds import KINDS
 from ncclkit.evidence.merge import Merger, finish
-from ncclkit.evidence.processes import Refused
+from ncclkit.evidence.processes import Limited, Refused
 from ncclkit.evidence.scanner import engine, pieces, scan
 from tests.evidence.test_ras import text as ras_text
 from tests.fuzz.targets import CORPUS
-from tests.fuzz.watch import Broken
+from tests.fuzz.watch import Broken, install
 from tests.hostile.test_records import RECORDS
 
 CONTEXT = scan.Context("rank1.log", 1)
@@ -58,6 +60,21 @@ def check(reader: Reader, data: bytes) -> None:
             if record.kind not in KINDS or not known <= record.data.keys() or len(record.text) > 2000:
                 raise Broken(f"event {record.kind}: {sorted(record.data)}, {len(record.text)} characters")
         to_json(record)
+
+
+@contextmanager
+def one_process() -> Iterator[None]:
+    """Inside: what a process with limits would do is done in this one, and `guarded` can be used."""
+
+    def here(limited: Limited, function: Callable[..., Any], *given: Any, data: bytes = b"") -> Any:
+        return function(*given, bytes(data))
+
+    before = install()
+    try:
+        with mock.patch.object(Limited, "call", here):
+            yield
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def _rules(data: bytes) -> Iterator[Event]:

@@ -25,7 +25,6 @@ from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -83,8 +82,8 @@ def fuzz(name: str, rest: list[str]) -> int:
     atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["ncclkit"]):
         from ncclkit.evidence import processes
-        from tests.fuzz.readers import READERS, check
-        from tests.fuzz.watch import guarded, install
+        from tests.fuzz.readers import READERS, check, one_process
+        from tests.fuzz.watch import guarded
     reader, slowest, note = READERS[name], 0.0, Path(os.environ["FUZZ_SLOWEST"])
     if note.exists():
         slowest = json.loads(note.read_text())["seconds"]
@@ -97,14 +96,10 @@ def fuzz(name: str, rest: list[str]) -> int:
             slowest = used[0]
             note.write_text(json.dumps({"seconds": round(slowest, 4), "input": data.hex()}))
 
-    def here(limited: Any, function: Any, *given: Any, data: bytes = b"") -> Any:
-        return function(*given, bytes(data))
-
-    install()
     if name in ("dump", "json"):  # what its process would have
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + processes.MEMORY,) * 2)
-    with mock.patch.object(processes.Limited, "call", here):
+    with one_process():
         atheris.Setup([sys.argv[0], *rest], one)
         atheris.Fuzz()
     return 0

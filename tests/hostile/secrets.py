@@ -66,6 +66,12 @@ FORMS = {
 W, P = _body("wandb", 40, LOWER), "hunter2Zq9vX"
 SPELLINGS = f"""
 wandb login {W}
+'password': b'{P}'
+password=b'{P}'
+self.token = rb"{P}"
+api_token: str = "{P}"
+hub_token: str | None = '{P}'
+login as alice with password {P}
 wandb login --relogin {W}
 wandb login --host=https://wandb.corp.example {W}
 wandb.login(key="{W}")

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from ncclkit import evidence
 from ncclkit.evidence.merge import Merger
 from ncclkit.evidence.scanner import pieces, scan
 
@@ -85,18 +86,29 @@ CONTEXT = scan.Context("job.log")
 @pytest.mark.parametrize(
     "unit", [b"NCCL WARN rror: Timed out waiting rank 3 step 7 ", b"[rank3]: RuntimeError: CUDA error: ", b"x"]
 )
-def test_a_line_without_an_end_costs_what_its_ends_cost(monkeypatch, unit):
+@pytest.mark.parametrize("how", ["stream", "file"])
+def test_a_line_without_an_end_costs_what_its_ends_cost(tmp_path, monkeypatch, unit, how):
+    def of_file(data):
+        (tmp_path / "job.log").write_bytes(data)
+        return evidence.read([tmp_path / "job.log"]).events
+
+    reader = read if how == "stream" else of_file
     windows = []
     choose = scan.engine.choose
     monkeypatch.setattr(scan.engine, "choose", lambda shape: windows.append(len(shape)) or choose(shape))
-    data = unit * ((9 << 20) // len(unit))
-    read(data + b"\n[rank3]: ValueError: the line after it is read\n")
-    blocks = len(data) // scan.BLOCK + 2
-    assert sum(windows) <= blocks * 2 * scan.BUDGET * 4  # three windows overlap, and each end is looked at as a whole
+    data = unit * ((30 << 20) // len(unit))
+    events = reader(data + b"\n[rank3]: ValueError: the line after it is read\n")
+    assert [event.line for event in events if "the line after it is read" in event.text] == [2]
+    # three windows overlap, each end is looked at as a whole, and the line is cut where its first and last block end
+    assert sum(windows) <= 2 * 2 * scan.BUDGET * 4
 
 
-def test_what_stands_at_the_ends_of_a_long_line_and_after_it_is_read():
+@pytest.mark.parametrize("size", [1 << 16, 12 << 20], ids=["short", "of several blocks"])
+def test_what_stands_at_the_ends_of_a_long_line_and_after_it_is_read(tmp_path, size):
     oom = b"CUDA out of memory. Tried to allocate 2.00 GiB"
-    filler = b"lorem ipsum " * (1 << 16)
-    events = read(oom + b" " + filler + b"RuntimeError: CUDA error: an illegal address\nnext: ValueError: x\n")
-    assert {event.kind for event in events} >= {"cuda.oom", "cuda.error"}
+    filler = b"lorem ipsum " * (size // 12)
+    middle = b"RuntimeError: CUDA error: an illegal address " + b"-" * 100_000
+    text = b" ".join([oom, filler, middle]) + b"\nnext: ValueError: x\n"
+    (tmp_path / "job.log").write_bytes(text)
+    for events in (read(text), evidence.read([tmp_path / "job.log"]).events):
+        assert {event.kind for event in events} >= {"cuda.oom", "cuda.error"}

@@ -149,6 +149,13 @@ def test_only_what_hurts_no_size_becomes_a_variable() -> None:
     compile(files["process_group.py"], "process_group.py", "exec")
 
 
+def test_a_variable_of_gloo_stands_in_no_file_of_nccl() -> None:
+    sweep = swept(compared("GLOO_SOCKET_IFNAME=eth0,eth0", 0.8, 8))
+    assert carriers(sweep).keys() == {"nccl.env", "sbatch.txt"} == tuning.proofs(sweep).keys()
+    assert carriers(sweep)["sbatch.txt"] == "#SBATCH --export=ALL,GLOO_SOCKET_IFNAME='eth0,eth0'\n"
+    assert tuning.applied(sweep) == Setting({"GLOO_SOCKET_IFNAME": "eth0,eth0"})
+
+
 @pytest.mark.parametrize("words", ["NCCL_ALGO", "=x", "channels=0", "channels=many", "A=1,B", "a b=1"])
 def test_what_is_no_setting_is_refused(words: str) -> None:
     with pytest.raises(NcclkitError, match="is not NAME=VALUE"):
@@ -285,6 +292,7 @@ def test_what_gloo_never_reads_is_refused_over_gloo(tmp_path: Path, given: str) 
         asyncio.run(tune.sweep(Case.open(tmp_path), [setting(given)], options))
 
 
+@pytest.mark.serial  # beside other tests groups of the default differ by as much
 @pytest.mark.timeout(200)
 def test_a_brake_is_found_and_undone(tmp_path: Path) -> None:
     """Two ranks of gloo in one job: calls through groups of one setting are late, as with a bad variable."""
@@ -300,6 +308,7 @@ def test_a_brake_is_found_and_undone(tmp_path: Path) -> None:
     assert not found.costs(good) and found.tried == 2
 
 
+@pytest.mark.serial
 @pytest.mark.timeout(200)
 def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gain of taking it away is that of the ranks' own measurement; the default runs without it."""

@@ -28,7 +28,7 @@ def facts(machine: Machine) -> Iterator[Fact]:
         yield from _silent(machine, why)
         return
     gpus = log.findall("gpu")
-    told = "; ".join(filter(None, (cut, gpu_state.beside(answer))))
+    told = "; ".join(filter(None, (cut, gpu_state.remarks(answer))))
     yield {**known("gpu.nvidia_smi", "breaks off" if cut else "answers", source=source), "why": told}
     yield _devices(machine, cut) if cut else known("gpu.count", len(gpus), source=source)
     yield attempt("gpu.driver", lambda: gpu_state.text(log, "driver_version"), source=source)

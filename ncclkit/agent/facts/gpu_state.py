@@ -72,7 +72,7 @@ def log(answer: Answer) -> tuple[tree.Element, str]:
         raise Unread("%s wrote broken XML: %s" % (SOURCE, error)) from None
 
 
-def beside(answer: Answer) -> str:
+def remarks(answer: Answer) -> str:
     """What nvidia-smi said around the XML, such as ``WARNING: infoROM is corrupted at gpu 0000:5C:00.0``."""
     around = XML.sub(" ", answer.out) + " " + answer.err
     return " ".join(re.sub(r"<[?!][^>]*>", " ", around).split())[:300]

@@ -24,7 +24,7 @@ OPTIONS = "NCCLKIT_STEP"
 False notes begin and end of all steps, and nothing else."""
 BLOCK = 5
 """Steps that are measured, and then as many that are not."""
-SAMPLES = 40
+SAMPLES = 20
 """Looks at the main thread in each step."""
 CALLS = 4000
 """Most waits that are kept of a step."""
@@ -68,7 +68,7 @@ class Steps:
 
     def __init__(self, options):
         self.options, self.rows, self.problems = options, [], []
-        self.loaders, self.models = [], []
+        self.loaders, self.models, self.owned = [], [], {}
         self.torch: Any = None
         self.owner = self.began = self.sampler = None
         self.profiler: Any = None
@@ -118,12 +118,12 @@ class Steps:
             try:
                 return call(*args, **named)
             finally:
-                ended = time.time()
+                ended, ours = time.time(), time.thread_time()
                 self.inside, self.entered = 0, None
                 if len(self.busy) < CALLS:
                     place = self.place(sys._getframe(1)) if kind == "collective" else ""
                     self.busy.append((kind, began, ended, name, size(args[1:]) if name else 0, place))
-                self.spent += time.time() - ended
+                self.spent += time.thread_time() - ours
 
         return inner
 
@@ -164,7 +164,8 @@ class Steps:
     @property
     def measuring(self):
         """Whether more than begin and end of this step is kept."""
-        wanted = self.options.get("measure", True) and self.done >= self.options["warmup"]
+        wanted = self.options.get("measure", True) and self.profiler is None
+        wanted = wanted and self.done >= self.options["warmup"]
         return wanted and self.began is not None and (self.done // BLOCK) % 2 == 0
 
     def before(self, optimizer, *_):
@@ -179,7 +180,7 @@ class Steps:
         if self.depth or (self.owner or id(optimizer)) != id(optimizer) or self.written:
             return
         self.owner, now = id(optimizer), time.time()
-        if self.began is not None and self.done >= self.options["warmup"]:
+        if self.began is not None and self.done >= self.options["warmup"] and self.profiler is None:
             self.rows.append(self.row(now))
         self.done += 1
         self.busy, self.samples = [], []
@@ -196,6 +197,7 @@ class Steps:
         if not row["on"]:
             return row
         row.update(busy=self.busy, samples=self.samples, optimizer=[self.optimizing, now])
+        ours = time.thread_time()
         for model in self.models:
             model.logger.set_runtime_stats_and_log()
             known = model._get_ddp_logging_data()
@@ -204,7 +206,7 @@ class Steps:
             if clock["backward_comm"] >= self.began:
                 ends = known["backward_compute_time_end"] / 1e9, known["backward_comm_time_end"] / 1e9
                 row["ddp"] = [clock["forward_compute"], clock["backward_comm"], *ends]
-        self.spent += time.time() - now
+        self.spent += time.thread_time() - ours
         return row
 
     def watch(self):
@@ -218,7 +220,7 @@ class Steps:
         while not self.written:
             # as often that a step of any length is seen about as many times
             last = self.rows[-1]["end"] - self.rows[-1]["begin"] if self.rows else 0.4
-            time.sleep(min(max(last / SAMPLES, 0.004), 0.25))
+            time.sleep(min(max(last / SAMPLES, 0.01), 0.5))
             if self.measuring and len(self.samples) < 4 * SAMPLES:
                 began = time.thread_time()
                 frame = sys._current_frames().get(self.main)
@@ -229,7 +231,10 @@ class Steps:
         """The line of the script that a frame belongs to: the innermost one outside of installed packages."""
         while frame is not None:
             path = frame.f_code.co_filename
-            if not path.startswith((LIBRARY, "<")) and PACKAGES.isdisjoint(path.split(os.sep)) and path != HERE:
+            if path not in self.owned:
+                outside = path.startswith((LIBRARY, "<")) or not PACKAGES.isdisjoint(path.split(os.sep))
+                self.owned[path] = not outside and path != HERE
+            if self.owned[path]:
                 return "%s:%d %s" % (os.path.basename(path), frame.f_lineno, frame.f_code.co_name)
             frame = frame.f_back
         return ""

@@ -130,22 +130,28 @@ def read(piece: Piece, passed: Pass | None = None) -> Found:
 
 
 def _blocks(file: int, piece: Piece, passed: Pass | None) -> Iterator[Block]:
-    at, number = piece.start, 1
+    """The blocks of a piece; of a line longer than a block, those inside it are left out, as `scan.blocks` does."""
+    at, number, inside = piece.start, 1, False
     while at < piece.end:
         own = min(scan.BLOCK, piece.end - at)
         data = os.pread(file, min(own + scan.AHEAD, piece.size - at), at)
         limit = own = min(own, len(data))
         if not data:
             return
+        cut = False
         if at + own < piece.end:
-            limit = data.rfind(b"\n", 0, own) + 1 or own
+            limit = data.rfind(b"\n", 0, own) + 1
+            cut = limit == 0
+            limit = limit or max(1, own - scan.AHEAD)
         if passed:
             passed(memoryview(data)[:limit])
-        block = Block(data, limit, number, piece.context, last=at + limit >= piece.size)
-        yield block
-        number += block.ends
-        at += limit
-        del block, data  # before the next are made
+        if not (cut and inside):
+            block = Block(data, limit, number, piece.context, last=at + limit >= piece.size)
+            yield block
+            number += block.ends
+            del block
+        at, inside = at + limit, cut
+        del data  # before the next is made
 
 
 def _before(file: int, piece: Piece) -> Iterator[Event]:

@@ -228,15 +228,16 @@ def _windows(raw: bytes, at: int, number: int) -> Iterator[Shown]:
 
 
 def blocks(stream: Readable, context: Context) -> Iterator[Block]:
-    """Cut a stream into blocks at line ends; a line longer than a block is cut where the block ends."""
-    rest, number = b"", 1
+    """Cut a stream into blocks at line ends; of a line longer than a block, the blocks inside it are left out."""
+    rest, number, inside = b"", 1, False
     while chunk := stream.read(BLOCK):
         data = rest + chunk
         limit = data.rfind(b"\n", 0, max(0, len(data) - AHEAD)) + 1
-        if limit == 0:
-            limit = max(0, len(data) - AHEAD)
-        yield (block := Block(data, limit, number, context))
-        number += block.ends if block.ends >= 0 else data.count(b"\n", 0, limit)
-        rest = data[limit:]
+        cut = limit == 0
+        limit = limit or max(0, len(data) - AHEAD)
+        if not (cut and inside):
+            yield (block := Block(data, limit, number, context))
+            number += block.ends if block.ends >= 0 else data.count(b"\n", 0, limit)
+        rest, inside = data[limit:], cut and (inside or limit > 0)
     if rest:
         yield Block(rest, len(rest), number, context, last=True)
