@@ -34,7 +34,7 @@ TRIED = (("loader", ("workers=2",)), ("", ("gradient_as_bucket_view=1",)))
 
 async def run(script: str, brake: str, **options: Any) -> tuple[dict[str, Any], Path]:
     """One script with one brake: what was said of it, and its run folder."""
-    folder = Path(tempfile.mkdtemp(prefix="ncclkit-step-"))
+    folder = Path(tempfile.mkdtemp(dir=options.pop("place")))
     words = [sys.executable, str(SCRIPTS / script), *(["--brake", brake] if brake else [])]
     began = time.monotonic()
     done = await measure_steps(Case.open(folder), words, StepOptions(timeout=200, **options))
@@ -65,6 +65,12 @@ def cost(folder: Path) -> dict[str, Any]:
 
 async def main() -> int:
     """Make both parts, and write each row as soon as it is there."""
+    with tempfile.TemporaryDirectory(prefix="ncclkit-step-") as place:
+        return await parts(place)
+
+
+async def parts(place: str) -> int:
+    """Those that the command line names; the cases of their runs lie in `place`."""
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=400, help="of the run whose cost is measured")
@@ -78,17 +84,17 @@ async def main() -> int:
     found |= {name: [] for name, part in (("named", "1"), ("cost", "2"), ("tried", "3")) if part in told.parts}
     for script in SCRIPTED if "1" in told.parts else ():
         for brake in BRAKES:
-            row, _ = await run(script, brake)
+            row, _ = await run(script, brake, place=place)
             found["named"].append(row)
             print(json.dumps(row), flush=True)
             told.out.write_text(json.dumps(found, indent=1) + "\n")
     for script in SCRIPTED if "2" in told.parts else ():
-        row, folder = await run(script, "", steps=told.steps)
+        row, folder = await run(script, "", steps=told.steps, place=place)
         found["cost"].append({"script": script, "own_account": row["cost"], **cost(folder)})
         print(json.dumps(found["cost"][-1]), flush=True)
         told.out.write_text(json.dumps(found, indent=1) + "\n")
     for brake, tries in TRIED if "3" in told.parts else ():
-        row, _ = await run("ddp.py", brake, steps=10, warmup=3, tries=tries)
+        row, _ = await run("ddp.py", brake, steps=10, warmup=3, tries=tries, place=place)
         found["tried"].append({"brake": brake, "tries": tries, "said": row["effects"]})
         print(json.dumps(found["tried"][-1]), flush=True)
         told.out.write_text(json.dumps(found, indent=1) + "\n")

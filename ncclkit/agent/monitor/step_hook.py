@@ -7,6 +7,7 @@ only begin and end are noted: the difference is what the measuring itself costs.
 """
 
 import atexit
+import datetime
 import functools
 import importlib.abc
 import importlib.machinery
@@ -76,7 +77,7 @@ class Steps:
         self.spent = self.cpu = 0.0
         self.busy, self.samples, self.entered = [], [], None
         self.main = threading.main_thread().ident or 0
-        self.written = False
+        self.written = self.leaving = False
 
     def arm(self, torch):
         """Wrap what takes time in a step."""
@@ -291,11 +292,29 @@ class Steps:
         os.replace(path + ".part", path)
 
     def leave(self):
-        """End the script as it would end itself; a rank that waits for others then is ended after some seconds."""
+        """End the script as it would end itself, together with the other ranks; what hangs then is ended."""
+        self.leaving = True
         ending = threading.Timer(SLOWEST, os._exit, (0,))
         ending.daemon = True
         ending.start()
+        dist = self.torch.distributed
+        if dist.is_available() and dist.is_initialized():
+            # who ends first closes its connections, over which others may still receive the last gradients
+            names = ["ncclkit_steps/%d" % rank for rank in range(dist.get_world_size())]
+            store = dist.distributed_c10d._get_default_store()
+            try:
+                store.set(names[dist.get_rank()], "done")
+                store.wait(names, datetime.timedelta(seconds=SLOWEST / 2))
+            except RuntimeError as error:
+                sys.stderr.write("ncclkit: the ranks do not end together: %s\n" % error)
         raise SystemExit(0)
+
+    def last(self):
+        """End a script that we ended, when all else is done: the interpreter's own end may abort on torch's threads."""
+        if self.leaving and self.process == os.getpid():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
 
 
 CLOCK = (("forward_compute", "start"), ("backward_comm", "start"))
@@ -337,6 +356,7 @@ def begin():
     told = os.environ.get(OPTIONS)
     if told:
         steps = Steps(json.loads(told))
+        atexit.register(steps.last)  # what is registered first comes last
         wanted = {"torch": steps.arm, "torch.distributed.checkpoint.state_dict_saver": steps.saver}
         sys.meta_path.insert(0, Finder(wanted))
 
