@@ -105,22 +105,27 @@ def test_a_debugger_does_not_call_where_the_lock_is_held(tmp_path: Path) -> None
     assert "a thread holds Python's global lock" in said or "gdb is not installed" in said
 
 
+WATCHDOG = """
+import os, sys
+pipe = os.open(sys.argv[1], os.O_RDWR)
+print("up", flush=True)
+os.read(pipe, 1)
+open(sys.argv[2], "wb").write(b"trace")
+sys.stdin.read()
+"""
+"""A stand-in for torch's watchdog, which reads the pipe and writes the dump; the rank lives on."""
+
+
 def test_a_pipe_that_the_job_has_set_is_used(tmp_path: Path) -> None:
-    """A stand-in for torch's watchdog, which reads the pipe and writes the dump."""
-    code = (
-        "import os,sys; p=open(sys.argv[1]); print(1, flush=True); p.read(1); open(sys.argv[2], 'wb').write(b'trace')"
-    )
     os.mkfifo(tmp_path / "pipe_0.pipe")
-    variables = {
-        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe_",
-        "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/trace_",
-    }
-    command = [sys.executable, "-c", code.replace("open(sys.argv[1])", "os.fdopen(os.open(sys.argv[1], os.O_RDWR))")]
-    command += [str(tmp_path / "pipe_0.pipe"), str(tmp_path / "trace_0")]
+    variables = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe_", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/fr_"}
+    command = [sys.executable, "-c", WATCHDOG, str(tmp_path / "pipe_0.pipe"), str(tmp_path / "fr_0")]
+    pipe = subprocess.PIPE
     (tmp_path / "out").mkdir()
-    with subprocess.Popen(command, env=os.environ | variables, stdout=subprocess.PIPE) as rank:
+    with subprocess.Popen(command, env=os.environ | variables, stdin=pipe, stdout=pipe) as rank:
         assert rank.stdout is not None and rank.stdout.readline()
         assert flight_dump.dump(str(tmp_path / "out"), {0: rank.pid}, time.monotonic() + 20, {}) == []
+        rank.communicate(timeout=20)
     assert (tmp_path / "out" / "fr_rank_0").read_bytes() == b"trace"
 
 

@@ -247,7 +247,7 @@ def ncclkit(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def until(job: submit.BatchJob, *states: str) -> JobState:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while (now := submit.state(job)).state not in states:
         assert time.monotonic() < end, now
         time.sleep(0.1)

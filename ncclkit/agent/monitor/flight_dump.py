@@ -75,7 +75,10 @@ def _one(folder, rank, pid, until, text):
         left = min(PATIENCE[method], until - time.monotonic())
         if left <= 0:
             return "rank %d gave no Flight Recorder dump in time" % rank
-        found, problem = ask(rank, pid, left, text)
+        try:
+            found, problem = ask(rank, pid, left, text)
+        except OSError as error:  # it has ended meanwhile, or its folder is full
+            found, problem = b"", str(error)
         if found:
             _keep(folder, rank, found)
             return ""

@@ -29,6 +29,8 @@ def kernels(ranks, until):
 
     def one(rank):
         pid = ranks[rank]
+        if processes.state(pid) in ("", "Z", "X"):
+            return rank, None, "rank %d has ended" % rank
         if os.stat("/proc/%d" % pid).st_uid != os.geteuid():
             return rank, None, "rank %d belongs to another user, so it is not stopped" % rank
         seconds = min(SECONDS, until - time.monotonic())

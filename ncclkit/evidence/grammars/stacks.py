@@ -36,8 +36,8 @@ PYSTACK = re.compile(
 )
 #     (Python) File "/app/train.py", line 9, in step        (C) File "???", line 0, in c10d::Work::wait() (/lib/x.so)
 PYSTACK_FRAME = re.compile(
-    r'^ {4}\((?P<kind>Python|C)\) File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<func>.+?)'
-    r"(?: \(inlined\))?(?: \((?P<library>/[^)]*)\))?\s*$"
+    r'^ {4}\((?P<kind>Python|C)\) File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<func>\S+(?: \S+)*?)'
+    r"(?: \(inlined\))?(?: \((?P<library>/[^()]*)\))?\s*$"
 )
 #       src: 1
 PYSTACK_PEER = re.compile(r"^\s{4,}(?:group_)?(?P<name>src|dst): (?P<rank>\d{1,7})$")

@@ -11,7 +11,7 @@ from typing import Any
 from ncclkit.core import secrets, storage
 from ncclkit.core.model import Event
 
-HEAD = re.compile(rb'\s*\{\s*"header"\s*:\s*\{')
+HEAD = re.compile(rb'\A\s*\{\s*"header"\s*:\s*\{')
 """How such a file begins."""
 MARK = b'"coll_perf"'
 LARGEST, MOST_RANKS = 1 << 40, 1 << 20
