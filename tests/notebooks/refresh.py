@@ -1,6 +1,6 @@
 """Write anew the stored outputs of the cells marked for comparison, remove all others, and do so in Chinese pairs.
 
-python tests/notebooks/refresh.py [NOTEBOOK …]
+python tests/notebooks/refresh.py [NOTEBOOK … | --pairs]   --pairs runs none, and only brings Chinese pairs up to date
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def _plain(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 if __name__ == "__main__":
-    for notebook in [Path(name) for name in sys.argv[1:]] or NOTEBOOKS:
+    named = [Path(name) for name in sys.argv[1:]]
+    for notebook in () if sys.argv[1:] == ["--pairs"] else named or NOTEBOOKS:
         refresh(notebook)
     for chinese, original in CHINESE.items():
         pair(chinese, original)
