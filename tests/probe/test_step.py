@@ -12,6 +12,7 @@ import pytest
 
 from ncclkit.agent.monitor import step_hook
 from ncclkit.analysis.steps import SettingEffect, last_steps, step_times
+from ncclkit.causes.engine import diagnose
 from ncclkit.cli import main
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
@@ -62,6 +63,30 @@ def test_the_parts_of_a_step_add_up_to_it():
     assert event.data["plain"] == pytest.approx([0.09]) and event.rank == 1 and event.data["cost"] == 0.002
     assert ["collective", "t.py:3 log", pytest.approx(0.004), 1.0, "allreduce"] in event.data["sites"]
     assert ["script", "t.py:9 log", pytest.approx(0.1), 0.0, ""] in event.data["sites"]
+
+
+def test_steps_lead_to_causes_only_as_far_as_they_show():
+    quick = [({"computation": 0.01, "communication": 0.09}, [[k + 0.01, k + 0.1]]) for k in range(8)]
+    slow = [({"data": 0.088, "computation": 0.01, "communication": 0.002}, [[k + 0.098, k + 0.1]]) for k in range(8)]
+    events = [rank_event(0, quick), rank_event(1, slow, loaders=[[0, None, 16]])]
+
+    def causes(*more, loading=0.0):
+        case = Case()
+        for one in events[1].data["steps"]:
+            one["loading"] = loading
+        case.add([*events, *more])
+        return {one.cause: one.strength for one in diagnose(case).findings}
+
+    assert causes() == {"slow_rank": "likely", "disk_or_io": "possible"}
+    assert causes(loading=0.08) == {"slow_rank": "likely"}, "a loader that computes does not wait for a disk"
+    failed = Event("elastic.exit", "exitcode: 1", "log", 1, data={"exitcode": 1, "local_rank": 0})
+    assert not causes(failed).keys() & {"disk_or_io"}, "steps explain no end"
+    tiny = [
+        rank_event(k, [({"computation": 0.05, "communication": 0.05}, [])] * 5, buckets=[4096] * 200) for k in (0, 1)
+    ]
+    case = Case()
+    case.add(tiny)
+    assert diagnose(case).findings == ()
 
 
 def test_a_file_that_only_looks_like_one_of_the_hook_gives_nothing():
