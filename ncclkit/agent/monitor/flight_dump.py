@@ -64,9 +64,8 @@ def dump(folder, ranks, until, texts):
 
 
 def _one(folder, rank, pid, until, text):
-    try:
-        owner = os.stat("/proc/%d" % pid).st_uid
-    except OSError:
+    owner = processes.owner(pid)
+    if owner < 0:
         return "rank %d has ended" % rank
     if owner != os.geteuid():
         return "rank %d belongs to another user, so nothing is asked of its process" % rank
@@ -256,8 +255,9 @@ def _gdb(rank, pid, seconds, text):
             return _read(ours + "/fr"), ""
         if time.monotonic() - begun > seconds:
             return b"", "it took more than %.0f s and was asked to let go" % seconds
-        wrong = [line for line in said.splitlines() if re.search(r"ptrace|denied|rror|No symbol|not permitted", line)]
-        return b"", (wrong or ["it wrote nothing: torch has no recorder, or no process group"])[-1]
+        refused = re.findall(r"(?m)^.*(?:ptrace|denied|not permitted).*$", said)
+        wrong = re.findall(r"(?m)^.*(?:rror|No symbol).*$", said)[-1:]
+        return b"", (refused or wrong or ["it wrote nothing: torch has no recorder, or no process group"])[0]
     finally:
         shutil.rmtree(ours, ignore_errors=True)
 

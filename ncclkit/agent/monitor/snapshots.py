@@ -164,6 +164,8 @@ def native_stack(rank, pid, seconds, peers=False):
 
     peers: also whom a send or a receive is for, by the arguments of torch's functions; no other value is kept.
     """
+    if processes.is_contained(pid):  # its threads have other numbers here, and a reader might pause a stranger
+        return "", "rank %d was read without native frames, as it is in a container: repeat it inside" % rank
     program, _ = tool("pystack")
     if program is not None:
         said, problem = _run([program, "remote", "--native-all", *["--locals"] * peers, str(pid)], seconds)
