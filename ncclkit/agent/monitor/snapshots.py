@@ -1,6 +1,7 @@
 """What the ranks of a job that we did not start do, at a few moments: Python stacks and counters, then native frames.
 
-No process is stopped for a snapshot.  Only a rank that stands at one place in all of them is read once more with its
+No process is stopped for a snapshot as long as py-spy can read it so; one that changes its stack during each of three
+readings is held for some milliseconds.  A rank that stands at one place in all snapshots is read once more with its
 native frames, for which it is paused for some tenths of a second; there it loses nothing.
 """
 
