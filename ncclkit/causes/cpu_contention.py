@@ -116,7 +116,7 @@ def _crowded_out(case: Case) -> Finding | None:
         return None
     cores = max((int(event.data["cores"]) for event in rows.values()), default=0)
     who = "other processes use these cores" if own <= cores else "more processes than cores want them"
-    say = f"The live test reached {percent(low.ratio)} of what this machine allows"
+    say = f"The live test reached {percent(low.ratio)} of what {low.bound.allows} allows"
     if queued:
         ranks = name_ranks(rank for rank in rows if rank is not None)
         say += (

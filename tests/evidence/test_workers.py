@@ -19,7 +19,7 @@ SAMPLES = [samples.HERE / "rank_late", samples.HERE / "eight_ranks_late"]
 @pytest.mark.slow
 def test_workers_of_dask_give_what_one_process_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs, dumps (which a worker reads in a process with limits) and a log in pieces."""
-    pytest.importorskip("distributed")
+    distributed = pytest.importorskip("distributed")
     monkeypatch.setattr(pieces, "PIECE", 64 << 10)
     log = tmp_path / "large.log"
     log.write_bytes(b"".join(path.read_bytes() for path in sorted(SAMPLES[0].glob("rank*.log"))) * 20)
@@ -28,6 +28,9 @@ def test_workers_of_dask_give_what_one_process_gives(tmp_path: Path, monkeypatch
     with workers.started("dask:2", said.append) as executor:
         assert executor is not None, said
         assert evidence.read(given, executor=executor) == alone
+        address = executor._client.scheduler.address
+        with pytest.raises((OSError, TypeError)):  # whoever has not the key executes nothing
+            distributed.Client(address, timeout=10, security=distributed.Security.temporary())
     assert said == ["1 worker of Dask so far, at most 2."]
 
 
