@@ -187,7 +187,8 @@ def _add_step(parsers: Any) -> argparse.ArgumentParser:
 def _add_compare(parsers: Any) -> None:
     what = "the same test of several cases: what became slower, and what changed on the hosts between"
     verb = _verb(parsers, "compare", what, "compare case-october case-november")
-    verb.add_argument("cases", nargs="+", metavar="DIR", help="case folders, the oldest first; one: with the baseline")
+    cases = "case folders, the oldest first (one: with the baseline); or what `ncclkit gate` printed on many nodes"
+    verb.add_argument("cases", nargs="+", metavar="PATH", help=cases)
     verb.add_argument("--save-baseline", action="store_true", help="keep what the last of them measured")
     verb.add_argument("--baseline", metavar="FILE", type=Path, help="another file than that of this cluster")
     verb.add_argument("--json", action="store_true", help="JSON instead of text")

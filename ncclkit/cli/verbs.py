@@ -293,10 +293,15 @@ def step(options: argparse.Namespace) -> int:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Compare cases over time, or one with the baseline of this cluster; or save that baseline."""
+    """Compare cases over time, or one with the baseline of this cluster; save that baseline; or compare nodes."""
+    from ncclkit.analysis.gates import compare_nodes
     from ncclkit.analysis.history import compare_cases, save_baseline
     from ncclkit.core.case import Case
 
+    if all(Path(one).is_file() for one in options.cases):
+        nodes = compare_nodes(options.cases)
+        show(json.dumps(nodes.to_dict(), indent=1) if options.json else nodes.text())
+        return int(bool(nodes.odd or nodes.shared))
     if options.save_baseline:
         last = Case.open(options.cases[-1], read_only=True)
         show(f"The baseline is now that of {last.path}, in {save_baseline(last, options.baseline)}.")

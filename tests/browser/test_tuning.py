@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +55,29 @@ def test_a_planner_answers_again_when_a_field_changes(tuning: Visit) -> None:
     field.press("Tab")
     until(lambda: "A timeout of 1171 s" in plan.inner_text(), 20, "the new number")
     until(lambda: "1171 s" in plan.locator(".js-plotly-plot").inner_text(), 20, "the new picture")
+
+
+def test_the_sweep_is_started_again_and_cancelled(tuning: Visit, lab: Lab) -> None:
+    page = tuning.page
+    form = page.locator(f"{FORM}.widget-vbox").filter(has=page.get_by_text("Sizes of a job", exact=True)).last
+    form.locator("button", has_text="Measure").click()
+    cancel = form.locator("button", has_text="Cancel")
+    until(cancel.is_enabled, 30, "the sweep to start")
+    cancel.click()
+    until(lambda: "nothing was changed on this machine" in form.inner_text(), 120, "the sweep to end after Cancel")
+    until(lambda: not lab.runs(), 30, "every process of the sweep to end")
+
+
+def test_a_script_is_measured_by_its_form(tuning: Visit) -> None:
+    page = tuning.page
+    form = page.locator(f"{FORM}.widget-vbox").filter(has=page.get_by_label("Command")).last
+    script = ROOT / "tests" / "bench" / "step" / "ddp.py"
+    form.get_by_label("Command").fill(shlex.join([sys.executable, str(script), "--brake", "loader"]))
+    form.get_by_label("Command").press("Tab")
+    form.get_by_role("button", name="Measure").click()
+    until(lambda: "wait for the data loader (no workers)" in form.inner_text(), 120, "the steps to be measured")
+    until(lambda: form.locator(".js-plotly-plot .bars .point").count() >= 4, 20, "the parts of both ranks to be drawn")
+    assert "--try workers=2" in form.inner_text()
 
 
 def test_nothing_is_wider_than_its_cell(tuning: Visit) -> None:

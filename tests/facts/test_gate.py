@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 import subprocess
@@ -13,6 +14,9 @@ from typing import Any
 import pytest
 
 from ncclkit.agent import gate
+from ncclkit.analysis.gates import compare_nodes
+from ncclkit.cli import main
+from ncclkit.core.model import NcclkitError
 from ncclkit.live.launch.pack import packed
 from tests.facts.test_machines import MACHINES, read
 
@@ -91,6 +95,55 @@ def test_the_test_of_the_gpus_counts(tested: dict[str, Any], say: str, unknown: 
     problems, told = gate.judge_test(tested, {"facts": {}, "busbw": 400.0})
     assert [say in problem["say"] for problem in problems] == [True] * bool(say)
     assert [unknown in one for one in told] == [True] * bool(unknown)
+
+
+def verdicts(folder: Path, nodes: dict[str, dict[str, Any]], **more: Any) -> list[Path]:
+    """What the gate prints on these nodes, against the baseline of the first one; a file each."""
+    baseline = gate.learned(next(iter(nodes.values())), 400.0)
+    made = []
+    for name, rows in nodes.items():
+        problems, unknown = gate.judge(rows, baseline)
+        said = gate._said(problems, unknown, len(rows), argparse.Namespace(baseline="b"), more.get(name))
+        made.append(folder / f"{name}.json")
+        made[-1].write_text(json.dumps(said | {"host": name, "say": said["say"].replace(gate._name(), name)}) + "\n")
+    return made
+
+
+def test_the_odd_node_is_named_among_many_verdicts(good: dict[str, Any], tmp_path: Path, capsys: Any) -> None:
+    bad = changed(good, gpu__driver="999.1", gpu__library="999.1")
+    files = verdicts(tmp_path, {"n1": good, "n2": good, "n3": bad, "n10": good})
+    found = compare_nodes(files)
+    assert list(found.odd) == ["n3"] and not found.shared
+    assert found.summary.startswith("n3 is odd among 4 nodes: gpu.library is 999.1, not "), found.summary
+    assert [one.host for one in found.verdicts] == ["n1", "n2", "n3", "n10"]
+    assert main(["compare", *map(str, files)]) == 1 and "n10 is ready" in capsys.readouterr().out
+    assert main(["compare", str(files[0]), str(files[1])]) == 0
+    assert "2 nodes agree, and all are ready." in capsys.readouterr().out
+    files[2].write_text(files[2].read_text() + files[0].read_text().replace("n1", "n3"))  # repaired since
+    assert compare_nodes(files).odd == {}
+
+
+def test_what_most_nodes_share_is_a_matter_of_their_baseline(good: dict[str, Any], tmp_path: Path) -> None:
+    new = changed(good, host__kernel="9.9")
+    found = compare_nodes(verdicts(tmp_path, {"old": good, "n1": new, "n2": new, "n3": new}))
+    assert found.odd == {} and len(found.shared) == 1
+    assert found.summary.startswith("4 nodes agree. Most of them share: host.kernel is 9.9, not")
+
+
+def test_slower_gpus_and_a_node_that_could_not_tell_are_odd(good: dict[str, Any], tmp_path: Path) -> None:
+    speeds = {"n1": 400.0, "n2": 398.0, "n3": 300.0}
+    tested = {name: {"busbw": speed} for name, speed in speeds.items()}
+    silent = changed(good, gpu__driver=None)
+    found = compare_nodes(verdicts(tmp_path, {"n1": good, "n2": good, "n3": good, "n4": silent}, **tested))
+    assert found.odd["n3"] == ("its GPUs reach 300 GB/s busbw, where half of the nodes reach 398",)
+    assert "gpu.driver could not be read" in found.odd["n4"][0] and len(found.odd) == 2
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", "no json", '{"host": 1, "status": 0, "say": ""}', ""])
+def test_what_is_no_verdict_is_refused_in_one_sentence(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(NcclkitError, match="verdict"):
+        compare_nodes([tmp_path / "x.json"])
 
 
 def run(agent: Path, *words: str, **how: Any) -> tuple[int, dict[str, Any]]:

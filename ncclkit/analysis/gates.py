@@ -1,0 +1,131 @@
+"""Which node is odd, by the verdicts that `ncclkit gate` printed on many of them.
+
+A node is compared with the other ones: what most of them share is a matter of the baseline, not of a node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from ncclkit.agent.gate import SLOWER
+from ncclkit.core.model import NcclkitError
+from ncclkit.core.text import natural, plural
+
+LARGEST = 64 << 20
+"""Bytes of one file of verdicts."""
+FEWEST = 3
+"""Nodes that must have tested their GPUs before the speed of one is compared with the others'."""
+
+
+class NodeProblem(msgspec.Struct, frozen=True):
+    """One thing that is not as it should be."""
+
+    fact: str
+    summary: str = msgspec.field(name="say")
+    value: Any = None
+
+
+class NodeVerdict(msgspec.Struct, frozen=True):
+    """What `ncclkit gate` printed on one node."""
+
+    host: str
+    status: int
+    summary: str = msgspec.field(name="say")
+    ready: bool | None = None
+    problems: tuple[NodeProblem, ...] = ()
+    unknown: tuple[str, ...] = ()
+    test: Mapping[str, Any] | None = None
+
+    @property
+    def busbw(self) -> float | None:
+        """Bus bandwidth of its GPUs in GB/s; None where they were not tested."""
+        value = self.test.get("busbw") if self.test else None
+        return float(value) if isinstance(value, (int, float)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Many nodes beside each other."""
+
+    verdicts: tuple[NodeVerdict, ...]
+    odd: Mapping[str, tuple[str, ...]]
+    """Node → in what it differs from most of the others."""
+    shared: tuple[str, ...] = field(default=())
+    """Problems that most of the nodes have."""
+
+    @property
+    def summary(self) -> str:
+        """Which node is odd, and in what, in one sentence; what most share stands in a second one."""
+        if len(self.verdicts) == 1:
+            return self.verdicts[0].summary + "."
+        nodes = plural(len(self.verdicts), "node")
+        ready = all(one.ready for one in self.verdicts)
+        said = f"{nodes} agree, and all are ready." if ready else f"{nodes} agree."
+        if self.odd:
+            first, others = next(iter(self.odd)), len(self.odd) - 1
+            more = f", and {plural(others, 'node')} more" if others else ""
+            said = f"{first} is odd among {nodes}: {'; '.join(self.odd[first])}{more}."
+        told = f" Most of them share: {'; '.join(self.shared)}; is the baseline still right?" if self.shared else ""
+        return said + told
+
+    def text(self) -> str:
+        """The summary, and each node in a row."""
+        rows = [self.summary, *(f"{host}: {'; '.join(why)}" for host, why in self.odd.items() if len(self.odd) > 1)]
+        return "\n".join([*rows, *(one.summary for one in self.verdicts)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        verdicts = [msgspec.to_builtins(one) for one in self.verdicts]
+        return {"summary": self.summary, "odd": self.odd, "shared": self.shared, "verdicts": verdicts}
+
+
+def compare_nodes(paths: Iterable[str | Path]) -> Nodes:
+    """Verdicts in files, one JSON object a line, side by side; of a node that printed several the last one counts.
+
+    Raises NcclkitError for a file that holds anything else.
+    """
+    known = {verdict.host: verdict for path in paths for verdict in _read(Path(path))}
+    if not known:
+        raise NcclkitError("These files hold no verdict; `ncclkit gate` prints one.")
+    verdicts = [known[host] for host in sorted(known, key=natural)]
+    seen = Counter(key for one in verdicts for key in {_key(problem) for problem in one.problems})
+    usual = {key for key, count in seen.items() if count > len(verdicts) / 2}
+    says = {_key(problem): problem.summary for one in verdicts for problem in one.problems}
+    told = {one.host: _differs(one, usual, verdicts) for one in verdicts}
+    odd = {host: why for host, why in told.items() if why}
+    return Nodes(tuple(verdicts), odd, tuple(says[key] for key in sorted(usual)))
+
+
+def _read(path: Path) -> list[NodeVerdict]:
+    try:
+        if path.stat().st_size > LARGEST:
+            raise NcclkitError(f"{path} is larger than {LARGEST >> 20} MiB; keep the last verdict of each node.")
+        lines = path.read_bytes().splitlines()
+        return [msgspec.json.decode(line, type=NodeVerdict) for line in lines if line.strip()]
+    except OSError as error:
+        raise NcclkitError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NcclkitError(f"{path} holds no verdict of `ncclkit gate`: {error}.") from error
+
+
+def _key(problem: NodeProblem) -> tuple[str, str]:
+    return problem.fact, repr(problem.value)
+
+
+def _differs(one: NodeVerdict, usual: set[tuple[str, str]], among: Sequence[NodeVerdict]) -> tuple[str, ...]:
+    """In what a node differs from most of the others: problems of its own, no answer, slower GPUs."""
+    found = [problem.summary for problem in one.problems if _key(problem) not in usual]
+    asked = sum(other.ready is None for other in among)
+    if one.ready is None and asked <= len(among) / 2:
+        found += one.unknown or [one.summary]
+    speeds = [other.busbw for other in among if other.busbw is not None]
+    if one.busbw is not None and len(speeds) >= FEWEST and one.busbw < SLOWER * median(speeds):
+        found.append(f"its GPUs reach {one.busbw:g} GB/s busbw, where half of the nodes reach {median(speeds):g}")
+    return tuple(found)

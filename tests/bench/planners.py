@@ -1,0 +1,93 @@
+"""Planned host memory and open files beside those of a running job: ``python tests/bench/planners.py OUT.json`` (gloo).
+
+Jobs of two and three ranks are measured, without data; from them the planners tell what four ranks take with data.
+Then four ranks load their data, train, and are read in /proc: RSS and open files of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from ncclkit.core import budgets  # noqa: E402
+from ncclkit.live.launch import local  # noqa: E402
+from tests.record.gpu import about_machine  # noqa: E402
+
+MIB = 1 << 20
+DATA, BATCH = 400 * MIB, 8 * MIB
+"""Bytes of each rank's data set, and of a batch."""
+SCRIPT = """
+import json, os, sys
+import torch
+import torch.distributed as dist
+
+data, batch, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo")
+rows = torch.ones(data // 1024, 256) if data else None
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(256, 256))
+for step in range(5):
+    count = batch // 1024
+    model(rows[step * count : (step + 1) * count] if data else torch.ones(8, 256)).sum().backward()
+dist.barrier()
+resident = next(line for line in open("/proc/self/status") if line.startswith("VmRSS"))
+told = {"rss": 1024 * int(resident.split()[1]), "files": len(os.listdir("/proc/self/fd")) - 1}
+with open(os.path.join(place, "rank%d.json" % dist.get_rank()), "w") as out:
+    json.dump(told, out)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+async def measured(ranks: int, data: int) -> list[dict[str, int]]:
+    """RSS in bytes and open files of each rank of a job that has run some steps."""
+    with tempfile.TemporaryDirectory() as place:
+        script = Path(place) / "train.py"
+        script.write_text(SCRIPT)
+        words = [str(script), str(data), str(BATCH), place]
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *words]
+        job = await asyncio.create_subprocess_exec(sys.executable, *launch)
+        try:
+            code = await asyncio.wait_for(job.wait(), 200)
+        finally:
+            if job.returncode is None:
+                job.terminate()
+        if code:
+            raise SystemExit(f"The job of {ranks} ranks ended with {code}.")
+        return [json.loads((Path(place) / f"rank{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def row(what: str, planned: budgets.Budget, real: float) -> dict[str, Any]:
+    """One planned number beside the real one."""
+    told = {"what": what, "planned": planned.value, "measured": real, "off": planned.value / real - 1}
+    return told | {"reasoning": planned.words, "within_10_percent": abs(planned.value / real - 1) <= 0.1}
+
+
+async def main() -> int:
+    """Measure, plan, compare; exit status 1 where a plan is off by more than 10 %."""
+    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
+    parser.add_argument("out", type=Path)
+    out = parser.parse_args().out
+    small = {ranks: await measured(ranks, 0) for ranks in (2, 3)}
+    real = await measured(4, DATA)
+    each = max(one["rss"] for one in small[2])
+    memory = budgets.host_memory(DATA, 4, 0, 0, BATCH, each=each)
+    files = budgets.open_files({ranks: max(one["files"] for one in rows) for ranks, rows in small.items()}, 4)
+    rows = [row("host memory of four ranks, bytes", memory, sum(one["rss"] for one in real))]
+    rows += [row("open files of a rank", files, max(one["files"] for one in real))]
+    machine = about_machine(await local.check(sys.executable))
+    told = {"date": time.strftime("%Y-%m-%d"), **machine, "rows": rows, "ranks": real}
+    out.write_text(json.dumps(told, indent=1) + "\n")
+    print(json.dumps(rows, indent=1))
+    return 0 if all(one["within_10_percent"] for one in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
