@@ -63,9 +63,11 @@ def _cluster(most: int) -> Any:
     if scheduler.is_login_node():
         from dask_jobqueue import SLURMCluster
 
-        cluster = SLURMCluster(
-            cores=1, processes=1, memory="2GB", nanny=False, walltime="01:00:00", interface=_interface(), queue=None
-        )
+        more = dask.config.get("jobqueue.slurm.job-extra-directives", None) or []
+        if not dask.config.get("jobqueue.slurm.log-directory", None):
+            more = [*more, "--output=/dev/null"]  # else each worker leaves a file in the user's folder
+        how = {"walltime": "01:00:00", "interface": _interface(), "job_extra_directives": more}
+        cluster = SLURMCluster(cores=1, processes=1, memory="2GB", nanny=False, **how)
     else:
         from distributed import LocalCluster
 

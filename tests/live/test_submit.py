@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
+from ncclkit import evidence
 from ncclkit.agent import private
 from ncclkit.cli import _parser, main
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
-from ncclkit.live import probe, scheduler, submit
+from ncclkit.evidence import samples
+from ncclkit.live import probe, scheduler, submit, workers
 from ncclkit.live.options import ProbeOptions, command_words
 from ncclkit.live.submit import JobOptions, JobState
 from ncclkit.views import cluster_view, live_test
@@ -415,6 +417,26 @@ def test_what_can_never_start_is_refused_or_cancelled_with_one_sentence(tmp_path
     with pytest.raises(NcclkitError, match="will not start .* -N and -t ask for less; it was cancelled"):
         asyncio.run(submit.follow(case, job, longest=20))
     assert until(job, "CANCELLED") and queue() == ""
+
+
+@real
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.slow
+def test_workers_of_dask_are_batch_jobs_that_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dask_jobqueue")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("NCCLKIT_DASK_INTERFACE", "lo")
+    given, said = [samples.HERE / "rank_late"], list[str]()
+    with workers.started("dask:1", said.append) as executor:
+        assert executor is not None, said
+        assert evidence.read(given, executor=executor) == evidence.read(given)
+        assert "dask-wor" in queue()
+    end = time.monotonic() + 30
+    while queue():
+        assert time.monotonic() < end, queue()
+        time.sleep(0.2)
+    assert list(tmp_path.iterdir()) == []
 
 
 @real
