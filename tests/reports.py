@@ -12,7 +12,13 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)
+_FOUND = sorted(path for path in (ROOT / "notebooks").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)
+CHINESE = {path: path.with_name(path.name.replace(".zh.", ".")) for path in _FOUND if ".zh." in path.name}
+"""Each notebook in Chinese, and its original.  Their code is equal (tests/notebooks/test_chinese.py)."""
+
+NOTEBOOKS = [path for path in _FOUND if path not in CHINESE]
+"""The notebooks that tests run: the code of a Chinese one has run where that of its original has."""
+
 DATA = Path(__file__).parent / "notebooks" / "data"
 SMALL = {
     "guided": {"ranks": "2", "max_bytes": "65536", "timeout": "90.0"},

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from ncclkit.analysis.picks import failed
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import format_bytes, format_time, percent, plural, the
@@ -101,6 +102,17 @@ class StepTimes:
     def seconds(self) -> float:
         """Of a step, on the slowest rank."""
         return max(one.seconds for one in self.ranks)
+
+    @property
+    def late(self) -> tuple[RankSteps, str] | None:
+        """The rank that the others wait for, `LEAST` of a step or more, and the part it spends more on; else None."""
+        waited = max(one.parts["waiting"] for one in self.ranks)
+        late = next((one for one in self.ranks if one.late >= LATE), None)
+        return (late, _excess(self.ranks)) if late and waited >= LEAST * self.seconds else None
+
+    def brake(self, part: str) -> Brake | None:
+        """What holds a step back in this part; None where it is not worth a sentence."""
+        return next((one for one in self.brakes if one.part == part), None)
 
     @property
     def summary(self) -> str:
@@ -354,10 +366,21 @@ class SettingEffect:
 
 def last_steps(case: Case) -> tuple[StepTimes | None, tuple[SettingEffect, ...]]:
     """What the last run of a script in this case showed; (None, ()) where there is none."""
-    events = [event for event in case.events if event.kind == "step.rank" and event.data["steps"]]
-    if not events:
+    mine = last_step_events(case)
+    if not mine:
         return None, ()
-    folder = Path(events[-1].path).parent
-    mine = [event for event in events if Path(event.path).parent == folder]
+    folder = Path(mine[-1].path).parent
     effects = [SettingEffect(**event.data) for event in case.of("step.setting") if Path(event.path).parent == folder]
     return step_times(mine), tuple(effects)
+
+
+def last_step_events(case: Case) -> list[Event]:
+    """The `step.rank` events of the last run of a script in this case that made steps."""
+    events = [event for event in case.of("step.rank") if event.data["steps"]]
+    return [event for event in events if Path(event.path).parent == Path(events[-1].path).parent]
+
+
+def measured_steps(case: Case) -> tuple[StepTimes, list[Event]] | None:
+    """Where the time of a job's steps goes, and what says so; None of a job that failed: its steps explain no end."""
+    events = [] if failed(case) else last_step_events(case)
+    return (step_times(events), events) if events else None

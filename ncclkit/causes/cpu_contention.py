@@ -27,6 +27,7 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.picks import first_finding, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states, starving
+from ncclkit.analysis.steps import measured_steps
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
 from ncclkit.core.bandwidth import expect
@@ -67,7 +68,7 @@ EXPERIMENT = Experiment(
 
 def diagnose(case: Case) -> Finding:
     """Found by measured waits of the ranks' processes, PyTorch's warning, or more ranks than usable cores."""
-    return first_finding(case, _measured, _crowded_out) or _reported(case)
+    return first_finding(case, _measured, _crowded_out, _of_steps) or _reported(case)
 
 
 def _measured(case: Case) -> Finding | None:
@@ -115,7 +116,7 @@ def _crowded_out(case: Case) -> Finding | None:
         return None
     cores = max((int(event.data["cores"]) for event in rows.values()), default=0)
     who = "other processes use these cores" if own <= cores else "more processes than cores want them"
-    say = f"The live test reached {percent(low.ratio)} of what this machine allows"
+    say = f"The live test reached {percent(low.ratio)} of what {low.bound.allows} allows"
     if queued:
         ranks = name_ranks(rank for rank in rows if rank is not None)
         say += (
@@ -126,6 +127,27 @@ def _crowded_out(case: Case) -> Finding | None:
     advice = _advice(None) if own > cores > 0 else OTHERS
     why = pick(queued, busy, [low.best], limit=5)
     return found(ID, "likely", f"{say}; {who}.", why, hosts=name_hosts(queued), advice=advice, next=experiment(case))
+
+
+def _of_steps(case: Case) -> Finding | None:
+    """Measured steps that wait for data-loader workers, where ranks and workers of a host are more than its cores."""
+    measured = measured_steps(case)
+    cores = {f.host: f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)}
+    brake = measured[0].brake("data") if measured else None
+    if measured is None or brake is None:
+        return None
+    workers = {e.rank: max((int(loader[0]) for loader in e.data["loaders"]), default=0) for e in measured[1]}
+    for host, fact in cores.items():
+        here = [event for event in measured[1] if event.host == host and workers[event.rank]]
+        count = sum(1 + workers[event.rank] for event in here)
+        if count > fact.value:
+            say = (
+                f"{brake} The {count} processes of {name_ranks(ranks_in(here))}{on(host)} share {fact.value} CPU cores."
+            )
+            advice = _advice((workers[here[0].rank], fact.value // len(here)))
+            why = pick(here, [fact], limit=5)
+            return found(ID, "possible", say, why, ranks=ranks_in(here), hosts=(host,), advice=advice, next=EXPERIMENT)
+    return None
 
 
 def _low(case: Case) -> Judgement | None:

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import amount, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
+from ncclkit.analysis.steps import LEAST, measured_steps
 from ncclkit.analysis.waits import FILE, stands
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
@@ -59,6 +60,8 @@ CALLS = {"open", "read", "write", "fsync", "readinto", "_save", "save_file", "lo
 LOCAL = ("ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
 SCARCE = 1 << 30
 """Free bytes below which the next checkpoint hardly fits."""
+IDLE = 0.2
+"""Share of the time in a data loader below which the CPU time says that it waits."""
 LOGGER = re.compile(r"\s*(?:wandb|mlflow|comet|tensorboard|clearml|neptune)\b", re.IGNORECASE)
 SLOW = 200.0
 """Milliseconds of a write of 4 KiB with fsync: local disks need below ten, network file systems tens."""
@@ -102,7 +105,7 @@ def diagnose(case: Case) -> Finding:
         )
     went_well = [*case.of("nccl.destroy"), *rank_states(case).ended.values(), *stacks(case).values()]
     missing = "a stack of each rank at the moment of the hang, and `df -h`"
-    alone = _in_storage_call(case) or _kernel(case) or CHECK.risk(case)
+    alone = _in_storage_call(case) or _kernel(case) or _of_steps(case) or CHECK.risk(case)
     return alone or CHECK.otherwise(case, went_well, "No rank waited for storage.", missing)
 
 
@@ -121,6 +124,34 @@ def _in_storage_call(case: Case) -> Finding | None:
     say = f"{start(name_ranks(slow))} was in a storage call{' at ' + where if where else ''} while the others waited."
     why, advice = pick(slow.values(), waiting.values()), _advice(_local(case))
     return found(ID, "likely", say, why, ranks=tuple(sorted(slow)), advice=advice, next=experiment(case))
+
+
+def _of_steps(case: Case) -> Finding | None:
+    """Measured steps that stop for a checkpoint, or for data of a loader that waits and does not compute.
+
+    Never more than `possible`: a loader may wait for the network, too.
+    """
+    if (measured := measured_steps(case)) is None:
+        return None
+    times, events = measured
+    idle = [event for event in events if _waits_for_data(event)] if times.brake("data") else []
+    brake = times.brake("checkpoint") or (times.brake("data") if idle else None)
+    if brake is None:
+        return None
+    doing = " It does not compute meanwhile." if brake.part == "data" else ""
+    ranks = ranks_in(idle) if brake.part == "data" else ()
+    why = pick(idle or events)
+    return found(
+        ID, "possible", f"{brake}{doing}", why, ranks=ranks, advice=_advice(_local(case)), next=experiment(case)
+    )
+
+
+def _waits_for_data(event: Event) -> bool:
+    """Whether the rank waits in a loader without workers, and computes less than a fifth of that time."""
+    steps = [row for row in event.data["steps"] if row.get("loading") is not None]
+    waited, computed = sum(row["parts"]["data"] for row in steps), sum(row["loading"] for row in steps)
+    own = bool(event.data["loaders"]) and not any(loader[0] for loader in event.data["loaders"])
+    return own and waited >= LEAST * sum(row["seconds"] for row in steps) > 0 and computed < IDLE * waited
 
 
 def _kernel(case: Case) -> Finding | None:

@@ -7,6 +7,7 @@ that itself fails is reported as ``unknown`` and never hides the others.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
@@ -75,6 +76,12 @@ class Diagnosis:
         return EXIT_STATUS[self.verdict]
 
     @property
+    def checks(self) -> str:
+        """How many causes were judged, and how many of these could not be."""
+        causes = plural(len(self.clear) + len(self.unknown), "cause")
+        return f"of {causes}, {plural(len(self.clear), 'check')} passed, {len(self.unknown)} not evaluated"
+
+    @property
     def headline(self) -> str:
         """The verdict in one sentence: the best root, the first error that no cause explains, or that all is well."""
         if self.findings and (self.verdict == "found" or not self.errors):
@@ -83,15 +90,14 @@ class Diagnosis:
             first = self.errors[0].text.strip().splitlines()[-1]
             many = f"{plural(len(self.errors), 'error')}, the first: {first}"
             return f"No known cause explains {many if len(self.errors) > 1 else f'this error: {first}'}"
-        checks = f"{plural(len(self.clear), 'check')} passed, {len(self.unknown)} could not be evaluated"
         if self.healthy:
             others = f"; {plural(len(self.risks), 'risk')}" if self.risks else ""
-            return f"Nothing found: the job was seen to go well ({checks}){others}."
+            return f"Nothing found: the job was seen to go well ({self.checks}){others}."
         if self.job_seen:
             return "There is no error, but nothing shows that the job succeeded or goes on."
-        return (
-            f"No risk found ({checks})." if self.clear else "Nothing in this is of a training job that ncclkit knows."
-        )
+        if self.clear:
+            return f"No risk found ({self.checks})."
+        return "Nothing in this is of a training job that ncclkit knows."
 
     def to_dict(self, inputs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         """The object that ``ncclkit diagnose --json`` prints.
@@ -287,7 +293,20 @@ def _text(number: int, finding: Finding) -> str:
 
 
 def _risk(finding: Finding) -> str:
-    return f"A risk ({finding.cause}, {finding.strength}): {finding.say}"
+    return f"A risk ({finding.cause}, {finding.strength}): {with_fix(finding)}"
+
+
+def with_fix(finding: Finding) -> str:
+    """The sentence of a finding and, in the same line, the first thing to do about it."""
+    if not finding.advice:
+        return finding.say
+    first = finding.advice[0]
+    return f"{finding.say} Fix: {first.do}{f' ({setting(first)})' if first.env else ''}"
+
+
+def setting(advice: Advice) -> str:
+    """What a shell must be told for it; empty where it sets no variable."""
+    return "; ".join(f"export {name}={shlex.quote(str(value))}" for name, value in advice.env.items())
 
 
 def clip(text: str, limit: int = 6) -> list[str]:

@@ -28,6 +28,7 @@ Read more
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ncclkit.analysis.calls import only_point_to_point
@@ -36,6 +37,7 @@ from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pi
 from ncclkit.analysis.rank_states import (
     RankStates, all_waiting, odd_utilization, rank_of, rank_states, startup_phase, stopped,
 )  # fmt: skip
+from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
 from ncclkit.analysis.waits import lasting, stands
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout
@@ -67,6 +69,8 @@ def diagnose(case: Case) -> Finding:
     for witness in (_flight, _barrier, _stacks, _behind, _ras, _launched_late, *WITNESSES):
         if suspicion := witness(case, scene):
             return _tell(case, scene, suspicion)
+    if (measured := measured_steps(case)) and not scene.waiting:
+        return _of_steps(case, *measured)
     if scene.waiting:
         return unknown(
             ID, "a Flight Recorder dump or a stack of every rank at the moment of the hang", next=experiment(case)
@@ -79,6 +83,24 @@ def diagnose(case: Case) -> Finding:
         "No rank timed out waiting for a collective.",
         "the log of every rank up to the watchdog's message, or Flight Recorder dumps (TORCH_FR_BUFFER_SIZE=2000)",
     )
+
+
+def _of_steps(case: Case, times: StepTimes, events: Sequence[Event]) -> Finding:
+    """Found where one rank comes last to the collectives of most steps of a job that goes on; clear where none does."""
+    if times.late is None:
+        if len(times.ranks) > 1:
+            return clear(ID, "No rank comes last to the collectives of most measured steps.", tuple(events[:3]))
+        return unknown(ID, "the steps of every rank (`ncclkit step`)")
+    late, excess = times.late
+    waited = max(one.parts["waiting"] for one in times.ranks)
+    whole = text.format_time(1e6 * times.seconds)
+    say = (
+        f"{start(name_ranks((late.rank,)))} comes last to the collectives of {text.percent(late.late)} of the measured "
+        f"steps{f', as it spends more on {NAMES[excess]}' if excess else ''}; the others wait for it up to "
+        f"{text.format_time(1e6 * waited)} of a step of {whole}."
+    )
+    why = sorted(events, key=lambda event: event.rank != late.rank)
+    return found(ID, "likely", say, tuple(why[:3]), ranks=(late.rank,), advice=_advice(case, (late.rank,), ""))
 
 
 def _flight(case: Case, scene: RankStates) -> Suspicion | None:

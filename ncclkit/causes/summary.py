@@ -7,10 +7,11 @@ is, what was judged and what was missing, and which command gives the same answe
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,18 @@ from ncclkit.analysis.frames import is_own
 from ncclkit.analysis.once import judged
 from ncclkit.causes import page
 from ncclkit.causes._experiments import RECORDED
-from ncclkit.causes.engine import Diagnosis
+from ncclkit.causes.engine import Diagnosis, setting
 from ncclkit.core import text
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Event, Evidence, Finding, cite
 from ncclkit.core.summary import ranks
 from ncclkit.evidence.logs import SLURM_JOB
 
+LINES = 4
+"""Lines of one piece of evidence that are quoted; of a longer one those that name the culprit."""
 SHOWN = 5
 """Errors that no cause explains, and pieces of missing evidence, that a summary names."""
+TRACE = "Traceback (most"
 UNREAD = ("binary", "unknown", "empty")
 """Kinds of inputs in which nothing was looked for."""
 OUTSIDE = ("kernel.", "experiment.", "connect.", "resources.")
@@ -54,7 +58,7 @@ class CitedLine:
     def short(self) -> str:
         """One line of it: the last one of a traceback, else the first one."""
         lines = self.text.strip().splitlines() or [""]
-        return lines[-1 if "Traceback (most" in lines[0] else 0]
+        return lines[-1 if TRACE in lines[0] else 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +119,11 @@ class JobSummary:
         if self.started is None or self.ended is None:
             return ""
         first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(one)) for one in (self.started, self.ended))
-        took = f", {self.ended - self.started:.0f} s" if self.ended > self.started else ""
-        return f"{first} to {last} UTC{took}" if took else f"{first} UTC"
+        if self.ended <= self.started:
+            return f"{first} UTC"
+        day, clock = last.split()
+        until = clock if first.startswith(day) else last
+        return f"{first} to {until} UTC, {self.ended - self.started:.0f} s from first to last line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +151,8 @@ class Summary:
     """Files that were judged."""
     facts: int = 0
     """Facts of hosts that were judged."""
+    tested: str = ""
+    """What a live test that went well has shown, and of what it says nothing."""
     ranks: tuple[int, ...] = ()
     """Ranks that have a line in them; `job.ranks` says of how many."""
     missing: tuple[str, ...] = ()
@@ -164,6 +173,7 @@ class Summary:
             ("Job", str(self.job)),
             ("Versions", self.job.versions),
             ("When", self.job.when),
+            ("Tested", self.tested),
             ("Judged", ", ".join(filter(None, (files, heard, facts)))),
             ("Missing", "\n".join(self.missing)),
             ("Reproduce", self.reproduce),
@@ -187,7 +197,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
             "cause": first.cause,
             "title": page(first.cause)[""],
             "culprit": _culprit(scope, first),
-            "line": _line(first.evidence[0], base),
+            "line": _deciding(first, base),
         } | _step(first)
     elif diagnosis.verdict == "healthy" and diagnosis.healthy:
         known = {"line": _line(diagnosis.healthy, base), "first_step": "Nothing needs to be done for this job."}
@@ -203,6 +213,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         files=sum(row.get("kind") not in (*UNREAD, "archive") for row in case.inputs),
         facts=sum(fact.value is not None for fact in case.facts),
         ranks=heard,
+        tested=_tested(scope) if diagnosis.verdict == "healthy" else "",
         missing=_missing(case, scope, diagnosis, heard),
         reproduce=reproduce or _reproduce(case),
         errors=tuple(_line(error, base) for error in diagnosis.errors[:SHOWN]) if unsettled else (),
@@ -228,6 +239,21 @@ def _line(piece: Evidence, base: str) -> CitedLine:
     path = str(cited["path"])
     short = path[len(base) + 1 :] if base and path.startswith(f"{base}/") else path
     return CitedLine(short, int(cited["line"]), str(cited["text"]), piece.rank if isinstance(piece, Event) else None)
+
+
+def _deciding(finding: Finding, base: str) -> CitedLine:
+    """The line that decides, the culprit's own where there is one; of many lines the first, and those that name it."""
+    ranks = finding.culprits.get("ranks", ())
+    if not ranks:
+        return _line(finding.evidence[0], base)
+    named = re.compile(rf"\branks? (?:[\d, -]*[, -])?(?:{'|'.join(map(str, ranks))})\b")
+    pieces = [piece for piece in finding.evidence if isinstance(piece, Event)]
+    own = next((piece for piece in pieces if piece.rank in ranks or named.search(piece.text)), None)
+    first = finding.evidence[0]
+    line = _line(own if own and isinstance(first, Event) and first.rank is not None else first, base)
+    head, *rest = line.text.splitlines() or [""]
+    told = [one for one in rest if named.search(one)]
+    return line if len(rest) < LINES or not told or TRACE in line.text else replace(line, text="\n".join([head, *told]))
 
 
 def _culprit(case: Case, finding: Finding) -> Culprit | None:
@@ -267,8 +293,7 @@ def _step(finding: Finding) -> dict[str, str]:
     if not finding.advice:
         return {"first_step": f"Make this experiment: {finding.next.question}"} if finding.next else {}
     first = finding.advice[0]
-    setting = "; ".join(f"export {name}={shlex.quote(str(value))}" for name, value in first.env.items())
-    return {"first_step": first.do, "command": first.command or setting}
+    return {"first_step": first.do, "command": first.command or setting(first)}
 
 
 def _job(case: Case, diagnosis: Diagnosis) -> JobSummary:
@@ -325,7 +350,35 @@ def _missing(case: Case, scope: Case, diagnosis: Diagnosis, heard: tuple[int, ..
     unread = [str(row["path"]) for row in case.inputs if row.get("kind") in UNREAD]
     said += [f"{text.plural(len(unread), 'file')} not understood: {text.some(unread[:3])}."] if unread else []
     count = len(diagnosis.unknown)
-    return (*said, *([f"{text.plural(count, 'cause')} not evaluated: evidence missing."] if count else []))
+    return (*said, *([f"{text.plural(count, 'cause')} not evaluated: {_lacking(scope, diagnosis)}."] if count else []))
+
+
+def _lacking(case: Case, diagnosis: Diagnosis) -> str:
+    """The evidence that most causes which were not evaluated ask for, and that the case does not hold."""
+    asked = " ".join(piece for finding in diagnosis.unknown for piece in finding.missing)
+    gpus = [fact.value for fact in case.facts_of("gpu.count")]
+    kinds = {event.kind.partition(".")[0] for event in case.events}
+    lacks = {
+        "no GPU": "gpu" in asked.lower() and gpus and not any(gpus),
+        "no NCCL log": "NCCL" in asked and "nccl" not in kinds,
+        "no Flight Recorder dump": "Flight Recorder" in asked and "flight" not in kinds,
+        "no kernel log": "dmesg" in asked and "kernel" not in kinds,
+        "no facts of the hosts": "inspect" in asked and not case.facts,
+        "one host": "node" in asked and len(diagnosis.job.get("hosts") or ()) == 1,
+    }
+    return ", ".join(name for name, lacking in lacks.items() if lacking) or "evidence missing"
+
+
+def _tested(case: Case) -> str:
+    """Over what the last live test ran, and of what it says nothing; empty without one."""
+    if not case.measurements:
+        return ""
+    last = case.measurements[-1]
+    gpus = last.backend == "nccl"
+    where = f"the {'GPUs' if gpus else 'CPU'} of {'one host' if last.hosts == 1 else f'{last.hosts} hosts'}"
+    silent = " or ".join(["GPUs"] * (not gpus) + ["other hosts"])
+    over = f"{text.plural(last.ranks, 'rank')} over {'NCCL' if gpus else last.backend} on {where}"
+    return f"{over}: says nothing about {silent}"
 
 
 def _would_tell(case: Case, diagnosis: Diagnosis, heard: tuple[int, ...]) -> tuple[str, ...]:

@@ -88,12 +88,14 @@ def _banner(found: Diagnosis, about: Summary) -> RenderableType:
     from rich.console import Group
     from rich.panel import Panel
 
+    from ncclkit.causes.engine import with_fix
+
     symbol, colour = MARKS[about.strength or about.verdict]
     told = [("At fault", about.culprit.sentence)] if about.culprit else []
     told += [("Line", f"{middle(line.place)}  {line.short}") for line in (about.line, *about.errors) if line]
     told += [("First", " ".join(filter(None, (about.first_step, about.command and f"`{about.command}`"))))]
     told += [("Collect", "\n".join(about.would_tell))]
-    told += [("Risk", f"{risk.cause} ({risk.strength}): {risk.say}") for risk in found.risks]
+    told += [("Risk", f"{risk.cause} ({risk.strength}): {with_fix(risk)}") for risk in found.risks]
     told = [row for row in told if row[1]] + about.rows()
     head = _text((f"{symbol} {about.strength or about.verdict.replace('_', ' ')}  ", colour), (about.sentence, "bold"))
     return Panel(Group(head, _text(("", "")), _grid(told, "dim")), border_style=colour)

@@ -48,6 +48,7 @@ STAR = ("all_to_all", "all_to_all_by_hand", "gather", "scatter")
 """Operations in which a rank talks to many others at once; the rest pass data on from neighbour to neighbour."""
 
 USUAL = "80 to 98 % of such a bound is usual for large messages."
+ALLOWS = {"nvlink": "NVLink", "pcie": "PCIe", "network": "this network", "loopback": "this host's loopback"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,11 @@ class Expectation:
     """Model of the GPUs in use, where they are of one and on one host."""
     nvls: bool = True
     """Whether the switch between them may add up; False where the environment forbids it."""
+
+    @property
+    def allows(self) -> str:
+        """What sets it, as a title says it; empty where nothing does."""
+        return ALLOWS.get(self.limit, "")
 
     def __str__(self) -> str:
         return f"{self.words} {self.note}".strip()

@@ -91,11 +91,15 @@ class Judgement:
         return (self.best.busbw or 0.0) / (self.bound.value or 1.0)
 
     @property
-    def low(self) -> bool:
-        """Whether the figure needs an explanation: a large message, below what is usual or what all others reached."""
+    def normal(self) -> bool:
+        """Whether it reaches what is usual, and what others reached."""
         floor = min((ref.busbw for ref in self.references), default=0.0)
-        little = self.ratio < LOW * self.bound.usual or (self.best.busbw or 0.0) < LOW * floor
-        return little and self.best.bytes >= LARGE.get(self.bound.limit, 64 << 20)
+        return self.ratio >= LOW * self.bound.usual and (self.best.busbw or 0.0) >= LOW * floor
+
+    @property
+    def low(self) -> bool:
+        """Whether the figure needs an explanation: that of a large message which is not normal."""
+        return not self.normal and self.best.bytes >= LARGE.get(self.bound.limit, 64 << 20)
 
     @property
     def suspects(self) -> tuple[str, ...]:

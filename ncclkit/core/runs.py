@@ -189,7 +189,7 @@ class Run:
         if self.reason == "done" and self.measurements:
             wrong = sum(m.wrong or 0 for m in self.measurements)
             correct = "every value was right" if not wrong else f"{wrong} values were WRONG"
-            return f"{self._reached(what)} at best, {correct} ({self.seconds:.0f} s)."
+            return f"{self._reached(what)} at best, {correct} ({self.seconds:.0f} s with its start)."
         if self.reason == "done":
             return f"{self.plan.name} on {what} succeeded after {self.seconds:.0f} s."
         ends = {

@@ -26,6 +26,7 @@ from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
 from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.runs import Plan
 from ncclkit.core.text import format_bytes, format_time
+from ncclkit.core.text import op as collective_name
 from ncclkit.core.tuning import BESIDE, Comparison, Setting, Sweep, spread
 from ncclkit.evidence.logs import read_logs
 from ncclkit.live import probe
@@ -170,6 +171,8 @@ NO_SETTING = re.compile(
     r"|TORCH_NCCL_(?:TRACE|DUMP|DEBUG|DESYNC|HEARTBEAT)\w*"
 )
 """Variables that say how much is written, or who meets whom."""
+CHOOSES = re.compile(r"NCCL_(?:ALGO|PROTO|TUNER\w*|\w*NCHANNELS|\w*CTAS)")
+"""Variables that choose in NCCL's place."""
 
 
 async def sweep(
@@ -198,10 +201,14 @@ async def sweep(
     plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options)
     cleared = _inherited(case, logs) if inherited else {}
     wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
-    wanted = wanted or candidates(case.facts, plan)
-    _refuse_foreign(wanted, plan.backend)
     usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]
     steps = sizes or sorted({size for found in heavy.values() for size in found}) or usual
+    own = {} if wanted else own_choices(case, plan)
+    every = len(plan.ops) * len(steps)
+    wanted = wanted or [
+        one for one in candidates(case.facts, plan) if len(same_as_own(one, own, plan.ops, steps)) < every
+    ]
+    _refuse_foreign(wanted, plan.backend)
     # NCCL reads a file of variables, too: what stands there is set as well, unless another file is named
     env = {**plan.env, **({"NCCL_CONF_FILE": os.devnull} if cleared else {})}
     base = replace(plan, name="tune", sizes=tuple(steps), unset=tuple(cleared), env=env)
@@ -209,7 +216,7 @@ async def sweep(
     apart = {n: one for n, one in enumerate(wanted, 1) if n not in together}
     made = Measured(frozenset(apart))
     if together:
-        await _together(case, base, together, bool(settings) or inherited, made, on_record)
+        await _together(case, base, together, bool(settings) or inherited, made, on_record, own)
     if apart:
         await _apart(case, base, apart, bool(settings) or inherited, made, on_record)
     return made.sweep(plan, wanted, time.monotonic() - began, tuple(cleared), calls)
@@ -285,6 +292,39 @@ def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
     if (known.get("gpu.count") or plan.ranks) > 1 and not _joined(known):
         made += [Setting({"NCCL_P2P_LEVEL": level}) for level in ("PXB", "PHB", "SYS")]
     return made + _of_network(known, plan)
+
+
+Choices = Mapping[tuple[str, int], tuple[str, str, int | None]]
+"""(collective, bytes) → algorithm, protocol and channels that NCCL takes by itself."""
+
+
+def own_choices(case: Case, plan: Plan) -> Choices:
+    """What NCCL chose by itself in live tests of this case on as many ranks and hosts, by its TUNING lines."""
+    hosts = max(1, slurm.nodes()) * plan.simulate_hosts
+    alike = [m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)]
+    runs = {m.run for m in alike if m.run and not any(map(CHOOSES.fullmatch, {**os.environ, **m.env}))}
+    told: dict[tuple[str, int], set[tuple[str, str, int | None]]] = {}
+    for event in case.of("nccl.tuning"):
+        if runs.intersection(Path(event.path).parts) and event.data["op"]:
+            key = collective_name(event.data["op"]), int(event.data["bytes"])
+            choice = str(event.data["algo"]).upper(), str(event.data["proto"]).upper(), event.data["channels"]
+            told.setdefault(key, set()).add(choice)
+    return {key: next(iter(found)) for key, found in told.items() if len(found) == 1}
+
+
+def same_as_own(setting: Setting, own: Choices, ops: Sequence[str], sizes: Iterable[int]) -> list[tuple[str, int]]:
+    """The collectives and sizes on which a setting asks for what NCCL takes by itself, so that nothing can differ."""
+    asked = {name: value.upper() for name, value in setting.env.items()}
+    names = asked.keys() | setting.config.keys()
+    if not names or not names <= {"NCCL_ALGO", "NCCL_PROTO", "min_ctas", "max_ctas"}:
+        return []
+    found = []
+    for place in ((op, size) for op in ops for size in sizes):
+        algo, proto, channels = own.get(place, ("", "", None))
+        same = (asked.get("NCCL_ALGO", algo), asked.get("NCCL_PROTO", proto)) == (algo, proto)
+        if algo and same and (not setting.channels or setting.channels == channels):
+            found.append(place)
+    return found
 
 
 def _of_gloo(known: Mapping[str, Any]) -> list[Setting]:
@@ -392,15 +432,28 @@ class Measured:
 
 
 async def _together(
-    case: Case, base: Plan, settings: Mapping[int, Setting], every: bool, made: Measured, on_record: OnRecord
+    case: Case,
+    base: Plan,
+    settings: Mapping[int, Setting],
+    every: bool,
+    made: Measured,
+    on_record: OnRecord,
+    own: Choices,
 ) -> None:
-    """One job with a process group for each setting; every: decide on those that look slower, too."""
+    """One job with a process group for each setting; every: decide on those that look slower, too.
+
+    own: what NCCL takes by itself; a setting is not measured where it asks for the same.
+    """
     first, *others = CONTROLS
     half, numbers = len(settings) // 2, list(settings)
     order = [first, *numbers[:half], others[0], *numbers[half:], others[1]]
     peak = {} if every else {n: one.channels for n, one in settings.items() if one.channels and not one.env}
     none = Setting()
-    told = [{"env": dict(one.env), "config": dict(one.config)} for one in (settings.get(n, none) for n in order)]
+    asked = [settings.get(n, none) for n in order]
+    told = [
+        {"env": {**one.env}, "config": {**one.config}, "skip": same_as_own(one, own, base.ops, base.sizes)}
+        for one in asked
+    ]
     controls = ",".join(str(place) for place, number in enumerate(order) if number in CONTROLS)
     words = ["--settings", json.dumps(told), "--controls", controls, "--repeats", str(ROUNDS)]
     if len(peak) > 2:  # bandwidth has one peak over the channels

@@ -24,7 +24,8 @@ def started(what: str, on_note: Callable[[str], object]) -> Iterator[Executor | 
     """The executor that ``--workers`` names, as long as the block runs; None, and a sentence, where it cannot be had.
 
     ``dask`` starts workers on this host, or on a login node as batch jobs of Slurm, as many as the work asks for, up to
-    the number behind it.
+    the number behind it.  Whoever reaches a port of Dask executes code, so these talk over TLS with keys of their own;
+    of a scheduler that runs already its owner decides.
     """
     asked = FORM.fullmatch(what)
     if asked is None:
@@ -57,7 +58,9 @@ def started(what: str, on_note: Callable[[str], object]) -> Iterator[Executor | 
 def _cluster(most: int) -> Any:
     """Workers that grow and shrink with the work: batch jobs on a login node, else processes of this host."""
     import dask
+    from distributed import Security
 
+    keys = Security.temporary()
     # a worker starts a process with limits for what strangers wrote, which no daemon may
     dask.config.set({"distributed.worker.daemon": False})
     if scheduler.is_login_node():
@@ -66,12 +69,29 @@ def _cluster(most: int) -> Any:
         more = dask.config.get("jobqueue.slurm.job-extra-directives", None) or []
         if not dask.config.get("jobqueue.slurm.log-directory", None):
             more = [*more, "--output=/dev/null"]  # else each worker leaves a file in the user's folder
-        how = {"walltime": "01:00:00", "interface": _interface(), "job_extra_directives": more}
-        cluster = SLURMCluster(cores=1, processes=1, memory="2GB", nanny=False, **how)
+        cluster = SLURMCluster(
+            cores=1,
+            processes=1,
+            memory="2GB",
+            nanny=False,
+            walltime="01:00:00",
+            interface=_interface(),
+            job_extra_directives=more,
+            security=keys,
+            shared_temp_directory="~",  # where jobs find the keys, which go with the cluster
+            protocol="tls://",
+        )
     else:
         from distributed import LocalCluster
 
-        cluster = LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None)
+        cluster = LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address=None,
+            security=keys,
+            protocol="tls://",
+        )
     cluster.adapt(minimum=1, maximum=most)
     return cluster
 

@@ -168,6 +168,8 @@ def _execute(notebook: Path, executed: Path, values: dict[str, Any], deadline: f
             store_widget_state=False,
         )
     except KeyboardInterrupt:
+        # nobody awaits the cell's task any more; it ends with the kernel, of which asyncio would print a traceback
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         failed = KeyboardInterrupt("It was interrupted.")
     except (PapermillExecutionError, CellTimeoutError, DeadKernelError) as error:
         failed = NcclkitError(text(_sentence(error, deadline)))

@@ -102,6 +102,7 @@ class RankLine:
     """Whether it ended before others of its group."""
 
 
+CROSS = "✖"
 PANEL = 150
 """Pixels of one panel of `panels`."""
 
@@ -130,9 +131,13 @@ def titled(what: str, names: Sequence[str]) -> str:
 
 def coloured(name: str, index: int = 0) -> str:
     """A name behind a mark in the colour of its line, of another shape where colours come again."""
-    look = of_name(name, index)
-    mark = {"solid": "■", "dash": "◆", "dot": "●"}[look["dash"]]
-    return f"<span style='color:{look['color']}'>{mark}</span> {safe(name)}"
+    return f"{_spot(of_name(name, index))} {safe(name)}"
+
+
+def _spot(look: Mapping[str, str], mark: str = "") -> str:
+    """A mark in the colour of a line, of the shape that its dash has in a legend."""
+    mark = mark or {"solid": "■", "dash": "◆", "dot": "●"}[look["dash"]]
+    return f"<span style='color:{look['color']}'>{mark}</span>"
 
 
 def of_name(name: str, index: int) -> dict[str, str]:
@@ -141,9 +146,18 @@ def of_name(name: str, index: int) -> dict[str, str]:
     return numbered(int(found[1]) if found else index)
 
 
+def _ranks_legend(group: str, lines: Sequence[RankLine]) -> str:
+    """The title of a panel of ranks: numbers behind the marks of their lines, a cross where one stopped first."""
+    widths = accumulate((len(str(line.rank)) + 3 for line in lines), initial=len(group) + 8)
+    fit = max(sum(width <= ABREAST for width in widths) - 1, 1)
+    known = (f"{_spot(numbered(line.rank), CROSS * line.behind)} {line.rank}" for line in lines[:fit])
+    more = f" and {len(lines) - fit} more" if len(lines) > fit else ""
+    return f"<b>{safe(group)}</b>   {'ranks' if len(lines) > 1 else 'rank'} {' '.join(known)}{more}"
+
+
 def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
     """Collective against time, a panel for each group and a line for each rank: who stopped, and who waits where."""
-    titles = [titled(name, [f"rank {line.rank}" for line in lines]) for name, lines in groups.items()]
+    titles = [_ranks_legend(name, lines) for name, lines in groups.items()]
     figure = panels(titles, axis, 60 + PANEL)
     last = max(place for lines in groups.values() for line in lines for place, _ in line.points)
     for row, lines in enumerate(groups.values(), 1):
@@ -156,7 +170,7 @@ def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
         span = {"range": [max(low - room, -0.8), high + room], "tickformat": ",d"} | step
         figure.update_yaxes(title={"text": "collective"}, **span, row=row, col=1)
     figure.update_xaxes(exponentformat="none")
-    figure.update_layout(margin={"t": TITLE + 6, "b": 52})
+    figure.update_layout(margin={"t": TITLE + 6, "b": 64})
     return figure
 
 
@@ -164,7 +178,7 @@ def _rank_line(figure: go.Figure, line: RankLine, row: int, late: bool) -> None:
     """One line with a mark at its end and, on the side where there is room, its label."""
     look = numbered(line.rank)
     side = f"{'bottom' if line.behind else 'top'} {'left' if late else 'right'}"
-    mark = {"symbol": "x", "size": 10, "color": VERMILLION} if line.behind else {"symbol": "circle", "size": 7}
+    mark = {"symbol": "x", "size": 12} if line.behind else {"symbol": "circle", "size": 7}
     figure.add_scatter(
         x=[place for place, _ in line.points],
         y=[number for _, number in line.points],
@@ -182,7 +196,7 @@ def _rank_line(figure: go.Figure, line: RankLine, row: int, late: bool) -> None:
         marker={"color": look["color"]} | mark,
         text=[safe(line.label)],
         textposition=side,
-        textfont={"color": VERMILLION} if line.behind else {},
+        textfont={"weight": 600} if line.behind else {},
         cliponaxis=False,
         hoverinfo="skip",
         row=row,
@@ -243,7 +257,7 @@ def heatmap(
     """
     count = len(names)
     side = min(max(count * 46, 150), 400)
-    figure = blank(height=side + 116 + 22 * len(marks))
+    figure = blank(height=side + 132 + 22 * len(marks))
     words = [safe(name) for name in names]
     figure.add_heatmap(
         z=cells,
@@ -277,7 +291,7 @@ def _square(figure: go.Figure, words: Sequence[str], axes: tuple[str, str], unit
     rows = {"title": {"text": axes[0]}, "scaleanchor": "x", "range": [count - 0.5, -0.5]}
     figure.update_xaxes(constrain="domain", constraintoward="left", **columns, **ticks)
     figure.update_yaxes(constrain="domain", constraintoward="top", **rows, **ticks)
-    figure.update_layout(margin_b=44)
+    figure.update_layout(margin_b=60)
 
 
 def _mark(figure: go.Figure, mark: Mark, colour: str) -> None:

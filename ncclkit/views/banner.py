@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from dataclasses import replace
 
-from ncclkit.causes.engine import Diagnosis, diagnose
-from ncclkit.causes.summary import CitedLine, Summary, summarize
+from ncclkit.causes.engine import Diagnosis, diagnose, with_fix
+from ncclkit.causes.summary import LINES, CitedLine, Summary, summarize
+from ncclkit.core.bandwidth import expect
 from ncclkit.core.case import Case
-from ncclkit.core.text import plural
+from ncclkit.core.reference import judge
+from ncclkit.core.text import percent, plural
 from ncclkit.evidence.logs import is_example, read_logs
 from ncclkit.live import scheduler
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, el, fit, join, place, pre, table
-from ncclkit.views.findings import meaning, strength_part
+from ncclkit.views.findings import NOT_EVALUATED, meaning, strength_part
 from ncclkit.views.plots import bandwidth_summary
 
 VERDICTS = {
@@ -22,8 +26,8 @@ VERDICTS = {
 }
 """Badge of each verdict that names no cause."""
 EXAMPLE = "Example: a recording that comes with ncclkit, of somebody else's job; it says nothing of this machine."
-LINES, LETTERS = 4, 400
-"""What is shown of the evidence that decides; the card below holds all of it."""
+LETTERS = 400
+"""Letters that are shown of the line that decides; the card below holds all of it."""
 
 
 def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
@@ -32,8 +36,8 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
     known = summarize(case, diagnosis)
     sentence = known.sentence
     if known.verdict == "no_job" and case.facts and not case.inputs:
-        checks = f"{plural(len(diagnosis.clear), 'check')} of this machine passed"
-        sentence = f"No job ran here: {checks}, {len(diagnosis.unknown)} could not be evaluated for want of evidence"
+        sentence = f"No job ran here: {diagnosis.checks}"
+    rows = _rows(known, measured(case), linked=bool(diagnosis.unknown) and not is_example(case))
     body = join(
         el("p", EXAMPLE, cls="nk-dim") if is_example(case) else "",
         el("p", scheduler.summary(case), cls="nk-dim") if scheduler.is_login_node() else "",
@@ -42,8 +46,8 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
         el("p", sentence, cls="nk-say"),
         _who(known),
         _first(known),
-        *(el("p", el("b", f"Risk ({risk.strength}): "), risk.say) for risk in diagnosis.risks),
-        fit(table(("", "The job, and what was judged"), _rows(known, measured(case)))),
+        *(el("p", el("b", f"Risk ({risk.strength}): "), with_fix(risk)) for risk in diagnosis.risks),
+        fit(table(("", "The job, and what was judged"), rows)),
     )
     example = " nk-example" if is_example(case) else ""
     cls = f"nk-card nk-banner nk-edge-{known.strength or known.verdict}{example}"
@@ -104,17 +108,27 @@ def _first(known: Summary) -> Markup:
 def measured(case: Case) -> str:
     """The fastest collective of the last run beside what was expected, as the curve says it; empty without a run."""
     last = [row for row in case.measurements if row.run == case.measurements[-1].run]
-    bound = next((row.expected for row in last if row.expected), None)
-    return bandwidth_summary(last, bound, "this machine" if bound else "") if last else ""
+    known = next((row for row in last if row.expected), None)
+    if known is None:
+        return bandwidth_summary(last) if last else ""
+    bound = replace(expect(known.op, known.backend, known.ranks, case.facts, known.hosts), value=known.expected)
+    said = bandwidth_summary(last, known.expected, bound.allows)
+    compared = judge((row for row in last if row.op == known.op), bound)
+    if compared is None or any(row.wrong for row in last) or not (compared.low or compared.normal):
+        return said
+    return f"{said}: {'low' if compared.low else 'normal'}, as {percent(bound.usual)} and more is usual"
 
 
-def _rows(known: Summary, measured: str) -> list[tuple[object, object]]:
+def _rows(known: Summary, measured: str, linked: bool) -> list[tuple[object, object]]:
     """The rows of the summary, and what was measured before what was judged."""
     rows = known.rows()
     place = next((number for number, (name, _) in enumerate(rows) if name == "Judged"), len(rows))
     rows[place:place] = [("Measured", measured)] if measured else []
+    link = join(" ", el("a", "Which ones?", href=f"#{NOT_EVALUATED}")) if linked else ""
+    times = re.split(r" (?=to \d)|(?<=,) ", known.job.when)  # a date is never broken at its hyphens
     shown = {
-        "Missing": join(*(el("div", sentence) for sentence in known.missing)),
+        "When": Markup(" ").join(el("span", part, cls="nk-whole") for part in times),
+        "Missing": join(*(el("div", sentence, link * (sentence == known.missing[-1])) for sentence in known.missing)),
         "Reproduce": el("code", known.reproduce, cls="nk-reproduce"),
     }
     return [(name, shown.get(name, said)) for name, said in rows]

@@ -24,6 +24,8 @@ MOST = 20
 """Errors without a known cause that are cited."""
 SHOWN = 4
 """Pieces of evidence shown at once; the others are folded."""
+NOT_EVALUATED = "not-evaluated"
+"""Where a banner links to: the list of the causes whose evidence is missing."""
 PARTS = ("findings", "unknown", "clear")
 MARKS = re.compile(r"^(?:\[[\w.-]+\]:? ?)+", re.MULTILINE)
 """What torch and launchers write before the lines of a rank."""
@@ -53,6 +55,7 @@ def findings_view(source: Any, headline: bool = True) -> View:
     rows = [row for part in ([getattr(source, name, ()) for name in PARTS] if held else [source]) for row in part]
     found, unknown, clear = (_of(rows, verdict) for verdict in ("found", "unknown", "clear"))
     errors, risks = getattr(source, "errors", ()), getattr(source, "risks", ())
+    listed = table(("Cause", "What is missing"), [(code(f.cause), _missing(f)) for f in unknown])
     lines = CitedLines(piece for finding in found for piece in finding.evidence)
     body = join(
         *(card(finding, number, lines, headline or number > 1) for number, finding in enumerate(found, 1)),
@@ -69,7 +72,7 @@ def findings_view(source: Any, headline: bool = True) -> View:
         ),
         fold(
             f"Not evaluated: evidence missing for {plural(len(unknown), 'cause')}",
-            table(("Cause", "What is missing"), [(code(f.cause), _missing(f)) for f in unknown]),
+            el("div", listed, id=NOT_EVALUATED) if listed and not headline else listed,
         ),
         fold(
             f"{plural(len(clear), 'check')} passed",

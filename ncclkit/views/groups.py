@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 
 import plotly.graph_objects as go
 
@@ -21,6 +22,8 @@ from ncclkit.views._verdict import Culprits, beside, of_case
 from ncclkit.views.findings import evidence_part
 from ncclkit.views.ranks import Scale
 
+PROGRESS = ("Ranks", "Behind by", "Last operation", "Enqueued", "Started", "Completed")
+"""Columns of the table of a group; a column without any value is left out."""
 STATES = 12
 """Different states of one group that are shown; a job that runs has many."""
 GROUPS = 8
@@ -162,12 +165,15 @@ def _progress_headline(groups: Groups, silent: Sequence[int], case: Case, verdic
         first = [rank for rank in ranks if rank not in set(behind)]
         between = f"The ranks of {_name(key)} are between collective {least:,} and {furthest:,}"
         return f"{between}; {the('rank', first)} came furthest", first
-    came = f"came to collective {least:,} of {_name(key)}" if least else f"entered no collective of {_name(key)}"
-    others = len(ranks) - len(behind)
-    there = f"the furthest to {furthest:,}; {plural(others, 'rank')} {'is' if others == 1 else 'are'} there"
+    others = [at for at in ranks.values() if _place(at) == furthest]
+    hangs = all(map(_waits, others))
+    verb = "stopped at" if hangs else "came to"
+    came = f"{verb} collective {least:,} of {_name(key)}" if least else f"entered no collective of {_name(key)}"
+    where = ("waits in" if len(others) == 1 else "wait in") if hangs else "came to"
+    there = f"{plural(len(others), 'rank')} {where} collective {furthest:,}"
     also = sum(bool(_behind(held)) for _, held in groups[1:])
     more = f" (and {plural(also, 'further group')} with ranks behind)" if also else ""
-    return f"{the('Rank', behind)} {came}, {there}{more}", behind
+    return f"{the('Rank', behind)} {came}; {there}{more}", behind
 
 
 def _even_headline(groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None) -> Pointed:
@@ -203,10 +209,11 @@ def _group(key: tuple[str, str], ranks: Ranks) -> Markup:
         states.setdefault((_place(at), at.op, at.enqueued, at.started, at.completed), []).append(rank)
     ordered = sorted(states.items(), key=lambda item: (item[0][0], len(item[1])))
     rows = [_row(state, held, furthest) for state, held in ordered[:STATES]]
+    known = [any(row[column] != "–" for row in rows) for column in range(len(PROGRESS))]
+    shown = table([*compress(PROGRESS, known)], [[*compress(row, known)] for row in rows])
     more = el("p", f"… and {len(ordered) - STATES:,} more states", cls="nk-dim") if len(ordered) > STATES else ""
-    head = ("Ranks", "Behind by", "Last operation", "Enqueued", "Started", "Completed")
     title = el("h4", code(_name(key)), f" {plural(len(ranks), 'rank')}")
-    return el("section", title, fit(table(head, rows)), more, cls="nk-card")
+    return el("section", title, fit(shown), more, cls="nk-card")
 
 
 def _even(groups: Groups) -> Markup:

@@ -24,6 +24,7 @@ def pairs_view(case: Case) -> View:
         return View(f"{found.summary}: {HOW}", Markup(""))
     ways = sorted({pair.path for pair in found.pairs}, key=lambda way: -len(_of(found, way)))
     body = join(
+        el("p", _scale(found), cls="nk-dim") if found.pairs else "",
         _lights(found),
         fit(table(("Ranks started again (bisection)", "Outcome"), _tried(found))),
         fit(table(("Joined by", "Pairs", "Median", "Lowest", "Latency", "Bad"), [_kind(found, way) for way in ways])),
@@ -31,6 +32,13 @@ def pairs_view(case: Case) -> View:
         fold("Each rank alone", table(("Rank", "Copies in its own memory"), _alone(found))),
     )
     return Drawn(found.summary, _matrix(found) if found.pairs or found.silent else None, body)
+
+
+def _scale(found: StagedTest) -> str:
+    """How the matrix is read."""
+    fastest = format_number(max(pair.bandwidth for pair in found.pairs))
+    scale = f"Each cell is the bandwidth of two ranks, in GB/s each way: from 0 (dark) to {fastest} (bright)."
+    return f"{scale} The diagonal is empty, as no rank sends to itself."
 
 
 def _lights(found: StagedTest) -> Markup:

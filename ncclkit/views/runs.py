@@ -21,15 +21,12 @@ from ncclkit.views.findings import advice_part
 from ncclkit.views.history import with_baseline
 from ncclkit.views.tables import measurement_table
 
-ALLOWS = {"nvlink": "NVLink", "pcie": "PCIe", "network": "this network", "loopback": "this host's loopback"}
-"""What a title says to allow a bandwidth, for each kind of `bandwidth.Expectation.limit`."""
-
 
 def judged(expectation: bandwidth.Expectation | None) -> tuple[float | None, str]:
     """An expectation as `plots.bandwidth` takes it: busbw in GB/s and the words of the title."""
     if expectation is None or expectation.value is None:
         return None, ""
-    return expectation.value, ALLOWS.get(expectation.limit, "")
+    return expectation.value, expectation.allows
 
 
 def curve_view(run: Run) -> Chart:
@@ -67,7 +64,7 @@ def _normal(judgement: Judgement | None) -> Markup:
     if judgement is None:
         return Markup("")
     best = format_number(judgement.best.busbw or 0.0)
-    name = ALLOWS.get(judgement.bound.limit, "")
+    name = judgement.bound.allows
     bound = (f"what {name} allows" if name else "expected here", judgement.bound.value, judgement.ratio)
     rows = [bound, *((str(ref), ref.busbw, ratio) for ref, ratio in judgement.ratios)]
     compared = [(name, best, format_number(value or 0.0), percent(ratio)) for name, value, ratio in rows]

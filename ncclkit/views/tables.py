@@ -26,7 +26,12 @@ FILES = {
 }
 """The files of a case folder, each with one line of explanation (the contract is DESIGN's section 4)."""
 
-HEAD = ("Collective", "Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "Time, median", "{p99}", "algbw GB/s")
+HEAD = ("Collective", "Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "{median}", "{p99}", "algbw GB/s")
+TIMES, BATCHED = ("Time, median", "Time, p99"), ("Median, batches", "p99, single calls")
+TWO = (
+    "The median is of batches of calls and p99 of single calls, timed one after the other: on a busy machine either "
+    "can be the longer one."
+)
 OPTIONAL = {"busbw GB/s", "At most GB/s", "Ratio", "In a CUDA graph", "Run"}
 """Columns that are left out where no row has a value."""
 MAIL = (
@@ -38,18 +43,23 @@ MAIL = (
 def measurement_table(rows: Iterable[Measurement], expected: float | None = None) -> Markup:
     """One row per measurement: size, times, bandwidths; `expected` (busbw, GB/s) where a row carries none.
 
-    On paper a wide table would be cut: collective and run stand in it only where there are several.
+    On paper and on a phone a wide table would be cut: collective, run and bound stand in it only where there are
+    several, algbw where it is not busbw.
     """
     rows = list(rows)
-    tail = "p99 of single calls" if rows and all(m.singles for m in rows) else "Time, p99"
-    head = [name.format(p99=tail) for name in (*HEAD, "In a CUDA graph", "Run")]
+    single = bool(rows) and all(m.singles for m in rows)
+    median, tail = BATCHED if single else TIMES
+    head = [name.format(median=median, p99=tail) for name in (*HEAD, "In a CUDA graph", "Run")]
     several = len({m.run for m in rows}) > 1
     body = [
         (m.op, *_measured(m, m.expected or expected), format_time(m.graph_us), m.run if several else "–") for m in rows
     ]
     shown = [name not in OPTIONAL or any(row[place] != "–" for row in body) for place, name in enumerate(head)]
     shown[0] = len({m.op for m in rows}) > 1
-    return fit(table([*compress(head, shown)], [[*compress(row, shown)] for row in body], "nk-numbers"))
+    shown[head.index("At most GB/s")] &= len({m.expected or expected for m in rows}) > 1
+    shown[head.index("algbw GB/s")] = any(m.algbw != m.busbw for m in rows)
+    wide = table([*compress(head, shown)], [[*compress(row, shown)] for row in body], "nk-numbers")
+    return join(fit(wide), el("p", TWO, cls="nk-dim") if single else "")
 
 
 def case_view(case: Case) -> View:

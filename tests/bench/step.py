@@ -2,7 +2,7 @@
 
 1. Three scripts as their libraries' documentation has them, each with one of three planted brakes: is it named first?
 2. What measuring costs: steps that are measured against those between them, in pairs, and the hook's own account.
-3. Settings that help (workers for a slow loader) and settings that do not, in six rounds.
+3. Settings that help (workers for a slow loader, larger buckets, accumulation) and settings that do not, in six rounds.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.core.tuning import Comparison, Setting  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
-from ncclkit.live.step import StepOptions, measure_steps  # noqa: E402
+from ncclkit.live.step import StepOptions, compared, measure_steps  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
 
 SCRIPTS = Path(__file__).parent / "step"
 BRAKES = {"loader": "data", "buckets": "communication", "logging": "script"}
 """What is planted → the part that must be named first."""
 SCRIPTED = ("ddp.py", "accelerated.py", "lit.py")
-TRIED = (("loader", ("workers=2",)), ("", ("gradient_as_bucket_view=1",)))
+TRIED = (
+    *(("loader", ("workers=2",)), ("", ("gradient_as_bucket_view=1",)), ("worker", ("prefetch=8",))),
+    ("buckets", ("bucket_cap_mb=25", "--accumulate=4")),
+)
 
 
 async def run(script: str, brake: str, **options: Any) -> tuple[dict[str, Any], Path]:
@@ -41,7 +44,7 @@ async def run(script: str, brake: str, **options: Any) -> tuple[dict[str, Any], 
     first = done.times.brakes[0] if done.times and done.times.brakes else None
     row: dict[str, Any] = {"script": script, "brake": brake, "seconds": round(time.monotonic() - began, 1)}
     row |= {"first": first.part if first else "", "said": done.summary, "ended": done.reason}
-    row |= {"effects": [str(effect) for effect in done.effects]} if done.effects else {}
+    row |= {"effects": [str(one) for one in done.effects], "answer": compared(done.effects)} if done.effects else {}
     row |= {"right": (first.part if first else "") == BRAKES.get(brake, ""), "cost": done.times and done.times.cost}
     return row, done.folder
 
@@ -95,7 +98,7 @@ async def parts(place: str) -> int:
         told.out.write_text(json.dumps(found, indent=1) + "\n")
     for brake, tries in TRIED if "3" in told.parts else ():
         row, _ = await run("ddp.py", brake, steps=10, warmup=3, tries=tries, place=place)
-        found["tried"].append({"brake": brake, "tries": tries, "said": row["effects"]})
+        found["tried"].append({"brake": brake, "tries": tries} | {"said": row["effects"], "answer": row["answer"]})
         print(json.dumps(found["tried"][-1]), flush=True)
         told.out.write_text(json.dumps(found, indent=1) + "\n")
     return 0 if all(row["right"] for row in found["named"]) else 1

@@ -41,6 +41,9 @@ SETTINGS = {
 }
 
 
+WAITS = "import time\ndef wait_for_the_others():\n    time.sleep(600)\nwait_for_the_others()"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in this folder needs a browser and its time."""
     for item in items:
@@ -155,6 +158,16 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             server.kill()
         for pid in lab.processes():
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def rank() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that waits as a rank of a job does, for as long as the test runs."""
+    env = {**ENV, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    process = subprocess.Popen([sys.executable, "-c", WAITS], env=env)
+    yield process
+    process.kill()
+    process.wait()
 
 
 def _command(port: int, root: Path) -> list[str]:

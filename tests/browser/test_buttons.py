@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ def test_the_page_of_a_machine(clicks: Visit, lab: Lab) -> None:
     make_the_report(page, lab, "01_environment")
 
 
-def test_the_page_of_logs(clicks: Visit, lab: Lab) -> None:
+def test_the_page_of_logs(clicks: Visit, lab: Lab, rank: subprocess.Popen[bytes]) -> None:
     page = show(clicks, lab, "03_logs")
     box = browser(page).get_by_label("Kind", exact=True)
     box.select_option(label=box.locator("option").filter(has_text="run.end").first.inner_text())
@@ -158,7 +159,7 @@ def test_the_page_of_logs(clicks: Visit, lab: Lab) -> None:
     until(lambda: rows.count() == 1, 20, "the one line of this kind")
     for button in ("Check this", "Try the fix"):
         start_and_cancel(page, lab, button)
-    form(page, "Look").get_by_label("Look at", exact=True).fill("all")
+    form(page, "Look").get_by_label("Look at", exact=True).fill(str(rank.pid))
     start_and_cancel(page, lab, "Look")
     make_the_report(page, lab, "03_logs")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+import nbformat
 import pytest
 
+from ncclkit.report import page
 from tests.browser.conftest import Visit
-from tests.reports import DATA, HOSTILE, NOTEBOOKS, made
+from tests.reports import CHINESE, DATA, HOSTILE, NOTEBOOKS, made
 
 Open = Callable[..., Visit]
 PARAMETERS = (("name", HOSTILE),)
@@ -16,6 +19,17 @@ COLOURS = """() => {
   const title = document.querySelector('.js-plotly-plot .xtitle');
   return {paper: getComputedStyle(document.body).backgroundColor, title: getComputedStyle(title).fill};
 }"""
+
+ALIKE = """() => {
+  const drawn = letter => {
+    const canvas = document.createElement('canvas'), paper = canvas.getContext('2d');
+    paper.font = '40px ' + getComputedStyle(document.body).fontFamily;
+    paper.fillText(letter, 10, 60);
+    return canvas.toDataURL();
+  };
+  return drawn('\u6d4b') === drawn('\u8bd5');
+}"""
+"""Whether two Chinese letters look the same: without a font that has them, both are the box for a missing glyph."""
 
 
 @pytest.fixture(scope="session")
@@ -116,3 +130,18 @@ def test_the_kits_own_reports(path: Path, offline_page: Open) -> None:
     drawn = visit.page.locator(".js-plotly-plot").count()
     assert drawn == visit.page.locator("script.figure-data").count()
     assert drawn or path.stem != "guided"
+
+
+@pytest.mark.parametrize("path", CHINESE, ids=lambda path: path.stem)
+def test_chinese_is_drawn_and_fits(path: Path, offline_page: Open, tmp_path: Path) -> None:
+    """Not run: what its code shows is in the report of its original."""
+    html = page.render(nbformat.read(path, as_version=4), name=path.name, folder=path.parent)
+    (tmp_path / "report.html").write_text(html, encoding="utf-8")
+    visit = offline_page(tmp_path / "report.html", 390)
+    if visit.page.evaluate(ALIKE) and not os.environ.get("CI"):
+        pytest.skip("no font here has Chinese letters; CI has one")
+    assert not visit.page.evaluate(ALIKE)
+    assert width(visit) == 390
+    visit.page.set_viewport_size({"width": 1280, "height": 900})
+    visit.page.wait_for_function("document.documentElement.clientWidth === 1280")
+    assert width(visit) == 1280 and visit.errors == []

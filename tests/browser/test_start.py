@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ from bs4 import BeautifulSoup
 from tests.browser.conftest import Lab, Visit, until
 from tests.browser.notebook import READY, open_notebook, run_all, state, wait_cells_done
 from tests.browser.test_logs import VIEW, WIDER
-from tests.reports import ENV, ROOT
+from tests.reports import ROOT
 
 SPECIMEN = ROOT / "tests" / "specimens" / "rank_killed" / "found-sigkill"
-WAITS = "import time\ndef wait_for_the_others():\n    time.sleep(600)\nwait_for_the_others()"
 
 
 @pytest.fixture(scope="module")
@@ -86,17 +84,11 @@ def test_an_upload_is_answered_and_kept_in_the_case_folder(start: Visit, lab: La
     assert [path.name for path in lab.root.rglob("uploaded/*/*")] == ["job_one.log"]
 
 
-def test_a_running_process_is_looked_at_and_goes_on(start: Visit) -> None:
-    env = {**ENV, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    rank = subprocess.Popen([sys.executable, "-c", WAITS], env=env)
-    try:
-        fill(start.page, running=str(rank.pid))
-        press(start.page, "Find out why")
-        until(lambda: "wait_for_the_others" in form(start.page).inner_text(), 90, "the stack of the process")
-        assert rank.poll() is None and form(start.page).locator("section.nk-banner").count()
-    finally:
-        rank.kill()
-        rank.wait()
+def test_a_running_process_is_looked_at_and_goes_on(start: Visit, rank: subprocess.Popen[bytes]) -> None:
+    fill(start.page, running=str(rank.pid))
+    press(start.page, "Find out why")
+    until(lambda: "wait_for_the_others" in form(start.page).inner_text(), 90, "the stack of the process")
+    assert rank.poll() is None and form(start.page).locator("section.nk-banner").count()
 
 
 def test_with_nothing_yet_this_machine_is_tested(start: Visit, lab: Lab) -> None:

@@ -236,6 +236,8 @@ FOCUS = "[Switching focus to CUDA kernel 0, grid 7]\nncclDevKernel_AllReduce_Sum
         (CUDA_GDB.format("ncclDevKernel_Broadcast_RING_SIMPLE"), "ncclDevKernel_Broadcast_RING_SIMPLE"),
         (FOCUS, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
         ("spin(long)<<<(1,1,1),(1,1,1)>>> ()", "spin"),
+        (CUDA_GDB.format("at::cuda::(anonymous namespace)::spin_kernel"), "at::cuda::spin_kernel"),
+        ("at::cuda::<unnamed>::spin_kernel(long)<<<(1,1,1),(1,1,1)>>>", "at::cuda::spin_kernel"),
         ("No CUDA kernels.\n", ""),
         ("ptrace: Operation not permitted.\n", None),
     ],

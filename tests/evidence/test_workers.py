@@ -21,7 +21,7 @@ SAMPLES = [samples.HERE / "rank_late", samples.HERE / "eight_ranks_late"]
 @pytest.mark.slow
 def test_workers_of_dask_give_what_one_process_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs, dumps (which a worker reads in a process with limits), a log in pieces, and facts of hosts."""
-    pytest.importorskip("distributed")
+    distributed = pytest.importorskip("distributed")
     monkeypatch.setattr(pieces, "PIECE", 64 << 10)
     log = tmp_path / "large.log"
     log.write_bytes(b"".join(path.read_bytes() for path in sorted(SAMPLES[0].glob("rank*.log"))) * 20)
@@ -32,6 +32,9 @@ def test_workers_of_dask_give_what_one_process_gives(tmp_path: Path, monkeypatch
         assert evidence.read(given, executor=executor) == alone
         facts = fleet(4, {"node0002": {"software.nccl": "2.26.2", "env.NCCL_ALGO": "Ring"}})
         assert compare(facts, executor) == compare(facts)
+        address = executor._client.scheduler.address
+        with pytest.raises((OSError, TypeError)):  # whoever has not the key executes nothing
+            distributed.Client(address, timeout=10, security=distributed.Security.temporary())
     assert said == ["1 worker of Dask so far, at most 2."]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -94,21 +95,19 @@ def test_who_swaps_the_program_while_a_run_starts_gets_nothing_executed(launch: 
     assert not marker.exists()
 
 
-def ours() -> set[str]:
-    return {path.name for path in Path(private.place()).glob(private.PREFIX + "*")}
-
-
 def test_a_node_starts_what_comes_through_its_input_and_nothing_that_lies_in_a_folder(tmp_path: Path) -> None:
-    before, marker = ours(), tmp_path / "executed"
+    marker, temporary = tmp_path / "executed", tmp_path / "temporary"
+    temporary.mkdir(0o700)
     with zipfile.ZipFile(tmp_path / "agent.pyz", "w") as archive:
         archive.writestr("ncclkit/__init__.py", f"open({str(marker)!r}, 'w')\n")
     (tmp_path / "ncclkit").mkdir()
     (tmp_path / "ncclkit" / "__init__.py").write_text(f"open({str(marker)!r}, 'w')\n")
     command = [sys.executable, *PIPED, "facts", "--no-torch"]
+    env = {**os.environ, "TMPDIR": str(temporary)}  # its own, as other tests start agents, too
     with packed() as agent, open(agent, "rb") as stdin:
-        done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+        done = subprocess.run(command, stdin=stdin, env=env, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert '"kind": "complete"' in done.stdout or '"kind":"complete"' in done.stdout, done.stderr
-    assert not marker.exists() and ours() == before
+    assert not marker.exists() and not any(temporary.iterdir())
 
 
 def test_the_folder_of_a_run_is_its_users_alone_and_goes_with_it() -> None:

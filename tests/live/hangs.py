@@ -1,6 +1,7 @@
-"""Jobs that nobody prepared, each of which hangs in its own way over gloo: ``python hangs.py NAME`` is one rank of it.
+"""Jobs that nobody prepared, each of which hangs in its own way: ``python hangs.py NAME`` is one rank of it.
 
-`start` begins one, with three ranks on this machine and no variable of ours; `WAYS` says what is wrong in each.
+`start` begins one on this machine, with no variable of ours: three ranks over gloo, or one rank on each GPU over NCCL.
+`WAYS` says what is wrong in each.
 """
 
 from __future__ import annotations
@@ -18,9 +19,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
-RANKS = 3
+RANKS = {"gloo": 3, "nccl": 2}
+"""Backend → ranks of a job; NCCL takes one GPU for each."""
+BACKEND = os.environ.get("HANGS_BACKEND", "gloo")
+"""Of the job whose rank this process is."""
+DEVICE = "cuda:" + os.environ["LOCAL_RANK"] if BACKEND == "nccl" else "cpu"
 
 
 @dataclass(frozen=True)
@@ -29,45 +36,64 @@ class Way:
 
     causes: tuple[str, ...]
     ranks: tuple[int, ...]
+    """-1 is the last rank."""
     framework: str = "torch"
+    backends: tuple[str, ...] = ("gloo", "nccl")
+
+    def at_fault(self, ranks: int) -> tuple[int, ...]:
+        """The ranks at fault in a job of so many."""
+        return tuple(rank % ranks for rank in self.ranks)
 
 
 WAYS = {
     "divergent_branch": Way(("rank_divergence",), (0,)),
     "barrier_in_branch": Way(("rank_divergence",), (0,)),
     "early_break": Way(("rank_divergence",), (1,)),
-    "uneven_data": Way(("rank_divergence",), (2,), "DDP"),
+    "uneven_data": Way(("rank_divergence",), (-1,), "DDP"),
     "evaluation_on_one_rank": Way(("rank_divergence",), (0,), "accelerate"),
     "forward_on_one_rank": Way(("rank_divergence",), (0,), "FSDP2"),
     "rank_zero_only_barrier": Way(("rank_divergence",), (0,), "Lightning"),
     "storage": Way(("disk_or_io",), (1,)),
-    "lock": Way(("slow_rank", "stale_lock"), (2,)),
+    "lock": Way(("slow_rank", "stale_lock"), (-1,)),
     "thread_lock": Way(("slow_rank",), (1,)),
     "gil": Way(("gil_hold",), (1,)),
     "loader_worker": Way(("slow_rank",), (1,), "DDP"),
-    "endless_computation": Way(("slow_rank",), (2,)),
+    "endless_computation": Way(("slow_rank",), (-1,)),
     "unpaired_recv": Way(("send_recv_mismatch",), (0,)),
     "two_groups": Way(("concurrent_comms", "rank_divergence"), ()),
     "stopped": Way(("slow_rank",), (1,), "DDP"),
-    "gone": Way(("rank_killed",), (2,)),
+    "gone": Way(("rank_killed",), (-1,)),
     "slow_upload": Way(("slow_rank", "disk_or_io"), (0,), "Lightning"),
     "subprocess": Way(("slow_rank",), (1,)),
     "sleeping": Way(("slow_rank",), (0,)),
+    "endless_kernel": Way(("slow_rank",), (1,), backends=("nccl",)),
+    "callback_on_one_rank": Way(("rank_divergence",), (0,), "transformers"),
 }
 """Name → what is wrong."""
 LONG = 600.0
 """Seconds that a hang lasts at most, should nobody end it."""
 
 
+def ways(backend: str = "gloo") -> list[str]:
+    """The names of those that can be begun here: over this backend, with a framework that is installed."""
+    known = [name for name, way in WAYS.items() if backend in way.backends]
+    return [name for name in known if WAYS[name].framework != "transformers" or find_spec("transformers")]
+
+
 @contextmanager
-def start(name: str, ranks: int = RANKS, **more: str) -> Iterator[dict[int, subprocess.Popen[str]]]:
-    """Begin a job, as a user would, and wait until its ranks have reached the place where it hangs; ends it at last."""
+def start(name: str, ranks: int = 0, backend: str = "gloo", **more: str) -> Iterator[dict[int, subprocess.Popen[str]]]:
+    """Begin a job, as a user would, and wait until its ranks have reached the place where it hangs; ends it at last.
+
+    ranks: as many as is usual for the backend (`RANKS`) where none are given.
+    """
+    ranks = ranks or RANKS[backend]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("TORCH", "NCCL", "SLURM", "GLOO"))}
     with tempfile.TemporaryDirectory() as folder:
-        common |= {"HANGS": folder, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
+        common |= {"HANGS": folder, "HANGS_BACKEND": backend, "OMP_NUM_THREADS": "1", **more}
+        common |= {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""} if backend == "gloo" else {}
         with open(os.path.join(folder, "output"), "w") as out:
             job = {
                 rank: subprocess.Popen(
@@ -124,45 +150,57 @@ def main(name: str) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    if name not in ("evaluation_on_one_rank", "rank_zero_only_barrier", "slow_upload"):
-        dist.init_process_group("gloo")
+    if BACKEND == "nccl":
+        torch.cuda.set_device(DEVICE)
+    framework = WAYS[name].framework if name in WAYS else "torch"
+    if framework not in ("accelerate", "Lightning", "transformers"):  # these make the process group themselves
+        dist.init_process_group(BACKEND)
     globals()[name](int(os.environ["RANK"]))
 
 
 def rank_gone() -> None:
     """One rank ends before it joins the others."""
     rank = int(os.environ["RANK"])
-    if rank == 2:
+    if is_last(rank):
         here(rank)
         os._exit(1)
     import torch.distributed as dist
 
     here(rank)
-    dist.init_process_group("gloo")
+    dist.init_process_group(BACKEND)
 
 
-def steps(count: int = 3) -> None:
-    """A few steps that go well."""
+def ones(*shape: int) -> object:
     import torch
+
+    return torch.ones(*shape or (8,), device=DEVICE)
+
+
+def is_last(rank: int) -> bool:
+    return rank == int(os.environ["WORLD_SIZE"]) - 1
+
+
+def steps(count: int = 3, group: object = None) -> None:
+    """A few steps that go well."""
     import torch.distributed as dist
 
     for _ in range(count):
-        dist.all_reduce(torch.ones(8))
+        dist.all_reduce(total := ones(), group=group)
+        total.sum().item()
 
 
 def divergent_branch(rank: int) -> None:
-    import torch
     import torch.distributed as dist
 
     steps()
     here(rank)
     if rank == 0:
-        dist.broadcast(torch.ones(8), src=1)
-    dist.all_reduce(torch.ones(8))
+        dist.broadcast(ones(), src=1)
+    dist.all_reduce(total := ones())
+    total.sum().item()
 
 
 def barrier_in_branch(rank: int) -> None:
-    import torch
     import torch.distributed as dist
 
     steps()
@@ -170,20 +208,21 @@ def barrier_in_branch(rank: int) -> None:
     if rank == 0:
         Path(file_named("model.pt")).touch()
         dist.barrier()
-    dist.all_reduce(torch.ones(8))
+    dist.all_reduce(total := ones())
+    total.sum().item()
 
 
 def early_break(rank: int) -> None:
-    import torch
     import torch.distributed as dist
 
     for step in range(10):
-        loss = torch.tensor(float("nan")) if rank == 1 and step == 4 else torch.tensor(1.0)
+        loss = ones() * float("nan") if rank == 1 and step == 4 else ones()
         if step == 4:
             here(rank)
-        if loss.isnan():
+        if loss.sum().isnan():
             break
         dist.all_reduce(loss)
+        loss.sum().item()
     dist.barrier()
 
 
@@ -192,26 +231,26 @@ def wrapped() -> tuple[object, object]:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    model = DistributedDataParallel(torch.nn.Linear(8, 8, device=DEVICE))
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def train_step(model: object, optimizer: object) -> None:
-    import torch
-
+def train_step(model: object, optimizer: object, batch: object) -> None:
     optimizer.zero_grad()
-    model(torch.ones(4, 8)).sum().backward()
+    loss = model(batch).sum()
+    loss.backward()
     optimizer.step()
+    loss.item()
 
 
 def uneven_data(rank: int) -> None:
     import torch.distributed as dist
 
     model, optimizer = wrapped()
-    for step in range(6 if rank != 2 else 4):
+    for step in range(4 if is_last(rank) else 6):
         if step == 4:
             here(rank)
-        train_step(model, optimizer)
+        train_step(model, optimizer, ones(4, 8))
     here(rank)
     dist.barrier()
 
@@ -220,9 +259,9 @@ def evaluation_on_one_rank(rank: int) -> None:
     import torch
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=BACKEND == "gloo")
     model = accelerator.prepare(torch.nn.Linear(8, 8))
-    model(torch.ones(4, 8)).sum().backward()
+    model(ones(4, 8)).sum().backward()
     here(rank)
     if accelerator.is_main_process:
         evaluate(accelerator, model)
@@ -233,7 +272,7 @@ def evaluate(accelerator: object, model: object) -> None:
     import torch
 
     with torch.no_grad():
-        loss = model.module(torch.ones(4, 8)).sum()
+        loss = model.module(ones(4, 8)).sum()
     accelerator.gather(loss)
 
 
@@ -242,14 +281,14 @@ def forward_on_one_rank(rank: int) -> None:
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
 
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)).to(DEVICE)
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
-    model(torch.ones(4, 8)).sum().backward()
+    model(ones(4, 8)).sum().backward()
     here(rank)
     if rank == 0:
-        print(model(torch.ones(4, 8)).mean())
+        print(model(ones(4, 8)).mean().item())
     dist.barrier()
 
 
@@ -276,9 +315,8 @@ def trainer(rank: int, callback: object) -> None:
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    lightning.Trainer(
-        accelerator="cpu", devices=RANKS, strategy="ddp", max_steps=50, callbacks=[callback], **quiet
-    ).fit(Model(), data)
+    where = {"accelerator": "gpu" if BACKEND == "nccl" else "cpu", "devices": int(os.environ["WORLD_SIZE"])}
+    lightning.Trainer(strategy="ddp", max_steps=50, callbacks=[callback], **where, **quiet).fit(Model(), data)
 
 
 def rank_zero_only_barrier(rank: int) -> None:
@@ -323,25 +361,25 @@ def storage(rank: int) -> None:
     here(rank)
     if rank == 1:
         torch.load(file_named("checkpoint.pt"))  # like a file server that does not answer
-    dist.all_reduce(torch.ones(8))
+    dist.all_reduce(total := ones())
+    total.sum().item()
 
 
 def lock(rank: int) -> None:
-    import torch
     import torch.distributed as dist
 
     steps()
     with open(file_named("cache.lock"), "w") as held, open(file_named("cache.lock"), "w") as file:
-        if rank == 2:
+        if is_last(rank):
             fcntl.flock(held, fcntl.LOCK_EX)
         here(rank)
-        if rank == 2:
+        if is_last(rank):
             fcntl.flock(file, fcntl.LOCK_EX)
-        dist.all_reduce(torch.ones(8))
+        dist.all_reduce(total := ones())
+        total.sum().item()
 
 
 def thread_lock(rank: int) -> None:
-    import torch
     import torch.distributed as dist
 
     steps()
@@ -350,18 +388,19 @@ def thread_lock(rank: int) -> None:
         guard.acquire()
     here(rank)
     with guard:
-        dist.all_reduce(torch.ones(8))
+        dist.all_reduce(total := ones())
+        total.sum().item()
 
 
 def gil(rank: int) -> None:
-    import torch
     import torch.distributed as dist
 
     steps()
     here(rank)
     if rank == 1:
         ctypes.PyDLL(None).sleep(int(LONG))  # a C extension that does not give up the lock
-    dist.all_reduce(torch.ones(8))
+    dist.all_reduce(total := ones())
+    total.sum().item()
 
 
 class Data:
@@ -388,9 +427,7 @@ def loader_worker(rank: int) -> None:
     for step, batch in enumerate(torch.utils.data.DataLoader(Data(rank), batch_size=2, num_workers=1)):
         if step == 3:
             here(rank)
-        optimizer.zero_grad()
-        model(batch).sum().backward()
-        optimizer.step()
+        train_step(model, optimizer, batch.to(DEVICE))
 
 
 def endless_computation(rank: int) -> None:
@@ -400,35 +437,37 @@ def endless_computation(rank: int) -> None:
     steps()
     here(rank)
     until, square = time.monotonic() + LONG, torch.ones(400, 400)
-    while rank == 2 and time.monotonic() < until:
+    while is_last(rank) and time.monotonic() < until:
         square = square @ square / 400
-    dist.all_reduce(torch.ones(8))
+    dist.all_reduce(total := ones())
+    total.sum().item()
 
 
 def unpaired_recv(rank: int) -> None:
-    import torch
     import torch.distributed as dist
 
     steps()
     here(rank)
     if rank == 0:
-        dist.recv(torch.ones(8), src=1)
+        dist.recv(ones(), src=1)
     dist.barrier()
 
 
 def two_groups(rank: int) -> None:
-    import torch
     import torch.distributed as dist
 
-    data, model = dist.new_group([0, 1, 2]), dist.new_group([0, 1])
-    steps()
+    data, model = dist.new_group(range(dist.get_world_size())), dist.new_group([0, 1])
+    steps(group=data)
+    steps(group=model)
     here(rank)
+    total = ones()
     if rank == 0:
-        dist.all_reduce(torch.ones(8), group=model)
-        dist.all_reduce(torch.ones(8), group=data)
+        dist.all_reduce(total, group=model)
+        dist.all_reduce(total, group=data)
     else:
-        dist.all_reduce(torch.ones(8), group=data)
-        dist.all_reduce(torch.ones(8), group=model)
+        dist.all_reduce(total, group=data)
+        dist.all_reduce(total, group=model)
+    total.sum().item()
 
 
 def stopped(rank: int) -> None:
@@ -436,29 +475,68 @@ def stopped(rank: int) -> None:
     here(rank)
     until = time.monotonic() + LONG
     while time.monotonic() < until:
-        train_step(model, optimizer)
+        train_step(model, optimizer, ones(4, 8))
 
 
 def subprocess_(rank: int) -> None:
-    import torch
     import torch.distributed as dist
 
     steps()
     here(rank)
     if rank == 1:
         subprocess.run(["sleep", str(LONG)])
-    dist.all_reduce(torch.ones(8))
+    dist.all_reduce(total := ones())
+    total.sum().item()
 
 
 def sleeping(rank: int) -> None:
-    import torch
     import torch.distributed as dist
 
     steps()
     here(rank)
     if rank == 0:
         time.sleep(LONG)
-    dist.all_reduce(torch.ones(8))
+    dist.all_reduce(total := ones())
+    total.sum().item()
+
+
+def endless_kernel(rank: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    steps()
+    here(rank)
+    if rank == 1:
+        torch.cuda._sleep(1 << 60)  # one kernel that counts so many cycles: years
+    dist.all_reduce(total := ones())
+    total.sum().item()
+
+
+def callback_on_one_rank(rank: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    transformers = import_module("transformers")  # no dependency of the tests: this job is there where it is
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+
+        def forward(self, inputs: object) -> object:
+            return {"loss": self.layer(inputs).sum()}
+
+    class Sample(transformers.TrainerCallback):
+        def on_step_end(self, arguments: object, state: object, control: object, **more: object) -> None:
+            if state.global_step == 5:
+                here(rank)
+                if state.is_world_process_zero:
+                    dist.barrier()
+
+    quiet = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "use_cpu": BACKEND == "gloo"}
+    arguments = transformers.TrainingArguments(file_named("model"), max_steps=50, **quiet)
+    data = [{"inputs": torch.ones(8)}] * 600
+    transformers.Trainer(Model(), arguments, train_dataset=data, callbacks=[Sample()]).train()
 
 
 def healthy(rank: int) -> None:
@@ -468,7 +546,7 @@ def healthy(rank: int) -> None:
     until, last = time.monotonic() + LONG, time.monotonic()
     with open(os.environ.get("STEPS", os.devnull) + str(rank), "w") as out:
         while time.monotonic() < until and not os.path.exists(file_named("end")):
-            train_step(model, optimizer)
+            train_step(model, optimizer, ones(4, 8))
             time.sleep(0.02)
             now = time.monotonic()
             out.write(f"{now - last:.6f}\n")

@@ -71,7 +71,7 @@ def cluster(folder: Path, nodes: int, private: Path | None = None) -> Iterator[d
     private: a folder of which each node has its own, empty one, so that nothing in it is shared.
     """
     host = socket.gethostname().split(".")[0]
-    first, *others = _free_ports(nodes + 1)
+    first, *others = free_ports(nodes + 1)
     lines = [NODE.format(i=i, host=host, port=port) for i, port in enumerate(others, 1)]
     for name in ("state", *(f"spool/n{i}" for i in range(1, nodes + 1))):
         (folder / name).mkdir(parents=True)
@@ -112,7 +112,7 @@ def _munge(folder: Path) -> None:
     subprocess.run(["munged", "--force", *places], check=True, timeout=30)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on, below those that the kernel gives to whoever asks for any."""
     found: set[int] = set()
     while len(found) < count:

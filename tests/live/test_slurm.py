@@ -13,7 +13,7 @@ import pytest
 from ncclkit.analysis.consistency import compare
 from ncclkit.analysis.stages import staged_test
 from ncclkit.core.case import Case
-from tests.live.slurm_cluster import available, cluster
+from tests.live.slurm_cluster import available, cluster, free_ports
 from tests.processes import leftovers
 
 pytestmark = pytest.mark.skipif(not available(), reason="Slurm and munge are not installed, or we are not root")
@@ -149,3 +149,26 @@ def test_a_running_job_is_looked_at_on_all_of_its_nodes(tmp_path: Path) -> None:
     assert "rank 1 waits for a timer in load_shard at train.py:5" in second
     assert f"Slurm job {asked.stdout.strip()}" in done.stdout
     assert len(list(tmp_path.glob("100%case/runs/1-attach/attached-node*.json"))) == 2
+
+
+def test_steps_of_a_script_that_srun_starts_are_measured_on_both_nodes(tmp_path: Path) -> None:
+    """Inside an allocation: the hook lies where both nodes see it, and is gone afterwards."""
+    script = Path(__file__).parents[1] / "bench" / "step" / "ddp.py"
+    ranks = 'RANK=$SLURM_PROCID LOCAL_RANK=0 WORLD_SIZE=2 exec "$0" "$@"'
+    folder = tmp_path / "100%case"
+    with cluster(tmp_path / "slurm", 2) as env:
+        (port,) = free_ports(1)
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+        measure = [sys.executable, "-m", "ncclkit", "step", "--case", str(folder), "--steps", "10", "--warmup", "2"]
+        started = ["srun", "-N2", "-n2", "bash", "-c", ranks, sys.executable, str(script), "--brake", "rank"]
+        done = subprocess.run(
+            ["salloc", "-N2", "-n2", *measure, "--timeout", "90", "--", *started],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            cwd=Path(__file__).parents[2],
+        )
+    assert "Rank 1 waits for the data loader (no workers), and the others for it" in done.stdout, done.stderr
+    assert "measured on 2 ranks" in done.stdout and done.returncode == 0
+    assert [*folder.rglob("sitecustomize.py")] == [] and leftovers() == []

@@ -41,10 +41,10 @@ def tree(cell: NotebookNode) -> ast.Module | None:
 def opens_with_a_question(nb: NotebookNode) -> Iterator[str]:
     first = nb.cells[0]
     titles = re.findall(r"^# .*", first.source, re.M)
-    if first.cell_type != "markdown" or len(titles) != 1 or not titles[0].rstrip().endswith("?"):
+    if first.cell_type != "markdown" or len(titles) != 1 or not titles[0].rstrip().endswith(("?", "？")):
         yield "the first cell must be prose with one H1 that is a question"
-    for promise in ("what you get", "what you need", "how long"):
-        if promise not in first.source.lower():
+    for promise, chinese in (("what you get", "你会得到"), ("what you need", "你需要"), ("how long", "需要多久")):
+        if promise not in first.source.lower() and chinese not in first.source:
             yield f"the first cell must say {promise}"
 
 

@@ -1,6 +1,6 @@
-"""Write anew the stored outputs of the cells marked for comparison, and remove all others.
+"""Write anew the stored outputs of the cells marked for comparison, remove all others, and do so in Chinese pairs.
 
-python tests/notebooks/refresh.py [NOTEBOOK …]
+python tests/notebooks/refresh.py [NOTEBOOK … | --pairs]   --pairs runs none, and only brings Chinese pairs up to date
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.notebooks.conventions import CHECKED, tags  # noqa: E402
+from tests.reports import CHINESE, NOTEBOOKS  # noqa: E402
 
 
 def refresh(path: Path) -> None:
@@ -32,6 +33,16 @@ def refresh(path: Path) -> None:
     nbformat.write(nb, path)
 
 
+def pair(chinese: Path, original: Path) -> None:
+    """Give the Chinese notebook the cells of its original, and keep its own prose; a new cell comes in English."""
+    nb = nbformat.read(original, as_version=4)
+    words = {cell.id: cell.source for cell in nbformat.read(chinese, as_version=4).cells}
+    for cell in nb.cells:
+        if cell.cell_type == "markdown":
+            cell.source = words.get(cell.id, cell.source)
+    nbformat.write(nb, chinese)
+
+
 def _plain(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return nbformat.v4.new_output(
         "execute_result", {"text/plain": output["data"]["text/plain"]}, execution_count=output["execution_count"]
@@ -39,6 +50,8 @@ def _plain(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 if __name__ == "__main__":
-    here = Path(__file__).parents[2] / "notebooks"
-    for notebook in [Path(name) for name in sys.argv[1:]] or sorted(here.rglob("*.ipynb")):
+    named = [Path(name) for name in sys.argv[1:]]
+    for notebook in () if sys.argv[1:] == ["--pairs"] else named or NOTEBOOKS:
         refresh(notebook)
+    for chinese, original in CHINESE.items():
+        pair(chinese, original)

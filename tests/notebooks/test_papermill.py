@@ -13,6 +13,8 @@ from ncclkit.core.model import cite
 from ncclkit.evidence.samples import sample
 from tests.reports import NOTEBOOKS, made
 
+VERDICT = ["nk-banner", "nk-card"]
+
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -56,11 +58,16 @@ def test_the_guided_report_is_of_this_machine_alone_and_small() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_report_is_small_and_begins_with_its_verdict(path: Path) -> None:
+    """A story asks first: its verdict stands below the question."""
     case, _ = made(path)
     html = (case / "report.html").read_text(encoding="utf-8")
-    first = BeautifulSoup(html, "html.parser").select_one("section.prose h1 + .out .nk-banner")
-    assert len(html) < 1_500_000
-    assert (first is None) == (path.stem in ("00_start_here", "04_tuning", "05_causes"))
+    soup = BeautifulSoup(html, "html.parser")
+    first, question = soup.select_one("section.prose h1 + .out .nk-banner"), soup.select_one(".nk-guess")
+    assert len(html) < 1_500_000 and (question is not None) == ("cases" in path.parts)
+    if question:
+        assert not question.find_previous(class_=VERDICT) and question.find_next(class_=VERDICT)
+    else:
+        assert (first is None) == (path.stem in ("00_start_here", "04_tuning", "05_causes"))
 
 
 @pytest.mark.timeout(300)

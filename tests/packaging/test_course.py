@@ -19,8 +19,7 @@ SUGGESTED = re.findall(r"`(\w+)`", TEACHING.partition("Suggested:")[2].partition
 
 
 def test_every_story_has_a_row_and_every_link_leads_somewhere():
-    stories = sorted((ROOT / "notebooks" / "cases").glob("*.ipynb"))
-    assert [path.name for path in stories if f"cases/{path.name}" not in TEXT] == []
+    assert [path.name for path in classroom.STORIES if f"cases/{path.name}" not in TEXT] == []
     assert [link for link in re.findall(r"\]\(([^)#]+)\)", TEXT + TEACHING) if not (PAGE.parent / link).exists()] == []
 
 

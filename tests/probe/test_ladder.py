@@ -209,6 +209,7 @@ def test_torn_records_of_a_rung_are_no_events() -> None:
 def test_the_view_says_it_and_marks_it() -> None:
     view = pairs_view(told({(2, 5): 20.0}, None, (0, 7), {}))
     page = str(view.static())
+    assert "GB/s each way: from 0 (dark) to " in page and "The diagonal is empty" in page
     assert "never answered" in view.summary and "2 – 5" in page and "no result came" in page
     assert pairs_view(Case()).summary.startswith("No staged live test has run yet: ncclkit probe --stages")
 

@@ -13,7 +13,7 @@ from ncclkit.views import live
 
 
 def test_every_option_of_the_user_is_shown():
-    assert {each.name for each in fields(ProbeOptions)} - {"network", "oversubscribe"} == set(OPTIONS)
+    assert {each.name for each in fields(ProbeOptions)} - {"network", "oversubscribe", "here"} == set(OPTIONS)
     assert all(option.label and option.help for option in OPTIONS.values())
 
 

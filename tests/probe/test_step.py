@@ -12,6 +12,7 @@ import pytest
 
 from ncclkit.agent.monitor import step_hook
 from ncclkit.analysis.steps import SettingEffect, last_steps, step_times
+from ncclkit.causes.engine import diagnose
 from ncclkit.cli import main
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
@@ -62,6 +63,30 @@ def test_the_parts_of_a_step_add_up_to_it():
     assert event.data["plain"] == pytest.approx([0.09]) and event.rank == 1 and event.data["cost"] == 0.002
     assert ["collective", "t.py:3 log", pytest.approx(0.004), 1.0, "allreduce"] in event.data["sites"]
     assert ["script", "t.py:9 log", pytest.approx(0.1), 0.0, ""] in event.data["sites"]
+
+
+def test_steps_lead_to_causes_only_as_far_as_they_show():
+    quick = [({"computation": 0.01, "communication": 0.09}, [[k + 0.01, k + 0.1]]) for k in range(8)]
+    slow = [({"data": 0.088, "computation": 0.01, "communication": 0.002}, [[k + 0.098, k + 0.1]]) for k in range(8)]
+    events = [rank_event(0, quick), rank_event(1, slow, loaders=[[0, None, 16]])]
+
+    def causes(*more, loading=0.0):
+        case = Case()
+        for one in events[1].data["steps"]:
+            one["loading"] = loading
+        case.add([*events, *more])
+        return {one.cause: one.strength for one in diagnose(case).findings}
+
+    assert causes() == {"slow_rank": "likely", "disk_or_io": "possible"}
+    assert causes(loading=0.08) == {"slow_rank": "likely"}, "a loader that computes does not wait for a disk"
+    failed = Event("elastic.exit", "exitcode: 1", "log", 1, data={"exitcode": 1, "local_rank": 0})
+    assert not causes(failed).keys() & {"disk_or_io"}, "steps explain no end"
+    tiny = [
+        rank_event(k, [({"computation": 0.05, "communication": 0.05}, [])] * 5, buckets=[4096] * 200) for k in (0, 1)
+    ]
+    case = Case()
+    case.add(tiny)
+    assert diagnose(case).findings == ()
 
 
 def test_a_file_that_only_looks_like_one_of_the_hook_gives_nothing():
@@ -223,6 +248,73 @@ def test_what_is_no_setting_is_refused():
         step.StepOptions(tries=("worker=4",))
     with pytest.raises(NcclkitError, match="fewer than 6 rounds"):
         step.StepOptions(tries=("workers=4",), rounds=3)
+
+
+def armed(**options):
+    """A hook in this process, with what it changes of a script, and torch."""
+    torch = pytest.importorskip("torch")
+    hook = step_hook.Steps(options)
+    hook.torch = torch
+    return hook, torch
+
+
+@pytest.mark.parametrize(
+    ("asked", "own", "made"),
+    [
+        ({"prefetch_factor": 8}, {"num_workers": 1}, [1, 8, 2]),
+        ({"prefetch_factor": 8}, {}, [0, None, 2]),
+        ({"num_workers": 2}, {}, [2, 2, 2]),
+        ({"num_workers": 0}, {"num_workers": 1, "prefetch_factor": 4, "persistent_workers": True}, [0, None, 2]),
+    ],
+)
+def test_a_loader_is_built_with_what_is_tried(asked, own, made):
+    hook, torch = armed(loader=asked)
+    kind = torch.utils.data.DataLoader
+    loader = kind.__new__(kind)
+    hook.loader(kind.__init__)(loader, [1, 2, 3], batch_size=2, **own)
+    assert hook.loaders == [made] and [loader.num_workers, loader.prefetch_factor, loader.batch_size] == made
+    assert bool(hook.problems) == (made[1] is None and "prefetch_factor" in asked), "what prefetches nothing says so"
+
+
+def test_an_iterable_dataset_keeps_its_loader_and_says_why():
+    hook, torch = armed(loader={"num_workers": 2})
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(())
+
+    kind = torch.utils.data.DataLoader
+    hook.loader(kind.__init__)(kind.__new__(kind), Stream())
+    assert hook.loaders == [[0, None, 1]] and "its dataset is iterable" in hook.problems[0]
+
+
+def test_ddp_is_built_with_what_is_tried_and_keeps_the_rest():
+    hook, torch = armed(ddp={"bucket_cap_mb": 50, "gradient_as_bucket_view": True})
+
+    class Parallel:
+        device_type = "cuda"
+
+        def __init__(self, module, **named):
+            self.named = named
+
+    model = Parallel.__new__(Parallel)
+    hook.parallel(Parallel.__init__)(model, None, bucket_cap_mb=1, static_graph=True)
+    assert model.named == {"bucket_cap_mb": 50, "static_graph": True, "gradient_as_bucket_view": True}
+
+
+@pytest.mark.slow
+def test_settings_reach_the_script_and_its_steps(tmp_path):
+    """One run with all that is tried on DDP, and a flag: the script's tiny buckets are gone, a step has 2 batches."""
+    words = (sys.executable, str(SCRIPTS / "ddp.py"), "--brake", "buckets")
+    change = {**step._change("bucket_cap_mb=50"), **step._change("--accumulate=2")}
+    options, told = step.StepOptions(steps=10, warmup=1, timeout=100), []
+    folder, reason, events = asyncio.run(step._once(Case.open(tmp_path), words, options, change, told.append))
+    found = [event for event in events if event.kind == "step.rank"]
+    assert reason == "done" and len(found) == 2, (folder / "launcher.log").read_text()
+    assert all(len(event.data["buckets"]) <= 2 for event in found), found[0].data["buckets"]
+    assert all(event.data["batches"] == pytest.approx(2, abs=0.3) and not event.data["problems"] for event in found)
+    usual = step._lap(found, reason, folder, "--accumulate=2")
+    assert usual < 1e6 * min(max(event.data["plain"]) for event in found), "the time is that of a batch"
 
 
 def effect(name, default, changed):

@@ -19,7 +19,7 @@ import pytest
 from ncclkit.agent.run import sweep as agent
 from ncclkit.core import tuning
 from ncclkit.core.case import Case
-from ncclkit.core.model import Event, Fact, NcclkitError
+from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.core.tuning import Comparison, Setting, Sweep, carriers, setting
 from ncclkit.live import tune
@@ -285,6 +285,33 @@ def test_candidates_follow_the_hardware() -> None:
     assert len({str(one) for one in tune.candidates((), planned("nccl"))}) == len(tune.candidates((), planned("nccl")))
 
 
+def test_what_nccl_takes_by_itself_is_not_measured_against_itself(tmp_path: Path) -> None:
+    """By the TUNING lines of a live test on as many ranks; a size on which two lines differ counts for nothing."""
+    case = Case()
+
+    def line(size: int, algo: str, proto: str, high: int, op: str = "AllReduce") -> Event:
+        data = {"op": op, "bytes": size, "algo": algo, "proto": proto, "channels": high, "time": None}
+        return Event("nccl.tuning", "", "case/runs/1-all_reduce/rank0.log", 1, data=data)
+
+    case.measurements = [
+        Measurement("all_reduce", 8, "float32", 8, 1, "nccl", 9.0, None, None, 1.0, 1.0, 0, run="1-all_reduce")
+    ]
+    case.add([line(8, "TREE", "LL", 2), line(4096, "RING", "SIMPLE", 16), line(65536, "RING", "LL", 8)])
+    case.add([line(65536, "TREE", "LL", 8), line(4096, "RING", "SIMPLE", 16, "AllGather")])
+    own = tune.own_choices(case, planned("nccl"))
+    assert own[("all_gather", 4096)] == ("RING", "SIMPLE", 16) and ("all_reduce", 65536) not in own
+
+    def same(words: str) -> list[tuple[str, int]]:
+        return tune.same_as_own(setting(words), own, ("all_reduce",), (8, 4096, 65536, 1 << 20))
+
+    assert same("NCCL_PROTO=Simple") == same("channels=16") == [("all_reduce", 4096)]
+    assert same("NCCL_ALGO=Tree,NCCL_PROTO=LL") == [("all_reduce", 8)]
+    assert same("NCCL_ALGO=Tree,NCCL_PROTO=Simple") == same("NCCL_BUFFSIZE=8388608") == same("channels=8") == []
+    assert tune.own_choices(case, replace(planned("nccl"), ranks=4)) == {}
+    case.measurements = [replace(case.measurements[0], env={"NCCL_PROTO": "LL"})]
+    assert tune.own_choices(case, planned("nccl")) == {}, "there somebody else had chosen"
+
+
 @pytest.mark.parametrize("given", ["NCCL_PROTO=Simple", "TORCH_NCCL_BLOCKING_WAIT=1", "channels=8"])
 def test_what_gloo_never_reads_is_refused_over_gloo(tmp_path: Path, given: str) -> None:
     options = ProbeOptions(backend="gloo", ranks=2)
@@ -324,7 +351,7 @@ def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkey
 
 def test_settings_of_one_job_take_turns(tmp_path: Path) -> None:
     """Three groups that are equal: every round of each is told, with right values, and none is called better."""
-    told = [{}, {"env": {"UNREAD": "1"}}, {"env": {"UNREAD": "2"}}]
+    told = [{}, {"env": {"UNREAD": "1"}}, {"env": {"UNREAD": "2"}, "skip": [["all_gather", 8]]}]
     words = ("--ops", "all_reduce,all_gather", "--sizes", "8,65536", "--repeats", "3", "--decide", "7", "--all")
     argv = ("sweep", "--backend", "gloo", *words, "--settings", json.dumps(told))
     records = asyncio.run(local.run(Plan("sweep", argv, 2, "gloo", sys.executable, 100.0), tmp_path))
@@ -332,11 +359,12 @@ def test_settings_of_one_job_take_turns(tmp_path: Path) -> None:
     for record in records:
         made.take(record, [0, 1, 2])
     wanted = {(n, op, size) for n in range(3) for op in ("all_reduce", "all_gather") for size in (8, 65536)}
+    wanted -= {(2, "all_gather", 8)}
     assert set(made.times["choose"]) == set(made.times["decide"]) == wanted
     assert {len(times) for times in made.times["choose"].values()} == {3}
     assert {len(times) for times in made.times["decide"].values()} == {7}
     assert not any(made.wrong.values()) and not made.refused
-    assert all(one.gain < 1 and one.comparisons == 8 for one in made.compared("decide", [Setting(), Setting()]))
+    assert all(one.gain < 1 and one.comparisons == 7 for one in made.compared("decide", [Setting(), Setting()]))
 
 
 BRAKE = """

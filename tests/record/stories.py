@@ -25,12 +25,12 @@ from ncclkit.lab.faults.catalogue import FAULTS
 from tests.browser.conftest import Lab, Visit, until
 from tests.browser.notebook import open_notebook, shut_down, state
 from tests.browser.test_logs import WIDER
-from tests.reports import ROOT
+from tests.reports import NOTEBOOKS, ROOT
 
 pytest_plugins = ["tests.browser.conftest"]
 
-STORIES = sorted((ROOT / "notebooks" / "cases").glob("*.ipynb"))
-COURSE = ROOT / "docs" / "course.md"
+STORIES = [path for path in NOTEBOOKS if path.parent.name == "cases"]
+COURSE = [ROOT / "docs" / name for name in ("course.md", "course.zh.md")]
 PICTURES = Path(os.environ.get("PICTURES") or "/nonexistent")
 CELL, REACT = 150.0, 30.0
 """Seconds that a cell, and any click, may take."""
@@ -152,7 +152,7 @@ def _write(story: Path, seconds: float, chromium: str) -> None:
     """This story's row of the table in docs/course.md."""
     with_what = f"JupyterLab {version('jupyterlab')}, Chromium {chromium}, torch {version('torch')}"
     row = f"| {story.stem} | {time.strftime('%Y-%m-%d')} | {with_what} | {seconds:.0f} |"
-    text = COURSE.read_text(encoding="utf-8")
-    new, count = re.subn(rf"^\| {story.stem} \|.*$", row, text, flags=re.M)
-    assert count == 1
-    COURSE.write_text(new, encoding="utf-8")
+    for page in COURSE:
+        new, count = re.subn(rf"^\| {story.stem} \|.*$", row, page.read_text(encoding="utf-8"), flags=re.M)
+        assert count == 1
+        page.write_text(new, encoding="utf-8")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import ncclkit as nk
 from ncclkit.core.case import Case
-from ncclkit.core.model import Event, Finding, found
+from ncclkit.core.model import Event, Fact, Finding, Measurement, found
 from ncclkit.evidence.logs import jobs, read_logs
 from ncclkit.views._html import SHORT, common, place
+from ncclkit.views.findings import NOT_EVALUATED
+from tests.causes.test_summary import TestOneListOfRisks as Risks
 from tests.views.records import HOSTILE, case, findings
 from tests.views.test_faces import Page
 
@@ -38,6 +42,44 @@ def test_the_banner_answers_what_who_and_what_first(folder: str, said: list[str]
 def test_an_example_says_that_it_is_one() -> None:
     view = nk.banner_view(nk.sample("rank_late"))
     assert words(view).startswith("Example: a recording") and "nk-example" in view.static()
+
+
+def test_a_hang_is_decided_by_what_the_late_rank_did() -> None:
+    """Of a dump of eight ranks the lines of the one at fault are quoted, and not where the others waited."""
+    read = words(nk.banner_view(nk.sample("eight_ranks_late")))
+    cited = read[read.index("fr_rank_5") : read.index("First:")]
+    assert "never entered it: rank 5" in cited and "rank 5 stood in skip_batches" in cited and "train.py:18" in cited
+    assert "rank 0" not in cited
+
+
+def test_a_healthy_live_test_says_what_it_has_shown_and_whether_its_speed_is_normal() -> None:
+    known = Case()
+    known.facts = [Fact("gpu.count", 0), Fact("net.loopback.bandwidth", 3.0), Fact("cpu.usable", 2)]
+    known.events = [Event("run.end", "the run ended: done", "runs/1-a/status.json", data={"reason": "done"})]
+    row = Measurement("all_reduce", 1 << 24, "float32", 2, 1, "gloo", 30.0, None, None, 0.5, 0.5, 0, run="1-a")
+    known.measurements = [replace(row, expected=1.0)]
+    read = words(nk.banner_view(known))
+    assert "2 ranks over gloo on the CPU of one host: says nothing about GPUs or other hosts" in read
+    assert "50 % of the 1.00 GB/s that this host's loopback allows: normal, as 40 % and more is usual" in read
+    assert re.search(r"\d+ causes not evaluated: no GPU, no NCCL log, .*Which ones\?", read)
+    assert f'href="#{NOT_EVALUATED}"' in nk.banner_view(known).static()
+    assert f'id="{NOT_EVALUATED}"' in nk.findings_view(nk.diagnosis(known), headline=False).static()
+    known.measurements = [replace(row, busbw=0.2, expected=1.0)]
+    assert "20 % of the 1.00 GB/s that this host's loopback allows: low, as 40 % and more" in words(
+        nk.banner_view(known)
+    )
+
+
+def test_a_risk_stands_beside_what_to_do_about_it() -> None:
+    known = Risks.after_a_run()
+    read, (risk,) = words(nk.banner_view(known)), nk.diagnosis(known).risks
+    assert f"{risk.say} Fix: {risk.advice[0].do}" in read and f"{risk.say} Fix: " in nk.diagnosis(known).text()
+
+
+def test_a_time_is_broken_between_its_parts_only() -> None:
+    page = nk.banner_view(nk.sample("eight_ranks_late")).static()
+    assert "to 04:32:02 UTC,</span> " in page and page.count('class="nk-whole"') >= 3
+    assert "35 s from first to last line" in page
 
 
 def test_facts_of_a_machine_without_a_job_are_no_nonsense() -> None:

@@ -223,14 +223,32 @@ def test_a_new_record_is_seen_by_the_next_picture() -> None:
 
 def test_progress_over_time_shows_who_stopped_at_which_collective_and_who_waits() -> None:
     """Of the bundled run: its Flight Recorder dumps date the calls."""
-    drawn = views.progress_view(read(HERE / "eight_ranks_late")).figure
+    view = views.progress_view(read(HERE / "eight_ranks_late"))
+    drawn = view.figure
     lines = {trace.name: trace for trace in drawn.data if trace.mode == "lines"}
     ends = {trace.text[0] for trace in drawn.data if trace.mode == "markers+text"}
     assert set(lines) == {f"rank {rank}" for rank in range(8)}
     assert ends == {"", "rank 5 stopped at 11", "7 ranks wait in all_reduce 12"}
+    assert view.summary == "Rank 5 stopped at collective 11 of default_pg; 7 ranks wait in collective 12"
     assert list(lines["rank 5"].y) == [*range(1, 12)] and lines["rank 0"].y[-1] == 12
     assert lines["rank 5"].x[-1] < 1 and lines["rank 0"].x[-1] > 19  # gloo's timeout of 20 s
     assert "seconds after 2026-11-21" in drawn.layout.xaxis.title.text and drawn.layout.yaxis.title.text == "collective"
+
+
+def test_the_legend_of_progress_holds_every_rank_and_the_mark_at_the_end_of_its_line() -> None:
+    drawn = views.progress_view(read(HERE / "eight_ranks_late")).figure
+    legend = drawn.layout.annotations[0].text
+    known = re.findall(r"<span style='color:(#\w+)'>(.)</span> (\d)", legend)
+    assert sorted(int(rank) for *_, rank in known) == [*range(8)] and "…" not in legend
+    colours = {trace.name: trace.line.color for trace in drawn.data if trace.mode == "lines"}
+    assert {f"rank {rank}": colour for colour, _, rank in known} == colours
+    (end,) = [trace for trace in drawn.data if trace.text and trace.text[0] == "rank 5 stopped at 11"]
+    assert (end.marker.symbol, end.marker.color, "✖", "5") == ("x", *known[0])
+
+
+def test_a_column_of_which_nothing_is_known_is_left_out() -> None:
+    page = views.progress_view(read(HERE / "eight_ranks_late")).static()
+    assert "Enqueued" in page and "Completed" in page and "Started" not in page  # gloo says of no call when it began
 
 
 def test_each_group_with_ranks_behind_has_a_panel_and_a_rank_that_entered_none_stands_at_its_start() -> None:

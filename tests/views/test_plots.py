@@ -102,6 +102,15 @@ def test_of_several_collectives_on_one_rank_there_is_one_line_each_and_the_legen
     assert "2 collectives work on one rank" in page and "Collective" in page and "busbw GB/s" not in page
 
 
+def test_a_column_that_says_nothing_new_is_left_out_and_two_measurements_are_called_two():
+    pair = [replace(m, ranks=2, busbw=m.algbw, expected=2.0, singles=200) for m in CURVE]
+    words = Page(measurements_view(pair).static()).words
+    assert "Median, batches" in words and "p99, single calls" in words and "either can be the longer one" in words
+    assert "algbw GB/s" not in words and "At most GB/s" not in words and "Ratio" in words
+    words = Page(measurements_view([*CURVE, replace(CURVE[0], expected=2.0)]).static()).words
+    assert "algbw GB/s" in words and "At most GB/s" in words and "either can be" not in words
+
+
 @pytest.mark.parametrize("draw", [plots.bandwidth, plots.latency])
 def test_nothing_measured_is_a_figure_too(draw):
     assert title(draw([])) == "Nothing measured yet"

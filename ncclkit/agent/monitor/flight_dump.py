@@ -113,13 +113,19 @@ def _pipe(rank, pid, seconds, text):
     while time.monotonic() - begun < seconds:
         new = next((place for place in places if _written(place) != before[place]), None)
         if new is not None:
-            size = -1
-            while size != os.path.getsize(new):  # it grows
-                size = os.path.getsize(new)
-                time.sleep(0.3)
-            return _read(new), ""
+            written = _whole(new, begun + seconds)
+            return written, "" if written else "torch wrote nothing"
         time.sleep(0.1)
     return b"", "torch wrote nothing"
+
+
+def _whole(path, until):
+    """What is in a file that a process writes just now: once it has grown and grows no more, or at the deadline."""
+    size, known = os.path.getsize(path), -1
+    while time.monotonic() < until and (size == 0 or size != known):
+        time.sleep(0.3)
+        size, known = os.path.getsize(path), size
+    return _read(path)
 
 
 def _inside(pid, path):

@@ -18,6 +18,8 @@ ROW = re.compile(
     # Kernel Parent Dev Grid Status SMs Mask GridDim BlockDim Invocation
     r"^\s*\*?\s*\d+\s+\S+\s+\d+\s+\d+\s+(?P<status>[A-Z]\w+)\s+\S+\s+\([\d,]+\)\s+\([\d,]+\)\s+(?P<call>\S.*?)\s*$"
 )
+UNNAMED = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\(unnamed\))::")
+"""A namespace without a name, whose bracket is not that of arguments."""
 LAUNCH = re.compile(r"\b(?P<name>[A-Za-z_][\w:]*)(?:<[^<>]*>)?(?:\([^()]*\))?<<<\([\d,]+\),\s*\([\d,]+\)")
 
 
@@ -55,6 +57,7 @@ def kernel_of(said):
 
     Of several that are active the first one of NCCL, as that is the one that waits for others.
     """
+    said = UNNAMED.sub("", said)
     rows = [match for match in map(ROW.match, said.splitlines()) if match and match["status"] == "Active"]
     names = [match["call"].partition("(")[0].partition("<")[0].strip() for match in rows]
     names += [match["name"] for match in LAUNCH.finditer(said)]

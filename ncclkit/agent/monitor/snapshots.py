@@ -40,6 +40,8 @@ STANDSTILL = 3
 """Snapshots after the first that have to show a rank at one place until it counts as one that hangs."""
 PATIENCE = 5.0
 """Seconds that one of them may take beyond the pause between them."""
+STOPS = 0.5
+"""Seconds in which a signal that a killed reader had sent arrives."""
 WORKERS = 32
 """Processes that a rank started whose state is shown, at most."""
 ON_FILES = frozenset((0, 1, 17, 18, 19, 20, 42, 44, 45, 46, 47, 72, 73, 74, 75))
@@ -201,8 +203,19 @@ def _let_go(child, pid, before):
     except subprocess.TimeoutExpired:
         child.kill()
         child.communicate()
-    if before not in ("T", "t") and processes.state(pid) in ("T", "t"):
-        processes.signal_one(pid, signal.SIGCONT)
+        until = time.monotonic() + STOPS
+        while before not in ("T", "t") and time.monotonic() < until:
+            if _is_stopped(pid):
+                processes.signal_one(pid, signal.SIGCONT)
+                return
+            time.sleep(0.02)
+
+
+def _is_stopped(pid):
+    """Whether a process is stopped, or will be as soon as it has a core: the signal to stop is pending."""
+    status = processes.read("/proc/%d/status" % pid)
+    pending = re.findall(r"^S(?:ig|hd)Pnd:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return processes.state(pid) in ("T", "t") or any(int(one, 16) >> (signal.SIGSTOP - 1) & 1 for one in pending)
 
 
 THREAD = re.compile(r"^Traceback for thread ")

@@ -74,7 +74,7 @@ class Steps:
         self.owner = self.began = self.sampler = None
         self.profiler: Any = None
         self.depth = self.inside = self.done = self.batches = 0
-        self.spent = self.cpu = 0.0
+        self.spent = self.cpu = self.loading = 0.0
         self.busy, self.samples, self.entered = [], [], None
         self.main = threading.main_thread().ident or 0
         self.written = self.leaving = False
@@ -114,12 +114,13 @@ class Steps:
             self.batches += kind == "data"
             if not self.measuring or self.inside or threading.get_ident() != self.main:
                 return call(*args, **named)
-            self.inside, began = 1, time.time()
+            self.inside, began, computed = 1, time.time(), time.thread_time()
             self.entered = kind
             try:
                 return call(*args, **named)
             finally:
                 ended, ours = time.time(), time.thread_time()
+                self.loading += ours - computed if kind == "data" else 0.0
                 self.inside, self.entered = 0, None
                 if len(self.busy) < CALLS:
                     place = self.place(sys._getframe(1)) if kind == "collective" else ""
@@ -184,7 +185,7 @@ class Steps:
         if self.began is not None and self.done >= self.options["warmup"] and self.profiler is None:
             self.rows.append(self.row(now))
         self.done += 1
-        self.busy, self.samples = [], []
+        self.busy, self.samples, self.loading = [], [], 0.0
         last = self.options["warmup"] + self.options["steps"]
         if self.done >= last and not self.profiled(last):
             self.write("stopped after its last step")
@@ -197,7 +198,7 @@ class Steps:
         row = {"begin": self.began, "end": now, "cpu": time.process_time() - self.cpu, "on": self.measuring}
         if not row["on"]:
             return row
-        row.update(busy=self.busy, samples=self.samples, optimizer=[self.optimizing, now])
+        row.update(busy=self.busy, samples=self.samples, loading=self.loading, optimizer=[self.optimizing, now])
         ours = time.thread_time()
         for model in self.models:
             model.logger.set_runtime_stats_and_log()

@@ -39,7 +39,9 @@ def main(argv):
 def _options(argv):
     parser = collective.options(add_options)
     parser.prog = "sweep"
-    parser.add_argument("--settings", type=json.loads, default=[{}], help="[{env: {…}, config: {…}}, …]")
+    parser.add_argument(
+        "--settings", type=json.loads, default=[{}], help="[{env: {…}, config: {…}, skip: [[op, bytes], …]}, …]"
+    )
     parser.add_argument("--controls", type=_numbers, default=[0], help="which of them are the default: 0,3,7")
     parser.add_argument(
         "--one-peak", type=_numbers, default=[], help="settings over which bandwidth has one peak, in order"
@@ -151,6 +153,8 @@ class Groups:
         self.groups = {number: self._made(setting) for number, setting in enumerate(settings)}
         self.usable = [number for number, setting in enumerate(settings) if self._works(number, setting)]
         """Numbers of the settings that every rank could make."""
+        self.skipped = [{(op, size) for op, size in setting.get("skip", ())} for setting in settings]
+        """For each setting the (collective, bytes) on which it is what NCCL does anyway, so that nothing can differ."""
 
     def _made(self, setting):
         with _variables(setting.get("env", {})):
@@ -209,7 +213,8 @@ def timer_of(torch, job, operation, groups, order):
     small = job.device.type == "cuda" and operation.bytes <= collective.SMALL
     calls = {}
     for number in groups.usable:
-        if _knows(job, operation, groups, number):
+        known = (operation.name, operation.bytes) in groups.skipped[number]
+        if not known and _knows(job, operation, groups, number):
             calls[number] = collective.captured(torch, operation) if small else _through(operation, groups, number)
     operation.group = groups.groups[0]
     once = [collective.time_laps(torch, operation, calls[0], 1, 2)[-1]]

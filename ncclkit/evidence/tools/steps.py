@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from ncclkit.agent import redact
@@ -60,7 +60,7 @@ def _hooked(value: Mapping[str, Any], path: str) -> Event:
         "batches": float(value["batches"]),
         "sites": redact.clean(_sites(rows)),
         "buckets": [int(size) for sizes in value["buckets"] for size in sizes],
-        "loaders": value["loaders"],
+        "loaders": [[int(workers), *more] for workers, *more in value["loaders"]],
         "threads": value["threads"],
         "problems": redact.clean(value["problems"]),
     }
@@ -70,6 +70,8 @@ def _hooked(value: Mapping[str, Any], path: str) -> Event:
 def _event(rank: int, host: str, path: str, data: Mapping[str, Any]) -> Event:
     usual = median([row["seconds"] for row in data["steps"]] or [0.0])
     text = f"rank {rank}: {len(data['steps'])} steps measured, {1e3 * usual:.1f} ms each"
+    parts = {part: fmean([row["parts"].get(part, 0.0) for row in data["steps"]] or [0.0]) for part in PARTS}
+    text += "".join(f", {part} {1e3 * seconds:.1f} ms" for part, seconds in parts.items() if seconds >= 5e-5)
     return Event("step.rank", text, path, 0, None, host, None, rank, data)
 
 
@@ -88,7 +90,8 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     parts = spent | {"communication": own + exposed, "script": gaps}
     parts["computation"] = max(0.0, end - begin - sum(parts.values()))
     points = [[since, until, until - since] for since, until, _ in calls[:POINTS]]
-    return {"seconds": end - begin, "parts": parts, "points": points, "own": own, "bytes": sum(c[2] for c in calls)}
+    made = {"seconds": end - begin, "parts": parts, "points": points, "own": own, "bytes": sum(c[2] for c in calls)}
+    return made | ({"loading": float(row["loading"])} if "loading" in row else {})
 
 
 def _gaps(row: Mapping[str, Any]) -> list[Span]:

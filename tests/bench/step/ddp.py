@@ -4,6 +4,7 @@ import argparse
 import os
 import tempfile
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -58,13 +59,16 @@ def main() -> None:
     cap = {"bucket_cap_mb": 0.001} if told.brake == "buckets" else {}
     model = DistributedDataParallel(model.to(device), **cap)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = Images(told.brake == "loader" or (told.brake == "rank" and dist.get_rank() == 1))
-    loader = DataLoader(data, batch_size=16, sampler=DistributedSampler(data))
+    data = Images(told.brake in ("loader", "worker") or (told.brake == "rank" and dist.get_rank() == 1))
+    workers = 1 if told.brake == "worker" else 0
+    loader = DataLoader(data, batch_size=16, sampler=DistributedSampler(data), num_workers=workers)
     with open(told.log, "a") if told.log else tempfile.TemporaryFile("w") as file:
         for step, (pictures, labels) in enumerate(loader):
-            loss = nn.functional.cross_entropy(model(pictures.to(device)), labels.to(device))
-            loss.backward()
-            if step % told.accumulate == 0:
+            last = (step + 1) % told.accumulate == 0
+            with nullcontext() if last else model.no_sync():
+                loss = nn.functional.cross_entropy(model(pictures.to(device)), labels.to(device))
+                loss.backward()
+            if last:
                 optimizer.step()
                 optimizer.zero_grad()
             if told.brake == "logging":
