@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.analysis.consistency import compare
+from ncclkit.analysis.consistency.table import MEASURED
 from ncclkit.analysis.stages import staged_test
 from ncclkit.core.case import Case
 from tests.live.slurm_cluster import available, cluster, free_ports
@@ -81,12 +82,12 @@ def test_facts_of_two_nodes(tmp_path: Path) -> None:
         done = subprocess.run(
             command, env=env, capture_output=True, text=True, timeout=110, cwd=Path(__file__).parents[2]
         )
-    assert "\n2 hosts agree in all " in done.stdout, done.stdout + done.stderr
     case = Case.open(folder)
     assert {fact.host for fact in case.facts} == {"n1", "n2"}
     assert [fact.host for fact in case.facts_of("software.torch") if fact.value] == ["n1", "n2"], done.stderr
     seen = compare(case.facts)
-    assert not seen.can_break and seen.agreed > 20, seen.text()
+    assert {found.why for found in seen.differences} <= {MEASURED}, "a busy machine writes at many speeds"
+    assert seen.agreed > 20 and f"\n{seen.summary}" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_ladder_climbs_and_a_node_that_fails_alone_is_found_by_smaller_jobs(tmp_path: Path) -> None:
