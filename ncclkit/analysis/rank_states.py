@@ -298,7 +298,7 @@ def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
         if end.signal in KILLED and not end.by_launcher and end.rank not in raised:
             dead.setdefault(end.rank, end.event)
     for gone in case.of("attach.rank"):
-        if gone.data["gone"] and gone.rank is not None and case.of("flight.missing"):
+        if gone.data["gone"] and gone.data["exitcode"] != 0 and gone.rank is not None and case.of("flight.missing"):
             dead.setdefault(gone.rank, gone)
     tasks = [end for end in exits(case) if end.event.kind == "slurm.event"]
     if tasks and tasks[0].signal == SIGKILL and not ends and not raised:
@@ -317,6 +317,7 @@ def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
 def _ended(case: Case, members: Iterable[int]) -> Iterator[tuple[int, Event]]:
     done = [e for e in case.of("worker.phase") if e.data.get("phase") == "done"]
     done += [e for e in case.of("nccl.destroy") if e.data.get("how") == "destroy"]
+    done += [e for e in case.of("attach.rank") if e.data["exitcode"] == 0]
     first = _first_by_rank([*done, *(end.event for end in exits(case) if end.code == 0)])
     runs = [event for event in case.of("run.end") if event.data["reason"] == "done"]
     return chain(first.items(), ((rank, runs[-1]) for rank in members if runs and rank not in first))

@@ -26,6 +26,9 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from ncclkit.analysis.calls import (
     POINT_TO_POINT, SAME_SIZE, UNDECIDED, by_call, disagreeing, elements, far_apart, odd_ones, only_point_to_point,
     op_of, other_calls, ranks_of, sides, size_of, unlike_calls,
@@ -35,7 +38,7 @@ from ncclkit.analysis.picks import (
     first_finding, in_order, matching, messages, model_mismatch, name_ranks, otherwise, pick, ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import all_waiting, rank_of, rank_states
-from ncclkit.analysis.waits import lasting, stands
+from ncclkit.analysis.waits import Stand, lasting, stands
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries
 from ncclkit.causes._settings import compare_calls
@@ -79,8 +82,12 @@ def _flight(case: Case) -> Finding | None:
         if event.data.get("field") == "op":
             odd, right = sides(event)
             calls = [f"{name_ranks(ranks_of([group]))} called {group.get('value')}" for group in (*odd, *right)]
-            say = f"At place {event.data.get('seq')} of the sequence {' where '.join(calls)}."
-            return _tell(case, "proven", say + ("" if right else f" {UNDECIDED}"), [event], ranks_of(odd))
+            say = f"At place {event.data.get('seq')} of the sequence {' where '.join(calls)}"
+            if not right and (branch := _under_condition(case, odd)):
+                stand = branch[0]
+                say += f"; {name_ranks(one.rank for one in branch)} left the common path inside `if {stand.condition}`."
+                return _tell(case, "proven", say, [event, *stand.lines], tuple(one.rank for one in branch))
+            return _tell(case, "proven", say + (". " + UNDECIDED if not right else "."), [event], ranks_of(odd))
         if event.data.get("field") == "sizes" and other_calls(event):
             odd, right = sides(event)
             calls = [f"{name_ranks(ranks_of([group]))} with {group.get('value')}" for group in (*odd, *right)]
@@ -89,6 +96,15 @@ def _flight(case: Case) -> Finding | None:
             known = [site for site in event.data.get("sites") or () if site]
             return _tell(case, "proven" if len(set(known)) > 1 else "likely", say, [event], ranks_of(odd))
     return None
+
+
+def _under_condition(case: Case, groups: Iterable[Mapping[str, Any]]) -> list[Stand]:
+    """Where the ranks of one side alone stand now, all under a condition on the rank; empty otherwise."""
+    seen = stands(case)
+    held = [[seen[rank] for rank in ranks_of([group]) if rank in seen] for group in groups]
+    inside = [side for side in held if side and all(stand.condition for stand in side)]
+    outside = [side for side in held if side and not any(stand.condition for stand in side)]
+    return inside[0] if len(inside) == 1 and len(outside) == len(held) - 1 else []
 
 
 def _live(case: Case, event: Event) -> Finding:

@@ -50,7 +50,10 @@ class _Parser(argparse.ArgumentParser):
         options, extra = self.parse_known_args(args, namespace)
         if extra:
             verb: _Parser = options.parser
-            meant = did_you_mean(extra[0].partition("=")[0], verb._option_string_actions)
+            flag = extra[0].partition("=")[0]
+            meant = did_you_mean(flag, verb._option_string_actions)
+            if flag in (*SHORT.values(), *(f"--{name.replace('_', '-')}" for name in JOB_OPTIONS)):
+                meant = f"`ncclkit submit {flag} … VERB` takes it, before the verb"
             verb.error(f"{extra[0]!r} is not an option or argument of `{verb.prog}`{meant and f'; {meant}'}")
         return options
 
@@ -294,6 +297,7 @@ def _add_cluster(parsers: Any) -> None:
     )
     submit.add_argument("--dry-run", action="store_true", help="print what sbatch would get, and submit nothing")
     submit.set_defaults(parse=_parse_verb)
+    submit.usage = "%(prog)s [-p PARTITION] [-N NODES] [-t TIME] [OPTION …] VERB [OPTION OF THE VERB …]"
     submit.add_argument("words", nargs=argparse.REMAINDER, metavar="VERB …", help="the verb, with its own options")
     status = _verb(parsers, "status", "the batch jobs of a case: queue, progress, end, report", "status --follow")
     status.add_argument("job", nargs="?", type=int, help="a job id (default: the last job of the case)")
@@ -339,8 +343,10 @@ def _add_helpers(parsers: Any) -> None:
 
 def _parse_verb(words: Sequence[str], without: Sequence[str]) -> argparse.Namespace:
     """The options of a verb that is named by words; one sentence for a verb that cannot stand there."""
-    if not words or words[0] in without:
-        raise NcclkitError(f"{words[0] if words else 'Nothing'} cannot be a batch job; name a verb such as probe.")
+    if not words:
+        raise NcclkitError("Which verb shall run on the nodes? For example `ncclkit submit -N 2 probe --stages`.")
+    if words[0] in without:
+        raise NcclkitError(f"{words[0]} cannot be a batch job; name a verb such as probe.")
     return _parser().parse_args(words)
 
 

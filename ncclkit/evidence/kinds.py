@@ -134,6 +134,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "stack": ("pid", "thread", "frames", "tool"),
     "attach.rank": (
         *("pid", "command", "launcher", "slurm", "snapshots", "kernel", "quiet", "program", "workers", "gone"),
+        "exitcode",
     ),
     "ras.report": ("version", "nodes", "processes", "communicators", "sound", "silent", "dead", "timeouts"),
     "ras.communicator": ("hash", "size", "missing", "counts", "behind", "dead", "errors"),

@@ -169,6 +169,10 @@ class LiveRank:
     workers: list[dict[str, Any]] = field(default_factory=list)
 
 
+ELASTIC = re.compile(r"torchrun|torch\.distributed\.(?:run|launch)|accelerate")
+"""Launchers that end all ranks as soon as one ends with another status than 0."""
+
+
 @dataclass(frozen=True, slots=True)
 class LiveHost:
     """What was seen of the ranks of a host that `ncclkit attach` looked at."""
@@ -186,14 +190,16 @@ def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
     except msgspec.ValidationError:
         return
     for name, rank in found.ranks.items():
-        data = msgspec.to_builtins(rank) | {"gone": False}
+        data = msgspec.to_builtins(rank) | {"gone": False, "exitcode": None}
         moves = [(shot.state, shot.stack.strip().partition("\n")[0].strip()) for shot in rank.snapshots]
         text = f"rank {name}, process {rank.pid} ({rank.command}): " + "; ".join(f"{s} in {at}" for s, at in moves)
         if name.isdigit() and int(name) < LARGEST:
             yield Event("attach.rank", clip(text), path, 0, None, found.host, rank.pid, int(name), _finite(data))
+    elastic = next((rank.launcher for rank in found.ranks.values() if ELASTIC.match(rank.launcher)), "")
     for absent in sorted(set(found.expected) - {int(name) for name in found.ranks if name.isdigit()}):
-        data = msgspec.to_builtins(LiveRank(0, [])) | {"gone": True}
+        data = msgspec.to_builtins(LiveRank(0, [])) | {"gone": True, "exitcode": 0 if elastic else None}
         text = f"rank {absent} has no process on {found.host} any more"
+        text += f"; it ended with status 0, as {elastic} would have ended the others at any other" * bool(elastic)
         yield Event("attach.rank", text, path, 0, None, found.host, None, absent, data)
 
 

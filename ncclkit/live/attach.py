@@ -247,7 +247,9 @@ def _readable(pid: int) -> bool:
 
 def _closed(pid: int) -> str:
     """Who may look at a process that this user may not."""
-    uid = os.stat(f"/proc/{pid}").st_uid
+    uid = processes.owner(pid)
+    if uid == os.geteuid():
+        return f"Process {pid} is this user's and may still not be read; it takes CAP_SYS_PTRACE: repeat it with sudo."
     who = str(uid)
     with suppress(KeyError):  # a container may have no name for it
         who = pwd.getpwuid(uid).pw_name

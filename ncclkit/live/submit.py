@@ -36,6 +36,8 @@ NAME = re.compile(r"[\w.,:+@/=*-]*(?:\[[\d,-]+\])?")
 TIME = re.compile(r"(?:\d+-)?\d+(?::\d\d){0,2}")
 UNSEEN, NO_PYTHON = 66, 67
 """Exit statuses of our batch script: the node does not see the case folder, or not the workbook's interpreter."""
+SUBMITS = 30.0
+"""Seconds for sbatch, which tries again where the queue is full."""
 SEEN = 15.0
 """Seconds that files of a job which has ended get to be seen here: caches of network file systems."""
 LONGEST = 14 * 86400.0
@@ -49,7 +51,9 @@ class JobOptions:
     partition: str = option("", "Partition", "partition (default: the cluster's own)")
     nodes: int = option(1, "Nodes", "number of nodes (default 1)", bounds=(1, 100_000))
     gpus_per_node: int = option(-1, "GPUs a node (-1: all)", "GPUs of each node (default: all)", bounds=(-1, 64))
-    time: str = option("10", "Slurm's time limit", "Slurm's time limit: minutes or [days-]hours:minutes:seconds")
+    time: str = option(
+        "10", "Slurm's time limit", "Slurm's time limit: minutes (default 10), or [days-]hours:minutes:seconds"
+    )
     account: str = option("", "Account", "account that pays")
     qos: str = option("", "QoS", "quality of service")
     reservation: str = option("", "Reservation", "reservation")
@@ -172,7 +176,7 @@ def submit(case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRe
     on_record({"kind": "script", "text": text})
     try:
         storage.write(folder / "job.sbatch", text)
-        said = scheduler.ask("sbatch", "--parsable", str(folder / "job.sbatch"), deadline=30.0)
+        said = scheduler.ask("sbatch", "--parsable", str(folder / "job.sbatch"), deadline=SUBMITS)
     except (NcclkitError, OSError) as error:
         shutil.rmtree(folder)
         hint = next((f"; {what}" for sign, what in REFUSED.items() if sign in str(error).lower()), "")
@@ -193,6 +197,7 @@ REFUSED = {
     "gres": "the nodes of this partition have not so many GPUs: --gpus-per-node 0 asks for none",
     "time": "the partition allows less time: -t asks for less",
     "node count": "the partition has not so many nodes: -N asks for fewer",
+    "unable to accept": "the queue is full: submit it again when jobs have ended",
     "limit": "a limit of your account or QoS: ask for less, or wait for your other jobs",
 }
 """What sbatch says → what to do."""
@@ -239,17 +244,20 @@ WAITS = {
 """Why a job waits, by Slurm's word."""
 NEVER = {
     "PartitionNodeLimit": "the partition has not so many nodes for one job; -N asks for fewer",
-    "PartitionConfig": "the partition has not so many nodes for one job; -N asks for fewer",
+    "PartitionConfig": "the partition allows fewer nodes or less time for one job; -N and -t ask for less",
     "PartitionTimeLimit": "the partition allows less time; -t asks for less",
     "PartitionDown": "the partition is down; -p names another",
     "PartitionInactive": "the partition is inactive; -p names another",
     "InvalidAccount": "Slurm does not know this account; -A names another",
     "InvalidQOS": "Slurm does not know this QoS; -q names another",
+    "account_not_": "the partition does not take this account; -A or -p names another",
+    "QOS_not_": "the partition does not take this QoS; -q or -p names another",
+    "group_not_permitted": "the partition does not take your group; -p names another",
     "BadConstraints": "no node has what it asks for",
     "JobHeldAdmin": "an administrator holds it",
     "launch_failed_requeued_held": "it could not be started, and is held",
 }
-"""Why a job that waits will not start."""
+"""Part of the reason for which a job will not start → what to do.  Some are a word, others a sentence with ``_``."""
 ENDS = {
     "CANCELLED": "was cancelled",
     "TIMEOUT": "reached Slurm's time limit; -t asks for more time",
@@ -299,7 +307,8 @@ class JobState:
     @property
     def stuck(self) -> str:
         """Why it will never start; empty where it may."""
-        return NEVER.get(self.reason, "") if self.state == "PENDING" else ""
+        why = (what for sign, what in NEVER.items() if sign in self.reason)
+        return next(why, "") if self.state == "PENDING" else ""
 
     @property
     def sentence(self) -> str:
@@ -394,22 +403,25 @@ async def follow(
     A job that will never start is cancelled.  Cancelling this call leaves the job alone: `cancel` ends it.
     """
     begun, last, tail = time.monotonic(), "", _Tail(case, job)
+    heard = begun
     while True:
         now = await asyncio.to_thread(state, job)
         if now.sentence != last:
             last = now.sentence
             on_record({"kind": "job", "say": last, "state": now.state, "id": job.id})
+            heard = time.monotonic()
         for record in await asyncio.to_thread(tail.records):
             on_record(record)
+            heard = time.monotonic()
         if now.stuck:
             await asyncio.to_thread(cancel, job)
             raise NcclkitError(f"{now.sentence.rstrip('.')}; it was cancelled.")
         if now.over:
             break
-        waited = time.monotonic() - begun
-        if waited > longest:
+        if time.monotonic() - begun > longest:
             raise NcclkitError(f"{now.sentence.rstrip('.')}; nobody follows it any more: `ncclkit status` does.")
-        await asyncio.sleep(0.5 if waited < 60 else 2.0 if waited < 600 else 10.0)
+        quiet = time.monotonic() - heard  # a job that starts after hours is followed as closely as one that starts now
+        await asyncio.sleep(0.5 if quiet < 60 else 2.0 if quiet < 600 else 5.0)
     return await _settled(case, job, now)
 
 

@@ -66,6 +66,9 @@ def _cluster(most: int) -> Any:
     if scheduler.is_login_node():
         from dask_jobqueue import SLURMCluster
 
+        more = dask.config.get("jobqueue.slurm.job-extra-directives", None) or []
+        if not dask.config.get("jobqueue.slurm.log-directory", None):
+            more = [*more, "--output=/dev/null"]  # else each worker leaves a file in the user's folder
         cluster = SLURMCluster(
             cores=1,
             processes=1,
@@ -73,7 +76,7 @@ def _cluster(most: int) -> Any:
             nanny=False,
             walltime="01:00:00",
             interface=_interface(),
-            queue=None,
+            job_extra_directives=more,
             security=keys,
             shared_temp_directory="~",  # where jobs find the keys, which go with the cluster
             protocol="tls://",
@@ -87,7 +90,6 @@ def _cluster(most: int) -> Any:
             host="127.0.0.1",
             dashboard_address=None,
             security=keys,
-            shared_temp_directory="~",  # where jobs find the keys, which go with the cluster
             protocol="tls://",
         )
     cluster.adapt(minimum=1, maximum=most)

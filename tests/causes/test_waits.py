@@ -56,7 +56,7 @@ def rank(
     row = {"file": "/app/train.py", "line": 1, "text": "", "group": data.pop("group", ""), "conditions": conditions}
     told = {"pid": 100 + number, "command": "python train.py", "launcher": "torchrun, process 9", "slurm": ""}
     told |= {"snapshots": shots, "kernel": data.pop("kernel", None), "quiet": data.pop("quiet", None)}
-    told |= {"program": [row], "workers": [], "gone": False}
+    told |= {"program": [row], "workers": [], "gone": False, "exitcode": None}
     seen = {"pid": 100 + number, "thread": "MainThread", "frames": stack, "tool": "pystack", "native": native or []}
     seen |= {"state": data.pop("gil", ""), "threads": [], "peer": data.pop("peer", {})}
     return [
@@ -166,7 +166,12 @@ def test_two_groups_in_two_orders() -> None:
 
 def test_a_rank_that_is_gone() -> None:
     gone = Event(
-        "attach.rank", "rank 2 has no process", "run/attached.json", rank=2, host="node-1", data={"gone": True}
+        "attach.rank",
+        "rank 2 has no process",
+        "run/attached.json",
+        rank=2,
+        host="node-1",
+        data={"gone": True, "exitcode": None},
     )
     found = judged(waiting(0), waiting(1), [gone])
     assert (found.findings[0].cause, found.findings[0].culprits["ranks"]) == ("rank_killed", (2,))
@@ -222,6 +227,27 @@ def test_gpus_in_one_collective_are_not_divided_by_their_lines() -> None:
     assert blockages(events) == []
 
 
+@pytest.mark.parametrize(
+    ("conditions", "ranks"),
+    [(("rank == 0", ""), (0,)), (("", "is_main_process"), (1,)), (("", ""), (0, 1)), (("rank == 0", "rank"), (0, 1))],
+)
+def test_dumps_of_two_ranks_are_decided_by_the_line_that_one_stands_at(conditions: Any, ranks: tuple[int, ...]) -> None:
+    """Two ranks have no majority; one that stands inside `if rank == 0` has left the common path."""
+    sides = [{"value": "barrier", "ranks": [0]}, {"value": "all_reduce", "ranks": [1]}]
+    data = {"seq": 4, "field": "op", "op": "", "group": "0", "majority": sides[0], "odd": sides[1:], "sites": []}
+    case = Case()
+    case.events = [Event("flight.mismatch", "4: barrier, all_reduce", "fr_rank_0", 0, None, "", None, None, data)]
+    for number, condition in enumerate(conditions):
+        more = {"condition": condition} if condition else {}
+        case.events += rank(number, ALL_REDUCE, own(9 + number), native=ON_PEERS, **more)
+    first = diagnose(case).findings[0]
+    assert (first.cause, first.strength, first.culprits["ranks"]) == ("rank_divergence", "proven", ranks)
+    assert ("left the common path" in first.say, "Without a majority" in first.say) == (
+        len(ranks) == 1,
+        len(ranks) == 2,
+    )
+
+
 CUDA_GDB = """[New Thread 0x7f2 (LWP 12)]
   Kernel Parent Dev Grid Status   SMs Mask GridDim  BlockDim Invocation
 *      0      -   0    7 Active 0x00ffffff (24,1,1) (512,1,1) {}(ncclDevKernelArgsStorage<4096>)
@@ -275,6 +301,29 @@ def test_what_the_program_says_of_a_line(tmp_path: Path, line: int, conditions: 
 def test_since_when() -> None:
     assert since(standing_ranks([*waiting(0, quiet=400.0), *waiting(1, quiet=300.0)]).values()) == "for 5 min"
     assert since(standing_ranks(waiting(0)).values()) == "for at least 3 s"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "cause", "said"),
+    [
+        ("torchrun, process 9", "rank_divergence", "Rank 2 finished normally while ranks 0 and 1 still waited"),
+        ("srun, process 9", "rank_killed", "Rank 2 on node-1 has no process any more"),
+    ],
+)
+def test_how_a_rank_without_a_process_ended(tmp_path: Path, launcher: str, cause: str, said: str) -> None:
+    """torchrun ends the others as soon as one fails: where it lets them wait, that one had ended well."""
+    stack = "\n".join(f"    {func} ({file}:{line})" for file, line, func in (ALL_REDUCE, own(33), MAIN))
+    shots = [{"t": float(t), "state": "S", "stack": stack, "main": 1.0, "switches": 4} for t in (10, 13)]
+    rows = {str(one): {"pid": 100 + one, "snapshots": shots, "launcher": launcher} for one in range(2)}
+    told = {"attached": 1, "host": "node-1", "expected": [0, 1, 2], "ranks": rows}
+    (tmp_path / "attached.json").write_text(json.dumps(told))
+    for number in range(2):
+        (tmp_path / f"stacks_rank{number}.txt").write_text(f'Thread 1 (idle): "MainThread"\n{stack}\n')
+    events = evidence.read([tmp_path]).events
+    case = Case()
+    case.events = [*events, *blockages(events)]
+    first = diagnose(case).findings[0]
+    assert (first.cause, first.strength, first.culprits["ranks"]) == (cause, "likely", (2,)) and said in first.say
 
 
 def test_512_ranks_on_one_screen_in_time(tmp_path: Path) -> None:

@@ -8,17 +8,19 @@ from pathlib import Path
 import pytest
 
 from ncclkit import evidence
+from ncclkit.analysis.consistency import compare
 from ncclkit.core.model import NcclkitError
 from ncclkit.evidence import samples
 from ncclkit.evidence.scanner import pieces
 from ncclkit.live import workers
+from tests.fleet import fleet
 
 SAMPLES = [samples.HERE / "rank_late", samples.HERE / "eight_ranks_late"]
 
 
 @pytest.mark.slow
 def test_workers_of_dask_give_what_one_process_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs, dumps (which a worker reads in a process with limits) and a log in pieces."""
+    """Logs, dumps (which a worker reads in a process with limits), a log in pieces, and facts of hosts."""
     distributed = pytest.importorskip("distributed")
     monkeypatch.setattr(pieces, "PIECE", 64 << 10)
     log = tmp_path / "large.log"
@@ -28,6 +30,8 @@ def test_workers_of_dask_give_what_one_process_gives(tmp_path: Path, monkeypatch
     with workers.started("dask:2", said.append) as executor:
         assert executor is not None, said
         assert evidence.read(given, executor=executor) == alone
+        facts = fleet(4, {"node0002": {"software.nccl": "2.26.2", "env.NCCL_ALGO": "Ring"}})
+        assert compare(facts, executor) == compare(facts)
         address = executor._client.scheduler.address
         with pytest.raises((OSError, TypeError)):  # whoever has not the key executes nothing
             distributed.Client(address, timeout=10, security=distributed.Security.temporary())

@@ -41,8 +41,14 @@ SlurmdLogFile={d}/slurmd.%n.log
 SlurmdParameters=config_overrides
 SwitchType=switch/none
 KillWait=5
+OverTimeLimit=0
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 {nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=2 State=UP
+PartitionName=short Nodes=ALL MaxTime=1 State=UP
+PartitionName=closed Nodes=ALL AllowAccounts=ml State=UP
 """
 NODE = (
     "NodeName=n{i} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 Boards=1 SocketsPerBoard=1 "
@@ -121,7 +127,7 @@ def _wait_idle(env: dict[str, str], nodes: int) -> None:
     until = time.monotonic() + 60
     while time.monotonic() < until:
         shown = subprocess.run(
-            ["sinfo", "-h", "-N", "-o", "%T"], capture_output=True, text=True, env=env, timeout=30
+            ["sinfo", "-h", "-N", "-p", "debug", "-o", "%T"], capture_output=True, text=True, env=env, timeout=30
         ).stdout
         if shown.split().count("idle") == nodes:
             return

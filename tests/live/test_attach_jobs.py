@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import statistics
@@ -103,6 +104,47 @@ def test_nothing_is_injected_into_a_process_of_another_user(tmp_path: Path, monk
 def test_a_debugger_does_not_call_where_the_lock_is_held(tmp_path: Path) -> None:
     (said, _) = flight_dump.dump(str(tmp_path), {0: os.getpid()}, time.monotonic() + 5, {0: "[Has the GIL]"})
     assert "a thread holds Python's global lock" in said or "gdb is not installed" in said
+
+
+STAND_IN = """
+import sys, types
+torch, distributed = types.ModuleType("torch"), types.ModuleType("torch.distributed")
+torch.__version__ = sys.argv[1]
+distributed.is_initialized, distributed.get_backend = lambda: True, lambda: "nccl"
+inner = torch._C = types.SimpleNamespace(_distributed_c10d=types.SimpleNamespace())
+if sys.argv[2]:
+    inner._distributed_c10d._dump_nccl_trace = lambda: sys.argv[2].encode()
+sys.modules.update({"torch": torch, "torch.distributed": distributed})
+print("up", flush=True)
+sys.stdin.read()
+"""
+"""A stand-in for a torch of another release, and for what its recorder has."""
+
+
+@pytest.mark.skipif(shutil.which("gdb") is None, reason="needs gdb, the only way into a job that has set nothing")
+@pytest.mark.parametrize(
+    ("version", "recorded", "problem"),
+    [
+        ("2.1.2", "", "torch 2.1.2 has no Flight Recorder for nccl"),
+        ("2.6.0+cu124", "entries", "the Flight Recorder of torch 2.6.0+cu124 is off unless it is asked for"),
+        ("2.6.0+cu124", "entries profiling_name", ""),
+        ("2.13.0", "entries", ""),
+    ],
+)
+def test_of_a_torch_that_records_nothing_is_said_what_to_set_next_time(
+    tmp_path: Path, version: str, recorded: str, problem: str
+) -> None:
+    """From torch 2.11 on an empty recorder says that the rank has called nothing; before, that it is off."""
+    command = [sys.executable, "-c", STAND_IN, version, recorded]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TORCH")}
+    with subprocess.Popen(command, env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
+        assert rank.stdout is not None and rank.stdout.readline() == b"up\n"
+        said = flight_dump.dump(str(tmp_path), {0: rank.pid}, time.monotonic() + 60, {})
+        assert rank.poll() is None
+        rank.communicate(timeout=60)
+        assert rank.returncode == 0
+    assert [path.read_text() for path in tmp_path.glob("fr_rank_0")] == ([] if problem else [recorded])
+    assert said == ([f"rank 0 gave no Flight Recorder dump (gdb: {problem})", flight_dump.NEXT_TIME] if problem else [])
 
 
 WATCHDOG = """

@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ncclkit import evidence
 from ncclkit.agent import private
-from ncclkit.cli import _parser
+from ncclkit.cli import _parser, main
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
-from ncclkit.live import probe, scheduler, submit
+from ncclkit.evidence import samples
+from ncclkit.live import probe, scheduler, submit, workers
 from ncclkit.live.options import ProbeOptions, command_words
 from ncclkit.live.submit import JobOptions, JobState
 from ncclkit.views import cluster_view, live_test
@@ -161,6 +165,23 @@ def test_options_as_the_command_takes_them() -> None:
     assert ProbeOptions(**{name: getattr(parsed, name) for name in submit.declared(options)}) == options
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("submit", "Which verb shall run on the nodes?"),
+        ("submit status", "status cannot be a batch job"),
+        ("submit probe -N 2", "`ncclkit submit -N … VERB` takes it, before the verb."),
+        ("probe --partition=gpu", "`ncclkit submit --partition … VERB` takes it, before the verb."),
+    ],
+)
+def test_a_command_that_cannot_be_meant_says_how_it_is_written(
+    typed: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with suppress(SystemExit):
+        assert main(typed.split()) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_the_text_for_sbatch_is_safe_and_asks_for_all_gpus_of_the_default_partition(tmp_path: Path) -> None:
     case = filled([Fact("scheduler.partitions", scheduler.partitions(NODES, LIMITS))])
     folder = tmp_path / "50% of; it's"
@@ -189,6 +210,7 @@ def test_a_waiting_job_says_its_place_reason_and_expected_start() -> None:
         ("JobState=CANCELLED", "was cancelled"),
         ("JobState=OUT_OF_MEMORY", "for want of memory"),
         ("JobState=PENDING Reason=InvalidAccount", r"will not start \(InvalidAccount\): .* -A names another"),
+        ("JobState=PENDING Reason=Job's_QOS_not_permitted_to_use_this_partition_(a_allows_b_not_c)", "-q or -p names"),
         ("JobState=PENDING Reason=PartitionNodeLimit", "will not start .* -N asks for fewer"),
         ("JobState=FAILED ExitCode=66:0", "does not see the case folder"),
         ("JobState=FAILED ExitCode=67:0", "does not see .*python.* install ncclkit on shared storage"),
@@ -201,6 +223,17 @@ def test_each_state_is_one_sentence(fields: str, sentence: str) -> None:
 
     said = submit.parse_state(f"JobId=7 {fields}").sentence
     assert re.fullmatch(rf"Job 7 .*{sentence}.*\.", said), said
+
+
+def test_a_full_queue_is_said_although_sbatch_goes_on_trying(
+    fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"  # of Slurm 22.05
+    commands(fake, sbatch=f"echo '{said}' >&2; sleep 60")
+    monkeypatch.setattr(submit, "SUBMITS", 0.5)
+    with pytest.raises(NcclkitError, match="unable to accept job, .*; the queue is full: submit it again when"):
+        submit.submit(Case.open(tmp_path / "case"), ["probe"], JobOptions())
+    assert list((tmp_path / "case" / "jobs").iterdir()) == []
 
 
 def test_a_scheduler_that_does_not_answer_is_no_end(fake: Path, tmp_path: Path) -> None:
@@ -246,8 +279,8 @@ def ncclkit(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=110)
 
 
-def until(job: submit.BatchJob, *states: str) -> JobState:
-    end = time.monotonic() + 60
+def until(job: submit.BatchJob, *states: str, deadline: float = 60) -> JobState:
+    end = time.monotonic() + deadline
     while (now := submit.state(job)).state not in states:
         assert time.monotonic() < end, now
         time.sleep(0.1)
@@ -283,8 +316,21 @@ def slurm(login: None) -> Iterator[None]:
 
 
 def waiting(case: Case, **more: Any) -> submit.BatchJob:
-    """A job that does nothing for a minute."""
-    return submit.submit(case, ["causes"], JobOptions(setup="sleep 60", **more))
+    """A job that does nothing for longer than any test."""
+    return submit.submit(case, ["causes"], JobOptions(setup="sleep 300", **more))
+
+
+def interrupted(job: submit.BatchJob, cwd: Path) -> str:
+    """What the command that follows a job says at Ctrl-C."""
+    command = [sys.executable, "-m", "ncclkit", "status", job.id, "--follow"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=cwd, env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        said = next((line for line in process.stderr if "runs on" in line), "")
+        process.send_signal(signal.SIGINT)
+        said += process.stderr.read()
+        assert process.wait(30) == 130, said
+    return said
 
 
 @real
@@ -302,11 +348,37 @@ def test_a_job_that_is_cancelled_requeued_or_loses_its_node_says_so_and_leaves_n
     subprocess.run(down, check=True, timeout=20)
     assert "lost a node" in until(lost, "NODE_FAIL").sentence
     subprocess.run([*down[:3], "state=resume"], check=False, timeout=20)  # it may have come back by itself
+    assert f"job {cancelled.id} goes on. `ncclkit status --follow" in interrupted(cancelled, tmp_path)
+    assert until(cancelled, "RUNNING")
     said = ncclkit("status", cancelled.id, "--cancel", cwd=tmp_path)
     assert said.returncode == 2 and f"Job {cancelled.id} was cancelled." in said.stderr
     for job in (requeued, late):
         submit.cancel(job)
         assert until(job, "CANCELLED").sentence.endswith("was cancelled.")
+    assert (queue(), leftovers()) == ("", [])
+
+
+@real
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_time_limit_preemption_and_what_a_partition_refuses_are_a_sentence_each(tmp_path: Path) -> None:
+    """Slurm's shortest limit is a minute, in which all the others come and go."""
+    case = Case.open(tmp_path / "case")
+    limited, preempted = waiting(case, partition="urgent", time="1"), waiting(case, nodes=2)
+    for job in (limited, preempted):
+        until(job, "RUNNING")
+    urgent = waiting(case, partition="urgent", nodes=2)
+    assert "was preempted by a job of higher priority" in until(preempted, "PREEMPTED").sentence
+    until(urgent, "RUNNING")
+    for partition, hint in (("closed", "-A or -p names another"), ("short", "-N and -t ask for less")):
+        never = waiting(case, partition=partition)
+        with pytest.raises(NcclkitError, match=f"will not start .* {hint}; it was cancelled"):
+            asyncio.run(submit.follow(case, never, longest=20))
+    submit.cancel(urgent)
+    assert until(limited, "TIMEOUT", deadline=120).sentence.endswith(
+        "reached Slurm's time limit; -t asks for more time."
+    )
     assert (queue(), leftovers()) == ("", [])
 
 
@@ -342,9 +414,29 @@ def test_what_can_never_start_is_refused_or_cancelled_with_one_sentence(tmp_path
         submit.submit(case, ["probe"], JobOptions(gpus_per_node=8))
     assert list((tmp_path / "case" / "jobs").iterdir()) == []
     job = waiting(case, nodes=9)
-    with pytest.raises(NcclkitError, match="will not start .* -N asks for fewer; it was cancelled"):
+    with pytest.raises(NcclkitError, match="will not start .* -N and -t ask for less; it was cancelled"):
         asyncio.run(submit.follow(case, job, longest=20))
     assert until(job, "CANCELLED") and queue() == ""
+
+
+@real
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.slow
+def test_workers_of_dask_are_batch_jobs_that_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dask_jobqueue")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("NCCLKIT_DASK_INTERFACE", "lo")
+    given, said = [samples.HERE / "rank_late"], list[str]()
+    with workers.started("dask:1", said.append) as executor:
+        assert executor is not None, said
+        assert evidence.read(given, executor=executor) == evidence.read(given)
+        assert "dask-wor" in queue()
+    end = time.monotonic() + 30
+    while queue():
+        assert time.monotonic() < end, queue()
+        time.sleep(0.2)
+    assert list(tmp_path.iterdir()) == []
 
 
 @real

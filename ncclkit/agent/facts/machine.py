@@ -120,9 +120,11 @@ class Machine:
             raise Unread("%s: %s" % (name, error.strerror or error)) from None
         try:
             out, err = process.communicate(timeout=deadline)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as late:
             _stop(process)
-            raise Hung("%s did not answer within %g s" % (name, deadline)) from None
+            said = (late.stderr or b"").decode("utf-8", "replace").strip().splitlines()
+            why = ": %s" % said[-1][:300] if said else ""  # such as: it tries again and again
+            raise Hung("%s did not answer within %g s%s" % (name, deadline, why)) from None
         return Answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
     def child(self, script: str, *args: str, deadline: float, form: type = dict, isolated: bool = True) -> Any:

@@ -7,6 +7,7 @@ without pausing as long as that works, and everything has a deadline.
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -111,8 +112,8 @@ def collect(folder, ranks, read, deadline=8.0, node=""):
     states = {str(rank): look(pid) for rank, pid in ranks.items()}
     _write(folder, "processes%s.json" % here, json.dumps(states, indent=1))
     problems = read(until)
-    if any("ermission" in problem or "not permitted" in problem for problem in problems):
-        problems.append(_permission())
+    if problems and not all(map(processes.may_read, ranks.values())) or any(map(REFUSED.search, problems)):
+        problems.append(_permission(ranks.values()))
     problems += gpus.wait(until)
     unanswered = polls.wait()
     if unanswered and any("libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20) for pid in ranks.values()):
@@ -202,12 +203,26 @@ def look(pid):
     }
 
 
-def _permission():
-    """Which permission py-spy lacks, and how to get it."""
+REFUSED = re.compile(r"ermission|not permitted")
+"""In what py-spy, pystack and gdb say where they may not read a process."""
+CONTAINER = "start the container with --cap-add=SYS_PTRACE (Kubernetes: securityContext.capabilities.add)"
+
+
+def _permission(pids):
+    """Why stacks of processes were refused, and how to allow it."""
+    others = sorted({processes.owner(pid) for pid in pids} - {os.geteuid(), -1})
+    if others:
+        return "the ranks belong to user %d, who may read them, as may root: repeat it with sudo" % others[0]
     scope = processes.read("/proc/sys/kernel/yama/ptrace_scope").strip()
-    if scope not in ("", "0"):
-        return "kernel.yama.ptrace_scope is %s here, so only root may read stacks: repeat it with sudo" % scope
-    return "stacks may be read by root and by who may ptrace: repeat it with sudo, or give the container SYS_PTRACE"
+    if scope == "3":
+        return "kernel.yama.ptrace_scope is 3 here, so nobody may read stacks until the host has been booted without it"
+    may = processes.has_capability(processes.CAP_SYS_PTRACE)
+    if scope in ("1", "2") and not may:
+        how = "repeat it with sudo, or allow it: sudo sysctl kernel.yama.ptrace_scope=0"
+        return "kernel.yama.ptrace_scope is %s here, so stacks take CAP_SYS_PTRACE: %s" % (scope, how)
+    if not may:
+        return "stacks of these ranks take CAP_SYS_PTRACE: repeat it with sudo on the host, or " + CONTAINER
+    return "a seccomp filter or a security module refuses ptrace: repeat it on the host, or " + CONTAINER
 
 
 def lives(pid):

@@ -26,24 +26,33 @@ COSTS = {
 }
 """Method → what it needs and costs."""
 NEXT_TIME = (
-    "For a dump without a debugger set next time: export TORCH_FR_BUFFER_SIZE=2000 "
-    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/nccl_pipe_rank_"
+    "For a dump without a debugger set next time: export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/nccl_pipe_rank_ (the second name is for torch before 2.8; it takes torch 2.3)"
 )
 CODE = """import os as _os, sys as _sys
-def _ncclkit(path):
+def _dump():
     torch = _sys.modules.get("torch")
     distributed = _sys.modules.get("torch.distributed")
     if torch is None or distributed is None or not distributed.is_initialized():
-        return
-    inner = torch._C._distributed_c10d
+        return b"", "it has no process group of torch"
+    inner, which = torch._C._distributed_c10d, "torch %s" % torch.__version__
     names = ("_dump_nccl_trace", "_dump_fr_trace") if distributed.get_backend() == "nccl" else ("_dump_fr_trace",)
     dump = next((getattr(inner, name) for name in names if hasattr(inner, name)), None)
-    if dump is not None:
-        with open(path + ".part", "wb") as out:
-            out.write(dump())
-        _os.replace(path + ".part", path)
+    if dump is None:
+        return b"", "%s has no Flight Recorder for %s" % (which, distributed.get_backend())
+    found = dump()
+    sizes = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+    older = [int(part) for part in torch.__version__.split(".")[:2] if part.isdigit()] < [2, 11]
+    if older and not any(_os.environ.get(name) for name in sizes) and b"profiling_name" not in found:
+        return b"", "the Flight Recorder of %s is off unless it is asked for" % which
+    return found, ""
+def _ncclkit(path):
+    found, problem = _dump()
+    with open(path + ".part", "wb") as out:
+        out.write(found or problem.encode())
+    _os.replace(path + ".part", path if found else path + ".none")
 _ncclkit({path!r})
-del _ncclkit, _os, _sys
+del _ncclkit, _dump, _os, _sys
 """
 """What is run inside a rank."""
 PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "gdb": 60.0}
@@ -64,9 +73,8 @@ def dump(folder, ranks, until, texts):
 
 
 def _one(folder, rank, pid, until, text):
-    try:
-        owner = os.stat("/proc/%d" % pid).st_uid
-    except OSError:
+    owner = processes.owner(pid)
+    if owner < 0:
         return "rank %d has ended" % rank
     if owner != os.geteuid():
         return "rank %d belongs to another user, so nothing is asked of its process" % rank
@@ -194,6 +202,17 @@ def _script(pid, rank):
     return ours, theirs
 
 
+def _answered(folder):
+    return os.path.exists(folder + "/fr") or os.path.exists(folder + "/fr.none")
+
+
+def _answer(folder):
+    """(the dump that `CODE` wrote, why it wrote none)."""
+    if os.path.exists(folder + "/fr"):
+        return _read(folder + "/fr"), ""
+    return b"", processes.read(folder + "/fr.none", 200)
+
+
 def _remote_exec(rank, pid, seconds, text):
     """(the dump, why there is none) by Python 3.14's own door, through the interpreter that the process runs."""
     try:
@@ -214,15 +233,15 @@ def _remote_exec(rank, pid, seconds, text):
         if done.returncode:
             return b"", (done.stderr.strip().splitlines() or ["it failed"])[-1]
         asked = True
-        while not os.path.exists(ours + "/fr"):
+        while not _answered(ours):
             if time.monotonic() - begun > seconds:
                 return b"", "its main thread came to no safe point"
             time.sleep(0.05)
-        return _read(ours + "/fr"), ""
+        return _answer(ours)
     except (OSError, subprocess.TimeoutExpired) as error:
         return b"", str(error)
     finally:
-        if asked and not os.path.exists(ours + "/fr"):
+        if asked and not _answered(ours):
             with open(ours + "/dump.py", "w"):
                 pass  # should the thread come there later, it finds a script that does nothing
         else:
@@ -252,12 +271,13 @@ def _gdb(rank, pid, seconds, text):
     try:
         begun = time.monotonic()
         said = debugged([program, "-nx", "-batch", *before, "-p", str(pid), *after], seconds)
-        if os.path.exists(ours + "/fr"):
-            return _read(ours + "/fr"), ""
+        if _answered(ours):
+            return _answer(ours)
         if time.monotonic() - begun > seconds:
             return b"", "it took more than %.0f s and was asked to let go" % seconds
-        wrong = [line for line in said.splitlines() if re.search(r"ptrace|denied|rror|No symbol|not permitted", line)]
-        return b"", (wrong or ["it wrote nothing: torch has no recorder, or no process group"])[-1]
+        refused = re.findall(r"(?m)^.*(?:ptrace|denied|not permitted).*$", said)
+        wrong = re.findall(r"(?m)^.*(?:rror|No symbol).*$", said)[-1:]
+        return b"", (refused or wrong or ["it wrote nothing"])[0]
     finally:
         shutil.rmtree(ours, ignore_errors=True)
 

@@ -33,7 +33,7 @@ def kernels(ranks, until):
         pid = ranks[rank]
         if processes.state(pid) in ("", "Z", "X"):
             return rank, None, "rank %d has ended" % rank
-        if os.stat("/proc/%d" % pid).st_uid != os.geteuid():
+        if processes.owner(pid) != os.geteuid():
             return rank, None, "rank %d belongs to another user, so it is not stopped" % rank
         seconds = min(SECONDS, until - time.monotonic())
         if seconds <= 0 or processes.state(pid) in ("T", "t"):

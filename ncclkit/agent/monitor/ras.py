@@ -121,16 +121,9 @@ def _numbers(pid):
 
 def _others(job):
     """Processes of the users of a job, outside of it, that have NCCL loaded."""
-    owners = {_owner(pid) for pid in job}
-    strangers = (pid for pid in processes.parents() if pid not in job and _owner(pid) in owners)
+    owners = {processes.owner(pid) for pid in job}
+    strangers = (pid for pid in processes.parents() if pid not in job and processes.owner(pid) in owners)
     return [pid for pid in strangers if "libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20)]
-
-
-def _owner(pid):
-    try:
-        return os.stat("/proc/%d" % pid).st_uid
-    except OSError:
-        return -1  # it has ended
 
 
 def ask(address, until):

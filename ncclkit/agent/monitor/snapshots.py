@@ -1,6 +1,7 @@
 """What the ranks of a job that we did not start do, at a few moments: Python stacks and counters, then native frames.
 
-No process is stopped for a snapshot.  Only a rank that stands at one place in all of them is read once more with its
+No process is stopped for a snapshot as long as py-spy can read it so; one that changes its stack during each of three
+readings is held for some milliseconds.  A rank that stands at one place in all snapshots is read once more with its
 native frames, for which it is paused for some tenths of a second; there it loses nothing.
 """
 
@@ -164,6 +165,8 @@ def native_stack(rank, pid, seconds, peers=False):
 
     peers: also whom a send or a receive is for, by the arguments of torch's functions; no other value is kept.
     """
+    if processes.is_contained(pid):  # its threads have other numbers here, and a reader might pause a stranger
+        return "", "rank %d was read without native frames, as it is in a container: repeat it inside" % rank
     program, _ = tool("pystack")
     if program is not None:
         said, problem = _run([program, "remote", "--native-all", *["--locals"] * peers, str(pid)], seconds)

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import signal
 import time
 
@@ -98,6 +99,41 @@ def read(path, limit=1 << 20):
         return ""
 
 
+def owner(pid):
+    """The number of the user that a process runs as; -1 where it has ended.
+
+    ``/proc/<pid>`` itself belongs to root where a process may not be read.
+    """
+    line = re.search(r"^Uid:\s+\d+\s+(\d+)", read("/proc/%d/status" % pid), re.MULTILINE)
+    return int(line[1]) if line else -1
+
+
+def may_read(pid):
+    """False where the system forbids us to look into a process; True also of one that has ended."""
+    try:
+        os.readlink("/proc/%d/exe" % pid)
+    except PermissionError:
+        return False
+    except OSError:
+        return True  # it has ended, or is a thread of the kernel
+    return True
+
+
+def is_contained(pid):
+    """Whether a process is in another namespace of processes than we: seen from the host, one of a container."""
+    inside, ours = _target("/proc/%d/ns/pid" % pid), _target("/proc/self/ns/pid")
+    return bool(inside and ours) and inside != ours
+
+
+CAP_SYS_PTRACE = 19
+
+
+def has_capability(number):
+    """Whether this process has a capability of Linux."""
+    line = re.search(r"^CapEff:\s+([0-9a-f]+)", read("/proc/self/status"), re.MULTILINE)
+    return bool(line and int(line[1], 16) >> number & 1)
+
+
 def open_files(pid):
     """The targets of a process's file descriptors; none where it has ended, or belongs to another user."""
     folder = "/proc/%d/fd" % pid
@@ -167,21 +203,28 @@ def _job(pid):
 
 def _tasks(pids):
     """Ranks that a scheduler started without a launcher of torch's: of what it started, the Python programs."""
-    programs = [pid for pid in pids if "python" in os.path.basename(_target("/proc/%d/exe" % pid))]
+    programs = [pid for pid in pids if _runs_python(pid)]
     return next((found for name in NUMBERS[1:] if (found := ranks(programs, name))), {})
 
 
 def ranks(pids, number="RANK"):
-    """{rank: pid} for the processes that a launcher gave a RANK; of a rank's family, the one that started first."""
-    table = {}  # type: dict[int, tuple[int, int]]
+    """{rank: pid} for the processes that a launcher gave a RANK.
+
+    Of a rank's family the Python program that started first, as a shell or a container may be around it; without one
+    the process that started first.
+    """
+    table = {}  # type: dict[int, tuple[bool, int, int]]
     for pid in pids:
         rank = environ(pid).get(number, "")
         stat = read("/proc/%d/stat" % pid)
         if rank.isdigit() and stat:
-            start = int(stat.rsplit(")", 1)[1].split()[19])
-            if int(rank) not in table or start < table[int(rank)][0]:
-                table[int(rank)] = (start, pid)
-    return {rank: pid for rank, (start, pid) in sorted(table.items())}
+            one = (not _runs_python(pid), int(stat.rsplit(")", 1)[1].split()[19]), pid)
+            table[int(rank)] = min(one, table.get(int(rank), one))
+    return {rank: pid for rank, (_, _, pid) in sorted(table.items())}
+
+
+def _runs_python(pid):
+    return "python" in os.path.basename(_target("/proc/%d/exe" % pid))
 
 
 def catches(pid, number):

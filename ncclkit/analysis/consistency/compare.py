@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -48,10 +49,17 @@ class Held:
         return frozenset(known.items() if len(known) > 1 else ((value, 0) for value in known))
 
 
-def compare(facts: Iterable[Fact]) -> Consistency:
+LENT = "net.interfaces"
+"""The fact of a host that is needed to compare others: a variable names an interface."""
+BATCH = 8
+"""Rows of the table that an executor gets at once, with what all of them need."""
+
+
+def compare(facts: Iterable[Fact], executor: Executor | None = None) -> Consistency:
     """The facts of N hosts side by side: what differs and matters, the worst first, and what could not be read.
 
     Facts without a host are left out; of two readings of the same fact the later one counts.
+    executor: any `concurrent.futures` executor that compares rows side by side.
     """
     hosts: dict[str, dict[str, Fact]] = defaultdict(dict)
     for fact in facts:
@@ -60,15 +68,30 @@ def compare(facts: Iterable[Fact]) -> Consistency:
     names = tuple(sorted(hosts, key=natural))
     table = _table(hosts)
     unread = list(_unread(table, hosts))
-    differences, agreed = [], 0
-    for name, cells in table.items():
+    differences, agreed = list[Difference](), 0
+    lent = {host: {LENT: known[LENT]} if LENT in known else {} for host, known in hosts.items()}
+    rows = [*table.items()]
+    batches = [rows[at : at + BATCH] for at in range(0, len(rows), BATCH)]
+    for found, alike, missing in (executor.map if executor else map)(_compared, batches, [lent] * len(batches)):
+        differences += found
+        agreed += alike
+        unread += missing
+    differences.sort(key=lambda found: (EFFECTS.index(found.effect), found.fewest, ORDER.index(general(found.name))))
+    return Consistency(names, agreed, tuple(differences), tuple(_joined(unread)))
+
+
+def _compared(
+    rows: Iterable[tuple[str, Cells]], hosts: Mapping[str, Host]
+) -> tuple[list[Difference], int, list[MissingFact]]:
+    """What differs in some rows of the table, how often all hosts agree, and what is not in its form."""
+    differences, agreed, unread = list[Difference](), 0, list[MissingFact]()
+    for name, cells in rows:
         for rule in _rules(name):
             held = _held(rule, cells, hosts, unread)
             difference = _difference(name, rule, held)
             differences += [difference] if difference else []
             agreed += difference is None and len(held) > 1
-    differences.sort(key=lambda found: (EFFECTS.index(found.effect), found.fewest, ORDER.index(general(found.name))))
-    return Consistency(names, agreed, tuple(differences), tuple(_joined(unread)))
+    return differences, agreed, unread
 
 
 @cache
@@ -129,7 +152,7 @@ def _held(rule: ConsistencyRule, cells: Cells, hosts: Mapping[str, Host], unread
 
 
 def _formed(rule: ConsistencyRule, value: Any, host: Host) -> Any:
-    return value if value is NOT_SET else rule.form(value, host)
+    return value if value == NOT_SET else rule.form(value, host)
 
 
 def _rounded(column: Mapping[str, Mapping[Place, Any]], times: float, by: float) -> dict[str, dict[Place, Any]]:
