@@ -115,7 +115,7 @@ def _figure(times: StepTimes) -> go.Figure:
         ranks = [*ranks[: SHOWN // 2], *ranks[-SHOWN // 2 :]]
     ranks.sort(key=lambda one: one.rank)
     names = [f"rank {one.rank}" for one in ranks]
-    figure = _draw.blank(height=150 + 26 * len(ranks))
+    figure = _draw.blank(height=174 + 26 * len(ranks))  # a narrow page has each name in a row of its own
     for part in (part for part in PARTS if any(one.parts[part] >= 5e-5 for one in ranks)):
         figure.add_bar(
             y=names,
@@ -126,7 +126,7 @@ def _figure(times: StepTimes) -> go.Figure:
             customdata=[[format_time(1e6 * one.parts[part]), one.host] for one in ranks],
             hovertemplate=f"%{{y}}: {NAMES[part]} %{{customdata[0]}}<extra></extra>",
         )
-    figure.update_layout(barmode="stack", margin={"t": 92, "b": 48}, legend={"traceorder": "normal"})
+    figure.update_layout(barmode="stack", margin={"t": 116, "b": 48}, legend={"traceorder": "normal"})
     figure.update_yaxes(autorange="reversed", type="category", ticks="", showgrid=False)
     figure.update_xaxes(title={"text": "mean step, ms"}, rangemode="tozero")
     return figure
