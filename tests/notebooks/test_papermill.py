@@ -13,8 +13,6 @@ from ncclkit.core.model import cite
 from ncclkit.evidence.samples import sample
 from tests.reports import NOTEBOOKS, made
 
-VERDICT = ["nk-banner", "nk-card"]
-
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -65,7 +63,7 @@ def test_every_report_is_small_and_begins_with_its_verdict(path: Path) -> None:
     first, question = soup.select_one("section.prose h1 + .out .nk-banner"), soup.select_one(".nk-guess")
     assert len(html) < 1_500_000 and (question is not None) == ("cases" in path.parts)
     if question:
-        assert not question.find_previous(class_=VERDICT) and question.find_next(class_=VERDICT)
+        assert not question.find_previous(class_="nk-banner") and question.find_next(class_="nk-card")
     else:
         assert (first is None) == (path.stem in ("00_start_here", "04_tuning", "05_causes"))
 
