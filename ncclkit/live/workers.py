@@ -50,7 +50,9 @@ def started(what: str, on_note: Callable[[str], object]) -> Iterator[Executor | 
             executor = None
         yield executor
     finally:
-        for held in (client, cluster):
+        # dask-jobqueue leaves its files with keys to the garbage collector
+        keys = [getattr(cluster, f"_job_{name}", None) for name in ("ca_file", "key", "cert")]
+        for held in (client, cluster, *keys):
             if held is not None:
                 held.close()
 

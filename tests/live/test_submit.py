@@ -436,7 +436,7 @@ def test_workers_of_dask_are_batch_jobs_that_leave_nothing(tmp_path: Path, monke
     while queue():
         assert time.monotonic() < end, queue()
         time.sleep(0.2)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == list(Path.home().glob(".dask-jobqueue.*")) == []
 
 
 @real
