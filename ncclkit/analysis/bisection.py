@@ -206,7 +206,7 @@ def describe(state: Bisected, who: Callable[[Iterable[int]], str], symptom: tupl
     """
     if state.passing:
         return f"all {ranks} ranks were started anew, and nothing of it came back: it comes and goes"
-    parts = [_told(one, who, symptom, ranks) for one in state.found]
+    parts = [_sentence(one, who, symptom, ranks) for one in state.found]
     if len(state.found) == MOST and not state.rest and all(one.what in ("rank", "node") for one in state.found):
         whom = who(rank for one in state.found for rank in one.ranks)
         return f"{whom} {symptom[1]} even alone, and the others without them: this is no matter of single ranks"
@@ -233,7 +233,7 @@ def _gone(state: Bisected, who: Callable[[Iterable[int]], str], ranks: int) -> s
     return who(gone)
 
 
-def _told(one: Blamed, who: Callable[[Iterable[int]], str], symptom: tuple[str, str], ranks: int) -> str:
+def _sentence(one: Blamed, who: Callable[[Iterable[int]], str], symptom: tuple[str, str], ranks: int) -> str:
     whom, fails, both = who(one.ranks), symptom[0], symptom[1]
     if one.what in ("rank", "node"):
         return f"{whom} {fails} even alone"

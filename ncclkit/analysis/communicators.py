@@ -34,7 +34,7 @@ def transports(events: Sequence[Event]) -> dict[tuple[int, int], Transport]:
     for event in events:
         if event.kind == "nccl.channel" and None not in (event.data["src"], event.data["dst"]):
             pair = event.data["src"], event.data["dst"]
-            made = index.at(event, _among(pair))
+            made = index.at(event, _pair_fits(pair))
             known = made.ranks if made else {}
             whole = made is None or made.size == index.world  # then a rank that printed nothing still has its number
             source, target = (known.get(rank, rank if whole else None) for rank in pair)
@@ -43,7 +43,7 @@ def transports(events: Sequence[Event]) -> dict[tuple[int, int], Transport]:
     return {pair: _link(lines) for pair, lines in sorted(found.items())}
 
 
-def _among(pair: tuple[int, int]) -> Fits:
+def _pair_fits(pair: tuple[int, int]) -> Fits:
     return lambda made, rank: rank in pair and max(pair) < made.size
 
 
@@ -89,10 +89,10 @@ def _planned(events: Sequence[Event]) -> Iterator[Event]:
 def _walk(follows: Mapping[int, int]) -> list[int]:
     """The longest way along these successors."""
     starts = sorted(follows.keys() - follows.values()) or sorted(follows)[:1]
-    return max((_way(follows, start) for start in starts), key=len, default=[])
+    return max((_chain(follows, start) for start in starts), key=len, default=[])
 
 
-def _way(follows: Mapping[int, int], start: int) -> list[int]:
+def _chain(follows: Mapping[int, int], start: int) -> list[int]:
     seen = {start: None}
     while (start := follows.get(start, start)) not in seen:
         seen[start] = None

@@ -229,7 +229,7 @@ def staged_test(case: Case) -> StagedTest:
     if nccl:  # which alone believes in simulated hosts
         hosts = nodes
     gpus = _gpus(case, phases, ranks) if nccl else {}
-    ways = (_way(case, hosts, gpus, event.rank or 0, event.data["peer"]) for event in told)
+    ways = (_link(case, hosts, gpus, event.rank or 0, event.data["peer"]) for event in told)
     pairs = [pair_of(event, way, steady) for event, way in zip(told, ways, strict=True)]
     known = {(pair.a, pair.b) for pair in pairs}
     met = {e.rank: e.data.get("peer") for e in phases if e.data.get("phase") == "pairs"}
@@ -260,7 +260,7 @@ def _gpus(case: Case, phases: Iterable[Event], ranks: int) -> dict[int, int]:
     return {rank: known[place] for rank, place in places.items()}
 
 
-def _way(case: Case, hosts: Mapping[Any, str], gpus: Mapping[int, int], a: int, b: int) -> str:
+def _link(case: Case, hosts: Mapping[Any, str], gpus: Mapping[int, int], a: int, b: int) -> str:
     if hosts.get(a) != hosts.get(b):
         return "network"
     if not gpus:

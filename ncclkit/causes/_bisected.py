@@ -32,48 +32,48 @@ class FaultyRanks:
 
 def faulty_ranks(case: Case) -> FaultyRanks | None:
     """What the last live test's ladder says of ranks together, or of slow pairs; None where it blames nobody."""
-    climbed = staged_test(case)
+    staged = staged_test(case)
     gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
-    if climbed.corrupt:
-        return _corrupt(case, climbed, gpus)
-    return _narrowed(climbed, gpus) if climbed.tried else _slow(case, climbed, gpus)
+    if staged.corrupt:
+        return _corrupt(case, staged, gpus)
+    return _narrowed(staged, gpus) if staged.tried else _slow(case, staged, gpus)
 
 
-def _corrupt(case: Case, climbed: StagedTest, gpus: bool) -> FaultyRanks:
+def _corrupt(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks:
     """Ranks whose own memory gave other bytes than were copied in; what they exchange cannot be right either."""
     wrong, right = ([e for e in case.of("stage.rank") if bool(e.data["wrong"]) == bad] for bad in (True, False))
-    ranks = tuple(sorted(climbed.corrupt))
-    return FaultyRanks(f"{climbed.summary}.", ranks, (), pick(wrong, right[:2]), "likely", False, True, False, gpus)
+    ranks = tuple(sorted(staged.corrupt))
+    return FaultyRanks(f"{staged.summary}.", ranks, (), pick(wrong, right[:2]), "likely", False, True, False, gpus)
 
 
-def _narrowed(climbed: StagedTest, gpus: bool) -> FaultyRanks | None:
-    state, tried = climbed.bisected, climbed.tried
+def _narrowed(staged: StagedTest, gpus: bool) -> FaultyRanks | None:
+    state, tried = staged.bisected, staged.tried
     one = next(iter(state.found), Blamed("", state.among, state.among) if state.ask else None)
-    if one is None or not climbed.failing or one.what == "together":
+    if one is None or not staged.failing or one.what == "together":
         return None
-    if not one.what and len(one.within) == climbed.ranks:  # nothing is known but that it fails
+    if not one.what and len(one.within) == staged.ranks:  # nothing is known but that it fails
         return None
     bad = [group.event for group in sorted(tried, key=lambda group: len(group.ranks)) if group.bad]
     why = pick(bad[:4], [group.event for group in tried if not group.bad], limit=7)
-    nodes = [host for host, ranks in climbed.nodes.items() if set(ranks) & set(one.within)]
+    nodes = [host for host, ranks in staged.nodes.items() if set(ranks) & set(one.within)]
     between, alone = len(nodes) > 1, one.what in ("rank", "node")
-    hosts = tuple(host for host in nodes if set(climbed.nodes[host]) & set(one.ranks)) if len(climbed.nodes) > 1 else ()
+    hosts = tuple(host for host in nodes if set(staged.nodes[host]) & set(one.ranks)) if len(staged.nodes) > 1 else ()
     sure = one.what in ("rank", "node", "company", "way") and len(state.found) == 1
     strength: Strength = "likely" if sure else "possible"
-    slow = climbed.symptom[0] == "is slow"
-    return FaultyRanks(f"{climbed.summary}.", one.ranks, hosts, why, strength, slow, alone, between, gpus)
+    slow = staged.symptom[0] == "is slow"
+    return FaultyRanks(f"{staged.summary}.", one.ranks, hosts, why, strength, slow, alone, between, gpus)
 
 
-def _slow(case: Case, climbed: StagedTest, gpus: bool) -> FaultyRanks | None:
-    slow = [pair for pair in climbed.pairs if pair.slow and not pair.wrong]
-    if not slow and not climbed.slow_ranks:
+def _slow(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks | None:
+    slow = [pair for pair in staged.pairs if pair.slow and not pair.wrong]
+    if not slow and not staged.slow_ranks:
         return None
-    ranks = sorted({*climbed.suspects, *climbed.slow_ranks}) or sorted(
+    ranks = sorted({*staged.suspects, *staged.slow_ranks}) or sorted(
         {rank for pair in slow for rank in (pair.a, pair.b)}
     )
-    alone = [event for event in case.of("stage.rank") if event.rank in climbed.slow_ranks]
-    others = [pair.event for pair in climbed.pairs if not pair.slow and pair.event]
+    alone = [event for event in case.of("stage.rank") if event.rank in staged.slow_ranks]
+    others = [pair.event for pair in staged.pairs if not pair.slow and pair.event]
     why = pick([pair.event for pair in slow if pair.event], alone, others[:2], limit=6)
-    between = not climbed.slow_ranks and all(pair.path == "network" for pair in slow)
-    hosts = tuple(host for host, mine in climbed.nodes.items() if set(mine) & set(ranks)) if between else ()
-    return FaultyRanks(f"{climbed.summary}.", tuple(ranks), hosts, why, "likely", True, not slow, between, gpus)
+    between = not staged.slow_ranks and all(pair.path == "network" for pair in slow)
+    hosts = tuple(host for host, mine in staged.nodes.items() if set(mine) & set(ranks)) if between else ()
+    return FaultyRanks(f"{staged.summary}.", tuple(ranks), hosts, why, "likely", True, not slow, between, gpus)

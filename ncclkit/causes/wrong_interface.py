@@ -69,7 +69,9 @@ def diagnose(case: Case) -> Finding:
     done = initialized(case)
     went_well = done or ([] if any(map(_virtual, used)) else used)
     went_well = went_well or _tested.passed(case, lambda link: link.nccl == "open")
-    seen = first_finding(case, _taken, _inside, _announced, _networks, _unreachable, _tested_paths, _facts, _symptom)
+    seen = first_finding(
+        case, _taken, _inside, _announced, _different_networks, _unreachable, _tested_paths, _facts, _symptom
+    )
     return seen or otherwise(
         ID,
         went_well,
@@ -147,7 +149,7 @@ def _inside(case: Case) -> Finding | None:
     return _tell(case, strength, say, pick(bad, refused), (name,))
 
 
-def _networks(case: Case) -> Finding | None:
+def _different_networks(case: Case) -> Finding | None:
     """The nodes announce addresses of different networks, and a rank waited or was refused."""
     apart, refused = _apart(case.of("nccl.bootstrap")), _refused(case)
     waited = case.of("c10d.timeout", "gloo.timeout", "store.wait")

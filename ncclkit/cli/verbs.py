@@ -434,7 +434,7 @@ def submit(options: argparse.Namespace) -> int:
         show("ncclkit: this is inside a job of Slurm already, so the verb runs in it.", sys.stderr)
         return int(verb.verb(verb))
     case = _case(verb)
-    case.replace_facts(scheduler.look()).save()
+    case.replace_facts(scheduler.read_facts()).save()
     words = [*_without_case(options.words), "--case", str(case.path)]
     if options.dry_run:
         show(batch.script(case, (case.path or Path()) / "jobs" / f"N-{words[0]}", words, chosen))

@@ -189,7 +189,7 @@ class Run:
         if self.reason == "done" and self.measurements:
             wrong = sum(m.wrong or 0 for m in self.measurements)
             correct = "every value was right" if not wrong else f"{wrong} values were WRONG"
-            return f"{self._reached(what)} at best, {correct} ({self.seconds:.0f} s with its start)."
+            return f"{self._bandwidths(what)} at best, {correct} ({self.seconds:.0f} s with its start)."
         if self.reason == "done":
             return f"{self.plan.name} on {what} succeeded after {self.seconds:.0f} s."
         ends = {
@@ -216,7 +216,7 @@ class Run:
         ops = list(dict.fromkeys(m.op for m in self.measurements))
         return f"{', '.join(ops)} work{'s' if len(ops) == 1 else ''}"
 
-    def _reached(self, what: str) -> str:
+    def _bandwidths(self, what: str) -> str:
         """``all_reduce on 2 ranks over gloo: 1.20 GB/s busbw``, or the best of each where there are several."""
         best: dict[str, Measurement] = {}
         for m in self.measurements:

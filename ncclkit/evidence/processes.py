@@ -62,10 +62,10 @@ def started(paths: Iterable[str]) -> Iterator[Executor | None]:
 def _follow() -> None:
     """End this process when the one that started it ends, even if that was killed."""
     if parent := parent_process():
-        Thread(target=_outlived, args=(parent.sentinel,), daemon=True).start()
+        Thread(target=_die_with_parent, args=(parent.sentinel,), daemon=True).start()
 
 
-def _outlived(sentinel: int) -> None:
+def _die_with_parent(sentinel: int) -> None:
     wait([sentinel])
     os._exit(1)
 

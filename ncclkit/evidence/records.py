@@ -46,7 +46,7 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
     if str(record.get("kind")).startswith(("connect.", "resources.")):
         return _looked(record, path, number)
     if str(record.get("kind")).startswith("stage."):
-        return _rung(record, path, number)
+        return _stage(record, path, number)
     rest = {key: value for key, value in record.items() if key not in ("ncclkit", "kind", "t", "rank", "host", "pid")}
     data = {"phase": str(record.get("phase") or record.get("kind"))} | rest
     time, rank, pid = record.get("t"), record.get("rank"), record.get("pid")
@@ -77,8 +77,8 @@ def _looked(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     return replace(event, text=clip(told))
 
 
-def _rung(record: Mapping[str, Any], path: str, number: int) -> Event | None:
-    """What the ladder found of one rank, of a pair of ranks, or of a group."""
+def _stage(record: Mapping[str, Any], path: str, number: int) -> Event | None:
+    """What the staged test found of one rank, of a pair of ranks, or of a group."""
     kind, rank = str(record["kind"]), record.get("rank")
     if kind == "stage.group":
         return _group(record, path, number)
@@ -284,7 +284,7 @@ def telemetry_of(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
         for rank, row in _ranks(sample, "utilization"):
             if isinstance(row, dict) and _counts(sample.get("t")):
                 loads[str(sample.get("host") or ""), rank].append((number, float(sample["t"]), _known(row, sample)))
-    told = [event for (host, rank), rows in loads.items() for event in _load(host, rank, rows, path)]
+    told = [event for (host, rank), rows in loads.items() for event in _utilization(host, rank, rows, path)]
     return [*last.values(), *told], number
 
 
@@ -314,11 +314,11 @@ def _crowds(sample: Mapping[str, Any], path: str, number: int) -> Iterator[Event
             time = sample["t"] if _counts(sample.get("t")) else None
             host = str(sample.get("host") or "")
             yield Event(
-                "telemetry.scheduling", clip(_crowd(rank, data)), path, number, time, host, rank=rank, data=data
+                "telemetry.scheduling", clip(_scheduling(rank, data)), path, number, time, host, rank=rank, data=data
             )
 
 
-def _crowd(rank: int, data: dict[str, Any]) -> str:
+def _scheduling(rank: int, data: dict[str, Any]) -> str:
     who = f"rank {rank}: at most {plural(data['processes'], 'process')} at once, usable cores {data['cores']}"
     return (
         f"{who}, ran {data['ran']:.1f} s, waited {data['waited']:.1f} s for a core, preempted {data['preempted']} times"
@@ -338,8 +338,8 @@ def _known(row: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def _load(host: str, rank: int, rows: Sequence[_Load], path: str) -> Iterator[Event]:
-    """What a rank did in the last seconds of its strip; nothing where no rate is known."""
+def _utilization(host: str, rank: int, rows: Sequence[_Load], path: str) -> Iterator[Event]:
+    """What a rank did in the last seconds of its telemetry; nothing where no rate is known."""
     number, end, _ = rows[-1]
     late = [row for _, moment, row in rows if end - WINDOW <= moment <= end]
     seen = {name: [row[name] for row in late if name in row] for name in RATES}

@@ -61,7 +61,7 @@ async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str
             f"The agent gave no facts under {interpreter(python)}: {log[-1][:200]}; see {folder}/launcher.log."
         )
     if scheduler.is_login_node():
-        facts += await asyncio.to_thread(scheduler.look)
+        facts += await asyncio.to_thread(scheduler.read_facts)
     elif scheduler.inside():  # what was read of a login node says nothing of the nodes
         case.facts = [fact for fact in case.facts if fact.host != (case.fact("scheduler.login_node") or None)]
     return renew(case, facts).save()

@@ -85,7 +85,7 @@ def refusal(what: str, verb: str) -> str:
     )
 
 
-def look() -> list[Fact]:
+def read_facts() -> list[Fact]:
     """What Slurm says of this cluster, as facts ``scheduler.…`` of no host; takes at most some seconds."""
     readers: dict[str, tuple[str, Callable[[], Any]]] = {
         "scheduler.version": ("sinfo --version", lambda: ask("sinfo", "--version").strip()),

@@ -111,7 +111,7 @@ def _count(made: Hosts) -> None:
     _first(made)["nnodes"] = len(made) + 1
 
 
-def _narrow(made: Hosts) -> None:
+def _drop_large_packets(made: Hosts) -> None:
     """The switch drops packets of more than `SIZE` bytes, without a message."""
     for host in made.values():
         host["port"] = ["mtu", str(SIZE)]
@@ -200,7 +200,7 @@ WRONG: dict[str, Callable[[Hosts], None]] = {
     "astray": _astray,
     "blocked": _blocked,
     "count": _count,
-    "narrow": _narrow,
+    "narrow": _drop_large_packets,
     "slow": _slow,
     "drops": _drops,
     "cut": _cut,

@@ -371,7 +371,7 @@ def _more_memory(size: int) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """Microseconds of the rounds of each phase: those that choose, climb and decide, and those under computation."""
+    """Microseconds of the rounds of each phase: those that choose, descend and decide, and those under computation."""
 
     apart: frozenset[int]
     """Settings that had jobs of their own."""
@@ -395,7 +395,7 @@ class Measured:
     ) -> Sweep:
         """All of it together."""
         refused = {str(settings[number - 1]): why for number, why in self.refused.items() if number > 0}
-        chose = [phase for phase in self.times if phase == "choose" or phase.startswith("climb")]
+        chose = [phase for phase in self.times if phase == "choose" or phase.startswith("descend")]
         seen = tuple(one for phase in chose for one in self.compared(phase, settings))
         decided, known = self.compared("decide", settings), {id(one.setting) for one in seen}
         seen += tuple(one for one in decided if id(one.setting) not in known)  # named ones with jobs of their own

@@ -211,7 +211,7 @@ def matrix(pairs: Mapping[str, Sequence[tuple[int, int]]], names: Sequence[str],
     figure = blank(height=side + 110)
     size = max(4, min(13, 0.75 * side / max(count, 1)))
     most = max(map(len, pairs.values()))
-    for (words, found), (colour, symbol) in zip(pairs.items(), _looks(len(pairs)), strict=True):
+    for (words, found), (colour, symbol) in zip(pairs.items(), _line_styles(len(pairs)), strict=True):
         rare = len(found) * 20 < most  # few among many would drown
         figure.add_scatter(
             x=[receiver for _, receiver in found],
@@ -322,7 +322,7 @@ def ring(names: Sequence[str], links: Sequence[str], kinds: Sequence[str]) -> go
     count, few = len(names), len(names) <= LABELLED
     points = [_point(place / count) for place in range(count)]
     figure = blank(height=430)
-    for kind, (colour, _) in zip(kinds, _looks(len(kinds)), strict=True):
+    for kind, (colour, _) in zip(kinds, _line_styles(len(kinds)), strict=True):
         line: list[Any] = []
         for place, link in enumerate(links):
             line += [points[place], points[(place + 1) % count], (None, None)] if link == kind else []
@@ -367,7 +367,7 @@ def _point(share: float) -> tuple[float, float]:
     return math.sin(angle), math.cos(angle)
 
 
-def _looks(count: int) -> list[tuple[str, str]]:
+def _line_styles(count: int) -> list[tuple[str, str]]:
     return [LINKS[place % len(LINKS)] for place in range(count)]
 
 

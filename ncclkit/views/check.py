@@ -105,16 +105,16 @@ class CheckForm(Form):
         except NcclkitError as error:
             if self._asked:
                 raise
-            return self._told(fixes.experiments(self._case)[before:], str(error))
-        return self._told(fixes.experiments(self._case)[before:])
+            return self._closed(fixes.experiments(self._case)[before:], str(error))
+        return self._closed(fixes.experiments(self._case)[before:])
 
     async def _check(self) -> View:
-        return self._told([await fixes.check(self._case, self.suspect.value, **self._how)])
+        return self._closed([await fixes.check(self._case, self.suspect.value, **self._how)])
 
     async def _fix(self) -> View:
-        return self._told([await fixes.fix(self._case, self.suspect.value, **self._how)])
+        return self._closed([await fixes.fix(self._case, self.suspect.value, **self._how)])
 
-    def _told(self, made: Sequence[ExperimentRecord], problem: str = "") -> Closed:
+    def _closed(self, made: Sequence[ExperimentRecord], problem: str = "") -> Closed:
         self.suspect.options = self._suspects()
         return Closed(self._case, made, problem)
 

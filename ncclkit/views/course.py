@@ -375,7 +375,10 @@ def resume_view(case: Case) -> View:
     by = f"Trained with Lightning Fabric {version}." if version else "Trained with plain torch; Lightning is missing."
     summary = "; ".join(dict.fromkeys(_resume_summary(run) for run in found))
     return _measured(
-        f"First step after the resume: {summary}", columns, _dim(f"{_pace(found)} {by}"), figure=_resume_figure(found)
+        f"First step after the resume: {summary}",
+        columns,
+        _dim(f"{_load_balance(found)} {by}"),
+        figure=_resume_figure(found),
     )
 
 
@@ -391,7 +394,7 @@ def _resume_summary(run: Resume) -> str:
     return f"{case}: never, as rank {run.last.rank} needs {_seconds(run.last.whole)} for that"
 
 
-def _pace(found: Sequence[Resume]) -> str:
+def _load_balance(found: Sequence[Resume]) -> str:
     """Load balance in training: one rank that reads slowly makes every step slow, on all ranks."""
     for run in found:
         reading = sorted((start for start in run.starts if start.batch is not None), key=lambda start: start.batch or 0)

@@ -84,7 +84,7 @@ def _card(trial: ExperimentRecord) -> Markup:
         el("p", el("b", "What was changed: "), _changes(trial.change), cls="nk-changed"),
         _sides(trial),
         _bars(trial.before, trial.after),
-        _moves(trial.verdicts) if trial.kind == "check" else "",
+        _verdicts(trial.verdicts) if trial.kind == "check" else "",
         cls=f"nk-card nk-edge-{edge}",
     )
 
@@ -164,7 +164,7 @@ def _seconds(seconds: float) -> str:
     return format_time(1e6 * seconds)
 
 
-def _moves(verdicts: Mapping[str, str]) -> Markup:
+def _verdicts(verdicts: Mapping[str, str]) -> Markup:
     """What it says of each suspect, the one that fits first."""
     order = list(MARKS)
     known = sorted((item for item in verdicts.items() if item[1] in MARKS), key=lambda item: order.index(item[1]))

@@ -98,7 +98,7 @@ def test_no_login_node_inside_a_job_or_with_a_gpu(fake: Path, monkeypatch: pytes
 def test_a_command_that_hangs_fails_or_prints_nothing_known_is_a_fact(fake: Path) -> None:
     commands(fake, sbatch="exit 1", sinfo="echo gpu", squeue="sleep 60", sacctmgr="echo no access >&2; exit 1")
     commands(fake, scontrol="echo PartitionName=gpu Default=YES State=UP")
-    known = {fact.name: fact for fact in scheduler.look()}
+    known = {fact.name: fact for fact in scheduler.read_facts()}
     assert "did not answer within" in known["scheduler.jobs"].why
     assert known["scheduler.accounts"].why == "sacctmgr: no access"
     assert [row["name"] for row in known["scheduler.partitions"].value] == ["gpu"]

@@ -45,9 +45,9 @@ class Session:
     async def run(self, workers, seconds):
         """Run all stages of the test; a pair that is not reached within `seconds` stays unmeasured, and says so."""
         until = time.monotonic() + seconds
-        _tell("starting %d hosts" % len(workers))
+        _progress("starting %d hosts" % len(workers))
         await self._begin(workers, seconds)
-        _tell("asking for names and ports")
+        _progress("asking for names and ports")
         await self._resolve(workers)
         await self._reach(workers, self._first_targets())
         await asyncio.gather(*(worker.ask(ASK, "end_rendezvous") for worker in workers.values()))
@@ -55,18 +55,18 @@ class Session:
         names = self.plan["hosts"]
         every = [[(names[a], names[b]) for a, b in pairs] for pairs in rounds(len(names))]
         for number, pairs in enumerate(every, 1):
-            _tell("measuring, round %d of %d" % (number, len(every)))
+            _progress("measuring, round %d of %d" % (number, len(every)))
             # one direction after the other, as firewalls and packet sizes may differ, and both would share the NIC
             for paths in (pairs, [(dst, src) for src, dst in pairs]):
                 if time.monotonic() > until:
                     return self._late(seconds)
                 await asyncio.gather(*(self._measure(workers[src], src, dst) for src, dst in paths))
-        for src, dst in self._odd()[:FEW]:
+        for src, dst in self._slow_directions()[:FEW]:
             if time.monotonic() < until:
-                _tell("measuring %s to %s once more, for longer" % (src, dst))
+                _progress("measuring %s to %s once more, for longer" % (src, dst))
                 await self._measure(workers[src], src, dst, max(LONGER, self.plan["seconds"]))
 
-    def _odd(self):
+    def _slow_directions(self):
         """Directions far slower than their opposite, or that lost packets: a short stream may have been disturbed."""
         speeds = {pair: row["bandwidth"] or 0.0 for pair, row in self.pairs.items()}
         odd = [(a, b) for a, b in self.pairs if 0 < speeds[a, b] < UNEVEN * speeds[b, a]]
@@ -181,7 +181,7 @@ class Session:
             yield dict(row, kind="connect.pair", host=self.hosts[row["src"]]["hostname"] or row["src"])
 
 
-def _tell(say):
+def _progress(say):
     """Progress for whoever waits; it is not evidence."""
     wire.send("connect.step", say=say)
 

@@ -54,7 +54,7 @@ def join(folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, du
         running, said = kernel_names(ranks, time.monotonic() + KERNELS) if kernels else ({}, [])
         problems += said
         problems += flight_dump.dump(folder, ranks, time.monotonic() + DUMPS, taken.texts) if dump else []
-        _write(folder, "attached%s.json" % here, json.dumps(_told(ranks, taken, running)))
+        _write(folder, "attached%s.json" % here, json.dumps(_attached(ranks, taken, running)))
         return problems
 
     try:
@@ -67,7 +67,7 @@ def join(folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, du
     return problems
 
 
-def _told(ranks, taken, kernels):
+def _attached(ranks, taken, kernels):
     """What ``attached.json`` holds: the ranks of this host, and those that should be here."""
     quiet = utilization.quiet(ranks.values())
     rows = {

@@ -46,7 +46,7 @@ class Sampler:
             return
         self.last = time.monotonic()
         now = {"telemetry": 1, "t": time.time(), "host": self.host, **self._host(), **self._ranks()}
-        self._hear()
+        self._gpu_rows()
         if self.gpus:
             now["gpus"] = [self.gpus[index] for index in sorted(self.gpus)]
         try:
@@ -77,7 +77,7 @@ class Sampler:
         os.set_blocking(child.stdout.fileno(), False)  # a driver that hangs must not stop the other figures
         return child
 
-    def _hear(self):
+    def _gpu_rows(self):
         """The last row that nvidia-smi has said of each GPU."""
         if self.smi is None:
             return

@@ -201,7 +201,7 @@ def port(need, needs):
     listener, said = _listening(need)
     row = {"error": "", "why": "", **said}
     if "port" in said:
-        end = _reached([["127.0.0.1", need]])[0]
+        end = _connection_ends([["127.0.0.1", need]])[0]
         row.update(got=int(end == "open"), error="" if end == "open" else "a connection to it ends so: %s" % end)
     elif row["error"]:
         row["got"] = 0
@@ -229,7 +229,7 @@ def _name(name, listens):
     own = [address for address in found if _own(address)]
     if not own:
         return {"why": "it resolves to %s, which is not an address of this machine" % ", ".join(found)}
-    ends = _reached([[address, listens] for address in own])
+    ends = _connection_ends([[address, listens] for address in own])
     bad = next(("%s: %s" % both for both in zip(own, ends) if both[1] != "open"), "")
     return {"got": ends.count("open"), "error": bad, "loopback": found[0].startswith("127.") or found[0] == "::1"}
 
@@ -259,7 +259,7 @@ def _listening(number):
     return attempt, attempt.await_("port", "error")
 
 
-def _reached(targets):
+def _connection_ends(targets):
     """How a connection to each [address, port] ends, asked by another process."""
 
     def end(address, number):

@@ -58,7 +58,7 @@ def _hosts(plan, hold=False):
     _ip("link", "set", "br0", "mtu", "9000", "addrgenmode", "none", "up")
     made = {name: _fork(plan, name, hold) for name in plan["hosts"]}
     for number, (name, (pid, line)) in enumerate(made.items(), 1):
-        _hear(line, name)
+        _await_ready(line, name)
         own, port = plan["hosts"][name], "p%d" % number
         # its index leaves room for interfaces that shall come before it
         words = ("index", "50", "mtu", "9000", "netns", str(pid), "type", "veth", "peer", "name", port, "mtu", "9000")
@@ -66,7 +66,7 @@ def _hosts(plan, hold=False):
         _ip("link", "set", port, "master", "br0", "addrgenmode", "none", *own.get("port", ()), "up")
         line.send(b"!")
     for name, (_, line) in made.items():
-        _hear(line, name)
+        _await_ready(line, name)
     for _, line in made.values():
         line.send(b"!")
     return {name: pid for name, (pid, _) in made.items()}
@@ -113,7 +113,7 @@ def _become(plan, name, line):
     processes.call("unshare", NEWNET | NEWUTS | NEWNS)
     socket.sethostname(name)
     line.send(b"!")
-    _hear(line, "the switch")
+    _await_ready(line, "the switch")
     _ip("link", "set", "lo", "up")
     _ip("addr", "add", host["address"], "dev", host["interface"])
     _ip("link", "set", host["interface"], "mtu", "1500", "addrgenmode", "none", "up")
@@ -130,7 +130,7 @@ def _become(plan, name, line):
     for fact in worker.facts():
         wire.send("fact", host=name, **fact)
     line.send(b"!")
-    _hear(line, "the switch")
+    _await_ready(line, "the switch")
 
 
 def _carrying(until):
@@ -161,7 +161,7 @@ def _install(folder, packages):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
 
 
-def _hear(line, who):
+def _await_ready(line, who):
     said = line.recv(4096)
     if said != b"!":
         raise OSError("%s: %s" % (who, said.decode("utf-8", "replace") or "it ended"))

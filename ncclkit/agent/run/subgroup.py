@@ -98,7 +98,7 @@ def apart(torch, job, groups, size):
         alarm = None
         try:
             _meet(store, job.rank, ranks)
-            alarm = _alarm(job, ranks, size, store)
+            alarm = _watchdog(job, ranks, size, store)
             own = job.dist.PrefixStore("group-%d" % ranks[0], store)
             # beyond its limit NCCL would end the process, before it could say what it waits for
             spare = timedelta(seconds=MEET if job.device.type == "cuda" else 0)
@@ -118,7 +118,7 @@ def _meet(store, rank, ranks):
     store.wait(["here-%d" % other for other in ranks], timedelta(seconds=MEET))
 
 
-def _alarm(job, ranks, size, store):
+def _watchdog(job, ranks, size, store):
     """A thread that speaks for this rank, and ends it, where it is still busy some seconds after the time limit."""
     seconds = job.timeout.total_seconds() + (0 if job.device.type == "cuda" else 3)
 

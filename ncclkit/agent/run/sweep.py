@@ -82,25 +82,25 @@ def _measure(torch, job, options, operation, groups, order):
     timer = timer_of(torch, job, operation, groups, order)
     rank, controls = job.rank, options.controls
     chosen = timer.rounds([number for number in timer.calls if number not in options.one_peak], options.repeats)
-    _tell(rank, operation, options.phase, chosen, groups)
+    _send_times(rank, operation, options.phase, chosen, groups)
     ratios = _ratios(chosen, controls)
     steps, met = [number for number in options.one_peak if number in timer.calls], []
 
-    def climb(numbers):
+    def descend(numbers):
         found = timer.rounds([*controls, *numbers], options.repeats)
         met.append(numbers)
-        _tell(rank, operation, "climb %d" % len(met), found, groups)
+        _send_times(rank, operation, "descend %d" % len(met), found, groups)
         return _ratios(found, controls)
 
-    ratios.update(along(steps, climb))
+    ratios.update(along(steps, descend))
     if options.decide:
         decided = timer.rounds([*controls, *_best(ratios, options.all)], options.decide)
-        _tell(rank, operation, "decide", decided, groups)
+        _send_times(rank, operation, "decide", decided, groups)
         best = [*controls, *_best(_ratios(decided, controls), False)]
         for name, make in (("product", product_of), ("step", step_of)) if len(best) > len(controls) else ():
             beside = options.beside and make(torch, job, operation, groups, best, order)
             if beside:
-                _tell(rank, operation, name, beside.rounds([*beside.calls], options.decide), groups)
+                _send_times(rank, operation, name, beside.rounds([*beside.calls], options.decide), groups)
 
 
 def _ratios(times, controls):
@@ -135,7 +135,7 @@ def along(steps, measure):
     return ratios
 
 
-def _tell(rank, operation, phase, times, groups):
+def _send_times(rank, operation, phase, times, groups):
     """Send the microseconds of each round, for each setting."""
     if rank == 0:
         what = {"op": operation.name, "bytes": operation.bytes, "phase": phase}

@@ -49,7 +49,7 @@ def mismatch(group: Group) -> tuple[Data, list[str], list[int]] | None:
         return None
     for place in range(_most(group, seq)):
         held = {rank: _nth(calls, seq, place) for rank, calls in group.calls.items()}
-        found = _told(group, seq, {rank: at for rank, at in held.items() if at is not None})
+        found = _first_difference(group, seq, {rank: at for rank, at in held.items() if at is not None})
         if found is not None:
             return found
     return None
@@ -107,7 +107,7 @@ def _nth(calls: Calls, seq: int, number: int) -> int | None:
     return place if place < len(calls) and calls.seqs[place] == seq else None
 
 
-def _told(group: Group, seq: int, held: dict[int, int]) -> tuple[Data, list[str], list[int]] | None:
+def _first_difference(group: Group, seq: int, held: dict[int, int]) -> tuple[Data, list[str], list[int]] | None:
     """The first of operation, sizes, types in which the calls at these places differ."""
     known = {rank: terms(group.kind(rank, place)) for rank, place in held.items()}
     for number, field in enumerate(("op", "sizes", "sizes", "dtypes", "dtypes")):

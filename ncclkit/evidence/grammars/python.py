@@ -123,14 +123,14 @@ class Region:
 
 def _region(bodies: Iterable[str]) -> Region | None:
     """Frames and last lines up to the end; None for what is torn, or goes on in another traceback."""
-    return _told(enumerate(bodies))
+    return _last_region(enumerate(bodies))
 
 
-def _told(numbered: Iterator[tuple[int, str]]) -> Region | None:
+def _last_region(numbered: Iterator[tuple[int, str]]) -> Region | None:
     region = Region([], [])
     for number, body in numbered:
         if region.finals and body.startswith(ORIGINAL):
-            return _told(numbered) or region  # what a worker raised, and its parent only passed on
+            return _last_region(numbered) or region  # what a worker raised, and its parent only passed on
         if match := FRAME.match(body):
             region.frames.append(frame(match["file"], match["line"], match["func"] or "?"))
         elif HEADER in body and not region.finals:

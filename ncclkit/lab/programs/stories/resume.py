@@ -94,16 +94,18 @@ class Training:
             loss = self._learn(tokens)
             takes.append(time.monotonic() - began)
             if report:
-                self._tell("step", step=self.step, loss=round(loss, 4))
+                self._send_phase("step", step=self.step, loss=round(loss, 4))
             if report and len(takes) == 1:
-                self._tell("first", seconds=round(time.monotonic() - self.began, 3))
+                self._send_phase("first", seconds=round(time.monotonic() - self.began, 3))
             if report or self.step % 40 == 0:
                 print("step %d loss %.4f" % (self.step, loss))
             self.step += 1
         if report:
-            self._tell("pace", read_s=round(statistics.median(reads), 5), step_s=round(statistics.median(takes), 5))
+            self._send_phase(
+                "pace", read_s=round(statistics.median(reads), 5), step_s=round(statistics.median(takes), 5)
+            )
 
-    def _tell(self, phase, **said):
+    def _send_phase(self, phase, **said):
         wire.send("phase", phase=phase, rank=self.job.rank, **said)
 
     def _learn(self, tokens):
