@@ -62,6 +62,13 @@ def test_a_story_that_is_too_slow_is_interrupted_and_its_time_counted() -> None:
     assert busy["status"] == 0 and 0.4 < busy["cpu_seconds"] < 30
 
 
+def test_stories_side_by_side_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {4, 5, 6, 7, 9})
+    assert stories.shares(2, 2) == [[4, 5], [6, 7]] and stories.shares(0, 3) == [[], [], []]
+    with pytest.raises(SystemExit, match="3 stories with 2 cores each need more than the 5"):
+        stories.shares(2, 3)
+
+
 def test_what_each_cell_said_is_kept() -> None:
     ran, text = nbformat.v4.new_code_cell("form = 1\nform"), nbformat.v4.new_markdown_cell("# Words")
     ran.metadata["papermill"] = {"duration": 1.26}

@@ -1,10 +1,11 @@
 """The five stories, whole and headless: how long each takes, what each step said, over NCCL where there are GPUs.
 
-    python tests/record/stories.py OUT.json [--only STORY …] [--side-by-side N] [--deadline S] [--keep DIR]
+    python tests/record/stories.py OUT.json [--only STORY …] [--side-by-side N] [--cores N] [--deadline S] [--keep DIR]
 
 Each story is run as a user runs it, by ``ncclkit report``.  Four ranks on fewer GPUs become those of simulated hosts.
 OUT.json takes date, hardware, versions, and for each story: wall and CPU seconds, every run, what each cell said, and
-the verdict.  DIR gets the report and a ``STORY.tar.gz`` of its case folder.  Exit status 1 when a story did not end.
+the verdict.  DIR gets a ``STORY.tar.gz`` of each case folder, with its report.  ``--cores 2``: each story has two cores
+of its own, as a student has.  Exit status 1 when a story did not end.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -33,6 +36,7 @@ from ncclkit.agent import redact  # noqa: E402
 from ncclkit.core import storage
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.core.experiment_records import experiments  # noqa: E402
+from ncclkit.core.storage import write
 from ncclkit.lab.faults import recording
 from ncclkit.live.launch import local  # noqa: E402
 from ncclkit.report import declared, literals  # noqa: E402
@@ -56,18 +60,29 @@ def parameters(notebook: Path, gpus: int) -> dict[str, str]:
     return {"simulate_hosts": str(hosts)} if hosts > 1 and "simulate_hosts" in defaults else {}
 
 
-def tell(story: str, gpus: int, deadline: float, keep: Path | None) -> dict[str, Any]:
-    """Run one story in a new case folder; the row of it."""
+def shares(cores: int, side_by_side: int) -> list[list[int]]:
+    """The cores of each of the stories that run at the same time; empty lists where they share all of them."""
+    free = sorted(os.sched_getaffinity(0))
+    if cores * side_by_side > len(free):
+        sys.exit(f"{side_by_side} stories with {cores} cores each need more than the {len(free)} cores that are here.")
+    return [free[cores * place : cores * (place + 1)] for place in range(side_by_side)]
+
+
+def tell(story: str, gpus: int, deadline: float, keep: Path | None, places: SimpleQueue[list[int]]) -> dict[str, Any]:
+    """Run one story in a new case folder, on cores that are free; the row of it."""
+    cores = places.get(timeout=3600)
+    bound = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
     with tempfile.TemporaryDirectory(prefix=f"{story}-") as place:
         folder = Path(place, story)
         given = parameters(STORIES[story], gpus)
         words = [f"-p={name}={value}" for name, value in given.items()]
-        command = [sys.executable, "-m", "ncclkit", "report", "--redact", "--notebook", str(STORIES[story])]
+        command = [*bound, sys.executable, "-m", "ncclkit", "report", "--redact", "--notebook", str(STORIES[story])]
         took = _timed([*command, "--case", str(folder), *words], deadline)
         clean = recording.cleaner(folder)
         row = {"story": story, "parameters": given, **took, **_left(folder)}
         if keep is not None:
             _keep(folder, keep, story)
+        places.put(cores)
         print(f"{story}: {row['status']} after {row['seconds']} s, {row['verdict']}", flush=True)
         return dict(redact.texts(row, clean))
 
@@ -95,7 +110,7 @@ def _timed(command: list[str], deadline: float) -> dict[str, Any]:
 
 def _left(folder: Path) -> dict[str, Any]:
     """What a story left in its case folder: cells, runs, experiments, and the first cause that was found."""
-    first = next(iter(storage.read_json(folder / "findings.json", [])), {})
+    first: dict[str, Any] = next(iter(storage.read_json(folder / "findings.json", [])), {})
     verdict = {name: first.get(name) for name in ("cause", "strength", "culprits", "say")}
     made = experiments(Case.open(folder, read_only=True)) if folder.exists() else ()
     tried = [
@@ -162,14 +177,24 @@ def main(options: argparse.Namespace) -> int:
     stories = [story for story in LONGEST_FIRST if story in (options.only or STORIES)]
     table: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), **about_machine(answer), "gpus": gpus}
     table["packages"] = {name: found for name in PACKAGES if (found := _version(name))}
-    table["side_by_side"], table["deadline"] = options.side_by_side, options.deadline
+    table["cpu"] = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)[:1]
+    table["side_by_side"], table["cores_each"], table["deadline"] = (
+        options.side_by_side,
+        options.cores,
+        options.deadline,
+    )
     table["load"] = round(os.getloadavg()[0], 1)
-    with ThreadPoolExecutor(options.side_by_side) as pool:
-        rows = pool.map(partial(tell, gpus=gpus, deadline=options.deadline, keep=options.keep), stories)
-        table["stories"] = sorted(rows, key=lambda row: str(row["story"]))
+    rows: list[dict[str, Any]] = []
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return int(any(row["status"] for row in table["stories"]))
+    places: SimpleQueue[list[int]] = SimpleQueue()
+    for share in shares(options.cores, options.side_by_side):
+        places.put(share)
+    run = partial(tell, gpus=gpus, deadline=options.deadline, keep=options.keep, places=places)
+    with ThreadPoolExecutor(options.side_by_side) as pool:
+        for done in as_completed([pool.submit(run, story) for story in stories]):
+            rows = sorted([*rows, done.result()], key=lambda row: str(row["story"]))
+            write(options.out, json.dumps(table | {"stories": rows}, indent=1, ensure_ascii=False) + "\n")
+    return int(any(row["status"] for row in rows))
 
 
 if __name__ == "__main__":
@@ -177,6 +202,7 @@ if __name__ == "__main__":
     parser.add_argument("out", type=Path, metavar="OUT.json")
     parser.add_argument("--only", nargs="+", choices=sorted(STORIES), metavar="STORY")
     parser.add_argument("--side-by-side", type=int, default=1)
+    parser.add_argument("--cores", type=int, default=0, help="of its own for each story; 0: all share all")
     parser.add_argument("--deadline", type=float, default=280.0, help="seconds for each story")
     parser.add_argument("--keep", type=Path, metavar="DIR")
     sys.exit(main(parser.parse_args()))
