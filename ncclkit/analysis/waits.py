@@ -241,11 +241,11 @@ def blockages(events: Iterable[Event]) -> list[Event]:
     """What keeps a running job from going on, in the events that dumps of its Flight Recorders give.
 
     ``flight.missing`` where ranks are outside of the call in which the others wait, ``flight.p2p`` where a send or
-    receive has no counterpart, ``flight.mismatch`` where all wait, at different places.  None where there are dumps, or
+    receive has no counterpart, ``flight.mismatch`` where all wait, at different places.  None where dumps tell it, or
     where the ranks move on.  Each has ``live``: sequence numbers are not known.
     """
     known = list(events)
-    if any(event.kind in ("flight.dump", "flight.missing", "flight.mismatch") for event in known):
+    if any(map(_is_decisive, known)):
         return []
     seen = standing_ranks(known)
     gone = [e.rank for e in known if e.kind == "attach.rank" and e.data["gone"] and e.rank is not None]
@@ -256,6 +256,11 @@ def blockages(events: Iterable[Event]) -> list[Event]:
     if outside or gone:
         return [_missing(waiting, outside, gone, seen)]
     return _pairs(waiting) or _crossed(waiting) or _apart(waiting)
+
+
+def _is_decisive(event: Event) -> bool:
+    """Whether dumps show who is at fault: of a rank that gave no dump they show nothing."""
+    return event.kind in ("flight.mismatch", "flight.p2p") or event.kind == "flight.missing" and event.data["missing"]
 
 
 NCCL_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_(?P<op>[A-Za-z]+)")

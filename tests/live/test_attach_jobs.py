@@ -103,7 +103,7 @@ def test_nothing_is_injected_into_a_process_of_another_user(tmp_path: Path, monk
 
 def test_a_debugger_does_not_call_where_the_lock_is_held(tmp_path: Path) -> None:
     (said, _) = flight_dump.dump(str(tmp_path), {0: os.getpid()}, time.monotonic() + 5, {0: "[Has the GIL]"})
-    assert "a thread holds Python's global lock" in said or "gdb is not installed" in said
+    assert "a thread holds Python's global lock" in said or "cuda-gdb is installed" in said
 
 
 STAND_IN = """
