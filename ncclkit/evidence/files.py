@@ -20,7 +20,7 @@ from ncclkit.evidence.flight import dumps, pickles
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
 from ncclkit.evidence.ras import Report
-from ncclkit.evidence.scanner import pieces, plain, scan, speakers
+from ncclkit.evidence.scanner import pieces, plain, scan
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
 from ncclkit.evidence.sources.streams import DAMAGE, Ends, Hashed, Joined, Readable, Text, UnpackBudget, is_tar, unpack
@@ -381,7 +381,7 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         sample = read if isinstance(stream, io.BytesIO) else sample
     lines = sample.splitlines()
     tasks = len(TASKS.findall(sample)) > 0.5 * max(4, len([line for line in lines if line.strip()]))
-    labelled = len(speakers.SPEAKER.findall(sample)) > 0.3 * len(lines)
+    labelled = len(pieces.SPEAKER.findall(sample)) > 0.3 * len(lines)
     context = scan.Context(part.path, part.rank, tasks, changed)
     told = {"labelled": labelled, "stacks": part.kind == "stacks"}
     if part.spread and not wide:

@@ -182,6 +182,9 @@ def recording_env(folder: Path, backend: str) -> dict[str, str]:
         "TORCH_FR_DUMP_TEMP_FILE": flight,
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": flight,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        # the watchdog waits four times as long before it ends a rank: a minute, unless it is told otherwise
+        "TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC": "5000",
+        "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "5000",
         local.TAG: str(folder),
         # the workbook depends on them, training does not
         **{variable: str(Path(sys.executable).parent / tool) for tool, variable in snapshots.TOOLS.items()},

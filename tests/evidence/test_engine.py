@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ncclkit import evidence
 from ncclkit.evidence import merge, samples
-from ncclkit.evidence.scanner import deduplication, engine, scan
+from ncclkit.evidence.scanner import engine, pieces, scan
 from tests.bench import logs
 from tests.evidence import cliffs, meanings, specimens
 from tests.evidence.test_python import TRACE
@@ -44,7 +44,7 @@ def block(text):
 def read(text):
     """The events of a text as the scanner merges them."""
     merger = merge.Merger()
-    deduplication.Deduplication(merger).read(block(text))
+    pieces.Deduplication(merger).read(block(text))
     return merger.floods()
 
 

@@ -18,6 +18,7 @@ from ncclkit.evidence.grammars import (
     printed,
     progress,
     python,
+    refusals,
     store,
     system,
     torchrun,
@@ -155,7 +156,7 @@ def test_docs_list_exactly_the_kinds_and_their_fields():
     } == {}
 
 
-RULED = (*(c10d, families, gloo, kernel, nccl, printed, progress, python, store, system), *(network, torchrun))
+RULED = (*(c10d, families, gloo, kernel, nccl, printed, progress, python, refusals, store, system), network, torchrun)
 
 
 def said_above(module):

@@ -22,6 +22,7 @@ from ncclkit.evidence.grammars import (
     printed,
     progress,
     python,
+    refusals,
     store,
     system,
     torchrun,
@@ -38,14 +39,14 @@ MANY_PLACES = 2000
 FEW = 256 << 10
 """Bytes below which loading hyperscan does not pay."""
 
-GRAMMARS = (c10d, python, gloo, store, torchrun, system, kernel, network, progress, printed)
+GRAMMARS = (c10d, python, gloo, store, torchrun, system, refusals, kernel, network, progress, printed)
 """The grammars of all lines but those of NCCL's own log, of Python and of stacks."""
 RULES: tuple[Rule, ...] = (*nccl.OTHER, *(rule for grammar in GRAMMARS for rule in grammar.RULES))
 CODE = (*python.GATE, b"Thread ", *unknown_errors.GATE)
 """What a line of Python's, of a stack's or of an unknown error holds, besides gdb's ``#0`` at its start."""
 ANCHORS = tuple(sorted({rule.anchor for rule in (*nccl.INFO, *RULES)} | set(CODE)))
 GDB = b"#0 "
-LITERALS = (*ANCHORS, GDB)
+LITERALS = (*ANCHORS, GDB, *refusals.PLAIN, *refusals.ACCENTED)
 
 FOLD = bytes.maketrans(b"123456789abcdef", b"0" * 15)
 
@@ -61,6 +62,8 @@ class Choice:
     """True when one of the rules asks for certain digits."""
     flood: str = ""
     """The kind, where such lines come in floods and no other rule can have a say (see `deduplication`)."""
+    foreign: bool = False
+    """True when the line may be one to be read in English; only then its rules are known."""
 
     def within(self, raw: bytes) -> Choice:
         """Without those whose anchor is not really there, as shapes of different lines may be one."""
@@ -98,11 +101,14 @@ def choose(shape: bytes) -> Choice | None:
     literal = gdb or any(rule.literal for rule in rules)
     kinds = [rule.kind for rule in rules] if not code and not literal else []
     flood = "nccl.channel" if "nccl.channel" in kinds else "nccl.op" if kinds == ["nccl.op"] else ""
-    return Choice(rules, code, literal, flood) if rules or code else None
+    foreign = any(said in shape for said in _PLAIN) or not shape.isascii() and any(said in shape for said in _ACCENTED)
+    return Choice(rules, code, literal or foreign, flood, foreign) if rules or code or foreign else None
 
 
 _INFO, _RULES = ([(rule.anchor.translate(FOLD), rule) for rule in rules] for rules in (nccl.INFO, RULES))
-_CODE = tuple(mark.translate(FOLD) for mark in CODE)
+_CODE, _PLAIN, _ACCENTED = (
+    tuple(mark.translate(FOLD) for mark in marks) for marks in (CODE, refusals.PLAIN, refusals.ACCENTED)
+)
 KNOWN = Shapes()
 
 Scan = Callable[[memoryview, Callable[..., bool]], None]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ncclkit.core.model import Event
-from ncclkit.evidence.grammars import nccl, python, stacks, unknown_errors
+from ncclkit.evidence.grammars import nccl, python, refusals, stacks, unknown_errors
 from ncclkit.evidence.grammars.grammar import Line
 from ncclkit.evidence.scanner import engine
 from ncclkit.evidence.scanner.engine import FOLD, KNOWN, LONG, Choice
@@ -158,6 +158,10 @@ class Block:
         context = self.context
         raw = self.data[start:end].decode("utf-8", "replace").replace("\0", "")
         line = parse(raw, context.path, number, tasks=context.tasks, changed=context.changed)
+        if refusals.may_be(self.data[start:end]) and (read := refusals.english(raw)) != raw:
+            shown = line.text
+            line = parse(read, context.path, number, tasks=context.tasks, changed=context.changed)
+            line.said = shown
         if context.rank is not None and (line.rank is None or line.local):
             line.rank, line.local = context.rank, False
         line.end = end
@@ -182,6 +186,9 @@ class Block:
     def read(self, start: int, end: int, number: int, choice: Choice) -> Iterator[Event]:
         """What the grammars say about one line; of one kind at most one event."""
         raw = self.data[start:end]
+        if choice.foreign and (line := self.line(start, end, number)).said:
+            raw = line.text.encode()
+            choice = engine.choose(raw.translate(FOLD)) or choice
         choice = choice.within(raw)
         if not choice.rules and not choice.code:
             return

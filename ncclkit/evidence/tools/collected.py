@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from ncclkit.agent import redact
-from ncclkit.agent.facts.names import SCOPE
+from ncclkit.agent.facts.settings import SCOPE
 from ncclkit.agent.facts.software import FRAMEWORKS
 from ncclkit.evidence.tools.document import Document, Tool, document_of, number
 

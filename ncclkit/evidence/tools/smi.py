@@ -8,14 +8,14 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from ncclkit.agent.facts import gpu, gpu_links, gpu_state
+from ncclkit.agent.facts import gpu
 from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
 from ncclkit.core.model import Fact, from_dict
 from ncclkit.evidence.tools.document import Document, Tool, document_of
 
 LONGEST = 50_000
 """Lines of one document; a host with 8 GPUs writes some 1,200, accounting adds thousands."""
-OPEN, CLOSE = "<nvidia_smi_log", gpu_state.CLOSE
+OPEN, CLOSE = "<nvidia_smi_log", gpu.CLOSE
 
 
 class _Told(Machine):
@@ -72,11 +72,11 @@ def _topology(lines: Sequence[str], at: int) -> Document | None:
     body = [lines[at], *takewhile(lambda line: "CPU Affinity" not in line, lines[at + 1 : at + 400])]
     out = "\n".join("\t" + line.lstrip() if number == 0 else line for number, line in enumerate(body))
     try:
-        matrix = gpu_links.matrix(out)
+        matrix = gpu.matrix(out)
     except Unread:
         return None
     names = dict(re.findall(r"^\s*(NIC\d+):\s*(\S+)", out, re.MULTILINE))
-    return document_of(" ".join(gpu_links.TOPOLOGY), {"gpu.topology": matrix, "gpu.topology.nics": names or None})
+    return document_of(" ".join(gpu.TOPOLOGY), {"gpu.topology": matrix, "gpu.topology.nics": names or None})
 
 
 TOOLS = (
