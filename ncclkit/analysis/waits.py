@@ -328,7 +328,8 @@ def _pairs(waiting: Mapping[int, Stand]) -> list[Event]:
         src, dst = (rank, other.rank) if end == "dst" else (other.rank, rank)
         data: dict[str, Any] = {"src": src, "dst": dst, "waiting": [rank], "lacking": [other.rank], "stacks": {}}
         most = max(together(waiting.values()), key=len)
-        common = [one.rank for one in most] if len(most) > 1 else []
+        left = outside_common_path([[stand], [other]])
+        common = [one.rank for one in most] if len(most) > 1 else [(other, stand)[left[0]].rank] if left else []
         data |= {"sent": int(end == "dst"), "received": int(end == "src"), "sizes": None, "common": common}
         text = f"{_group_line([stand])}, {'to' if end == 'dst' else 'from'} rank {other.rank}\n{_group_line([other])}"
         found.append(_event("flight.p2p", text, [stand], data))

@@ -127,10 +127,11 @@ def _live(case: Case, event: Event) -> Finding:
 def _elsewhere(case: Case) -> Finding | None:
     """A rank is missing from a collective because it has finished, or is in another one."""
     scene, seen = rank_states(case), stacks(case)
+    paired = {rank for pair in case.of("flight.p2p") if pair.data.get("live") for rank in pair.data["waiting"]}
     for gap in case.of("flight.missing"):
         missing = () if gap.data.get("live") else gap.data.get("missing") or ()  # live they are told apart already
         ended = [rank for rank in missing if rank in scene.ended]
-        inside = [rank for rank in missing if rank in seen and rank not in scene.waiting]
+        inside = [rank for rank in missing if rank in seen and rank not in scene.waiting and rank not in paired]
         stuck = [rank for rank in inside if in_collective(seen[rank].data["frames"])]
         if ended or (stuck and len(stuck) == len(missing)):
             ranks = tuple(ended or sorted(stuck))

@@ -271,14 +271,15 @@ def test_dumps_of_two_ranks_are_decided_by_the_program(one: Any, two: Any, ranks
     )
 
 
-def test_a_receive_that_no_dump_records_is_seen_in_the_stack() -> None:
+@pytest.mark.parametrize(("more", "ranks"), [({}, (0, 1)), ({"condition": "rank == 0"}, (0,))])
+def test_a_receive_that_no_dump_records_is_seen_in_the_stack(more: Any, ranks: tuple[int, ...]) -> None:
     """The first one of a pair makes a connection before it is recorded."""
     recv = (f"{TORCH}/distributed/distributed_c10d.py", 2799, "recv")
     data = {"seq": 4, "op": "barrier", "missing": [0], "waiting": [1], "no_dump": [], "overwritten": [], "group": "0"}
     data |= {"desc": "", "frames": [], "last_seq": {}, "root": "", "holds": [], "stacks": {}}
     gap = Event("flight.missing", "4 barrier", "fr_rank_0", 0, None, "", None, 0, data)
-    found = judged(waiting(0, 20, recv, peer={"src": 1}), waiting(1), [gap])
-    assert (found.findings[0].cause, found.findings[0].culprits["ranks"]) == ("send_recv_mismatch", (0, 1))
+    found = judged(waiting(0, 20, recv, peer={"src": 1}, **more), waiting(1), [gap])
+    assert (found.findings[0].cause, found.findings[0].culprits["ranks"]) == ("send_recv_mismatch", ranks)
 
 
 def test_a_dump_of_one_rank_does_not_hide_the_others() -> None:
