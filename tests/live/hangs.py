@@ -544,8 +544,7 @@ def endless_kernel(rank: int) -> None:
 def callback_on_one_rank(rank: int) -> None:
     import torch
     import torch.distributed as dist
-
-    transformers = import_module("transformers")  # no dependency of the tests: this job is there where it is
+    import transformers
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:
