@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from ncclkit.agent.monitor.snapshots import WAKES, wakes
 from ncclkit.analysis.frames import Frame, call_of, function, in_collective, is_own, is_wrapper, own_frame
 from ncclkit.analysis.once import once
 from ncclkit.core.case import Case
@@ -29,8 +30,6 @@ FOR_PEERS = frozenset({GPU, PEERS, STORE})
 BUSY = frozenset({PYTHON, NATIVE, HOLDS_GIL})
 SPENT = 0.3
 """Share of the time between two snapshots from which a main thread that ran was busy."""
-WAKES = 2.5
-"""Wakes a second above which a rank is not in one and the same wait for peers: it makes steps."""
 
 NATIVELY = (
     (GPU, r"cu(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|cudaMemcpy(?!.*Async)|cuMemcpyDtoH|hip\w+Synchronize"),
@@ -138,7 +137,7 @@ def _stand(rank: int, told: Event, stack: Event | None) -> Stand:
         waits_for,
         _call(frames),
         f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}" if own is not None else "",
-        moved or waits_for in (PYTHON, NATIVE) or (waits_for == PEERS and _woke(shots) > WAKES),
+        moved or waits_for in (PYTHON, NATIVE) or (waits_for == PEERS and wakes(shots) > WAKES),
         (told, stack) if stack is not None else (told,),
         next((condition for row in program for condition in row.get("conditions") or ()), ""),
         str(program[0].get("group") or "") if program else "",
@@ -216,14 +215,6 @@ def _in_python(frames: Sequence[Frame]) -> str:
 def _in_kernel(shots: Sequence[Mapping[str, Any]]) -> str:
     last = str(shots[-1]["waits_in"]) if shots else ""
     return next((kind for kind, pattern in IN_KERNEL if re.search(pattern, last)), UNKNOWN)
-
-
-def _woke(shots: Sequence[Mapping[str, Any]]) -> float:
-    """How often a second the main thread went to sleep and was woken again."""
-    known = [(shot["t"], shot["switches"]) for shot in shots if shot.get("switches") is not None]
-    if len(known) < 2 or known[-1][0] <= known[0][0]:
-        return 0.0
-    return float((known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0]))
 
 
 def _ran(shots: Sequence[Mapping[str, Any]]) -> float:

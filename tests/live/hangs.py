@@ -579,11 +579,16 @@ def callback_on_one_rank(rank: int) -> None:
 
 
 def healthy(rank: int) -> None:
-    """A job without a fault, which appends the time of each step to a file."""
+    """A job without a fault, which appends the time of each step to a file, and the signals that it gets to another."""
+    steps = os.environ["STEPS"] + str(rank)
+    signals = os.open(steps + ".signals", os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK)
+    signal.set_wakeup_fd(signals)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+        signal.signal(number, lambda number, frame: None)
     model, optimizer = wrapped()
     here(rank)
     until, last = time.monotonic() + LONG, time.monotonic()
-    with open(os.environ.get("STEPS", os.devnull) + str(rank), "w") as out:
+    with open(steps, "w") as out:
         while time.monotonic() < until and not os.path.exists(file_named("end")):
             train_step(model, optimizer, ones(4, WIDTH))
             time.sleep(0.02)

@@ -37,6 +37,8 @@ LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|^<")
 POINT_TO_POINT = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
 BY_RANK = re.compile(r"rank|main_process|process_zero|global_zero|is_master|is_chief", re.IGNORECASE)
 """Conditions that are true on some ranks only."""
+WAKES = 2.5
+"""Wakes a second above which a rank is not in one and the same wait for peers: it makes steps."""
 STANDSTILL = 3
 """Snapshots after the first that have to show a rank at one place until it counts as one that hangs."""
 PATIENCE = 5.0
@@ -91,8 +93,14 @@ class Snapshots:
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
 
     def still(self):
-        """Ranks that every snapshot shows at one place."""
+        """Ranks that every snapshot shows at one place; none where most ranks make steps, as such a job is not paused.
+
+        Two snapshots may meet a healthy job in the same call of two steps.
+        """
         places = {rank: {row["stack"] for row in rows} for rank, rows in self.rows.items()}
+        steps = [rank for rank, rows in self.rows.items() if len(places[rank]) > 1 or wakes(rows) > WAKES]
+        if 2 * len(steps) > len(places):
+            return []
         return [rank for rank, seen in places.items() if len(seen) == 1 and "" not in seen]
 
     def finish(self, folder, until):
@@ -273,6 +281,14 @@ def counters(pid):
         "waits_in": processes.read("/proc/%d/wchan" % pid).strip(),
         "file": _file(pid, call),
     }
+
+
+def wakes(rows):
+    """How often a second the main thread was woken, between the first `counters` and the last."""
+    known = [(row["t"], row["switches"]) for row in rows if row.get("switches") is not None]
+    if len(known) < 2 or known[-1][0] <= known[0][0]:
+        return 0.0
+    return (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
 
 
 def _file(pid, call):
