@@ -27,12 +27,33 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.calls import (
-    POINT_TO_POINT, SAME_SIZE, UNDECIDED, by_call, disagreeing, elements, far_apart, odd_ones, only_point_to_point,
-    op_of, other_calls, ranks_of, sides, size_of, unlike_calls,
+    POINT_TO_POINT,
+    SAME_SIZE,
+    UNDECIDED,
+    by_call,
+    disagreeing,
+    elements,
+    far_apart,
+    odd_ones,
+    only_point_to_point,
+    op_of,
+    other_calls,
+    ranks_of,
+    sides,
+    size_of,
+    unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import (
-    first_finding, in_order, matching, messages, model_mismatch, name_ranks, otherwise, pick, ranks_in,
+    first_finding,
+    in_order,
+    matching,
+    messages,
+    model_mismatch,
+    name_ranks,
+    otherwise,
+    pick,
+    ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import all_waiting, rank_of, rank_states
 from ncclkit.analysis.waits import Stand, lasting, outside_common_path, stands

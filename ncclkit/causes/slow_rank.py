@@ -35,7 +35,13 @@ from ncclkit.analysis.calls import only_point_to_point
 from ncclkit.analysis.frames import Frame, for_workers, framework, in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pick, seconds
 from ncclkit.analysis.rank_states import (
-    RankStates, all_waiting, odd_utilization, rank_of, rank_states, startup_phase, stopped,
+    RankStates,
+    all_waiting,
+    odd_utilization,
+    rank_of,
+    rank_states,
+    startup_phase,
+    stopped,
 )  # fmt: skip
 from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
 from ncclkit.analysis.waits import lasting, stands

@@ -29,8 +29,8 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import ranks as named
 from ncclkit.live.launch import slurm
+from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
-from ncclkit.live.probe import OnRecord
 
 SLACK = 15.0
 """Seconds in which a child that has reached its own deadline has to end."""

@@ -23,7 +23,7 @@ from ncclkit.evidence.grammars import (
     system,
     torchrun,
 )
-from ncclkit.evidence.scanner import engine
+from ncclkit.evidence.scanner import scan
 from tests.evidence import specimens
 
 DOCS = Path(__file__).parents[2] / "docs" / "events.md"
@@ -169,7 +169,7 @@ def said_above(module):
                 yield "NCCL INFO " + part
 
 
-@pytest.mark.parametrize("rules", [nccl.INFO, engine.RULES], ids=["info", "other"])
+@pytest.mark.parametrize("rules", [nccl.INFO, scan.RULES], ids=["info", "other"])
 def test_every_rule_stands_under_a_specimen(rules):
     specimen = [text for module in RULED for text in said_above(module)]
     bare = [r for r in rules if not any(r.anchor.decode() in text and r.pattern.search(text) for text in specimen)]

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from ncclkit.evidence.flight.calls import Calls, GroupKey, Kind
-from ncclkit.evidence.flight.dumps import Dump
+from ncclkit.evidence.flight.dumps import Calls, Dump, GroupKey, Kind
 from ncclkit.evidence.grammars.grammar import Data
 
 SHOWN = 16

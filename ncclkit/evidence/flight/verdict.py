@@ -15,8 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from ncclkit.core.model import Event
-from ncclkit.evidence.flight.calls import Calls, Kind
-from ncclkit.evidence.flight.dumps import Dump
+from ncclkit.evidence.flight.dumps import Calls, Dump, Kind
 from ncclkit.evidence.flight.hang import SHOWN, Group, Stop, groups, late, listed, roots, stops, unpaired
 from ncclkit.evidence.grammars.grammar import Data, clip
 

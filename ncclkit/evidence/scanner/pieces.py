@@ -23,9 +23,8 @@ from ncclkit.core.model import Event, NcclkitError
 from ncclkit.evidence.grammars import progress, stacks
 from ncclkit.evidence.grammars.families import classify
 from ncclkit.evidence.merge import TRACE_GAP, Flood, Merger, merges
-from ncclkit.evidence.scanner import engine, scan
-from ncclkit.evidence.scanner.engine import SHORT, Choice
-from ncclkit.evidence.scanner.scan import Block, Context, Lines
+from ncclkit.evidence.scanner import scan
+from ncclkit.evidence.scanner.scan import SHORT, Block, Choice, Context, Lines
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import PACKED, is_tar
 
@@ -203,7 +202,7 @@ class SpeakerProgress:
         """Look at the end of a block that was read."""
         data, limit, shared = block.data, block.limit, block.context.rank is None
         spoken = progress.latest(data, limit, shared=shared, keen=block.last, back=False)
-        if not spoken and (self.patience or block.last) and engine.holds(data, limit, progress.ANCHORS):
+        if not spoken and (self.patience or block.last) and scan.holds(data, limit, progress.ANCHORS):
             spoken = progress.latest(data, limit, shared=shared, keen=block.last, back=True)
             self.patience = PATIENCE if spoken else self.patience - 1
         for who, word in spoken.items():
