@@ -18,11 +18,10 @@ from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import format_bytes, plural, some
 from ncclkit.evidence.logs import forget, is_example
 from ncclkit.live.attach import AttachOptions, attach
-from ncclkit.views._base import Drawn, View
+from ncclkit.views._base import View
 from ncclkit.views._form import Form
 from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, sentence, table
 from ncclkit.views._verdict import SURE, beside, of_rows
-from ncclkit.views.telemetry import run_telemetry_view
 
 TARGETS = "all, or process ids, or job and its Slurm id"
 TARGET = re.compile(r"all|job \d{1,12}|(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)?\d{1,10})*")
@@ -92,9 +91,7 @@ async def attached_view(case: Case, target: str, options: AttachOptions | None =
     by_job = target.strip().startswith("job")
     made = await attach(case, () if by_job else numbers, int(numbers[0]) if by_job else None, options)
     found = diagnose(case).to_dict(made.reading.inputs)["findings"]
-    where = stacks_view(made.events, made.problems, found, made.jobs)
-    strip = run_telemetry_view(made.folder, made.reading.events)
-    return where if strip is None else Drawn(where.summary, strip.figure, join(where.body, el("p", strip.summary)))
+    return stacks_view(made.events, made.problems, found, made.jobs)
 
 
 def _check(target: str) -> None:

@@ -195,9 +195,11 @@ def native_stack(rank, pid, seconds, peers=False):
 def _run(command, seconds):
     """(what a command prints, why it printed nothing)."""
     pid, before = int(command[-1]), processes.state(int(command[-1]))
+    # a notebook's kernel asks every program for colours
+    plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                 text=True, errors="replace")  # fmt: skip
+                                 text=True, errors="replace", env={**plain, "NO_COLOR": "1"})  # fmt: skip
     except OSError as error:
         return "", str(error)
     try:
