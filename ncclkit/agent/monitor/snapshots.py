@@ -408,8 +408,9 @@ def expected(pids):
         variables = processes.environ(pid)
         world, here = (variables.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
         rank, local = (variables.get(name, "") for name in ("RANK", "LOCAL_RANK"))
+        alone = variables.get("MASTER_ADDR") == socket.gethostname() and variables.get("SLURM_NNODES") == "1"
         if here.isdigit() and rank.isdigit() and local.isdigit():
             found.update(range(int(rank) - int(local), int(rank) - int(local) + min(int(here), 1 << 16)))
-        elif world.isdigit() and variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost", socket.gethostname()):
+        elif world.isdigit() and (alone or variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost")):
             found.update(range(min(int(world), 1 << 16)))
     return sorted(found)
