@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ncclkit.agent import wire
-from ncclkit.analysis.stage_results import sharing
+from ncclkit.analysis.stages import sharing
 from ncclkit.causes import rank_killed
 from ncclkit.causes.engine import diagnose
 from ncclkit.core import runs

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ncclkit.core.runs import SMALL
-from ncclkit.live import simulated_topology
+from ncclkit.live.launch import simulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ HOSTS = (
         "store_unreachable",
         "astray",
         "node-1",
-        env={"MASTER_ADDR": simulated_topology.ASTRAY},
+        env={"MASTER_ADDR": simulated.ASTRAY},
     ),
     _on_hosts(
         "port_blocked",
