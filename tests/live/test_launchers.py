@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit import evidence
-from ncclkit.agent.facts.names import SCOPE
+from ncclkit.agent.facts.settings import SCOPE
 from ncclkit.agent.run import processes
 from ncclkit.live.launch.pack import packed
 
