@@ -223,7 +223,7 @@ def finding(cause: str, case: Case, lines: Sequence[tuple[str, Event]]) -> Findi
     spread = known.spread([line for line, _ in lines])
     weight = {line: known.share(cause, line, spread) for line, _ in lines}
     most = max(weight.values())
-    heavy = [item for item in lines if weight[item[0]] >= SHOWN * most]
+    heavy = [item for item in lines if weight[item[0]] >= min(most, SHOWN * most)]  # one line may speak against it
     heavy = sorted(heavy, key=lambda item: -weight[item[0]])[:MOST]
     about = page(cause)
     example = known.like(cause, heavy[0][0])
