@@ -236,6 +236,8 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
     errors, unread = _troubles(case)
     if resemblance.comparable([*errors, *unread]):
         least, sound = resemblance.FIRST, resemblance.SOUND if errors else 0.0
+    elif not resemblance.is_topic(case):
+        return findings
     elif resemblance.complains(case):
         least, sound = resemblance.TOLD, 0.0
     elif _is_shown(case):
@@ -263,12 +265,13 @@ def _troubles(case: Case) -> tuple[list[Event], list[Event]]:
     if _went_well(case) and not any(event.kind in FATAL for event in errors):
         return [], []
     steps = [*case.of("progress"), *resemblance.work(case)]
-    return errors, [line for line in resemblance.unread(case) if not any(_later(step, line) for step in steps)]
+    unread = resemblance.unread(case) if resemblance.is_topic(case) else []
+    return errors, [line for line in unread if not any(_later(step, line) for step in steps)]
 
 
 def _is_shown(case: Case) -> bool:
     """True where a short text is no log of a job at work: a table, stacks, settings."""
-    short = any(file.get("quiet") and file.get("kind") != "document" for file in case.inputs)
+    short = any(file.get("quiet") for file in case.inputs)
     return short and not (_went_well(case) or case.of("progress") or resemblance.work(case))
 
 

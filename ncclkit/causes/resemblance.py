@@ -22,6 +22,7 @@ from pathlib import Path
 from ncclkit.causes import catalogue, page
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Advice, Event, Evidence, Finding, found
+from ncclkit.evidence.sources import inputs
 
 FILE = Path(__file__).with_name("resemblance.bin")
 WELL = ""
@@ -70,6 +71,16 @@ COMPLAINT = re.compile(
     re.IGNORECASE,
 )
 """What people say of a job that is not as it should be."""
+TOPIC = re.compile(
+    r"(?<![a-z])(?:(?P<sure>[nr]ccl|gpus?|cuda|nvidia|nvlink|torch|ddp|fsdp|zero[-_ ]?[123]|deepspeed|megatron|[sv]llm"
+    r"|all_?reduce|all_?gather|allto?all|mlx\d|infiniband|rdma|roce|slurm|sbatch|data_?loader|horovod|jax|accelerate"
+    r"|tensorflow|transformers|world[-_ ]size|pl \d|lightning|load_dataset|sglang|safetensors|autograd|watchdog|py-spy)"
+    r"|ranks?|barrier|broadcast|gloo|xla|ib\d|epoch"
+    r"|checkpoint|tensor|nodes?|driver|kubectl|pods?|docker|container|workers?|train(?:ing|er)?|process(?:es)?|hosts?"
+    r"|distributed|cores?|hangs?|stuck)(?![a-z])",
+    re.IGNORECASE,
+)
+"""Words of what is posted about such jobs: one that nobody else uses, or two."""
 SPOKEN = re.compile(r"(?<!\S)[a-z']{1,20}[,.?:]?(?!\S)")
 PATH = re.compile(r"(?:[\w.~$-]{0,99}/)+([\w.+-]+)")
 HEX = re.compile(r"\b0x[0-9a-f]+|\b[0-9a-f]{12,}\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -209,6 +220,15 @@ def work(case: Case) -> list[Event]:
         for row in file.get("quiet", ())
         if RATE.search(row["text"]) or (row["times"] > 1 and COUNTED.search(row["text"]))
     ]
+
+
+def is_topic(case: Case) -> bool:
+    """Whether this is about jobs on GPUs: lines of one, or some of its words; documentation and source code are not."""
+    logs = {file["path"] for file in case.inputs if Path(file["path"]).suffix.lower() not in inputs.DOCUMENTS}
+    lines = [line for line in [*unread(case), *unread(case, "quiet")] if line.path in logs]
+    words = [match for line in lines for match in TOPIC.finditer(line.text)]
+    several = len({match[0].lower().rstrip("s") for match in words}) > 1
+    return several or any(match["sure"] for match in words) or any(event.path in logs for event in case.events)
 
 
 def complains(case: Case) -> bool:
