@@ -203,21 +203,24 @@ def _ports(found: Rows) -> dict[str, list[Any]]:
 # ---------------------------------------------------------------- a test of the GPUs
 
 
-def _test(count: int, seconds: float) -> dict[str, Any]:
+def _test(count: int, seconds: float, backend: str = "nccl") -> dict[str, Any]:
     """Collectives on all GPUs, each rank alone and each pair first: bus bandwidth, wrong values, how it ended."""
     folder = tempfile.mkdtemp(prefix=private.PREFIX, dir=private.place())
     agent, sizes = sys.argv[0], "8,1048576,%d" % LARGEST
-    work = ["collective", "--folder", folder, "--backend", "nccl", "--sizes", sizes, "--repeats", "5", "--stages"]
+    work = ["collective", "--folder", folder, "--backend", backend, "--sizes", sizes, "--repeats", "5", "--stages"]
     launch = [sys.executable, agent, "launch", str(count), "0", *work, "--timeout", "%d" % max(5, seconds / 2)]
     command = [sys.executable, agent, "guard", folder, str(max(5.0, seconds - 5.0)), *launch]
+    watched, hold = os.pipe()  # the guard ends everything when its input closes, which `communicate` would do at once
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        command, stdin=watched, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
+    os.close(watched)
     try:
         out = process.communicate(timeout=max(6.0, seconds))[0]
     except subprocess.TimeoutExpired as error:
         os.killpg(process.pid, signal.SIGKILL)
         out = error.output or b""
+    os.close(hold)
     shutil.rmtree(folder, ignore_errors=True)
     return _result([record for record in map(wire.parse, out.splitlines()) if record], count, out)
 
@@ -233,7 +236,7 @@ def _result(records: list[dict[str, Any]], count: int, out: bytes) -> dict[str, 
         "reason": "no torch" if lost else end,
         "ranks": count,
         "busbw": round(best * 2 * (count - 1) / count, 2) if count > 1 else None,
-        "wrong": sum(record.get("wrong") or 0 for record in rows),
+        "wrong": sum(record.get("wrong") or 0 for record in records),
         "error": errors[0].splitlines()[0] if errors else "",
     }
 
@@ -243,7 +246,7 @@ def judge_test(tested: dict[str, Any], baseline: dict[str, Any]) -> tuple[list[P
     if tested["reason"] == "no torch":
         return [], ["its GPUs were not tested, as %s has no torch" % sys.executable]
     if tested["wrong"]:
-        return [_problem("test", tested["wrong"], "%d values of an all_reduce were wrong" % tested["wrong"], 0)], []
+        return [_problem("test", tested["wrong"], "%d values of the test were wrong" % tested["wrong"], 0)], []
     if tested["reason"] != "done":
         why = tested["error"] or tested["reason"]
         return [_problem("test", tested["reason"], "the test of its GPUs failed: %s" % why, "done")], []

@@ -165,13 +165,24 @@ def step_times(events: Iterable[Event]) -> StepTimes:
 
 
 def _of_both(hook: Event | None = None, trace: Event | None = None) -> Event:
-    """One event of a rank: of GPUs a trace has the times, as only it sees them; the hook has what the script did."""
+    """One event of a rank: of GPUs a trace has the times, as only it sees them; the hook has what the script did.
+
+    A GPU also idles while Python launches its kernels: where a data loader shows when the script does something else,
+    only that counts as the script's.
+    """
     if hook is None or trace is None or not trace.data["gpus"]:
         chosen = hook or trace
         assert chosen is not None
         return chosen
-    saved = fmean(row["parts"]["checkpoint"] for row in hook.data["steps"])
-    steps = [row | {"parts": row["parts"] | {"checkpoint": saved}} for row in trace.data["steps"]]
+    saved, between = (fmean(row["parts"][part] for row in hook.data["steps"]) for part in ("checkpoint", "script"))
+
+    def told(parts: Mapping[str, float]) -> dict[str, float]:
+        script = min(parts["script"], between) if hook.data["loaders"] else parts["script"]
+        launching = max(0.0, parts["script"] - script - saved)
+        more = {"checkpoint": saved, "script": script, "computation": parts["computation"] + launching}
+        return {**parts, **more}
+
+    steps = [row | {"parts": told(row["parts"])} for row in trace.data["steps"]]
     return replace(hook, data={**hook.data, "gpus": True, "steps": steps})
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ncclkit.agent.facts.checks import check
+from ncclkit.agent.facts.settings import check_value
 from ncclkit.analysis.picks import env_of, failed, family, first_finding, matching, messages, on, pick, ranks_in
 from ncclkit.causes import _starting
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
@@ -65,7 +65,7 @@ def _not_allowed(case: Case) -> Finding | None:
     wrong = [
         (event, row)
         for event in case.of("nccl.env")
-        for row in check(str(event.data.get("name", "")), str(event.data.get("value", "")))
+        for row in check_value(str(event.data.get("name", "")), str(event.data.get("value", "")))
         if row["kind"] == "value"
     ]
     if not wrong:
@@ -204,7 +204,9 @@ def experiment(case: Case) -> Experiment:
 
 def _limits(case: Case) -> list[str]:
     """Variables of this case that limit what NCCL may choose from, or whose value NCCL does not know."""
-    odd = {row["name"] for _, name, value in _settings(case) for row in check(name, value) if row["kind"] == "value"}
+    odd = {
+        row["name"] for _, name, value in _settings(case) for row in check_value(name, value) if row["kind"] == "value"
+    }
     limits = {name for _, name, value in _settings(case) if limiting(name, value)}
     return sorted(odd or limits)
 

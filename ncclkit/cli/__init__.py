@@ -205,9 +205,12 @@ def _add_tune(parsers: Any) -> argparse.ArgumentParser:
         "settings",
         nargs="*",
         metavar="NAME=VALUE",
-        help="variables of one setting, joined by commas; channels=32 (default: what this hardware can have)",
+        help="variables of one setting, joined by commas; NAME= takes one away; channels=32 (default: what this "
+        "hardware can have)",
     )
-    tune.add_argument("--inherited", action="store_true", help="what each variable that is set here costs or gains")
+    tune.add_argument(
+        "--inherited", action="store_true", help="what each variable that is set here, or each that is named, costs"
+    )
     tune.add_argument("--sizes", default="", help="message sizes, such as 8,64KB,256MB (default: seven up to 256 MiB)")
     tune.add_argument(
         "--from",

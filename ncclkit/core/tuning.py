@@ -52,11 +52,15 @@ class Setting:
     config: Mapping[str, int] = field(default_factory=dict)
     risk: str = ""
     """What it may cost a job beside the collective."""
+    without: tuple[str, ...] = ()
+    """Variables of the environment that are taken away."""
 
     def __str__(self) -> str:
         channels = [f"{self.config['max_ctas']} channels"] if "max_ctas" in self.config else []
         others = [f"{name}={value}" for name, value in self.config.items() if name not in ("min_ctas", "max_ctas")]
-        return " ".join([*(f"{name}={value}" for name, value in self.env.items()), *channels, *others]) or "the default"
+        gone = [f"without {', '.join(self.without)}"] if self.without else []
+        named = [f"{name}={value}" for name, value in self.env.items()]
+        return " ".join([*named, *channels, *others, *gone]) or "the default"
 
     @property
     def channels(self) -> int:
@@ -66,7 +70,7 @@ class Setting:
     @property
     def per_communicator(self) -> bool:
         """Whether process groups of one job can have it and lack it."""
-        return PER_COMMUNICATOR.issuperset(self.env)
+        return PER_COMMUNICATOR.issuperset([*self.env, *self.without])
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +275,14 @@ class Sweep:
         return [one for one in self.comparisons if one.worse and one.setting == setting]
 
     @property
+    def harmful(self) -> tuple[str, ...]:
+        """The inherited variables that cost something on some size, and gain nothing on any."""
+        rows = [one for one in self.comparisons if self.cleared]
+        gains = {name for one in rows if one.better for name in one.setting.env}
+        costs = {name for one in rows if one.worse or one.wrong for name in one.setting.env}
+        return tuple(name for name in self.cleared if name in costs - gains)
+
+    @property
     def best(self) -> Advantage | None:
         """The advantage that is worth most: one that holds under computation, saves the job most, or gains most."""
         found = self.advantages
@@ -326,10 +338,12 @@ class Sweep:
 def setting(words: str) -> Setting:
     """The setting that ``NCCL_ALGO=Ring,NCCL_PROTO=LL`` or ``channels=32`` names; NcclkitError for anything else.
 
-    What follows the comma of a variable that takes a list (``NCCL_SOCKET_IFNAME=eth0,eth1``) belongs to it.
+    ``NCCL_PROTO=`` takes a variable away that the environment sets.  What follows the comma of a variable that takes a
+    list (``NCCL_SOCKET_IFNAME=eth0,eth1``) belongs to it.
     """
     env: dict[str, str] = {}
     config: dict[str, int] = {}
+    gone: list[str] = []
     parts: list[str] = []
     for word in words.split(","):
         if "=" not in word and parts and TAKES_LIST.match(parts[-1]):
@@ -340,11 +354,12 @@ def setting(words: str) -> Setting:
         name, equals, value = word.partition("=")
         if name == "channels" and value.isdigit() and int(value) > 0:
             config = {"min_ctas": int(value), "max_ctas": int(value)}
-        elif equals and value and name != "channels" and re.fullmatch(r"[A-Za-z_]\w*", name):
-            env[name] = value
+        elif equals and name != "channels" and re.fullmatch(r"[A-Za-z_]\w*", name):
+            env |= {name: value} if value else {}
+            gone += [] if value else [name]
         else:
             raise NcclkitError(f"The setting {word!r} is not NAME=VALUE; write NCCL_PROTO=Simple, or channels=32.")
-    return Setting(env, config)
+    return Setting(env, config, without=tuple(gone))
 
 
 def _apart(one: int, other: int) -> float:
@@ -370,10 +385,11 @@ def _span(rows: Sequence[Comparison]) -> str:
 
 
 def carriers(sweep: Sweep) -> dict[str, str]:
-    """Name of a file → its text: what carries the advantages of a sweep into a job; empty where there are none.
+    """Name of a file → its text: what carries the answer of a sweep into a job; empty where nothing is to be changed.
 
-    A variable holds for all sizes, so only settings that no measured size suffers from are written as variables; the
-    file of NCCL's tuner plugin and the options of a process group carry the others.
+    An inherited variable that only costs is taken away.  A variable holds for all sizes, so only settings that no
+    measured size suffers from are written as variables; the file of NCCL's tuner plugin and the options of a process
+    group carry the others.
     """
     rows = sweep.advantages
     env = _everywhere(sweep)
@@ -381,10 +397,11 @@ def carriers(sweep: Sweep) -> dict[str, str]:
     exported = [f"{name}='{value}'" if "," in value else f"{name}={value}" for name, value in env.items()]
     groups = [row for row in rows if row.setting.config and not row.lost]
     tuner = [line for row in rows if not row.lost and (line := _tuner_line(sweep, row))]
+    gone = f"unset {' '.join(sweep.harmful)}\n" if sweep.harmful else ""
     made = {
-        "nccl.env": "".join(f"export {name}={value}\n" for name, value in env.items()),
+        "nccl.env": gone + "".join(f"export {name}={value}\n" for name, value in env.items()),
         "nccl.conf": "".join(f"{name}={value}\n" for name, value in env.items() if name.startswith("NCCL_")),
-        "sbatch.txt": f"#SBATCH --export={','.join(['ALL', *exported])}\n" if env else "",
+        "sbatch.txt": (f"#SBATCH --export={','.join(['ALL', *exported])}\n" if env else "") + gone,
         "process_group.py": "".join(map(_options_code, groups)),
         "tuner.csv": "".join(f"{line}\n" for line in tuner),
     }
@@ -394,8 +411,10 @@ def carriers(sweep: Sweep) -> dict[str, str]:
 def proofs(sweep: Sweep) -> dict[str, str]:
     """Name of each file of `carriers` → the command that measures again what it gains, with the file in force."""
     rows = [row for row in sweep.advantages if not row.lost]
-    sizes = ",".join(map(str, sorted({one.bytes for row in rows for one in row.comparisons})))
-    ops = ",".join(dict.fromkeys(row.op for row in rows))
+    costs = [one for one in sweep.comparisons if one.worse and not one.setting.env.keys().isdisjoint(sweep.harmful)]
+    told = [*costs, *(one for row in rows for one in row.comparisons)]
+    sizes = ",".join(map(str, sorted({one.bytes for one in told})))
+    ops = ",".join(dict.fromkeys(one.op for one in told))
     measured = f"--op {ops} --sizes {sizes}"
     groups = " ".join(dict.fromkeys(_word(row.setting) for row in rows if row.setting.config))
     plugin = "NCCL_TUNER_PLUGIN=libnccl-tuner-example.so,NCCL_TUNER_CONFIG_FILE=$PWD/tuner.csv"
@@ -406,13 +425,17 @@ def proofs(sweep: Sweep) -> dict[str, str]:
         "process_group.py": f"ncclkit tune {groups} {measured}",
         "tuner.csv": f"ncclkit tune {plugin} {measured}",
     }
+    if sweep.harmful:  # where they are gone already nothing shows what they cost
+        undone = f"ncclkit tune {_word(Setting(without=sweep.harmful))} {measured}"
+        commands |= {"nccl.env": undone, "sbatch.txt": undone}
     return {name: commands[name] for name in carriers(sweep)}
 
 
 def applied(sweep: Sweep) -> Setting | None:
-    """All that the advantages of a sweep change for every size, as one setting; None where that is nothing."""
-    if env := _everywhere(sweep):
-        return Setting(env)
+    """All that the answer of a sweep changes for every size, as one setting; None where that is nothing."""
+    env = {name: value for name, value in _everywhere(sweep).items() if name not in sweep.cleared}
+    if env or sweep.harmful:
+        return Setting(env, without=sweep.harmful)
     groups = [row for row in sweep.advantages if not row.lost and _harmless(sweep, row.setting)]
     return max(groups, key=lambda row: row.gain).setting if groups else None
 
@@ -426,7 +449,8 @@ def _everywhere(sweep: Sweep) -> dict[str, str]:
 def _word(setting: Setting) -> str:
     """A setting as `setting` reads it."""
     channels = [f"channels={setting.config['max_ctas']}"] if "max_ctas" in setting.config else []
-    return ",".join([*(f"{name}={value}" for name, value in setting.env.items()), *channels])
+    gone = [f"{name}=" for name in setting.without]
+    return ",".join([*(f"{name}={value}" for name, value in setting.env.items()), *channels, *gone])
 
 
 def _harmless(sweep: Sweep, setting: Setting) -> bool:

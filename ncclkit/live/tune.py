@@ -20,10 +20,9 @@ from typing import Any
 
 from ncclkit.agent.run.sweep import KEPT, PROMISING
 from ncclkit.analysis.message_sizes import Calls, buckets_of, heaviest, message_sizes
-from ncclkit.core.bandwidth import Expectation
+from ncclkit.core.bandwidth import Expectation, Judgement, judge
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
-from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.runs import Plan
 from ncclkit.core.text import format_bytes, format_time
 from ncclkit.core.text import op as collective_name
@@ -186,9 +185,9 @@ async def sweep(
 ) -> Sweep:
     """Compare settings with the default: those that are named, or those that this hardware can have.
 
-    sizes: of the messages, in bytes; inherited: compare each variable of NCCL and gloo that this environment sets with
-    its absence; job: a case folder, a log, dumps or a model (see `calls_of`), whose messages are measured, and whose
-    variables are those that are inherited.
+    sizes: of the messages, in bytes; inherited: compare each variable of NCCL and gloo that this environment sets, or
+    those of them that `settings` name, with its absence; job: a case folder, a log, dumps or a model (see `calls_of`),
+    whose messages are measured, and whose variables are those that are inherited.
 
     Settings that are read for each communicator share one job; the others get jobs of their own, in turn with the
     default.  Raises NcclkitError for a variable that the backend does not read, and for a job that fails.
@@ -199,7 +198,7 @@ async def sweep(
         await probe.inspect(case, options.python)  # what the hardware has, and what nccl.conf sets now
     heavy = heaviest(calls, MOST_SIZES)
     plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options)
-    cleared = _inherited(case, logs) if inherited else {}
+    cleared = _inherited(case, logs, settings) if inherited else {}
     wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
     usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]
     steps = sizes or sorted({size for found in heavy.values() for size in found}) or usual
@@ -240,9 +239,10 @@ def _read(job: str) -> Case:
     return Case.open(folder, read_only=True) if (folder / "case.json").is_file() else read_logs(job)
 
 
-def _inherited(case: Case, logs: Case) -> dict[str, str]:
+def _inherited(case: Case, logs: Case, settings: Iterable[Setting] = ()) -> dict[str, str]:
     """Variables whose cost is asked: those of the job's logs; without logs, those set here, and in nccl.conf.
 
+    settings: name the only ones of interest; empty: all.
     Raises NcclkitError where there are none, and for one that no job can be without.
     """
     here = not (logs.events or logs.facts)
@@ -250,12 +250,15 @@ def _inherited(case: Case, logs: Case) -> dict[str, str]:
     files = {fact.name.removeprefix("env."): fact for fact in facts if not here or fact.source != "environment"}
     logged = {str(event.data["name"]): str(event.data["value"]) for event in logs.of("nccl.env")}
     told = {name: fact.value for name, fact in files.items() if isinstance(fact.value, str)}
-    found = inherited_variables({**told, **(os.environ if here else logged)})
+    every = inherited_variables({**told, **(os.environ if here else logged)})
+    named = {name for one in settings for name in (*one.env, *one.without)}
+    found = {name: value for name, value in every.items() if not named or name in named}
     fixed = [name for name in found if here and name not in os.environ and files[name].source == HOST_FILE]
     if fixed:
         raise NcclkitError(f"No job here can be without {fixed[0]}: it stands in {HOST_FILE}; comment it out there.")
     if not found:
-        raise NcclkitError("No variable of NCCL or gloo is set there, so none can cost anything.")
+        what = "None of these variables" if named else "No variable of NCCL or gloo"
+        raise NcclkitError(f"{what} is set there, so none can cost anything.")
     return found
 
 
@@ -268,7 +271,9 @@ def inherited_variables(environ: Mapping[str, str]) -> dict[str, str]:
 def _refuse_foreign(settings: Iterable[Setting], backend: str) -> None:
     """Raises NcclkitError for variables that the backend of the run never reads."""
     other = {"gloo": "NCCL_", "nccl": "GLOO_"}[backend]
-    names = [name for one in settings for name in one.env if name.removeprefix("TORCH_").startswith(other)]
+    names = [
+        name for one in settings for name in (*one.env, *one.without) if name.removeprefix("TORCH_").startswith(other)
+    ]
     if names or (backend == "gloo" and any(one.config for one in settings)):
         what = names[0] if names else "A number of channels"
         need = "NCCL, so GPUs" if backend == "gloo" else "gloo"
@@ -316,7 +321,7 @@ def same_as_own(setting: Setting, own: Choices, ops: Sequence[str], sizes: Itera
     """The collectives and sizes on which a setting asks for what NCCL takes by itself, so that nothing can differ."""
     asked = {name: value.upper() for name, value in setting.env.items()}
     names = asked.keys() | setting.config.keys()
-    if not names or not names <= {"NCCL_ALGO", "NCCL_PROTO", "min_ctas", "max_ctas"}:
+    if not names or setting.without or not names <= {"NCCL_ALGO", "NCCL_PROTO", "min_ctas", "max_ctas"}:
         return []
     found = []
     for place in ((op, size) for op in ops for size in sizes):
@@ -451,7 +456,11 @@ async def _together(
     none = Setting()
     asked = [settings.get(n, none) for n in order]
     told = [
-        {"env": {**one.env}, "config": {**one.config}, "skip": same_as_own(one, own, base.ops, base.sizes)}
+        {
+            "env": {**one.env, **dict.fromkeys(one.without)},
+            "config": {**one.config},
+            "skip": same_as_own(one, own, base.ops, base.sizes),
+        }
         for one in asked
     ]
     controls = ",".join(str(place) for place, number in enumerate(order) if number in CONTROLS)
@@ -476,7 +485,8 @@ async def _apart(
             turn = [(ALONE, Setting()), *kept.items()]
             turns.shuffle(turn)
             for number, setting in turn:
-                plan = replace(base, env={**base.env, **setting.env})
+                env = {name: value for name, value in base.env.items() if name not in setting.without}
+                plan = replace(base, env={**env, **setting.env}, unset=(*base.unset, *setting.without))
                 words = ["--repeats", str(ROUNDS), "--phase", phase]
                 await _job(case, plan, words, [number], made, on_record)
 

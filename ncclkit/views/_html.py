@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from markupsafe import Markup as Markup
 from markupsafe import escape
+
+_QUOTED = re.compile(r"`([^`\n]+)`")
 
 # Control characters are shown as their pictures: a raw NUL or ESC in a page is invalid or invisible.
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
@@ -60,6 +63,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], cls: str = "") 
 def code(value: object) -> Markup:
     """Short monospace text in a line."""
     return el("code", value)
+
+
+def sentence(value: object) -> Markup:
+    """A sentence in which `commands` between backticks stand as code; a backtick alone stays one."""
+    return Markup(_QUOTED.sub(r"<code>\1</code>", str(text(value))))
 
 
 SHORT = 48

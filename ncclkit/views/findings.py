@@ -11,7 +11,7 @@ from ncclkit.causes import page
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
 from ncclkit.core.text import plural, some
 from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, code, common, el, fold, join, place, pre, table, text, value
+from ncclkit.views._html import Markup, badge, code, common, el, fold, join, place, pre, sentence, table, text, value
 
 STRENGTH = {
     "proven": ("●", "proven", "a line or an experiment says so"),
@@ -185,7 +185,7 @@ def evidence_part(evidence: Sequence[Evidence], lines: CitedLines | None = None)
 
 def _advice(advice: Sequence[Advice]) -> Markup:
     """The first thing to do, and the others a line each."""
-    rest = (el("details", el("summary", _other(each)), advice_part(each), cls="nk-fold") for each in advice[1:])
+    rest = (fold(sentence(_other(each)), advice_part(each)) for each in advice[1:])
     return join(*map(advice_part, advice[:1]), *rest)
 
 
@@ -196,9 +196,9 @@ def advice_part(advice: Advice) -> Markup:
     return el(
         "div",
         el("h5", "What to do"),
-        el("p", advice.do, cls="nk-do"),
+        el("p", sentence(advice.do), cls="nk-do"),
         *(pre(block) for block in (setting, advice.command, advice.code) if block),
-        el("dl", *(join(el("dt", name), el("dd", note)) for name, note in notes if note), cls="nk-pairs"),
+        el("dl", *(join(el("dt", name), el("dd", sentence(note))) for name, note in notes if note), cls="nk-pairs"),
         cls="nk-advice",
     )
 
@@ -210,12 +210,12 @@ def _other(advice: Advice) -> str:
 def _experiment(experiment: Experiment | None) -> Markup:
     if experiment is None:
         return Markup("")
-    rows = [(code(cause), seen) for cause, seen in experiment.predicts.items()]
+    rows = [(code(cause), sentence(seen)) for cause, seen in experiment.predicts.items()]
     plan = fold("What it runs", value(dict(experiment.plan))) if experiment.plan else ""
     return el(
         "div",
         el("h5", "Next experiment"),
-        el("p", experiment.question),
+        el("p", sentence(experiment.question)),
         table(("If the cause is", "you will see"), rows),
         plan,
         cls="nk-next",
@@ -223,5 +223,5 @@ def _experiment(experiment: Experiment | None) -> Markup:
 
 
 def _missing(finding: Finding) -> Markup:
-    needs = el("ul", *(el("li", need) for need in finding.missing)) if finding.missing else text("not said")
+    needs = el("ul", *(el("li", sentence(need)) for need in finding.missing)) if finding.missing else text("not said")
     return join(needs, _experiment(finding.next))

@@ -18,7 +18,7 @@ from ncclkit.live import step
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form
-from ncclkit.views._html import Markup, badge, code, el, fit, join, table
+from ncclkit.views._html import Markup, badge, code, el, fit, join, sentence, table
 
 COLOURS = dict(
     zip(PARTS, (_draw.GREEN, _draw.ORANGE, _draw.BLUE, plots.VERMILLION, _draw.PURPLE, _draw.SKY), strict=True)
@@ -136,7 +136,7 @@ def _brakes(times: StepTimes) -> Markup:
     rows = [
         (
             brake.summary,
-            join(el("p", brake.advice), *(join(code(f"--try {one}"), " ") for one in brake.settings)),
+            join(el("p", sentence(brake.advice)), *(join(code(f"--try {one}"), " ") for one in brake.settings)),
             join(*(el("p", code(name), f" {page(name)['']}") for name in brake.causes)) or "–",
         )
         for brake in times.brakes

@@ -1,13 +1,14 @@
 """Attach on jobs that nobody prepared: all ways to hang of `tests.live.hangs`, judged by the first sentence.
 
     python tests/bench/attach.py [--backend nccl] [--ranks N] [--side-by-side 3] [--dump] [--kernels] [WAY ...]
-                                 [--out OUT.json]
+                                 [--seconds N] [--out OUT.json] [--keep DIR]
 
 Each job runs without a variable of ours: three ranks over gloo, or over NCCL one on each of two GPUs.  A cause counts
 where the first finding is one of those that the way lists; a rank where it names exactly those at fault.
-With ``--side-by-side`` so many jobs of one user hang at once, and each is looked at by itself.  Bar: the right cause in
-at least 12 of 15, with ``--dump`` over NCCL 14 of 15; the right rank wherever single ones are at fault, no wrong
-finding at `proven`, nothing of another job in any output, and ranks that go on.
+With ``--side-by-side`` so many jobs of one user run at once, and attach is given one process of one of them;
+``beside`` counts the others that hung then.  OUT.json is written after each job.  Bar: the right cause in at least 12
+of 15, with ``--dump`` over NCCL 14 of 15; the right rank wherever single ones are at fault, no wrong finding at
+`proven`, nothing of another job in any output, and ranks that go on.
 """
 
 from __future__ import annotations
@@ -17,78 +18,102 @@ import asyncio
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import date
-from importlib.metadata import version
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from ncclkit.agent.monitor.snapshots import TOOLS, tool  # noqa: E402
+from ncclkit.analysis.waits import headline  # noqa: E402
 from ncclkit.causes.engine import diagnose  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
-from ncclkit.core.model import NcclkitError  # noqa: E402
 from ncclkit.live.attach import AttachOptions, attach  # noqa: E402
 from tests.live.hangs import RANKS, WAYS, start, ways  # noqa: E402
 
+Job = dict[int, "subprocess.Popen[str]"]
 
-def look(name: str, job: Any, others: list[Any], options: AttachOptions) -> dict[str, Any]:
-    """What attach says of one job, and whether that is right."""
+
+class Bench:
+    """All ways, so many jobs at a time; `rows` grow as they come."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.until = options, time.monotonic() + options.seconds
+        self.rows: dict[str, dict[str, Any]] = {}
+        self._hung: dict[str, Job] = {}
+        self._lock = threading.Lock()
+
+    def measure(self, names: list[str], write: Callable[[], object]) -> None:
+        """One row for each way, and `write` after each; a way that fails is a row that says so."""
+        with ThreadPoolExecutor(self.options.side_by_side) as pool:
+            for name in names:
+                pool.submit(self._one, name).add_done_callback(partial(self._keep, name, write))
+
+    def _keep(self, name: str, write: Callable[[], object], future: Future[dict[str, Any]]) -> None:
+        row = {"way": name, "framework": WAYS[name].framework, "cause": False, "rank": False}
+        error = future.exception()
+        row |= future.result() if error is None else {"says": f"{type(error).__name__}: {error}"[-2000:]}
+        with self._lock:
+            self.rows[name] = row
+            print(json.dumps(row), file=sys.stderr, flush=True)
+            write()
+
+    def _one(self, name: str) -> dict[str, Any]:
+        if time.monotonic() > self.until:
+            raise TimeoutError(f"not begun within {self.options.seconds:g} s")
+        options, begun = self.options, time.monotonic()
+        with start(name, options.ranks, options.backend, options.share_gpu) as job:
+            self._hung[name] = job
+            try:
+                others = [other for other in list(self._hung.values()) if other is not job]
+                asked = AttachOptions(dump=options.dump, kernels=options.kernels)
+                with tempfile.TemporaryDirectory() as folder:
+                    place = options.keep / name if options.keep else Path(folder)
+                    row = attached_row(name, job, others, asked, place)
+                row["goes_on"] = all(name == "gone" or one.poll() is None for one in job.values())
+                return row | {"beside": len(others), "hung_after": round(time.monotonic() - begun - row["seconds"], 1)}
+            finally:
+                del self._hung[name]
+
+
+def attached_row(name: str, job: Job, others: list[Job], options: AttachOptions, folder: Path) -> dict[str, Any]:
+    """What attach says of one job, and whether that is right; folder: of the case."""
     begun, wanted = time.monotonic(), WAYS[name]
-    with tempfile.TemporaryDirectory() as folder:
-        case = Case.open(folder)
-        try:  # one of its processes stands for the job
-            made = asyncio.run(attach(case, [str(job[0].pid)], None, options))
-        except NcclkitError as error:
-            return {"way": name, "framework": wanted.framework, "cause": False, "rank": False, "says": str(error)}
-        found = diagnose(case).findings
-        seconds = time.monotonic() - begun
-        kept = [path.read_text(errors="replace") for path in made.folder.glob("*") if path.name.startswith("attached")]
-        foreign = [p.pid for other in others for p in other.values() if f'"pid": {p.pid},' in "".join(kept)]
+    case = Case.open(folder)
+    made = asyncio.run(attach(case, [str(job[0].pid)], None, options))  # one of its processes stands for the job
+    found = diagnose(case).findings
+    seconds = time.monotonic() - begun
+    files = [path.read_text(errors="replace") for path in made.folder.glob("*") if not path.name.startswith("fr_")]
     first = found[0] if found else None
     ranks = tuple(first.culprits["ranks"]) if first else ()
-    proven = [one.cause for one in found if one.strength == "proven" and one.cause not in wanted.causes]
+    kept = "\n".join([*files, *made.problems, *made.jobs, *(one.say for one in found)])
+    named = {int(pid) for pid in re.findall(r"(?i)\b(?:pid|process)\W{1,4}(\d+)", kept)}
     return {
-        "way": name,
-        "framework": wanted.framework,
         "cause": first is not None and first.cause in wanted.causes,
         "rank": not wanted.ranks or ranks == wanted.at_fault(len(job)),
-        "wrong_proven": proven,
-        "foreign": foreign,
+        "wrong_proven": [one.cause for one in found if one.strength == "proven" and one.cause not in wanted.causes],
+        "foreign": sorted(named & {process.pid for other in others for process in other.values()}),
         "seconds": round(seconds, 1),
         "found": first.cause if first else "",
         "strength": first.strength if first else "",
         "ranks": ranks,
-        "says": first.say if first else "",
+        "says": first.say if first else headline(made.events),
+        "dumps": sum(event.kind == "flight.dump" for event in made.events),
+        "kernels": {str(event.rank): event.data["kernel"] for event in made.events if event.data.get("kernel")},
         "missing": list(made.problems),
     }
-
-
-def rows(names: list[str], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each way, so many jobs at a time."""
-    asked = AttachOptions(dump=options.dump, kernels=options.kernels)
-    done: list[dict[str, Any]] = []
-    for begin in range(0, len(names), options.side_by_side):
-        batch = names[begin : begin + options.side_by_side]
-        with ExitStack() as stack:
-            jobs: dict[str, Any] = {}
-            for name in batch:
-                try:
-                    jobs[name] = stack.enter_context(start(name, options.ranks, options.backend))
-                except (RuntimeError, TimeoutError) as error:
-                    done.append({"way": name, "cause": False, "rank": False, "says": f"did not hang: {error}"[-600:]})
-            for name, job in jobs.items():
-                others = [other for other in jobs.values() if other is not job]
-                done.append(look(name, job, others, asked))
-                done[-1]["goes_on"] = all(name == "gone" or one.poll() is None for one in job.values())
-                print(json.dumps(done[-1]), file=sys.stderr, flush=True)
-    return done
 
 
 def machine(backend: str) -> dict[str, Any]:
@@ -97,14 +122,34 @@ def machine(backend: str) -> dict[str, Any]:
     gpus = subprocess.check_output(query, text=True, timeout=60).strip().splitlines() if backend == "nccl" else []
     found: dict[str, Any] = {"date": date.today().isoformat(), "python": platform.python_version()}
     found |= {"cores": os.cpu_count(), "load": os.getloadavg()[0], "gpus (name, driver)": gpus}
-    found |= {name: version(name) for name in ("torch", "accelerate", "lightning", "py-spy", "pystack")}
-    absent = "not installed, so its Trainer is not among the jobs"
-    found["transformers"] = version("transformers") if find_spec("transformers") else absent
+    packages = ("torch", "accelerate", "lightning", "pytorch-lightning", "transformers", "py-spy", "pystack")
+    found |= {name: installed(name) for name in packages}
     if backend == "nccl":
         import torch
 
         found |= {"cuda": torch.version.cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
     return found | {tool: shutil.which(tool) or "not installed" for tool in ("gdb", "cuda-gdb")}
+
+
+def installed(package: str) -> str:
+    """Its version."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def hand_over_tools() -> None:
+    """Let attach find py-spy and pystack where they lie on PYTHONPATH, outside of the interpreter's own folder."""
+    for name, module in (("py-spy", ""), ("pystack", "pystack")):
+        places = [Path(place, "bin", name) for place in sys.path if Path(place, "bin", name).is_file()]
+        if tool(name)[0] is None and places and not module:
+            os.environ[TOOLS[name]] = str(places[0])
+        if not Path(sys.executable).with_name(name).exists() and module and find_spec(module):
+            script = Path(tempfile.mkdtemp(), name)  # one that was installed elsewhere names an interpreter of there
+            script.write_text(f"#!{sys.executable}\nfrom {module}.__main__ import main\nmain()\n")
+            script.chmod(0o700)
+            os.environ[TOOLS[name]] = str(script)
 
 
 def summary(table: list[dict[str, Any]]) -> dict[str, Any]:
@@ -121,27 +166,47 @@ def summary(table: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print the table, write it where asked, and return 1 where it is below the bar."""
+    """Print the table, write it where asked, and return its `verdict`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ways", nargs="*", default=[], help="these only")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
+    parser.add_argument("--share-gpu", action="store_true", help="over nccl: all ranks on one GPU, each as a node")
     parser.add_argument("--ranks", type=int, default=0, help="of each job (default: 3 over gloo, 2 over nccl)")
     parser.add_argument("--side-by-side", type=int, default=1)
     parser.add_argument("--dump", action="store_true")
     parser.add_argument("--kernels", action="store_true")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further job is begun")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--keep", type=Path, help="a folder for the case of each job")
     options = parser.parse_args()
-    table = rows(options.ways or ways(options.backend), options)
+    hand_over_tools()
+    names = options.ways or ways(options.backend)
+    kept: dict[str, dict[str, Any]] = {}
     if options.ways and options.out and options.out.exists():  # these rows anew, the others as they were
         kept = {row["way"]: row for row in json.loads(options.out.read_text())["ways"]}
-        table = list((kept | {row["way"]: row for row in table}).values())
-    chosen = {name: getattr(options, name) for name in ("backend", "side_by_side", "dump", "kernels")}
-    chosen["ranks"] = options.ranks or RANKS[options.backend]
-    result = machine(options.backend) | chosen | summary(table)
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+    chosen = {name: getattr(options, name) for name in ("backend", "share_gpu", "side_by_side", "dump", "kernels")}
+    head = machine(options.backend) | chosen | {"ranks": options.ranks or RANKS[options.backend]}
+    bench = Bench(options)
+
+    def result() -> dict[str, Any]:
+        known = kept | bench.rows
+        return head | summary([known[name] for name in WAYS if name in known])
+
+    def write() -> None:
+        if options.out:
+            options.out.write_text(json.dumps(result(), indent=1) + "\n")
+
+    begun = time.monotonic()
+    bench.measure(names, write)
+    head["took"] = round(time.monotonic() - begun, 1)
+    write()
+    print(json.dumps(result(), indent=1))
+    return verdict(result(), options)
+
+
+def verdict(result: dict[str, Any], options: argparse.Namespace) -> int:
+    """1 where it is below the bar."""
+    table = result["ways"]
     bar = 14 / 15 if options.dump and options.backend == "nccl" else 12 / 15
     wrong = [row["way"] for row in table if not row["cause"]]
     bad = len(wrong) > (1 - bar) * len(table) or result["wrong_proven"] or result["foreign"]

@@ -1,8 +1,10 @@
-"""What `ncclkit step` names first: ``python tests/bench/step.py OUT.json`` (some minutes; gloo, two ranks).
+"""What `ncclkit step` names first: ``python tests/bench/step.py OUT.json`` (minutes; two ranks, gloo without GPUs).
 
 1. Three scripts as their libraries' documentation has them, each with one of three planted brakes: is it named first?
 2. What measuring costs: steps that are measured against those between them, in pairs, and the hook's own account.
 3. Settings that help (workers for a slow loader, larger buckets, accumulation) and settings that do not, in six rounds.
+
+OUT.json is kept: a row that is there already is not made again, and each is written as soon as it is there.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from tests.record.gpu import about_machine  # noqa: E402
 SCRIPTS = Path(__file__).parent / "step"
 BRAKES = {"loader": "data", "buckets": "communication", "logging": "script"}
 """What is planted → the part that must be named first."""
+PARTS = ("named", "cost", "tried")
 SCRIPTED = ("ddp.py", "accelerated.py", "lit.py")
 TRIED = (
     *(("loader", ("workers=2",)), ("", ("gradient_as_bucket_view=1",)), ("worker", ("prefetch=8",))),
@@ -66,42 +69,53 @@ def cost(folder: Path) -> dict[str, Any]:
     return told | {"of_a_step": -pair.gain * share, "interval": [-high * share, -low * share]}
 
 
+class Out:
+    """The file of results, and what is to be put into it."""
+
+    def __init__(self, told: argparse.Namespace, about: dict[str, Any]) -> None:
+        known = json.loads(told.out.read_text()) if told.out.exists() else {part: [] for part in PARTS}
+        self.told, self.found, self.ends = told, known | about, time.monotonic() + told.within
+
+    def lacks(self, part: str, **what: Any) -> bool:
+        """Whether a row is asked for and not there yet, and there is time for it."""
+        known = any(what.items() <= row.items() for row in self.found[part])
+        asked = str(1 + PARTS.index(part)) in self.told.parts
+        return asked and not known and time.monotonic() < self.ends
+
+    def keep(self, part: str, row: dict[str, Any]) -> None:
+        """Write one row."""
+        self.found[part].append(row)
+        print(json.dumps(row), flush=True)
+        self.told.out.write_text(json.dumps(self.found, indent=1) + "\n")
+
+
 async def main() -> int:
-    """Make both parts, and write each row as soon as it is there."""
-    with tempfile.TemporaryDirectory(prefix="ncclkit-step-") as place:
-        return await parts(place)
-
-
-async def parts(place: str) -> int:
-    """Those that the command line names; the cases of their runs lie in `place`."""
+    """Make the parts that are asked for; returns 1 where a brake was not named first."""
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=400, help="of the run whose cost is measured")
     parser.add_argument("--parts", default="123")
+    parser.add_argument("--within", type=float, default=3600.0, help="seconds after which nothing more is begun")
     told = parser.parse_args()
-    known = json.loads(told.out.read_text()) if told.out.exists() else {"named": [], "cost": [], "tried": []}
-    found: dict[str, Any] = known | {
-        "date": time.strftime("%Y-%m-%d"),
-        **about_machine(await local.check(sys.executable)),
-    }
-    found |= {name: [] for name, part in (("named", "1"), ("cost", "2"), ("tried", "3")) if part in told.parts}
-    for script in SCRIPTED if "1" in told.parts else ():
-        for brake in BRAKES:
-            row, _ = await run(script, brake, place=place)
-            found["named"].append(row)
-            print(json.dumps(row), flush=True)
-            told.out.write_text(json.dumps(found, indent=1) + "\n")
-    for script in SCRIPTED if "2" in told.parts else ():
-        row, folder = await run(script, "", steps=told.steps, place=place)
-        found["cost"].append({"script": script, "own_account": row["cost"], **cost(folder)})
-        print(json.dumps(found["cost"][-1]), flush=True)
-        told.out.write_text(json.dumps(found, indent=1) + "\n")
-    for brake, tries in TRIED if "3" in told.parts else ():
-        row, _ = await run("ddp.py", brake, steps=10, warmup=3, tries=tries, place=place)
-        found["tried"].append({"brake": brake, "tries": tries} | {"said": row["effects"], "answer": row["answer"]})
-        print(json.dumps(found["tried"][-1]), flush=True)
-        told.out.write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if all(row["right"] for row in found["named"]) else 1
+    out = Out(told, {"date": time.strftime("%Y-%m-%d"), **about_machine(await local.check(sys.executable))})
+    with tempfile.TemporaryDirectory(prefix="ncclkit-step-") as place:
+        await parts(out, place)
+    return 0 if all(row["right"] for row in out.found["named"]) else 1
+
+
+async def parts(out: Out, place: str) -> None:
+    """Make the rows that `out` lacks; the cases of their runs lie in `place`."""
+    for script, brake in ((script, brake) for script in SCRIPTED for brake in BRAKES):
+        if out.lacks("named", script=script, brake=brake):
+            out.keep("named", (await run(script, brake, place=place))[0])
+    for script in SCRIPTED:
+        if out.lacks("cost", script=script):
+            row, folder = await run(script, "", steps=out.told.steps, place=place)
+            out.keep("cost", {"script": script, "own_account": row["cost"], **cost(folder)})
+    for brake, tries in TRIED:
+        if out.lacks("tried", brake=brake, tries=[*tries]):
+            row, _ = await run("ddp.py", brake, steps=10, warmup=3, tries=tries, place=place)
+            out.keep("tried", {"brake": brake, "tries": [*tries], "said": row["effects"], "answer": row["answer"]})
 
 
 if __name__ == "__main__":

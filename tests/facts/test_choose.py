@@ -2,19 +2,19 @@
 
 import pytest
 
-from ncclkit.agent.facts import choose
+from ncclkit.agent.facts import network
 from ncclkit.agent.facts.machine import Unread
 
-UP = choose.UP | choose.RUNNING
-IDLE = choose.UP
+UP = network.UP | network.RUNNING
+IDLE = network.UP
 ROWS = [  # getifaddrs gives the IPv4 addresses first
-    ("lo", UP | choose.LOOPBACK, 4, "127.0.0.1/8"),
+    ("lo", UP | network.LOOPBACK, 4, "127.0.0.1/8"),
     ("docker0", UP, 4, "172.17.0.1/16"),
     ("virbr0", UP, 4, "192.168.122.1/24"),
     ("eth0", UP, 4, "10.0.0.5/24"),
     ("eth1", IDLE, 4, "10.1.0.5/24"),
     ("ibs0", UP, 4, "10.2.0.5/24"),
-    ("lo", UP | choose.LOOPBACK, 6, "::1/128"),
+    ("lo", UP | network.LOOPBACK, 6, "::1/128"),
     ("eth10", UP, 6, "fd00::5/64"),
     ("ibs0", UP, 6, "fe80::4829/64"),
     ("plain", UP, 0, ""),
@@ -53,7 +53,7 @@ def entries(without=()):
     ],
 )
 def test_nccl(env, without, first):
-    assert choose.nccl(entries(without), env)[0] == first
+    assert network.nccl_picks(entries(without), env)[0] == first
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_nccl(env, without, first):
 )
 def test_nccl_finds_none(wanted, note):
     with pytest.raises(Unread, match="NCCL_SOCKET_IFNAME") as why:
-        choose.nccl(entries(), {"NCCL_SOCKET_IFNAME": wanted})
+        network.nccl_picks(entries(), {"NCCL_SOCKET_IFNAME": wanted})
     assert note in str(why.value)
 
 
@@ -81,13 +81,13 @@ def test_nccl_finds_none(wanted, note):
     ],
 )
 def test_gloo_follows_the_host_name(own, name):
-    assert choose.gloo(entries(), own) == name
+    assert network.gloo_picks(entries(), own) == name
 
 
 def test_gloo_takes_whole_names_only():
-    assert choose.gloo_named(entries(), "eth0,ibs0") == "eth0"
+    assert network.gloo_picks_named(entries(), "eth0,ibs0") == "eth0"
     with pytest.raises(Unread, match="GLOO_SOCKET_IFNAME=eth names eth, but"):
-        choose.gloo_named(entries(), "eth")
+        network.gloo_picks_named(entries(), "eth")
 
 
 def port(device, number=1, state="ACTIVE", layer="InfiniBand"):
@@ -120,4 +120,4 @@ PORTS = [
     ],
 )
 def test_rdma_ports(environ, taken):
-    assert choose.hcas(PORTS, environ) == taken.split()
+    assert network.hcas(PORTS, environ) == taken.split()

@@ -19,6 +19,7 @@ from ncclkit.cli import main
 from ncclkit.core.model import NcclkitError
 from ncclkit.live.launch.pack import packed
 from tests.facts.test_machines import MACHINES, read
+from tests.processes import leftovers
 
 GOOD = next(path for path in MACHINES if path.name == "h100-x8")
 
@@ -86,7 +87,7 @@ def test_a_baseline_of_several_nodes_keeps_what_they_share(good: dict[str, Any])
     [
         ({"reason": "done", "wrong": 0, "busbw": 395.0, "error": ""}, "", ""),
         ({"reason": "done", "wrong": 0, "busbw": 200.0, "error": ""}, "200.0 GB/s busbw, 50 % of the 400.0 GB/s", ""),
-        ({"reason": "done", "wrong": 3, "busbw": 395.0, "error": ""}, "3 values of an all_reduce were wrong", ""),
+        ({"reason": "done", "wrong": 3, "busbw": 395.0, "error": ""}, "3 values of the test were wrong", ""),
         ({"reason": "deadline", "wrong": 0, "busbw": 0.0, "error": ""}, "failed: deadline", ""),
         ({"reason": "no torch", "wrong": 0, "busbw": 0.0, "error": ""}, "", "has no torch"),
     ],
@@ -175,3 +176,19 @@ def test_the_agent_alone_answers_on_this_host_in_time(tmp_path: Path) -> None:
         begun = time.monotonic()
         code, said = run(agent, "--seconds", "3", env={"PATH": f"{slow}:/usr/bin:/bin"})
         assert code in (1, 2) and said["ready"] is not True and time.monotonic() - begun < 25, said
+
+
+def test_ranks_are_started_for_the_test_of_a_node_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over gloo, as GPUs are not at hand: the same command, records and result."""
+    monkeypatch.setattr(gate, "LARGEST", 1 << 20)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    with packed() as agent:
+        monkeypatch.setattr(sys, "argv", [str(agent)])
+        tested = gate._test(2, 100.0, "gloo")
+    assert tested["busbw"] > 0 and tested | {"busbw": 1.0} == {
+        "reason": "done", "ranks": 2, "busbw": 1.0, "wrong": 0, "error": ""
+    }  # fmt: skip
+    assert gate.judge_test(tested, {"busbw": 1000.0})[0][0]["fact"] == "test"
+    assert leftovers() == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclkit.agent.facts import gpu, gpu_links
+from ncclkit.agent.facts import gpu
 from ncclkit.agent.facts.machine import Answer, Hung, Machine, Missing, Unread
 
 ONE = "<nvidia_smi_log><driver_version>580.1</driver_version><gpu id='00000000:01:00.0'/></nvidia_smi_log>"
@@ -56,8 +56,8 @@ def test_one_gpu_has_no_peer():
     ],
 )
 def test_each_nvlink_has_its_state(body, speeds):
-    links = gpu_links.nvlinks(Answer(0, "GPU 0: NVIDIA H200 (UUID: GPU-0)\n" + body))
-    rows = {row["name"]: row["value"] for row in gpu_links.nvlink(0, links)}
+    links = gpu.nvlinks(Answer(0, "GPU 0: NVIDIA H200 (UUID: GPU-0)\n" + body))
+    rows = {row["name"]: row["value"] for row in gpu.nvlink(0, links)}
     active = [speed for speed in speeds if speed]
     assert rows == {
         "gpu.0.nvlink.links": len(active),
@@ -117,11 +117,11 @@ def test_a_lost_gpu_has_no_name():
 
 
 def test_a_refusal_is_not_a_gpu_without_nvlinks():
-    said = gpu_links.nvlinks(Answer(9, "Failed to get the state of the links\n"))
-    assert "ended with status 9 and said: Failed" in list(gpu_links.nvlink(0, said))[0]["why"]
-    assert list(gpu_links.nvlink(0, gpu_links.nvlinks(Answer(0, ""))))[0]["value"] == 0
+    said = gpu.nvlinks(Answer(9, "Failed to get the state of the links\n"))
+    assert "ended with status 9 and said: Failed" in list(gpu.nvlink(0, said))[0]["why"]
+    assert list(gpu.nvlink(0, gpu.nvlinks(Answer(0, ""))))[0]["value"] == 0
 
 
 def test_affinity_cells_may_be_empty():
     text = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\t\tN/A\nGPU1\tSYS\t X \t0-3,8-11\t1\n"
-    assert gpu_links.affinity(text) == {"GPU0": "", "GPU1": "0-3,8-11"}
+    assert gpu.affinity(text) == {"GPU0": "", "GPU1": "0-3,8-11"}

@@ -1,6 +1,6 @@
 """Which NCCL libraries and drivers the loader would find."""
 
-from ncclkit.agent.facts import libraries
+from ncclkit.agent.facts import software
 from ncclkit.agent.facts.machine import Machine
 
 
@@ -31,32 +31,32 @@ def test_a_file_counts_once_however_many_links_lead_to_it(tmp_path):
         [("usr/lib/x86_64-linux-gnu/libnccl.so.2", "libnccl.so.2.28.3"), ("lib", "usr/lib")],
         conf="/lib/x86_64-linux-gnu",
     )
-    assert named(libraries.search(here)) == [("/lib/x86_64-linux-gnu/libnccl.so.2", "2.28.3", "system")]
+    assert named(software.search(here)) == [("/lib/x86_64-linux-gnu/libnccl.so.2", "2.28.3", "system")]
 
 
 def test_folders_of_the_loader_configuration_are_searched(tmp_path):
     here = machine(tmp_path, ["opt/nccl/lib/libnccl.so.2.21.5"], conf="/opt/nccl/lib")
-    assert named(libraries.search(here)) == [("/opt/nccl/lib/libnccl.so.2.21.5", "2.21.5", "system")]
+    assert named(software.search(here)) == [("/opt/nccl/lib/libnccl.so.2.21.5", "2.21.5", "system")]
 
 
 def test_preference(tmp_path):
     libs = ["a/libnccl.so.2.1.0", "b/libnccl.so.2.2.0", "usr/lib64/libnccl.so.2.3.0", "t/libnccl.so.2.4.0"]
     environ = {"LD_PRELOAD": "/a/libnccl.so.2.1.0", "LD_LIBRARY_PATH": "/b"}
-    rows = libraries.search(machine(tmp_path, libs, environ=environ), ["/t/libnccl.so.2.4.0"])
+    rows = software.search(machine(tmp_path, libs, environ=environ), ["/t/libnccl.so.2.4.0"])
     assert [row["how"] for row in rows] == ["loaded by torch", "LD_PRELOAD", "LD_LIBRARY_PATH", "system"]
 
 
 def test_links_that_go_round_end(tmp_path):
     here = machine(tmp_path, links=[("usr/lib/libnccl.so", "libnccl.so.2"), ("usr/lib/libnccl.so.2", "libnccl.so")])
-    assert [row["version"] for row in libraries.search(here)] == [None] * 2
+    assert [row["version"] for row in software.search(here)] == [None] * 2
 
 
 def test_version_of_the_driver(tmp_path):
     links = [("usr/lib64/libnvidia-ml.so.1", "libnvidia-ml.so.550.163.01")]
-    assert libraries.driver(machine(tmp_path, ["usr/lib64/libnvidia-ml.so.550.163.01"], links)) == "550.163.01"
+    assert software.driver(machine(tmp_path, ["usr/lib64/libnvidia-ml.so.550.163.01"], links)) == "550.163.01"
 
 
 def test_plugins_on_the_loader_path(tmp_path):
     libs = ["opt/ofi/libnccl-net-ofi.so", "opt/ofi/libother.so", "elsewhere/libnccl-net.so"]
     here = machine(tmp_path, libs, environ={"LD_LIBRARY_PATH": "/opt/ofi"})
-    assert libraries.plugins(here) == ["/opt/ofi/libnccl-net-ofi.so"]
+    assert software.plugins(here) == ["/opt/ofi/libnccl-net-ofi.so"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit.agent.facts import cpu, limits, network, rdma, storage, variables
+from ncclkit.agent.facts import cpu, limits, network, storage, variables
 from ncclkit.agent.facts.machine import Hung, Machine, Unread
 from ncclkit.live.launch import local
 
@@ -77,13 +77,13 @@ def test_a_device_without_ports_costs_its_own_rows_only(tmp_path: Path) -> None:
     folder = "/sys/class/infiniband/"
     gone = machine(tmp_path, {folder + "mlx5_1/node_type": "1: CA\n"})
     with pytest.raises(Unread, match="have no port: mlx5_1"):
-        rdma.ports(gone)
+        network.rdma_ports(gone)
     gone.environ = {"NCCL_IB_HCA": "mlx5_1", "NCCL_BUFSIZE": "1"}
     rows = {row["name"]: row["value"] for row in variables.facts(gone)}
     assert [row["name"] for row in rows["env.problems"]] == ["NCCL_BUFSIZE"], "the other variables are still checked"
     assert ("unchecked", "NCCL_IB_HCA") in [(row["kind"], row["name"]) for row in rows["env.notes"]]
     made = machine(tmp_path, {folder + "mlx5_0/ports/1/state": "4: ACTIVE\n"})
-    assert [(row["device"], row["state"]) for row in rdma.ports(made)] == [("mlx5_0", "ACTIVE")]
+    assert [(row["device"], row["state"]) for row in network.rdma_ports(made)] == [("mlx5_0", "ACTIVE")]
 
 
 def test_a_file_that_never_answers_costs_itself_only(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_lock_that_a_dead_job_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (tmp_path / name / "lock").touch()
         os.utime(tmp_path / name / "lock", (time.time() - age,) * 2)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    rows = Machine().child("child_torch", deadline=90, isolated=False)["locks"]
+    rows = Machine().child("torch", deadline=90, isolated=False)["locks"]
     assert [Path(row["path"]).parent.name for row in rows] == ["fresh", "fused_adam"]
     finding = judged("stale_lock", [Fact("software.torch.locks", rows, host="here")])
     assert finding.strength == "likely" and "was made 2 h ago" in finding.say

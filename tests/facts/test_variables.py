@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclkit.agent.facts import checks, conf, conflicts, devices, names, network, variables
+from ncclkit.agent.facts import network, settings, variables
 from ncclkit.agent.facts.machine import Machine, Unread
 
 
@@ -37,7 +37,7 @@ from ncclkit.agent.facts.machine import Machine, Unread
     ],
 )
 def test_wrong(name, value, kind, words):
-    [row] = checks.check(name, value)
+    [row] = settings.check_value(name, value)
     assert (row["kind"], row["name"], row["value"]) == (kind, name, value) and words in row["hint"]
 
 
@@ -71,19 +71,26 @@ def test_wrong(name, value, kind, words):
     ],
 )
 def test_right(name, value):
-    assert list(checks.check(name, value)) == []
+    assert list(settings.check_value(name, value)) == []
 
 
 def test_tables_do_not_overlap():
-    tables = [names.FLAGS, names.NUMBERS, names.TEXTS, names.TORCH_FLAGS, names.TORCH_NUMBERS, set(names.CHOICES)]
+    tables = [
+        settings.FLAGS,
+        settings.NUMBERS,
+        settings.TEXTS,
+        settings.TORCH_FLAGS,
+        settings.TORCH_NUMBERS,
+        set(settings.CHOICES),
+    ]
     assert sum(map(len, tables)) == len(set().union(*tables))
 
 
 def test_rules_speak_of_known_names():
-    named = {rule[1] for rule in conflicts.RULES} | {rule[3] for rule in conflicts.RULES} | set(names.RANGES)
-    named |= set().union(*conflicts.BOUNDS) | devices.FILES | devices.WRITTEN | set(conflicts.HARMFUL)
+    named = {rule[1] for rule in variables.RULES} | {rule[3] for rule in variables.RULES} | set(settings.RANGES)
+    named |= set().union(*variables.BOUNDS) | variables.FILES | variables.WRITTEN | set(variables.HARMFUL)
     elsewhere = {"LD_PRELOAD", "CUDA_LAUNCH_BLOCKING"}
-    assert named - names.KNOWN == elsewhere and all(names.SCOPE.match(name) for name in named)
+    assert named - settings.KNOWN == elsewhere and all(settings.SCOPE.match(name) for name in named)
 
 
 def port(device, state="ACTIVE", layer="Ethernet", gids=()):
@@ -116,7 +123,7 @@ V1, V2 = "IB/RoCE v1", "RoCE v2"
     ],
 )
 def test_rdma(values, ports, kinds):
-    assert [row["kind"] for row in devices.rdma(values, ports)] == kinds
+    assert [row["kind"] for row in variables.rdma_devices(values, ports)] == kinds
 
 
 @pytest.mark.parametrize(
@@ -155,7 +162,7 @@ def test_rdma(values, ports, kinds):
     ],
 )
 def test_conflicts(values, rdma, found):
-    assert [(row["kind"], row["name"]) for row in conflicts.check(values, rdma)] == found
+    assert [(row["kind"], row["name"]) for row in variables.check_together(values, rdma)] == found
 
 
 @pytest.mark.parametrize(
@@ -174,7 +181,7 @@ def test_conflicts(values, rdma, found):
 )
 def test_paths(tmp_path, name, value, problems):
     (tmp_path / "topo.xml").write_text("")
-    rows = list(devices.paths({name: value.format(here=tmp_path)}, Machine()))
+    rows = list(variables.named_files({name: value.format(here=tmp_path)}, Machine()))
     assert [row["kind"] for row in rows] == ["path"] * problems
 
 
@@ -185,7 +192,7 @@ def test_visible_devices(tmp_path, value, absent):
     (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidia1", "nvidiactl"):
         (tmp_path / "dev" / name).write_text("")
-    assert bool(list(devices.gpus({"CUDA_VISIBLE_DEVICES": value}, Machine(str(tmp_path))))) == absent
+    assert bool(list(variables.visible_gpus({"CUDA_VISIBLE_DEVICES": value}, Machine(str(tmp_path))))) == absent
 
 
 def test_a_file_is_read_as_nccl_itself_read_it(tmp_path):
@@ -197,7 +204,7 @@ def test_a_file_is_read_as_nccl_itself_read_it(tmp_path):
     )
     machine = Machine()
     machine.environ = {"NCCL_CONF_FILE": str(file)}
-    found, rows = conf.settings(machine)
+    found, rows = settings.in_force(machine)
     assert {name: value for name, (value, source) in found.items() if source == str(file)} == {
         "NCCL_SOCKET_IFNAME": '"eth0"',
         "NCCL_IB_PKEY": "5 # note",
@@ -216,7 +223,7 @@ def test_a_relative_file_counts_from_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     machine = Machine()
     machine.environ = {"NCCL_CONF_FILE": "my.conf"}
-    assert conf.values(machine)["NCCL_DEBUG"] == "INFO"
+    assert settings.values(machine)["NCCL_DEBUG"] == "INFO"
 
 
 def test_the_interface_in_a_file_is_the_one_nccl_takes(tmp_path):

@@ -19,7 +19,7 @@ from itertools import product
 from typing import Any
 from unittest import mock
 
-from ncclkit.agent.facts import gpu_state
+from ncclkit.agent.facts import gpu
 from ncclkit.agent.facts.machine import Answer, Unread
 from ncclkit.core.model import Event, to_json
 from ncclkit.core.storage import Nested
@@ -29,14 +29,14 @@ from ncclkit.evidence.grammars.grammar import Rule
 from ncclkit.evidence.kinds import KINDS
 from ncclkit.evidence.merge import Merger, finish
 from ncclkit.evidence.processes import Limited, Refused
-from ncclkit.evidence.scanner import engine, pieces, scan
+from ncclkit.evidence.scanner import pieces, scan
 from tests.evidence.test_ras import text as ras_text
 from tests.fuzz.targets import CORPUS
 from tests.fuzz.watch import Broken, install
 from tests.hostile.test_records import RECORDS
 
 CONTEXT = scan.Context("rank1.log", 1)
-RULES: tuple[tuple[Rule, ...], ...] = (nccl.INFO, nccl.OTHER, *(grammar.RULES for grammar in engine.GRAMMARS))
+RULES: tuple[tuple[Rule, ...], ...] = (nccl.INFO, nccl.OTHER, *(grammar.RULES for grammar in scan.GRAMMARS))
 BLOCK = 512
 """Bytes of a header of tar."""
 
@@ -128,9 +128,9 @@ def _records(data: bytes) -> list[Event]:
 def _xml(data: bytes) -> Iterator[dict[str, Any]]:
     """The GPUs of ``nvidia-smi -q -x``."""
     with suppress(Unread):
-        log, _ = gpu_state.log(Answer(0, "<nvidia_smi_log>" + data.decode("utf-8", "replace")))
-        for index, gpu in enumerate(log.findall("gpu")):
-            yield from gpu_state.facts(index, gpu)
+        log, _ = gpu.parse_log(Answer(0, "<nvidia_smi_log>" + data.decode("utf-8", "replace")))
+        for index, node in enumerate(log.findall("gpu")):
+            yield from gpu.facts_of_gpu(index, node)
 
 
 def _tools(data: bytes) -> Iterator[Any]:
@@ -203,7 +203,7 @@ def _of_ras() -> Iterator[bytes]:
 
 
 def _of_xml() -> Iterator[bytes]:
-    for place in (*gpu_state.TEXTS.values(), *(place for place, _ in gpu_state.NUMBERS.values())):
+    for place in (*gpu.TEXTS.values(), *(place for place, _ in gpu.NUMBERS.values())):
         names = place.split("/")
         inside = "".join(f"<{name}>" for name in names) + "29 C" + "".join(f"</{name}>" for name in reversed(names))
         yield f'<gpu id="00000000:18:00.0">{inside}</gpu></nvidia_smi_log>'.encode()

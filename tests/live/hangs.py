@@ -1,7 +1,8 @@
 """Jobs that nobody prepared, each of which hangs in its own way: ``python hangs.py NAME`` is one rank of it.
 
 `start` begins one on this machine, with no variable of ours: three ranks over gloo, or one rank on each GPU over NCCL.
-`WAYS` says what is wrong in each.
+`WAYS` says what is wrong in each.  Over NCCL tensors are as large as in real jobs: small messages of two different
+collectives may pair up, and the job goes on with wrong numbers.
 """
 
 from __future__ import annotations
@@ -22,12 +23,27 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 RANKS = {"gloo": 3, "nccl": 2}
 """Backend → ranks of a job; NCCL takes one GPU for each."""
 BACKEND = os.environ.get("HANGS_BACKEND", "gloo")
 """Of the job whose rank this process is."""
 DEVICE = "cuda:" + os.environ["LOCAL_RANK"] if BACKEND == "nccl" else "cpu"
+ELEMENTS = 64 << 20 if BACKEND == "nccl" else 8
+"""Of a tensor that ranks exchange."""
+WIDTH = 4096 if BACKEND == "nccl" else 8
+"""Of a layer."""
+PATIENCE = {"gloo": 150.0, "nccl": 75.0}
+"""Seconds in which the ranks of a job reach the place where it hangs."""
+FORBIDDEN = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST")
+"""Variables that a site sets for everybody where GPUs are shared; a job keeps them."""
+MODULES = {
+    "accelerate": ("accelerate",),
+    "Lightning": ("lightning", "pytorch_lightning"),
+    "transformers": ("transformers",),
+}
+"""Framework → the packages that have it."""
 
 
 @dataclass(frozen=True)
@@ -77,20 +93,30 @@ LONG = 600.0
 def ways(backend: str = "gloo") -> list[str]:
     """The names of those that can be begun here: over this backend, with a framework that is installed."""
     known = [name for name, way in WAYS.items() if backend in way.backends]
-    return [name for name in known if WAYS[name].framework != "transformers" or find_spec("transformers")]
+    return [name for name in known if package(WAYS[name].framework) != ""]
+
+
+def package(framework: str) -> str | None:
+    """The installed package that has a framework; "" where none has it, None where torch itself has it."""
+    names = MODULES.get(framework)
+    return None if names is None else next(filter(find_spec, names), "")
 
 
 @contextmanager
-def start(name: str, ranks: int = 0, backend: str = "gloo", **more: str) -> Iterator[dict[int, subprocess.Popen[str]]]:
+def start(
+    name: str, ranks: int = 0, backend: str = "gloo", share_gpu: bool = False, **more: str
+) -> Iterator[dict[int, subprocess.Popen[str]]]:
     """Begin a job, as a user would, and wait until its ranks have reached the place where it hangs; ends it at last.
 
     ranks: as many as is usual for the backend (`RANKS`) where none are given.
+    share_gpu: all ranks use the first GPU, which NCCL lets ranks of different hosts do: each is a node of its own.
     """
     ranks = ranks or RANKS[backend]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("TORCH", "NCCL", "SLURM", "GLOO"))}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
+    ours = ("TORCH", "NCCL", "SLURM", "GLOO")
+    clean = {key: value for key, value in os.environ.items() if key in FORBIDDEN or not key.startswith(ours)}
     with tempfile.TemporaryDirectory() as folder:
         common |= {"HANGS": folder, "HANGS_BACKEND": backend, "OMP_NUM_THREADS": "1", **more}
         common |= {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""} if backend == "gloo" else {}
@@ -98,7 +124,7 @@ def start(name: str, ranks: int = 0, backend: str = "gloo", **more: str) -> Iter
             job = {
                 rank: subprocess.Popen(
                     [sys.executable, __file__, name],
-                    env={**clean, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    env={**clean, **common, "RANK": str(rank), **_place(rank, ranks, share_gpu)},
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     text=True,
@@ -106,7 +132,7 @@ def start(name: str, ranks: int = 0, backend: str = "gloo", **more: str) -> Iter
                 for rank in range(ranks)
             }
         try:
-            _await(Path(folder), job, name)
+            _await(Path(folder), job, name, backend)
             yield job
         finally:
             for process in job.values():
@@ -114,9 +140,15 @@ def start(name: str, ranks: int = 0, backend: str = "gloo", **more: str) -> Iter
                 process.wait()
 
 
-def _await(folder: Path, job: dict[int, subprocess.Popen[str]], name: str) -> None:
+def _place(rank: int, ranks: int, share_gpu: bool) -> dict[str, str]:
+    if share_gpu:
+        return {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": str(rank), "NCCL_HOSTID": f"node-{rank}"}
+    return {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
+
+
+def _await(folder: Path, job: dict[int, subprocess.Popen[str]], name: str, backend: str) -> None:
     """Until every rank has said that its next call is the one that it stays in, and half a second more for the call."""
-    until = time.monotonic() + 150
+    until = time.monotonic() + PATIENCE[backend]
     while time.monotonic() < until:
         said = {int(path.suffix[1:]) for path in folder.glob("here.*")}
         ended = {rank for rank, process in job.items() if process.poll() is not None}
@@ -173,7 +205,7 @@ def rank_gone() -> None:
 def ones(*shape: int) -> object:
     import torch
 
-    return torch.ones(*shape or (8,), device=DEVICE)
+    return torch.ones(*shape or (ELEMENTS,), device=DEVICE)
 
 
 def is_last(rank: int) -> bool:
@@ -231,7 +263,7 @@ def wrapped() -> tuple[object, object]:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    model = DistributedDataParallel(torch.nn.Linear(8, 8, device=DEVICE))
+    model = DistributedDataParallel(torch.nn.Linear(WIDTH, WIDTH, device=DEVICE))
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
@@ -250,7 +282,7 @@ def uneven_data(rank: int) -> None:
     for step in range(4 if is_last(rank) else 6):
         if step == 4:
             here(rank)
-        train_step(model, optimizer, ones(4, 8))
+        train_step(model, optimizer, ones(4, WIDTH))
     here(rank)
     dist.barrier()
 
@@ -260,8 +292,8 @@ def evaluation_on_one_rank(rank: int) -> None:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=BACKEND == "gloo")
-    model = accelerator.prepare(torch.nn.Linear(8, 8))
-    model(ones(4, 8)).sum().backward()
+    model = accelerator.prepare(torch.nn.Linear(WIDTH, WIDTH))
+    model(ones(4, WIDTH)).sum().backward()
     here(rank)
     if accelerator.is_main_process:
         evaluate(accelerator, model)
@@ -272,8 +304,8 @@ def evaluate(accelerator: object, model: object) -> None:
     import torch
 
     with torch.no_grad():
-        loss = model.module(ones(4, 8)).sum()
-    accelerator.gather(loss)
+        predictions = model.module(ones(ELEMENTS // WIDTH, WIDTH))
+    print(accelerator.gather(predictions).mean().item())
 
 
 def forward_on_one_rank(rank: int) -> None:
@@ -281,26 +313,32 @@ def forward_on_one_rank(rank: int) -> None:
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
 
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)).to(DEVICE)
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)).to(DEVICE)
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
-    model(ones(4, 8)).sum().backward()
+    model(ones(4, WIDTH)).sum().backward()
     here(rank)
     if rank == 0:
-        print(model(ones(4, 8)).mean().item())
+        print(model(ones(4, WIDTH)).mean().item())
     dist.barrier()
+
+
+def lightning_() -> ModuleType:
+    """Lightning under whichever of its two names is installed."""
+    return import_module(package("Lightning"))
 
 
 def trainer(rank: int, callback: object) -> None:
     """Lightning's Trainer with DDP, for a few steps."""
-    import lightning
     import torch
+
+    lightning = lightning_()
 
     class Model(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = torch.nn.Linear(8, 8)
+            self.layer = torch.nn.Linear(WIDTH, WIDTH)
 
         def training_step(self, batch: object, number: int) -> object:
             return self.layer(batch).sum()
@@ -308,19 +346,21 @@ def trainer(rank: int, callback: object) -> None:
         def configure_optimizers(self) -> object:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    data = torch.utils.data.DataLoader(torch.ones(60, 8), batch_size=2)
+    data = torch.utils.data.DataLoader(torch.ones(60, WIDTH), batch_size=2)
     quiet = {
         "logger": False,
         "enable_checkpointing": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    where = {"accelerator": "gpu" if BACKEND == "nccl" else "cpu", "devices": int(os.environ["WORLD_SIZE"])}
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
+    where = {"accelerator": "gpu" if BACKEND == "nccl" else "cpu", "devices": local}
+    where["num_nodes"] = int(os.environ["WORLD_SIZE"]) // local
     lightning.Trainer(strategy="ddp", max_steps=50, callbacks=[callback], **where, **quiet).fit(Model(), data)
 
 
 def rank_zero_only_barrier(rank: int) -> None:
-    import lightning
+    lightning = lightning_()
 
     class Sample(lightning.Callback):
         def on_train_batch_end(self, trainer: object, module: object, *more: object) -> None:
@@ -333,7 +373,7 @@ def rank_zero_only_barrier(rank: int) -> None:
 
 
 def slow_upload(rank: int) -> None:
-    import lightning
+    lightning = lightning_()
 
     class Upload(lightning.Callback):
         def on_train_batch_end(self, trainer: object, module: object, *more: object) -> None:
@@ -417,7 +457,7 @@ class Data:
 
         if self.rank == 1 and item == 8:
             time.sleep(LONG)
-        return torch.ones(8)
+        return torch.ones(WIDTH)
 
 
 def loader_worker(rank: int) -> None:
@@ -475,7 +515,7 @@ def stopped(rank: int) -> None:
     here(rank)
     until = time.monotonic() + LONG
     while time.monotonic() < until:
-        train_step(model, optimizer, ones(4, 8))
+        train_step(model, optimizer, ones(4, WIDTH))
 
 
 def subprocess_(rank: int) -> None:
@@ -515,13 +555,12 @@ def endless_kernel(rank: int) -> None:
 def callback_on_one_rank(rank: int) -> None:
     import torch
     import torch.distributed as dist
-
-    transformers = import_module("transformers")  # no dependency of the tests: this job is there where it is
+    import transformers
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = torch.nn.Linear(8, 8)
+            self.layer = torch.nn.Linear(WIDTH, WIDTH)
 
         def forward(self, inputs: object) -> object:
             return {"loss": self.layer(inputs).sum()}
@@ -535,18 +574,23 @@ def callback_on_one_rank(rank: int) -> None:
 
     quiet = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "use_cpu": BACKEND == "gloo"}
     arguments = transformers.TrainingArguments(file_named("model"), max_steps=50, **quiet)
-    data = [{"inputs": torch.ones(8)}] * 600
+    data = [{"inputs": torch.ones(WIDTH)}] * 600
     transformers.Trainer(Model(), arguments, train_dataset=data, callbacks=[Sample()]).train()
 
 
 def healthy(rank: int) -> None:
-    """A job without a fault, which appends the time of each step to a file."""
+    """A job without a fault, which appends the time of each step to a file, and the signals that it gets to another."""
+    steps = os.environ["STEPS"] + str(rank)
+    signals = os.open(steps + ".signals", os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK)
+    signal.set_wakeup_fd(signals)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+        signal.signal(number, lambda number, frame: None)
     model, optimizer = wrapped()
     here(rank)
     until, last = time.monotonic() + LONG, time.monotonic()
-    with open(os.environ.get("STEPS", os.devnull) + str(rank), "w") as out:
+    with open(steps, "w") as out:
         while time.monotonic() < until and not os.path.exists(file_named("end")):
-            train_step(model, optimizer, ones(4, 8))
+            train_step(model, optimizer, ones(4, WIDTH))
             time.sleep(0.02)
             now = time.monotonic()
             out.write(f"{now - last:.6f}\n")

@@ -16,10 +16,13 @@ from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement
 from ncclkit.core.runs import Plan, Run
+from ncclkit.lab.course import runs
 from ncclkit.lab.course.runs import Stage, staged_run
 from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.lab.programs.stories import interactions
 from ncclkit.views.course import apart_by, backend_view, stages_view
+
+pytestmark = pytest.mark.usefixtures("warm_ranks")
 
 torch = pytest.importorskip("torch")
 OPTIONS = SimpleNamespace(rows=500, users=16, items=64, batch=96)
@@ -55,6 +58,32 @@ def test_a_staged_run_stops_at_the_first_stage_that_fails(tmp_path: Path) -> Non
     assert [stage.run.reason for stage in stages] == ["failed"] and stages[0].losses == ()
     assert case.runs() == [] and list((tmp_path / "stages" / "runs").iterdir())
     assert stages_view(stages).summary.startswith("Stop here")
+
+
+@pytest.mark.parametrize(("gpus", "hosts"), [(2, 2), (1, 4)])
+def test_four_ranks_on_fewer_gpus_are_those_of_simulated_hosts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: int, hosts: int
+) -> None:
+    """Each of the runs of the course uses NCCL then, and the ranks are told which host they stand for."""
+    plans: list[Plan] = []
+
+    async def execute(case: Case, plan: Plan, on_record: object = None) -> Run:
+        plans.append(plan)
+        return Run(plan, Path("1-run"), "done", 5.0)
+
+    monkeypatch.setattr(runs.probe, "_gpus", lambda case, python: asyncio.sleep(0, gpus))
+    monkeypatch.setattr(runs.probe, "execute", execute)
+    case = Case.open(tmp_path)
+    asyncio.run(staged_run(case, "stories.interactions", {"ranks": 2}, {"ranks": 4}, simulate_hosts=hosts))
+    asyncio.run(runs.backend_run(case, 4, simulate_hosts=hosts))
+    asyncio.run(runs.scaling_run(case, "2 4", simulate_hosts=hosts))
+    nccl = [plan for plan in plans if plan.backend == "nccl"]
+    assert [(plan.ranks, plan.simulate_hosts) for plan in nccl] == [
+        (2, min(hosts, 2)), (4, hosts), (4, hosts), (2, min(hosts, 2)), (4, hosts)
+    ]  # fmt: skip
+    told = [plan.argv[plan.argv.index("--simulate-hosts") + 1] for plan in nccl]
+    assert told == [str(plan.simulate_hosts) for plan in nccl]
+    assert [(plan.backend, plan.simulate_hosts) for plan in plans if plan not in nccl] == [("gloo", 1)]
 
 
 def stage(ranks: int, options: Mapping[str, Any], *losses: float) -> Stage:

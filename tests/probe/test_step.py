@@ -17,7 +17,7 @@ from ncclkit.cli import main
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.tuning import Comparison, Setting
-from ncclkit.evidence.tools import steps as records
+from ncclkit.evidence.tools import profiles as records
 from ncclkit.live import step
 
 SCRIPTS = Path(__file__).parents[1] / "bench" / "step"
@@ -214,6 +214,12 @@ def test_of_gpus_the_trace_has_the_times_and_the_hook_what_the_script_did():
         found = step_times(events)
         assert found.brakes[0].summary.startswith("Gradients travel in 200 buckets")
         assert found.ranks[0].parts["checkpoint"] == pytest.approx(0.02) and found.gpus
+    busy = {"computation": 0.01, "communication": 0.01, "script": 0.08}  # of which the GPU idles while Python launches
+    idle = rank_event(0, [(busy, [])] * 4, source="trace", gpus=True, cost=None)
+    seen = rank_event(0, [({"computation": 0.09, "script": 0.02}, [])] * 4, loaders=[[0, None, 16]])
+    assert step_times([idle, seen]).ranks[0].parts == pytest.approx(
+        dict.fromkeys(records.PARTS, 0.0) | {"computation": 0.07, "communication": 0.01, "script": 0.02, "waiting": 0}
+    )
     on_cpu = rank_event(0, [({"computation": 0.1}, [])] * 4, source="trace")
     assert step_times([on_cpu, hook]).ranks[0].parts["checkpoint"] == pytest.approx(0.02)
 

@@ -134,6 +134,21 @@ def test_what_an_inherited_variable_costs() -> None:
     assert "no difference" in swept(compared("NCCL_PROTO=Simple", 1.0)).effect_of(simple)
 
 
+def test_a_variable_that_only_costs_is_taken_away() -> None:
+    """Of three inherited ones: one costs, one costs here and gains there, one makes no difference."""
+    names = ("NCCL_ALGO", "NCCL_MAX_NCHANNELS", "NCCL_PROTO")
+    rows = [compared("NCCL_ALGO=Tree", *told) for told in ((1.5, 8), (0.8, MIB))]
+    rows += [compared("NCCL_MAX_NCHANNELS=1", 1.0), compared("NCCL_PROTO=Simple", 1.6, 8)]
+    sweep = replace(swept(*rows), cleared=names)
+    assert sweep.harmful == ("NCCL_PROTO",) and swept(*rows).harmful == ()
+    files, proofs = carriers(sweep), tuning.proofs(sweep)
+    assert files["nccl.env"] == "unset NCCL_PROTO\n" == files["sbatch.txt"] and "nccl.conf" not in files
+    assert proofs["nccl.env"] == "ncclkit tune NCCL_PROTO= --op all_reduce --sizes 8,1048576"
+    undone = tuning.applied(sweep)
+    assert undone == setting("NCCL_PROTO=") and str(undone) == "without NCCL_PROTO" and undone.per_communicator
+    assert not setting("NCCL_PROTO=,NCCL_P2P_DISABLE=").per_communicator
+
+
 def test_only_what_hurts_no_size_becomes_a_variable() -> None:
     """A variable holds for all sizes; what is better for some and worse for others goes by size, or by group."""
     mixed = [compared("NCCL_ALGO=Ring,NCCL_PROTO=LL", *told) for told in ((0.8, 8), (2.4, 256 * MIB))]
@@ -183,6 +198,13 @@ def test_variables_of_a_log_and_of_a_file_count_as_inherited(monkeypatch: pytest
         tune._inherited(here, Case())
     with pytest.raises(NcclkitError, match="none can cost anything"):
         tune._inherited(Case(), Case())
+    monkeypatch.setenv("NCCL_PROTO", "Simple")
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    assert tune._inherited(Case(), Case(), [setting("NCCL_PROTO=Simple")]) == {"NCCL_PROTO": "Simple"}, (
+        "what is not named stays"
+    )
+    with pytest.raises(NcclkitError, match="None of these variables is set"):
+        tune._inherited(Case(), Case(), [setting("NCCL_ALGO=")])
 
 
 def test_the_environment_of_a_job_is_told_from_its_settings() -> None:
@@ -347,6 +369,10 @@ def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkey
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), (), options, [4096], inherited=True))
     assert found.cleared == ("GLOO_SOCKET_IFNAME",)
     assert "GLOO_SOCKET_IFNAME=lo,lo costs" in found.text() and "all_reduce of 4 KiB" in found.text()
+    undone = tuning.applied(found)
+    assert undone is not None and carriers(found)["nccl.env"] == "unset GLOO_SOCKET_IFNAME\n"
+    again = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [undone], options, [4096]))
+    assert again.effect_of(undone).startswith("without GLOO_SOCKET_IFNAME gains"), again.text()
 
 
 def test_settings_of_one_job_take_turns(tmp_path: Path) -> None:

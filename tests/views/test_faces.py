@@ -144,6 +144,12 @@ def test_culprit_comes_first_and_nothing_found_says_how_many_looked():
     assert nothing.summary == "Nothing found: 1 check passed; evidence is missing for 1 cause"
 
 
+def test_commands_in_advice_stand_as_code_and_nothing_in_them_becomes_an_element():
+    shown = views.tuning_view([Advice("Run `ulimit -n <N>` in each `rank", check="`<b>`")]).static()
+    assert '<p class="nk-do">Run <code>ulimit -n &lt;N&gt;</code> in each `rank</p>' in shown
+    assert "<dd><code>&lt;b&gt;</code></dd>" in shown
+
+
 def test_a_theme_is_checked_only_where_a_cause_cites_its_facts():
     known = case()
     known.facts = [fact for fact in known.facts if fact.name != "limits.memlock"]

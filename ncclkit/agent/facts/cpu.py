@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from .fact import Fact, attempt
 from .limits import cgroup_cpus, cgroup_values
-from .machine import Machine, Unread
+from .machine import Fact, Machine, Unread, attempt
 from .storage import block_kind, mount_of
 
 STATUS = "/proc/self/status Cpus_allowed_list"

@@ -10,8 +10,7 @@ from typing import Any, Callable
 
 from .. import redact
 from . import cpu, gpu, host, limits, network, software, storage, variables
-from .fact import Fact, unread
-from .machine import Machine, machine_at
+from .machine import Fact, Machine, machine_at, unread
 
 DEADLINE = 100.0
 """Seconds for everything; above the sum of the readers' own deadlines, so only a hang in the kernel reaches it."""

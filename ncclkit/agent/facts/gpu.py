@@ -1,15 +1,297 @@
-"""GPUs: what nvidia-smi says, else NVML, else /dev and /proc.  A hung nvidia-smi is itself a fact."""
+"""GPUs: what nvidia-smi says, else /dev and /proc: their state, their links, and whether their driver answers.
+
+A hung nvidia-smi is itself a fact.
+"""
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+import xml.etree.ElementTree as tree
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Union
 
-from . import gpu_links, gpu_state, libraries
-from .fact import Fact, attempt, known, unread
-from .machine import Hung, Machine, Missing, Unread
+from . import software
+from .machine import Answer, Fact, Hung, Machine, Missing, Unread, attempt, known, unread
+
+SMI = "nvidia-smi -q -x"
+IN_THE_WAY = (
+    *("N/A", "Unknown Error", "Requested functionality has been deprecated", "Not Supported", "ERR!"),
+    *("Insufficient Permissions", "GPU is lost", "GPU requires reset"),
+)
+"""What nvidia-smi writes where it has no answer, sometimes in brackets."""
+
+CLOSE = "</nvidia_smi_log>"
+XML = re.compile(r"<nvidia_smi_log.*?(?:%s|\Z)" % CLOSE, re.S)
+"""Warnings may stand before it and after it, which no XML parser takes."""
+CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+"""What XML cannot hold; a broken infoROM gives serial numbers and names of such bytes."""
+
+TEXTS = {
+    "model": "product_name",
+    "uuid": "uuid",
+    "compute_mode": "compute_mode",
+    "persistence": "persistence_mode",
+    "mig": "mig_mode/current_mig",
+    "ecc.mode": "ecc_mode/current_ecc",
+    "recovery": "gpu_recovery_action",
+    "fabric.state": "fabric/state",
+    "fabric.status": "fabric/status",
+    "fabric.clique": "fabric/cliqueId",
+}
+NUMBERS = {
+    "memory.total": ("fb_memory_usage/total", "MiB"),
+    "memory.free": ("fb_memory_usage/free", "MiB"),
+    "busy": ("utilization/gpu_util", "%"),
+    "temperature": ("temperature/gpu_temp", "C"),
+    "clock.sm": ("clocks/sm_clock", "MHz"),
+    "clock.sm.max": ("max_clocks/sm_clock", "MHz"),
+    "clock.memory": ("clocks/mem_clock", "MHz"),
+    "clock.memory.max": ("max_clocks/mem_clock", "MHz"),
+    "pcie.gen": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen", ""),
+    "pcie.gen.max": ("pci/pci_gpu_link_info/pcie_gen/max_link_gen", ""),
+    "pcie.width": ("pci/pci_gpu_link_info/link_widths/current_link_width", ""),
+    "pcie.width.max": ("pci/pci_gpu_link_info/link_widths/max_link_width", ""),
+}
+"""Fact → (place in the XML, unit)."""
+
+
+def parse_log(answer: Answer) -> tuple[tree.Element, str]:
+    """The XML that nvidia-smi wrote, and where it breaks off: the GPUs before that are whole ("" where it does not).
+
+    A refusal (which it writes to stdout) becomes Unread, and so does what holds no whole GPU.
+    """
+    said = XML.search(answer.out)
+    if not said:
+        words = " ".join((answer.out.strip() or answer.err.strip() or "nothing").split("\n")[:2])
+        raise Unread("%s ended with status %d and said: %s" % (SMI, answer.code, words))
+    text, cut = CONTROL.sub("", said.group()), ""
+    head, end, _ = text.rpartition("</gpu>")
+    if end and not text.endswith(CLOSE):
+        text, whole = head + end + CLOSE, text.count(end)
+        cut = "%s ended with status %d and its XML breaks off behind GPU %d" % (SMI, answer.code, whole - 1)
+    try:
+        return tree.fromstring(text), cut
+    except tree.ParseError as error:
+        raise Unread("%s wrote broken XML: %s" % (SMI, error)) from None
+
+
+def remarks(answer: Answer) -> str:
+    """What nvidia-smi said around the XML, such as ``WARNING: infoROM is corrupted at gpu 0000:5C:00.0``."""
+    around = XML.sub(" ", answer.out) + " " + answer.err
+    return " ".join(re.sub(r"<[?!][^>]*>", " ", around).split())[:300]
+
+
+def facts_of_gpu(index: int, gpu: tree.Element) -> Iterator[Fact]:
+    """``gpu.<index>.…`` of one ``<gpu>`` element."""
+    name = "gpu.%d." % index
+    yield attempt(name + "bus", lambda: gpu.attrib["id"].lower(), source=SMI)
+    for key, place in TEXTS.items():
+        yield attempt(name + key, partial(text_at, gpu, place), source=SMI)
+    for key, (place, unit) in NUMBERS.items():
+        yield attempt(name + key, partial(number_at, gpu, place), unit, SMI)
+    yield attempt(name + "power", lambda: _power(gpu, POWER), "W", SMI)
+    yield attempt(name + "power.limit", lambda: _power(gpu, LIMIT), "W", SMI)
+    yield attempt(name + "memory.holders", lambda: _holders(gpu), source=SMI)
+    yield attempt(name + "ecc.uncorrected", lambda: _uncorrected(gpu), source=SMI)
+    yield attempt(name + "remapped_rows", lambda: _remapped(gpu), source=SMI)
+    yield attempt(name + "throttle", lambda: _throttle(gpu), source=SMI)
+
+
+def text_at(node: tree.Element, place: str) -> str:
+    """The text at `place`; absent or "N/A" raises Unread."""
+    said = (node.findtext(place) or "").strip()
+    if not said or said.strip("[]") in IN_THE_WAY:
+        raise Unread("nvidia-smi says %s for %s" % (said or "nothing", place))
+    return said
+
+
+def number_at(node: tree.Element, place: str) -> float:
+    """The number in ``81559 MiB``, ``29 C``, ``16x``."""
+    said = text_at(node, place)
+    found = re.match(r"[\d.]+", said)
+    if not found:
+        raise Unread("nvidia-smi says %s for %s" % (said, place))
+    return float(found.group()) if "." in found.group() else int(found.group())
+
+
+def _holders(gpu: tree.Element) -> list[dict[str, object]]:
+    """Who holds memory; only the program's name, since arguments may hold secrets."""
+    return [
+        {
+            "pid": int(process.findtext("pid") or 0),
+            "name": ((process.findtext("process_name") or "").split() or ["?"])[0],
+            "memory": (process.findtext("used_memory") or "").strip(),
+        }
+        for process in gpu.findall("processes/process_info")
+    ]
+
+
+def _uncorrected(gpu: tree.Element) -> int:
+    """Uncorrectable ECC errors since the driver was loaded, over all memories."""
+    counts = gpu.find("ecc_errors/volatile")
+    nodes = counts.iter() if counts is not None else ()
+    said = [(node.text or "").strip() for node in nodes if "uncorrect" in node.tag]
+    numbers = [int(count) for count in said if count.isdigit()]
+    if not numbers:
+        raise Unread("nvidia-smi counts no ECC errors on this GPU (ECC off or not there)")
+    return sum(numbers)
+
+
+def _remapped(gpu: tree.Element) -> dict[str, object]:
+    rows = "remapped_rows/remapped_row_"
+    return {
+        "correctable": number_at(gpu, rows + "corr"),
+        "uncorrectable": number_at(gpu, rows + "unc"),
+        "pending": text_at(gpu, rows + "pending") == "Yes",
+        "failure": text_at(gpu, rows + "failure") == "Yes",
+    }
+
+
+POWER = ("power_draw", "instant_power_draw", "average_power_draw")
+LIMIT = ("enforced_power_limit", "current_power_limit", "power_limit")
+
+
+def _power(gpu: tree.Element, names: tuple[str, ...]) -> float:
+    """Watts; the names of these readings changed with the driver (2023, 2025)."""
+    places = [group + name for group in ("gpu_power_readings/", "power_readings/") for name in names]
+    for place in places:
+        if re.match(r"\d", (gpu.findtext(place) or "").strip()):
+            return number_at(gpu, place)
+    raise Unread("nvidia-smi gives no %s" % names[0].replace("_", " "))
+
+
+def _throttle(gpu: tree.Element) -> list[str]:
+    """Why the clocks are low now; an idle GPU is not throttled."""
+    reasons = gpu.find("clocks_event_reasons")
+    if reasons is None:
+        reasons = gpu.find("clocks_throttle_reasons")
+    if reasons is None:
+        raise Unread("nvidia-smi lists no clocks-event reasons")
+    active = [node.tag for node in reasons if (node.text or "").strip() == "Active"]
+    short = [re.sub(r"^clocks_(event|throttle)_reasons?_", "", tag) for tag in active]
+    return [name for name in short if name != "gpu_idle"]
+
+
+TOPOLOGY = ["nvidia-smi", "topo", "-m"]
+LINKS = ["nvidia-smi", "nvlink", "-s"]
+CAPABILITIES = {"read": "r", "write": "w", "nvlink": "n", "atomics": "a", "pcie": "p"}
+PEERS = {name: ["nvidia-smi", "topo", "-p2p", letter] for name, letter in CAPABILITIES.items()}
+"""What one GPU can do with another's memory, each a matrix of its own."""
+
+Said = Union[Answer, Unread]
+"""What a command answered, or why it did not."""
+
+Matrix = dict[str, dict[str, str]]
+
+
+def output(said: Said) -> str:
+    """The output of a command; raises the error that kept it from answering."""
+    if isinstance(said, Unread):
+        raise said
+    return said.out
+
+
+def peer_facts(said: Mapping[str, Said]) -> Iterator[Fact]:
+    """``gpu.topology…`` and ``gpu.p2p.…`` out of {command: what it said}; a command that was not run is absent."""
+    source = " ".join(TOPOLOGY)
+    told = said[source]
+    yield attempt("gpu.topology", lambda: matrix(output(told)), source=source)
+    nics = re.compile(r"^\s*(NIC\d+):\s*(\S+)", re.M)
+    yield attempt("gpu.topology.nics", lambda: dict(nics.findall(output(told))), source=source)
+    for name, argv in PEERS.items():
+        source = " ".join(argv)
+        answer = said.get(source, Unread("there is no second GPU"))
+        yield attempt("gpu.p2p." + name, partial(_peers, answer), source=source)
+
+
+def _peers(answer: Said) -> Matrix:
+    return matrix(output(answer))
+
+
+def matrix(text: str) -> Matrix:
+    """``nvidia-smi topo`` as {row: {column: "NV18" | "PIX" | "OK" | …}}, without the diagonal; raises Unread."""
+    lines = _plain(text)
+    device = re.compile(r"(?:GPU|NIC)\d+$|mlx\d+_\d+$")
+    header = next((line.split() for line in lines if re.match(r"\s+GPU0\b", line)), [])
+    columns = [name for name in header if device.match(name)]
+    rows = {}
+    for line in lines:
+        cells = line.split()
+        if columns and cells and device.match(cells[0]) and len(cells) > len(columns):
+            rows[cells[0]] = {to: how for to, how in zip(columns, cells[1:]) if how != "X"}
+    if not rows:
+        raise Unread("nvidia-smi topo shows no matrix: %s" % (text.strip().splitlines() or ["nothing"])[0])
+    return rows
+
+
+def _plain(text: str) -> list[str]:
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in text.splitlines()]
+
+
+def topology_of(machine: Machine, index: int, bus: str, topology: Said) -> Iterator[Fact]:
+    """``gpu.<index>.numa`` and ``.cpus``: what the kernel says is nearest to the PCI address `bus`."""
+    # nvidia-smi writes an eight-digit PCI domain, the kernel a four-digit one
+    folder = "/sys/bus/pci/devices/" + re.sub(r"^0000(?=[0-9a-f]{4}:)", "", bus.lower())
+    yield attempt("gpu.%d.numa" % index, lambda: _numa(machine, folder + "/numa_node"), source=folder + "/numa_node")
+    source = folder + "/local_cpulist, nvidia-smi topo -m"
+    yield attempt("gpu.%d.cpus" % index, lambda: _cpus(machine, folder, index, topology), source=source)
+
+
+def _numa(machine: Machine, file: str) -> int:
+    node = int(machine.read(file))
+    if node < 0:
+        raise Unread("the kernel assigns no NUMA node to this GPU")
+    return node
+
+
+def _cpus(machine: Machine, folder: str, index: int, topology: Said) -> str:
+    """The CPUs near a GPU as a kernel list such as ``0-47,96-143``."""
+    try:
+        near = machine.read(folder + "/local_cpulist").strip()
+    except Unread:
+        near = ""
+    return near or affinity(output(topology))["GPU%d" % index]
+
+
+def affinity(text: str) -> dict[str, str]:
+    """The column "CPU Affinity" of ``nvidia-smi topo -m``: its cells are parted by tabs and may be empty."""
+    rows = [line.split("\t") for line in _plain(text)]
+    header = next((row for row in rows if "CPU Affinity" in row), [])
+    if not header:
+        raise Unread("nvidia-smi topo -m has no column CPU Affinity")
+    column = header.index("CPU Affinity")
+    return {row[0].strip(): row[column].strip() for row in rows if len(row) > column and row[0].startswith("GPU")}
+
+
+def nvlinks(answer: Said) -> dict[int, list[float | None]] | Unread:
+    """GB/s of each NVLink of each GPU, None for an inactive one; or why it could not be read."""
+    if isinstance(answer, Unread):
+        return answer
+    blocks = re.split(r"^GPU (\d+):", answer.out, flags=re.M)
+    if answer.code and len(blocks) < 2:  # a machine without NVLinks says nothing, and ends well
+        said = (answer.out + answer.err).strip().splitlines() or ["nothing"]
+        return Unread("%s ended with status %d and said: %s" % (" ".join(LINKS), answer.code, said[0][:300]))
+    link = re.compile(r"Link \d+: (?:([\d.]+) GB/s|<inactive>)")
+    pairs = zip(blocks[1::2], blocks[2::2])
+    return {int(index): [float(rate) if rate else None for rate in link.findall(body)] for index, body in pairs}
+
+
+def nvlink(index: int, links: dict[int, list[float | None]] | Unread) -> Iterator[Fact]:
+    """``gpu.<index>.nvlink.…``: how many are active, how fast, and each one."""
+    source, name = " ".join(LINKS), "gpu.%d.nvlink." % index
+    if isinstance(links, Unread):
+        for key, unit in (("links", ""), ("speed", "GB/s"), ("speeds", "GB/s")):
+            yield unread(name + key, links, unit, source)
+        return
+    speeds = links.get(index, [])
+    active = [speed for speed in speeds if speed is not None]
+    yield known(name + "links", len(active), source=source)
+    none = "no active NVLink"
+    yield known(name + "speed", min(active), "GB/s", source) if active else unread(name + "speed", none, "GB/s", source)
+    yield known(name + "speeds", speeds, "GB/s", source)
+
 
 QUERY = ["nvidia-smi", "-q", "-x"]
 DEADLINE = 10.0
@@ -19,36 +301,36 @@ DEADLINE = 10.0
 def facts(machine: Machine) -> Iterator[Fact]:
     """All ``gpu.`` facts; the per-GPU ones only where nvidia-smi or NVML answered."""
     yield from _modules(machine)
-    yield attempt("gpu.library", lambda: libraries.driver(machine), source="file names of libnvidia-ml.so")
+    yield attempt("gpu.library", lambda: software.driver(machine), source="file names of libnvidia-ml.so")
     source = " ".join(QUERY)
     try:
         answer = machine.run(QUERY, DEADLINE)
-        log, cut = gpu_state.log(answer)
+        log, cut = parse_log(answer)
     except Unread as why:
         yield from _silent(machine, why)
         return
     gpus = log.findall("gpu")
-    told = "; ".join(filter(None, (cut, gpu_state.remarks(answer))))
+    told = "; ".join(filter(None, (cut, remarks(answer))))
     yield {**known("gpu.nvidia_smi", "breaks off" if cut else "answers", source=source), "why": told}
     yield _devices(machine, cut) if cut else known("gpu.count", len(gpus), source=source)
-    yield attempt("gpu.driver", lambda: gpu_state.text(log, "driver_version"), source=source)
-    yield attempt("gpu.cuda", lambda: gpu_state.text(log, "cuda_version"), source=source)
-    peers = list(gpu_links.PEERS.values()) if len(gpus) > 1 else []
-    said = _at_once(machine, [gpu_links.TOPOLOGY, gpu_links.LINKS, *peers])
-    yield from gpu_links.facts(said)
-    links = gpu_links.nvlinks(said[" ".join(gpu_links.LINKS)])
+    yield attempt("gpu.driver", lambda: text_at(log, "driver_version"), source=source)
+    yield attempt("gpu.cuda", lambda: text_at(log, "cuda_version"), source=source)
+    peers = list(PEERS.values()) if len(gpus) > 1 else []
+    said = _at_once(machine, [TOPOLOGY, LINKS, *peers])
+    yield from peer_facts(said)
+    links = nvlinks(said[" ".join(LINKS)])
     for index, gpu in enumerate(gpus):
-        yield from gpu_state.facts(index, gpu)
-        yield from gpu_links.topology_of(machine, index, gpu.get("id", ""), said[" ".join(gpu_links.TOPOLOGY)])
-        yield from gpu_links.nvlink(index, links)
+        yield from facts_of_gpu(index, gpu)
+        yield from topology_of(machine, index, gpu.get("id", ""), said[" ".join(TOPOLOGY)])
+        yield from nvlink(index, links)
 
 
-def _at_once(machine: Machine, commands: list[list[str]]) -> dict[str, gpu_links.Said]:
+def _at_once(machine: Machine, commands: list[list[str]]) -> dict[str, Said]:
     """{command: what it said}: each mostly waits for the driver, so they wait side by side.
 
     Daemon threads: one that hangs in the kernel must not keep the agent from ending.
     """
-    said: dict[str, gpu_links.Said] = {}
+    said: dict[str, Said] = {}
 
     def ask(argv: list[str]) -> None:
         try:
@@ -68,7 +350,7 @@ def _silent(machine: Machine, why: Unread) -> Iterator[Fact]:
     """The facts of a machine whose nvidia-smi says nothing: absent, hung or refusing."""
     state = "hung" if isinstance(why, Hung) else "missing" if isinstance(why, Missing) else "failed"
     yield {**known("gpu.nvidia_smi", state, source=" ".join(QUERY)), "why": str(why)}
-    for name in ("gpu.topology", "gpu.topology.nics", *("gpu.p2p." + name for name in gpu_links.PEERS)):
+    for name in ("gpu.topology", "gpu.topology.nics", *("gpu.p2p." + name for name in PEERS)):
         yield unread(name, why, source="nvidia-smi topo")
     yield from _rest(machine, str(why))
 

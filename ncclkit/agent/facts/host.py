@@ -7,8 +7,7 @@ import re
 import struct
 from collections.abc import Iterator
 
-from .fact import Fact, attempt
-from .machine import Machine, Unread
+from .machine import Fact, Machine, Unread, attempt
 
 CONTAINER_VARIABLES = {
     "APPTAINER_CONTAINER": "apptainer",

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
-from .fact import Fact, attempt
-from .machine import Machine, Unread
+from .machine import Fact, Machine, Unread, attempt
 from .storage import all_of
 
 RLIMITS = {

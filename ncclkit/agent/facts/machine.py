@@ -1,8 +1,8 @@
-"""Where facts are read from: this machine, or one that was recorded.
+"""Where facts are read from: this machine, or one that was recorded; and how a fact looks on the wire.
 
 Readers never open files or start commands themselves; they ask a `Machine`.
 So a captured machine (tests/machines, or a ticket) gives the same facts as the
-machine it was captured on.
+machine it was captured on.  A fact is name, value, unit, source, and why where the value is None.
 """
 
 from __future__ import annotations
@@ -127,17 +127,17 @@ class Machine:
             raise Hung("%s did not answer within %g s%s" % (name, deadline, why)) from None
         return Answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
-    def child(self, script: str, *args: str, deadline: float, form: type = dict, isolated: bool = True) -> Any:
-        """The JSON value of type `form` that one of our own scripts beside this file prints.
+    def child(self, asked: str, *args: str, deadline: float, form: type = dict, isolated: bool = True) -> Any:
+        """The JSON value of type `form` that a function of children.py prints.
 
         It runs in a process of its own, since it may hang in the kernel
         (network file systems, name servers) or while importing torch.
         `isolated` keeps the user's site-packages and PYTHON* variables out.
         """
-        source = (pkgutil.get_data(__package__, script + ".py") or b"").decode()
+        source = (pkgutil.get_data(__package__, "children.py") or b"").decode()
         flags = ["-I", "-S"] if isolated else []
-        name = " ".join((script.replace("_", " "),) + args)
-        answer = self.run([sys.executable or "python3"] + flags + ["-c", source] + list(args), deadline, name)
+        name = " ".join(("child", asked) + args)
+        answer = self.run([sys.executable or "python3"] + flags + ["-c", source, asked] + list(args), deadline, name)
         lines = answer.out.splitlines()
         if answer.code or not lines:
             last = (answer.err.strip().splitlines() or ["no output"])[-1]
@@ -234,3 +234,30 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.communicate(timeout=1)
     except (OSError, subprocess.TimeoutExpired) as error:
         sys.stderr.write("ncclkit: process %d could not be ended: %s\n" % (process.pid, error))
+
+
+Fact = dict[str, Any]
+
+BROKEN = (ValueError, KeyError, IndexError, TypeError, AttributeError)
+"""What a reader raises when a source has another form than documented."""
+
+
+def known(name: str, value: Any, unit: str = "", source: str = "") -> Fact:
+    """A fact that was read."""
+    return {"name": name, "value": value, "unit": unit, "source": source, "why": ""}
+
+
+def unread(name: str, why: object, unit: str = "", source: str = "") -> Fact:
+    """A fact that was looked for and could not be read."""
+    return {"name": name, "value": None, "unit": unit, "source": source, "why": str(why)}
+
+
+def attempt(name: str, get: Callable[[], Any], unit: str = "", source: str = "") -> Fact:
+    """The fact that `get()` returns, or the reason why it could not be read; never raises for a bad source."""
+    try:
+        return known(name, get(), unit, source)
+    except Unread as why:
+        return unread(name, why, unit, source)
+    except BROKEN as error:
+        form = "%s has an unexpected form (%s: %s)" % (source or name, type(error).__name__, error)
+        return unread(name, form, unit, source)

@@ -1,15 +1,329 @@
-"""Network: interfaces, default route, the own name, what NCCL and gloo would pick, the speed of loopback."""
+"""Network: interfaces, RDMA devices, default route, the own name, what NCCL and gloo would pick, the speed of loopback.
+
+Interfaces come from getifaddrs(3), the call that NCCL and gloo themselves use, so with their order.
+
+What they pick follows their own rules.
+NCCL: `ncclFindInterfaces` of src/misc/socket.cc; tests/facts/test_choose.py holds what NCCL 2.30.7 itself chose.
+Older releases differ in two points: they do not treat virbr specially, and they also take interfaces that do not run.
+gloo: `createDefaultDevice` of torch's ProcessGroupGloo.cpp.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import ipaddress
+import os
 import re
-from collections.abc import Iterator
+import socket
+import struct
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from . import choose, conf, ifaddrs, rdma
-from .fact import Fact, attempt, unread
-from .machine import Machine, Unread
+from . import settings
+from .machine import Absent, Fact, Machine, Unread, attempt, unread
+
+_SIOCGIFMTU = 0x8921
+
+
+class _Ifaddrs(ctypes.Structure):
+    pass
+
+
+_Ifaddrs._fields_ = [
+    ("next", ctypes.POINTER(_Ifaddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+    ("netmask", ctypes.c_void_p),
+    ("other", ctypes.c_void_p),
+    ("data", ctypes.c_void_p),
+]
+
+
+def entries() -> list[dict[str, Any]]:
+    """Every interface address in the kernel's order: name, index, flags, mtu, family (4, 6, 0), address with prefix."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    head = ctypes.POINTER(_Ifaddrs)()
+    if libc.getifaddrs(ctypes.byref(head)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    try:
+        return list(_walk(head))
+    finally:
+        libc.freeifaddrs(head)
+
+
+def _walk(node: Any) -> Iterator[dict[str, Any]]:
+    index = {name: number for number, name in socket.if_nameindex()}
+    while node:
+        entry = node.contents
+        name = os.fsdecode(entry.name)
+        family, address = _address(entry.address)
+        yield {
+            "name": name,
+            "index": index.get(name),
+            "flags": entry.flags,
+            "mtu": _mtu(name),
+            "family": family,
+            "address": "%s/%d" % (address, _prefix(entry.netmask)) if address else "",
+        }
+        node = entry.next
+
+
+def _address(pointer: int | None) -> tuple[int, str]:
+    """(4 or 6, text) of a sockaddr, (0, "") for other families."""
+    if not pointer:
+        return 0, ""
+    family = ctypes.c_ushort.from_address(pointer).value
+    if family == socket.AF_INET:
+        return 4, socket.inet_ntop(family, ctypes.string_at(pointer + 4, 4))
+    if family == socket.AF_INET6:
+        return 6, socket.inet_ntop(family, ctypes.string_at(pointer + 8, 16))
+    return 0, ""
+
+
+def _prefix(netmask: int | None) -> int:
+    text = _address(netmask)[1]
+    return bin(int(ipaddress.ip_address(text))).count("1") if text else 0
+
+
+def _mtu(name: str) -> int | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, _SIOCGIFMTU, struct.pack("16si", os.fsencode(name), 0) + bytes(12))
+        except OSError:
+            return None
+    return int(struct.unpack_from("i", answer, 16)[0])
+
+
+FOLDER = "/sys/class/infiniband"
+COUNTERS = {
+    "counters": (
+        "symbol_error",
+        "link_downed",
+        "link_error_recovery",
+        "port_rcv_errors",
+        "port_xmit_discards",
+        "local_link_integrity_errors",
+    ),
+    "hw_counters": (
+        "out_of_sequence",
+        "packet_seq_err",
+        "local_ack_timeout_err",
+        "rnr_nak_retry_err",
+        "np_cnp_sent",
+        "rp_cnp_handled",
+        "roce_adp_retrans",
+    ),
+}
+EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+
+
+def rdma_ports(machine: Machine) -> list[dict[str, Any]]:
+    """One row per port: device, driver, firmware, port, state, physical, rate (Gb/s), link_layer, numa, gids, counters.
+
+    EFA devices (driver efa) come with link_layer "Unspecified" and no counters of these names.
+    """
+    try:
+        devices = machine.names(FOLDER)
+    except Absent:
+        return []  # the kernel has no RDMA device
+    rows = []
+    for device in devices:
+        folder = "%s/%s/ports" % (FOLDER, device)
+        rows += [_port(machine, device, port, "%s/%s/" % (folder, port)) for port in _numbers(machine, folder)]
+    if devices and not rows:
+        raise Unread("the RDMA devices here have no port: %s" % ", ".join(devices))
+    return rows
+
+
+def _numbers(machine: Machine, folder: str) -> list[str]:
+    """A device that is just being taken away, or that another container holds, has no ports any more."""
+    try:
+        return machine.names(folder, r"\d+")
+    except Unread:
+        return []
+
+
+def _port(machine: Machine, device: str, port: str, folder: str) -> dict[str, Any]:
+    rate = re.match(r"[\d.]+", _read(machine, folder + "rate"))
+    numa = _read(machine, "%s/%s/device/numa_node" % (FOLDER, device))
+    return {
+        "device": device,
+        "driver": _driver(machine, device),
+        "firmware": _read(machine, "%s/%s/fw_ver" % (FOLDER, device)),
+        "port": int(port),
+        # "4: ACTIVE", "5: LinkUp"
+        "state": _read(machine, folder + "state").split(": ")[-1],
+        "physical": _read(machine, folder + "phys_state").split(": ")[-1],
+        "rate": float(rate.group()) if rate else None,
+        "link_layer": _read(machine, folder + "link_layer"),
+        "numa": int(numa) if numa.lstrip("-").isdigit() else None,
+        "gids": _gids(machine, folder),
+        "counters": _counters(machine, folder),
+    }
+
+
+def _driver(machine: Machine, device: str) -> str:
+    """mlx5_core, efa, bnxt_en …; empty where the kernel does not say."""
+    try:
+        return machine.link("%s/%s/device/driver" % (FOLDER, device)).rsplit("/", 1)[-1]
+    except Unread:
+        return ""
+
+
+def _gids(machine: Machine, folder: str) -> list[dict[str, Any]]:
+    """The filled rows of the GID table; it has up to 256 rows, so eight empty ones in a row end the search."""
+    rows: list[dict[str, Any]] = []
+    empty, index = 0, 0
+    while empty < 8 and index < 256:
+        gid = _read(machine, "%sgids/%d" % (folder, index))
+        if gid and gid != EMPTY_GID:
+            attributes = "%sgid_attrs/%%s/%d" % (folder, index)
+            rows.append(
+                {
+                    "index": index,
+                    "gid": gid,
+                    "type": _read(machine, attributes % "types"),
+                    "interface": _read(machine, attributes % "ndevs"),
+                }
+            )
+        empty = 0 if gid and gid != EMPTY_GID else empty + 1
+        index += 1
+    return rows
+
+
+def _counters(machine: Machine, folder: str) -> dict[str, int]:
+    values = {
+        name: _read(machine, "%s%s/%s" % (folder, group, name)) for group, names in COUNTERS.items() for name in names
+    }
+    return {name: int(value) for name, value in values.items() if value.isdigit() and int(value)}
+
+
+def _read(machine: Machine, path: str) -> str:
+    """Drivers differ in what they show; an absent file reads as nothing."""
+    try:
+        return machine.read(path).strip()
+    except Unread:
+        return ""
+
+
+UP, LOOPBACK, RUNNING = 0x1, 0x8, 0x40
+"""Interface flags of net/if.h."""
+
+Entries = list[dict[str, Any]]
+
+
+def nccl_picks(entries: Entries, environ: Mapping[str, str]) -> list[str]:
+    """The interfaces that NCCL picks, the first one also for its bootstrap; raises Unread where it would find none."""
+    usable = _usable(entries, environ.get("NCCL_SOCKET_FAMILY", ""))
+    wanted = environ.get("NCCL_SOCKET_IFNAME", "")
+    if len(wanted) > 1:  # NCCL ignores a value of one character
+        found = matching(usable, wanted)
+        if not found:
+            raise Unread("NCCL_SOCKET_IFNAME=%s matches none of %s" % (wanted, _names(usable) + _idle(entries, wanted)))
+        return found
+    root = environ.get("NCCL_COMM_ID", "")
+    steps = ["ib"] + ([root] if root else []) + ["^docker,lo,virbr", "docker", "lo", "virbr"]
+    for step in steps:
+        found = _subnet(usable, step) if step == root else matching(usable, step)
+        if found:
+            return found
+    raise Unread("no running interface with an address among %s" % _names(entries))
+
+
+def _usable(entries: Entries, family: str) -> Entries:
+    """NCCL looks at running interfaces with an IPv4 or IPv6 address, without ::1."""
+    only = {"AF_INET": 4, "AF_INET6": 6}.get(family)
+    return [
+        entry
+        for entry in entries
+        if entry["family"]
+        and entry["flags"] & RUNNING
+        and only in (None, entry["family"])
+        and not entry["address"].startswith("::1/")
+    ]
+
+
+def matching(entries: Entries, wanted: str) -> list[str]:
+    """Interface names by NCCL's syntax: prefixes separated by commas, ``^`` excludes, ``=`` compares whole names."""
+    exclude = wanted.startswith("^")
+    wanted = wanted[1:] if exclude else wanted
+    exact = wanted.startswith("=")
+    items = [item.split(":")[0] for item in (wanted[1:] if exact else wanted).split(",") if item]
+    names = list(dict.fromkeys(entry["name"] for entry in entries))
+    return [
+        name
+        for name in names
+        if (not items or any(name == item or not exact and name.startswith(item) for item in items)) != exclude
+    ]
+
+
+def _subnet(entries: Entries, root: str) -> list[str]:
+    """The interfaces in one subnet with NCCL_COMM_ID (address:port)."""
+    try:
+        address = ipaddress.ip_address(root.rsplit(":", 1)[0].strip("[]"))
+    except ValueError:
+        return []
+    names = [entry["name"] for entry in entries if address in ipaddress.ip_interface(entry["address"]).network]
+    return list(dict.fromkeys(names))
+
+
+def hcas(ports: list[dict[str, Any]], environ: Mapping[str, str]) -> list[str]:
+    """``device:port`` of each RDMA port that NCCL's own IB transport takes; a net plugin has its own rules."""
+    if environ.get("NCCL_IB_DISABLE", "").strip() == "1" or environ.get("NCCL_NET", "IB").upper() != "IB":
+        return []
+    usable = [row for row in ports if row["state"] == "ACTIVE" and row["link_layer"] in ("InfiniBand", "Ethernet")]
+    wanted = environ.get("NCCL_IB_HCA", "")
+    return ["%s:%d" % (row["device"], row["port"]) for row in usable if accepts(wanted, row["device"], row["port"])]
+
+
+def accepts(wanted: str, device: str, port: int) -> bool:
+    """Whether NCCL_IB_HCA takes a port: ``mlx5``, ``=mlx5_0:1,mlx5_2``, ``^mlx5_3``; empty takes all."""
+    exclude = wanted.startswith("^")
+    wanted = wanted[1:] if exclude else wanted
+    exact = wanted.startswith("=")
+    items = [item.partition(":") for item in (wanted[1:] if exact else wanted).split(",") if item]
+    named = [
+        (device == name or not exact and device.startswith(name)) and number in ("", str(port))
+        for name, _, number in items
+    ]
+    return (not items or any(named)) != exclude
+
+
+def gloo_picks_named(entries: Entries, wanted: str) -> str:
+    """GLOO_SOCKET_IFNAME takes whole names separated by commas; the first is used by rank pairs first."""
+    having = {entry["name"] for entry in entries if entry["family"]}
+    names = [name for name in wanted.split(",") if name]
+    absent = [name for name in names if name not in having]
+    if absent or not names:
+        raise Unread(
+            "GLOO_SOCKET_IFNAME=%s names %s, but the interfaces with an address are %s"
+            % (wanted, ", ".join(absent) or "nothing", _names(entries))
+        )
+    return names[0]
+
+
+def gloo_picks(entries: Entries, own: list[str]) -> str:
+    """The interface that gloo picks without the variable: the one with the host name's address, else loopback."""
+    for address in own:
+        loop = ipaddress.ip_address(address.split("%")[0]).is_loopback
+        for entry in entries:
+            if entry["address"].split("/")[0] == address or loop and entry["flags"] & LOOPBACK:
+                return str(entry["name"])
+    return next((str(entry["name"]) for entry in entries if entry["flags"] & LOOPBACK), "lo")
+
+
+def _names(entries: Entries) -> str:
+    return ", ".join(dict.fromkeys(entry["name"] for entry in entries if entry["family"])) or "no interface at all"
+
+
+def _idle(entries: Entries, wanted: str) -> str:
+    """A note on interfaces that the filter matches but NCCL passes over."""
+    idle = matching(entries, wanted)
+    return "; %s exists, but is down or has no address of the wanted family" % ", ".join(idle) if idle else ""
+
 
 LOOPBACK_SECONDS = 0.3
 
@@ -19,19 +333,21 @@ def facts(machine: Machine) -> Iterator[Fact]:
     yield attempt("net.interfaces", lambda: interfaces(machine), source="getifaddrs, /sys/class/net")
     yield attempt("net.default", lambda: _default(machine), source="/proc/net/route, /proc/net/ipv6_route")
     yield attempt("net.hostname.addresses", lambda: resolve(machine), source="getaddrinfo of the own host name")
-    yield attempt("net.rdma", lambda: rdma.ports(machine), source="/sys/class/infiniband")
+    yield attempt("net.rdma", lambda: rdma_ports(machine), source="/sys/class/infiniband")
     rules = "NCCL's rules (prefix, ^, =) applied to getifaddrs"
-    yield attempt("net.nccl.interface", lambda: choose.nccl(addresses(machine), conf.values(machine))[0], source=rules)
-    yield attempt("net.nccl.interfaces", lambda: choose.nccl(addresses(machine), conf.values(machine)), source=rules)
+    yield attempt(
+        "net.nccl.interface", lambda: nccl_picks(addresses(machine), settings.values(machine))[0], source=rules
+    )
+    yield attempt("net.nccl.interfaces", lambda: nccl_picks(addresses(machine), settings.values(machine)), source=rules)
     rules = "NCCL's rules (prefix, ^, =) applied to /sys/class/infiniband"
-    yield attempt("net.nccl.hcas", lambda: choose.hcas(rdma.ports(machine), conf.values(machine)), source=rules)
+    yield attempt("net.nccl.hcas", lambda: hcas(rdma_ports(machine), settings.values(machine)), source=rules)
     yield attempt("net.gloo.interface", lambda: _gloo(machine), source="torch's rules for gloo")
     yield from _loopback(machine)
 
 
 def addresses(machine: Machine) -> list[dict[str, Any]]:
     """The entries of getifaddrs (see ifaddrs.entries)."""
-    return list(machine.call("getifaddrs", ifaddrs.entries))
+    return list(machine.call("getifaddrs", entries))
 
 
 def interfaces(machine: Machine) -> list[dict[str, Any]]:
@@ -50,9 +366,9 @@ def interfaces(machine: Machine) -> list[dict[str, Any]]:
 
 
 def _state(flags: int) -> str:
-    if not flags & choose.UP:
+    if not flags & UP:
         return "down"
-    return "up" if flags & choose.RUNNING else "no carrier"
+    return "up" if flags & RUNNING else "no carrier"
 
 
 def _device(machine: Machine, name: str, index: int | None, flags: int) -> dict[str, Any]:
@@ -77,7 +393,7 @@ def _device(machine: Machine, name: str, index: int | None, flags: int) -> dict[
 
 def _kind(files: list[str], name: str, flags: int) -> str:
     """physical, loopback, docker, bridge, veth or tun; empty where neither /sys nor the name tells."""
-    if flags & choose.LOOPBACK:
+    if flags & LOOPBACK:
         return "loopback"
     if re.match(r"docker|br-[0-9a-f]{12}$", name):
         return "docker"
@@ -126,25 +442,25 @@ def _default6(machine: Machine) -> str:
 def resolve(machine: Machine) -> list[str]:
     """The addresses of the own host name."""
     name = machine.read("/proc/sys/kernel/hostname").strip()
-    found: list[str] = machine.child("child_resolve", name, deadline=5, form=list)
+    found: list[str] = machine.child("resolve", name, deadline=5, form=list)
     return found
 
 
 def _gloo(machine: Machine) -> str:
     entries = addresses(machine)
     if machine.environ.get("GLOO_SOCKET_IFNAME"):
-        return choose.gloo_named(entries, machine.environ["GLOO_SOCKET_IFNAME"])
+        return gloo_picks_named(entries, machine.environ["GLOO_SOCKET_IFNAME"])
     try:
         own = resolve(machine)
     except Unread:
         own = []
-    return choose.gloo(entries, own)
+    return gloo_picks(entries, own)
 
 
 def _loopback(machine: Machine) -> Iterator[Fact]:
     source = "one TCP stream through 127.0.0.1 for %g s" % LOOPBACK_SECONDS
     try:
-        said = machine.child("child_loopback", str(LOOPBACK_SECONDS), deadline=LOOPBACK_SECONDS + 5)
+        said = machine.child("loopback", str(LOOPBACK_SECONDS), deadline=LOOPBACK_SECONDS + 5)
     except Unread as why:
         said = why
     for name, unit in (("net.loopback.bandwidth", "GB/s"), ("net.loopback.cost", "CPU s/GB")):

@@ -13,7 +13,7 @@ from .. import redact
 from .gather import facts_of
 from .host import CONTAINER_VARIABLES, IMAGE_VARIABLES
 from .machine import Answer, Hung, Machine, Missing, Unread
-from .names import SCOPE
+from .settings import SCOPE
 
 NEEDED = {*CONTAINER_VARIABLES, *IMAGE_VARIABLES, "NVIDIA_PYTORCH_VERSION", "HOME"}
 """Variables that readers use besides those of variables.SCOPE."""

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .fact import Fact, attempt, known, unread
-from .machine import Machine, Unread
+from .machine import Fact, Machine, Unread, attempt, known, unread
 
 DEADLINE = 3.0
 """Seconds for five small writes: local disks need milliseconds; more is a stall worth reporting."""
@@ -23,7 +22,7 @@ def _folder(machine: Machine, label: str, path: str) -> Iterator[Fact]:
     name = "storage.%s." % label
     source = "statvfs and small writes in %s" % path
     try:
-        said: dict[str, Any] = machine.child("child_disk", path, deadline=DEADLINE)
+        said: dict[str, Any] = machine.child("disk", path, deadline=DEADLINE)
     except Unread as why:
         said = {"error": str(why)}
     where = said.get("path") or machine.absolute(path)

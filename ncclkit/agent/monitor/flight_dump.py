@@ -22,41 +22,52 @@ COSTS = {
     "pipe": "torch writes the dump itself (the job has set TORCH_NCCL_DEBUG_INFO_PIPE_FILE); nothing is paused",
     "server": "torch's debug server answers (the job has started it); nothing is paused",
     "remote_exec": "Python 3.14 runs five lines at the next safe point of the main thread; nothing is paused",
-    "gdb": "gdb attaches, needs ptrace, and calls Python once; the process is paused for some seconds",
+    "gdb": "gdb, or cuda-gdb, attaches, needs ptrace, and calls Python once; the process is paused for some seconds",
 }
 """Method → what it needs and costs."""
 NEXT_TIME = (
     "For a dump without a debugger set next time: export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
     "TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/nccl_pipe_rank_ (the second name is for torch before 2.8; it takes torch 2.3)"
 )
-CODE = """import os as _os, sys as _sys
-def _dump():
-    torch = _sys.modules.get("torch")
-    distributed = _sys.modules.get("torch.distributed")
-    if torch is None or distributed is None or not distributed.is_initialized():
-        return b"", "it has no process group of torch"
-    inner, which = torch._C._distributed_c10d, "torch %s" % torch.__version__
-    names = ("_dump_nccl_trace", "_dump_fr_trace") if distributed.get_backend() == "nccl" else ("_dump_fr_trace",)
-    dump = next((getattr(inner, name) for name in names if hasattr(inner, name)), None)
-    if dump is None:
-        return b"", "%s has no Flight Recorder for %s" % (which, distributed.get_backend())
-    found = dump()
-    sizes = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-    older = [int(part) for part in torch.__version__.split(".")[:2] if part.isdigit()] < [2, 11]
-    if older and not any(_os.environ.get(name) for name in sizes) and b"profiling_name" not in found:
-        return b"", "the Flight Recorder of %s is off unless it is asked for" % which
-    return found, ""
+CODE = """import _thread
 def _ncclkit(path):
-    found, problem = _dump()
-    with open(path + ".part", "wb") as out:
-        out.write(found or problem.encode())
-    _os.replace(path + ".part", path if found else path + ".none")
-_ncclkit({path!r})
-del _ncclkit, _dump, _os, _sys
+    import contextlib, os, sys
+    def dump():
+        torch = sys.modules.get("torch")
+        distributed = sys.modules.get("torch.distributed")
+        if torch is None or distributed is None or not distributed.is_initialized():
+            return b"", "it has no process group of torch"
+        inner, which = torch._C._distributed_c10d, "torch %s" % torch.__version__
+        names = ("_dump_nccl_trace", "_dump_fr_trace") if distributed.get_backend() == "nccl" else ("_dump_fr_trace",)
+        call = next((getattr(inner, name) for name in names if hasattr(inner, name)), None)
+        if call is None:
+            return b"", "%s has no Flight Recorder for %s" % (which, distributed.get_backend())
+        found = call()
+        sizes = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+        older = [int(part) for part in torch.__version__.split(".")[:2] if part.isdigit()] < [2, 11]
+        if older and not any(os.environ.get(name) for name in sizes) and b"profiling_name" not in found:
+            return b"", "the Flight Recorder of %s is off unless it is asked for" % which
+        return found, ""
+    try:
+        found, problem = dump()
+    except Exception as error:
+        found, problem = b"", repr(error)
+    with contextlib.suppress(OSError):  # the folder is gone where nobody waits for it any more
+        with open(path + ".part", "wb") as out:
+            out.write(found or problem.encode())
+        os.replace(path + ".part", path if found else path + ".none")
+_thread.start_new_thread(_ncclkit, ({path!r},))
+del _ncclkit, _thread
 """
-"""What is run inside a rank."""
+"""What is run inside a rank.
+
+A thread of its own makes the dump, once the debugger has let go: it asks CUDA for the state of each collective, and
+the main thread may have been stopped where it holds a lock of CUDA's.
+"""
 PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "gdb": 60.0}
 """Seconds that a method may take on one rank."""
+CUDA = "/usr/local/cuda/bin"
+"""Where cuda-gdb lies that is not on PATH."""
 LARGEST = 256 << 20
 SIDE_BY_SIDE = 4
 
@@ -250,9 +261,9 @@ def _remote_exec(rank, pid, seconds, text):
 
 def _gdb(rank, pid, seconds, text):
     """(the dump, why there is none) by a debugger that calls three functions of Python."""
-    program = shutil.which("gdb")
+    program = shutil.which("gdb") or cuda_gdb()
     if program is None:
-        return b"", "gdb is not installed"
+        return b"", "neither gdb nor cuda-gdb is installed"
     if processes.state(pid) in ("T", "t"):
         return b"", "it is stopped"
     if "Has the GIL" in text or "+gil" in text:
@@ -262,7 +273,8 @@ def _gdb(rank, pid, seconds, text):
         return b"", "there is no folder that the process can read"
     call = 'exec(open(\\"%s/dump.py\\").read())' % theirs
     orders = ["handle all nostop noprint pass", "set unwindonsignal on"]
-    orders += ["sharedlibrary libpython", "sharedlibrary libc"]  # all of torch would take seconds more
+    # all of torch would take seconds more; without libcuda's symbols cuda-gdb is a gdb, and leaves the GPU alone
+    orders += ["sharedlibrary libpython", r"sharedlibrary /libc[.-]"]
     orders += ["set $state = (int) PyGILState_Ensure()", 'call (int) PyRun_SimpleString("%s")' % call]
     orders += ["call (void) PyGILState_Release($state)", "detach"]
     quiet = ["set auto-load no", "set auto-solib-add off", "set debuginfod enabled off", "set confirm off"]
@@ -271,8 +283,13 @@ def _gdb(rank, pid, seconds, text):
     try:
         begun = time.monotonic()
         said = debugged([program, "-nx", "-batch", *before, "-p", str(pid), *after], seconds)
+        called = re.search(r"(?m)^\$\d+ = 0$", said)
+        while called and not _answered(ours) and time.monotonic() < begun + seconds:
+            time.sleep(0.05)
         if _answered(ours):
             return _answer(ours)
+        if called:
+            return b"", "the thread that makes the dump did not end in %.0f s" % seconds
         if time.monotonic() - begun > seconds:
             return b"", "it took more than %.0f s and was asked to let go" % seconds
         refused = re.findall(r"(?m)^.*(?:ptrace|denied|not permitted).*$", said)
@@ -280,6 +297,11 @@ def _gdb(rank, pid, seconds, text):
         return b"", (refused or wrong or ["it wrote nothing"])[0]
     finally:
         shutil.rmtree(ours, ignore_errors=True)
+
+
+def cuda_gdb():
+    """The path of cuda-gdb; None where there is none."""
+    return shutil.which("cuda-gdb") or shutil.which("cuda-gdb", path=CUDA)
 
 
 def debugged(command, seconds):

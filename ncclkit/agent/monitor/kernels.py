@@ -2,18 +2,16 @@
 
 import os
 import re
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from ..run import processes
-from .flight_dump import debugged
+from .flight_dump import CUDA, cuda_gdb, debugged
 
 COST = "cuda-gdb attaches to each rank and needs ptrace; the process is paused for about 15 s and then goes on"
 SECONDS = 60.0
 """That one rank may take."""
 SIDE_BY_SIDE = 8
-PLACES = "/usr/local/cuda/bin"
 ROW = re.compile(
     # Kernel Parent Dev Grid Status SMs Mask GridDim BlockDim Invocation
     r"^\s*\*?\s*\d+\s+\S+\s+\d+\s+\d+\s+(?P<status>[A-Z]\w+)\s+\S+\s+\([\d,]+\)\s+\([\d,]+\)\s+(?P<call>\S.*?)\s*$"
@@ -25,9 +23,9 @@ LAUNCH = re.compile(r"\b(?P<name>[A-Za-z_][\w:]*)(?:<[^<>]*>)?(?:\([^()]*\))?<<<
 
 def kernels(ranks, until):
     """({rank: the kernel that its GPU is in, "" where it is in none}, one sentence for each that is unknown)."""
-    program = shutil.which("cuda-gdb") or shutil.which("cuda-gdb", path=PLACES)
+    program = cuda_gdb()
     if program is None:
-        return {}, ["cuda-gdb is neither on PATH nor in %s, so no GPU could be asked for its kernel" % PLACES]
+        return {}, ["cuda-gdb is neither on PATH nor in %s, so no GPU could be asked for its kernel" % CUDA]
 
     def one(rank):
         pid = ranks[rank]

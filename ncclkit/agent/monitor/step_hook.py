@@ -69,7 +69,7 @@ class Steps:
 
     def __init__(self, options):
         self.options, self.rows, self.problems = options, [], []
-        self.loaders, self.models, self.owned = [], [], {}
+        self.loaders, self.models, self.clocked, self.owned = [], [], [], {}
         self.torch: Any = None
         self.owner = self.began = self.sampler = None
         self.profiler: Any = None
@@ -156,10 +156,11 @@ class Steps:
         @functools.wraps(init)
         def inner(this, *args, **named):
             init(this, *args, **dict(named, **(self.options.get("ddp") or {})))
+            self.models.append(this)
             # its clock waits for a GPU: there the profiler says it
             if this.device_type == "cpu" and hasattr(this, "_set_ddp_runtime_logging_sample_rate"):
                 this._set_ddp_runtime_logging_sample_rate(1)
-                self.models.append(this)
+                self.clocked.append(this)
 
         return inner
 
@@ -200,7 +201,7 @@ class Steps:
             return row
         row.update(busy=self.busy, samples=self.samples, loading=self.loading, optimizer=[self.optimizing, now])
         ours = time.thread_time()
-        for model in self.models:
+        for model in self.clocked:
             model.logger.set_runtime_stats_and_log()
             known = model._get_ddp_logging_data()
             clock = {name: known.get(name + "_time_" + end, 0) / 1e9 for name, end in CLOCK}

@@ -15,7 +15,7 @@ import time
 
 from .. import wire
 from ..connect import worker
-from ..facts import choose, ifaddrs
+from ..facts import network
 from . import processes
 
 NEWNS, NEWUTS, NEWUSER, NEWNET = 0x20000, 0x4000000, 0x10000000, processes.CLONE_NEWNET
@@ -135,8 +135,8 @@ def _become(plan, name, line):
 
 def _carrying(until):
     """Wait until every link of this host is running: the kernel notices that later, and NCCL passes over it so long."""
-    both = choose.UP | choose.RUNNING
-    while idle := {link["name"] for link in ifaddrs.entries() if link["flags"] & both == choose.UP}:
+    both = network.UP | network.RUNNING
+    while idle := {link["name"] for link in network.entries() if link["flags"] & both == network.UP}:
         if time.monotonic() > until:
             raise OSError("%s got no carrier within %g s" % (", ".join(sorted(idle)), CARRIER))
         time.sleep(0.01)

@@ -191,19 +191,22 @@ class Groups:
 
 
 class _variables:
-    """Environment variables that are set inside a block, also for C."""
+    """Environment variables that are set inside a block, or taken away where they are None, also for C."""
 
     def __init__(self, env):
         self.env, self.before = env, {}
 
     def __enter__(self):
         self.before = {name: os.environ.get(name) for name in self.env}
-        os.environ.update(self.env)
+        self._set(self.env)
 
     def __exit__(self, *_):
-        for name, value in self.before.items():
+        self._set(self.before)
+
+    def _set(self, env):
+        for name, value in env.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
 

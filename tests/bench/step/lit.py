@@ -1,14 +1,18 @@
 """A script with Lightning as its documentation has it; ``--brake`` plants what holds it back."""
 
 import argparse
+import importlib
 import time
 from typing import Any
 
-import lightning as L
 import torch
-from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
+
+try:
+    import lightning.pytorch as L
+except ImportError:  # the same under its older name
+    L = importlib.import_module("pytorch_lightning")
 
 
 class Rows(Dataset):  # type: ignore[misc]
@@ -60,7 +64,7 @@ def main() -> None:
     told = parser.parse_args()
     tiny = told.brake == "buckets"
     gpus = torch.cuda.is_available()
-    strategy = DDPStrategy(
+    strategy = L.strategies.DDPStrategy(
         process_group_backend="nccl" if gpus else "gloo", **({"bucket_cap_mb": 0.001} if tiny else {})
     )
     quiet = {

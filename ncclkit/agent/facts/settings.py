@@ -1,11 +1,20 @@
-"""The variables that NCCL, torch.distributed and gloo read: data, checked against NCCL 2.30.7 and torch 2.13.
+"""Settings: the variables that NCCL, torch, gloo and the launcher know, those in force, and one by its value alone.
 
-Sources: NCCL user guide (env.rst), `NCCL_PARAM` call sites, torch's ProcessGroupNCCL.hpp and FlightRecorder.hpp.
+Names and ranges are checked against NCCL 2.30.7 and torch 2.13; their sources are the NCCL user guide (env.rst),
+`NCCL_PARAM` call sites, torch's ProcessGroupNCCL.hpp and FlightRecorder.hpp.
+NCCL takes the environment, then nccl.conf files by its own simple rules; tests/facts/test_variables.py holds what NCCL
+2.30.7 itself made of such a file.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterator
+from typing import Any
+
+from .. import redact
+from .machine import Absent, Machine, Unread
 
 SCOPE = re.compile(
     r"(?:NCCL|TORCH|TORCHELASTIC|GLOO|MASTER|SLURM|UCX|FI|OFI_NCCL|AWS_OFI|LD|OMPI_COMM_WORLD)_\w+$"
@@ -185,3 +194,148 @@ FAMILIES = (
 """Variables of plugins, or of parts of NCCL that grow with each release: any name with such a start counts as known."""
 
 KNOWN = FLAGS | NUMBERS | TEXTS | TORCH_FLAGS | TORCH_NUMBERS | set(CHOICES) | set(RENAMED)
+
+
+Problem = dict[str, Any]
+
+
+def problem(kind: str, name: str, value: str, what: str, hint: str) -> Problem:
+    """One row of ``env.problems`` or ``env.notes``; docs/facts.md lists the kinds."""
+    return {"kind": kind, "name": name, "value": value, "problem": what, "hint": hint}
+
+
+def check_value(name: str, value: str) -> Iterator[Problem]:
+    """What is wrong with one setting; at most one row."""
+    if name in RENAMED:
+        yield problem("renamed", name, value, "an old name", "today's name is %s" % RENAMED[name])
+    elif name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_")) and name not in KNOWN:
+        yield from _unknown(name, value)
+    elif name in KNOWN and re.fullmatch(r"(['\"]).*\1", value):
+        yield problem("value", name, value, "the quotation marks belong to the value", "write it without them")
+    elif name in FLAGS | NUMBERS:
+        yield from _integer(name, value)
+    elif name in TORCH_FLAGS and value.strip().lower() not in TORCH_WORDS:
+        what = "no switch value: torch ends with 'Invalid value for environment variable'"
+        yield problem("value", name, value, what, "write 0 or 1")
+    elif name in TORCH_NUMBERS and not re.match(r"\s*[-+]?\d", value):
+        what = "no number: torch ends with 'Invalid value for environment variable'"
+        yield problem("value", name, value, what, "write a whole number")
+    elif name in TORCH_NUMBERS:
+        yield from _range(name, value, int(re.findall(r"[-+]?\d{1,20}", value)[0]))
+    elif name in CHOICES:
+        yield from _choice(name, value)
+
+
+def integer(value: str) -> int | None:
+    """A whole number as strtoll reads it (``10``, ``0x1f``, octal ``010``); None for anything else."""
+    if not re.fullmatch(r"\s*[-+]?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})\s*", value):
+        return None
+    return int(value, 8) if re.fullmatch(r"\s*[-+]?0[0-7]+\s*", value) else int(value, 16 if "x" in value else 10)
+
+
+def _integer(name: str, value: str) -> Iterator[Problem]:
+    """Switches and numbers of NCCL and the launcher."""
+    found, switch = integer(value), name in FLAGS
+    if found is None:
+        hint = "write 0 or 1" if switch else "write a whole number"
+        yield problem("value", name, value, "no number, so it is refused or has no effect", hint)
+    elif switch and not -2 <= found <= 2:
+        yield problem("value", name, value, "not a switch value", "write 0 or 1")
+    else:
+        yield from _range(name, value, found)
+
+
+def _range(name: str, value: str, found: int) -> Iterator[Problem]:
+    low, high, why = RANGES.get(name, (found, found, ""))
+    if not low <= found <= high:
+        yield problem("value", name, value, "outside %d to %d" % (low, high), why or "write a number between the two")
+
+
+def _unknown(name: str, value: str) -> Iterator[Problem]:
+    if name.startswith(FAMILIES):
+        return
+    close = difflib.get_close_matches(name, KNOWN, 1, 0.88)
+    if close:
+        yield problem("misspelt", name, value, "unknown name, so it has no effect", "did you mean %s?" % close[0])
+    else:
+        yield problem(
+            "unknown",
+            name,
+            value,
+            "not among the variables known to ncclkit",
+            "unknown names are ignored silently: check it against the documentation of your version",
+        )
+
+
+def _choice(name: str, value: str) -> Iterator[Problem]:
+    allowed = CHOICES[name].split()
+    if re.fullmatch(r"-?\d+", value.strip()) and not name.startswith("TORCH_D"):
+        return  # levels may be numbers
+    # NCCL_ALGO=allreduce:tree,ring;broadcast:^ring   NCCL_DEBUG_SUBSYS=^NET,INIT
+    lists = [part.split(":", 1)[-1].strip().lstrip("^") for part in value.split(";")]
+    words = [word.strip() for part in lists for word in part.split(",") if word.strip()]
+    for word in words or [value]:
+        if word.upper() not in allowed:
+            close = difflib.get_close_matches(word.upper(), allowed, 1)
+            hint = "did you mean %s? known: " % close[0] if close else "known: "
+            yield problem("value", name, value, "no value it takes", hint + ", ".join(allowed))
+
+
+Settings = dict[str, tuple[str, str]]
+"""Name → (value, "environment" or the file it stands in)."""
+
+
+def values(machine: Machine) -> dict[str, str]:
+    """The variables in scope as NCCL finds them once it has read its files."""
+    return {name: value for name, (value, _) in in_force(machine)[0].items()}
+
+
+def in_force(machine: Machine) -> tuple[Settings, list[Problem]]:
+    """The settings in force, and what is wrong with lines of the files: without effect, or overruled."""
+    found: Settings = {name: (value, "environment") for name, value in machine.environ.items() if SCOPE.match(name)}
+    rows = []
+    for path in _files(machine):
+        try:
+            lines = _lines(machine, path)
+        except Unread as why:
+            rows.append(problem("unchecked", "NCCL_CONF_FILE", path, "the file could not be read: %s" % why, ""))
+            continue
+        for name, value in lines:
+            bare = name.replace("export ", "").strip()
+            if bare != name and SCOPE.match(bare):
+                rows.append(_misread(path, name, bare, value))
+            elif SCOPE.match(name) and name not in found:
+                found[name] = (value, path)
+            elif SCOPE.match(name) and found[name][0] != value:
+                rows.append(_shadowed(path, name, value, found[name][1]))
+    return found, rows
+
+
+def _files(machine: Machine) -> list[str]:
+    """nccl.conf files in the order in which NCCL reads them; the first one that sets a name wins."""
+    home = machine.environ.get("HOME", "")
+    own = machine.environ.get("NCCL_CONF_FILE") or (home + "/.nccl.conf" if home else "")
+    return [machine.absolute(path) for path in (own, "/etc/nccl.conf") if path]
+
+
+def _lines(machine: Machine, path: str) -> list[tuple[str, str]]:
+    """The NAME=VALUE lines of one file: only # in the first column is a comment, and blanks count.
+
+    None at all where there is no such file, the usual case; raises Unread where it cannot be read.
+    """
+    try:
+        lines = [line.partition("\0")[0] for line in machine.read(path).splitlines()]  # C ends a text there
+    except Absent:
+        return []
+    pairs = [line.partition("=") for line in lines if "=" in line and not line.startswith("#")]
+    return [(name, value) for name, _, value in pairs]
+
+
+def _misread(path: str, name: str, bare: str, value: str) -> Problem:
+    what = "in %s NCCL reads the name as %r, so the line has no effect" % (path, name)
+    return problem("misspelt", bare, redact.clean(value, bare), what, "write %s=VALUE alone, without blanks" % bare)
+
+
+def _shadowed(path: str, name: str, value: str, winner: str) -> Problem:
+    what = "set in %s, but %s wins" % (path, winner)
+    return problem("shadowed", name, redact.clean(value, name), what, "remove one of the two")
