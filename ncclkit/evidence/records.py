@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from ncclkit.agent import redact, wire
-from ncclkit.agent.run.subgroup import ranks_of
+from ncclkit.agent.run.stages import ranks_of
 from ncclkit.core import connections, resources
 from ncclkit.core.model import MOVES, Event, Fact, Measurement
 from ncclkit.core.text import format_time, plural, rate

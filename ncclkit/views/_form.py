@@ -9,20 +9,18 @@ What is known of a running live test, record by record, is a plain state and its
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Mapping
-from typing import Any
-from ncclkit.core.model import Measurement, from_dict
-from ncclkit.core.text import format_bytes, plural, ranges, ranks, rate, the
-from ncclkit.views._html import Markup, badge, el
 import asyncio
 from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
 import ipywidgets as W
-from ncclkit.core.model import NcclkitError
-from ncclkit.core.text import plural
+
+from ncclkit.core.model import Measurement, NcclkitError, from_dict
+from ncclkit.core.text import format_bytes, plural, ranges, ranks, rate, the
 from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page, style
-from ncclkit.views._html import Markup, el, fold, join, pre
+from ncclkit.views._html import Markup, badge, el, fold, join, pre
 
 STAGES = {"waiting": "·", "hello": "○", "simulate": "○", "import": "◔", "init": "◑"}
 STAGES |= {"alone": "◑", "pairs": "◒", "groups": "◒", "step": "◕", "size": "◕", "done": "✓", "error": "✕"}

@@ -21,7 +21,7 @@ from ncclkit.live.attach import AttachOptions, attach
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form
 from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
-from ncclkit.views._verdict import SURE, beside, of_rows
+from ncclkit.views.findings import SURE, beside_culprits, culprits_of_rows
 from ncclkit.views.telemetry import run_telemetry_view
 
 TARGETS = "all, or process ids, or job and its Slurm id"
@@ -120,7 +120,9 @@ def stacks_view(
     cause = [(code(row["cause"]), row["say"]) for row in found]
     seen = {event.rank for event in known if event.kind == "stack" and event.rank is not None}
     sure = [row for row in found if row.get("strength") in SURE]
-    conclusion = sure[0]["say"] if sure else beside(of_rows(found), summary[:1].upper() + summary[1:], seen)
+    conclusion = (
+        sure[0]["say"] if sure else beside_culprits(culprits_of_rows(found), summary[:1].upper() + summary[1:], seen)
+    )
     body = join(
         fit(table(("", "Ranks", "Where they stand", "The whole stack"), rows)),
         join(*(el("p", job) for job in jobs)),

@@ -5,28 +5,23 @@ The lines around a line are read from its file when somebody asks: in blocks, ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
-from pathlib import Path
-from ncclkit.core import secrets
-from ncclkit.core.model import Event
-from ncclkit.evidence.sources.streams import DAMAGE, Hashed, Readable, unpack
 import re
-from collections.abc import Iterable, Sequence
-from ncclkit.analysis.timeline import abnormal
 from collections import Counter
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
+
 import ipywidgets as W
+
+from ncclkit.analysis.timeline import abnormal
+from ncclkit.core import secrets
 from ncclkit.core.case import Case
-from ncclkit.core.text import plural, some
-from ncclkit.views._base import View, style
-from ncclkit.views._html import Markup, code, common, el, fit, fold, join, place, pre, table, value
-from collections.abc import Iterable, Mapping, Sequence
+from ncclkit.core.model import Event
 from ncclkit.core.text import format_bytes, plural, some
-from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, code, common, el, fit, fold, join, place, table
+from ncclkit.evidence.sources.streams import DAMAGE, Hashed, Readable, unpack
+from ncclkit.views._base import View, style
+from ncclkit.views._html import Markup, badge, code, common, el, fit, fold, join, place, pre, table, value
 
 AROUND = 5
 REACH = 4 << 30

@@ -8,29 +8,28 @@ from __future__ import annotations
 import json
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import ipywidgets as W
+
+from ncclkit.causes.engine import diagnose
 from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import ExperimentRecord
-from ncclkit.core.model import MOVES, OUTCOMES, NcclkitError
+from ncclkit.core.model import MOVES, OUTCOMES, Finding, NcclkitError
 from ncclkit.core.runs import Run
 from ncclkit.core.storage import content
 from ncclkit.core.text import format_number, format_time, plural
-from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, code, el, fold, join, table, text
-from collections.abc import Coroutine, Mapping, Sequence
-from functools import partial
-import ipywidgets as W
-from ncclkit.causes.engine import diagnose
-from ncclkit.core.model import Finding, NcclkitError
 from ncclkit.experiments import fixes
+from ncclkit.views._base import View
 from ncclkit.views._form import Form
-from ncclkit.views._html import Markup, el, join
+from ncclkit.views._html import Markup, badge, code, el, fold, join, table, text
 from ncclkit.views.banner import banner_view
 
 NONE = "No experiment was made yet"

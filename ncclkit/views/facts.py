@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
+
+from ncclkit.analysis.consistency import MEANS, Consistency, Difference, HostGroup, MissingFact, compare
 from ncclkit.causes.engine import judge_facts, rank
 from ncclkit.core import themes
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
-from ncclkit.core.text import host_list, plural, quantity, some
+from ncclkit.core.text import HOSTS, fold_hosts, host_list, plural, quantity, some
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table, value
 from ncclkit.views.findings import advice_part
-from collections.abc import Sequence
-from ncclkit.analysis.consistency import MEANS, Consistency, Difference, HostGroup, MissingFact, compare
-from ncclkit.core.text import HOSTS, fold_hosts, host_list, plural
-from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
 
 FIRST = {
     "gpu.count": "GPUs",
@@ -384,5 +382,6 @@ def _long(head: Sequence[str], rows: Sequence[Sequence[object]], noun: str) -> M
     """A table whose later rows are folded."""
     rest = rows[OPEN_ROWS:]
     return join(
-        fit(table(head, rows[:OPEN_ROWS])), fold(plural(len(rest), f"more {noun}"), fit(table(head, rest))) if rest else ""
+        fit(table(head, rows[:OPEN_ROWS])),
+        fold(plural(len(rest), f"more {noun}"), fit(table(head, rest))) if rest else "",
     )

@@ -5,22 +5,17 @@ The verdict also stands beside pictures: a headline that points at one rank says
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
-from ncclkit.core.case import Case
-from ncclkit.core.text import the
 import re
 import shlex
-from typing import Any
-from ncclkit.causes import page
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ncclkit.causes import catalogue, page
+from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
-from ncclkit.core.text import plural, some
+from ncclkit.core.text import plural, some, the
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, common, el, fold, join, place, pre, sentence, table, text, value
-from collections.abc import Iterator
-from ncclkit.causes import catalogue, page
-from ncclkit.core.text import plural
-from ncclkit.views._html import Markup, code, el, fold, join
 
 SURE = ("proven", "likely")
 """Strengths of a verdict that a headline must not contradict."""

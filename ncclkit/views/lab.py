@@ -6,24 +6,22 @@ The questions of the stories: a guess before the evidence, the same guess beside
 from __future__ import annotations
 
 import inspect
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any
+
 import ipywidgets as W
+
+from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Run
-from ncclkit.lab.faults import injection
-from ncclkit.views._base import View, page
-from ncclkit.views._form import Form, trail
-from ncclkit.views._html import code, el, fold, join, value
-from ncclkit.views._progress import Progress
-from collections.abc import Mapping
-from functools import partial
-from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.text import plural
-from ncclkit.lab.course.answers import FILE, Answers
-from ncclkit.views._base import View, style
-from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
+from ncclkit.lab.course.questions import FILE, Answers
+from ncclkit.lab.faults import injection
+from ncclkit.views._base import View, page, style
+from ncclkit.views._form import Form, Progress, trail
+from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table, value
 from ncclkit.views.findings import strength_part
 
 TAKEN = {"case", "name", "ranks", "on_record"}

@@ -8,21 +8,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
+
+from ncclkit.analysis import communicators
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact
-from ncclkit.core.text import host_list, plural, some
-from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, code, el, fit, join, table
-from ncclkit.views.facts import SHOWN, further_kinds, kinds_summary
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
-from ncclkit.analysis import communicators
-from ncclkit.core.text import MANY, plural, some
+from ncclkit.core.text import MANY, host_list, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Markup, el, fit, join, table
+from ncclkit.views._html import Markup, badge, code, el, fit, join, table
+from ncclkit.views.facts import SHOWN, further_kinds, kinds_summary
 
 MOST = 50
 """Rows of a table."""

@@ -1,36 +1,28 @@
-"""Runs: the curve and the table of one, the advice drawn from it, cases of several times side by side, a case's folder."""
+"""Runs: curve and table of one, the advice drawn from it, cases of several times side by side, a folder of a case."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import compress
 from pathlib import Path
-from ncclkit.core import storage
+from typing import Any
+
+import plotly.graph_objects as go
+
+from ncclkit.analysis.history import Change, History, beside_baseline, compare_cases
+from ncclkit.causes import catalogue, page
+from ncclkit.core import bandwidth, storage
+from ncclkit.core.bandwidth import Judgement, judge
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import FOLDER, experiments
-from ncclkit.core.model import Measurement, NcclkitError
-from ncclkit.core.text import format_bytes, format_number, format_time, plural
-from ncclkit.views._base import View
-from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
-from collections.abc import Sequence
-import plotly.graph_objects as go
-from ncclkit.analysis.history import Change, History, compare_cases
-from ncclkit.core.model import Measurement, safe
-from ncclkit.core.text import format_bytes, format_time, percent
+from ncclkit.core.model import Advice, Measurement, NcclkitError, safe
+from ncclkit.core.runs import Run
+from ncclkit.core.text import format_bytes, format_number, format_time, percent, plural
+from ncclkit.live import tune
 from ncclkit.views import plots
 from ncclkit.views._base import Chart, View
-from ncclkit.views._html import Markup, badge, el, fit, fold, join, table
-from typing import Any
-from ncclkit.analysis.history import beside_baseline
-from ncclkit.causes import catalogue, page
-from ncclkit.core import bandwidth
-from ncclkit.core.bandwidth import Judgement, judge
-from ncclkit.core.model import Advice
-from ncclkit.core.runs import Run
-from ncclkit.core.text import format_number, percent, plural
-from ncclkit.live import tune
-from ncclkit.views._html import Markup, code, el, fit, join, table
+from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
 from ncclkit.views.findings import advice_part
 
 FILES = {

@@ -1,4 +1,4 @@
-"""What the stories ask: a guess before the evidence, hints for it, and three questions at the end; and what was answered.
+"""What the stories ask: a guess before the evidence, hints for it, three questions at the end; and what was answered.
 
 Choices stand here in any order; a view shows them in one that differs from case folder to case folder.  Of a student
 each first choice is kept, and, where the student wants it, times and hints: all of it in ``answers.json`` of the case
@@ -7,18 +7,18 @@ folder, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from ncclkit.core.model import NcclkitError
-from ncclkit.core.text import did_you_mean
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
 import msgspec
+
 from ncclkit.core import storage
 from ncclkit.core.case import Case
-from ncclkit.core.model import to_json
-from ncclkit.core.text import format_age, plural
+from ncclkit.core.model import NcclkitError, to_json
+from ncclkit.core.text import did_you_mean, format_age, plural
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
