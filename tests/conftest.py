@@ -6,12 +6,13 @@ import gc
 import os
 import signal
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes import RUNNER
+from tests.processes import RUNNER, warm
 
 HERE = Path(__file__).parent
 LONG = ("browser", "notebooks", "probe", "live", "cli")
@@ -28,6 +29,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first."""
     folders = {item: item.path.relative_to(HERE).parts[0] for item in items}
     items.sort(key=lambda item: LONG.index(folders[item]) if folders[item] in LONG else len(LONG))
+
+
+@pytest.fixture(scope="module")
+def warm_ranks() -> Iterator[None]:
+    """Ranks of jobs that a file starts have torch from the beginning, as `tests.processes.warm` says."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in warm(os.environ).items():
+            patch.setenv(name, value)
+        yield
 
 
 def pytest_collection_finish() -> None:

@@ -207,7 +207,8 @@ def _unmatched_now(case: Case, event: Event) -> str:
     (rank,), (other,) = event.data["waiting"], event.data["lacking"]
     one, two = stands(case)[rank], stands(case)[other]
     wants, lacks = ("to", "recv") if one.call == "send" else ("from", "send")
-    say = f"Rank {rank} waits in {one.call} {wants} rank {other} at {one.place}{lasting(case)}; rank {other} "
+    branch = f", inside `if {one.condition}`," if one.condition else ""
+    say = f"Rank {rank} waits in {one.call} {wants} rank {other} at {one.place}{branch}{lasting(case)}; rank {other} "
     return f"{say}{two.does()} and posts no matching {lacks}."
 
 

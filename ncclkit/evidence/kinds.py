@@ -133,8 +133,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "nccltests.table": ("op", "ranks", "rows", "wrong", "average"),
     "stack": ("pid", "thread", "frames", "tool"),
     "attach.rank": (
-        *("pid", "command", "launcher", "slurm", "snapshots", "kernel", "quiet", "program", "workers", "gone"),
-        "exitcode",
+        *("pid", "command", "launcher", "slurm", "snapshots", "kernel", "quiet", "program", "branches", "workers"),
+        *("gone", "exitcode"),
     ),
     "ras.report": ("version", "nodes", "processes", "communicators", "sound", "silent", "dead", "timeouts"),
     "ras.communicator": ("hash", "size", "missing", "counts", "behind", "dead", "errors"),

@@ -53,9 +53,9 @@ class AttachForm(Form):
         self.kernels = W.Checkbox(description="GPU kernels", tooltip=kernels.COST, indent=False)
         self.dump = W.Checkbox(description="Flight Recorder", tooltip="; else ".join(flight_dump.COSTS.values()))
         self.dump.indent = False
-        look = W.Button(description="Look", icon="search", button_style="primary")
+        start = W.Button(description="Look", icon="search", button_style="primary")
         said = f"The form looks at {target}" if target else "The form names nothing to look at"
-        super().__init__(said, [self.target, self.kernels, self.dump], look)
+        super().__init__(said, [self.target, self.kernels, self.dump], start)
 
     def asks(self) -> bool:
         """Whether a target is named."""
@@ -79,11 +79,12 @@ class AttachForm(Form):
             self.mark(self.target, why)
 
     def prepare(self) -> Coroutine[Any, Any, View]:
-        """The looking, at the processes that the target names."""
-        return look(self._case, self.target.value, AttachOptions(kernels=self.kernels.value, dump=self.dump.value))
+        """What is read of the processes that the target names."""
+        options = AttachOptions(kernels=self.kernels.value, dump=self.dump.value)
+        return attached_view(self._case, self.target.value, options)
 
 
-async def look(case: Case, target: str, options: AttachOptions | None = None) -> View:
+async def attached_view(case: Case, target: str, options: AttachOptions | None = None) -> View:
     """What the processes of `target` (see `attach_form`) wait for: equal places in one row, and how busy each was."""
     if is_example(case):
         forget(case)  # what runs here must not be judged with somebody else's recording
@@ -129,7 +130,7 @@ def stacks_view(
         table(("Cause", "What it says"), cause),
         el("h5", "How busy they were meanwhile") if loads else "",
         fit(table(UTILIZATION, loads, "nk-numbers")),
-        fold(f"Could not be looked at: {len(problems):,}", pre("\n".join(problems)) if problems else "", is_open=True),
+        fold(f"Could not be read: {len(problems):,}", pre("\n".join(problems)) if problems else "", is_open=True),
     )
     return View(conclusion.rstrip("."), body)
 

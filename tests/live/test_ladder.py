@@ -17,6 +17,8 @@ from ncclkit.live.options import ProbeOptions
 from tests.namespaces import cannot_simulate
 from tests.processes import leftovers
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 WHY_NOT = cannot_simulate()
 
 

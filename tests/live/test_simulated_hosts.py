@@ -25,6 +25,8 @@ from ncclkit.live import connect, simulated_hosts
 from ncclkit.live.launch import simulated
 from tests.namespaces import cannot_simulate
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 ROOT = Path(__file__).parents[2]
 WHY_NOT = cannot_simulate()
 possible = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "they can be simulated here")

@@ -22,6 +22,8 @@ from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.lab.programs.stories import interactions
 from ncclkit.views.course import apart_by, backend_view, stages_view
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 torch = pytest.importorskip("torch")
 OPTIONS = SimpleNamespace(rows=500, users=16, items=64, batch=96)
 

@@ -33,14 +33,14 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import nbformat  # noqa: E402
 
 from ncclkit.agent import redact  # noqa: E402
-from ncclkit.core import storage
+from ncclkit.core import storage  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.core.experiment_records import experiments  # noqa: E402
 from ncclkit.core.storage import write
-from ncclkit.lab.faults import recording
+from ncclkit.lab.faults import recording  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
 from ncclkit.report import declared, literals  # noqa: E402
-from tests.record.gpu import about_machine
+from tests.record.gpu import about_machine  # noqa: E402
 from tests.reports import ENV, NOTEBOOKS  # noqa: E402
 
 STORIES = {path.stem: path for path in NOTEBOOKS if path.parent.name == "cases"}
