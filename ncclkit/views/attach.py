@@ -21,7 +21,7 @@ from ncclkit.live.attach import AttachOptions, attach
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form
 from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
-from ncclkit.views.findings import SURE, beside_culprits, culprits_of_rows
+from ncclkit.views.findings import SURE, culprits_of_rows, headline_beside
 from ncclkit.views.telemetry import run_telemetry_view
 
 TARGETS = "all, or process ids, or job and its Slurm id"
@@ -122,7 +122,7 @@ def stacks_view(
     seen = {event.rank for event in known if event.kind == "stack" and event.rank is not None}
     sure = [row for row in found if row.get("strength") in SURE]
     conclusion = (
-        sure[0]["say"] if sure else beside_culprits(culprits_of_rows(found), summary[:1].upper() + summary[1:], seen)
+        sure[0]["say"] if sure else headline_beside(culprits_of_rows(found), summary[:1].upper() + summary[1:], seen)
     )
     body = join(
         fit(table(("", "Ranks", "Where they stand", "The whole stack"), rows)),

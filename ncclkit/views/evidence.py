@@ -44,7 +44,7 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> Sho
     if path is not None and event.line < 1:
         return f"{event.path} has no lines to show; what it says stands above"
     if path is None:
-        return _gone(event)
+        return _why_missing(event)
     first, size = max(1, event.line - around), max(1, event.text.count("\n") + 1)
     try:
         raw = "\n".join(_lines(path, first, event.line + size - 1 + around))
@@ -53,19 +53,19 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> Sho
     lines = secrets.text(raw).split("\n") if raw else []
     shown = [(number, line, event.line <= number < event.line + size) for number, line in enumerate(lines, first)]
     said = event.text.splitlines()[0].strip()[:WIDE] if event.text else ""
-    if not any(hit and _holds(line, said) for _, line, hit in shown):
+    if not any(hit and _matches(line, said) for _, line, hit in shown):
         return f"{path} does not hold it at line {event.line} (changed, or too large); the raw line stands above"
     return shown
 
 
-def _gone(event: Event) -> str:
+def _why_missing(event: Event) -> str:
     archive = next((p for p in Path(event.path).parents if p.is_file()), None) if event.path else None
     if archive is not None:
         return f"it lies inside {archive}; unpack that to see the lines around it"
     return f"{event.path or 'its source'} is not here (any more); the raw line stands above"
 
 
-def _holds(line: str, said: str) -> bool:
+def _matches(line: str, said: str) -> bool:
     """True when the line still says it; colours and prefixes of launchers are no part of an event's text."""
     return said in line or (len(said) > 20 and said[-20:] in line)
 

@@ -45,7 +45,7 @@ def _sure(cause: Any, strength: Any, ranks: Iterable[int] | None) -> Culprits | 
     return Culprits(str(cause), str(strength), frozenset(ranks)) if ranks and strength in SURE else None
 
 
-def beside_culprits(culprits: Culprits | None, sentence: str, ranks: Iterable[int]) -> str:
+def headline_beside(culprits: Culprits | None, sentence: str, ranks: Iterable[int]) -> str:
     """`sentence`, which points at `ranks`, behind the culprits where the verdict names none of these ranks."""
     pointed = set(ranks)
     if culprits is None or not pointed or culprits.ranks & pointed:
@@ -192,7 +192,7 @@ class CitedLines:
         """The pieces that say the same in one figure, with the place of each."""
         first = cite(pieces[0])
         places = [self._place(piece) for piece in pieces]
-        said = _said(pieces[0])
+        said = _text_of(pieces[0])
         text = pre(first["text"]) if said not in self._shown else el("p", "as at ", self._shown[said], cls="nk-dim")
         self._shown.setdefault(said, place(first["path"], first["line"], self._base))
         rest = fold(f"The same at {plural(len(places) - 1, 'other place')}", *(el("div", each) for each in places[1:]))
@@ -207,7 +207,7 @@ class CitedLines:
         return join(where, times, "" if piece.rank is None else f" rank {piece.rank}")
 
 
-def _said(piece: Evidence) -> str:
+def _text_of(piece: Evidence) -> str:
     """What a piece of evidence says, whoever printed it; a traceback is the same on every rank, other lines differ."""
     text = MARKS.sub("", str(cite(piece)["text"]))
     return NUMBERS.sub("#", text) if "most recent call" in text else text
@@ -218,7 +218,7 @@ def evidence_part(evidence: Sequence[Evidence], lines: CitedLines | None = None)
     lines = lines or CitedLines(evidence)
     alike: dict[str, list[Evidence]] = {}
     for piece in evidence:
-        alike.setdefault(_said(piece), []).append(piece)
+        alike.setdefault(_text_of(piece), []).append(piece)
     shown = [lines.show(pieces) for pieces in alike.values()]
     rest = shown[SHOWN:]
     return join(el("h5", "Evidence"), *shown[:SHOWN], fold(f"{len(rest)} more", *rest)) if shown else Markup("")

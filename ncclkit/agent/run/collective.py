@@ -67,7 +67,7 @@ def _run(options, rank, job_class):
     job = job_class(torch, options, len(work))
     wire.send("phase", phase="import", rank=rank, torch=torch.__version__, gpu=gpu(torch, job.device))
     if options.groups:
-        return stages.apart(torch, job, options.groups, min(max(options.sizes), stages.LARGEST))
+        return stages.run_groups(torch, job, options.groups, min(max(options.sizes), stages.LARGEST))
     job.begin()
     nccl, hostid = nccl_version(torch, options.backend), os.environ.get("NCCL_HOSTID", "")
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=hostid)

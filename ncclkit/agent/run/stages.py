@@ -41,7 +41,7 @@ def measure(torch, job, ranks, size, group=None):
     given, small = base * weights[ranks.index(job.rank)], torch.ones(2, device=device)
 
     def call(message=given):
-        job.among(ranks)
+        job.at_group(ranks)
         dist.all_reduce(message, group=group)
 
     call()
@@ -89,7 +89,7 @@ def ranks_of(text):
     return ranks
 
 
-def apart(torch, job, groups, size):
+def run_groups(torch, job, groups, size):
     """Run this rank in its group of `groups` (lists of ranks), each a job of its own; a rank of no group does nothing.
 
     A group that does not get through within the job's timeout says so; the process succeeds in any case, as a
@@ -190,7 +190,7 @@ def run_stages(torch, job, largest, simulate_hosts):
     dist, rank, size = job.dist, job.rank, min(largest, LARGEST)
     wire.send("phase", phase="alone", rank=rank)
     given = torch.arange(PRIME, dtype=torch.uint8, device=job.device).repeat(max(size, LEAST) // PRIME + 2)
-    wire.send("stage.rank", rank=rank, bytes=max(size, LEAST), **alone(torch, given[: max(size, LEAST)]))
+    wire.send("stage.rank", rank=rank, bytes=max(size, LEAST), **memory_bandwidth(torch, given[: max(size, LEAST)]))
     if job.ranks == 1:
         return
     limit = min(job.timeout, timedelta(seconds=LIMIT))
@@ -248,7 +248,7 @@ def blocks(nodes):
     return [*made, ("all", [[rank for node in nodes for rank in node]])]
 
 
-def alone(torch, source):
+def memory_bandwidth(torch, source):
     """Bandwidth of copies inside this rank's memory (GB/s read and written, the best of several), and wrong bytes."""
     threads, device = torch.get_num_threads(), source.device
     torch.set_num_threads(1)  # more of them would wait for each other where ranks share the cores

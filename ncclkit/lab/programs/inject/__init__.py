@@ -44,7 +44,7 @@ class LabJob(job.Job):
             self._strike(TOGETHER)
             self._strike(DURING if self.faulty_here else {})
 
-    def among(self, ranks):
+    def at_group(self, ranks):
         """Inject the fault where so many ranks work together."""
         self._strike(AMONG if self.faulty_here and len(ranks) >= TOGETHER_FROM else {})
 
