@@ -12,7 +12,7 @@ import sys
 
 from ncclkit.agent import wire
 from ncclkit.agent.run import job
-from ncclkit.lab.programs.inject import calls, program
+from ncclkit.lab.programs.inject import program
 
 
 class LabJob(job.Job):
@@ -170,8 +170,8 @@ DURING = _by_name(
 """Faults of one rank at one step."""
 
 TOGETHER = _by_name(
-    calls.other_size, calls.other_dtype, calls.other_op, calls.unpaired_recv, calls.exchange_uneven,
-    calls.groups_swapped, calls.long_first_step,
+    program.other_size, program.other_dtype, program.other_op, program.unpaired_recv, program.exchange_uneven,
+    program.groups_swapped, program.long_first_step,
 )  # fmt: skip
 """Calls of all ranks at one step, in which the faulty one differs."""
 
