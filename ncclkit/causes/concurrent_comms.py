@@ -23,7 +23,7 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.analysis.calls import far_apart, grouped, op_of
+from ncclkit.analysis.calls import grouped, of_several_groups, op_of
 from ncclkit.analysis.picks import first_finding, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes import _printed
@@ -52,7 +52,7 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID, "likely", say, why, ranks=_fewer(crossed), advice=_advice(), next=None if crossed else experiment(case)
         )
-    if finding := first_finding(case, _in_text, _apart):
+    if finding := first_finding(case, _in_text, _two_groups):
         return finding
     calls = case.of("nccl.op")
     comms = {e.data.get("comm") for e in calls if e.data.get("op") in ("Send", "Recv")}
@@ -95,7 +95,7 @@ def _in_text(case: Case) -> Finding | None:
     return found(ID, "likely", say, pick(printed), advice=_advice(), next=None)
 
 
-def _apart(case: Case) -> Finding | None:
+def _two_groups(case: Case) -> Finding | None:
     """Watchdogs timed out in two groups at once: some ranks in one group, other ranks in the other."""
     waits = [event for event in rank_states(case).waiting.values() if event.kind == "c10d.timeout"]
     named = [(event, desc or group) for event, group, desc in grouped(case.events) if group or desc]
@@ -104,7 +104,7 @@ def _apart(case: Case) -> Finding | None:
         if event in waits:
             sides.setdefault(name, []).append(event)
     nameless = [] if named else waits
-    if far_apart(nameless):
+    if of_several_groups(nameless):
         for event in nameless:
             sides.setdefault(f"{op_of(event)} {event.data.get('seq')}", []).append(event)
     if len(sides) < 2:
