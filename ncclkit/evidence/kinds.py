@@ -108,6 +108,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "job.phase": ("what", "message"),
     "job.share": ("count",),
     "job.alone": ("message",),
+    "job.member": ("number", "world"),
     "told.splits": ("inputs", "outputs"),
     "net.ping": ("address", "bytes", "sent", "received"),
     "net.tcp": ("peer", "queued", "backoff", "retrans", "resent", "lost", "rto_ms"),
