@@ -24,6 +24,7 @@ from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
 from ncclkit.core.text import plural
+from ncclkit.evidence.quotation import is_quotation
 
 JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
 """What ``--json`` says of the job; others script against it, so it grows only with the schema number."""
@@ -405,7 +406,8 @@ def _quoted(finding: Finding, case: Case) -> bool:
     """True where it rests on texts alone that are no logs: documentation and source code quote errors."""
     documents = {row["path"] for row in case.inputs if row.get("kind") == "document"}
     events = [piece for piece in finding.evidence if isinstance(piece, Event)]
-    return finding.verdict == "found" and bool(events) and all(event.path in documents for event in events)
+    quoting = (event.path in documents or is_quotation(event.text) for event in events)
+    return finding.verdict == "found" and bool(events) and all(quoting)
 
 
 def _seen_live(finding: Finding) -> bool:

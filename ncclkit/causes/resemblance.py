@@ -22,7 +22,7 @@ from pathlib import Path
 from ncclkit.causes import catalogue, page
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Advice, Event, Evidence, Finding, found
-from ncclkit.evidence.sources import inputs
+from ncclkit.evidence.quotation import DOCUMENTS
 
 FILE = Path(__file__).with_name("resemblance.bin")
 WELL = ""
@@ -224,7 +224,7 @@ def work(case: Case) -> list[Event]:
 
 def is_topic(case: Case) -> bool:
     """Whether this is about jobs on GPUs: lines of one, or some of its words; documentation and source code are not."""
-    logs = {file["path"] for file in case.inputs if Path(file["path"]).suffix.lower() not in inputs.DOCUMENTS}
+    logs = {file["path"] for file in case.inputs if Path(file["path"]).suffix.lower() not in DOCUMENTS}
     lines = [line for line in [*unread(case), *unread(case, "quiet")] if line.path in logs]
     words = [match for line in lines for match in TOPIC.finditer(line.text)]
     several = len({match[0].lower().rstrip("s") for match in words}) > 1

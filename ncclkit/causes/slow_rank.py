@@ -37,6 +37,7 @@ from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pi
 from ncclkit.analysis.rank_states import (
     RankStates,
     all_waiting,
+    idle_service,
     outlying_utilization,
     rank_of,
     rank_states,
@@ -46,7 +47,7 @@ from ncclkit.analysis.rank_states import (
 from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
 from ncclkit.analysis.waits import lasting, wait_places
 from ncclkit.causes._experiments import recorded
-from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout
+from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout, unreached_timeout
 from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
@@ -69,12 +70,16 @@ def diagnose(case: Case) -> Finding:
             f"{start(name_ranks(r for r in dead if r >= 0))} died, so no rank had to be slow.",
             tuple(dead.values())[:3],
         )
+    if idle := idle_service(case):
+        return clear(ID, "The server had no request to work on, so no rank was late.", (idle,))
     mismatches = case.of("flight.mismatch", "gloo.size_mismatch")
     if mismatches:
         return clear(ID, "The ranks made different calls, so no rank was merely late.", tuple(mismatches[:3]))
     for witness in (_flight, _not_begun, _barrier, _stacks, _behind, _ras, _launched_late, *WITNESSES):
         if suspicion := witness(case, scene):
-            return _finding(case, scene, suspicion)
+            finding = _finding(case, scene, suspicion)
+            early = finding.strength == "likely" and unreached_timeout(case)[0]  # a rank may have been in good time
+            return replace(finding, strength="possible") if early else finding
     if (measured := measured_steps(case)) and not scene.waiting:
         return _of_steps(case, *measured)
     if scene.waiting:
