@@ -62,9 +62,11 @@ def test_what_costs_is_taken_away_by_a_click(tuning: Visit) -> None:
     form = page.locator(f"{FORM}.widget-vbox").filter(has=page.get_by_role("button", name="Apply and measure")).last
     found = "WithoutGLOO_SOCKET_IFNAME2of2sizesarefasterthanbefore"
     until(lambda: found in closed(form), 20, "what the cell measured")
-    form.get_by_role("button", name="Apply and measure").click()
-    until(lambda: "Measuring before and after" in form.inner_text(), 20, "the measurement to start")
-    until(lambda: found in closed(form), 120, "before and after")
+    apply = form.get_by_role("button", name="Apply and measure")
+    apply.click()
+    until(form.locator("button", has_text="Cancel").is_enabled, 30, "the measurement to start")
+    until(apply.is_enabled, 120, "the measurement to end")
+    until(lambda: found in closed(form), 20, "before and after")
     assert form.locator(".js-plotly-plot .point").count() >= 4
 
 
