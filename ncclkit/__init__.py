@@ -26,7 +26,7 @@ _DOORS = dict.fromkeys(_VIEWS.split(), "views") | {
     "sample": "evidence.samples",
     "sample_names": "evidence.samples:names",
     "inspect": "live.submit",
-    "set_job_spec": "core.jobspec",
+    "set_job_spec": "core.resources",
     "read_logs": "evidence.logs",
     "read_facts": "evidence.logs",
     "diagnosis": "causes.engine:diagnose",

@@ -5,19 +5,23 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes import RUNNER
+from tests.processes import RUNNER, warm
 
 HERE = Path(__file__).parent
 LONG = ("browser", "notebooks", "probe", "live", "cli")
 """Folders whose tests start jobs: they begin first, so that no process is left with one of them at the end."""
 
 gc.set_threshold(50_000, 20, 50)  # thousands of tests stay in memory: collecting among them took a fifth of the time
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # where it is set, each of thousands of processes compiles the package anew
+sys.dont_write_bytecode = False
 os.environ[RUNNER] = uuid.uuid4().hex
 os.environ["NCCLKIT_BASELINE"] = os.devnull + "/none"  # no baseline of whoever runs the tests
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's background: the programs that tests start
@@ -28,6 +32,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first."""
     folders = {item: item.path.relative_to(HERE).parts[0] for item in items}
     items.sort(key=lambda item: LONG.index(folders[item]) if folders[item] in LONG else len(LONG))
+
+
+@pytest.fixture(scope="module")
+def warm_ranks() -> Iterator[None]:
+    """Ranks of jobs that a file starts have torch from the beginning, as `tests.processes.warm` says."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in warm(os.environ).items():
+            patch.setenv(name, value)
+        yield
 
 
 def pytest_collection_finish() -> None:

@@ -28,7 +28,12 @@ TOGETHER = {
     "notebooks/test_wenet.py": "4_wenet",
 }
 """Files, or tests of one, that share what others use, too."""
-REPORTS = ("browser/test_report.py", "notebooks/test_nbval.py", "notebooks/test_papermill.py")
+REPORTS = (
+    "browser/test_report.py",
+    "notebooks/test_nbval.py",
+    "notebooks/test_papermill.py",
+    "notebooks/test_stories.py",
+)
 """Files with tests of every notebook, which look at one report of it."""
 APART = (
     "cli/test_cli.py",

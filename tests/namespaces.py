@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 
-from ncclkit.live import simulated_topology
 from ncclkit.live.launch import simulated
 from ncclkit.live.launch.pack import packed
 
@@ -158,7 +157,7 @@ def why_not() -> str:
 def cannot_simulate() -> str:
     """Why `ncclkit.live.launch.simulated` cannot simulate hosts here; empty where it can."""
     with packed() as agent:
-        command = [*simulated.within(sys.executable, agent, agent.parent, simulated_topology.sound()), "true"]
+        command = [*simulated.within(sys.executable, agent, agent.parent, simulated.sound()), "true"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return done.stderr if done.returncode else ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 RUNNER = "NCCLKIT_TEST_RUNNER"
@@ -28,3 +29,9 @@ def leftovers(tag: str | None = None) -> list[int]:
         if any(item.startswith(wanted) for item in environ):
             found.append(int(folder.name))
     return found
+
+
+def warm(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables by which torchrun forks its ranks (tests/warm): for tests of what ranks do, and not how they start."""
+    paths = filter(None, (str(Path(__file__).parent / "warm"), environ.get("PYTHONPATH")))
+    return {**environ, "PYTHONPATH": os.pathsep.join(paths), "NCCLKIT_TESTS_ROOM": "-" * 4000}

@@ -11,6 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.processes import warm
+
 ROOT = Path(__file__).parent.parent
 _FOUND = sorted(path for path in (ROOT / "notebooks").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)
 CHINESE = {path: path.with_name(path.name.replace(".zh.", ".")) for path in _FOUND if ".zh." in path.name}
@@ -24,6 +26,9 @@ SMALL = {
     "guided": {"ranks": "2", "max_bytes": "65536", "timeout": "90.0"},
     "02_all_reduce": {"ranks": "2", "max_bytes": "65536"},
     "04_tuning": {"ranks": "2", "settings": "GLOO_SOCKET_IFNAME=lo", "sizes": "8,4096", "timeout": "90.0"},
+    "2_lightning": {"ranks": "2"},
+    "4_wenet": {"repeats": "1"},
+    "5_all_to_all": {"ranks": "3", "steps": "2 3"},
 }
 """Parameters that keep a notebook's run short; the others are quick by themselves."""
 
@@ -44,4 +49,4 @@ def made(notebook: Path, parameters: tuple[tuple[str, str], ...] = ()) -> tuple[
     case = Path(tempfile.mkdtemp(dir=_scratch(), prefix=f"{notebook.stem}-"))
     typed = [f"-p={name}={value}" for name, value in (*SMALL.get(notebook.stem, {}).items(), *parameters)]
     command = [sys.executable, "-m", "ncclkit", "report", "--notebook", str(notebook), "--case", str(case), *typed]
-    return case, subprocess.run(command, cwd=case, env=ENV, capture_output=True, text=True, timeout=300)
+    return case, subprocess.run(command, cwd=case, env=warm(ENV), capture_output=True, text=True, timeout=300)

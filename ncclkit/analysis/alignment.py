@@ -1,23 +1,395 @@
 """Alignment: the first collective of each group or communicator on which the ranks disagree.
 
-Sources, the strongest first: the Flight Recorder's comparison of all dumps; torch's watchdog, fingerprints and
-reports; NCCL's COLL lines; RAS.  Of one group the earliest collective that any source finds stands.  No rank is the
-truth: most ranks decide, then those that came further.
+Sources, the strongest first: the Flight Recorder's comparison of all dumps; torch's watchdog (its timeouts and status
+lines need no dump), fingerprints and reports; NCCL's COLL lines; RAS.  Of one group the earliest collective that any
+source finds stands.  No rank is the truth: most ranks decide, then those that came further.  How far the clocks of the
+hosts are apart follows from things that happened on all of them at once.
+
+opCount of COLL lines cannot be compared: since 2.27 it stalls on communicators that need no proxy, and grouped calls
+share it.  Events keep equal calls as one with a count, so what ranks have in common is known as a set with counts: the
+first call they disagree on is the next one, or one before it where they ran the same calls in another order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median, quantiles
 from typing import Any
 
-from ncclkit.analysis import call_counts, watchdog
-from ncclkit.analysis.clocks import Clock, clocks
-from ncclkit.analysis.communicators import communicators
-from ncclkit.analysis.disagreement import Disagreement
+from ncclkit.analysis.calls import POINT_TO_POINT, SAME_SIZE, counted, grouped, op_of, size_of
+from ncclkit.analysis.communicators import Index, communicators
 from ncclkit.analysis.once import once
 from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
+from ncclkit.core.summary import ranks
+
+CITED = 8
+"""Events that one disagreement cites at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """The first collective of one group or communicator on which its ranks disagree."""
+
+    group: str
+    """Name of the process group, or `id` of the communicator."""
+    desc: str
+    seq: int
+    """Its number: c10d's own, or the how-manieth call on the communicator; -1 where nothing shows it."""
+    what: str
+    """``missing`` (the odd ranks are not in it), ``op``, ``size``, ``dtype``, or ``stuck`` (all are in it)."""
+    majority: tuple[int, ...]
+    odd: tuple[int, ...]
+    summary: str
+    evidence: tuple[Event, ...]
+
+
+def sides(values: Mapping[int, Hashable], came: Mapping[int, int] | None = None) -> list[tuple[Any, list[int]]]:
+    """Values with the ranks that hold them: the one of most ranks first, of equals the one of those that came further.
+
+    values: rank → value.  came: rank → how far it came.
+    """
+    held: dict[Hashable, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        held.setdefault(value, []).append(rank)
+    far = came or {}
+    return sorted(held.items(), key=lambda side: (-len(side[1]), -max(far.get(r, 0) for r in side[1]), side[1]))
+
+
+def cited(*groups: Iterable[Event]) -> tuple[Event, ...]:
+    """The first few events of each group in turn, so that every side has its word."""
+    rows = [list(group)[:CITED] for group in groups]
+    turns = [row[turn] for turn in range(CITED) for row in rows if turn < len(row)]
+    chosen: list[Event] = []
+    for event in turns:
+        chosen += [event] if not any(event is held for held in chosen) else []
+    return tuple(chosen[:CITED])
+
+
+LEAST = 3
+"""Shared events that an offset must rest on."""
+
+Key = tuple[object, ...]
+Times = Mapping[Key, Mapping[str, list[float]]]
+"""What happened → host → when its ranks say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """One host's clock against the reference host's."""
+
+    host: str
+    offset: float
+    """Seconds that this host's clock is ahead; 0 for the reference."""
+    spread: float
+    """Seconds between the lower and the upper quartile of what the shared events say."""
+    shared: int
+    """Events that it shares with the reference."""
+
+
+def clocks(events: Sequence[Event]) -> list[Clock]:
+    """Offset of every host that shares enough with the reference, the host that shares most; [] where none does.
+
+    The end of an init, a destroy, and steps of our own jobs happen on all ranks at once.  Only where these are too few
+    watchdog timeouts help: they come a fixed time after each rank's own call, so lateness shows in them as well.
+    """
+    hosts = _hosts(events)
+    exact = _times(_exact(events), hosts)
+    return _offsets(exact) or _offsets({**exact, **_times(_timeouts(events), hosts)})
+
+
+def _hosts(events: Iterable[Event]) -> dict[int, str]:
+    """Global rank → host, from the lines that tell both."""
+    return {e.rank: _short(e.host) for e in events if e.rank is not None and e.host}
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0]
+
+
+def _exact(events: Sequence[Event]) -> Iterator[tuple[Key, Event]]:
+    index = Index(events)
+    for event in events:
+        if event.time is None:
+            continue
+        data = event.data
+        if (
+            event.kind == "nccl.init"
+            and data["phase"] == "done"
+            or event.kind == "nccl.destroy"
+            and data["how"] == "destroy"
+        ):
+            if place := index.of(event):
+                yield (event.kind, place[0].id), event
+        elif event.kind == "worker.phase" and data["phase"] in ("init", "step", "size"):
+            yield (event.kind, data["phase"], str(data.get("step")), str(data.get("bytes"))), event
+
+
+def _timeouts(events: Sequence[Event]) -> Iterator[tuple[Key, Event]]:
+    for event, group, _ in grouped(events):
+        if event.kind == "c10d.timeout" and event.time is not None:
+            yield (event.kind, group, event.data["seq"]), event
+
+
+def _times(shared: Iterable[tuple[Key, Event]], hosts: Mapping[int, str]) -> dict[Key, dict[str, list[float]]]:
+    times: dict[Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for key, event in shared:
+        host = _short(event.host) or hosts.get(-1 if event.rank is None else event.rank, "")
+        if host and event.time is not None:
+            times[key][host].append(event.time)
+    return times
+
+
+def _offsets(times: Times) -> list[Clock]:
+    common = {key: {host: median(said) for host, said in by.items()} for key, by in times.items() if len(by) > 1}
+    seen = Counter(host for by in common.values() for host in by)
+    if not seen:
+        return []
+    reference = min(seen, key=lambda host: (-seen[host], host))
+    apart: dict[str, list[float]] = defaultdict(list)
+    for by in common.values():
+        for host, time in by.items():
+            if host != reference and reference in by:
+                apart[host].append(time - by[reference])
+    known = [
+        Clock(host, median(gaps), _spread(gaps), len(gaps))
+        for host, gaps in sorted(apart.items())
+        if len(gaps) >= LEAST
+    ]
+    return [Clock(reference, 0.0, 0.0, seen[reference]), *known] if known else []
+
+
+def _spread(gaps: list[float]) -> float:
+    low, _, high = quantiles(gaps, n=4, method="inclusive")
+    return high - low
+
+
+@dataclass(slots=True)
+class _Wait:
+    """One rank in one group, as its watchdog reports it."""
+
+    said: list[Event] = field(default_factory=list)
+    last: int = 0
+    """The last collective that it enqueued."""
+    seq: int | None = None
+    """The one that it waits for."""
+    op: str = ""
+    size: int | None = None
+
+    def take(self, event: Event) -> None:
+        """Take one line; of several timeouts the first collective counts."""
+        data, seq = event.data, event.data["seq"]
+        self.said.append(event)
+        if event.kind == "c10d.status":
+            done, enqueued = counted(data["completed"]), counted(data["enqueued"])
+            self.last = max(self.last, enqueued)
+            if self.seq is None and done < enqueued:
+                self.seq = done + 1
+            return
+        self.last = max(self.last, seq)
+        if self.seq is None or seq < self.seq or not self.op:
+            self.seq, self.op = seq, text.op(str(data["op"] or ""))
+            self.size = size_of(event) if op_of(event).upper() in SAME_SIZE else None
+
+
+def compare_watchdogs(events: Sequence[Event]) -> Iterator[Disagreement]:
+    """The first collective of each process group in which one rank waits and another does not, or not for the same."""
+    groups: dict[str, dict[int, _Wait]] = defaultdict(lambda: defaultdict(_Wait))
+    descs: dict[str, str] = {}
+    for event, name, desc in grouped(events):
+        if event.rank is not None and op_of(event).upper() not in POINT_TO_POINT:
+            descs[name] = desc
+            groups[name][event.rank].take(event)
+    spoke = {event.rank for event in events if event.rank is not None}
+    world = set(ranks(events)) if groups else set()
+    for name, waits in groups.items():
+        if any(wait.seq is not None for wait in waits.values()):
+            whole = descs[name] in ("", "default_pg") and name in ("", "0", "default_pg")
+            yield from _Group(name, descs[name], waits, spoke, world if whole else set()).disagree()
+
+
+class _Group:
+    """The ranks of one process group at the first collective that one of them waits for."""
+
+    def __init__(self, name: str, desc: str, waits: Mapping[int, _Wait], spoke: set[int], members: set[int]) -> None:
+        self.name, self.desc, self.waits, self.spoke, self.members = name, desc, waits, spoke, members
+        self.seq = min(wait.seq for wait in waits.values() if wait.seq is not None)
+        self.inside = {rank: wait for rank, wait in sorted(waits.items()) if wait.seq == self.seq}
+        self.behind = sorted(rank for rank, wait in waits.items() if wait.last < self.seq)
+        self.beyond = sorted(waits.keys() - self.inside.keys() - set(self.behind))
+        self.op = next((wait.op for wait in self.inside.values() if wait.op), "")
+        """Empty where only status lines speak: these show works in flight, as a healthy job has them."""
+
+    def disagree(self) -> Iterator[Disagreement]:
+        """What they disagree in, or that they are stuck together."""
+        for what in ("op", "size"):
+            values = {rank: getattr(wait, what) for rank, wait in self.inside.items() if getattr(wait, what)}
+            if len(set(values.values())) > 1:
+                yield self._differ(what, values)
+                return
+        absent = sorted((self.members & self.spoke) - self.inside.keys())
+        gone = sorted(self.members - self.inside.keys())
+        if self.behind:
+            yield self._lack(self.behind, f"did not come to it: {self._last(self.behind)}")
+        elif not self.op:
+            return
+        elif self.beyond:
+            yield self._past()
+        elif absent:
+            if len(absent) < len(self.inside):
+                yield self._lack(absent, text.verb(absent, "says nothing of it", "say nothing of it"))
+        elif gone:
+            yield self._lack(gone, "left no line")
+        elif len(inside := list(self.inside)) > 1:
+            yield self._made("stuck", inside, [], f"{self._wait(inside)}: all that any line names")
+
+    def _differ(self, what: str, values: dict[int, str | int]) -> Disagreement:
+        (value, most), *others = sides(values)
+        odd = sorted(rank for _, ranks in others for rank in ranks)
+        unit = " elements" if what == "size" else ""
+        said = "; ".join(f"{text.ranks(ranks)}: {value}{unit}" for value, ranks in [(value, most), *others][:4])
+        where = text.collective(self.op if unit else "", self.seq, self.name, self.desc)
+        return self._made(what, most, odd, f"{'Sizes' if unit else 'Operations'} differ in {where}: {said}")
+
+    def _lack(self, odd: list[int], lack: str) -> Disagreement:
+        inside = list(self.inside)
+        return self._made("missing", inside, odd, f"{self._wait(inside)}; {text.ranks(odd)} {lack}")
+
+    def _past(self) -> Disagreement:
+        """Some wait for what others have behind them: one side ran something else under this number."""
+        inside, beyond = list(self.inside), self.beyond
+        most, odd = (inside, beyond) if len(inside) > len(beyond) else (beyond, inside)
+        behind = f"{text.ranks(beyond)} {text.verb(beyond, 'has', 'have')} it behind"
+        return self._made("missing", most, odd, f"{self._wait(inside)}; {behind}")
+
+    def _last(self, ranks: list[int]) -> str:
+        last = sorted({self.waits[rank].last for rank in ranks})
+        return (
+            f"the last one enqueued there is {last[0]}"
+            if len(last) == 1
+            else f"there the last are {last[0]}-{last[-1]}"
+        )
+
+    def _wait(self, ranks: list[int]) -> str:
+        where = text.collective(self.op, self.seq, self.name, self.desc)
+        return text.start(f"{text.ranks(ranks)} {text.verb(ranks, 'waits', 'wait')} in {where}")
+
+    def _made(self, what: str, majority: list[int], odd: list[int], say: str) -> Disagreement:
+        lines = [
+            [event for rank in ranks if rank in self.waits for event in self.waits[rank].said]
+            for ranks in (odd, majority)
+        ]
+        return Disagreement(self.name, self.desc, self.seq, what, tuple(majority), tuple(odd), say, cited(*lines))
+
+
+Call = tuple[str, int, int, int]
+"""Operation, elements, data type, root."""
+DTYPES = "int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 float8e4m3 float8e5m2".split()
+"""Names of ncclDataType_t, by number."""
+CALL_FIELDS = (("op", 0), ("size", 1), ("dtype", 2), ("op", 3))
+"""Words of `Disagreement.what` and their place in a `Call`; another root is another operation."""
+ROOTED = ("Broadcast", "Reduce", "Gather", "Scatter")
+
+
+@dataclass(slots=True)
+class _Book:
+    """The calls on one communicator: rank → call → how often."""
+
+    desc: str
+    counts: dict[int, Counter[Call]] = field(default_factory=lambda: defaultdict(Counter))
+    lines: dict[tuple[int, Call], Event] = field(default_factory=dict)
+
+    def add(self, rank: int, event: Event) -> None:
+        """Take one line, which may stand for many."""
+        data = event.data
+        count, dtype, root = (-1 if data[name] is None else int(data[name]) for name in ("count", "dtype", "root"))
+        call = str(data["op"]), count, dtype, root
+        self.counts[rank][call] += event.count
+        self.lines.setdefault((rank, call), event)
+
+
+def compare_call_counts(events: Sequence[Event]) -> Iterator[Disagreement]:
+    """The first call of each communicator that its ranks do not share; only of ranks that a line ties to it."""
+    lines = [e for e in events if e.kind == "nccl.op" and op_of(e).upper() not in POINT_TO_POINT]
+    for name, book in (_books(events, lines) if lines else {}).items():
+        if len(book.counts) > 1 and (one := _disagree(name, book)):
+            yield one
+
+
+def _books(events: Sequence[Event], lines: list[Event]) -> dict[str, _Book]:
+    index, books = Index(events), dict[str, _Book]()
+    if not index.all:
+        return _without_init(lines)
+    for event in lines:
+        if place := index.of(event):
+            made, rank = place
+            book = books.setdefault(made.id, _Book(f"{made.size} ranks"))
+            book.add(made.ranks.get(rank, rank), event)
+    for made in index.all:
+        if made.id in books:
+            for rank in made.done:  # its log is there, even where it holds no call
+                books[made.id].counts[made.ranks.get(rank, rank)] += Counter()
+    return books
+
+
+def _without_init(lines: list[Event]) -> dict[str, _Book]:
+    """Logs that hold COLL lines only: the whole job's communicator, if every rank knows just one of that size."""
+    books: dict[str, _Book] = {}
+    handles: dict[int, set[tuple[int, str]]] = defaultdict(set)
+    for event in lines:
+        if event.rank is not None and event.data.get("nranks"):
+            books.setdefault(f"{event.data['nranks']} ranks", _Book("")).add(event.rank, event)
+            handles[event.data["nranks"]].add((event.rank, str(event.data["comm"])))
+    sole = {size for size, held in handles.items() if len({rank for rank, _ in held}) == len(held) == size}
+    return {f"{size} ranks": books[f"{size} ranks"] for size in sorted(sole)}
+
+
+def _disagree(name: str, book: _Book) -> Disagreement | None:
+    shared = Counter(next(iter(book.counts.values())))
+    for counts in book.counts.values():
+        shared &= counts
+    rests = {rank: counts - shared for rank, counts in book.counts.items()}
+    owners: dict[Call, set[int]] = defaultdict(set)
+    for rank, rest in rests.items():
+        for call in rest:
+            owners[call].add(rank)
+    if not owners:
+        return None
+    usual = max(owners, key=lambda call: (len(owners[call]), call))
+    first = {rank: usual if usual in rest else min(rest, default=None) for rank, rest in rests.items()}
+    called = {rank: call for rank, call in first.items() if call is not None}
+    differs = len(set(called.values())) > 1
+    came = {rank: sum(counts.values()) for rank, counts in book.counts.items()}
+    (call, most), *others = sides(called if differs else first, came)
+    held = [(call, most), *others]
+    odd = sorted(rank for _, ranks in others for rank in ranks)
+    lines = [[book.lines[rank, call] for rank in ranks if (rank, call) in book.lines] for call, ranks in reversed(held)]
+    common = sum(shared.values())
+    what = _field(call, others[0][0]) if differs else "missing"
+    say = _summary(name, book.desc, common, held)
+    return Disagreement(name, book.desc, common + 1, what, tuple(most), tuple(odd), say, cited(*lines))
+
+
+def _field(one: Call, other: Call) -> str:
+    return next(what for what, place in CALL_FIELDS if one[place] != other[place])
+
+
+def _summary(name: str, desc: str, common: int, held: list[tuple[Call | None, list[int]]]) -> str:
+    said = "; ".join(f"{text.ranks(ranks)}: {_word(call)}" for call, ranks in held[:4])
+    where = f"communicator {name}" if desc else f"the communicator of {name}"
+    return f"After {common} calls that all ranks share on {where} come {said}"
+
+
+def _word(call: Call | None) -> str:
+    if call is None:
+        return "no further call"
+    op, count, dtype, root = call
+    kind = DTYPES[dtype] if 0 <= dtype < len(DTYPES) else f"datatype {dtype}"
+    return f"{text.op(op)} of {count} {kind}{f', root {root}' if op in ROOTED else ''}"
+
 
 __all__ = ["Clock", "Disagreement", "align", "clocks"]
 
@@ -48,7 +420,7 @@ def clocks_of(case: Case) -> list[Clock]:
 def align(events: Sequence[Event]) -> list[Disagreement]:
     """The first disagreement of each group and communicator that any line or dump shows; [] where all agree."""
     found: dict[str, Disagreement] = {}
-    for source in (_dumps, watchdog.compare, _fingerprints, _named, call_counts.compare, _ras):
+    for source in (_dumps, compare_watchdogs, _fingerprints, _named, compare_call_counts, _ras):
         for one in source(events):
             held = found.get(one.group)
             if not one.group and any(one.seq == other.seq for other in found.values()):
@@ -72,7 +444,8 @@ def _dumps(events: Iterable[Event]) -> Iterator[Disagreement]:
             what, majority, odd, say = tell(data)
             if data.get("root"):
                 say += f"; it only waits for group {data['root']}"
-            name, desc, seq = data["group"], data["desc"], data.get("seq", -1)
+            name, desc, seq = data["group"], data["desc"], data.get("seq")
+            seq = -1 if seq is None else seq  # stacks know no number
             yield Disagreement(name, desc, seq, what, tuple(sorted(majority)), tuple(sorted(odd)), say, (event,))
 
 

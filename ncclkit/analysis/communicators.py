@@ -1,13 +1,198 @@
-"""What the log says of a job's communicators: their members, how pairs are connected, rings, variables."""
+"""What the log says of a job's communicators: each process's rank in them, how pairs are connected, rings, variables.
+
+A pointer (``comm 0x55d``) means something in one process only; ``commId`` (2.16+) joins the processes.  Children of a
+split (2.23+) print their parent's pointer and a colour instead.  Before 2.16 nothing joins them but size and order.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count
+from re import search
 from typing import NamedTuple
 
-from ncclkit.analysis.members import Communicator, Fits, Index
 from ncclkit.core.model import Event
+
+Process = tuple[str, int | None, str]
+"""Host, pid, and the file where a line names no pid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """One communicator as the INIT lines of all processes show it."""
+
+    id: str
+    """``commId`` as the log prints it; made of parent and colour, or of size and order, where there is none."""
+    size: int
+    members: Mapping[int, tuple[str, str]]
+    """Rank in this communicator → (host, bus id)."""
+    parent: str = ""
+    """`id` of the communicator that it was split from."""
+    complete: bool = False
+    """Every rank finished its init."""
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    """Rank in this communicator → global rank, where it is known."""
+    done: frozenset[int] = frozenset()
+    """Ranks that finished their init."""
+    why: str = ""
+    """Why it is not complete, in words."""
+
+
+Fits = Callable[[Communicator, int], bool]
+
+
+@dataclass(slots=True)
+class _Seat:
+    """One process's place in one communicator."""
+
+    process: Process
+    event: Event
+    done: bool
+
+
+class Index:
+    """All communicators of a job, and which of them a process means by a pointer or at a line."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        inits = [event for event in events if event.kind == "nccl.init" and _whole(event)]
+        self.world = max((event.data["nranks"] for event in inits), default=0)
+        self.all: list[Communicator] = []
+        self._of: dict[tuple[Process, str], tuple[Communicator, int] | None] = {}
+        self._spoken: dict[Process, dict[str, list[tuple[int, int, Communicator]]]] = defaultdict(dict)
+        for name, (parent, seats) in _joined(_seats(inits)).items():
+            self._add(_communicator(name, parent, seats, self.world), seats)
+
+    def _add(self, made: Communicator, seats: list[_Seat]) -> None:
+        self.all.append(made)
+        for seat in seats:
+            handle = seat.process, str(seat.event.data["comm"])
+            reused = handle in self._of  # after a destroy the pointer may come back: then it names neither
+            self._of[handle] = None if reused or made.why.startswith("several") else (made, seat.event.data["rank"])
+            event = seat.event
+            place = event.line, event.data["rank"], made
+            insort(self._spoken[seat.process].setdefault(event.path, []), place, key=lambda item: item[0])
+
+    def of(self, event: Event) -> tuple[Communicator, int] | None:
+        """The communicator that `event` names by its pointer, and the rank of its process in it."""
+        return self._of.get((process(event), str(event.data.get("comm"))))
+
+    def at(self, event: Event, fits: Fits = lambda made, rank: True) -> Communicator | None:
+        """The communicator that a process sets up at this line: the last one begun before it, else the next one.
+
+        fits: what must hold for a communicator and the process's rank in it.
+        """
+        files = self._spoken.get(process(event), {})
+        spoken = files.get(event.path)
+        if spoken is None:  # another file of the same process tells of its only communicator, or of none for sure
+            elsewhere = [item for items in files.values() for item in items]
+            return elsewhere[0][2] if len(elsewhere) == 1 and fits(elsewhere[0][2], elsewhere[0][1]) else None
+        begun = bisect_right(spoken, event.line, key=lambda item: item[0])
+        near = chain(reversed(spoken[:begun]), spoken[begun:])
+        return next((made for _, rank, made in near if fits(made, rank)), None)
+
+
+def _whole(event: Event) -> bool:
+    """False for a torn line, whose numbers cannot be meant."""
+    rank, size = event.data["rank"], event.data["nranks"]
+    return isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size
+
+
+def process(event: Event) -> Process:
+    """Who speaks."""
+    return event.host.partition(".")[0], event.pid, "" if event.pid is not None else event.path
+
+
+def _seats(inits: list[Event]) -> list[_Seat]:
+    """Start and end of one init together; in the order of the log."""
+    seats: dict[tuple[Process, str, str | None, int, int], _Seat] = {}
+    for event in inits:
+        data = event.data
+        key = process(event), str(data["comm"]), data.get("comm_id"), data["nranks"], data["rank"]
+        seat = seats.setdefault(key, _Seat(process(event), event, False))
+        seat.done = seat.done or data["phase"] == "done"
+    return list(seats.values())
+
+
+def _joined(seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]]]:
+    """name → (name of the parent, seats)."""
+    names: dict[tuple[Process, str], str] = {}
+    groups: dict[str, tuple[str, list[_Seat]]] = {}
+    orders: dict[tuple[object, ...], Iterator[int]] = defaultdict(lambda: count(1))
+    loose: dict[str, list[_Seat]] = defaultdict(list)
+    for seat in seats:
+        data, handle = seat.event.data, (seat.process, str(seat.event.data["comm"]))
+        above = names.get((seat.process, str(data.get("parent"))), "") if _parent(seat) else ""
+        if data.get("comm_id"):
+            name = str(data["comm_id"])
+        elif _parent(seat):
+            above = above or f"parent {data['parent']} of process {seat.process[1]}"
+            said = search(r"(?:splitCount|childCount) (\d{1,9})", seat.event.text)
+            number = said[1] if said else str(next(orders[seat.process, above, data.get("color")]))
+            name = f"{above} split {number} color {data.get('color')}"
+        else:
+            name = f"{data['nranks']} ranks #{next(orders[seat.process, data['nranks']])}"
+            loose[name].append(seat)
+        names[handle] = name
+        groups.setdefault(name, (above, []))[1].append(seat)
+    for name, held in loose.items():
+        groups |= _told_apart(name, groups.pop(name)[1] if name in groups else held)
+    return groups
+
+
+def _parent(seat: _Seat) -> bool:
+    return str(seat.event.data.get("parent") or "(nil)") not in ("(nil)", "0x0")
+
+
+def _told_apart(name: str, seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]]]:
+    """Communicators of the same size and order: one, one per host, or not to be told apart.
+
+    Groups keep the order of the global ranks, so if every host holds every rank exactly once, each host is a group.
+    """
+    size = seats[0].event.data["nranks"]
+    held = [seat.event.data["rank"] for seat in seats]
+    if len(set(held)) == len(held):
+        return {name: ("", seats)}
+    hosts: dict[str, list[_Seat]] = defaultdict(list)
+    for seat in seats:
+        hosts[seat.process[0]].append(seat)
+    if all(len({s.event.data["rank"] for s in own}) == len(own) == size for own in hosts.values()):
+        return {f"{name} on {host}": ("", own) for host, own in hosts.items()}
+    return {f"{name} (several)": ("", seats)}
+
+
+def _communicator(name: str, parent: str, seats: list[_Seat], world: int) -> Communicator:
+    size, several = seats[0].event.data["nranks"], name.endswith("(several)")
+    claims: dict[int, list[_Seat]] = defaultdict(list)
+    for seat in seats:
+        claims[seat.event.data["rank"]].append(seat)
+    sole = {rank: own[0] for rank, own in sorted(claims.items()) if len(own) == 1 or not several}
+    ranks = {rank: seat.event.rank for rank, seat in sole.items() if seat.event.rank is not None}
+    if size == world and len(set(ranks.values())) < len(sole):  # several ranks in one process, or no process known
+        ranks = {rank: rank for rank in sole}
+    done = frozenset(rank for rank, seat in sole.items() if seat.done)
+    return Communicator(
+        name,
+        size,
+        {rank: (seat.process[0], str(seat.event.data.get("bus") or "")) for rank, seat in sole.items()},
+        parent,
+        len(done) == size,
+        ranks,
+        done,
+        _why(size, len(sole), len(done), several),
+    )
+
+
+def _why(size: int, known: int, done: int, several: bool) -> str:
+    if several:
+        return "several communicators of this size cannot be told apart: NCCL before 2.16 prints no commId"
+    if done == size:
+        return ""
+    told = f"{known} of {size} ranks printed an INIT line"
+    return told if done == known else f"{told}, {done} finished"
+
 
 __all__ = ["Communicator", "Transport", "communicators", "rings", "transports", "variables"]
 

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ncclkit.analysis.call_counts import DTYPES
+from ncclkit.analysis.alignment import DTYPES
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from ncclkit.agent.monitor.snapshots import WAKES, wakes
 from ncclkit.analysis.frames import Frame, call_of, function, in_collective, is_own, is_wrapper, own_frame
 from ncclkit.analysis.once import once
 from ncclkit.core.case import Case
@@ -29,8 +30,6 @@ FOR_PEERS = frozenset({GPU, PEERS, STORE})
 BUSY = frozenset({PYTHON, NATIVE, HOLDS_GIL})
 SPENT = 0.3
 """Share of the time between two snapshots from which a main thread that ran was busy."""
-WAKES = 2.5
-"""Wakes a second above which a rank is not in one and the same wait for peers: it makes steps."""
 
 NATIVELY = (
     (GPU, r"cu(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|cudaMemcpy(?!.*Async)|cuMemcpyDtoH|hip\w+Synchronize"),
@@ -138,7 +137,7 @@ def _stand(rank: int, told: Event, stack: Event | None) -> Stand:
         waits_for,
         _call(frames),
         f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}" if own is not None else "",
-        moved or waits_for in (PYTHON, NATIVE) or (waits_for == PEERS and _woke(shots) > WAKES),
+        moved or waits_for in (PYTHON, NATIVE) or (waits_for == PEERS and wakes(shots) > WAKES),
         (told, stack) if stack is not None else (told,),
         next((condition for row in program for condition in row.get("conditions") or ()), ""),
         str(program[0].get("group") or "") if program else "",
@@ -218,14 +217,6 @@ def _in_kernel(shots: Sequence[Mapping[str, Any]]) -> str:
     return next((kind for kind, pattern in IN_KERNEL if re.search(pattern, last)), UNKNOWN)
 
 
-def _woke(shots: Sequence[Mapping[str, Any]]) -> float:
-    """How often a second the main thread went to sleep and was woken again."""
-    known = [(shot["t"], shot["switches"]) for shot in shots if shot.get("switches") is not None]
-    if len(known) < 2 or known[-1][0] <= known[0][0]:
-        return 0.0
-    return float((known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0]))
-
-
 def _ran(shots: Sequence[Mapping[str, Any]]) -> float:
     """Share of the time between the first snapshot and the last in which the main thread ran, or waited for a core."""
     known = [(shot["t"], shot["main"]) for shot in shots if shot.get("main") is not None]
@@ -241,13 +232,16 @@ def blockages(events: Iterable[Event]) -> list[Event]:
     """What keeps a running job from going on, in the events that dumps of its Flight Recorders give.
 
     ``flight.missing`` where ranks are outside of the call in which the others wait, ``flight.p2p`` where a send or
-    receive has no counterpart, ``flight.mismatch`` where all wait, at different places.  None where dumps tell it, or
-    where the ranks move on.  Each has ``live``: sequence numbers are not known.
+    receive has no counterpart, ``flight.mismatch`` where all wait, at different places.  None where the ranks move on.
+    Where dumps tell who is missing, only the send or receive in which it is: they do not record one that still makes
+    its connection.  Each has ``live``: sequence numbers are not known.
     """
     known = list(events)
-    if any(map(_is_decisive, known)):
-        return []
     seen = standing_ranks(known)
+    if any(map(_is_decisive, known)):
+        absent = {rank for event in known if event.kind == "flight.missing" for rank in event.data["missing"]}
+        held = {rank: stand for rank, stand in seen.items() if _waits_for_peers(stand)}
+        return [pair for pair in _pairs(held) if absent.intersection(pair.data["waiting"])]
     gone = [e.rank for e in known if e.kind == "attach.rank" and e.data["gone"] and e.rank is not None]
     waiting = {rank: stand for rank, stand in seen.items() if _waits_for_peers(stand)}
     outside = [rank for rank in seen if rank not in waiting]
@@ -325,7 +319,8 @@ def _pairs(waiting: Mapping[int, Stand]) -> list[Event]:
         src, dst = (rank, other.rank) if end == "dst" else (other.rank, rank)
         data: dict[str, Any] = {"src": src, "dst": dst, "waiting": [rank], "lacking": [other.rank], "stacks": {}}
         most = max(together(waiting.values()), key=len)
-        common = [one.rank for one in most] if len(most) > 1 else []
+        left = outside_common_path([[stand], [other]])
+        common = [one.rank for one in most] if len(most) > 1 else [(other, stand)[left[0]].rank] if left else []
         data |= {"sent": int(end == "dst"), "received": int(end == "src"), "sizes": None, "common": common}
         text = f"{_group_line([stand])}, {'to' if end == 'dst' else 'from'} rank {other.rank}\n{_group_line([other])}"
         found.append(_event("flight.p2p", text, [stand], data))
@@ -353,9 +348,10 @@ def _apart(waiting: Mapping[int, Stand]) -> list[Event]:
         return []  # the GPUs are in one collective, wherever the lines are that wait for them
     if len(groups) < 2 or not all(any(map(is_own, _frames(held[0]))) for held in groups):
         return []
-    groups.sort(key=lambda held: (-len(held), bool(held[0].condition)))
+    index, how = outside_common_path(groups) or (0, "")
+    outside = groups[index] if how else None
+    groups.sort(key=lambda held: (-len(held), held is outside))
     right, odd = groups[0], groups[1:]
-    branch = next((held[0].condition for held in odd if held[0].condition and not right[0].condition), "")
     text = "\n".join(_group_line(held) for held in groups)
     calls = {held[0].call for held in groups}
     data = {
@@ -365,10 +361,55 @@ def _apart(waiting: Mapping[int, Stand]) -> list[Event]:
         "majority": {"value": _value(right[0]), "ranks": [stand.rank for stand in right]},
         "odd": [{"value": _value(held[0]), "ranks": [stand.rank for stand in held]} for held in odd],
         "sites": [held[0].place for held in groups],
-        "branch": branch,
+        "branch": how if odd[0] is outside else "",
         "for_gpu": "" in kernels and any(stand.waits_for == GPU for stand in waiting.values()),
     }
     return [_event("flight.mismatch", text, odd[0], data)]
+
+
+SITE = re.compile(r"(?P<file>.+):(?P<line>\d{1,9})(?: in .*)?")
+"""Where the program made a call, as a Flight Recorder's entry says."""
+
+
+def outside_common_path(sides: Sequence[Sequence[Stand]], sites: Sequence[str] = ()) -> tuple[int, str] | None:
+    """The number of the one side that has left the common path, and how: ``inside `if rank == 0` ``.
+
+    sites: where each side made its call, by its dumps, as `SITE`; without them it is where its ranks stand.
+    """
+    conditions = [_common_condition(side, sites[n] if n < len(sites) else "") for n, side in enumerate(sides)]
+    inside = [number for number, condition in enumerate(conditions) if condition]
+    if inside:
+        return (inside[0], f"inside `if {conditions[inside[0]]}`") if len(inside) == 1 else None
+    left: dict[int, str] = {}
+    for number, one in enumerate(sides):
+        loops = [_loop_left(one[0], other[0]) for other in sides if other and one and other is not one]
+        if any(loops):
+            left[number] = next(filter(None, loops))
+    return next(((number, f"after the loop at {loop}") for number, loop in left.items() if len(left) == 1), None)
+
+
+def _common_condition(side: Sequence[Stand], site: str) -> str:
+    """The condition on the rank under which all ranks of a side came where they are; empty where there is none."""
+    found = [_condition_at(stand, site) or stand.condition for stand in side]
+    return found[0] if all(found) and found else ""
+
+
+def _condition_at(stand: Stand, site: str) -> str:
+    """The innermost condition on the rank around a line of its program."""
+    match = SITE.fullmatch(site)
+    rows = [row for row in stand.lines[0].data.get("branches") or () if match and row["file"] == match["file"]]
+    around = [row for row in rows if match and row["first"] <= int(match["line"]) <= row["last"]]
+    return str(max(around, key=lambda row: row["first"])["condition"]) if around else ""
+
+
+def _loop_left(one: Stand, other: Stand) -> str:
+    """``train.py:40``: the loop in which another rank still is, and which this one has behind it."""
+    for mine in one.lines[0].data["program"]:
+        for theirs in other.lines[0].data["program"]:
+            if mine.get("func") and (mine["file"], mine["func"]) == (theirs["file"], theirs.get("func")):
+                loop = next((first for first, last in theirs.get("loops") or () if mine["line"] > last), None)
+                return f"{PurePosixPath(mine['file']).name}:{loop}" if loop is not None else ""
+    return ""
 
 
 def _frames(stand: Stand) -> Sequence[Frame]:

@@ -42,7 +42,7 @@ def diagnose(case: Case) -> Finding:
     crossed = _crossed(case.of("flight.missing"))
     if len({e.data.get("group") for e in stuck}) > 1 and mixed or crossed:
         lines = crossed or mixed
-        groups = sorted({str(e.data.get("desc") or e.data.get("group")) for e in stuck + lines})
+        groups = sorted({_name(event) for event in stuck + lines})
         say = (
             f"Ranks wait for each other in {len(groups)} groups at once ({', '.join(groups[:4])}): the "
             "ranks launched the groups' collectives in different orders."
@@ -76,6 +76,12 @@ def diagnose(case: Case) -> Finding:
         )
     went_well = [*case.of("nccl.destroy"), *rank_states(case).ended.values(), *case.of("c10d.timeout")]
     return otherwise(ID, went_well, "No two groups wait for each other.", "Flight Recorder dumps of all ranks")
+
+
+def _name(event: Event) -> str:
+    """The description of a group where its program gave it one, else its number."""
+    desc = str(event.data.get("desc") or "")
+    return desc if desc not in ("", "undefined") else str(event.data.get("group"))
 
 
 def _in_text(case: Case) -> Finding | None:

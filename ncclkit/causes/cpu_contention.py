@@ -30,10 +30,9 @@ from ncclkit.analysis.rank_states import rank_states, starving
 from ncclkit.analysis.steps import measured_steps
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
-from ncclkit.core.bandwidth import expect
+from ncclkit.core.bandwidth import Judgement, expect, judge
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.text import percent
 
 ID = "cpu_contention"

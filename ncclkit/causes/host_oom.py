@@ -46,8 +46,8 @@ from ncclkit.causes._experiments import limits
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
-from ncclkit.core.jobspec import UNITS
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
+from ncclkit.core.resources import UNITS
 from ncclkit.core.text import start
 
 ID = "host_oom"

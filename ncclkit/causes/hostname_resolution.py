@@ -81,6 +81,7 @@ def diagnose(case: Case) -> Finding:
 def _resolver(case: Case) -> Finding | None:
     """The resolver reported an error; harmless where the ranks met nevertheless."""
     lines = in_order(case.of("store.resolve")) + matching(messages(case), *RESOLVER)
+    lines += [e for e in case.of("system.error") if e.data.get("what") == "unresolved" and e not in lines]
     asked = [e for e in case.of("store.retry") if "cannot be retrieved" not in e.text]
     tried = {e.data["port"] for e in asked if e.data.get("port")}  # with an address, so the name was resolved
     lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
@@ -95,7 +96,10 @@ def _resolver(case: Case) -> Finding | None:
         strength = "likely"  # IPv4 is tried next, and the name may resolve there
     if case.of("nccl.init") or case.of("c10d.timeout"):
         strength = "possible"
-    name = next((str(e.data["host"]) for e in lines if e.data.get("host")), "")
+    name = next((str(name) for e in lines if (name := e.data.get("host") or e.data.get("asked"))), "")
+    if strength == "proven" and not any(e.kind == "store.resolve" for e in lines):
+        given = {str(e.data.get("host")) for e in gave_up}
+        strength = "proven" if name in given else "likely"  # another program's name
     what = f"The name {name}" if name else "A host name of the job"
     say = f"{what} does not resolve to an address{on(lines[0].host)}, so the ranks cannot find the store."
     hosts, advice = (name,) if name else (), _advice(name or "$MASTER_ADDR")

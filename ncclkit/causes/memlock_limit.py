@@ -46,7 +46,17 @@ from ncclkit.core.model import Advice, Evidence, Experiment, Finding, found
 from ncclkit.core.text import start
 
 ID = "memlock_limit"
-explains = ("c10d.error", "nccl.trace", "rank_exception", "ib_not_used", "ib_config", "c10d.timeout", "host_oom")
+explains = (
+    "c10d.error",
+    "nccl.trace",
+    "rank_exception",
+    "ib_not_used",
+    "ib_config",
+    "c10d.timeout",
+    "host_oom",
+    "net_plugin",
+    "shm_too_small",
+)
 ENOUGH = 1 << 30
 """Bytes of locked memory that a card's buffers and queues need."""
 CALLS = ("ibv_create_cq", "ibv_create_qp", "ibv_reg_mr", "ibv_create_comp_channel", "ibv_alloc_pd", "ibv_open_device")
@@ -59,6 +69,8 @@ def diagnose(case: Case) -> Finding:
         refused, "Cannot allocate memory", "errno 12", "failed with 12", "Resource temporarily unavailable"
     )
     memory += [e for e in refused if e.data.get("errno") == 12 and e not in memory]
+    other = [e for e in case.of("system.error") if e.data.get("what") == "rdma_memory"]  # of libfabric, UCX and others
+    memory += [e for e in other if e not in memory]
     low = [
         f
         for f in of_job_hosts(case, case.facts_of("limits.memlock"))

@@ -43,13 +43,13 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )
 from ncclkit.analysis.rank_states import all_waiting, crashes, rank_states, spans_hosts
-from ncclkit.analysis.stage_results import LARGE, hosts_of
+from ncclkit.analysis.stages import LARGE, hosts_of
 from ncclkit.causes import _starting, _tested
 from ncclkit.causes._bisected import faulty_ranks
+from ncclkit.core.bandwidth import marginal
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Measurement, Strength, clear, found
-from ncclkit.core.reference import marginal
 from ncclkit.core.text import format_bytes, percent, start
 
 ID = "network_loss"

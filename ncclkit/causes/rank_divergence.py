@@ -26,19 +26,37 @@ Read more
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
 from ncclkit.analysis.calls import (
-    POINT_TO_POINT, SAME_SIZE, UNDECIDED, by_call, disagreeing, elements, far_apart, odd_ones, only_point_to_point,
-    op_of, other_calls, ranks_of, sides, size_of, unlike_calls,
+    POINT_TO_POINT,
+    SAME_SIZE,
+    UNDECIDED,
+    by_call,
+    disagreeing,
+    elements,
+    far_apart,
+    odd_ones,
+    only_point_to_point,
+    op_of,
+    other_calls,
+    ranks_of,
+    sides,
+    size_of,
+    unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import (
-    first_finding, in_order, matching, messages, model_mismatch, name_ranks, otherwise, pick, ranks_in,
+    first_finding,
+    in_order,
+    matching,
+    messages,
+    model_mismatch,
+    name_ranks,
+    otherwise,
+    pick,
+    ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import all_waiting, rank_of, rank_states
-from ncclkit.analysis.waits import Stand, lasting, stands
+from ncclkit.analysis.waits import Stand, lasting, outside_common_path, stands
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries
 from ncclkit.causes._settings import compare_calls
@@ -79,32 +97,36 @@ def _flight(case: Case) -> Finding | None:
     for event in case.of("flight.mismatch"):
         if event.data.get("live"):
             return _live(case, event)
+        odd, right = sides(event)
+        strength: Strength = "proven"
         if event.data.get("field") == "op":
-            odd, right = sides(event)
             calls = [f"{name_ranks(ranks_of([group]))} called {group.get('value')}" for group in (*odd, *right)]
             say = f"At place {event.data.get('seq')} of the sequence {' where '.join(calls)}"
-            if not right and (branch := _under_condition(case, odd)):
-                stand = branch[0]
-                say += f"; {name_ranks(one.rank for one in branch)} left the common path inside `if {stand.condition}`."
-                return _tell(case, "proven", say, [event, *stand.lines], tuple(one.rank for one in branch))
-            return _tell(case, "proven", say + (". " + UNDECIDED if not right else "."), [event], ranks_of(odd))
-        if event.data.get("field") == "sizes" and other_calls(event):
-            odd, right = sides(event)
+            undecided = f". {UNDECIDED}"
+        elif event.data.get("field") == "sizes" and other_calls(event):
             calls = [f"{name_ranks(ranks_of([group]))} with {group.get('value')}" for group in (*odd, *right)]
             say = f"At place {event.data.get('seq')} of the sequence the ranks called {event.data.get('op')} from "
-            say += f"different places of the program: {', '.join(calls)}."
+            say += f"different places of the program: {', '.join(calls)}"
             known = [site for site in event.data.get("sites") or () if site]
-            return _tell(case, "proven" if len(set(known)) > 1 else "likely", say, [event], ranks_of(odd))
+            strength, undecided = "proven" if len(set(known)) > 1 else "likely", "."
+        else:
+            continue
+        outside, how = ([], "") if right else _outside(case, event)
+        if not outside:
+            return _tell(case, strength, say + ("." if right else undecided), [event], ranks_of(odd))
+        ranks = tuple(stand.rank for stand in outside)
+        say += f"; {name_ranks(ranks)} left the common path: {'it is' if len(ranks) == 1 else 'they are'} {how}."
+        return _tell(case, strength, say, [event, *outside[0].lines], ranks)
     return None
 
 
-def _under_condition(case: Case, groups: Iterable[Mapping[str, Any]]) -> list[Stand]:
-    """Where the ranks of one side alone stand now, all under a condition on the rank; empty otherwise."""
+def _outside(case: Case, event: Event) -> tuple[list[Stand], str]:
+    """The ranks of a running job that left the common path alone, and how; none where nothing shows it."""
     seen = stands(case)
+    groups = (event.data["majority"], *event.data["odd"])
     held = [[seen[rank] for rank in ranks_of([group]) if rank in seen] for group in groups]
-    inside = [side for side in held if side and all(stand.condition for stand in side)]
-    outside = [side for side in held if side and not any(stand.condition for stand in side)]
-    return inside[0] if len(inside) == 1 and len(outside) == len(held) - 1 else []
+    found = outside_common_path(held, event.data["sites"]) if all(held) else None
+    return (held[found[0]], found[1]) if found else ([], "")
 
 
 def _live(case: Case, event: Event) -> Finding:
@@ -113,7 +135,7 @@ def _live(case: Case, event: Event) -> Finding:
     places = []
     for group in (*odd, *right):
         verb = "is" if len(group["ranks"]) == 1 else "are"
-        branch = f", inside `if {event.data['branch']}`" if event.data["branch"] and group is odd[0] else ""
+        branch = f", {event.data['branch']}," if event.data["branch"] and group is odd[0] else ""
         places.append(f"{name_ranks(ranks_of([group]))} {verb} in {group['value']}{branch}")
     say = f"{start(' where '.join(places[:4]))}: they wait for each other in different calls{lasting(case)}."
     say += "" if right else " Neither side is the larger one, so both are named."
@@ -126,10 +148,11 @@ def _live(case: Case, event: Event) -> Finding:
 def _elsewhere(case: Case) -> Finding | None:
     """A rank is missing from a collective because it has finished, or is in another one."""
     scene, seen = rank_states(case), stacks(case)
+    paired = {rank for pair in case.of("flight.p2p") if pair.data.get("live") for rank in pair.data["waiting"]}
     for gap in case.of("flight.missing"):
         missing = () if gap.data.get("live") else gap.data.get("missing") or ()  # live they are told apart already
         ended = [rank for rank in missing if rank in scene.ended]
-        inside = [rank for rank in missing if rank in seen and rank not in scene.waiting]
+        inside = [rank for rank in missing if rank in seen and rank not in scene.waiting and rank not in paired]
         stuck = [rank for rank in inside if in_collective(seen[rank].data["frames"])]
         if ended or (stuck and len(stuck) == len(missing)):
             ranks = tuple(ended or sorted(stuck))

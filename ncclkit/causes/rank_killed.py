@@ -23,7 +23,16 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.picks import (
-    family, in_order, initialized, matching, name_hosts, name_ranks, on, otherwise, pick, ranks_in,
+    family,
+    in_order,
+    initialized,
+    matching,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import lasting

@@ -38,7 +38,7 @@ from ncclkit.causes._printed import blocked_pairs
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
-from ncclkit.evidence.flight.mismatch import odd_splits
+from ncclkit.evidence.flight.verdict import odd_splits
 
 ID = "send_recv_mismatch"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "rank_divergence", "p2p_broken", "network_loss")
@@ -207,7 +207,8 @@ def _unmatched_now(case: Case, event: Event) -> str:
     (rank,), (other,) = event.data["waiting"], event.data["lacking"]
     one, two = stands(case)[rank], stands(case)[other]
     wants, lacks = ("to", "recv") if one.call == "send" else ("from", "send")
-    say = f"Rank {rank} waits in {one.call} {wants} rank {other} at {one.place}{lasting(case)}; rank {other} "
+    branch = f", inside `if {one.condition}`," if one.condition else ""
+    say = f"Rank {rank} waits in {one.call} {wants} rank {other} at {one.place}{branch}{lasting(case)}; rank {other} "
     return f"{say}{two.does()} and posts no matching {lacks}."
 
 

@@ -35,7 +35,13 @@ from ncclkit.analysis.calls import only_point_to_point
 from ncclkit.analysis.frames import Frame, for_workers, framework, in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pick, seconds
 from ncclkit.analysis.rank_states import (
-    RankStates, all_waiting, odd_utilization, rank_of, rank_states, startup_phase, stopped,
+    RankStates,
+    all_waiting,
+    odd_utilization,
+    rank_of,
+    rank_states,
+    startup_phase,
+    stopped,
 )  # fmt: skip
 from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
 from ncclkit.analysis.waits import lasting, stands
@@ -66,7 +72,7 @@ def diagnose(case: Case) -> Finding:
     mismatches = case.of("flight.mismatch", "gloo.size_mismatch")
     if mismatches:
         return clear(ID, "The ranks made different calls, so no rank was merely late.", tuple(mismatches[:3]))
-    for witness in (_flight, _barrier, _stacks, _behind, _ras, _launched_late, *WITNESSES):
+    for witness in (_flight, _not_begun, _barrier, _stacks, _behind, _ras, _launched_late, *WITNESSES):
         if suspicion := witness(case, scene):
             return _tell(case, scene, suspicion)
     if (measured := measured_steps(case)) and not scene.waiting:
@@ -113,9 +119,20 @@ def _flight(case: Case, scene: RankStates) -> Suspicion | None:
     for gap in gaps:
         roots = [r for r in _awaited(gap) if r not in stuck and r not in scene.ended and r not in scene.waiting]
         if roots:
-            alive = _alive(case, roots)
+            alive = [] if gap.data.get("live") else _alive(case, roots)
             return "proven" if alive else "likely", tuple(roots), [gap, *alive]
     return None
+
+
+def _not_begun(case: Case, scene: RankStates) -> Suspicion | None:
+    """Ranks of a running job whose GPU has not begun the collective that the GPUs of others are in, by the dumps."""
+    gaps = case.of("flight.stuck")
+    if len({gap.data["group"] for gap in gaps}) != 1 or not stands(case):
+        return None  # of two groups that are stuck each may wait for the other
+    states = {int(rank): state for rank, state in gaps[0].data["states"].items()}
+    late = tuple(rank for rank, state in states.items() if state == "scheduled")
+    begun = [rank for rank, state in states.items() if state == "started"]
+    return ("likely", late, [gaps[0]]) if late and begun and len(late) <= len(begun) else None
 
 
 def _awaited(gap: Event) -> list[int]:
@@ -217,8 +234,8 @@ def _tell(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = place_in_code(case, ranks), last_progress(why)
     load = "" if where else utilization(why, ranks)
-    if why and why[0].data.get("live"):
-        return _tell_live(case, ranks, why[0])
+    if why and set(ranks) <= stands(case).keys() and why[0].kind in ("flight.missing", "flight.stuck"):
+        return _tell_live(case, strength, ranks, why[0])
     fed = for_workers(case, ranks)
     looked_into = stacks(case).keys() & set(ranks)
     if strength == "proven" and (fed or not looked_into):  # a file server, Python's lock or its workers may hold it up
@@ -246,18 +263,23 @@ def _tell(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
     )
 
 
-def _tell_live(case: Case, ranks: tuple[int, ...], gap: Event) -> Finding:
+def _tell_live(case: Case, strength: Strength, ranks: tuple[int, ...], gap: Event) -> Finding:
     """Of a job that runs: what these ranks are at, what the others wait in, and since when."""
     seen = [stands(case)[rank] for rank in ranks]
     more = f", inside `if {seen[0].condition}`" if seen[0].condition else ""
     moves = " (it moves on)" if any(stand.moved for stand in seen) else ""
-    calls = {(stand.call, stand.place) for rank in gap.data["waiting"] if (stand := stands(case).get(rank))}
+    waiting = [rank for rank in gap.data.get("waiting", gap.data.get("ranks", ())) if rank not in ranks]
+    calls = {(stand.call, stand.place) for rank in waiting if (stand := stands(case).get(rank))}
     call = "{} at {}".format(*min(calls)) if len(calls) == 1 else "the calls of the others"
-    others = name_ranks(gap.data["waiting"])
-    say = f"{start(name_ranks(ranks))} {seen[0].does(len(seen))}{more}{moves} and has not entered {call}; {others} "
-    say += f"{'waits' if len(gap.data['waiting']) == 1 else 'wait'} in it{lasting(case)}."
+    call = f"collective {gap.data['seq']} ({gap.data['op']})" if gap.data["seq"] is not None else call
+    not_yet = f"has not entered {call}"
+    if gap.kind == "flight.stuck":
+        not_yet = f"has launched {call}, which its GPU has not begun: an earlier kernel does not end"
+    say = f"{start(name_ranks(ranks))} {seen[0].does(len(seen))}{more}{moves} and {not_yet}; {name_ranks(waiting)} "
+    say += f"{'waits' if len(waiting) == 1 else 'wait'} in it{lasting(case)}."
     why = pick([gap], [stand.lines[-1] for stand in seen], counted_by_ras(case, ranks))
-    return found(ID, "likely", say, why, ranks=ranks, advice=_advice(case, ranks, seen[0].place), next=experiment(case))
+    decides = None if strength == "proven" else experiment(case)
+    return found(ID, strength, say, why, ranks=ranks, advice=_advice(case, ranks, seen[0].place), next=decides)
 
 
 def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...]:

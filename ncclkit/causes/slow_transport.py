@@ -30,10 +30,9 @@ from ncclkit.analysis.picks import env_of, failed, name_hosts, pick, ranks_in
 from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.causes.bad_env_value import limiting
-from ncclkit.core.bandwidth import expect
+from ncclkit.core.bandwidth import expect, judge
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
-from ncclkit.core.reference import judge
 
 ID = "slow_transport"
 explains: tuple[str, ...] = ()

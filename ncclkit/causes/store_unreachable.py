@@ -65,7 +65,7 @@ def diagnose(case: Case) -> Finding:
             *case.of("nccl.init", "nccl.bootstrap", "c10d.timeout", "worker.phase", "progress", "store.clients"),
             *_tested.passed(case, lambda link: link.rendezvous == "open"),
         ]
-        return first_finding(case, _not_ours, _closed) or otherwise(
+        return first_finding(case, _not_ours, _no_family, _closed) or otherwise(
             ID, went_well, "The ranks met at the store.", "the output of a rank that failed to connect"
         )
     first = next((e for e in lines if e.data.get("host")), lines[0])
@@ -78,7 +78,8 @@ def diagnose(case: Case) -> Finding:
     say = f"{who}{on(first.host)} could not reach the store at {where}{within}{foreign}."
     local = re.match(r"127\.|localhost$", str(host or ""))
     tried = all(event.kind == "store.retry" for event in lines)
-    doubt = case.of("store.resolve") or case.of("store.bind") or local or not host or tried
+    own = [e for e in case.of("system.error") if e.data.get("what") == "own_name" and host and host in e.text]
+    doubt = case.of("store.resolve") or case.of("store.bind") or own or local or not host or tried
     dead = {rank for rank in rank_states(case).dead if rank >= 0} - set(
         ranks_in(lines)
     )  # one of them may have held the store
@@ -161,6 +162,16 @@ def _not_ours(case: Case) -> Finding | None:
     say += "belongs to another host, or to a network that does not exist there."
     advice = _advice(host, port)[::-1]
     return found(ID, "likely", say, pick(lines), hosts=name_hosts(lines), advice=advice, next=experiment(case))
+
+
+def _no_family(case: Case) -> Finding | None:
+    """An exception says that the host has no such family of addresses; of a warning, torch goes on with IPv4."""
+    lines = matching(case.of("python.exception", "cpp.exception"), "Address family not supported")
+    if not lines:
+        return None
+    say = f"The store was to use a family of addresses that is switched off{on(lines[0].host)}, most often IPv6."
+    advice = _advice("MASTER_ADDR", "MASTER_PORT")
+    return found(ID, "possible", say, pick(lines), hosts=name_hosts(lines), advice=advice, next=experiment(case))
 
 
 def _closed(case: Case) -> Finding | None:

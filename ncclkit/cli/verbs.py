@@ -154,16 +154,16 @@ def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
 def inspect(options: argparse.Namespace) -> int:
     """Read the facts of this host, or of an allocation: first what they make a job suffer, then the facts."""
     from ncclkit.analysis.consistency import compare
-    from ncclkit.core import jobspec, text
+    from ncclkit.core import resources, text
     from ncclkit.core.case import Case
     from ncclkit.live import probe
     from ncclkit.live.launch import local
 
-    job = {name: getattr(options, name) for name in jobspec.UNITS}
+    job = {name: getattr(options, name) for name in resources.UNITS}
     job |= {name: text.parse_size(job[name], f"The {name}") for name in ("dataset", "batch") if job[name] is not None}
     case = _case(options)
     before = list(case.facts)
-    jobspec.set_job_spec(case, job)
+    resources.set_job_spec(case, job)
     paths = {"work": ".", "data": options.data, "checkpoints": options.checkpoints}
     with Activity("Reading facts", limit=local.FACTS):
         asyncio.run(probe.inspect(case, options.python or None, paths))
@@ -188,7 +188,7 @@ def probe(options: argparse.Namespace) -> int:
     """Run the live test, and diagnose it where it failed."""
     from ncclkit.analysis import stages
     from ncclkit.analysis.history import beside_baseline
-    from ncclkit.core import reference
+    from ncclkit.core import bandwidth
 
     case, chosen = _case(options), _options(options)
     with Activity("Live test", limit=chosen.timeout) as activity:
@@ -198,7 +198,7 @@ def probe(options: argparse.Namespace) -> int:
     else:
         staged = stages.staged_test(case).summary if options.stages else ""
         told = [staged] if staged and staged not in run.summary else []
-        judged = reference.judgements(run.measurements, run.expectations)
+        judged = bandwidth.judgements(run.measurements, run.expectations)
         told += [f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary for one in judged]
         told += dict.fromkeys(str(bound) for bound in run.expectations.values())
         told += [against] if run.reason == "done" and (against := beside_baseline(run.measurements)[0]) else []

@@ -16,15 +16,15 @@ from ncclkit.core import storage
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.text import natural
 from ncclkit.evidence import abnormal, processes, ras, records, tools
-from ncclkit.evidence.flight import dumps, pickles
+from ncclkit.evidence.flight import dumps
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
 from ncclkit.evidence.ras import Report
-from ncclkit.evidence.scanner import pieces, plain, scan, speakers
+from ncclkit.evidence.scanner import pieces, plain, scan
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
 from ncclkit.evidence.sources.streams import DAMAGE, Ends, Hashed, Joined, Readable, Text, UnpackBudget, is_tar, unpack
-from ncclkit.evidence.tools import Document, inspector, nccltests, steps
+from ncclkit.evidence.tools import Document, nccltests, profiles
 
 Spread = Callable[[Callable[[pieces.Piece], pieces.Found], Sequence[pieces.Piece]], Iterator[pieces.Found]]
 """`map`, or that of an executor."""
@@ -122,8 +122,8 @@ def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
     if not pickled and not re.match(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)", head):
         return head
     data = _whole(Joined(head, text))
-    if inspector.HEAD.match(head) and inspector.MARK in data:
-        part.kind, part.events, part.lines = "inspector", inspector.events(bytes(data), part.path), data.count(b"\n")
+    if profiles.HEAD.match(head) and profiles.MARK in data:
+        part.kind, part.events, part.lines = "inspector", profiles.events(bytes(data), part.path), data.count(b"\n")
         return None
     if not pickled and _are_lines(data):
         return bytes(data)
@@ -165,7 +165,7 @@ def document(path: str, rank: int | None, data: bytes) -> Part | None:
     """What a pickle or a JSON document holds; None where it is neither, Refused where it is a damaged pickle."""
     part = Part(path, rank=rank)
     if data[:1] == b"\x80":
-        part.dump = dumps.of_value(pickles.loads(data), path, rank)
+        part.dump = dumps.of_value(dumps.loads(data), path, rank)
         if part.dump is None:
             part.problems.append(f"{path} is a pickle without Flight Recorder entries; it was not used.")
             return part
@@ -214,7 +214,7 @@ def _value(part: Part, value: Any) -> bool:
     elif isinstance(value, dict) and isinstance(value.get("communicators"), list):
         part.report = ras.from_json(value, part.path)
         part.kind, part.events = "ras", part.report.events()
-    elif isinstance(value, dict) and "ncclkit_steps" in value and (event := steps.from_hook(value, part.path)):
+    elif isinstance(value, dict) and "ncclkit_steps" in value and (event := profiles.from_hook(value, part.path)):
         part.kind, part.events = "steps", [event]
     elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
         part.kind, part.events = "status", list(records.from_status(value, part.path))
@@ -381,7 +381,7 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         sample = read if isinstance(stream, io.BytesIO) else sample
     lines = sample.splitlines()
     tasks = len(TASKS.findall(sample)) > 0.5 * max(4, len([line for line in lines if line.strip()]))
-    labelled = len(speakers.SPEAKER.findall(sample)) > 0.3 * len(lines)
+    labelled = len(pieces.SPEAKER.findall(sample)) > 0.3 * len(lines)
     context = scan.Context(part.path, part.rank, tasks, changed)
     told = {"labelled": labelled, "stacks": part.kind == "stacks"}
     if part.spread and not wide:

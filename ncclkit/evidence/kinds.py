@@ -108,6 +108,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "job.phase": ("what", "message"),
     "job.share": ("count",),
     "job.alone": ("message",),
+    "job.member": ("number", "world"),
     "told.splits": ("inputs", "outputs"),
     "net.ping": ("address", "bytes", "sent", "received"),
     "net.tcp": ("peer", "queued", "backoff", "retrans", "resent", "lost", "rto_ms"),
@@ -133,8 +134,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "nccltests.table": ("op", "ranks", "rows", "wrong", "average"),
     "stack": ("pid", "thread", "frames", "tool"),
     "attach.rank": (
-        *("pid", "command", "launcher", "slurm", "snapshots", "kernel", "quiet", "program", "workers", "gone"),
-        "exitcode",
+        *("pid", "command", "launcher", "slurm", "snapshots", "kernel", "quiet", "program", "branches", "workers"),
+        *("gone", "exitcode"),
     ),
     "ras.report": ("version", "nodes", "processes", "communicators", "sound", "silent", "dead", "timeouts"),
     "ras.communicator": ("hash", "size", "missing", "counts", "behind", "dead", "errors"),

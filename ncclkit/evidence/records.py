@@ -166,6 +166,7 @@ class LiveRank:
     kernel: str | None = None
     quiet: float | None = None
     program: list[dict[str, Any]] = field(default_factory=list)
+    branches: list[dict[str, Any]] = field(default_factory=list)
     workers: list[dict[str, Any]] = field(default_factory=list)
 
 

@@ -15,9 +15,8 @@ from ncclkit.agent import redact
 from ncclkit.causes import host_oom
 from ncclkit.core import budgets, storage
 from ncclkit.core.case import Case
-from ncclkit.core.jobspec import UNITS
 from ncclkit.core.model import Finding
-from ncclkit.core.resources import THINGS
+from ncclkit.core.resources import THINGS, UNITS
 from ncclkit.core.runs import Plan, Run, read_plan
 from ncclkit.live import connect, probe
 from ncclkit.live.launch import slurm

@@ -27,13 +27,13 @@ from ncclkit.experiments import baseline, comparison
 from ncclkit.experiments.comparison import Arm
 from ncclkit.live import probe, simulated_hosts
 from ncclkit.live.launch import local, slurm
+from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
 from ncclkit.live.options import ProbeOptions
 
 __all__ = ["check", "close", "experiments", "fix"]
 
 Kind = Literal["check", "fix"]
-OnRecord = Callable[[dict[str, Any]], None]
 OnExperiment = Callable[[ExperimentRecord], None]
 ROUNDS = 3
 """Experiments that `close` makes at most before a fix, and fixes that it tries at most."""

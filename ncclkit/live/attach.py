@@ -1,6 +1,6 @@
 """Attach: what a job that hangs right now waits for, from its processes; the job goes on.
 
-The looking happens in a child process with a deadline (``agent.pyz attach``), on every node of a Slurm job one, so that
+A child process reads the ranks with a deadline (``agent.pyz attach``), on every node of a Slurm job one, so that
 neither a stuck target nor Cancel can hang whoever awaits it.
 """
 
@@ -29,8 +29,8 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import ranks as named
 from ncclkit.live.launch import slurm
+from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
-from ncclkit.live.probe import OnRecord
 
 SLACK = 15.0
 """Seconds in which a child that has reached its own deadline has to end."""
@@ -43,7 +43,7 @@ SUDO = "its environment may be read by that user and by root alone: repeat it wi
 
 @dataclass(frozen=True, slots=True)
 class AttachOptions:
-    """How a running job is looked at."""
+    """How a running job is read."""
 
     seconds: float = agent.SECONDS
     """Between the first snapshot and the last."""
@@ -143,10 +143,10 @@ def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
     try:
         reading = evidence.read([folder])
     except NcclkitError as error:
-        raise NcclkitError(f"No rank could be looked at: {problems[0] if problems else error}") from error
+        raise NcclkitError(f"No rank could be read: {problems[0] if problems else error}") from error
     rows = [event for event in reading.events if event.kind == "attach.rank" and not event.data["gone"]]
     if not rows:
-        raise NcclkitError(f"No rank could be looked at: {problems[0] if problems else 'all of them are gone'}.")
+        raise NcclkitError(f"No rank could be read: {problems[0] if problems else 'all of them are gone'}.")
     events = (*reading.events, *blockages(reading.events))
     case.add(events).save()
     return Attached(folder, reading, events, tuple(problems), _jobs(rows))

@@ -22,8 +22,9 @@ from ncclkit.core.model import Fact, NcclkitError, from_dict
 from ncclkit.core.storage import write
 from ncclkit.live.launch import hosts as launch
 from ncclkit.live.launch import local, simulated, slurm
+from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
-from ncclkit.live.probe import TRAIN_PYTHON, OnRecord
+from ncclkit.live.probe import TRAIN_PYTHON
 
 MOST = 64
 """Hosts in one test: their pairs are 2,016, their time about two minutes."""

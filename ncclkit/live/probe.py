@@ -3,6 +3,11 @@
 `inspect` reads the facts of this host, `probe` runs the collective.  Both add
 to a case, and both leave the same folder behind as a real job does, so a test
 that hangs is diagnosed by the same code as a dead job.
+
+Who is at fault where a staged test broke off: fewer and fewer ranks are started, until it is known.  Each question is a
+job of its own on the same hosts, in which disjoint groups of ranks work at once and the others stand aside: new
+processes, since a process whose communicator hangs, or whose GPU reported an error, says nothing about the next group.
+`bisect_ranks` says which groups; what they said is kept in ``bisection.jsonl`` of the run.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,14 +28,106 @@ from typing import Any
 from ncclkit import evidence
 from ncclkit.agent import redact, wire
 from ncclkit.agent.monitor import snapshots
+from ncclkit.agent.run.subgroup import spans
+from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, NcclkitError, from_dict
 from ncclkit.core.runs import Plan, Run
 from ncclkit.core.storage import content, write
-from ncclkit.live import bisect, scheduler
+from ncclkit.live import scheduler
 from ncclkit.live.launch import local, simulated, slurm
+from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.options import DEFAULTS, ProbeOptions, too_few_gpus, too_many_ranks
+
+KEPT, FOLDER = "bisection.jsonl", ".bisection"
+"""What the groups said; and the runs themselves, hidden from whoever reads the run folder."""
+LIMIT = {"nccl": 15.0, "gloo": 10.0}
+"""Seconds for a group to get through, from when its ranks have found each other; of GPUs, with 20 ms more for each."""
+LEAST, MOST = 8.0, 120.0
+"""Seconds without which no question is worth asking, as ranks have to start and import torch; and for one at most."""
+Group = tuple[int, ...]
+Launch = Callable[[Plan, Path, OnRecord], Awaitable[list[dict[str, Any]]]]
+
+
+async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord = lambda record: None) -> StagedTest:
+    """Try groups of ranks until the fault of a staged test is located, or the run's deadline has passed.
+
+    launch: as `ncclkit.live.launch.local.run`.  Every answer is in the case when this returns, is cancelled or raises.
+    """
+    until, alone = time.monotonic() + run.plan.deadline - run.seconds, False
+    while (found := staged_test(case)).failing and (asked := found.bisected.ask):
+        left = until - time.monotonic()
+        if left < LEAST:
+            break
+        groups = at_once(asked)[: 1 if alone else None]
+        number = len(list((run.folder / FOLDER).glob("*"))) + 1
+        say = "; ".join(found.who(group) for group in groups)
+        on_record({"kind": "stage", "number": number, "say": f"Narrowing down, try {number}: {say}"})
+        folder = run.folder / FOLDER / str(number)
+        folder.mkdir(parents=True)
+        records, ended = await _tried(run.plan, groups, launch, min(left, MOST), folder, on_record)
+        told = {str(record.get("ranks")) for record in records}
+        silent = [group for group in groups if spans(group) not in told]
+        alone = bool(silent) and len(groups) > 1  # one that died may have taken the others of its host along
+        _keep(case, run.folder, [*records, *([] if alone or not ended else map(_silence, silent))])
+        if silent and not ended:  # never started, that slow to start, or stuck beyond the reach of its own alarm
+            break
+    return found
+
+
+def at_once(groups: Sequence[Group]) -> list[Group]:
+    """As many of the groups, in their order, as can be tried at once."""
+    taken: set[int] = set()
+    chosen = []
+    for group in groups:
+        if not taken & set(group):
+            chosen.append(group)
+            taken |= set(group)
+    return chosen
+
+
+async def _tried(
+    plan: Plan, groups: Sequence[Group], launch: Launch, deadline: float, folder: Path, on_record: OnRecord
+) -> tuple[list[dict[str, Any]], bool]:
+    """What the ranks of some groups said of them, and whether the job began, and came to an end before the deadline."""
+    heard: list[dict[str, Any]] = []
+    ending = False
+
+    def keep(record: dict[str, Any]) -> None:
+        nonlocal ending
+        ending = ending or record["kind"] == "ending"
+        if record["kind"] == "stage.group" and not ending:  # whoever is ended fails, and whoever waits for him
+            heard.append(record)
+        elif record["kind"] == "log":
+            on_record(record)
+
+    limit = LIMIT.get(plan.backend, LIMIT["nccl"]) + 0.02 * plan.ranks
+    asked = (*plan.argv, "--timeout", f"{limit:g}", "--groups", "/".join(spans(group) for group in groups))
+    records = await launch(replace(plan, argv=asked, deadline=deadline, restarts=0), folder, keep)
+    began = any(record.get("phase") == "hello" for record in records)  # else srun, or a host, did not start it
+    return heard, began and all(record.get("reason") != "deadline" for record in records if record["kind"] == "end")
+
+
+def _silence(group: Group) -> dict[str, Any]:
+    """What is kept of a group that had the job for itself, and of which no rank said anything."""
+    told = {"stage": "bisect", "ranks": spans(group), "bytes": 0, "busbw": None, "latency_us": None, "wrong": 0}
+    return {"kind": "stage.group", "rank": group[0], **told, "problem": "no rank of it came to an end"}
+
+
+def _keep(case: Case, folder: Path, records: Sequence[dict[str, Any]]) -> None:
+    """Add the answers to the run folder and to the case."""
+    if not records:
+        return
+    lines = [json.dumps({"ncclkit": wire.VERSION, "t": time.time(), **record}) + "\n" for record in records]
+    try:
+        with open(folder / KEPT, "a", encoding="utf-8") as out:
+            out.writelines(lines)
+    except OSError as error:
+        raise NcclkitError(f"Cannot write {folder / KEPT}: {error.strerror}; free space there.") from error
+    case.add(evidence.read([folder / KEPT]).events)
+    case.save()
+
 
 TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
 """Variable that names the training interpreter where nobody says otherwise; ``make lab TRAIN_PYTHON=…`` sets it."""
@@ -38,8 +135,6 @@ TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
 MIB = 1 << 20
 BUILT = re.compile(r"\[/\S+\.cc:\d+\] ")
 """Where a line of torch's source lay on the machine that built it."""
-
-OnRecord = Callable[[dict[str, Any]], None]
 
 
 async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str] | None = None) -> Case:
@@ -93,13 +188,13 @@ def sizes(largest: int, smallest: int = 8, factor: int = 8) -> tuple[int, ...]:
     return (*steps, largest)
 
 
-async def plan(case: Case, options: ProbeOptions = DEFAULTS) -> Plan:
+async def plan(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "probe") -> Plan:
     """Decide what to run from what the hosts have: NCCL on all GPUs, gloo with two ranks (or one a node) without any.
 
-    Raises NcclkitError where this machine cannot do what is asked.
+    verb: of the command that asks.  Raises NcclkitError where this machine cannot do what is asked.
     """
     if not options.here and await asyncio.to_thread(scheduler.is_login_node):
-        raise NcclkitError(f"{scheduler.refusal('a test', 'probe')}.")
+        raise NcclkitError(f"{scheduler.refusal('a test', verb)}.")
     python, sharing = interpreter(options.python), int(options.network.get("hosts", options.simulate_hosts))
     gpus, hosts = await _gpus(case, python), 1 if options.network else max(1, slurm.nodes())
     places = gpus * hosts * sharing
@@ -182,6 +277,9 @@ def recording_env(folder: Path, backend: str) -> dict[str, str]:
         "TORCH_FR_DUMP_TEMP_FILE": flight,
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": flight,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        # the watchdog waits four times as long before it ends a rank: a minute, unless it is told otherwise
+        "TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC": "5000",
+        "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "5000",
         local.TAG: str(folder),
         # the workbook depends on them, training does not
         **{variable: str(Path(sys.executable).parent / tool) for tool, variable in snapshots.TOOLS.items()},
@@ -222,7 +320,7 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     return run
 
 
-def launcher(plan: Plan) -> bisect.Launch:
+def launcher(plan: Plan) -> Launch:
     """What starts the ranks of a plan, as `local.run` does: on simulated hosts, on nodes, or here."""
     if plan.network:
         return simulated.run
@@ -295,6 +393,6 @@ async def probe(case: Case, options: ProbeOptions = DEFAULTS, on_record: OnRecor
     """
     run = await execute(case, await plan(case, options), on_record)
     if options.stages:
-        found = await bisect.to_the_end(case, run, launcher(run.plan), on_record)
+        found = await to_the_end(case, run, launcher(run.plan), on_record)
         run = replace(run, problem=found.summary) if found.failing and found.tried else run
     return run

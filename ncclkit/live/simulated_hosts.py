@@ -11,11 +11,11 @@ from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Run
-from ncclkit.live import connect, probe, simulated_topology
+from ncclkit.live import connect, probe
 from ncclkit.live.launch import simulated
+from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
 from ncclkit.live.options import ProbeOptions
-from ncclkit.live.probe import OnRecord
 
 
 async def connectivity(
@@ -33,11 +33,11 @@ async def connectivity(
     seconds: of each stream.  NcclkitError where hosts cannot be simulated.
     """
     with packed() as agent:
-        made = simulated_topology.hosts(net, fix)
+        made = simulated.network_of(net, fix)
         remote_command = shlex.join([sys.executable, str(agent), "hosts", "--enter"]) + " {host}"
         within = simulated.within(sys.executable, agent, agent.parent, made)
         given = dict(env or {})
-        port = int(given.get("MASTER_PORT") or simulated_topology.PORT)
+        port = int(given.get("MASTER_PORT") or simulated.PORT)
         choices = {"remote_command": remote_command, "port": port, "seconds": seconds, "python": sys.executable}
         return await connect.connectivity(case, list(made), on_record, within=within, env=given, **choices)
 

@@ -35,7 +35,7 @@ from ncclkit.core.text import percent, plural
 from ncclkit.core.tuning import LEAST_ROUNDS, Comparison, Setting
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import Hashed, unpack
-from ncclkit.evidence.tools import steps as records
+from ncclkit.evidence.tools import profiles as records
 from ncclkit.live import scheduler
 from ncclkit.live.launch import local, slurm
 from ncclkit.live.launch.pack import packed

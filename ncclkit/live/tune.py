@@ -20,10 +20,9 @@ from typing import Any
 
 from ncclkit.agent.run.sweep import KEPT, PROMISING
 from ncclkit.analysis.message_sizes import Calls, buckets_of, heaviest, message_sizes
-from ncclkit.core.bandwidth import Expectation
+from ncclkit.core.bandwidth import Expectation, Judgement, judge
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
-from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.runs import Plan
 from ncclkit.core.text import format_bytes, format_time
 from ncclkit.core.text import op as collective_name
@@ -200,7 +199,7 @@ async def sweep(
     if (inherited and here) or not (settings or inherited or case.facts):
         await probe.inspect(case, options.python)  # what the hardware has, and what nccl.conf sets now
     heavy = heaviest(calls, MOST_SIZES)
-    plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options)
+    plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options, "tune")
     cleared = _inherited(case, logs, settings) if inherited else {}
     wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
     usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from ncclkit.causes.engine import Diagnosis, diagnose, with_fix
 from ncclkit.causes.summary import LINES, CitedLine, Summary, summarize
-from ncclkit.core.bandwidth import expect
+from ncclkit.core.bandwidth import expect, judge
 from ncclkit.core.case import Case
-from ncclkit.core.reference import judge
 from ncclkit.core.text import percent, plural
 from ncclkit.evidence.logs import is_example, read_logs
 from ncclkit.live import scheduler

@@ -6,8 +6,7 @@ import statistics
 
 import plotly.graph_objects as go
 
-from ncclkit.analysis.stage_results import GroupResult, Pair
-from ncclkit.analysis.stages import StagedTest, staged_test
+from ncclkit.analysis.stages import GroupResult, Pair, StagedTest, staged_test
 from ncclkit.core.case import Case
 from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.views import _draw

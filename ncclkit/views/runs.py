@@ -8,9 +8,9 @@ from typing import Any
 from ncclkit.analysis.history import beside_baseline
 from ncclkit.causes import catalogue, page
 from ncclkit.core import bandwidth
+from ncclkit.core.bandwidth import Judgement, judge
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice
-from ncclkit.core.reference import Judgement, judge
 from ncclkit.core.runs import Run
 from ncclkit.core.text import format_number, percent, plural
 from ncclkit.live import tune

@@ -19,7 +19,7 @@ from ncclkit.live.options import ProbeOptions
 from ncclkit.views._base import View
 from ncclkit.views._form import Form, row
 from ncclkit.views._html import Markup, el, fold, join
-from ncclkit.views.attach import look
+from ncclkit.views.attach import attached_view
 from ncclkit.views.banner import banner_view
 from ncclkit.views.findings import findings_view
 from ncclkit.views.runs import measurements_view
@@ -94,7 +94,7 @@ class StartForm(Form):
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The answer to what is named."""
-        return self._look(self.job.value) if self.job.value.strip() else self._read(self.logs.value)
+        return self._attach(self.job.value) if self.job.value.strip() else self._read(self.logs.value)
 
     def finished(self, outcome: Any) -> None:
         """Show the answer, and where it goes on."""
@@ -125,12 +125,12 @@ class StartForm(Form):
         self.logs.value = str(folder)
         return await self._read(self.logs.value)
 
-    async def _look(self, running: str) -> View:
+    async def _attach(self, running: str) -> View:
         case = forget(Case.open(self._logs_dir))  # another job's logs must not count here
         number = running.strip()
         if number.isdigit() and not Path(f"/proc/{number}").exists():
             number = f"job {number}"
-        seen = await look(case, number)
+        seen = await attached_view(case, number)
         return answer(case, seen)
 
     def failed(self, why: str, cancelled: bool) -> None:

@@ -74,7 +74,7 @@ class Bench:
         if time.monotonic() > self.until:
             raise TimeoutError(f"not begun within {self.options.seconds:g} s")
         options, begun = self.options, time.monotonic()
-        with start(name, options.ranks, options.backend) as job:
+        with start(name, options.ranks, options.backend, options.share_gpu) as job:
             self._hung[name] = job
             try:
                 others = [other for other in list(self._hung.values()) if other is not job]
@@ -170,6 +170,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ways", nargs="*", default=[], help="these only")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
+    parser.add_argument("--share-gpu", action="store_true", help="over nccl: all ranks on one GPU, each as a node")
     parser.add_argument("--ranks", type=int, default=0, help="of each job (default: 3 over gloo, 2 over nccl)")
     parser.add_argument("--side-by-side", type=int, default=1)
     parser.add_argument("--dump", action="store_true")
@@ -183,7 +184,7 @@ def main() -> int:
     kept: dict[str, dict[str, Any]] = {}
     if options.ways and options.out and options.out.exists():  # these rows anew, the others as they were
         kept = {row["way"]: row for row in json.loads(options.out.read_text())["ways"]}
-    chosen = {name: getattr(options, name) for name in ("backend", "side_by_side", "dump", "kernels")}
+    chosen = {name: getattr(options, name) for name in ("backend", "share_gpu", "side_by_side", "dump", "kernels")}
     head = machine(options.backend) | chosen | {"ranks": options.ranks or RANKS[options.backend]}
     bench = Bench(options)
 

@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ncclkit.evidence.scanner import engine  # noqa: E402
+from ncclkit.evidence.scanner import scan  # noqa: E402
 from tests.bench import logs  # noqa: E402
 
 READ = """
@@ -111,7 +111,7 @@ def peers(path: Path, patterns: Path) -> Iterator[Run]:
 
 def anchors(path: Path) -> None:
     """Our anchors as regular expressions that rg and grep take: no blank is escaped."""
-    path.write_text("".join(re.sub(r"([.^$*+?()\[\]{}|\\])", r"\\\1", text.decode()) + "\n" for text in engine.ANCHORS))
+    path.write_text("".join(re.sub(r"([.^$*+?()\[\]{}|\\])", r"\\\1", text.decode()) + "\n" for text in scan.ANCHORS))
 
 
 def best(rounds: list[list[Run]]) -> list[Run]:

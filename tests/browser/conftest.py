@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import leftovers
+from tests.processes import leftovers, warm
 from tests.reports import ENV
 
 FLAGS = [
@@ -191,7 +191,7 @@ def _environment(folder: Path, lab: Lab) -> dict[str, str]:
     (folder / "config" / "labconfig" / "default_setting_overrides.json").write_text(json.dumps(SETTINGS))
     own = {name: str(folder / name.lower()) for name in ("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}
     name, _, mark = lab.mark.partition("=")
-    return {**ENV, **own, "JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTER_TOKEN": lab.token, name: mark}
+    return {**warm(ENV), **own, "JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTER_TOKEN": lab.token, name: mark}
 
 
 def _answers(lab: Lab) -> bool:

@@ -2,7 +2,7 @@
 
 One page and one kernel serve all of them, small and over gloo.  A job is broken once; the other notebooks find it in
 their case folder.  What takes longer than a click is cancelled there: `test_loop` waits for it, and so does
-``tests/record/stories.py``.
+``tests/record/clicks.py``.
 """
 
 from __future__ import annotations

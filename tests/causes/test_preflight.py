@@ -13,8 +13,8 @@ from ncclkit.analysis.picks import failed
 from ncclkit.causes import catalogue
 from ncclkit.causes.engine import diagnose, rank
 from ncclkit.core.case import Case
-from ncclkit.core.jobspec import UNITS, set_job_spec
 from ncclkit.core.model import Event, Fact, Finding, NcclkitError, found
+from ncclkit.core.resources import UNITS, set_job_spec
 from ncclkit.evidence.samples import names, sample
 from tests.causes.hosts import BAD, CLEAR, GOOD
 from tests.causes.test_experiments import sound

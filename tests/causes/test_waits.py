@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.agent.monitor import kernels, snapshots
+from ncclkit.agent.run import processes
 from ncclkit.analysis import waits
 from ncclkit.analysis.waits import blockages, headline, picture, since, standing_ranks
 from ncclkit.causes.engine import Diagnosis, diagnose
@@ -53,10 +55,12 @@ def rank(
         for at in (0.0, 3.0)
     ]  # fmt: skip
     conditions = [data.pop("condition")] if "condition" in data else []
-    row = {"file": "/app/train.py", "line": 1, "text": "", "group": data.pop("group", ""), "conditions": conditions}
+    at = next(((line, func) for file, line, func in frames if file == "/app/train.py"), (1, ""))
+    row = {"file": "/app/train.py", "line": at[0], "func": at[1], "text": "", "group": data.pop("group", "")}
+    row |= {"conditions": conditions, "loops": data.pop("loops", [])}
     told = {"pid": 100 + number, "command": "python train.py", "launcher": "torchrun, process 9", "slurm": ""}
     told |= {"snapshots": shots, "kernel": data.pop("kernel", None), "quiet": data.pop("quiet", None)}
-    told |= {"program": [row], "workers": [], "gone": False, "exitcode": None}
+    told |= {"program": [row], "branches": data.pop("branches", []), "workers": [], "gone": False, "exitcode": None}
     seen = {"pid": 100 + number, "thread": "MainThread", "frames": stack, "tool": "pystack", "native": native or []}
     seen |= {"state": data.pop("gil", ""), "threads": [], "peer": data.pop("peer", {})}
     return [
@@ -153,6 +157,14 @@ def test_of_two_ranks_the_one_under_a_condition_on_the_rank_is_odd() -> None:
     assert found.findings[0].culprits["ranks"] == (0, 1) and "Neither side" in found.findings[0].say
 
 
+def test_of_two_ranks_the_one_that_has_left_the_loop_of_the_other_is_odd() -> None:
+    """As where one has less data, or breaks off: it stands after the loop, the other in it."""
+    found = judged(waiting(0, loops=[[30, 35]]), waiting(1, 41))
+    assert found.findings[0].culprits["ranks"] == (1,) and "after the loop at train.py:30" in found.findings[0].say
+    found = judged(waiting(0, loops=[[30, 35]]), waiting(1, 32, loops=[[30, 35]]))
+    assert found.findings[0].culprits["ranks"] == (0, 1)
+
+
 def test_a_receive_without_a_send() -> None:
     recv = (f"{TORCH}/distributed/distributed_c10d.py", 2799, "recv")
     found = judged(waiting(0, 20, recv, peer={"src": 1}), waiting(1), waiting(2))
@@ -227,25 +239,67 @@ def test_gpus_in_one_collective_are_not_divided_by_their_lines() -> None:
     assert blockages(events) == []
 
 
+RANK_0 = [{"file": "/app/train.py", "first": 20, "last": 22, "condition": "rank == 0"}]
+
+
 @pytest.mark.parametrize(
-    ("conditions", "ranks"),
-    [(("rank == 0", ""), (0,)), (("", "is_main_process"), (1,)), (("", ""), (0, 1)), (("rank == 0", "rank"), (0, 1))],
+    ("one", "two", "ranks", "how"),
+    [
+        ({"condition": "rank == 0"}, {}, (0,), "inside `if rank == 0`"),
+        ({}, {"condition": "is_main_process"}, (1,), "inside `if is_main_process`"),
+        ({}, {}, (0, 1), ""),
+        ({"condition": "rank == 0"}, {"condition": "rank"}, (0, 1), ""),
+        ({"branches": RANK_0}, {"branches": RANK_0}, (0,), "inside `if rank == 0`"),
+        ({"loops": [[8, 9]]}, {}, (1,), "after the loop at train.py:8"),
+    ],
 )
-def test_dumps_of_two_ranks_are_decided_by_the_line_that_one_stands_at(conditions: Any, ranks: tuple[int, ...]) -> None:
-    """Two ranks have no majority; one that stands inside `if rank == 0` has left the common path."""
+def test_dumps_of_two_ranks_are_decided_by_the_program(one: Any, two: Any, ranks: tuple[int, ...], how: str) -> None:
+    """Two ranks have no majority.  One has left the common path: inside `if rank == 0`, or before the other one.
+
+    Over NCCL both may stand at a later line, waiting for their GPU: then it is the line of the call that counts.
+    """
     sides = [{"value": "barrier", "ranks": [0]}, {"value": "all_reduce", "ranks": [1]}]
-    data = {"seq": 4, "field": "op", "op": "", "group": "0", "majority": sides[0], "odd": sides[1:], "sites": []}
+    data = {"seq": 4, "field": "op", "op": "", "group": "0", "majority": sides[0], "odd": sides[1:]}
+    data["sites"] = ["/app/train.py:21 in step", "/app/train.py:24 in step"]
     case = Case()
     case.events = [Event("flight.mismatch", "4: barrier, all_reduce", "fr_rank_0", 0, None, "", None, None, data)]
-    for number, condition in enumerate(conditions):
-        more = {"condition": condition} if condition else {}
+    for number, more in enumerate((one, two)):
         case.events += rank(number, ALL_REDUCE, own(9 + number), native=ON_PEERS, **more)
     first = diagnose(case).findings[0]
     assert (first.cause, first.strength, first.culprits["ranks"]) == ("rank_divergence", "proven", ranks)
-    assert ("left the common path" in first.say, "Without a majority" in first.say) == (
+    assert how in first.say and ("left the common path" in first.say, "Without a majority" in first.say) == (
         len(ranks) == 1,
         len(ranks) == 2,
     )
+
+
+@pytest.mark.parametrize(("more", "ranks"), [({}, (0, 1)), ({"condition": "rank == 0"}, (0,))])
+def test_a_receive_that_no_dump_records_is_seen_in_the_stack(more: Any, ranks: tuple[int, ...]) -> None:
+    """The first one of a pair makes a connection before it is recorded."""
+    recv = (f"{TORCH}/distributed/distributed_c10d.py", 2799, "recv")
+    data = {"seq": 4, "op": "barrier", "missing": [0], "waiting": [1], "no_dump": [], "overwritten": [], "group": "0"}
+    data |= {"desc": "", "frames": [], "last_seq": {}, "root": "", "holds": [], "stacks": {}}
+    gap = Event("flight.missing", "4 barrier", "fr_rank_0", 0, None, "", None, 0, data)
+    found = judged(waiting(0, 20, recv, peer={"src": 1}, **more), waiting(1), [gap])
+    assert (found.findings[0].cause, found.findings[0].culprits["ranks"]) == ("send_recv_mismatch", ranks)
+
+
+def test_a_dump_of_one_rank_does_not_hide_the_others() -> None:
+    dump = Event("flight.dump", "", "fr_rank_0", rank=0, data={"version": "2.10", "entries": 3, "groups": {}})
+    found = judged(waiting(0), rank(1, ALL_REDUCE, own(33), native=ON_PEERS, state="T"), [dump])
+    assert (found.findings[0].cause, found.findings[0].culprits["ranks"]) == ("slow_rank", (1,))
+
+
+@pytest.mark.parametrize(("states", "ranks"), [(("started", "scheduled"), (1,)), (("started", "started"), ())])
+def test_a_gpu_that_has_not_begun_a_collective_by_the_dumps(states: tuple[str, str], ranks: tuple[int, ...]) -> None:
+    """A kernel before it never ends; cuda-gdb was not asked which."""
+    data = {"seq": 4, "op": "all_reduce", "ranks": [0, 1], "group": "0", "desc": "", "root": "", "holds": []}
+    data["states"] = {str(number): state for number, state in enumerate(states)}
+    stuck = Event("flight.stuck", "4 all_reduce", "fr_rank_0", 0, None, "", None, None, data)
+    found = judged(*(rank(n, own(67), MAIN, native=SPIN, ran=1.0) for n in range(2)), [stuck])
+    named = [one for one in found.findings if one.cause == "slow_rank"]
+    assert [one.culprits["ranks"] for one in named] == [ranks] * bool(ranks)
+    assert not ranks or "has launched collective 4 (all_reduce), which its GPU has not begun" in found.findings[0].say
 
 
 CUDA_GDB = """[New Thread 0x7f2 (LWP 12)]
@@ -294,8 +348,43 @@ def step(rank, group):
 )
 def test_what_the_program_says_of_a_line(tmp_path: Path, line: int, conditions: Any, group: str, peer: Any) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
-    (told,) = snapshots.program(os.getpid(), str(tmp_path / "train.py"), line)
+    told = snapshots.program(os.getpid(), str(tmp_path / "train.py"), line)
     assert (told["conditions"], told["group"], told["peer"]) == (conditions, group, peer)
+    rows = snapshots.branches(os.getpid(), str(tmp_path / "train.py"))
+    around = [row["condition"] for row in rows if row["first"] <= line <= row["last"]]
+    assert around == conditions
+
+
+LOOPS = """for epoch in epochs:
+    for batch in data:
+        step(batch)
+    validate()
+"""
+
+
+def test_the_loops_around_a_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOPS)
+    found = [snapshots.program(os.getpid(), str(tmp_path / "train.py"), line)["loops"] for line in (3, 4)]
+    assert found == [[[1, 4], [2, 3]], [[1, 4]]]
+
+
+@pytest.mark.parametrize(
+    ("variables", "ranks"),
+    [
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "RANK": "3", "LOCAL_RANK": "1"}, [2, 3]),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, [0, 1]),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE", "SLURM_NNODES": "1"}, [0, 1]),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE", "SLURM_NNODES": "2"}, []),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE"}, []),
+    ],
+)
+def test_the_ranks_that_should_be_on_a_host(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], ranks: list[int]
+) -> None:
+    """The first host of several has the address of the store, and only its share of the ranks."""
+    known = {name: value.replace("HERE", socket.gethostname()) for name, value in variables.items()}
+    monkeypatch.setattr(processes, "environ", lambda pid: known)
+    assert snapshots.expected([1]) == ranks
 
 
 def test_since_when() -> None:

@@ -17,6 +17,8 @@ from ncclkit.lab import exam
 from ncclkit.lab.exam import KEY, POINTS, SHEET, STUDENT, AnswerSheet
 from ncclkit.lab.faults.catalogue import FAULTS
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 FULL = {name: POINTS[name] for name in ("ranks", "cause", "line")}
 
 

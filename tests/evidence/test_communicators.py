@@ -178,7 +178,7 @@ def test_variables(look):
 
 def test_a_pointer_that_came_back_names_no_communicator(look):
     """After a destroy the allocator may hand out the same address; then calls on it cannot be told apart."""
-    from ncclkit.analysis.members import Index
+    from ncclkit.analysis.communicators import Index
     from tests.evidence.jobs import call
 
     text = line(0, init("2.28.9", 0, 4)) + line(0, init("2.28.9", 0, 2, comm_id="0xbeef")) + line(0, call(0))

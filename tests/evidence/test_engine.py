@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ncclkit import evidence
 from ncclkit.evidence import merge, samples
-from ncclkit.evidence.scanner import deduplication, engine, scan
+from ncclkit.evidence.scanner import pieces, scan
 from tests.bench import logs
 from tests.evidence import cliffs, meanings, specimens
 from tests.evidence.test_python import TRACE
@@ -44,7 +44,7 @@ def block(text):
 def read(text):
     """The events of a text as the scanner merges them."""
     merger = merge.Merger()
-    deduplication.Deduplication(merger).read(block(text))
+    pieces.Deduplication(merger).read(block(text))
     return merger.floods()
 
 
@@ -60,10 +60,10 @@ def backends(text):
     """The events with hyperscan, and without."""
     pytest.importorskip("hyperscan")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "FEW", 0)
-        patch.setattr(engine, "MANY_PLACES", 1 << 30)
+        patch.setattr(scan, "FEW", 0)
+        patch.setattr(scan, "MANY_PLACES", 1 << 30)
         found = read(text)
-        patch.setattr(engine, "_scanner", lambda literals: None)
+        patch.setattr(scan, "_scanner", lambda literals: None)
         return found, read(text)
 
 
@@ -86,16 +86,16 @@ def test_both_backends_find_the_same_in_all_specimens_and_samples():
 
 def test_a_crowd_of_places_is_left_to_the_other_way(monkeypatch):
     pytest.importorskip("hyperscan")
-    monkeypatch.setattr(engine, "FEW", 0)
+    monkeypatch.setattr(scan, "FEW", 0)
     text = b"CUDA error: x\n" * 10
-    assert len(engine.places(text, len(text)) or ()) >= 10
-    monkeypatch.setattr(engine, "MANY_PLACES", 5)
-    assert engine.places(text, len(text)) is None
+    assert len(scan.anchored_places(text, len(text)) or ()) >= 10
+    monkeypatch.setattr(scan, "MANY_PLACES", 5)
+    assert scan.anchored_places(text, len(text)) is None
 
 
 def test_without_hyperscan_every_line_is_looked_at(monkeypatch):
     monkeypatch.setitem(sys.modules, "hyperscan", None)
-    assert engine._compiled((b"x",)) is None
+    assert scan._compiled((b"x",)) is None
 
 
 @pytest.mark.parametrize("name", list(logs.LOGS))
@@ -143,8 +143,8 @@ def test_numbers_that_matter_are_not_blanked(first, second):
 
 
 def test_shapes_are_forgotten_before_they_are_too_many(monkeypatch):
-    monkeypatch.setattr(engine, "SHAPES", 10)
-    shapes = engine.Shapes()
+    monkeypatch.setattr(scan, "SHAPES", 10)
+    shapes = scan.Shapes()
     for letter in "ghijklmnopqrstuvwxyz":
         assert shapes[letter.encode()] is None
     assert len(shapes) <= 10
@@ -154,5 +154,5 @@ def test_the_public_reading_is_the_same_without_hyperscan(tmp_path, monkeypatch)
     path = tmp_path / "job.log"
     path.write_text("\n".join([*TEXTS, *["dull line"] * 40_000, *TEXTS]))
     found = evidence.read([path])
-    monkeypatch.setattr(engine, "_scanner", lambda literals: None)
+    monkeypatch.setattr(scan, "_scanner", lambda literals: None)
     assert evidence.read([path]) == found

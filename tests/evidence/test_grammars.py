@@ -18,11 +18,12 @@ from ncclkit.evidence.grammars import (
     printed,
     progress,
     python,
+    refusals,
     store,
     system,
     torchrun,
 )
-from ncclkit.evidence.scanner import engine
+from ncclkit.evidence.scanner import scan
 from tests.evidence import specimens
 
 DOCS = Path(__file__).parents[2] / "docs" / "events.md"
@@ -155,7 +156,7 @@ def test_docs_list_exactly_the_kinds_and_their_fields():
     } == {}
 
 
-RULED = (*(c10d, families, gloo, kernel, nccl, printed, progress, python, store, system), *(network, torchrun))
+RULED = (*(c10d, families, gloo, kernel, nccl, printed, progress, python, refusals, store, system), network, torchrun)
 
 
 def said_above(module):
@@ -168,7 +169,7 @@ def said_above(module):
                 yield "NCCL INFO " + part
 
 
-@pytest.mark.parametrize("rules", [nccl.INFO, engine.RULES], ids=["info", "other"])
+@pytest.mark.parametrize("rules", [nccl.INFO, scan.RULES], ids=["info", "other"])
 def test_every_rule_stands_under_a_specimen(rules):
     specimen = [text for module in RULED for text in said_above(module)]
     bare = [r for r in rules if not any(r.anchor.decode() in text and r.pattern.search(text) for text in specimen)]

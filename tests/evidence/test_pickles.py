@@ -10,7 +10,7 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.evidence import processes
-from ncclkit.evidence.flight import pickles
+from ncclkit.evidence.flight import dumps
 
 PAIRS = b"h\0h\0\x86q\0"
 """A pair of what stands in place 0, kept in place 0: n of them make a key whose hash takes 2 ** n steps."""
@@ -135,4 +135,4 @@ def test_plain_values_survive(protocol):
         "f": [[]],
         "g": [(str(n), "pair") for n in range(300)],
     }
-    assert pickles.loads(pickle.dumps(value, protocol)) == value
+    assert dumps.loads(pickle.dumps(value, protocol)) == value

@@ -6,7 +6,7 @@ import pytest
 
 from ncclkit.agent import facts as agent
 from ncclkit.causes import catalogue
-from ncclkit.core import bandwidth, reference
+from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, NcclkitError
 
@@ -86,7 +86,7 @@ def test_nvlink(machine, op, ranks, value, limit):
 
 
 def test_what_was_measured_lies_just_below_the_bound():
-    here = next(ref for ref in reference.REFERENCES if ref.source.startswith("ncclkit"))
+    here = next(ref for ref in bandwidth.REFERENCES if ref.source.startswith("ncclkit"))
     bound = bandwidth.expect(
         "all_reduce",
         "nccl",
@@ -163,27 +163,27 @@ def test_two_hosts_share_the_network(op, backend, env, value):
 
 
 def test_references_match_model_number_and_link():
-    said = [str(ref) for ref in reference.references("NVIDIA H200", 8, "nvlink")]
+    said = [str(ref) for ref in bandwidth.references("NVIDIA H200", 8, "nvlink")]
     assert "8 x H200: 480 GB/s with NVLS (ml-engineering)" in said and len(said) == 2
-    assert [ref.busbw for ref in reference.references("NVIDIA H200", 8, "nvlink", nvls=False)] == []
-    assert {ref.gpu for ref in reference.references("NVIDIA A100-SXM4-80GB", 8, "nvlink")} == {"A100"}
-    assert {ref.gpu for ref in reference.references("NVIDIA A100-PCIE-40GB", 2, "nvlink")} == {"A100 PCIe"}
-    assert reference.references("NVIDIA A100-PCIE-40GB", 2, "pcie") == []  # 193 GB/s went over a bridge
-    assert reference.references("NVIDIA H100 NVL", 8, "nvlink") == reference.references("Tesla T4", 8, "pcie") == []
+    assert [ref.busbw for ref in bandwidth.references("NVIDIA H200", 8, "nvlink", nvls=False)] == []
+    assert {ref.gpu for ref in bandwidth.references("NVIDIA A100-SXM4-80GB", 8, "nvlink")} == {"A100"}
+    assert {ref.gpu for ref in bandwidth.references("NVIDIA A100-PCIE-40GB", 2, "nvlink")} == {"A100 PCIe"}
+    assert bandwidth.references("NVIDIA A100-PCIE-40GB", 2, "pcie") == []  # 193 GB/s went over a bridge
+    assert bandwidth.references("NVIDIA H100 NVL", 8, "nvlink") == bandwidth.references("Tesla T4", 8, "pcie") == []
 
 
 @pytest.mark.parametrize(
     "busbw, size, expected, words, suspects",
     [
         (340.0, 256 << 20, "nvlink", ["92 %", "4 x H200: 354 GB/s at 1 GiB (ncclkit", "this is 96 % of it"], ()),
-        (120.0, 256 << 20, "nvlink", ["32 %", "That is low: it could be slow_transport"], reference.SUSPECTS["nvlink"]),
+        (120.0, 256 << 20, "nvlink", ["32 %", "That is low: it could be slow_transport"], bandwidth.SUSPECTS["nvlink"]),
         (120.0, 1 << 20, "nvlink", ["32 %"], ()),  # a small message says nothing of a link
     ],
 )
 def test_a_number_is_laid_beside_the_bound_and_systems_like_this_one(busbw, size, expected, words, suspects):
     bound = bandwidth.expect("all_reduce", "nccl", 4, of("h200-x4"))
     row = Measurement("all_reduce", size, "float32", 4, 1, "nccl", 1.0, None, None, 1.0, busbw, 0)
-    judgement = reference.judge([row], bound)
+    judgement = bandwidth.judge([row], bound)
     assert judgement.bound.limit == expected and judgement.suspects == suspects
     assert all(word in judgement.summary for word in words), judgement.summary
 
@@ -192,7 +192,7 @@ def test_each_collective_is_judged_by_its_own_best_and_its_own_bound():
     sizes = (("all_reduce", 1 << 26, 340.0), ("broadcast", 8, 1.0), ("broadcast", 1 << 28, 90.0), ("send_recv", 8, 0.1))
     rows = [Measurement(op, size, "float32", 4, 1, "nccl", 1.0, None, None, 1.0, bus, 0) for op, size, bus in sizes]
     bounds = {op: bandwidth.expect(op, "nccl", 4, of("h200-x4")) for op in ("all_reduce", "broadcast")}
-    judged = reference.judgements(rows, bounds)
+    judged = bandwidth.judgements(rows, bounds)
     assert [(one.best.op, one.best.busbw, one.bound) for one in judged] == [
         ("all_reduce", 340.0, bounds["all_reduce"]),
         ("broadcast", 90.0, bounds["broadcast"]),
@@ -217,11 +217,11 @@ def test_other_collectives_and_several_hosts_have_no_system_to_compare_with():
     bound = bandwidth.expect("all_reduce", "nccl", 4, of("h200-x4"))
     for op, hosts in (("all_gather", 1), ("all_reduce", 2)):
         row = Measurement(op, 1 << 28, "float32", 4, hosts, "nccl", 1.0, None, None, 1.0, 340.0, 0)
-        assert reference.judge([row], bound).references == ()
+        assert bandwidth.judge([row], bound).references == ()
 
 
 def test_suspects_are_causes_that_ask_a_question():
-    for name in {name for names in reference.SUSPECTS.values() for name in names}:
+    for name in {name for names in bandwidth.SUSPECTS.values() for name in names}:
         assert catalogue()[name].experiment(Case()).question.endswith("?")
 
 

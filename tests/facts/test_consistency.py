@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ncclkit import evidence
 from ncclkit.agent.anonymize import Aliases
 from ncclkit.analysis.consistency import compare
-from ncclkit.analysis.consistency.table import ANY, APART, RULES
+from ncclkit.analysis.consistency_rules import ANY, APART, RULES
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, to_json
 from ncclkit.core.text import fold_hosts, host_list

@@ -102,8 +102,7 @@ def test_a_hang_in_the_kernel_is_left_behind(monkeypatch):
 
     end, other = os.pipe()
     monkeypatch.setattr(gather.gpu, "facts", stuck)
-    monkeypatch.setattr(gather, "DEADLINE", 3.0)
-    rows = {row["name"]: row for row in facts.collect(torch=False, root="/nonexistent")}
+    rows = {row["name"]: row for row in facts.collect(torch=False, root="/nonexistent", deadline=3.0)}
     os.close(other)
     assert "still not read" in rows["facts.gpu"]["why"] and "host.name" in rows
 

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ncclkit.evidence.flight import pickles
+from ncclkit.evidence.flight import dumps
 from tests.evidence import documents as tools
 from tests.evidence import specimens, test_nccltests
 from tests.evidence.cliffs import CLIFFS, DUMPS
@@ -57,10 +57,10 @@ def stacks() -> Iterator[bytes]:
     yield gzip.decompress((SAMPLES / "hang/runs/1-rank_late/stacks_rank2.txt.gz").read_bytes())[:LARGEST]
 
 
-def dumps() -> Iterator[bytes]:
+def flight_dumps() -> Iterator[bytes]:
     """Flight Recorder dumps as pickles of each protocol and as JSON, whole and cut."""
     made = dump([entry(1), entry(2), waiting(3)])
-    real = pickles.loads((SAMPLES / "hang/runs/1-rank_late/fr_rank_0").read_bytes())
+    real = dumps.loads((SAMPLES / "hang/runs/1-rank_late/fr_rank_0").read_bytes())
     real["entries"] = real["entries"][-2:]
     for value in (made, real):
         yield from (pickle.dumps(value, protocol) for protocol in (2, 3, 4, 5))
@@ -121,7 +121,7 @@ SOURCES = {
     "log": logs,
     "repeated": repeated,
     "stacks": stacks,
-    "dump": dumps,
+    "dump": flight_dumps,
     "ras": reports,
     "document": documents,
     "tools": printed,

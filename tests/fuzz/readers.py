@@ -29,14 +29,14 @@ from ncclkit.evidence.grammars.grammar import Rule
 from ncclkit.evidence.kinds import KINDS
 from ncclkit.evidence.merge import Merger, finish
 from ncclkit.evidence.processes import Limited, Refused
-from ncclkit.evidence.scanner import engine, pieces, scan
+from ncclkit.evidence.scanner import pieces, scan
 from tests.evidence.test_ras import text as ras_text
 from tests.fuzz.targets import CORPUS
 from tests.fuzz.watch import Broken, install
 from tests.hostile.test_records import RECORDS
 
 CONTEXT = scan.Context("rank1.log", 1)
-RULES: tuple[tuple[Rule, ...], ...] = (nccl.INFO, nccl.OTHER, *(grammar.RULES for grammar in engine.GRAMMARS))
+RULES: tuple[tuple[Rule, ...], ...] = (nccl.INFO, nccl.OTHER, *(grammar.RULES for grammar in scan.GRAMMARS))
 BLOCK = 512
 """Bytes of a header of tar."""
 

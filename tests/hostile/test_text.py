@@ -94,8 +94,8 @@ def test_a_line_without_an_end_costs_what_its_ends_cost(tmp_path, monkeypatch, u
 
     reader = read if how == "stream" else of_file
     windows = []
-    choose = scan.engine.choose
-    monkeypatch.setattr(scan.engine, "choose", lambda shape: windows.append(len(shape)) or choose(shape))
+    choose = scan.choose
+    monkeypatch.setattr(scan, "choose", lambda shape: windows.append(len(shape)) or choose(shape))
     data = unit * ((30 << 20) // len(unit))
     events = reader(data + b"\n[rank3]: ValueError: the line after it is read\n")
     assert [event.line for event in events if "the line after it is read" in event.text] == [2]

@@ -103,15 +103,18 @@ def package(framework: str) -> str | None:
 
 
 @contextmanager
-def start(name: str, ranks: int = 0, backend: str = "gloo", **more: str) -> Iterator[dict[int, subprocess.Popen[str]]]:
+def start(
+    name: str, ranks: int = 0, backend: str = "gloo", share_gpu: bool = False, **more: str
+) -> Iterator[dict[int, subprocess.Popen[str]]]:
     """Begin a job, as a user would, and wait until its ranks have reached the place where it hangs; ends it at last.
 
     ranks: as many as is usual for the backend (`RANKS`) where none are given.
+    share_gpu: all ranks use the first GPU, which NCCL lets ranks of different hosts do: each is a node of its own.
     """
     ranks = ranks or RANKS[backend]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
     ours = ("TORCH", "NCCL", "SLURM", "GLOO")
     clean = {key: value for key, value in os.environ.items() if key in FORBIDDEN or not key.startswith(ours)}
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +124,7 @@ def start(name: str, ranks: int = 0, backend: str = "gloo", **more: str) -> Iter
             job = {
                 rank: subprocess.Popen(
                     [sys.executable, __file__, name],
-                    env={**clean, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    env={**clean, **common, "RANK": str(rank), **_place(rank, ranks, share_gpu)},
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     text=True,
@@ -135,6 +138,12 @@ def start(name: str, ranks: int = 0, backend: str = "gloo", **more: str) -> Iter
             for process in job.values():
                 process.kill()
                 process.wait()
+
+
+def _place(rank: int, ranks: int, share_gpu: bool) -> dict[str, str]:
+    if share_gpu:
+        return {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": str(rank), "NCCL_HOSTID": f"node-{rank}"}
+    return {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
 
 
 def _await(folder: Path, job: dict[int, subprocess.Popen[str]], name: str, backend: str) -> None:
@@ -344,7 +353,9 @@ def trainer(rank: int, callback: object) -> None:
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    where = {"accelerator": "gpu" if BACKEND == "nccl" else "cpu", "devices": int(os.environ["WORLD_SIZE"])}
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
+    where = {"accelerator": "gpu" if BACKEND == "nccl" else "cpu", "devices": local}
+    where["num_nodes"] = int(os.environ["WORLD_SIZE"]) // local
     lightning.Trainer(strategy="ddp", max_steps=50, callbacks=[callback], **where, **quiet).fit(Model(), data)
 
 
@@ -544,8 +555,7 @@ def endless_kernel(rank: int) -> None:
 def callback_on_one_rank(rank: int) -> None:
     import torch
     import torch.distributed as dist
-
-    transformers = import_module("transformers")  # no dependency of the tests: this job is there where it is
+    import transformers
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:
@@ -569,11 +579,16 @@ def callback_on_one_rank(rank: int) -> None:
 
 
 def healthy(rank: int) -> None:
-    """A job without a fault, which appends the time of each step to a file."""
+    """A job without a fault, which appends the time of each step to a file, and the signals that it gets to another."""
+    steps = os.environ["STEPS"] + str(rank)
+    signals = os.open(steps + ".signals", os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK)
+    signal.set_wakeup_fd(signals)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+        signal.signal(number, lambda number, frame: None)
     model, optimizer = wrapped()
     here(rank)
     until, last = time.monotonic() + LONG, time.monotonic()
-    with open(os.environ.get("STEPS", os.devnull) + str(rank), "w") as out:
+    with open(steps, "w") as out:
         while time.monotonic() < until and not os.path.exists(file_named("end")):
             train_step(model, optimizer, ones(4, WIDTH))
             time.sleep(0.02)

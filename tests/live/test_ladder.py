@@ -12,10 +12,12 @@ import pytest
 from ncclkit.analysis.stages import staged_test
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
-from ncclkit.live import bisect, probe
+from ncclkit.live import probe
 from ncclkit.live.options import ProbeOptions
 from tests.namespaces import cannot_simulate
 from tests.processes import leftovers
+
+pytestmark = pytest.mark.usefixtures("warm_ranks")
 
 WHY_NOT = cannot_simulate()
 
@@ -27,7 +29,7 @@ def climbed(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) -> 
         asked = ProbeOptions(ranks=ranks, backend="gloo", max_bytes=1 << 16, repeats=1, stages=True, timeout=300)
         plan = await probe.plan(case, asked)
         plan = replace(plan, argv=(*plan.argv, *fault), network=net)
-        await bisect.to_the_end(case, await probe.execute(case, plan), probe.launcher(plan))
+        await probe.to_the_end(case, await probe.execute(case, plan), probe.launcher(plan))
 
     asyncio.run(go())
 

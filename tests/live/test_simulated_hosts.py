@@ -21,9 +21,11 @@ from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.experiments.fixes import close, fix
 from ncclkit.lab.faults import injection
-from ncclkit.live import connect, simulated_hosts, simulated_topology
+from ncclkit.live import connect, simulated_hosts
 from ncclkit.live.launch import simulated
 from tests.namespaces import cannot_simulate
+
+pytestmark = pytest.mark.usefixtures("warm_ranks")
 
 ROOT = Path(__file__).parents[2]
 WHY_NOT = cannot_simulate()
@@ -93,7 +95,7 @@ def test_a_host_is_looked_at_when_its_links_carry(tmp_path: Path, monkeypatch: p
         ["ip", "link", "set", "vm0", "up"],
         ["sh", "-c", late],
     ]
-    monkeypatch.setitem(simulated_topology.WRONG, "late", lambda made: made["node-1"]["setup"].extend(setup))
+    monkeypatch.setitem(simulated.WRONG, "late", lambda made: made["node-1"]["setup"].extend(setup))
     case = Case.open(tmp_path)
     asyncio.run(simulated_hosts.minimal(case, "late"))
     rows = next(fact.value for fact in case.facts_of("net.interfaces") if fact.host == "node-1")
@@ -174,7 +176,7 @@ def test_hosts_end_with_the_workbook_that_is_killed(tmp_path: Path, mark: str) -
 
 def test_a_network_that_does_not_exist_is_one_sentence() -> None:
     with pytest.raises(NcclkitError, match="no network with 'rain' wrong; there are other_name, "):
-        simulated_topology.hosts({"wrong": "rain"})
+        simulated.network_of({"wrong": "rain"})
 
 
 def test_ranks_must_divide_over_the_hosts(tmp_path: Path) -> None:

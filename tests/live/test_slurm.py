@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.analysis.consistency import compare
-from ncclkit.analysis.consistency.table import MEASURED
+from ncclkit.analysis.consistency_rules import MEASURED
 from ncclkit.analysis.stages import staged_test
 from ncclkit.core.case import Case
 from tests.live.slurm_cluster import available, cluster, free_ports

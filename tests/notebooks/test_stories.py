@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import nbformat
@@ -10,6 +11,7 @@ from bs4 import BeautifulSoup
 
 from ncclkit.lab.course.questions import STORIES
 from tests.notebooks.conventions import code_cells
+from tests.record import stories
 from tests.reports import NOTEBOOKS, ROOT, made
 
 CASES = [path for path in NOTEBOOKS if path.parent.name == "cases"]
@@ -40,6 +42,39 @@ def test_the_start_page_tells_no_end_of_a_story() -> None:
     page = source(ROOT / "notebooks" / "00_start_here.ipynb")
     assert all(story.guess.right not in page and story.cause not in page for story in STORIES.values())
     assert not any(word in page for word in ("data loaders", "such interface", "not the one at fault"))
+
+
+@pytest.mark.parametrize(("gpus", "hosts"), [(0, None), (1, "4"), (2, "2"), (4, None)])
+def test_four_ranks_need_simulated_hosts_where_gpus_are_fewer(gpus: int, hosts: str | None) -> None:
+    given = {name: stories.parameters(path, gpus).get("simulate_hosts") for name, path in stories.STORIES.items()}
+    four = {"2_lightning", "4_wenet", "5_all_to_all"}
+    assert given == {
+        name: hosts if name in four else "2" if name == "1_recbole" and gpus == 1 else None for name in given
+    }
+    assert sorted(stories.LONGEST_FIRST) == sorted(given) == sorted(path.stem for path in CASES)
+
+
+def test_a_story_that_is_too_slow_is_interrupted_and_its_time_counted() -> None:
+    code = "import signal, sys, time\nsignal.signal(2, lambda *_: sys.exit('stopped'))\nprint('on', flush=True)\n"
+    slow = stories._timed([sys.executable, "-c", code + "while True: time.sleep(0.1)"], 3.0)
+    assert slow["status"] != 0 and slow["said"][-1] in ("stopped", "on") and 3 <= slow["seconds"] < 40
+    busy = stories._timed([sys.executable, "-c", "while __import__('time').process_time() < 0.5: pass"], 60.0)
+    assert busy["status"] == 0 and 0.4 < busy["cpu_seconds"] < 30
+
+
+def test_stories_side_by_side_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {4, 5, 6, 7, 9})
+    assert stories.shares(2, 2) == [[4, 5], [6, 7]] and stories.shares(0, 3) == [[], [], []]
+    with pytest.raises(SystemExit, match="3 stories with 2 cores each need more than the 5"):
+        stories.shares(2, 3)
+
+
+def test_what_each_cell_said_is_kept() -> None:
+    ran, text = nbformat.v4.new_code_cell("form = 1\nform"), nbformat.v4.new_markdown_cell("# Words")
+    ran.metadata["papermill"] = {"duration": 1.26}
+    ran.outputs = [nbformat.v4.new_output("execute_result", data={"text/plain": "It failed."})]
+    book = nbformat.v4.new_notebook(cells=[text, ran, nbformat.v4.new_code_cell("never run")])
+    assert stories.said_by_cells(book) == [{"cell": "form", "seconds": 1.3, "said": "It failed."}]
 
 
 @pytest.mark.timeout(300)

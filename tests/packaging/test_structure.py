@@ -15,6 +15,7 @@ from itertools import accumulate
 
 import pytest
 
+import ncclkit
 from tests.packaging.imports import Module, Package
 from tests.packaging.project import ROOT
 
@@ -73,6 +74,10 @@ def test_the_root_holds_about_a_dozen_entries():
         if path.name not in OF_THE_ROOT and path.name != "__pycache__" and not path.name.startswith(".")
     )
     assert len(entries) <= ENTRIES, entries
+
+
+def test_every_public_name_leads_to_what_it_names():
+    none(name for name in ncclkit.__all__ if getattr(ncclkit, name, None) is None)
 
 
 def test_no_two_public_classes_have_one_name():

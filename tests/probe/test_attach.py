@@ -171,14 +171,14 @@ def test_a_rank_in_a_container_is_read_from_the_host_and_from_within(tmp_path: P
     """The Python program behind its shell, with the line of a file that the host does not see."""
     rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     pipe, environ = subprocess.PIPE, os.environ | {"PYTHONPATH": str(ROOT)}
-    look = [sys.executable, "-m", "ncclkit", "attach", "--seconds", "0.5"]
+    attach = [sys.executable, "-m", "ncclkit", "attach", "--seconds", "0.5"]
     command = [*CONTAINER, BEGIN, sys.executable, CONTAINED]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=os.environ | rank) as job:
         assert job.stdout is not None and job.stdout.readline() == b"up\n"
         within = processes.descendants(job.pid)[-1]
         inner = processes.read(f"/proc/{within}/status").partition("NSpid:")[2].split("\n")[0].split()[-1]
         enter = ["nsenter", "--target", str(within), "--pid", "--mount"]
-        ways = {"host": [*look, "--pid", str(job.pid)], "within": [*enter, *look, "--pid", inner]}
+        ways = {"host": [*attach, "--pid", str(job.pid)], "within": [*enter, *attach, "--pid", inner]}
         for name, way in ways.items():
             case = ["--case", str(tmp_path / name)]
             done = subprocess.run([*way, *case], capture_output=True, text=True, env=environ, timeout=100)

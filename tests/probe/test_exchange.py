@@ -20,6 +20,8 @@ from ncclkit.lab.course.runs import BY_HAND, LIBRARY, Step
 from ncclkit.lab.faults import catalogue, injection
 from ncclkit.views import scaling_view
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 
 def step(ranks: int, one: int | None = 15, pairs: int | None = 20, limit: int | None = 1024, **more: Any) -> Step:
     """What a rehearsal on so many ranks would have left; more: `wrong` values by hand, `reason` of the end."""

@@ -25,6 +25,8 @@ from ncclkit.lab.programs.__main__ import JOBS
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 FOREIGN = (
     "node-1:10:20 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth97\n"
     "node-1:10:20 [0] NCCL INFO NCCL_BUFFSIZE set to 4194304\n"

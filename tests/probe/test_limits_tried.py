@@ -26,6 +26,8 @@ from ncclkit.core.runs import Plan, Run
 from ncclkit.evidence import KINDS
 from ncclkit.experiments import baseline, comparison
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 ROOT = Path(__file__).parents[2]
 HERE = socket.gethostname()
 NOLOCK = ("setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock") if os.geteuid() == 0 else ()

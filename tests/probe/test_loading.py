@@ -17,6 +17,8 @@ from ncclkit.live import probe
 from ncclkit.views import loader_sweep_view
 from tests.processes import leftovers
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 
 def row(workers: int, step_ms: float, **more: float) -> dict[str, float]:
     steps = {"step_ms": step_ms, "low_ms": 0.95 * step_ms, "high_ms": 1.05 * step_ms}

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ncclkit.agent import wire
-from ncclkit.analysis.stage_results import sharing
+from ncclkit.analysis.stages import sharing
 from ncclkit.causes import rank_killed
 from ncclkit.causes.engine import diagnose
 from ncclkit.core import runs
@@ -27,6 +27,9 @@ from ncclkit.live import probe
 from ncclkit.live.launch import local
 from ncclkit.live.launch.pack import packed
 from ncclkit.live.options import ProbeOptions
+from tests.processes import warm
+
+pytestmark = pytest.mark.usefixtures("warm_ranks")
 
 ROOT = Path(__file__).parents[2]
 MENDED = [
@@ -74,7 +77,7 @@ def test_every_bug_has_a_right_way_and_a_wrong_diagnosis_mends_nothing(tmp_path:
     program = tmp_path / "rank.py"
     program.write_text(RANK)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(program)]
-    command, env = [*torchrun, str(tmp_path), json.dumps(MENDED)], {"PYTHONPATH": str(ROOT)}
+    command, env = [*torchrun, str(tmp_path), json.dumps(MENDED)], warm({"PYTHONPATH": str(ROOT)})
     with packed() as agent:
         records = asyncio.run(local.guarded(agent, command, env, 90, tmp_path, sys.executable, lambda record: None))
     assert records[-1]["reason"] == "done", (tmp_path / "launcher.log").read_text()[-3000:]

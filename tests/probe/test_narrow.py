@@ -18,7 +18,7 @@ from ncclkit.analysis.bisection import Bisected, Blamed, bisect_ranks, describe
 from ncclkit.analysis.stages import staged_test
 from ncclkit.core.case import Case
 from ncclkit.core.runs import Plan, Run
-from ncclkit.live import bisect
+from ncclkit.live import probe
 from ncclkit.live.launch import slurm
 from ncclkit.views._progress import Progress
 
@@ -35,7 +35,7 @@ def asked(nodes: Nodes, fails: Fails, hints: Sequence[tuple[int, ...]] = (), wel
     """The verdict, and in how many rounds of disjoint groups it was reached."""
     bad, rounds = {frozenset(group): False for group in well}, 0
     while (state := bisect_ranks(nodes, bad, hints)).ask:
-        groups = bisect.at_once(state.ask)
+        groups = probe.at_once(state.ask)
         bad |= {frozenset(group): fails(set(group)) for group in groups}
         rounds += 1
     return state, rounds
@@ -186,7 +186,7 @@ class Ranks:
         self.fails, self.dies, self.ends, self.starts = fails, dies, ends, list[list[list[int]]]()
         self.hellos = [{"kind": "phase", "phase": "hello", "rank": 0}] if begins else []
 
-    async def __call__(self, plan: Plan, folder: Path, keep: bisect.OnRecord) -> list[dict[str, Any]]:
+    async def __call__(self, plan: Plan, folder: Path, keep: probe.OnRecord) -> list[dict[str, Any]]:
         groups = [ranks_of(text) for text in plan.argv[plan.argv.index("--groups") + 1].split("/")]
         self.starts.append(groups)
         assert folder.is_dir() and plan.ranks == 4
@@ -225,7 +225,7 @@ SAYS: dict[str, tuple[Ranks, str]] = {
 def test_a_run_that_broke_off_is_narrowed_down(tmp_path: Path, name: str) -> None:
     case, (launch, says) = Case.open(tmp_path), SAYS[name]
     told: list[dict[str, Any]] = []
-    found = asyncio.run(bisect.to_the_end(case, broken_off(case, 4, 4), launch, told.append))
+    found = asyncio.run(probe.to_the_end(case, broken_off(case, 4, 4), launch, told.append))
     assert found.summary == says == staged_test(Case.open(tmp_path)).summary
     assert [record["number"] for record in told] == list(range(1, len(launch.starts) + 1))
     progress = Progress(4)
@@ -235,7 +235,7 @@ def test_a_run_that_broke_off_is_narrowed_down(tmp_path: Path, name: str) -> Non
 
 def test_without_time_it_says_how_far_it_came(tmp_path: Path) -> None:
     case, launch = Case.open(tmp_path), Ranks(lambda g: True)
-    found = asyncio.run(bisect.to_the_end(case, broken_off(case, 4, 1, deadline=2.0), launch))
+    found = asyncio.run(probe.to_the_end(case, broken_off(case, 4, 1, deadline=2.0), launch))
     assert launch.starts == [] and found.bisected.ask == ((0, 1, 2, 3),) and not found.tried
 
 
@@ -251,7 +251,7 @@ def test_without_time_it_says_how_far_it_came(tmp_path: Path) -> None:
 def test_ranks_that_were_ended_before_they_answered_are_not_blamed(tmp_path: Path, launch: Ranks) -> None:
     """Slow to start is not at fault, nor is a host that starts nothing; who waits for one that is ended, fails, too."""
     case = Case.open(tmp_path)
-    found = asyncio.run(bisect.to_the_end(case, broken_off(case, 4, 1), launch))
+    found = asyncio.run(probe.to_the_end(case, broken_off(case, 4, 1), launch))
     assert len(launch.starts) == 1 and not found.tried and not found.bisected.found
 
 

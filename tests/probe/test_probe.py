@@ -25,6 +25,8 @@ from ncclkit.live.options import ProbeOptions
 from ncclkit.views import telemetry_view
 from tests.processes import leftovers
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, Run, list[dict[str, Any]]]:

@@ -21,6 +21,8 @@ from ncclkit.lab.programs.stories import resume
 from ncclkit.live import probe
 from ncclkit.views import checkpoints_view, resume_view
 
+pytestmark = pytest.mark.usefixtures("warm_ranks")
+
 BROKEN = "raise ImportError('not here, for this test')\n"
 
 

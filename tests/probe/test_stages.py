@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from itertools import islice
@@ -12,14 +18,20 @@ from typing import Any
 
 import pytest
 
+from ncclkit.agent.run import processes
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement
 from ncclkit.core.runs import Plan, Run
+from ncclkit.lab.course import runs
 from ncclkit.lab.course.runs import Stage, staged_run
 from ncclkit.lab.faults.catalogue import FAULTS
+from ncclkit.lab.programs.inject import program
 from ncclkit.lab.programs.stories import interactions
 from ncclkit.views.course import apart_by, backend_view, stages_view
+from tests.reports import ENV
+
+pytestmark = pytest.mark.usefixtures("warm_ranks")
 
 torch = pytest.importorskip("torch")
 OPTIONS = SimpleNamespace(rows=500, users=16, items=64, batch=96)
@@ -55,6 +67,62 @@ def test_a_staged_run_stops_at_the_first_stage_that_fails(tmp_path: Path) -> Non
     assert [stage.run.reason for stage in stages] == ["failed"] and stages[0].losses == ()
     assert case.runs() == [] and list((tmp_path / "stages" / "runs").iterdir())
     assert stages_view(stages).summary.startswith("Stop here")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="mounting a FUSE disk needs root")
+def test_a_reader_of_the_dead_disk_waits_in_state_d_until_it_is_killed(tmp_path: Path) -> None:
+    code = "import pathlib, sys; from ncclkit.lab.programs.inject import program\n"
+    code += "path = pathlib.Path(sys.argv[1]); program.stalled_file(path, 60); path.read_bytes()"
+    reader = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "shared")], env=ENV)
+    try:
+        end = time.monotonic() + 60
+        looks: list[str] = []  # importing reads files, too, and may be seen in state D for a moment
+        while looks[-5:] != ["D"] * 5 and reader.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
+            looks.append(processes.state(reader.pid))
+        disk = processes.descendants(reader.pid)
+        assert looks[-5:] == ["D"] * 5 and len(disk) == 1 and str(tmp_path) not in Path("/proc/mounts").read_text()
+    finally:
+        reader.kill()
+    assert reader.wait(20) == -signal.SIGKILL
+    while any(processes.state(pid) not in ("", "Z", "X") for pid in disk) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert all(processes.state(pid) in ("", "Z", "X") for pid in disk), "who serves the disk goes with its reader"
+
+
+def test_where_no_disk_can_be_mounted_a_fifo_stands_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refused(kind: str, place: str, options: str) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(program, "_mount_here", refused)
+    program.stalled_file(tmp_path / "shared", 60)
+    assert stat.S_ISFIFO((tmp_path / "shared").stat().st_mode)
+
+
+@pytest.mark.parametrize(("gpus", "hosts"), [(2, 2), (1, 4)])
+def test_four_ranks_on_fewer_gpus_are_those_of_simulated_hosts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: int, hosts: int
+) -> None:
+    """Each of the runs of the course uses NCCL then, and the ranks are told which host they stand for."""
+    plans: list[Plan] = []
+
+    async def execute(case: Case, plan: Plan, on_record: object = None) -> Run:
+        plans.append(plan)
+        return Run(plan, Path("1-run"), "done", 5.0)
+
+    monkeypatch.setattr(runs.probe, "_gpus", lambda case, python: asyncio.sleep(0, gpus))
+    monkeypatch.setattr(runs.probe, "execute", execute)
+    case = Case.open(tmp_path)
+    asyncio.run(staged_run(case, "stories.interactions", {"ranks": 2}, {"ranks": 4}, simulate_hosts=hosts))
+    asyncio.run(runs.backend_run(case, 4, simulate_hosts=hosts))
+    asyncio.run(runs.scaling_run(case, "2 4", simulate_hosts=hosts))
+    nccl = [plan for plan in plans if plan.backend == "nccl"]
+    assert [(plan.ranks, plan.simulate_hosts) for plan in nccl] == [
+        (2, min(hosts, 2)), (4, hosts), (4, hosts), (2, min(hosts, 2)), (4, hosts)
+    ]  # fmt: skip
+    told = [plan.argv[plan.argv.index("--simulate-hosts") + 1] for plan in nccl]
+    assert told == [str(plan.simulate_hosts) for plan in nccl]
+    assert [(plan.backend, plan.simulate_hosts) for plan in plans if plan not in nccl] == [("gloo", 1)]
 
 
 def stage(ranks: int, options: Mapping[str, Any], *losses: float) -> Stage:

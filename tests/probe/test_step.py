@@ -17,7 +17,7 @@ from ncclkit.cli import main
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.tuning import Comparison, Setting
-from ncclkit.evidence.tools import steps as records
+from ncclkit.evidence.tools import profiles as records
 from ncclkit.live import step
 
 SCRIPTS = Path(__file__).parents[1] / "bench" / "step"

@@ -20,17 +20,18 @@ from ncclkit.evidence.samples import sample
 from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.lab.faults.injection import inject
 from ncclkit.lab.programs.inject import versions
-from ncclkit.live import probe, simulated_topology
+from ncclkit.live import probe
+from ncclkit.live.launch import simulated
 
 CHECKED = Event("python.exception", "[1]: params[0] … appears not to match sizes of the same param in process 0")
 
 
 def releases(fix: str = "", hosts: int = 2) -> list[dict[str, str]]:
-    made = simulated_topology.hosts({"hosts": hosts, "wrong": "older"}, fix)
+    made = simulated.network_of({"hosts": hosts, "wrong": "older"}, fix)
     return [host["packages"] for host in made.values()]
 
 
-@pytest.mark.parametrize(("version", "size"), [(simulated_topology.OLD, 8), (simulated_topology.NEW, 16)])
+@pytest.mark.parametrize(("version", "size"), [(simulated.OLD, 8), (simulated.NEW, 16)])
 def test_the_two_releases_build_other_models(version: str, size: int) -> None:
     module: dict[str, Any] = {}
     files = next(files for files in releases() if f"lowrank-{version}.dist-info/METADATA" in files)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ncclkit.agent import wire  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
-from ncclkit.live import bisect, probe  # noqa: E402
+from ncclkit.live import probe  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
 from ncclkit.live.options import ProbeOptions  # noqa: E402
 
@@ -64,10 +64,10 @@ async def record(name: str, out: Path, deadline: float = 500.0) -> None:
         plan = await probe.plan(case, ProbeOptions(**choices, timeout=deadline))
         plan = replace(plan, argv=(*plan.argv, *fault), network=asked.get("net", {}))
         run = await probe.execute(case, plan)
-        found = await bisect.to_the_end(case, run, probe.launcher(plan), lambda r: print(" ", r.get("say", "")))
+        found = await probe.to_the_end(case, run, probe.launcher(plan), lambda r: print(" ", r.get("say", "")))
         kept = out / name / "runs" / run.name
         kept.mkdir(parents=True, exist_ok=True)
-        for file in ("wire.jsonl", bisect.KEPT):
+        for file in ("wire.jsonl", probe.KEPT):
             path = run.folder / file
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
             (kept / file).write_bytes(b"".join(line for line in lines if (wire.parse(line) or {}).get("kind") in KINDS))

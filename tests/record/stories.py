@@ -1,158 +1,208 @@
-"""The five stories as a student clicks through them, in a real JupyterLab and Chromium; minutes, so not in CI.
+"""The five stories, whole and headless: how long each takes, what each step said, over NCCL where there are GPUs.
 
-    PICTURES=DIR python -m pytest -p no:cacheprovider -q tests/record/stories.py [-k wenet]
+    python tests/record/stories.py OUT.json [--only STORY …] [--side-by-side N] [--cores N] [--deadline S] [--keep DIR]
 
-Each story: Shift+Enter from cell to cell, a guess, every choice of the three questions.  DIR gets
-a picture of each section.  A story that passes leaves its row in the table of docs/course.md.
+Each story is run as a user runs it, by ``ncclkit report``.  Four ranks on fewer GPUs become those of simulated hosts.
+OUT.json takes date, hardware, versions, and for each story: wall and CPU seconds, every run, what each cell said, and
+the verdict.  DIR gets a ``STORY.tar.gz`` of each case folder, with its report.  ``--cores 2``: each story has two cores
+of its own, as a student has.  Exit status 1 when a story did not end.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+import json
 import os
 import re
-import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
-import nbformat
-import pytest
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit.lab.faults.catalogue import FAULTS
-from tests.browser.conftest import Lab, Visit, until
-from tests.browser.notebook import open_notebook, shut_down, state
-from tests.browser.test_logs import WIDER
-from tests.reports import NOTEBOOKS, ROOT
+import nbformat  # noqa: E402
 
-pytest_plugins = ["tests.browser.conftest"]
+from ncclkit.agent import redact  # noqa: E402
+from ncclkit.core import storage  # noqa: E402
+from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.core.experiment_records import experiments  # noqa: E402
+from ncclkit.core.storage import write
+from ncclkit.lab.faults import recording  # noqa: E402
+from ncclkit.live.launch import local  # noqa: E402
+from ncclkit.report import declared, literals  # noqa: E402
+from tests.record.gpu import about_machine  # noqa: E402
+from tests.reports import ENV, NOTEBOOKS  # noqa: E402
 
-STORIES = [path for path in NOTEBOOKS if path.parent.name == "cases"]
-COURSE = [ROOT / "docs" / name for name in ("course.md", "course.zh.md")]
-PICTURES = Path(os.environ.get("PICTURES") or "/nonexistent")
-CELL, REACT = 150.0, 30.0
-"""Seconds that a cell, and any click, may take."""
-SELECT = """place => {
-  const notebook = window.jupyterapp.shell.currentWidget.content;
-  notebook.mode = 'command'; notebook.activeCellIndex = place; notebook.activate(); notebook.node.focus();
-}"""
-EMPTY = """place => {
-  const cell = window.jupyterapp.shell.currentWidget.content.widgets[place];
-  const areas = [...cell.node.querySelectorAll('.jp-OutputArea-output')];
-  return areas.filter(a => !a.innerText.trim() && !a.querySelector('svg, img, canvas, input, select')).length;
-}"""
-BOX = """([first, last]) => {
-  const widgets = window.jupyterapp.shell.currentWidget.content.widgets;
-  widgets[first].node.scrollIntoView();
-  const [top, end] = [widgets[first].node.getBoundingClientRect(), widgets[last].node.getBoundingClientRect()];
-  return {x: top.x, y: top.y, width: top.width, height: end.bottom - top.y};
-}"""
+STORIES = {path.stem: path for path in NOTEBOOKS if path.parent.name == "cases"}
+PACKAGES = ("lightning", "lightning-fabric", "pytorch-lightning", "torchdata", "papermill", "ipykernel")
+GRACE = 40.0
+"""Seconds in which a story that was interrupted writes what it has."""
+LARGEST = 4 << 20
+"""Bytes of the largest file that is kept; what is larger are checkpoints and traces of the GPU."""
+LONGEST_FIRST = ("2_lightning", "5_all_to_all", "3_llama_recipes", "1_recbole", "4_wenet")
 
 
-@pytest.fixture
-def visit(request: pytest.FixtureRequest, chromium: Any, lab: Lab) -> Iterator[Visit]:
-    """A copy of the story, open, with a kernel that takes cells."""
-    shutil.copy(request.param, lab.root)
-    context = chromium.new_context(viewport={"width": 1280, "height": 3600})
-    seen = Visit(context.new_page())
-    open_notebook(seen.page, lab, request.param.name)
-    yield seen
-    shut_down(seen.page)
-    until(lambda: not lab.kernels(), REACT, "the kernel to end")
-    context.close()
+def parameters(notebook: Path, gpus: int) -> dict[str, str]:
+    """What the notebook is told on so many GPUs: as many simulated hosts as let all its ranks use NCCL."""
+    defaults = literals({name: each.default for name, each in declared(notebook).items()})
+    ranks = defaults.get("ranks", 0)
+    hosts = -(-ranks // gpus) if gpus else 1
+    return {"simulate_hosts": str(hosts)} if hosts > 1 and "simulate_hosts" in defaults else {}
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("visit", STORIES, ids=lambda path: path.stem, indirect=True)
-def test_story(visit: Visit, lab: Lab, request: pytest.FixtureRequest, chromium: Any) -> None:
-    story: Path = request.node.callspec.params["visit"]
-    page, cells, begun = visit.page, nbformat.read(story, as_version=4).cells, time.monotonic()
-    for place, cell in enumerate(cells):
-        page.evaluate(SELECT, place)
-        page.keyboard.press("Shift+Enter")
-        if cell.cell_type == "code":
-            _done(page, place)
-            _act(page, place, cell.source)
-    _proven(page, "\n".join(cell.source for cell in cells))
-    _pictures(page, story.stem, [cell.source for cell in cells])
-    seconds = time.monotonic() - begun
-    assert lab.runs() == [] and state(page)["errors"] == []
-    assert page.evaluate(WIDER) == [] and [n for n in range(len(cells)) if page.evaluate(EMPTY, n)] == []
-    assert visit.errors == [] and visit.failed == []
-    assert [url for url in visit.requests if not url.startswith((lab.url, "data:", "blob:"))] == []
-    _write(story, seconds, chromium.version)
+def shares(cores: int, side_by_side: int) -> list[list[int]]:
+    """The cores of each of the stories that run at the same time; empty lists where they share all of them."""
+    free = sorted(os.sched_getaffinity(0))
+    if cores * side_by_side > len(free):
+        sys.exit(f"{side_by_side} stories with {cores} cores each need more than the {len(free)} cores that are here.")
+    return [free[cores * place : cores * (place + 1)] for place in range(side_by_side)]
 
 
-def _done(page: Any, place: int) -> None:
-    """Wait until the cell was executed; an error of its own is told at once."""
-    js = f"""() => {{ const panel = window.jupyterapp.shell.currentWidget, w = panel.content.widgets[{place}];
-      return w.model.executionCount !== null && !w.promptNode.textContent.includes('*'); }}"""
-    until(lambda: page.evaluate(js), CELL, f"cell {place} to be executed")
-    assert state(page)["errors"] == []
+def tell(story: str, gpus: int, deadline: float, keep: Path | None, places: SimpleQueue[list[int]]) -> dict[str, Any]:
+    """Run one story in a new case folder, on cores that are free; the row of it."""
+    cores = places.get(timeout=3600)
+    bound = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
+    with tempfile.TemporaryDirectory(prefix=f"{story}-") as place:
+        folder = Path(place, story)
+        given = parameters(STORIES[story], gpus)
+        words = [f"-p={name}={value}" for name, value in given.items()]
+        command = [*bound, sys.executable, "-m", "ncclkit", "report", "--redact", "--notebook", str(STORIES[story])]
+        took = _timed([*command, "--case", str(folder), *words], deadline)
+        clean = recording.cleaner(folder)
+        row = {"story": story, "parameters": given, **took, **_left(folder)}
+        if keep is not None:
+            _keep(folder, keep, story)
+        places.put(cores)
+        print(f"{story}: {row['status']} after {row['seconds']} s, {row['verdict']}", flush=True)
+        return dict(redact.texts(row, clean))
 
 
-def _act(page: Any, place: int, source: str) -> None:
-    """What a student does with the widgets that a cell has put there."""
-    cell = page.locator(".jp-Notebook .jp-Cell").nth(place)
-    if "nk.guess(" in source:
-        cell.locator("input[type=radio]").first.click()
-        cell.get_by_role("status").filter(has_text="Kept.").wait_for()
-    if "nk.proof_view(" in source:
-        cell.get_by_text("your first guess").wait_for()
-    if "nk.quiz_view(" in source:
-        _quiz(cell)
-    if source.rstrip().endswith("\nloop"):
-        assert "Before" in cell.inner_text() and "After" in cell.inner_text()
+def _timed(command: list[str], deadline: float) -> dict[str, Any]:
+    """How a command ended, its wall time and the CPU time of all its processes; interrupted at the deadline."""
+    begun = time.monotonic()
+    until = begun + deadline
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(command, env=ENV, stdout=said, stderr=subprocess.STDOUT)
+        while True:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            if time.monotonic() > until:
+                process.send_signal(signal.SIGINT if until < begun + deadline + GRACE else signal.SIGKILL)
+                until += GRACE
+            time.sleep(0.1)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        last = said.read().strip().splitlines()[-4:]
+    seconds, cpu = time.monotonic() - begun, usage.ru_utime + usage.ru_stime
+    return {"status": process.returncode, "seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1), "said": last}
 
 
-def _quiz(cell: Any) -> None:
-    """Every choice says why; one of each question is right, and at the end stands how the student fared."""
-    choices, told = cell.locator("input[type=radio]"), cell.get_by_role("status")
-    choices.first.wait_for()
-    right = 0
-    for number in range(choices.count()):
-        before = told.all_inner_texts()
-        choices.nth(number).click()
-        until(partial(_differs, told, before), REACT, "an answer")
-        changed = [said for said in told.all_inner_texts() if said not in before]
-        assert len(changed[0]) > 30
-        right += "✓" in changed[0]
-    assert right == 3 and "How you fared" in cell.inner_text()
+def _left(folder: Path) -> dict[str, Any]:
+    """What a story left in its case folder: cells, runs, experiments, and the first cause that was found."""
+    first: dict[str, Any] = next(iter(storage.read_json(folder / "findings.json", [])), {})
+    verdict = {name: first.get(name) for name in ("cause", "strength", "culprits", "say")}
+    made = experiments(Case.open(folder, read_only=True)) if folder.exists() else ()
+    tried = [
+        {"kind": one.kind, "cause": one.cause, "observed": one.observed, "worked": one.worked, "said": one.summary}
+        for one in made
+    ]
+    executed = next((path for name in ("report", ".report") if (path := folder / f"{name}.ipynb").exists()), None)
+    cells = said_by_cells(nbformat.read(executed, as_version=4)) if executed else []
+    return {"verdict": verdict, "experiments": tried, "runs": _runs(folder), "cells": cells}
 
 
-def _differs(told: Any, before: list[str]) -> bool:
-    return bool(told.all_inner_texts() != before)
+def _runs(folder: Path) -> list[dict[str, Any]]:
+    """Every run of a story, of its experiments too, in the order in which they began."""
+    found = []
+    for path in folder.rglob("plan.json"):
+        plan, status = (storage.read_json(path.with_name(name), {}) for name in ("plan.json", "status.json"))
+        began, ended = status.get("started", 0.0), status.get("ended", 0.0)
+        hosts = plan.get("network", {}).get("hosts") or plan.get("simulate_hosts", 1)
+        kept = {name: plan.get(name) for name in ("backend", "ranks")}
+        run = str(path.parent.relative_to(folder))
+        found.append((began, {"run": run, **kept, "hosts": hosts, "seconds": round(ended - began, 1), **_end(status)}))
+    return [row for _, row in sorted(found, key=lambda pair: pair[0])]
 
 
-def _proven(page: Any, sources: str) -> None:
-    """The page names the cause of the fault that was broken first, and says that it is gone after the fix."""
-    name = re.search(r'lab_form\(case, "(\w+)"', sources)
-    assert name is not None
-    said = page.locator(".jp-Notebook").inner_text()
-    assert re.search(rf"succeeds after \d+ s, and {FAULTS[name[1]].cause} is gone", said)
+def _end(status: dict[str, Any]) -> dict[str, Any]:
+    return {"reason": status.get("reason"), "said": status.get("say") or ""}
 
 
-def _pictures(page: Any, story: str, sources: list[str]) -> None:
-    """One picture for each section, if somebody wants to look."""
-    starts = [0, *(n for n, source in enumerate(sources) if re.search(r"^## ", source, re.M))]
-    if not PICTURES.is_absolute() or not PICTURES.parent.is_dir():
-        return
-    PICTURES.mkdir(exist_ok=True)
-    page.add_style_tag(content=".jp-Notebook .jp-Cell.jp-mod-selected { outline: none }")
-    for number, (first, end) in enumerate(zip(starts, [*starts[1:], len(sources)], strict=True)):
-        box = page.evaluate(BOX, [first, end - 1])
-        page.wait_for_timeout(300)  # figures draw themselves anew when they come into sight
-        height = min(box["height"], 3600 - box["y"])
-        page.screenshot(path=str(PICTURES / f"{story}-{number}.png"), clip={**box, "height": height})
+def said_by_cells(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
+    """For each cell of code that was run: its last line, its seconds, and what it said in words."""
+    found = []
+    for cell in notebook.cells:
+        took = cell.metadata.get("papermill", {}).get("duration")
+        if cell.cell_type != "code" or took is None:
+            continue
+        said = [output.get("data", {}).get("text/plain") or output.get("evalue") for output in cell.outputs]
+        last = cell.source.strip().splitlines()[-1] if cell.source.strip() else ""
+        found.append({"cell": last, "seconds": round(took, 1), "said": " ".join(filter(None, said))})
+    return found
 
 
-def _write(story: Path, seconds: float, chromium: str) -> None:
-    """This story's row of the table in docs/course.md."""
-    with_what = f"JupyterLab {version('jupyterlab')}, Chromium {chromium}, torch {version('torch')}"
-    row = f"| {story.stem} | {time.strftime('%Y-%m-%d')} | {with_what} | {seconds:.0f} |"
-    for page in COURSE:
-        new, count = re.subn(rf"^\| {story.stem} \|.*$", row, page.read_text(encoding="utf-8"), flags=re.M)
-        assert count == 1
-        page.write_text(new, encoding="utf-8")
+def _keep(folder: Path, keep: Path, story: str) -> None:
+    """The case folder as one archive, without what is large."""
+
+    def small(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return info if info.isdir() or (info.isreg() and info.size <= LARGEST) else None
+
+    keep.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(keep / f"{story}.tar.gz", "w:gz") as archive:
+        archive.add(folder, story, filter=small)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the stories that were asked for, some side by side; the exit status."""
+    answer = asyncio.run(local.check(sys.executable))
+    gpus = answer["gpus"] if answer["nccl"] else 0
+    stories = [story for story in LONGEST_FIRST if story in (options.only or STORIES)]
+    table: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), **about_machine(answer), "gpus": gpus}
+    table["packages"] = {name: found for name in PACKAGES if (found := _version(name))}
+    table["cpu"] = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)[:1]
+    table["side_by_side"], table["cores_each"], table["deadline"] = (
+        options.side_by_side,
+        options.cores,
+        options.deadline,
+    )
+    table["load"] = round(os.getloadavg()[0], 1)
+    rows: list[dict[str, Any]] = []
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    places: SimpleQueue[list[int]] = SimpleQueue()
+    for share in shares(options.cores, options.side_by_side):
+        places.put(share)
+    run = partial(tell, gpus=gpus, deadline=options.deadline, keep=options.keep, places=places)
+    with ThreadPoolExecutor(options.side_by_side) as pool:
+        for done in as_completed([pool.submit(run, story) for story in stories]):
+            rows = sorted([*rows, done.result()], key=lambda row: str(row["story"]))
+            write(options.out, json.dumps(table | {"stories": rows}, indent=1, ensure_ascii=False) + "\n")
+    return int(any(row["status"] for row in rows))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path, metavar="OUT.json")
+    parser.add_argument("--only", nargs="+", choices=sorted(STORIES), metavar="STORY")
+    parser.add_argument("--side-by-side", type=int, default=1)
+    parser.add_argument("--cores", type=int, default=0, help="of its own for each story; 0: all share all")
+    parser.add_argument("--deadline", type=float, default=280.0, help="seconds for each story")
+    parser.add_argument("--keep", type=Path, metavar="DIR")
+    sys.exit(main(parser.parse_args()))

@@ -17,7 +17,7 @@ from ncclkit.views.lab import FaultyRun, LabForm
 from tests.views.records import findings, job
 from tests.views.test_faces import Page
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_ranks")]
 CHOICES = {"backend": "gloo", "timeout": 8.0, "deadline": 90.0}
 
 

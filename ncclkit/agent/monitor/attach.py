@@ -109,7 +109,7 @@ def collect(folder, ranks, read, deadline=8.0, node=""):
     polls = ras.Polls(folder, ras.address(processes.environ(one)), min(deadline - 1.0, RAS), one, job)
     here = "-node" + node if node else ""
     gpus = Gpus(os.path.join(folder, "gpus%s.xml" % here))
-    states = {str(rank): look(pid) for rank, pid in ranks.items()}
+    states = {str(rank): process_status(pid) for rank, pid in ranks.items()}
     _write(folder, "processes%s.json" % here, json.dumps(states, indent=1))
     problems = read(until)
     if problems and not all(map(processes.may_read, ranks.values())) or any(map(REFUSED.search, problems)):
@@ -190,7 +190,7 @@ class Gpus:
             os.unlink(self.path + ".part")
 
 
-def look(pid):
+def process_status(pid):
     """State of one process: what ``ps`` and ``/proc`` say, as a dict of plain values."""
     status = dict(line.split(":", 1) for line in processes.read("/proc/%d/status" % pid).splitlines() if ":" in line)
     return {

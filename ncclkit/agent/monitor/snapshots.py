@@ -37,12 +37,16 @@ LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|^<")
 POINT_TO_POINT = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
 BY_RANK = re.compile(r"rank|main_process|process_zero|global_zero|is_master|is_chief", re.IGNORECASE)
 """Conditions that are true on some ranks only."""
+WAKES = 2.5
+"""Wakes a second above which a rank is not in one and the same wait for peers: it makes steps."""
 STANDSTILL = 3
 """Snapshots after the first that have to show a rank at one place until it counts as one that hangs."""
 PATIENCE = 5.0
 """Seconds that one of them may take beyond the pause between them."""
 STOPS = 0.5
 """Seconds in which a signal that a killed reader had sent arrives."""
+FILES, BRANCHES = 4, 50
+"""Source files of a rank whose branches are read, and branches of each, at most."""
 WORKERS = 32
 """Processes that a rank started whose state is shown, at most."""
 ON_FILES = frozenset((0, 1, 17, 18, 19, 20, 42, 44, 45, 46, 47, 72, 73, 74, 75))
@@ -89,8 +93,14 @@ class Snapshots:
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
 
     def still(self):
-        """Ranks that every snapshot shows at one place."""
+        """Ranks that every snapshot shows at one place; none where most ranks make steps, as such a job is not paused.
+
+        Two snapshots may meet a healthy job in the same call of two steps.
+        """
         places = {rank: {row["stack"] for row in rows} for rank, rows in self.rows.items()}
+        steps = [rank for rank, rows in self.rows.items() if len(places[rank]) > 1 or wakes(rows) > WAKES]
+        if 2 * len(steps) > len(places):
+            return []
         return [rank for rank, seen in places.items() if len(seen) == 1 and "" not in seen]
 
     def finish(self, folder, until):
@@ -117,10 +127,12 @@ class Snapshots:
         frames = [match.groupdict() for line in str(last[0]["stack"] if last else "").splitlines()
                   for match in [FRAME.match(line)] if match]  # fmt: skip
         own = [frame for frame in frames if not LIBRARY.search(frame["file"])]
+        files = list(dict.fromkeys(frame["file"] for frame in own))
         return {
             **about(pid),
             "snapshots": self.rows[rank],
-            "program": [told for frame in own[:12] for told in program(pid, frame["file"], int(frame["line"]))][:12],
+            "program": [program(pid, frame["file"], int(frame["line"]), frame["func"]) for frame in own[:12]],
+            "branches": [row for file in files[:FILES] for row in branches(pid, file)],
             "workers": workers(pid),
         }
 
@@ -183,9 +195,11 @@ def native_stack(rank, pid, seconds, peers=False):
 def _run(command, seconds):
     """(what a command prints, why it printed nothing)."""
     pid, before = int(command[-1]), processes.state(int(command[-1]))
+    # a notebook's kernel asks every program for colours
+    plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                 text=True, errors="replace")  # fmt: skip
+                                 text=True, errors="replace", env={**plain, "NO_COLOR": "1"})  # fmt: skip
     except OSError as error:
         return "", str(error)
     try:
@@ -271,6 +285,14 @@ def counters(pid):
     }
 
 
+def wakes(rows):
+    """How often a second the main thread was woken, between the first `counters` and the last."""
+    known = [(row["t"], row["switches"]) for row in rows if row.get("switches") is not None]
+    if len(known) < 2 or known[-1][0] <= known[0][0]:
+        return 0.0
+    return (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
+
+
 def _file(pid, call):
     """The file, pipe or socket of the call that the main thread waits in; "" where it waits in none."""
     if platform.machine() != "x86_64" or len(call) < 2 or not call[0].isdigit() or int(call[0]) not in ON_FILES:
@@ -290,10 +312,12 @@ def workers(pid):
     return found
 
 
-def program(pid, path, line):
-    """What the source of a line of a process says: the call, its group, and the conditions on the rank around it."""
-    inside = "/proc/%d/%s" % (pid, "root" + path if os.path.isabs(path) else "cwd/" + path)
-    source = processes.read(inside, 4 << 20)
+def program(pid, path, line, func=""):
+    """What the source of a line of a process says: the call, its group, the loops and conditions on the rank around it.
+
+    func: the function that the line is in, as the stack names it.
+    """
+    source = _source(pid, path)
     around = [node for node in _nodes(source) if node.__dict__.get("lineno", line + 1) <= line <= _end(node)]
     tests = [node for node in around if isinstance(node, (ast.If, ast.IfExp)) and node.lineno <= line]
     conditions = [_condition(node, line) for node in tests]
@@ -302,10 +326,32 @@ def program(pid, path, line):
     peers = [word.value for node in around if isinstance(node, ast.Call) for word in node.keywords
              if word.arg in ("src", "dst")]  # fmt: skip
     peer = next((node.value for node in peers if isinstance(node, ast.Constant) and isinstance(node.value, int)), None)
+    loops = [[node.lineno, _end(node.body[-1])] for node in around if isinstance(node, (ast.For, ast.While))]
     text = source.splitlines()[line - 1].strip() if line <= source.count("\n") + 1 else ""
     branch = [condition for condition in conditions if BY_RANK.search(condition)]
-    return [{"file": path, "line": line, "text": redact.text(text)[:160], "group": group[:60], "peer": peer,
-             "conditions": [redact.text(one)[:120] for one in branch]}]  # fmt: skip
+    return {"file": path, "line": line, "func": func, "text": redact.text(text)[:160], "group": group[:60],
+            "peer": peer, "conditions": [redact.text(one)[:120] for one in branch],
+            "loops": [loop for loop in loops if loop[0] <= line <= loop[1]]}  # fmt: skip
+
+
+def branches(pid, path):
+    """Lines of a source file that only some ranks come to: [{file, first, last, condition}].
+
+    A Flight Recorder names lines that no stack shows any more.
+    """
+    found = []
+    for node in _nodes(_source(pid, path)):
+        if isinstance(node, ast.If):
+            for lines in filter(None, (node.body, node.orelse)):
+                condition = _condition(node, lines[0].lineno)
+                if BY_RANK.search(condition):
+                    row = {"file": path, "first": lines[0].lineno, "last": _end(lines[-1])}
+                    found.append({**row, "condition": redact.text(condition)[:120]})
+    return found[:BRANCHES]
+
+
+def _source(pid, path):
+    return processes.read("/proc/%d/%s" % (pid, "root" + path if os.path.isabs(path) else "cwd/" + path), 4 << 20)
 
 
 def _condition(node, line):
@@ -362,8 +408,9 @@ def expected(pids):
         variables = processes.environ(pid)
         world, here = (variables.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
         rank, local = (variables.get(name, "") for name in ("RANK", "LOCAL_RANK"))
+        alone = variables.get("MASTER_ADDR") == socket.gethostname() and variables.get("SLURM_NNODES") == "1"
         if here.isdigit() and rank.isdigit() and local.isdigit():
             found.update(range(int(rank) - int(local), int(rank) - int(local) + min(int(here), 1 << 16)))
-        elif world.isdigit() and variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost", socket.gethostname()):
+        elif world.isdigit() and (alone or variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost")):
             found.update(range(min(int(world), 1 << 16)))
     return sorted(found)

@@ -1,19 +1,221 @@
-"""Flight Recorder: from all ranks' dumps to events.  No rank is the truth, and no dump needs the others."""
+"""Flight Recorder: from all ranks' dumps to events.  No rank is the truth, and no dump needs the others.
+
+A mismatch is the first collective that ranks disagree on: another operation, other sizes, other types.  Of different
+values the one that most ranks hold is taken as meant, then the one of the ranks that came further.  Whole stretches of
+columns are compared at once; single calls only where a stretch differs.
+"""
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from ncclkit.core.model import Event
-from ncclkit.evidence.flight.calls import Calls
-from ncclkit.evidence.flight.dumps import Dump
-from ncclkit.evidence.flight.groups import SHOWN, Group, groups
-from ncclkit.evidence.flight.hang import Stop, late, roots, stops, unpaired
-from ncclkit.evidence.flight.mismatch import mismatch, splits
+from ncclkit.evidence.flight.dumps import Calls, Dump, Kind
+from ncclkit.evidence.flight.hang import SHOWN, Group, Stop, groups, late, listed, roots, stops, unpaired
 from ncclkit.evidence.grammars.grammar import Data, clip
+
+EQUAL_BOTH = frozenset(
+    "_all_gather_base _allgather_base _broadcast_oop _reduce_oop _reduce_scatter_base all_gather "
+    "all_gather_into_tensor all_gather_into_tensor_coalesced all_reduce all_reduce_barrier allgather allreduce "
+    "allreduce_coalesced broadcast reduce reduce_scatter reduce_scatter_tensor reduce_scatter_tensor_coalesced".split()
+)
+"""Operations to which every rank brings as many elements, and from which it takes as many."""
+EQUAL_INPUT = EQUAL_BOTH | {"gather"}
+EQUAL_OUTPUT = EQUAL_BOTH | {"scatter"}
+Terms = tuple[Any, ...]
+"""(op, elements in, elements out, types in, types out); None where a difference would mean nothing."""
+
+
+def terms(kind: Kind) -> Terms:
+    """What must be the same on all ranks of a call."""
+    if kind.closes and kind.op not in EQUAL_BOTH or not kind.op:
+        return (None,) * 5
+    ins, outs = kind.op in EQUAL_INPUT, kind.op in EQUAL_OUTPUT
+    return (
+        kind.op,
+        kind.inputs.total if ins else None,
+        kind.outputs.total if outs else None,
+        kind.dtypes if ins and kind.inputs.total else None,
+        kind.output_dtypes if outs and kind.outputs.total else None,
+    )
+
+
+def mismatch(group: Group) -> tuple[Data, list[str], list[int]] | None:
+    """(data, text, odd ranks) of the first disagreement in a group; None where all agree."""
+    seq = _first(group)
+    if seq is None:
+        return None
+    for place in range(_most(group, seq)):
+        held = {rank: _nth(calls, seq, place) for rank, calls in group.calls.items()}
+        found = _first_difference(group, seq, {rank: at for rank, at in held.items() if at is not None})
+        if found is not None:
+            return found
+    return None
+
+
+def _first(group: Group) -> int | None:
+    """The lowest sequence number of which two ranks hold different terms."""
+    numbers: dict[Terms, int] = {}
+    whole: tuple[array[int], array[int]] = (array("q"), array("I"))
+    worst: int | None = None
+    for rank, calls in sorted(group.calls.items(), key=lambda item: (item[1].seqs[:1].tolist(), -len(item[1]))):
+        dump = group.sources[rank]
+        table = [numbers.setdefault(terms(kind), len(numbers)) for kind in dump.kinds]
+        mine = (calls.seqs, array("I", map(table.__getitem__, calls.kinds)))
+        start = (
+            bisect_right(mine[0], mine[0][0]) if dump.dropped and mine[0] else 0
+        )  # the first may be half overwritten
+        bad = _compare(whole, mine, start, numbers)
+        worst = bad if worst is None or bad is not None and bad < worst else worst
+        after = bisect_right(mine[0], whole[0][-1]) if whole[0] else 0
+        whole[0].extend(mine[0][after:])
+        whole[1].extend(mine[1][after:])
+    return worst
+
+
+def _compare(
+    whole: tuple[array[int], array[int]], mine: tuple[array[int], array[int]], start: int, numbers: dict[Terms, int]
+) -> int | None:
+    """The first sequence number in which `mine`, from `start` on, differs from what earlier ranks hold."""
+    if start >= len(mine[0]) or not whole[0]:
+        return None
+    low, high = bisect_left(whole[0], mine[0][start]), bisect_right(whole[0], mine[0][-1])
+    start, end = (
+        bisect_left(mine[0], whole[0][low], start) if low < high else start,
+        bisect_right(mine[0], whole[0][-1]),
+    )
+    if whole[1][low:high] == mine[1][start:end] and whole[0][low:high] == mine[0][start:end]:
+        return None
+    silent = numbers.get((None,) * 5, -1)
+    for a, b, x, y in zip(whole[0][low:high], mine[0][start:end], whole[1][low:high], mine[1][start:end], strict=False):
+        if a != b:
+            return min(a, b)
+        if x != y and silent not in (x, y):
+            return a
+    return None
+
+
+def _most(group: Group, seq: int) -> int:
+    """The most calls that one rank recorded under one number: several in a coalesced batch."""
+    return max(bisect_right(calls.seqs, seq) - bisect_left(calls.seqs, seq) for calls in group.calls.values())
+
+
+def _nth(calls: Calls, seq: int, number: int) -> int | None:
+    place = bisect_left(calls.seqs, seq) + number
+    return place if place < len(calls) and calls.seqs[place] == seq else None
+
+
+def _first_difference(group: Group, seq: int, held: dict[int, int]) -> tuple[Data, list[str], list[int]] | None:
+    """The first of operation, sizes, types in which the calls at these places differ."""
+    known = {rank: terms(group.kind(rank, place)) for rank, place in held.items()}
+    for number, field in enumerate(("op", "sizes", "sizes", "dtypes", "dtypes")):
+        values = {rank: term[number] for rank, term in known.items()}
+        if None not in values.values() and len(set(values.values())) > 1:
+            return _sides(group, seq, field, number in (2, 4), values, held)
+    return None
+
+
+def _sides(
+    group: Group, seq: int, field: str, output: bool, values: dict[int, Any], held: dict[int, int]
+) -> tuple[Data, list[str], list[int]]:
+    sides: dict[Any, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        sides.setdefault(value, []).append(rank)
+    ordered = sorted(sides.values(), key=lambda ranks: (-len(ranks), -max(_last(group, rank) for rank in ranks), ranks))
+    shown = [
+        {"value": _shown(group.kind(ranks[0], held[ranks[0]]), field, output), "ranks": ranks} for ranks in ordered
+    ]
+    op = group.kind(ordered[0][0], held[ordered[0][0]]).op
+    sites = [group.site(ranks[0], held[ranks[0]]) for ranks in ordered]
+    data = {"seq": seq, "field": field, "op": op, "majority": shown[0], "odd": shown[1:], "sites": sites}
+    text = [f"{group.title}: collective {seq} differs in {field}"]
+    text += [f"  {listed(ranks)}: {group.word(ranks[0], held[ranks[0]])}" for ranks in ordered[:SHOWN]]
+    return data, text, ordered[1]
+
+
+def _last(group: Group, rank: int) -> int:
+    seqs = group.calls[rank].seqs
+    return seqs[-1] if seqs else -1
+
+
+def _shown(kind: Kind, field: str, output: bool) -> Any:
+    if field == "op":
+        return kind.op
+    if field == "dtypes":
+        return list(kind.output_dtypes if output else kind.dtypes)
+    return [list(shape) for shape in (kind.outputs if output else kind.inputs).shapes]
+
+
+def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:
+    """(data, text, ranks) of the first all_to_all whose sizes do not fit; None where all fit, or a dump is missing."""
+    held = {rank: calls for rank, calls in group.calls.items() if len(calls)}
+    if len(held) < max(2, len(group.members)):
+        return None
+    kinds = {rank: group.sources[rank].kinds for rank in held}
+    if not any(kind.op.startswith("all_to_all") for known in kinds.values() for kind in known):
+        return None
+    low, high = max(calls.seqs[0] for calls in held.values()), min(calls.seqs[-1] for calls in held.values())
+    fewest = min(held.values(), key=len)  # a number that is far from the others must not be counted up to
+    for seq in (seq for seq in fewest.seqs if low <= seq <= high):
+        places = {rank: calls.at(seq) for rank, calls in held.items()}
+        calls = {rank: kinds[rank][held[rank].kinds[at]] for rank, at in places.items() if at is not None}
+        if len(calls) == len(held) and all(kind.op.startswith("all_to_all") for kind in calls.values()):
+            sent, taken = ([getattr(kind, side).total for kind in calls.values()] for side in ("inputs", "outputs"))
+            pairs = _pairs(group, {rank: at for rank, at in places.items() if at is not None})
+            if pairs or None not in sent + taken and sum(sent) != sum(taken):
+                odd = odd_splits(dict(zip(calls, zip(sent, taken, strict=True), strict=True)), pairs)
+                return _told_splits(group, seq, next(iter(calls.values())).op, (sum(sent), sum(taken)), pairs, odd)
+    return None
+
+
+def _pairs(group: Group, places: dict[int, int]) -> list[list[int]]:
+    """[from, to, elements sent, elements expected] of each pair that disagrees, where sizes for each peer are told."""
+    size, found = len(group.members), []
+    details = {rank: group.calls[rank].details.get(at) for rank, at in places.items()}
+    told = {rank: d for rank, d in details.items() if d and len(d.sends) == size == len(d.receives)}
+    if size < 2 or len(told) < size:
+        return []
+    for i, source in enumerate(group.members):
+        for j, target in enumerate(group.members):
+            sent, expected = told[source].sends[j], told[target].receives[i]
+            found += [[source, target, sent, expected]] if sent != expected else []
+    return found
+
+
+def odd_splits(totals: Mapping[int, tuple[Any, Any]], pairs: Sequence[Sequence[int]]) -> list[int]:
+    """The ranks whose splits do not fit: those in every pair that disagrees, else those unlike most others.
+
+    totals: rank → elements that it sends and takes in all.  Of a single pair it is the one that takes, unless the one
+    that sends has another total than most: what is to come is computed from what was sent.
+    """
+    shared = set.intersection(*({pair[0], pair[1]} for pair in pairs)) if pairs else set()
+    if len(shared) == 2:
+        sender, taker = pairs[0][:2]
+        sums = Counter(total[0] for total in totals.values())
+        usual, many = sums.most_common(1)[0]
+        return [sender if 2 * many > len(totals) and totals[sender][0] != usual else taker]
+    if pairs:
+        return sorted(shared or {rank for pair in pairs for rank in pair[:2]})
+    usual_total, many = Counter(totals.values()).most_common(1)[0]
+    return sorted(rank for rank, total in totals.items() if total != usual_total) if 2 * many > len(totals) else []
+
+
+def _told_splits(
+    group: Group, seq: int, op: str, sums: tuple[int, int], pairs: list[list[int]], odd: list[int]
+) -> tuple[Data, list[str], list[int]]:
+    sent, taken = sums
+    most, few = {"value": sent, "ranks": group.members}, {"value": taken, "ranks": odd}
+    data = {"seq": seq, "field": "splits", "op": op, "majority": most, "odd": [few], "sites": []}
+    data["pairs"] = pairs[:SHOWN]
+    text = [f"{group.title}: collective {seq} {op} sends {sent} elements in all, but {taken} are expected"]
+    text += [f"  rank {a} sends {n} to rank {b}, which expects {m}" for a, b, n, m in pairs[:SHOWN]]
+    return data, text, odd
+
 
 OPEN = 64
 """Calls in flight that a summary lists."""

@@ -47,6 +47,8 @@ class Line:
     """Where the line ends in its block."""
     speaker: str = ""
     """The launcher prefix itself; lines of one process share it."""
+    said: str = ""
+    """What stands in the log, where `text` is its English (see `refusals`): both are cited."""
     following: Callable[[bytes, str], Iterator[Line]] = field(default=lambda label, speaker: iter(()))
     """The lines after this one that hold a label (or, without one, of a speaker), as far as the scanner looks ahead."""
 
@@ -60,12 +62,17 @@ class Line:
                 limit -= 1
                 yield line
 
+    @property
+    def quote(self) -> str:
+        """What is cited of the line."""
+        return f"{self.said}\n{self.text}" if self.said else self.text
+
     def event(self, kind: str, data: Mapping[str, Any], *, text: str = "", **known: Any) -> Event:
         """An event on this line; `known` (rank, host, pid) wins over the prefix."""
         data = dict(data) | ({"_local": True} if self.local and known.get("rank") is None else {})
         found: Data = {"host": self.host, "pid": self.pid, "rank": self.rank, "time": self.time}
         found |= {key: value for key, value in known.items() if value not in (None, "")}
-        quoted = _short(self.text) if text in ("", self.text) else clip(text)
+        quoted = _short(self.quote) if text in ("", self.text) else clip(text)
         if redact.REDACTED in quoted:  # what only several lines together tell
             data = redact.texts(data, secrets.text)
         return Event(kind, text=quoted, path=self.path, line=self.number, data=data, **found)

@@ -100,7 +100,7 @@ def _traceback(line: Line, place: int) -> Iterator[Event]:
     raw = [line.text, *(later.text for later in lines[: told.finals[0][0]])]
     raw = raw if len(told.finals) == 1 else list(dict.fromkeys(raw))
     for number, final in told.finals:
-        yield _event(line, final, frames, [*raw, lines[number].text], lines[number].number)
+        yield _event(line, final, frames, [*raw, lines[number].quote], lines[number].number)
 
 
 def _bodies(line: Line, place: int, shape: str, lines: list[Line]) -> Iterator[str]:

@@ -135,7 +135,7 @@ RULES: tuple[Rule, ...] = (
     # OSError: [Errno 24] Too many open files
     text("too_many_files", "oo many open files", "oo many open files"),
     # OSError: [Errno 28] No space left on device
-    text("no_space", "No space left on device", "No space left on device"),
+    text("no_space", "o space left on device", "[Nn]o space left on device"),
     # OSError: [Errno 122] Disk quota exceeded
     text("disk_quota", "quota exceeded", "[Dd]isk quota exceeded"),
     # ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).
@@ -247,6 +247,7 @@ RULES: tuple[Rule, ...] = (
         for anchor, pattern in (
             ("raining complete", "[Tt]raining completed?(?! at step)"),
             ("raining finished", "[Tt]raining finished"),
+            ("raining done", "[Tt]raining done"),
             ("inished training", "[Ff]inished training"),
             ("otal training time", "[Tt]otal training time"),
             ("`Trainer.fit` stopped", "`Trainer.fit` stopped: `max_"),

@@ -14,12 +14,12 @@ from ncclkit.core.model import Fact
 from ncclkit.evidence.scanner.prefix import parse
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import Ends
-from ncclkit.evidence.tools import collected, kernel, nccltests, rdma, smi
+from ncclkit.evidence.tools import hosts, nccltests
 from ncclkit.evidence.tools.document import Document, Tool
 
 __all__ = ["SMALL", "WINDOW", "Document", "at_ends", "facts", "search"]
 
-TOOLS: tuple[Tool, ...] = (*smi.TOOLS, *collected.TOOLS, *kernel.TOOLS, *rdma.TOOLS, *nccltests.TOOLS)
+TOOLS: tuple[Tool, ...] = (*hosts.SMI, *hosts.COLLECTED, *hosts.KERNEL, *hosts.RDMA, *nccltests.TOOLS)
 ANCHORS = tuple(anchor for tool in TOOLS for anchor in tool.anchors)
 TASK = re.compile(rb"^ {0,4}\d{1,5}: ", re.MULTILINE)
 """srun -l; believed where most lines look like this."""
@@ -90,4 +90,4 @@ def _pages(text: bytes, path: str, rank: int | None, first: int) -> list[_Page]:
 def facts(documents: Sequence[Document]) -> list[Fact]:
     """The facts of a file's documents, each once; all RDMA ports of a host in one of them."""
     once = {(fact.name, fact.rank, str(fact.value)): fact for document in documents for fact in document.facts}
-    return rdma.joined(list(once.values()))
+    return hosts.joined(list(once.values()))

@@ -49,27 +49,34 @@ async def staged_run(
     backend: str = "any",
     timeout: float = 30.0,
     deadline: float = 120.0,
+    simulate_hosts: int = 1,
     on_record: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> tuple[Stage, ...]:
     """Run a story's job once for each of `stages`, and stop after the first one that fails.
 
     job: the agent's verb, such as ``stories.interactions``; a stage: ``ranks`` and options of that job by name;
-    timeout: of the process group, seconds; deadline: seconds for each stage.  Raises NcclkitError for ranks that
-    cannot be had.
+    timeout: of the process group, seconds; deadline: seconds for each stage; simulate_hosts: NCCL takes the ranks for
+    those of so many hosts.  Raises NcclkitError for ranks that cannot be had.
     """
     room = case if case.path is None else Case.open(case.path / STAGES)
     done: list[Stage] = []
     for stage in stages:
         options = {name: value for name, value in stage.items() if name != "ranks"}
         ranks = stage.get("ranks") or 0
-        asked = ProbeOptions(python=python or "", ranks=ranks, backend=backend, timeout=deadline)
+        hosts = min(simulate_hosts, ranks) if ranks else simulate_hosts
+        asked = ProbeOptions(python=python or "", ranks=ranks, backend=backend, timeout=deadline, simulate_hosts=hosts)
         base = await probe.plan(case, asked)
-        argv = (job, "--backend", base.backend, "--timeout", str(timeout), *_words(options))
-        plan = Plan(job.rpartition(".")[2], argv, base.ranks, base.backend, base.python, deadline)
+        argv = (job, "--backend", base.backend, "--timeout", str(timeout), *_words(options), *_shared(hosts))
+        plan = replace(base, name=job.rpartition(".")[2], argv=argv, sizes=(), ops=())
         done.append(_seen(await probe.execute(room, plan, on_record), options))
         if done[-1].run.reason != "done":
             break
     return tuple(done)
+
+
+def _shared(simulate_hosts: int) -> tuple[str, ...]:
+    """What a job is told where its ranks count as those of several hosts."""
+    return ("--simulate-hosts", str(simulate_hosts)) * (simulate_hosts > 1)
 
 
 def _words(options: Mapping[str, Any]) -> Iterator[str]:
@@ -96,13 +103,22 @@ def _seen(run: Run, options: Mapping[str, Any]) -> Stage:
 
 
 async def backend_run(
-    case: Case, ranks: int = 0, *, python: str | None = None, deadline: float = 60.0
+    case: Case, ranks: int = 0, *, python: str | None = None, deadline: float = 60.0, simulate_hosts: int = 1
 ) -> tuple[Run, ...]:
-    """Run the same all_reduce over gloo, and over NCCL where there are GPUs for all `ranks` (0: one for each GPU)."""
+    """Run the same all_reduce over gloo, and over NCCL where there are GPUs for all `ranks` (0: one for each GPU).
+
+    simulate_hosts: NCCL takes the ranks for those of so many hosts, which share the GPUs.
+    """
     done = []
     for backend in ("gloo", "nccl"):
         asked = ProbeOptions(
-            python=python or "", ranks=ranks, backend=backend, timeout=deadline, max_bytes=probe.MIB, repeats=3
+            python=python or "",
+            ranks=ranks,
+            backend=backend,
+            timeout=deadline,
+            max_bytes=probe.MIB,
+            repeats=3,
+            simulate_hosts=simulate_hosts if backend == "nccl" else 1,
         )
         try:
             plan = await probe.plan(case, asked)
@@ -148,19 +164,21 @@ async def scaling_run(
     python: str | None = None,
     backend: str = "auto",
     deadline: float = 90.0,
+    simulate_hosts: int = 1,
     on_record: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> tuple[Step, ...]:
     """Run the exchange on each of these counts of ranks, the smallest first; stops after one that fails.
 
     ranks: space-separated whole numbers; counts above the number of GPUs are left out, and where all are, gloo runs
-    them; deadline: seconds for each run.
+    them; deadline: seconds for each run; simulate_hosts: NCCL takes the ranks for those of so many hosts.
     """
     asked = _counts(ranks)
     options = ProbeOptions(python=python or "", backend=backend, timeout=deadline)
     base = await probe.plan(case, options)
-    if backend == "auto" and base.backend == "nccl" and base.ranks < asked[0]:
+    room = base.ranks * simulate_hosts
+    if backend == "auto" and base.backend == "nccl" and room < asked[0]:
         base = await probe.plan(case, replace(options, backend="gloo"))
-    counts = [count for count in asked if base.backend == "gloo" or count <= base.ranks]
+    counts = [count for count in asked if base.backend == "gloo" or count <= room]
     if not counts:
         raise NcclkitError(f"None of the counts {ranks!r} fits on {base.ranks} GPUs; name a smaller one, or use gloo.")
     # gloo copies through the CPU: what NCCL moves in a moment would take it seconds
@@ -168,8 +186,9 @@ async def scaling_run(
     argv = ("stories.exchange", "--compare", "--size", str(size), "--backend", base.backend, "--timeout", "30")
     done: list[Step] = []
     for count in counts:
-        plan = Plan(f"exchange-{count}", argv, count, base.backend, base.python, deadline)
-        done.append(_step(case, await probe.execute(case, plan, on_record)))
+        hosts = min(simulate_hosts, count) if base.backend == "nccl" else 1
+        plan = Plan(f"exchange-{count}", (*argv, *_shared(hosts)), count, base.backend, base.python, deadline)
+        done.append(_step(case, await probe.execute(case, replace(plan, simulate_hosts=hosts), on_record)))
         if done[-1].run.reason != "done":
             break
     return tuple(done)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ncclkit.core.runs import SMALL
-from ncclkit.live import simulated_topology
+from ncclkit.live.launch import simulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ HOSTS = (
         "store_unreachable",
         "astray",
         "node-1",
-        env={"MASTER_ADDR": simulated_topology.ASTRAY},
+        env={"MASTER_ADDR": simulated.ASTRAY},
     ),
     _on_hosts(
         "port_blocked",
@@ -210,7 +210,7 @@ INTERACTIONS = tuple(
         ),
         (
             "cache_stalled",
-            "one rank reads its dataset from storage that stalls (a FIFO stands in for it); the others wait for it",
+            "one rank reads its dataset from a dead disk (root can mount one; else a FIFO stands in); the others wait",
             "disk_or_io",
             ("nccl", "gloo"),
         ),
@@ -340,7 +340,7 @@ FAULTS = {
             "loader_crowded",
             "each rank starts 20 data-loader workers; ranks are bound to two cores, all but the first to the second",
             "cpu_contention",
-            ("--fault", "loader_crowded", "--workers", "20", "--cost", "0.5", "--steps", "2"),
+            ("--fault", "loader_crowded", "--workers", "20", "--cost", "0.3", "--steps", "2"),
             one_rank=False,
             job="stories.speech",
         ),

@@ -22,7 +22,7 @@ from ncclkit.core.case import SCHEMA, Case
 from ncclkit.core.model import Fact, Measurement, NcclkitError, from_dict, to_json
 from ncclkit.core.runs import Run
 from ncclkit.core.storage import read_records, write, write_records
-from ncclkit.evidence.flight import pickles
+from ncclkit.evidence.flight import dumps
 from ncclkit.evidence.processes import Refused
 
 Clean = Callable[[str], str]
@@ -105,7 +105,7 @@ def files(run: Path, folder: Path, more: Clean | None = None, without: Sequence[
 def _keep(source: Path, folder: Path, clean: Clean, packed: bool = True) -> None:
     if source.name.startswith("fr_rank_"):
         try:
-            dump = redact.texts(pickles.loads(source.read_bytes()), clean)
+            dump = redact.texts(dumps.loads(source.read_bytes()), clean)
             write(folder / source.name, pickle.dumps(dump, protocol=2))
         except Refused:  # a rank that was ended while it wrote; what cannot be cleaned is not kept
             print(f"{source} is damaged and was left out.", file=sys.stderr)

@@ -16,8 +16,8 @@ SSH = (
 )
 """Whatever the user's configuration says: no question, no connection that stays, nothing forwarded."""
 SRUN = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--unbuffered", "--nodelist={host}")
-# any Python says which one it is (agent.talk.GREETING), on a line of its own whatever a shell wrote before; then the
-# agent comes through standard input, and lies in a file without a name, which cannot outlive this process
+# any Python says which one it is (agent.connect.session.GREETING), on a line of its own whatever a shell wrote; then
+# the agent comes through standard input, and lies in a file without a name, which cannot outlive this process
 BOOT = (
     "import sys,tempfile as t;print('');print('ncclkit on %d.%d'%sys.version_info[:2]);sys.stdout.flush();"
     "z=t.TemporaryFile();i=sys.stdin.buffer;z.write(i.read(int(i.readline())));z.flush();"

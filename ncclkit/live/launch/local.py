@@ -16,7 +16,7 @@ from ncclkit.agent import private, redact, wire
 from ncclkit.core import storage
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
-from ncclkit.live.launch import sent
+from ncclkit.live.launch import pack
 from ncclkit.live.launch.pack import packed
 
 TAG = "NCCLKIT_RUN"
@@ -160,7 +160,7 @@ def _keep(folder: Path, line: bytes, records: list[Record], kept: Any, log: Any,
         log.write(said + b"\n")
         on_record({"kind": "log", "line": said.decode("utf-8", "replace")[:2000]})
     elif record.get("kind") == "file":
-        sent.take(folder, record)
+        pack.take(folder, record)
     else:
         kept.write(line + b"\n")
         records.append(record)

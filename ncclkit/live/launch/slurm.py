@@ -25,7 +25,7 @@ from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.core.text import host_list
 from ncclkit.live import scheduler
-from ncclkit.live.launch import sent
+from ncclkit.live.launch import pack
 from ncclkit.live.launch.local import FACTS, OnRecord, Record, guarded, torn
 from ncclkit.live.launch.pack import PIPED, packed
 
@@ -130,7 +130,7 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
         where = (str(folder), str(own), str(count), str(plan.ranks // count), head, seen.port(), seen.blind)
         srun = [*agents(agent, plan.python, wait=15), "node", "ranks", *where, *plan.words(folder)]
         records = await guarded(agent, srun, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
-    for problem in await asyncio.to_thread(sent.unpack, folder):
+    for problem in await asyncio.to_thread(pack.unpack, folder):
         on_record({"kind": "problem", "say": problem})
     await asyncio.to_thread(_absent, folder, records, hosts)
     return records
@@ -205,7 +205,7 @@ async def facts(
     with packed() as agent:
         srun = [*agents(agent, python), "node", "facts", *labelled]
         await guarded(agent, srun, {}, deadline, folder, python, lambda record: None)
-    await asyncio.to_thread(sent.unpack, folder)
+    await asyncio.to_thread(pack.unpack, folder)
     return await asyncio.to_thread(collected, folder, await names())
 
 

@@ -21,7 +21,7 @@ def _train(options, rank):
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    lowrank = importlib.import_module("lowrank")  # of this host alone; see `ncclkit.live.simulated_topology`
+    lowrank = importlib.import_module("lowrank")  # of this host alone; see `ncclkit.live.launch.simulated`
     job = inject.begun(options, rank)
     torch.manual_seed(7)
     model = torch.nn.Sequential(lowrank.Adapted(torch.nn.Linear(64, 256)), torch.nn.ReLU(), torch.nn.Linear(256, 1))

@@ -59,7 +59,8 @@ def bound(job, cores):
     are cores leaves the last core to all further ranks.
     """
     if job.options.fault == CROWDED:
-        return {cores[:BOUND][min(job.place, len(cores[:BOUND]) - 1)]}
+        # simulated hosts share the cores, as they share the machine
+        return {cores[:BOUND][min(int(os.environ["LOCAL_RANK"]), len(cores[:BOUND]) - 1)]}
     return {cores[-1]} if job.options.fault == STARVED and job.faulty_here else set()
 
 

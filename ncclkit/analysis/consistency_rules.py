@@ -1,0 +1,473 @@
+"""Which facts and variables must agree between the hosts of a job, how they are compared, and what a difference means.
+
+A normalizer takes the value and all facts of its host, and gives what is equal on hosts that are equal; None where this
+host has nothing to compare.  Names, addresses and order of one host are left behind.  A set stands for things; only
+those that not all hosts have need to be named.  It may raise on values of an unexpected shape, as facts can come from a
+file.  A fact that stands neither in `RULES` nor in `APART` would be compared by nobody, so a test holds both against
+docs/facts.md; variables have rules of their own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from ncclkit.core.model import Fact
+
+Host = Mapping[str, Fact]
+"""The facts of one host by name."""
+Form = Callable[[Any, Host], Any]
+
+
+def same(value: Any, host: Host) -> Any:
+    """The value itself."""
+    return value
+
+
+def count(value: Any, host: Host) -> int:
+    """How many."""
+    return len(value)
+
+
+def parts(value: Any, host: Host) -> frozenset[str]:
+    """The members of a list as the loader takes it, in any order."""
+    return frozenset(filter(None, re.split(r"[: ]", value)))
+
+
+def file_names(value: Any, host: Host) -> frozenset[str]:
+    """Files without their folders."""
+    return frozenset(PurePosixPath(path).name for path in value)
+
+
+def versions(value: Any, host: Host) -> frozenset[str]:
+    """Packages with their versions."""
+    return frozenset(f"{name} {version}" for name, version in value.items())
+
+
+def some(value: Any, host: Host) -> bool:
+    """Whether there is any."""
+    return bool(value > 0)
+
+
+def span(value: Any, host: Host) -> str:
+    """First and last of a range."""
+    return f"{value[0]}–{value[1]}"
+
+
+def swap(value: Any, host: Host) -> tuple[str, ...]:
+    """What the swap areas lie on."""
+    return tuple(sorted({str(row["storage"]) for row in value}))
+
+
+def libraries(value: Any, host: Host) -> frozenset[str]:
+    """Version and way of every NCCL, whatever folder it is in."""
+    return frozenset(f"{row['version'] or 'of unknown version'} ({row['how']})" for row in value)
+
+
+def worrying(value: Any, host: Host) -> tuple[str, ...]:
+    """Reasons for lower clocks that come from heat or hardware; a power cap is part of normal work."""
+    return tuple(sorted(reason for reason in value if "thermal" in reason or reason.startswith("hw")))
+
+
+def remapped(value: Any, host: Host) -> str:
+    """State of the row remapping, without its counts."""
+    return next((word for word in ("failure", "pending") if value[word]), "in order")
+
+
+def between_gpus(value: Any, host: Host) -> tuple[str, ...] | None:
+    """The kinds of paths that join GPUs."""
+    gpus = [name for name in value if name.startswith("GPU")]
+    return tuple(sorted({value[a][b] for a in gpus for b in value[a] if b in gpus and a != b})) or None
+
+
+def to_nics(value: Any, host: Host) -> tuple[str, ...] | None:
+    """The kinds of way from a GPU to the NIC nearest to it."""
+    rows = [
+        [way for to, way in row.items() if to.startswith("NIC")] for name, row in value.items() if name[:3] == "GPU"
+    ]
+    return tuple(sorted({min(ways, key=_distance) for ways in rows if ways})) or None
+
+
+def _distance(way: str) -> int:
+    order = ("PIX", "PXB", "PHB", "NODE", "SYS")
+    return order.index(way) if way in order else len(order)
+
+
+def row(value: Any, host: Host) -> Mapping[str, Any]:
+    """The interface of that name."""
+    return next(row for row in host["net.interfaces"].value if row["name"] == value)
+
+
+def kind(value: Any, host: Host) -> Any:
+    """What the named interface is: physical, loopback, docker …"""
+    return row(value, host)["kind"]
+
+
+def mtu(value: Any, host: Host) -> Any:
+    """The largest packet of the named interface."""
+    return row(value, host)["mtu"]
+
+
+def speed(value: Any, host: Host) -> str | None:
+    """Of the named interface; None where its driver does not say."""
+    rate = row(value, host)["speed"]
+    return f"{rate / 1000:g} Gb/s" if rate else None
+
+
+def family(value: Any, host: Host) -> str:
+    """The kind of address that NCCL finds first on the named interface."""
+    versions = {ipaddress.ip_interface(address).version for address in row(value, host)["addresses"]}
+    return "IPv4" if 4 in versions else "IPv6"
+
+
+def resolved(value: Any, host: Host) -> str:
+    """What the own host name resolves to."""
+    inward = [ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in value]
+    return "127.x" if inward and inward[0] else "an address that others can reach"
+
+
+def cards(value: Any, host: Host) -> tuple[str, ...]:
+    """Physical interfaces that are up, by speed."""
+    up = [row["speed"] for row in value if row["kind"] == "physical" and row["state"] == "up"]
+    return tuple(f"{many} × {f'{rate / 1000:g} Gb/s' if rate else 'unknown speed'}" for rate, many in _counted(up))
+
+
+def virtual(value: Any, host: Host) -> frozenset[str]:
+    """Kinds of interface that are up and lead to no card, but for the loopback."""
+    return frozenset(row["kind"] for row in value if row["state"] == "up") - {"physical", "loopback"}
+
+
+def active(value: Any, host: Host) -> list[Mapping[str, Any]]:
+    """RDMA ports that carry data."""
+    return [row for row in value if row["state"] == "ACTIVE"]
+
+
+def has_rdma(value: Any, host: Host) -> bool:
+    """Whether any RDMA port carries data."""
+    return bool(active(value, host))
+
+
+def ports(value: Any, host: Host) -> tuple[str, ...] | None:
+    """Active RDMA ports by link layer and rate."""
+    known = _counted((row["link_layer"], row["rate"]) for row in active(value, host))
+    return tuple(f"{many} × {layer} {rate:g} Gb/s" for (layer, rate), many in known) or None
+
+
+def devices(value: Any, host: Host) -> tuple[str, ...] | None:
+    """Names of the RDMA devices with an active port."""
+    return tuple(sorted({row["device"] for row in active(value, host)})) or None
+
+
+def gids(value: Any, host: Host) -> tuple[int, ...] | None:
+    """Indexes of the RoCE v2 entries with an IPv4 address, over all ports."""
+    found = {
+        gid["index"]
+        for row in active(value, host)
+        for gid in row["gids"]
+        if "v2" in gid["type"] and ":ffff:" in gid["gid"]
+    }
+    return tuple(sorted(found)) or None
+
+
+def _counted(items: Any) -> list[tuple[Any, int]]:
+    return sorted(Counter(items).items(), key=str)
+
+
+Reach = tuple[str, Mapping[str, frozenset[str]]]
+"""The interface that NCCL picks, and the networks of the host, each with the interfaces that lie in it."""
+
+
+def reach(value: Any, host: Host) -> Reach:
+    """Where NCCL's interface leads, and where the others do; link-local networks lead nowhere."""
+    found: dict[str, frozenset[str]] = {}
+    for row in host["net.interfaces"].value:
+        for address in row["addresses"] if row["state"] == "up" else ():
+            network = ipaddress.ip_interface(address.partition("%")[0]).network
+            if not (network.is_loopback or network.is_link_local):
+                found[str(network)] = found.get(str(network), frozenset()) | {row["name"]}
+    return str(value), found
+
+
+def subnets(column: Mapping[str, Reach]) -> dict[str, str | None]:
+    """host → ``10.0.0.0/16``, or that NCCL picks another interface although one lies in most others' network.
+
+    Hosts in networks of their own (one a rack) are joined by routers, and have nothing to compare.
+    """
+    own = Counter(net for chosen, nets in column.values() for net, names in nets.items() if chosen in names)
+    network, many = max(own.items(), key=lambda item: item[1], default=("", 0))
+    if 2 * many <= len(column):
+        return dict.fromkeys(column)
+    return {host: _side(network, chosen, nets.get(network)) for host, (chosen, nets) in column.items()}
+
+
+def _side(network: str, chosen: str, inside: frozenset[str] | None) -> str | None:
+    if inside is None:
+        return None
+    return network if chosen in inside else f"not {network}, where its {min(inside)} is"
+
+
+Effect = Literal["breaks", "slows", "differs"]
+"""A difference can break a job, can slow it down, or is only worth knowing."""
+
+ANY = "env.<NAME>"
+"""The general name of the facts that are variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyRule:
+    """How one fact is compared."""
+
+    effect: Effect
+    fact: str
+    """General name, as in docs/facts.md."""
+    title: str
+    why: str
+    """Why a difference matters, one sentence."""
+    form: Form = same
+    apart: tuple[float, float] | None = None
+    """Numbers count as different where the next larger one is that many times as large, and larger by that much."""
+    among: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """Host → form becomes host → what is compared, where that depends on the other hosts."""
+
+
+fatal, slows, differs = (partial(ConsistencyRule, effect) for effect in ("breaks", "slows", "differs"))
+
+LIBRARY = "The ranks exchange structs whose layout changes between releases: they fail at the start, or hang."
+SLOWEST = "A collective goes at the pace of its slowest rank, so this host sets the speed of the whole job."
+PROGRAM = "Ranks may build different models or call other collectives, and then wait for each other forever."
+START = "Ranks on this host fail when the job starts, and all others then wait for them."
+MEASURED = "Measured while the facts were read: look again when the host is idle."
+
+TABLE = (
+    fatal("software.nccl", "NCCL", LIBRARY),
+    fatal("software.torch", "torch", PROGRAM),
+    fatal("software.torch.gpus", "GPUs that torch sees", START),
+    fatal("software.torch.cuda", "CUDA of torch", LIBRARY),
+    fatal("software.torch.backends", "backends of torch", START),
+    fatal("software.frameworks", "frameworks", PROGRAM, versions),
+    fatal(
+        "software.nccl.plugins",
+        "NCCL plug-ins",
+        "A plug-in replaces the transport, and both ends must speak the same.",
+        file_names,
+    ),
+    fatal("gpu.nvidia_smi", "nvidia-smi", "Where the driver does not answer, CUDA does not start either."),
+    fatal("gpu.count", "number of GPUs", "A rank without a GPU fails, and the job with it."),
+    differs("gpu.driver", "GPU driver", "It mostly works; NVLink SHARP and fabric features need one release."),
+    differs(
+        "gpu.library", "library of the driver", "Where it is of another version than the driver, CUDA does not start."
+    ),
+    differs("gpu.cuda", "CUDA of the driver", "A program for a newer CUDA starts on some of the hosts only."),
+    slows("gpu.topology", "path from GPU to GPU", SLOWEST, between_gpus),
+    slows("gpu.topology", "way from GPU to NIC", SLOWEST, to_nics),
+    slows("gpu.p2p.read", "reading from a peer GPU", SLOWEST, between_gpus),
+    slows("gpu.p2p.write", "writing to a peer GPU", SLOWEST, between_gpus),
+    slows("gpu.p2p.nvlink", "P2P over NVLink", SLOWEST, between_gpus),
+    slows("gpu.p2p.pcie", "P2P over PCIe", SLOWEST, between_gpus),
+    differs("gpu.p2p.atomics", "atomics on a peer GPU", "Symmetric-memory kernels need them.", between_gpus),
+    slows("gpu.peermem", "nvidia_peermem", "Without it, GPUDirect RDMA needs DMA-BUF, or goes through memory."),
+    slows("gpu.gdrcopy", "GDRCopy", "Small messages take longer where it is missing."),
+    slows("gpu.<i>.model", "GPU model", SLOWEST),
+    fatal(
+        "gpu.<i>.memory.total",
+        "GPU memory",
+        "What fits on the larger GPUs runs out of memory on the smaller.",
+        apart=(1.02, 256),
+    ),
+    fatal("gpu.<i>.compute_mode", "compute mode", "In an exclusive mode a second process gets no context."),
+    differs("gpu.<i>.persistence", "persistence mode", "Without it the first CUDA call takes seconds longer."),
+    fatal("gpu.<i>.mig", "MIG", "NCCL ranks on MIG slices have neither NVLink nor P2P, nor the whole memory."),
+    fatal(
+        "gpu.<i>.ecc.uncorrected", "uncorrectable ECC errors", "The process that meets such an error is ended.", some
+    ),
+    fatal(
+        "gpu.<i>.remapped_rows",
+        "row remapping",
+        "Memory waits for a GPU reset, or cannot be repaired any more.",
+        remapped,
+    ),
+    fatal("gpu.<i>.recovery", "recovery that the driver asks for", "Until then, programs on that GPU fail."),
+    differs("gpu.<i>.ecc.mode", "ECC", "Without it, errors in memory become wrong values in silence."),
+    slows("gpu.<i>.power.limit", "power limit", SLOWEST, apart=(1.02, 5)),
+    slows("gpu.<i>.clock.sm.max", "highest GPU clock", SLOWEST),
+    slows("gpu.<i>.clock.memory.max", "highest memory clock", SLOWEST),
+    slows("gpu.<i>.throttle", "lowered clocks", SLOWEST, worrying),
+    fatal("gpu.<i>.fabric.state", "NVLink fabric", "Until its registration is completed, CUDA does not start."),
+    fatal("gpu.<i>.fabric.status", "NVLink fabric status", "GPUs that failed to register cannot use NVLink."),
+    slows("gpu.<i>.pcie.gen.max", "PCIe generation", SLOWEST),
+    slows("gpu.<i>.pcie.width", "PCIe lanes", SLOWEST),
+    slows("gpu.<i>.pcie.width.max", "PCIe lanes at most", SLOWEST),
+    slows("gpu.<i>.numa", "NUMA nodes of the GPUs", "Pinning by number binds ranks to the wrong socket."),
+    slows("gpu.<i>.nvlink.links", "active NVLinks", SLOWEST),
+    slows("gpu.<i>.nvlink.speed", "NVLink speed", SLOWEST, apart=(1.02, 0)),
+    slows(
+        "net.interfaces", "network cards that are up", "A card that is down takes its share of the bandwidth.", cards
+    ),
+    differs("net.interfaces", "virtual interfaces", "NCCL or gloo may pick one of them, which leads nowhere.", virtual),
+    fatal(
+        "net.nccl.interface",
+        "kind of NCCL's interface",
+        "A loopback, docker or bridge interface mostly reaches no other host.",
+        kind,
+    ),
+    fatal(
+        "net.nccl.interface",
+        "network of NCCL's interface",
+        "The hosts answer each other over different networks: the start hangs unless they are routed.",
+        reach,
+        among=subnets,
+    ),
+    fatal(
+        "net.nccl.interface",
+        "MTU of NCCL's interface",
+        "Where something between them carries the smaller size only, small messages pass and large ones hang.",
+        mtu,
+    ),
+    fatal(
+        "net.nccl.interface",
+        "address family of NCCL's interface",
+        "One side cannot connect to the other's kind.",
+        family,
+    ),
+    slows("net.nccl.interface", "speed of NCCL's interface", SLOWEST, speed),
+    differs(
+        "net.nccl.interface", "name of NCCL's interface", "One NCCL_SOCKET_IFNAME must then match all of the names."
+    ),
+    slows("net.nccl.interfaces", "interfaces that NCCL uses", SLOWEST, count),
+    fatal(
+        "net.gloo.interface",
+        "kind of gloo's interface",
+        "A loopback, docker or bridge interface mostly reaches no other host.",
+        kind,
+    ),
+    differs("net.gloo.interface", "name of gloo's interface", "One GLOO_SOCKET_IFNAME must then name all of them."),
+    fatal(
+        "net.hostname.addresses",
+        "own host name",
+        "gloo and the rendezvous announce an address that only leads home.",
+        resolved,
+    ),
+    fatal("net.rdma", "RDMA", "One side falls back to sockets while the other waits on InfiniBand.", has_rdma),
+    slows("net.rdma", "active RDMA ports", SLOWEST, ports),
+    fatal("net.rdma", "RoCE v2 GID index", "One NCCL_IB_GID_INDEX then means different addresses.", gids),
+    differs("net.rdma", "active RDMA devices", "One NCCL_IB_HCA must then match all of the names.", devices),
+    slows("net.nccl.hcas", "RDMA ports that NCCL takes", SLOWEST, count),
+    slows("net.backlog", "connections that may wait", "Where few may, ranks that start together come late."),
+    fatal("net.neighbours.max", "remembered neighbours", "Where the table is smaller, hosts lose each other."),
+    fatal("net.conntrack.max", "followed connections", "The firewall drops what is above its limit."),
+    slows("net.loopback.bandwidth", "loopback speed", MEASURED, apart=(2, 1)),
+    fatal("limits.nofile.soft", "open files", "Ranks run out of sockets on the host with the lower limit."),
+    differs("limits.nofile.hard", "open files, hard limit", "A program can raise its limit up to here only."),
+    fatal("limits.memlock", "locked memory", "RDMA cannot register its buffers where the limit is low."),
+    differs("limits.nproc", "processes", "Data loaders and threads count against it.", apart=(1.25, 1000)),
+    differs("limits.stack", "stack size", "Unlimited stacks make NCCL's threads take too much memory."),
+    fatal("limits.shm.size", "size of /dev/shm", "NCCL and data loaders keep their buffers there.", apart=(1.1, 0)),
+    fatal("limits.cgroup.memory", "memory limit", "Ranks are killed where the limit is lower.", apart=(1.02, 0)),
+    slows("limits.cgroup.cpus", "CPU limit", SLOWEST),
+    fatal("limits.cgroup.pids", "limit of threads", "NCCL and data loaders cannot start their threads above it."),
+    differs("limits.ptrace_scope", "ptrace", "Stacks of a hang can be read on some of the hosts only."),
+    differs("limits.ports", "ephemeral ports", "A firewall that opens one range shuts the other out.", span),
+    slows("cpu.total", "CPUs", SLOWEST),
+    slows("cpu.usable", "usable CPUs", SLOWEST),
+    slows("cpu.affinity", "CPUs of a process", SLOWEST),
+    slows("cpu.model", "CPU model", SLOWEST),
+    slows("cpu.numa", "NUMA nodes", "Pinning by number binds ranks to the wrong socket.", count),
+    fatal("memory.total", "memory", "What fits into the larger memory is killed in the smaller.", apart=(1.05, 0)),
+    slows("memory.swap", "storage of the swap", "A rank whose memory is swapped holds up all.", swap),
+    differs(
+        "storage.<label>.type",
+        "file system",
+        "Where only some hosts mount the shared storage, the others see other files.",
+    ),
+    slows("storage.<label>.latency", "small writes", MEASURED, apart=(5, 10)),
+    differs("software.python", "Python", "Objects that ranks send each other are pickled by version."),
+    differs("software.executable", "interpreter", "Another environment can hold other packages."),
+    differs("software.cudnn", "cuDNN", "Ranks may compute slightly different values."),
+    differs(
+        "software.nccl.libraries",
+        "every NCCL",
+        "A second library wins as soon as the order of loading changes.",
+        libraries,
+    ),
+    differs("software.nccl.built", "NCCL that torch was built with", "torch uses what it was built with."),
+    differs("host.os", "operating system", "Other defaults for limits, network and drivers come with it."),
+    differs("host.kernel", "kernel", "Drivers and network behave differently from kernel to kernel."),
+    differs("host.clock.synced", "time service", "Where none keeps the clock, lines cannot be put in order."),
+    differs("host.glibc", "C library", "A program built on the newer one does not start on the older one."),
+    differs("host.container", "container", "A container has limits and a network of its own."),
+    differs("host.image", "container image", "Another image brings other versions along."),
+    slows("host.acs", "PCI bridges with ACS", "ACS sends traffic between GPUs through the CPU.", count),
+    slows("host.iommu", "IOMMU", "With an IOMMU, PCIe traffic between GPUs can go through the CPU."),
+)
+"""What decides most often stands first."""
+
+RULES = {rule.fact: tuple(other for other in TABLE if other.fact == rule.fact) for rule in TABLE}
+"""General name of docs/facts.md → how it is compared."""
+
+APART = frozenset(
+    {
+        *("host.name", "gpu.<i>.uuid", "gpu.<i>.bus", "storage.<label>.path", "gpu.topology.nics"),  # its own
+        *("gpu.<i>.memory.free", "gpu.<i>.memory.holders", "gpu.<i>.temperature", "gpu.<i>.power"),  # of the moment
+        *("gpu.<i>.pcie.gen", "limits.shm.free", "cpu.load", "cpu.pressure", "memory.available", "memory.pressure"),
+        *("gpu.<i>.clock.sm", "gpu.<i>.clock.memory", "gpu.<i>.busy", "net.conntrack", "software.torch.locks"),
+        *("net.backlog.overflows", "net.neighbours.overflows"),
+        *("memory.oom_kills", "storage.<label>.free", "net.loopback.cost"),
+        "net.default",  # what matters are the interfaces that NCCL and gloo pick
+        *("gpu.<i>.cpus", "gpu.<i>.nvlink.speeds"),  # said by the NUMA nodes, and by number and slowest of the links
+        "gpu.<i>.fabric.clique",  # hosts of other racks are in other cliques
+        *("env.problems", "env.notes"),  # judged by the causes; the variables themselves are compared
+    }
+)
+"""Facts that differ between good hosts, or say nothing beside another one."""
+
+
+def general(name: str) -> str:
+    """``gpu.3.model`` → ``gpu.<i>.model``, as docs/facts.md has it."""
+    first, _, rest = name.partition(".")
+    if first == "gpu":
+        return re.sub(r"^\d+\.", "gpu.<i>.", rest) if rest[:1].isdigit() else name
+    if first == "storage":
+        return f"storage.<label>.{rest.partition('.')[2]}"
+    return ANY if first == "env" and name not in ("env.problems", "env.notes") else name
+
+
+OWN = re.compile(
+    r"SLURM_|(?:LOCAL_|GROUP_|ROLE_)?RANK$|TORCHELASTIC_|(?:CUDA|NVIDIA)_VISIBLE_DEVICES$|NCCL_(?:DEBUG_FILE|TOPO_FILE)$"
+)
+"""Variables of one process or one host; GPUs are compared as torch sees them."""
+
+MUST = re.compile(
+    r"NCCL_(?:ALGO|PROTO|NTHREADS|(?:MIN|MAX)_(?:CTAS|(?:P2P_)?NCHANNELS|NRINGS)|(?:LL\w*_)?BUFFSIZE|P2P_NET_CHUNKSIZE|NET|NET_PLUGIN"
+    r"|P2P_(?:LEVEL|DISABLE)|SHM_DISABLE|(?:NVLS|MNNVL|COLLNET|CUMEM)_ENABLE|CROSS_NIC|IB_(?:DISABLE|QPS_PER_CONNECTION"
+    r"|SPLIT_DATA_ON_QPS)|SOCKET_FAMILY|COMM_ID|LAUNCH_\w+)$|MASTER_(?:ADDR|PORT)$|WORLD_SIZE$"
+)
+"""Variables that all ranks must have in common (REFERENCE of NCCL's variables; torch's rendezvous)."""
+
+NAMES = re.compile(r"NCCL_IB_(?:HCA|GID_INDEX|PKEY|SL|TC|ADDR_\w+)$|(?:NCCL|GLOO|TP)_SOCKET_IFNAME$")
+"""Variables that name or number devices, which hosts may name differently."""
+
+PACE = re.compile(
+    r"NCCL_(?:IB|NET|SOCKET|NSOCKS|BUFFSIZE|P2P|SHM|DMABUF|NVB)_|OMP_NUM_THREADS$|UCX_|FI_|CUDA_DEVICE_MAX_CONNECTIONS$"
+)
+"""Variables that set the pace of one host."""
+
+
+def variable(name: str) -> ConsistencyRule | None:
+    """The rule for one variable; None for what is each host's own."""
+    if OWN.match(name):
+        return None
+    if MUST.match(name):
+        return fatal(ANY, name, "All ranks must have the same value, or they make different plans and hang.")
+    if NAMES.match(name):
+        return differs(ANY, name, "Right where the hosts name or number their devices differently, else a slip.")
+    if PACE.match(name):
+        return slows(ANY, name, "It sets the pace of this host, and the slowest rank that of a collective.")
+    if name.startswith("LD_"):
+        return differs(ANY, name, "Another NCCL or plug-in can be found first.", parts)
+    return differs(ANY, name, "A setting that one host has alone is rarely meant.")

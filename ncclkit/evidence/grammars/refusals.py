@@ -1,0 +1,242 @@
+"""What an operating system refuses, in any program's words: by number, in other languages, and by the subsystem asked.
+
+Rules and causes know the C library's English texts.  A line in Chinese, German or French, one of musl, and one that
+gives a number alone is read in English (`english`); what is cited is the line itself with its English below it.  Of a
+refusal without such a text the rules here tell which subsystem was asked: memory for RDMA, names, threads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule
+
+ERRNO: Mapping[int, tuple[str, tuple[str, ...]]] = {
+    1: ("Operation not permitted", ("不允许的操作", "Die Operation ist nicht erlaubt", "Opération non permise")),
+    2: (
+        "No such file or directory",
+        (*("没有那个文件或目录", "Datei oder Verzeichnis nicht gefunden"), "Aucun fichier ou dossier de ce type"),
+    ),
+    5: ("Input/output error", ("输入/输出错误", "Eingabe-/Ausgabefehler", "Erreur d'entrée/sortie")),
+    11: (
+        "Resource temporarily unavailable",
+        (
+            *("资源暂时不可用", "Die Ressource ist zur Zeit nicht verfügbar", "Ressource nicht verfügbar"),
+            "Ressource temporairement non disponible",
+        ),
+    ),
+    12: (
+        "Cannot allocate memory",
+        (
+            *("无法分配内存", "Nicht genügend Hauptspeicher verfügbar", "Kann Speicher nicht reservieren"),
+            *("Ne peut allouer de la mémoire", "Impossible d'allouer de la mémoire"),
+        ),
+    ),
+    13: ("Permission denied", ("权限不够", "Keine Berechtigung", "Permission non accordée")),
+    23: (
+        "Too many open files in system",
+        ("系统中打开的文件过多", "Zu viele offene Dateien im System", "Trop de fichiers ouverts dans le système"),
+    ),
+    24: (
+        "Too many open files",
+        (*("打开的文件过多", "Zu viele offene Dateien", "Trop de fichiers ouverts"), "No file descriptors available"),
+    ),
+    28: (
+        "No space left on device",
+        (
+            *("设备上没有空间", "Auf dem Gerät ist kein Speicherplatz mehr verfügbar"),
+            *("Aucun espace disponible sur le périphérique", "Plus d'espace disponible sur le périphérique"),
+        ),
+    ),
+    30: (
+        "Read-only file system",
+        (*("只读文件系统", "Das Dateisystem ist nur lesbar"), "Système de fichiers accessible en lecture seulement"),
+    ),
+    97: (
+        "Address family not supported by protocol",
+        (
+            *("协议不支持的地址族", "Die Adressfamilie wird von der Protokollfamilie nicht unterstützt"),
+            "Famille d'adresses non supportée par le protocole",
+        ),
+    ),
+    98: (
+        "Address already in use",
+        ("地址已在使用", "Die Adresse wird bereits verwendet", "Adresse déjà utilisée", "adresse déjà utilisée"),
+    ),
+    99: (
+        "Cannot assign requested address",
+        (
+            *("无法指定被请求的地址", "Die angeforderte Adresse kann nicht zugewiesen werden"),
+            *("Ne peut attribuer l'adresse demandée", "Impossible d'assigner l'adresse demandée"),
+        ),
+    ),
+    101: (
+        "Network is unreachable",
+        ("网络不可达", "Das Netzwerk ist nicht erreichbar", "Le réseau n'est pas accessible"),
+    ),
+    104: (
+        "Connection reset by peer",
+        (
+            *("连接被对方重设", "连接被对端重置", "Die Verbindung wurde vom Kommunikationspartner zurückgesetzt"),
+            "Connexion ré-initialisée par le correspondant",
+        ),
+    ),
+    110: (
+        "Connection timed out",
+        (
+            *("连接超时", "Die Wartezeit für die Verbindung ist abgelaufen"),
+            "Connexion terminée par expiration du délai d'attente",
+        ),
+    ),
+    111: ("Connection refused", ("拒绝连接", "连接被拒绝", "Verbindungsaufbau abgelehnt", "Connexion refusée")),
+    113: (
+        "No route to host",
+        (
+            *("没有到主机的路由", "Keine Route zum Zielrechner"),
+            *("Aucun chemin d'accès pour atteindre l'hôte cible", "Host is unreachable"),
+        ),
+    ),
+    116: ("Stale file handle", ("过旧的文件句柄", "文件句柄过旧", "Veraltete Dateizugriffsnummer (file handle)")),
+    122: (
+        "Disk quota exceeded",
+        (
+            *("超出磁盘限额", "Der zugewiesene Plattenplatz (Quota) ist überschritten"),
+            "Débordement du quota d'espace disque",
+        ),
+    ),
+}
+"""Number of Linux → its English text, and what other languages and musl say for it."""
+OTHERS: Mapping[str, tuple[str, ...]] = {
+    "Name or service not known": (
+        *("未知的名称或服务", "Der Name oder der Dienst ist nicht bekannt", "Nom ou service inconnu"),
+        "Name does not resolve",
+    ),
+    "Temporary failure in name resolution": (
+        *("域名解析暂时失败", "域名解析出现暂时性错误", "Temporärer Fehler bei der Namensauflösung"),
+        "Échec temporaire dans la résolution du nom",
+    ),
+    "Killed": ("已杀死", "Getötet", "Processus arrêté"),
+    "Segmentation fault": ("段错误", "段错误(吐核)", "Speicherzugriffsfehler", "Erreur de segmentation"),
+    "Bus error": ("总线错误", "Bus-Zugriffsfehler", "Erreur du bus"),
+    "Aborted": ("已放弃",),
+    "Hangup": ("挂断", "Aufgelegt"),
+    "core dumped": ("核心已转储", "Speicherabzug geschrieben"),
+}
+"""What resolvers say, and shells of how a command ended."""
+FOREIGN: Mapping[str, str] = {
+    said: english
+    for english, words in (*ERRNO.values(), *OTHERS.items())
+    for said in sorted(words, key=len, reverse=True)
+}
+PLAIN = (b"rrno", *(said.encode() for said in FOREIGN if said.isascii()))
+ACCENTED = tuple(said.encode() for said in FOREIGN if not said.isascii())
+"""What a line holds that may have to be read in English."""
+
+_WORDS = re.compile("|".join(re.escape(said) for said in sorted(FOREIGN, key=len, reverse=True)))
+# run.sh: 第 12 行：  4711 已杀死     run.sh: 行 12: 4711 …     run.sh: Zeile 12:  4711 Getötet     run.sh : ligne 12 :
+_SHELL = re.compile(r" ?: (?:第 ?(\d{1,6}) ?行：|行 (\d{1,6}): |Zeile (\d{1,6}): |ligne (\d{1,6}) : )")
+# errno 12      errno=28      errno: -24      [Errno 11]      (of numbers in ranges and longer words nothing is said)
+_NUMBER = re.compile(r"\b[Ee]rrno(?: ?[=:] ?| )-?(?P<number>\d{1,3})\b(?!\.\d)")
+
+
+def may_be(raw: bytes) -> bool:
+    """Whether a line holds something that `english` may change."""
+    return any(said in raw for said in PLAIN) or not raw.isascii() and any(said in raw for said in ACCENTED)
+
+
+def english(line: str) -> str:
+    """The line in English, as far as it speaks of refusals; the same line where it does not, or does so in English."""
+    if _WORDS.search(line):
+        line = _SHELL.sub(lambda match: f": line {match[match.lastindex or 0]}: ", line)
+        line = _WORDS.sub(lambda match: FOREIGN[match[0]], line)
+    return _NUMBER.sub(lambda match: _named(match, line), line)
+
+
+def _named(match: re.Match[str], line: str) -> str:
+    """The number of a refusal with its text behind it, unless the line says it."""
+    text = ERRNO.get(int(match["number"]), ("",))[0]
+    return f"{match[0]} ({text})" if text and text.lower() not in line.lower() else match[0]
+
+
+NO_MEMORY = (
+    r"(?:Cannot allocate memory|ENOMEM|NULL value|\b(?:rc|RC|ret|[Ee]rror|errno|code)\b[ =:]{1,3}-?12\b|[:\[(] ?-?12\b)"
+)
+REGISTERED = (
+    r"(?:ibv_(?:reg_\w{2,20}|create_\w{2,20}|alloc_\w{2,20}|open_device)|fi_(?:mr_reg\w{0,10}|domain|endpoint|cq_open)"
+    r"|[Rr]egister(?:ing)? (?:\w{1,20} )?(?:[Mm]emory|MR|buffer)\b|rdma_create_\w{2,10}"
+    r"|efa_\w{0,10}(?:mr_reg|cq_open)\w{0,10}|(?:allocate|create|reg) MR\b|mem registration|packet pool)"
+)
+UNRESOLVED = (
+    r"(?:Name or service not known|Temporary failure in name resolution|EAI_(?:NONAME|AGAIN|NODATA)\b"
+    r"|nodename nor servname|[Uu]nable to get host address|DNS resolution failed|No address associated with hostname"
+    r"|: no such host|[Cc]ould not resolve host(?:name)?\b)"
+)
+PUBLIC = (
+    r"(?!.*(?:https?://|HTTPS?Connection|NameResolutionError|urlopen|urllib|curl: |\.(?:com|org|io|co|cn|ai|net)\b))"
+)
+"""A hub or a tracker has nothing to do with the ranks' names."""
+# lookup master on 10.0.0.10:53: no such host      getaddrinfo(node-1):      could not resolve hostname worker-3:
+ASKED = re.compile(
+    r"(?:getaddrinfo(?: failed)?(?:: |\()|(?:get host address|resolution failed) for |hostname |lookup |ping: )"
+    r"(?P<host>[a-zA-Z][\w.-]{0,252})"
+)
+
+
+def _asked(match: re.Match[str], data: Data, line: Line) -> Data:
+    """With the host whose address was asked for; None where the line does not name it."""
+    host = ASKED.search(match["message"])
+    return data | {"asked": host["host"].rstrip(".") if host else None}
+
+
+RULES: tuple[Rule, ...] = (
+    # libfabric:4711:1:efa:mr:efa_mr_reg_impl():745<warn> Unable to register MR: Cannot allocate memory
+    # ib_iface.c:983  UCX  ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory
+    # Failed to register memory 0x7f1200000000: Cannot allocate memory [12]     fi_mr_reg failed: -12
+    # fi_domain failed: -12 (Cannot allocate memory)     fi_endpoint: Cannot allocate memory
+    # mem registration failed, rc -12     rdma_create_qp: Cannot allocate memory
+    # Couldn't allocate MR: ENOMEM     Failed to create MR: ENOMEM
+    # failed to allocate packet pool: -12
+    *(
+        rule(
+            "system.error",
+            anchor,
+            rf"^(?P<message>(?=.*{REGISTERED})(?=.*{NO_MEMORY})(?!.*NCCL WARN Call to ibv).*)",
+            what="rdma_memory",
+        )
+        for anchor in (
+            *("ibv_", "fi_mr_reg", "fi_domain", "fi_endpoint", "egister MR", "egister memory", "registration failed"),
+            *("rdma_create_", "efa_", "allocate MR", "create MR", "packet pool"),
+        )
+    ),
+    # The OpenFabrics (openib) BTL failed to initialize while trying to allocate some locked memory.
+    rule(
+        "system.error",
+        "locked memory",
+        r"^(?P<message>.*(?:failed|unable|cannot).{0,120}locked memory.*)",
+        what="rdma_memory",
+    ),
+    # ssh: Could not resolve hostname worker-3: Name or service not known        getaddrinfo failed: node-17: EAI_NONAME
+    # ping: node-b: Temporary failure in name resolution        dial tcp: lookup master on 10.0.0.10:53: no such host
+    # getaddrinfo(node-1): nodename nor servname provided, or not known       unable to get host address for node-7 (2)
+    # DNS resolution failed for trainer-0:12355: C-ares status is not ARES_SUCCESS
+    # node-1: No address associated with hostname
+    *(
+        rule("system.error", anchor, rf"^(?P<message>{PUBLIC}(?=.*{UNRESOLVED}).*)", make=_asked, what="unresolved")
+        for anchor in (
+            *("Name or service", "Temporary failure in name", "EAI_", "nodename nor", "get host address"),
+            *("DNS resolution failed", "No address associated", ": no such host", "ould not resolve host"),
+        )
+    ),
+    # OMP: Error #34: System unable to allocate necessary resources for OMP thread:
+    # runtime: failed to create new OS thread (have 2 already; errno=11)
+    # bootstrap.cc:410 NCCL WARN pthread_create failed: 11
+    *(
+        rule("system.error", anchor, rf"^(?P<message>.*{pattern}.*)", what="too_many_processes")
+        for anchor, pattern in (
+            ("resources for OMP thread", "unable to allocate necessary resources for OMP thread"),
+            ("new OS thread", "failed to create new OS thread"),
+            ("pthread_create", r"pthread_create(?:\(\))? (?:failed|returned|error)[ :=]{0,3}(?:with )?(?:error )?11\b"),
+        )
+    ),
+)
