@@ -343,7 +343,8 @@ def before_after(sweep: Sweep) -> Chart:
     better, worse = (sum(getattr(one, verdict) for one in rows) for verdict in ("better", "worse"))
     setting = rows[0].setting if rows else Setting()
     changed = f"With {setting}" if setting.env or setting.config else f"Without {', '.join(setting.without)}"
-    summary = f"{changed} {better} of {plural(len(rows), 'size')} are faster than before, and {worse} slower"
+    verb = "is" if len(rows) == 1 else "are"
+    summary = f"{changed} {better} of {plural(len(rows), 'size')} {verb} faster than before, and {worse} slower"
     figure = plots.frame(summary, 2 * len(ops), PANEL)
     for index, op in enumerate(ops):
         mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)
