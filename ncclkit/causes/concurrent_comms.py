@@ -23,7 +23,7 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.analysis.calls import far_apart, grouped, op_of
+from ncclkit.analysis.calls import grouped, of_several_groups, op_of
 from ncclkit.analysis.picks import first_finding, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes import _printed
@@ -39,7 +39,7 @@ def diagnose(case: Case) -> Finding:
     """Found where ranks wait for each other in different groups, or use several communicators on several streams."""
     stuck = case.of("flight.stuck")
     mixed = [e for e in stuck if {"scheduled", "started"} <= set(map(str, (e.data.get("states") or {}).values()))]
-    crossed = _crossed(case.of("flight.missing"))
+    crossed = _crossed(case.of("flight.missing")) or [event for event in stuck if event.data.get("crossed")]
     if len({e.data.get("group") for e in stuck}) > 1 and mixed or crossed:
         lines = crossed or mixed
         groups = sorted({_name(event) for event in stuck + lines})
@@ -52,7 +52,7 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID, "likely", say, why, ranks=_fewer(crossed), advice=_advice(), next=None if crossed else experiment(case)
         )
-    if finding := first_finding(case, _in_text, _apart):
+    if finding := first_finding(case, _in_text, _two_groups):
         return finding
     calls = case.of("nccl.op")
     comms = {e.data.get("comm") for e in calls if e.data.get("op") in ("Send", "Recv")}
@@ -95,7 +95,7 @@ def _in_text(case: Case) -> Finding | None:
     return found(ID, "likely", say, pick(printed), advice=_advice(), next=None)
 
 
-def _apart(case: Case) -> Finding | None:
+def _two_groups(case: Case) -> Finding | None:
     """Watchdogs timed out in two groups at once: some ranks in one group, other ranks in the other."""
     waits = [event for event in rank_states(case).waiting.values() if event.kind == "c10d.timeout"]
     named = [(event, desc or group) for event, group, desc in grouped(case.events) if group or desc]
@@ -104,7 +104,7 @@ def _apart(case: Case) -> Finding | None:
         if event in waits:
             sides.setdefault(name, []).append(event)
     nameless = [] if named else waits
-    if far_apart(nameless):
+    if of_several_groups(nameless):
         for event in nameless:
             sides.setdefault(f"{op_of(event)} {event.data.get('seq')}", []).append(event)
     if len(sides) < 2:
@@ -130,7 +130,7 @@ def _crossed(gaps: list[Event]) -> list[Event]:
 
 def _fewer(gaps: list[Event]) -> tuple[int, ...]:
     """Ranks that wait in the smaller of the two waiting groups; none where both are equal."""
-    sides = sorted((tuple(gap.data.get("waiting") or ()) for gap in gaps), key=len)
+    sides = sorted((tuple(gap.data.get("waiting") or ()) for gap in gaps), key=len)  # none where all have entered
     return sides[0] if len(sides) == 2 and len(sides[0]) < len(sides[1]) else ()
 
 

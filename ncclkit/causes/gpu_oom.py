@@ -87,10 +87,10 @@ def diagnose(case: Case) -> Finding:
     gpus = tuple(sorted({str(e.data["gpu"]) for e in torch if e.data.get("gpu") is not None}))
     say = (
         f"{start(name_ranks(ranks))} ran out of memory on its "
-        f"GPU{' ' + gpus[0] if len(gpus) == 1 else ''}: {_how(first)}{_held(first)}."
+        f"GPU{' ' + gpus[0] if len(gpus) == 1 else ''}: {_how(first)}{_held_by_others(first)}."
     )
     hosts, advice = name_hosts(lines), _advice(not torch, smaller_batch(case))
-    advice = (OWN, *advice) if _held(first) else advice
+    advice = (OWN, *advice) if _held_by_others(first) else advice
     return found(ID, "proven", say, pick(lines), ranks=ranks, hosts=hosts, gpus=gpus, advice=advice)
 
 
@@ -125,7 +125,7 @@ def _how(event: Event) -> str:
     )
 
 
-def _held(event: Event) -> str:
+def _held_by_others(event: Event) -> str:
     """Memory that other processes hold on this GPU, where torch reports it; each rank should have a GPU to itself."""
     reported = re.findall(r"Process \d+ has ([\d.]+ [KMGT]iB) memory in use", event.text)
     who = "another process holds" if len(reported) == 1 else f"{len(reported)} other processes hold"

@@ -98,16 +98,16 @@ def _refused(case: Case) -> Finding | None:
     ranks = ranks_in(workers + refused)
     if not workers and not refused:
         return None
-    what = "a data-loader worker was killed by the system" if workers else f"{_asked(refused)} was refused"
+    what = "a data-loader worker was killed by the system" if workers else f"{_requested(refused)} was refused"
     say = f"{start(name_ranks(ranks))} ran out of host memory: {what}."
     why, advice = pick(workers, refused, _killed(case)), _advice(case)
-    advice = advice if workers else (_in_pieces(_asked(refused)), *advice)
+    advice = advice if workers else (_in_pieces(_requested(refused)), *advice)
     # The experiment runs rank 0 alone: without the rank at fault it would work for that reason alone.
     asked = experiment(case) if not ranks or 0 in ranks else None
     return found(ID, "likely", say, why, ranks=ranks, advice=advice, next=asked)
 
 
-def _asked(refused: list[Event]) -> str:
+def _requested(refused: list[Event]) -> str:
     """``an allocation of 192 MiB`` where a line says how much."""
     reported = next((m for e in refused if (m := re.search(r"tried to allocate (\d+) bytes", e.text))), None)
     return f"an allocation of {amount(int(reported[1]))}" if reported else "an allocation of host memory"

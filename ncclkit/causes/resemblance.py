@@ -45,7 +45,7 @@ ENOUGH = 4
 SHARP = 4.0
 """What differences of scores are multiplied with before they become shares."""
 DOUBT = 0.1
-"""A cause of which rules have found no sign is named with this share: they read a few lines, and this reads all."""
+"""Share from which a cause is named although rules have found no sign of it: they read a few lines, this reads all."""
 LEAST = 0.03
 """A cause with a smaller share of the resemblance is not named."""
 FIRST = 0.04
@@ -253,7 +253,7 @@ def shares(lines: Sequence[str], known: Weights | None = None) -> dict[str, floa
 
 
 def messenger(lines: Sequence[str]) -> bool:
-    """Whether lines clearly resemble a cause of which the exception of a rank is only the sign."""
+    """Whether lines clearly resemble a cause, and the exception of a rank is only its sign."""
     first, share = next(iter(shares(lines).items()))
     return share >= SURE and first not in (WELL, "rank_exception")
 

@@ -67,7 +67,7 @@ TINY, FULL = 64 << 20, 32 << 20
 
 def diagnose(case: Case) -> Finding:
     """Found where a process was refused memory in /dev/shm, or where it is as small as a container's default."""
-    said = _said(case)
+    said = _shm_errors(case)
     small = [
         f
         for f in of_job_hosts(case, case.facts_of("limits.shm.size"))
@@ -82,13 +82,13 @@ def diagnose(case: Case) -> Finding:
     bus += [e for e in case.of("system.error") if e.data.get("what") == "bus_error" and e not in said]
     if said:
         sure = [e for e in said if not matching([e], *REASONS)]
-        return _tell(said, small, "proven" if sure and (_on_shm(sure) or small) else "likely")
+        return _finding(said, small, "proven" if sure and (_on_shm(sure) or small) else "likely")
     if bus:
-        return _tell(bus, small + full, "proven" if small or full else "likely")
+        return _finding(bus, small + full, "proven" if small or full else "likely")
     vague = matching(messages(case), "unhandled system error")
     shared = [e for e in case.of("nccl.channel") if e.data.get("via") == "SHM"]
     if small and failed(case) and (vague or shared):
-        return _tell([*vague, *shared[:2]], small, "likely")
+        return _finding([*vague, *shared[:2]], small, "likely")
     silent = [e for e in vague if "Last error" not in e.text] if not case.of("nccl.warn") else []
     if silent:
         return found(
@@ -108,7 +108,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.otherwise(case, went_well, "Shared memory was not refused.", missing)
 
 
-def _said(case: Case) -> list[Event]:
+def _shm_errors(case: Case) -> list[Event]:
     lines = matching(
         [*family(case, "shm", "memory", "other"), *case.of("c10d.error")],
         "No space left",
@@ -140,7 +140,7 @@ def _on_shm(lines: list[Event]) -> bool:
     return bool(matching(lines, "posix_fallocate", "/dev/shm", "shm", "/torch_"))
 
 
-def _tell(why: list[Event], facts: list[Fact], strength: str) -> Finding:
+def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
     ranks, size = ranks_in(why), next((f.value for f in facts if f.name.endswith("size")), None)
     host = next(iter([e.host for e in why if e.host] + [f.host for f in facts if f.host]), "")
     has = f", which has {amount(size)}" if size else ""

@@ -28,7 +28,7 @@ from typing import Any
 from ncclkit import evidence
 from ncclkit.agent import redact, wire
 from ncclkit.agent.monitor import snapshots
-from ncclkit.agent.run.subgroup import spans
+from ncclkit.agent.run.stages import spans
 from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case

@@ -181,7 +181,7 @@ def resumes(case: Case) -> tuple[Resume, ...]:
 def _runs(case: Case) -> Iterator[Resume]:
     told: defaultdict[PurePath, list[Event]] = defaultdict(list)
     for event in case.of("worker.phase"):
-        if _whole(event.data) and event.rank is not None:
+        if _is_complete(event.data) and event.rank is not None:
             told[PurePath(event.path).parent].append(event)
     for folder in sorted(told, key=_number):
         ranks = {e.rank: {o.data["phase"]: o.data for o in told[folder] if o.rank == e.rank} for e in told[folder]}
@@ -204,7 +204,7 @@ def _start(rank: int, said: Mapping[str, Mapping[str, Any]]) -> Start:
     )
 
 
-def _whole(said: Mapping[str, Any]) -> bool:
+def _is_complete(said: Mapping[str, Any]) -> bool:
     """A record of ours that holds what it must: case folders come from other people, too."""
     needed = NUMBERS.get(str(said.get("phase")))
     return needed is not None and all(isinstance(said.get(name), (int, float)) for name in needed)

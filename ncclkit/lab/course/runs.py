@@ -68,7 +68,7 @@ async def staged_run(
         base = await probe.plan(case, asked)
         argv = (job, "--backend", base.backend, "--timeout", str(timeout), *_words(options), *_shared(hosts))
         plan = replace(base, name=job.rpartition(".")[2], argv=argv, sizes=(), ops=())
-        done.append(_seen(await probe.execute(room, plan, on_record), options))
+        done.append(_stage_of(await probe.execute(room, plan, on_record), options))
         if done[-1].run.reason != "done":
             break
     return tuple(done)
@@ -93,7 +93,7 @@ def _records(folder: Path) -> Iterator[Mapping[str, Any]]:
             yield record
 
 
-def _seen(run: Run, options: Mapping[str, Any]) -> Stage:
+def _stage_of(run: Run, options: Mapping[str, Any]) -> Stage:
     """A stage with what its ranks said of themselves at their end."""
     told = [record for record in _records(run.folder) if record.get("kind") == "trained"]
     if not told:
@@ -315,12 +315,12 @@ async def loader_sweep(
 def measured(case: Case) -> LoaderSweep | None:
     """What the last sweep of the case measured; None where none was made, or not one choice came to its end."""
     told = [event.data for event in case.of("worker.phase") if event.data.get("phase") == "loading"]
-    rows = [row for row in (told[-1].get("rows") or () if told else ()) if _whole(row)]
+    rows = [row for row in (told[-1].get("rows") or () if told else ()) if _is_complete(row)]
     if not rows or not all(isinstance(told[-1].get(name), int) and told[-1][name] > 0 for name in ("cores", "ranks")):
         return None
     return LoaderSweep(told[-1]["cores"], told[-1]["ranks"], tuple(rows))
 
 
-def _whole(row: object) -> bool:
+def _is_complete(row: object) -> bool:
     values = [row.get(name) for name in FIELDS] if isinstance(row, Mapping) else [None]
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 for value in values)
