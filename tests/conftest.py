@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ LONG = ("browser", "notebooks", "probe", "live", "cli")
 """Folders whose tests start jobs: they begin first, so that no process is left with one of them at the end."""
 
 gc.set_threshold(50_000, 20, 50)  # thousands of tests stay in memory: collecting among them took a fifth of the time
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # where it is set, each of thousands of processes compiles the package anew
+sys.dont_write_bytecode = False
 os.environ[RUNNER] = uuid.uuid4().hex
 os.environ["NCCLKIT_BASELINE"] = os.devnull + "/none"  # no baseline of whoever runs the tests
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's background: the programs that tests start

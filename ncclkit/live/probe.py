@@ -188,13 +188,13 @@ def sizes(largest: int, smallest: int = 8, factor: int = 8) -> tuple[int, ...]:
     return (*steps, largest)
 
 
-async def plan(case: Case, options: ProbeOptions = DEFAULTS) -> Plan:
+async def plan(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "probe") -> Plan:
     """Decide what to run from what the hosts have: NCCL on all GPUs, gloo with two ranks (or one a node) without any.
 
-    Raises NcclkitError where this machine cannot do what is asked.
+    verb: of the command that asks.  Raises NcclkitError where this machine cannot do what is asked.
     """
     if not options.here and await asyncio.to_thread(scheduler.is_login_node):
-        raise NcclkitError(f"{scheduler.refusal('a test', 'probe')}.")
+        raise NcclkitError(f"{scheduler.refusal('a test', verb)}.")
     python, sharing = interpreter(options.python), int(options.network.get("hosts", options.simulate_hosts))
     gpus, hosts = await _gpus(case, python), 1 if options.network else max(1, slurm.nodes())
     places = gpus * hosts * sharing

@@ -197,7 +197,7 @@ async def sweep(
     if (inherited and here) or not (settings or inherited or case.facts):
         await probe.inspect(case, options.python)  # what the hardware has, and what nccl.conf sets now
     heavy = heaviest(calls, MOST_SIZES)
-    plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options)
+    plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options, "tune")
     cleared = _inherited(case, logs, settings) if inherited else {}
     wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
     usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.agent.monitor import kernels, snapshots
+from ncclkit.agent.run import processes
 from ncclkit.analysis import waits
 from ncclkit.analysis.waits import blockages, headline, picture, since, standing_ranks
 from ncclkit.causes.engine import Diagnosis, diagnose
@@ -364,6 +366,25 @@ def test_the_loops_around_a_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOPS)
     found = [snapshots.program(os.getpid(), str(tmp_path / "train.py"), line)["loops"] for line in (3, 4)]
     assert found == [[[1, 4], [2, 3]], [[1, 4]]]
+
+
+@pytest.mark.parametrize(
+    ("variables", "ranks"),
+    [
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "RANK": "3", "LOCAL_RANK": "1"}, [2, 3]),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, [0, 1]),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE", "SLURM_NNODES": "1"}, [0, 1]),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE", "SLURM_NNODES": "2"}, []),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE"}, []),
+    ],
+)
+def test_the_ranks_that_should_be_on_a_host(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], ranks: list[int]
+) -> None:
+    """The first host of several has the address of the store, and only its share of the ranks."""
+    known = {name: value.replace("HERE", socket.gethostname()) for name, value in variables.items()}
+    monkeypatch.setattr(processes, "environ", lambda pid: known)
+    assert snapshots.expected([1]) == ranks
 
 
 def test_since_when() -> None:

@@ -231,6 +231,17 @@ def test_a_py_spy_that_was_handed_over_is_used_where_it_is_a_program_with_a_whol
     assert used or problem.startswith("py-spy is neither at /nowhere/py-spy")
 
 
+def test_no_reader_prints_colours_where_a_kernel_asks_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jupyter's kernels set both; file names between escape sequences name no file."""
+    (tmp_path / "py-spy").write_text('#!/bin/sh\necho "Thread $NO_COLOR${FORCE_COLOR-plain}${CLICOLOR_FORCE-plain}"\n')
+    (tmp_path / "py-spy").chmod(0o755)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    monkeypatch.setenv(snapshots.TOOLS["py-spy"], str(tmp_path / "py-spy"))
+    monkeypatch.setattr(snapshots.sys, "executable", "/nowhere/python")
+    assert snapshots.python_stack(0, os.getpid(), time.monotonic() + 20.0) == ("Thread 1plainplain\n", "")
+
+
 GPUS = """<?xml version="1.0" ?>
 <!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
 <nvidia_smi_log><driver_version>580.1</driver_version>

@@ -71,6 +71,8 @@ def run(folder, deadline, command, node=""):
     child.returncode = code if code is not None else -signal.SIGKILL  # reaped by us, not by Popen
     if reason == "done" and code != 0:
         reason = "deadline" if _hung(folder) else "failed"
+        if code is not None and code < 0:  # nobody else says so, as whoever was killed cannot
+            problems.append("%s was killed by signal %d" % ("srun" if "srun" in command else "the launcher", -code))
     if left:
         problems.append("processes %s could not be ended" % left)
     problems += [] if node else hide_secrets(folder)

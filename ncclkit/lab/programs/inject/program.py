@@ -5,13 +5,16 @@ job is started with ``--fix CAUSE`` for the cause of that bug.
 """
 
 import ctypes
+import errno
 import os
 import resource
+import select
 import signal
+import struct
 import threading
 import time
 
-from ncclkit.agent.run import crash_handler
+from ncclkit.agent.run import crash_handler, processes
 from ncclkit.lab.programs.inject import checkpoint
 
 CLASSES = 10
@@ -108,12 +111,75 @@ def small_shm(job):
 
 def _own_shm(size):
     """A /dev/shm that nobody but this process and its children sees, and that goes with them."""
+    _mount_here("tmpfs", "/dev/shm", "size=" + size)
+
+
+def _mount_here(kind, place, options):
+    """Mount a file system that nobody but this process and its children sees; OSError where that cannot be done."""
     library = ctypes.CDLL(None, use_errno=True)
     private = ctypes.c_ulong(0x4000 | 0x40000)  # MS_REC | MS_PRIVATE: no mount of ours is seen outside
     if library.unshare(0x20000) or library.mount(b"none", b"/", None, private, None):  # CLONE_NEWNS
-        raise PermissionError(ctypes.get_errno(), "a /dev/shm of its own needs root (CAP_SYS_ADMIN)")
-    if library.mount(b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(0), b"size=" + size.encode()):
-        raise OSError(ctypes.get_errno(), "cannot mount a tmpfs of %s on /dev/shm" % size)
+        raise PermissionError(ctypes.get_errno(), "a %s of its own needs root (CAP_SYS_ADMIN)" % place)
+    if library.mount(kind.encode(), place.encode(), kind.encode(), ctypes.c_ulong(0), options.encode()):
+        raise OSError(ctypes.get_errno(), "cannot mount %s with %s on %s" % (kind, options, place))
+
+
+def stalled_file(path, seconds):
+    """Make a file whose reads do not return: on a dead disk where this process may mount one, else a FIFO.
+
+    The disk is a file system of FUSE that answers everything but reads, for so many seconds.  Who reads waits in state
+    D, as on network storage whose server is gone, and only SIGKILL ends it.  The mount goes with this process.
+    """
+    path.touch()
+    device = -1
+    try:
+        device = os.open("/dev/fuse", os.O_RDWR | os.O_NONBLOCK)
+        who = os.getuid(), os.getgid()
+        _mount_here("fuse", str(path), "fd=%d,rootmode=100000,user_id=%d,group_id=%d" % (device, *who))
+    except OSError:
+        if device >= 0:
+            os.close(device)
+        path.unlink()
+        os.mkfifo(path)  # who opens it waits until somebody writes
+        return
+    # a process of its own: its end aborts what still waits, which a thread that dies with the reader cannot
+    parent = os.getpid()
+    if not os.fork():
+        try:
+            _serve(device, parent, time.monotonic() + seconds)
+        finally:
+            os._exit(0)
+    os.close(device)
+
+
+INIT, GETATTR, OPEN = 26, 3, 14
+UNANSWERED = (15, 2, 36, 42)
+"""READ, and FORGET, INTERRUPT, BATCH_FORGET, to which there is no answer.  Numbers of requests of linux/fuse.h."""
+REQUEST = 1 << 17
+"""Bytes of the largest request."""
+ASYNC_READ, NO_FLUSH = 1, 32
+"""A reader waits for the page, which a kill ends, and not for the request; closing asks nobody."""
+
+
+def _serve(device, parent, until):
+    """Answer the kernel's requests for one file of 1 MiB, except its reads."""
+    processes.die_with_parent(parent)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # meant for the rank, whom no dead disk answers because of it
+    os.closerange(0, device)  # the rank's sockets and pipes have to close with the rank
+    os.closerange(device + 1, 1 + max(map(int, os.listdir("/proc/self/fd"))))
+    owner = os.getuid(), os.getgid()
+    attributes = struct.pack("<6Q10I", 1, 1 << 20, 2048, 0, 0, 0, 0, 0, 0, 0o100444, 1, *owner, 0, 4096, 0)
+    answers = {
+        INIT: struct.pack("<4I2H2I2H8I", 7, 31, REQUEST, ASYNC_READ, 12, 9, REQUEST - 4096, 1, 1, 0, *[0] * 8),
+        OPEN: struct.pack("<Q2I", 1, NO_FLUSH, 0),
+        GETATTR: struct.pack("<Q2I", 3600, 0, 0) + attributes,
+    }
+    while time.monotonic() < until and select.select([device], [], [], max(0.0, until - time.monotonic()))[0]:
+        _, code, number = struct.unpack_from("<2IQ", os.read(device, REQUEST))
+        if code not in UNANSWERED:
+            content = answers.get(code, b"")
+            failed = 0 if content else -errno.ENOSYS
+            os.write(device, struct.pack("<IiQ", 16 + len(content), failed, number) + content)
 
 
 def forked_cuda(job):
