@@ -178,7 +178,8 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         free, latency = host.fact(f"storage.{label}.free"), number(fact.value)
         room = number(free.value) if free else None
         if "No space left" in fact.why or (room is not None and room < SCARCE):
-            say = f"{folder} has {'no room' if room is None else format_bytes(room)} free; a checkpoint or log would not fit"
+            free_of_it = "no space left" if room is None else f"{format_bytes(room)} free"
+            say = f"{folder} has {free_of_it}; a checkpoint or log would not fit"
             yield Risk(say, [free or fact], _advice()[0], "likely")
         elif "did not answer" in fact.why:
             say = f"{folder} did not answer a small write; a rank that writes there would stall"
