@@ -39,7 +39,7 @@ def diagnose(case: Case) -> Finding:
     """Found where ranks wait for each other in different groups, or use several communicators on several streams."""
     stuck = case.of("flight.stuck")
     mixed = [e for e in stuck if {"scheduled", "started"} <= set(map(str, (e.data.get("states") or {}).values()))]
-    crossed = _crossed(case.of("flight.missing"))
+    crossed = _crossed(case.of("flight.missing")) or [event for event in stuck if event.data.get("crossed")]
     if len({e.data.get("group") for e in stuck}) > 1 and mixed or crossed:
         lines = crossed or mixed
         groups = sorted({_name(event) for event in stuck + lines})
@@ -130,7 +130,7 @@ def _crossed(gaps: list[Event]) -> list[Event]:
 
 def _fewer(gaps: list[Event]) -> tuple[int, ...]:
     """Ranks that wait in the smaller of the two waiting groups; none where both are equal."""
-    sides = sorted((tuple(gap.data.get("waiting") or ()) for gap in gaps), key=len)
+    sides = sorted((tuple(gap.data.get("waiting") or ()) for gap in gaps), key=len)  # none where all have entered
     return sides[0] if len(sides) == 2 and len(sides[0]) < len(sides[1]) else ()
 
 

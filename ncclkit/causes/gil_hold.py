@@ -28,7 +28,7 @@ from ncclkit.analysis.rank_states import rank_states, stopped
 from ncclkit.analysis.waits import HOLDS_GIL, lasting, wait_places
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, found
-from ncclkit.core.text import start
+from ncclkit.core.text import start, verb
 
 ID = "gil_hold"
 explains = ("c10d.monitor", "c10d.timeout", "slow_rank")
@@ -81,7 +81,8 @@ def _live_holder(case: Case) -> Finding | None:
         return None
     ranks = tuple(stand.rank for stand in held)
     say = f"{start(name_ranks(ranks))} holds Python's global lock in native code in {held[0].call} at {held[0].place}; "
-    say += f"{name_ranks(rank_states(case).waiting)} wait for it{lasting(case)}."
+    others = rank_states(case).waiting
+    say += f"{name_ranks(others)} {verb(others, 'waits', 'wait')} for it{lasting(case)}."
     why = pick([stand.lines[-1] for stand in held], case.of("flight.missing"))
     return found(ID, "likely", say, why, ranks=ranks, advice=_advice(case, ranks), next=experiment(case))
 

@@ -80,7 +80,7 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where ranks made different calls at one place of the sequence, or a rank left it."""
-    recorded_calls = (_flight, _elsewhere, _fingerprint, _entries, _shares)
+    recorded_calls = (_flight, _launched, _elsewhere, _fingerprint, _entries, _shares)
     if finding := first_finding(case, *recorded_calls, _watchdog, _left, _ddp, _stalled, _skipped_locally, _symptom):
         return finding
     scene = rank_states(case)
@@ -117,6 +117,27 @@ def _flight(case: Case) -> Finding | None:
         ranks = tuple(stand.rank for stand in outside)
         say += f"; {name_ranks(ranks)} left the common path: {'it is' if len(ranks) == 1 else 'they are'} {how}."
         return _finding(case, strength, say, [event, *outside[0].lines], ranks)
+    return None
+
+
+def _launched(case: Case) -> Finding | None:
+    """All ranks of a running job wait, although NCCL has launched more collectives on some of them."""
+    seen, changes = wait_places(case), case.of("ras.change")
+    still = {change.data["hash"] for change in changes if not change.data["moved"]}
+    for report in case.of("ras.communicator"):
+        ranks = {int(rank) for launched in report.data["counts"].values() for rank in launched}
+        inside = [rank for rank in ranks if rank in seen and seen[rank].is_inside]
+        more = {op: held for op, held in report.data["counts"].items() if len(set(held.values())) > 1}
+        if not more or len(inside) < max(2, len(ranks)) or report.data["hash"] not in still:
+            continue
+        op, held = next(iter(more.items()))
+        most = [int(rank) for rank, count in held.items() if count == max(held.values())]
+        odd = tuple(sorted(most if 2 * len(most) <= len(held) else ranks - set(most)))
+        count = max(held.values()) - min(held.values())
+        fewer = name_ranks(ranks - set(most))
+        say = f"{start(name_ranks(most))} launched {count} {op} more than {fewer}, by NCCL's RAS"
+        say += f", and all of them wait{lasting(case)}: they made different calls."
+        return _finding(case, "likely", say, [report, *changes], odd)
     return None
 
 

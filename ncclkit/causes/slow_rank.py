@@ -198,14 +198,15 @@ def _behind(case: Case, scene: RankStates) -> Suspicion | None:
 def _ras(case: Case, scene: RankStates) -> Suspicion | None:
     """Ranks that have launched fewer collectives, by NCCL's RAS; only the communicator of all ranks is compared.
 
-    Left out: ranks that launched some between two reports, as busy ranks drift apart, and ranks that timed out
-    themselves, as a launch that waits for other work is counted late.
+    Left out: ranks that launched some between two reports, as busy ranks drift apart, ranks that timed out
+    themselves, as a launch that waits for other work is counted late, and ranks that are seen to wait for the others.
     """
     changes = case.of("ras.change")
+    inside = {rank for rank, stand in wait_places(case).items() if stand.is_inside}
     moved = {(change.data["hash"], int(rank)) for change in changes for rank in change.data["moved"]}
     for report in case.of("ras.communicator"):
         key, size = report.data.get("hash"), report.data.get("size")
-        gone = scene.waiting.keys() | {rank for hashed, rank in moved if hashed == key}
+        gone = scene.waiting.keys() | inside | {rank for hashed, rank in moved if hashed == key}
         late = tuple(rank for rank in report.data.get("behind", ()) if rank not in gone)
         if late and (None in (size, scene.world) or size == scene.world):
             return "likely", late, [report, *(change for change in changes if change.data["hash"] == key)]

@@ -345,12 +345,24 @@ def _absent(case: Case, heard: tuple[int, ...]) -> list[int]:
 
 def _missing(case: Case, scope: Case, diagnosis: Diagnosis, heard: tuple[int, ...]) -> tuple[str, ...]:
     said = [str(problem) for problem in case.about.get("problems", ())]
+    said += _earlier(case, scope)
     absent = _absent(scope, heard)
     said += [f"No line of {text.ranks(absent)} was given."] if absent else []
     unread = [str(row["path"]) for row in case.inputs if row.get("kind") in UNREAD]
     said += [f"{text.plural(len(unread), 'file')} not understood: {text.some(unread[:3])}."] if unread else []
     count = len(diagnosis.unknown)
     return (*said, *([f"{text.plural(count, 'cause')} not evaluated: {_lacking(scope, diagnosis)}."] if count else []))
+
+
+def _earlier(case: Case, scope: Case) -> list[str]:
+    """Up to which line a log is about an earlier job or attempt, which is not judged."""
+    kept, last = {id(event) for event in scope.events}, dict[str, Event]()
+    for event in case.events:
+        if id(event) not in kept and event.line and not RUN.search(event.path):
+            last[event.path] = max(event, last.get(event.path, event), key=lambda one: one.line)
+    told = (_line(last[path], _base(case)) for path in sorted(last))
+    ends = [f"{line.path or 'the log'} up to line {line.line}" for line in told]
+    return [f"An earlier job or attempt is not judged: {text.some(ends)}."] if ends else []
 
 
 def _lacking(case: Case, diagnosis: Diagnosis) -> str:

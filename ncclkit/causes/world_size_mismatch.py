@@ -65,7 +65,7 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where the number of ranks that started differs from the number that was expected."""
-    for witness in (_bootstrap, _clients, _env, _program, _sizes, _beyond, _never_started, _waits):
+    for witness in (_bootstrap, _clients, _env, _program, _sizes, _roster, _beyond, _never_started, _waits):
         finding = witness(case)
         if finding is not None:  # with one launcher per host the launchers' numbers may be wrong
             return replace(finding, next=None) if can_simulate_again(case) else finding
@@ -195,6 +195,39 @@ def _sizes(case: Case) -> Finding | None:
     return None
 
 
+def _roster(case: Case) -> Finding | None:
+    """Ranks that announce themselves twice, beyond the job, or as members of jobs of other sizes; none has met another.
+
+    Ranks that launchers start again announce themselves again.
+    """
+    told = case.of("job.member")
+    if not told or initialized(case) or case.of("progress", "nccltests.table", "elastic.restart", "job.done"):
+        return None
+    worlds = {e.data["world"] for e in told if e.data["world"] and e.data["world"] <= LARGEST}
+    named = [e for e in told if e.data["number"] is not None]
+    count, world = Counter[int](), max(worlds, default=0)
+    for event in named:
+        count[event.data["number"]] += event.count
+    if len(worlds) > 1:
+        sizes = " and ".join(map(str, sorted(worlds)))
+        return _finding("likely", f"The ranks announce themselves as members of jobs of {sizes} ranks.", told, ())
+    if world and max(count, default=0) >= world:
+        beyond = tuple(sorted(rank for rank in count if rank >= world))
+        return _finding("likely", f"{start(name_ranks(beyond))} cannot be in a job of {world} ranks.", named, beyond)
+    twice = tuple(sorted(rank for rank in count if count[rank] > 1))
+    if not twice or len(twice) < len(count):
+        return None
+    if twice == (0,) and len({e.pid for e in named}) > 1:
+        say = f"Each of {count[0]} processes announces itself as rank 0: none knows of the others from its launcher."
+        return _finding("likely", say, named, (0,))
+    say = f"{start(name_ranks(twice))} announced {'itself' if len(twice) == 1 else 'themselves'} more than once"
+    missing = tuple(rank for rank in range(world) if rank not in count)
+    if count.total() == world and missing:
+        say = f"{say}, {name_ranks(missing)} never: two launchers claim the same ranks."
+        return _finding("likely", say, named, twice)
+    return _finding("possible", f"{say}, and no rank has met another.", named, twice)
+
+
 def _beyond(case: Case) -> Finding | None:
     """A rank waits for the address of a rank that the launcher did not start."""
     world = rank_states(case).world
@@ -244,7 +277,8 @@ def _waits(case: Case) -> Finding | None:
 
 
 def _absent(case: Case, expected: int) -> tuple[int, ...]:
-    seen = {e.rank for e in case.events if e.rank is not None}
+    seen = {e.rank for e in case.events if e.rank is not None} | {e.data["number"] for e in case.of("job.member")}
+    seen.discard(None)
     return tuple(rank for rank in range(expected) if rank not in seen) if seen else ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -268,7 +269,7 @@ def _numbers(sweep: Sweep) -> list[tuple[object, ...]]:
 
 
 def carriers_view(tuned: SweepView) -> View:
-    """Every file that carries the advantages of a sweep into a job, and the command that proves each again."""
+    """Every file that carries the answer of a sweep into a job, and the command that proves each again."""
     files, commands = tuning.carriers(tuned.sweep), tuning.proofs(tuned.sweep)
     if not files:
         return View("Nothing is to be set: no setting is better than the default here", Markup(""))
@@ -283,7 +284,8 @@ def carriers_view(tuned: SweepView) -> View:
 def apply_form(case: Case, tuned: SweepView, **options: Any) -> ApplyForm:
     """The form that applies what a sweep found to the small job; ``await form.run()`` measures before and after.
 
-    Where nothing is better than the default, nothing is done.
+    That may be to take away an inherited variable which only costs.  Where nothing is better than what is there,
+    nothing is done.
     """
     return ApplyForm(case, tuned.sweep, ProbeOptions(**options))
 
@@ -292,6 +294,7 @@ class ApplyForm(Form):
     """See `apply_form`."""
 
     IDLE = "Nothing is applied: no setting is better than the default for every size"
+    ELSEWHERE = "Nothing is applied here: {} of that job, which only cost, are not set in this environment"
     ASK = IDLE
     BUSY = "Measuring before and after, in turn …"
     CANCELLED = "Cancelled; nothing was changed on this machine"
@@ -299,6 +302,10 @@ class ApplyForm(Form):
     def __init__(self, case: Case, sweep: Sweep, options: ProbeOptions) -> None:
         self._case, self._sweep, self._options = case, sweep, options
         self._setting = tuning.applied(sweep)
+        gone = self._setting.without if self._setting else ()
+        if gone and not any(name in os.environ for name in gone):
+            self._setting, self.IDLE = None, self.ELSEWHERE.format(", ".join(gone))
+            self.ASK = self.IDLE
         said = f"This applies {self._setting} to the small job" if self._setting else self.IDLE
         super().__init__(said, [], W.Button(description="Apply and measure", icon="check", button_style="primary"))
 
@@ -325,7 +332,8 @@ def before_after(sweep: Sweep) -> Chart:
     ops = list(dict.fromkeys(one.op for one in rows))
     better, worse = (sum(getattr(one, verdict) for one in rows) for verdict in ("better", "worse"))
     setting = rows[0].setting if rows else Setting()
-    summary = f"With {setting} {better} of {plural(len(rows), 'size')} are faster than before, and {worse} slower"
+    changed = f"With {setting}" if setting.env or setting.config else f"Without {', '.join(setting.without)}"
+    summary = f"{changed} {better} of {plural(len(rows), 'size')} are faster than before, and {worse} slower"
     figure = plots.frame(summary, 2 * len(ops), PANEL)
     for index, op in enumerate(ops):
         mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)

@@ -30,7 +30,7 @@ from ncclkit.evidence.logs import fill
 from tests.causes.specimens import FOLDERS, load
 
 TESTS = Path(__file__).parents[1]
-SETS = ("setup", "program", "mixed", "public", "rare")
+SETS = ("setup", "program", "mixed", "public", "rare", "posts", "forum", "later")
 FEATURES = 12_000
 """What is kept of them: those whose weight is largest for some cause."""
 SHOWN = 110

@@ -255,6 +255,25 @@ def _stuck(group: Group, seq: int, inside: list[int]) -> Iterator[Stop]:
         yield Stop("flight.stuck", group, data, text, [], [], inside)
 
 
+def crossed(found: Iterable[Stop]) -> None:
+    """Fill `crossed` of groups that all have entered: other such groups, if ranks made the two calls in two orders."""
+    stuck = [stop for stop in found if stop.kind == "flight.stuck"]
+    for stop in stuck:
+        stop.data["crossed"] = []
+        for other in stuck:
+            both = stop.group.calls.keys() & other.group.calls.keys()
+            later = [_made(other, rank) - _made(stop, rank) for rank in both]
+            if min(later, default=0) < 0 < max(later, default=0):
+                stop.data["crossed"].append(other.group.name)
+
+
+def _made(stop: Stop, rank: int) -> int:
+    """When a rank made the call that is stuck, in nanoseconds; 0 where its dump does not hold it."""
+    calls = stop.group.calls[rank]
+    place = calls.at(stop.data["seq"])
+    return calls.created[place] if place is not None else 0
+
+
 def roots(found: Iterable[Stop]) -> None:
     """Fill `root`: the group whose hang holds the missing ranks of this one; "" where it is a root itself.
 

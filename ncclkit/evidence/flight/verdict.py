@@ -16,7 +16,7 @@ from typing import Any
 
 from ncclkit.core.model import Event
 from ncclkit.evidence.flight.dumps import Calls, Dump, Kind
-from ncclkit.evidence.flight.hang import SHOWN, Group, Stop, groups, late, listed, roots, stops, unpaired
+from ncclkit.evidence.flight.hang import SHOWN, Group, Stop, crossed, groups, late, listed, roots, stops, unpaired
 from ncclkit.evidence.grammars.grammar import Data, clip
 
 EQUAL_BOTH = frozenset(
@@ -306,6 +306,7 @@ def analyse(dumps: Iterable[Dump], world: int | None = None, events: Sequence[Ev
     for group in groups(given, world):
         found += _of(group)
         found += [stop] if (stop := late(group, hosts)) is not None else []
+    crossed(found)
     roots(stop for stop in found if stop.kind in ("flight.missing", "flight.mismatch", "flight.stuck", "flight.p2p"))
     return [_event(stop, stacks) for stop in found]
 
