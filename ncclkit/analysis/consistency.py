@@ -10,10 +10,9 @@ from functools import cache
 from typing import Any
 
 from ncclkit.analysis.consistency_rules import ANY, RULES, ConsistencyRule, Effect, Host, general, variable
-from ncclkit.analysis.picks import amount
 from ncclkit.core.model import Fact
+from ncclkit.core.text import format_bytes, natural
 from ncclkit.core.text import host_list as folded
-from ncclkit.core.text import natural
 
 MEANS: Mapping[Effect, str] = {"breaks": "can break a job", "slows": "can slow a job down", "differs": "only differs"}
 SHOWN = 3
@@ -399,5 +398,5 @@ def _number(value: float, unit: str) -> str:
     if unit and value == -1:  # how the agent writes a limit that is not there
         return "unlimited"
     if unit in ("bytes", "MiB"):
-        return amount(value * (1 if unit == "bytes" else 1 << 20))
+        return format_bytes(value * (1 if unit == "bytes" else 1 << 20))
     return f"{value:.4g} {unit}".strip() if isinstance(value, float) else f"{value} {unit}".strip()

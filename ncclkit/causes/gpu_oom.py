@@ -29,13 +29,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ncclkit.analysis.picks import amount, family, in_order, matching, messages, name_hosts, name_ranks, pick, ranks_in
+from ncclkit.analysis.picks import family, in_order, matching, messages, name_hosts, name_ranks, pick, ranks_in
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.causes._settings import BATCHES, smaller_batch
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
+from ncclkit.core.text import format_bytes, start
 
 ID = "gpu_oom"
 explains = (
@@ -102,7 +102,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             continue
         holders = host.fact(f"gpu.{gpu}.memory.holders")
         by = f" by {', '.join(map(_process, holders.value[:3]))}" if holders and holders.value else ""
-        have = f"{amount(free * MIB)} of {amount(total * MIB)}"
+        have = f"{format_bytes(free * MIB)} of {format_bytes(total * MIB)}"
         say = f"GPU {gpu} has {have} free, the rest is held{by}; a job that needs all of it would run out of memory"
         strength: Strength = "likely" if free < (1 - MOST) * total else "possible"
         yield Risk(say, [fact, holders if by else None], _advice(True)[0], strength, gpus=(gpu,))
@@ -133,7 +133,7 @@ def _held_by_others(event: Event) -> str:
 
 
 def _size(value: object) -> str:
-    return amount(value) if isinstance(value, (int, float)) else str(value)
+    return format_bytes(value) if isinstance(value, (int, float)) else str(value)
 
 
 OWN = Advice(

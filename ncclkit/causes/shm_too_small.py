@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.picks import (
-    amount,
     failed,
     family,
     matching,
@@ -43,7 +42,7 @@ from ncclkit.causes._experiments import machine, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
-from ncclkit.core.text import start
+from ncclkit.core.text import format_bytes, start
 
 ID = "shm_too_small"
 explains = (
@@ -143,7 +142,7 @@ def _on_shm(lines: list[Event]) -> bool:
 def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
     ranks, size = ranks_in(why), next((f.value for f in facts if f.name.endswith("size")), None)
     host = next(iter([e.host for e in why if e.host] + [f.host for f in facts if f.host]), "")
-    has = f", which has {amount(size)}" if size else ""
+    has = f", which has {format_bytes(size)}" if size else ""
     verb = "was refused memory in" if strength == "proven" else "probably ran out of memory in"
     say = (
         f"{start(name_ranks(ranks))} {verb} /dev/shm{on(host)}{has}; NCCL and data-loader workers exchange data there."
@@ -162,11 +161,12 @@ def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
 def _risks(host: HostFacts) -> Iterator[Risk]:
     size, free = host.number("limits.shm.size"), host.number("limits.shm.free")
     if size is not None and size < ENOUGH:
-        say = f"/dev/shm has {amount(size)}; NCCL or data-loader workers that need more of it would fail"
+        say = f"/dev/shm has {format_bytes(size)}; NCCL or data-loader workers that need more of it would fail"
         strength: Strength = "likely" if size <= TINY else "possible"
         yield Risk(say, [host.fact("limits.shm.size")], _advice(size)[0], strength)
     elif free is not None and free < FULL:
-        say = f"/dev/shm has {amount(free)} free of {amount(size)}; a job that starts there would be refused memory"
+        of = "" if size is None else f" of {format_bytes(size)}"
+        say = f"/dev/shm has {format_bytes(free)} free{of}; a job that starts there would be refused memory"
         yield Risk(say, [host.fact("limits.shm.free")], _advice(size)[1], "likely")
 
 
@@ -178,7 +178,7 @@ def _advice(size: float | None) -> tuple[Advice, ...]:
             code="volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}]  # Kubernetes, at /dev/shm",
             why=(
                 "Docker's and Kubernetes' default is 64 "
-                f"MiB{'; yours is ' + amount(size) if size and size != 64 << 20 else ''}."
+                f"MiB{'; yours is ' + format_bytes(size) if size and size != 64 << 20 else ''}."
             ),
             check="`df -h /dev/shm` in the container shows the new size, and the first collective passes.",
             risk="Shared memory counts against the container's memory limit when it is used.",

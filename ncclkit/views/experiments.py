@@ -5,7 +5,6 @@ The same small job stands before and after, side by side, with what that says of
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -23,8 +22,7 @@ from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import ExperimentRecord
 from ncclkit.core.model import MOVES, OUTCOMES, Finding, NcclkitError
-from ncclkit.core.runs import Run
-from ncclkit.core.storage import content
+from ncclkit.core.runs import Run, records_of
 from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.experiments import fixes
 from ncclkit.views._base import View
@@ -199,7 +197,7 @@ def run_progress(folder: Path) -> RunProgress:
     begun: defaultdict[int, list[float]] = defaultdict(list)
     hello: dict[int, float] = {}
     reached: dict[int, int] = {}
-    for record in _phases(folder / "wire.jsonl"):
+    for record in _phases(folder):
         rank, time = record["rank"], float(record["t"])
         if record["phase"] == "hello":
             hello[rank] = time
@@ -228,20 +226,16 @@ def speeds(before: Run, after: Run) -> list[tuple[str, str, float | None, float 
     return found
 
 
-def _phases(path: Path) -> Iterator[dict[str, Any]]:
-    """The phases that ranks told; a torn line is left out, and a run without wire records has none."""
+def _phases(run: Path) -> Iterator[dict[str, Any]]:
+    """The phases that ranks told; a run without wire records has none."""
     try:
-        lines = content(path).splitlines()
+        records = records_of(run)
     except (OSError, NcclkitError):
         return
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("kind") == "phase":
-            if isinstance(record.get("rank"), int) and isinstance(record.get("t"), (int, float)):
-                yield record
+    for record in records:
+        numbered = isinstance(record.get("rank"), int) and isinstance(record.get("t"), (int, float))
+        if record.get("kind") == "phase" and numbered:
+            yield record
 
 
 ANY = "what tells the suspects apart best"

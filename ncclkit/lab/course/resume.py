@@ -10,7 +10,6 @@ done), and ``pace`` (``read_s`` of a batch and ``step_s`` of a step, medians).  
 
 from __future__ import annotations
 
-import json
 import os
 import pickletools
 import re
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from ncclkit.analysis.message_sizes import tensor_spans
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import FOLDER
 from ncclkit.core.model import Event, NcclkitError
@@ -108,11 +108,8 @@ def _names_position(data: bytes) -> bool:
 
 def _tensors(path: Path, size: int) -> tuple[bool, str]:
     """A safetensors file says at its start how long it must be."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(min(length, LARGEST)))
-    ends = [row["data_offsets"][1] for name, row in header.items() if name != "__metadata__"]
-    missing = 8 + length + max(ends, default=0) - size
+    spans, start = tensor_spans(path)
+    missing = start + max((end for _, end in spans), default=0) - size
     return missing <= 0, f"{missing:,} bytes are missing at its end" if missing > 0 else ""
 
 
