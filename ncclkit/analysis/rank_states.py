@@ -213,7 +213,7 @@ def stopped(case: Case) -> dict[int, Event]:
 
 
 @once
-def odd_utilization(case: Case) -> dict[int, Event]:
+def outlying_utilization(case: Case) -> dict[int, Event]:
     """The few ranks, fewer than half, that compute while all others idle, or idle while all others compute.
 
     By their main threads; none where there are fewer than three ranks, or where one of them is neither.

@@ -23,7 +23,7 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.analysis.calls import far_apart, grouped, op_of
+from ncclkit.analysis.calls import grouped, of_several_groups, op_of
 from ncclkit.analysis.picks import first_finding, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes import _printed
@@ -42,7 +42,7 @@ def diagnose(case: Case) -> Finding:
     both = [e for e in stuck if set(map(str, (e.data.get("states") or {"": ""}).values())) == {"started"}]
     if len({e.data.get("group") for e in both}) > 1:
         return _all_started(case, both)
-    crossed = _crossed(case.of("flight.missing"))
+    crossed = _crossed(case.of("flight.missing")) or [event for event in stuck if event.data.get("crossed")]
     if len({e.data.get("group") for e in stuck}) > 1 and mixed or crossed:
         lines = crossed or mixed
         groups = sorted({_name(event) for event in stuck + lines})
@@ -55,7 +55,7 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID, "likely", say, why, ranks=_fewer(crossed), advice=_advice(), next=None if crossed else experiment(case)
         )
-    if finding := first_finding(case, _in_text, _everywhere, _apart):
+    if finding := first_finding(case, _in_text, _everywhere, _two_groups):
         return finding
     calls = case.of("nccl.op")
     comms = {e.data.get("comm") for e in calls if e.data.get("op") in ("Send", "Recv")}
@@ -136,7 +136,7 @@ def _started_everywhere(case: Case) -> dict[str, list[Event]]:
     return {name: events for (name, _), events in whole.items() if names.count(name) == 1}
 
 
-def _apart(case: Case) -> Finding | None:
+def _two_groups(case: Case) -> Finding | None:
     """Watchdogs timed out in two groups at once: some ranks in one group, other ranks in the other."""
     waits = [event for event in rank_states(case).waiting.values() if event.kind == "c10d.timeout"]
     named = [(event, desc or group) for event, group, desc in grouped(case.events) if group or desc]
@@ -145,7 +145,7 @@ def _apart(case: Case) -> Finding | None:
         if event in waits:
             sides.setdefault(name, []).append(event)
     nameless = [] if named else waits
-    if far_apart(nameless):
+    if of_several_groups(nameless):
         for event in nameless:
             sides.setdefault(f"{op_of(event)} {event.data.get('seq')}", []).append(event)
     if len(sides) < 2:
@@ -171,7 +171,7 @@ def _crossed(gaps: list[Event]) -> list[Event]:
 
 def _fewer(gaps: list[Event]) -> tuple[int, ...]:
     """Ranks that wait in the smaller of the two waiting groups; none where both are equal."""
-    sides = sorted((tuple(gap.data.get("waiting") or ()) for gap in gaps), key=len)
+    sides = sorted((tuple(gap.data.get("waiting") or ()) for gap in gaps), key=len)  # none where all have entered
     return sides[0] if len(sides) == 2 and len(sides[0]) < len(sides[1]) else ()
 
 

@@ -92,7 +92,8 @@ def _resolver(case: Case) -> Finding | None:
     asked = [e for e in case.of("store.retry") if "cannot be retrieved" not in e.text]
     tried = {e.data["port"] for e in asked if e.data.get("port")}  # with an address, so the name was resolved
     lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
-    lines = [e for e in lines if e.kind != "store.resolve" or e.data.get("port") not in tried]
+    over = {(e.path, e.line) for e in lines if e.kind == "store.resolve" and e.data.get("port") in tried}
+    lines = [e for e in lines if (e.path, e.line) not in over]
     web = matching(case.of("python.exception"), *WEB)
     lines = [e for e in lines if e not in web and (e.data.get("host") or not web)]
     if not lines:

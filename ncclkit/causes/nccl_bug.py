@@ -59,7 +59,7 @@ def diagnose(case: Case) -> Finding:
         lines += [event for event in stacks if inside(event, *defect.fragments)]
         affected = [n for n in known if defect.since <= n and not (defect.fixed and n >= defect.fixed)]
         if lines and (affected or (defect.alone and not known)) and not (not defect.alone and _ordinary(case)):
-            return replace(_tell(defect, lines, versions, affected), next=experiment(case))
+            return replace(_finding(defect, lines, versions, affected), next=experiment(case))
     return first_finding(case, _crash, _inside, _internal) or otherwise(
         ID, versions, "No known defect of this version fits the evidence.", "the NCCL version (NCCL_DEBUG=VERSION)"
     )
@@ -126,7 +126,7 @@ def _ordinary(case: Case) -> bool:
     )
 
 
-def _tell(defect: Defect, lines: list[Event], versions: list[Event], affected: list[tuple[int, ...]]) -> Finding:
+def _finding(defect: Defect, lines: list[Event], versions: list[Event], affected: list[tuple[int, ...]]) -> Finding:
     has = f" (this job has {'.'.join(map(str, affected[0]))})" if affected else ""
     fixed = ".".join(map(str, defect.fixed or ()))
     repaired = f"it is fixed in NCCL {fixed}" if fixed else "no version with a fix is known here"

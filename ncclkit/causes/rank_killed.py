@@ -80,7 +80,7 @@ def diagnose(case: Case) -> Finding:
     ours = [e for e in case.of("run.end") if e.data.get("reason") in OURS]
     killed = {rank: end for rank, end in rank_states(case).killed.items() if not ours or _number(end) == 9}
     if killed:
-        return _tell(case, killed)
+        return _finding(case, killed)
     if ours:
         return clear(ID, "ncclkit itself ended this run.", tuple(ours))
     reported = [e for e in case.of("python.exception") if str(e.data.get("type", "")).endswith("SignalException")]
@@ -157,7 +157,7 @@ def _number(end: Event) -> int:
     return abs(int(end.data.get("signal") or end.data.get("exitcode") or 9))
 
 
-def _tell(case: Case, killed: dict[int, Event]) -> Finding:
+def _finding(case: Case, killed: dict[int, Event]) -> Finding:
     ranks = tuple(sorted(rank for rank in killed if rank >= 0))
     first = in_order(killed.values())[0]
     if first.kind == "attach.rank":

@@ -98,7 +98,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         *("stacks", "root", "holds"),
     ),
     "flight.mismatch": ("group", "desc", "seq", "field", "op", "majority", "odd", "sites", "root", "holds"),
-    "flight.stuck": ("group", "desc", "seq", "op", "ranks", "states", "root", "holds"),
+    "flight.stuck": ("group", "desc", "seq", "op", "ranks", "states", "crossed", "root", "holds"),
     "flight.p2p": (
         *("group", "desc", "src", "dst", "sent", "received", "sizes", "waiting", "lacking", "stacks", "root", "holds"),
     ),
@@ -109,6 +109,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "job.phase": ("what", "message"),
     "job.share": ("count",),
     "job.alone": ("message",),
+    "job.member": ("number", "world"),
     "told.splits": ("inputs", "outputs"),
     "net.mesh": ("name",),
     "net.ping": ("address", "bytes", "sent", "received"),

@@ -84,6 +84,8 @@ ITEM = ("/app/train.py", 67, "step")
 KINDS = {
     "GPU below .item()": (["cuStreamSynchronize (/lib/libcuda.so.1)", "cudaStreamSynchronize (/lib/libcudart.so.12)"],
                           [ITEM], {"ran": 1.0}, waits.GPU),
+    "GPU in the driver, which loads a kernel once it is idle": (["??? (/usr/lib/libcuda.so.580.1)"], [ITEM],
+                                                                {"ran": 1.0}, waits.GPU),
     "GPU in synchronize, by its file": ([], [(f"{TORCH}/cuda/__init__.py", 1040, "synchronize"), ITEM], {"ran": 1.0},
                                         waits.GPU),
     "peers": (ON_PEERS, [ALL_REDUCE, WRAPPER, own(33)], {}, waits.PEERS),
@@ -288,6 +290,22 @@ def test_a_dump_of_one_rank_does_not_hide_the_others() -> None:
     dump = Event("flight.dump", "", "fr_rank_0", rank=0, data={"version": "2.10", "entries": 3, "groups": {}})
     found = judged(waiting(0), rank(1, ALL_REDUCE, own(33), native=ON_PEERS, state="T"), [dump])
     assert (found.findings[0].cause, found.findings[0].culprits["ranks"]) == ("slow_rank", (1,))
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "ranks"), [((67, 67), "rank_divergence", (0,)), ((67, 0), "slow_rank", (1,))]
+)
+def test_launches_that_ras_counts(lines: tuple[int, int], cause: str, ranks: tuple[int, ...]) -> None:
+    """A rank that launched fewer is late where it does something else; all have diverged where it waits as well."""
+    counts = {"AllReduce": {"0": 4, "1": 4}, "Broadcast": {"0": 1, "1": 0}}
+    data = {"hash": "0xc5", "size": 2, "missing": [], "counts": counts, "behind": [1], "dead": [], "errors": {}}
+    change = {"hash": "0xc5", "moved": {}, "still": [0, 1], "seconds": 4.0, "behind": [1]}
+    report = [Event("ras.communicator", "", "ras.json", data=data), Event("ras.change", "", "ras.json", data=change)]
+    native, frames, _, _ = KINDS["file"]
+    seen = [rank(n, own(line), MAIN, native=SPIN, ran=1.0) for n, line in enumerate(lines) if line]
+    seen += [rank(1, *frames, MAIN, native=native)] * (not lines[1])
+    named = {one.cause: one.culprits["ranks"] for one in judged(*seen, report).findings}
+    assert named[cause] == ranks and ("slow_rank" in named) != ("rank_divergence" in named)
 
 
 @pytest.mark.parametrize(("states", "ranks"), [(("started", "scheduled"), (1,)), (("started", "started"), ())])

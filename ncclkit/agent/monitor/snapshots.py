@@ -258,7 +258,7 @@ def _short(text):
         elif not blocks:
             continue
         elif native:
-            blocks[-1].append(native["head"] + native["func"][:LONGEST] + native["library"])
+            blocks[-1].append(native["head"] + native["func"][:LONGEST].rstrip() + native["library"])
         elif line.startswith("    (Python)"):
             in_torch = "distributed_c10d.py" in line
             blocks[-1] = [kept for kept in blocks[-1] if not NATIVE_FRAME.match(kept)] + [line]

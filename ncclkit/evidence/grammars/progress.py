@@ -200,8 +200,24 @@ SHARES = (
     (" batches per epoch", r"\b(?P<count>\d{1,18}) batches per epoch"),
     (" batches", r"\b(?:has|got|gets|sees|finished|processed) (?P<count>\d+) batches\b"),
 )
+MEMBERS = (
+    # Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/8       initializing ddp: GLOBAL_RANK: 0, MEMBER: 1/2
+    ("GLOBAL_RANK: ", r"GLOBAL_RANK: (?P<number>\d{1,7}), MEMBER: \d{1,7}/(?P<world>\d{1,7})"),
+    # | distributed init (rank 3): env://       distributed init (rank 8): tcp://10.0.0.1:9218
+    ("distributed init (rank", r"distributed init \(rank (?P<number>\d{1,7})\)"),
+    # Setting up process group for: env:// [rank=0, world_size=4]
+    ("world_size=", r"[\[(]rank=(?P<number>\d{1,7}), world_size=(?P<world>\d{1,7})[\])]"),
+    # Process rank: 0, device: cuda:0, n_gpu: 1, distributed training: True       Process index: 3
+    ("Process rank: ", r"\bProcess rank: (?P<number>\d{1,7}), device: "),
+    ("Process index: ", r"^\s*Process index: (?P<number>\d{1,7})\s*$"),
+    # Num processes: 8
+    ("Num processes: ", r"^\s*Num processes: (?P<world>\d{1,7})\s*$"),
+    # #  Rank  0 Group  0 Pid  3308 on  node-1 device  0 [0x07] NVIDIA A100-SXM4-40GB
+    (" Pid ", r"^# {1,9}Rank {1,9}(?P<number>\d{1,7}) (?:Group {1,9}\d{1,7} )?Pid {1,9}(?P<_pid>\d{1,9}) on "),
+)
 
 RULES: tuple[Rule, ...] = (
+    *(rule("job.member", anchor, pattern) for anchor, pattern in MEMBERS),
     *(rule("job.phase", anchor, rf"^(?P<message>.*{pattern}.*)", what=what) for what, anchor, pattern in PHASES),
     *(rule("job.alone", anchor, rf"^(?P<message>.*{pattern}.*)", make=_of_rank) for anchor, pattern in ALONE),
     *(rule("job.share", anchor, pattern, make=_of_rank) for anchor, pattern in SHARES),

@@ -268,6 +268,7 @@ RULES: tuple[Rule, ...] = (
         for anchor, pattern in (
             ("raining complete", "[Tt]raining completed?(?! at step)"),
             ("raining finished", "[Tt]raining finished"),
+            ("raining done", "[Tt]raining done"),
             ("inished training", "[Ff]inished training"),
             ("otal training time", "[Tt]otal training time"),
             ("`Trainer.fit` stopped", "`Trainer.fit` stopped: `max_"),

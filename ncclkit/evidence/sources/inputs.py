@@ -83,7 +83,7 @@ def find(paths: list[str | Path]) -> tuple[list[str], list[str]]:
 
 def _behind(name: str, problems: list[str]) -> Iterable[str]:
     """The files that one existing path stands for."""
-    return _walk(name, problems) if os.path.isdir(name) else (name,)
+    return _files_below(name, problems) if os.path.isdir(name) else (name,)
 
 
 def _matches(pattern: str) -> list[str]:
@@ -105,7 +105,7 @@ def _present(name: str) -> tuple[str, ...]:
     return (name,)
 
 
-def _walk(folder: str, problems: list[str]) -> Iterator[str]:
+def _files_below(folder: str, problems: list[str]) -> Iterator[str]:
     programs = 0
 
     def failed(error: OSError) -> None:
