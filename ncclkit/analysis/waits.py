@@ -119,7 +119,7 @@ class Stand:
 
 
 @once
-def stands(case: Case) -> dict[int, Stand]:
+def wait_places(case: Case) -> dict[int, Stand]:
     """rank → where it stands, of the ranks that `ncclkit attach` has looked at."""
     return standing_ranks(case.events)
 
@@ -257,7 +257,7 @@ def blockages(events: Iterable[Event]) -> list[Event]:
         return []
     if outside or gone:
         return [_missing(waiting, outside, gone, seen)]
-    return _pairs(waiting) or _crossed(waiting) or _apart(waiting)
+    return _pairs(waiting) or _crossed(waiting) or _different_places(waiting)
 
 
 def _is_decisive(event: Event) -> bool:
@@ -339,7 +339,7 @@ def _crossed(waiting: Mapping[int, Stand]) -> list[Event]:
     ]
 
 
-def _apart(waiting: Mapping[int, Stand]) -> list[Event]:
+def _different_places(waiting: Mapping[int, Stand]) -> list[Event]:
     """All wait, at different places of their program: the fewest are odd, or those under a condition on the rank."""
     groups = together(waiting.values())
     kernels = {_collective(stand) for stand in waiting.values()}
@@ -474,7 +474,7 @@ def since(found: Iterable[Stand]) -> str:
 
 def lasting(case: Case) -> str:
     """`since` of the ranks of a case, with a blank before it; empty where nothing shows it."""
-    known = since(stands(case).values())
+    known = since(wait_places(case).values())
     return f" {known}" if known else ""
 
 

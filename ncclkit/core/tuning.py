@@ -264,7 +264,9 @@ class Sweep:
         rows |= {(one.op, one.bytes): one for one in self.comparisons if one.setting == setting}
         before = after = 0.0
         for op, size, count in self.calls:
-            near = min((key for key in rows if key[0] == op), key=lambda key: _apart(key[1], size), default=None)
+            near = min(
+                (key for key in rows if key[0] == op), key=lambda key: _size_distance(key[1], size), default=None
+            )
             if near is not None:
                 time = count * statistics.median(rows[near].default_us)
                 before, after = before + time, after + time * (1 - rows[near].gain)
@@ -373,7 +375,7 @@ def setting(words: str) -> Setting:
     return Setting(env, config, without=tuple(gone))
 
 
-def _apart(one: int, other: int) -> float:
+def _size_distance(one: int, other: int) -> float:
     """How far two sizes lie from each other, in powers of e."""
     return abs(math.log(max(one, 1) / max(other, 1)))
 

@@ -21,7 +21,7 @@ from ncclkit.live.attach import AttachOptions, attach
 from ncclkit.views._base import View
 from ncclkit.views._form import Form
 from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, sentence, table
-from ncclkit.views._verdict import SURE, beside, of_rows
+from ncclkit.views.findings import SURE, culprits_of_rows, headline_beside
 
 TARGETS = "all, or process ids, or job and its Slurm id"
 TARGET = re.compile(r"all|job \d{1,12}|(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)?\d{1,10})*")
@@ -117,7 +117,9 @@ def stacks_view(
     loads = [_load(event.rank, event.data) for event in known if event.kind == "telemetry.utilization"]
     seen = {event.rank for event in known if event.kind == "stack" and event.rank is not None}
     sure = [row for row in found if row.get("strength") in SURE]
-    conclusion = sure[0]["say"] if sure else beside(of_rows(found), summary[:1].upper() + summary[1:], seen)
+    conclusion = (
+        sure[0]["say"] if sure else headline_beside(culprits_of_rows(found), summary[:1].upper() + summary[1:], seen)
+    )
     cause = [(code(row["cause"]), sentence(row["say"])) for row in found if row["say"] != conclusion]
     body = join(
         fit(table(("", "Ranks", "Where they stand", "The whole stack"), rows)),

@@ -119,7 +119,7 @@ def test_agent_starts_with_nothing_installed():
 
 
 def test_nothing_is_left_for_later():
-    marks = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+    marks = re.compile(r"\b(TODO|FIXME|XXX|raise NotImplementedError)\b")
     found = [
         f"{name(path)}:{number}"
         for path in [*MODULES, *TESTS]

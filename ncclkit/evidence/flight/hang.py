@@ -188,7 +188,7 @@ def _gap(group: Group, last: dict[int, int], waits: dict[int, int], lost: list[i
     waited = [seq for seq in waits.values() if seq > least]
     seq = min(waited or [_after(group, rank, least) for rank in last if last[rank] > least])
     waiting = [rank for rank, reached in last.items() if reached >= seq]
-    if waited or any(_may_lie(group, rank, seq) for rank in waiting):
+    if waited or any(_unconfirmed(group, rank, seq) for rank in waiting):
         yield _missing(group, seq, last, [rank for rank, reached in last.items() if reached < seq], waiting, lost)
 
 
@@ -197,7 +197,7 @@ def _after(group: Group, rank: int, seq: int) -> int:
     return seqs[bisect_left(seqs, seq + 1)]
 
 
-def _may_lie(group: Group, rank: int, seq: int) -> bool:
+def _unconfirmed(group: Group, rank: int, seq: int) -> bool:
     """True unless NCCL says that the call is complete, which needs every rank to have entered it."""
     place = group.calls[rank].at(seq)
     if place is None:
