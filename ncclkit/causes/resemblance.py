@@ -45,7 +45,7 @@ ENOUGH = 4
 SHARP = 4.0
 """What differences of scores are multiplied with before they become shares."""
 DOUBT = 0.1
-"""A cause of which rules have found no sign is named with this share: they read a few lines, and this reads all."""
+"""A cause that rules find no sign for is named with this share: they read a few lines, and this reads all."""
 SETTLED = ("p2p_broken",)
 """Causes that are out of the question where their rule clears them: a single rank has no peer."""
 LEAST = 0.03
@@ -255,7 +255,7 @@ def shares(lines: Sequence[str], known: Weights | None = None) -> dict[str, floa
 
 
 def messenger(lines: Sequence[str]) -> bool:
-    """Whether lines clearly resemble a cause of which the exception of a rank is only the sign."""
+    """Whether lines clearly resemble a cause other than the exception of a rank, which is then a sign of it."""
     first, share = next(iter(shares(lines).items()))
     return share >= SURE and first not in (WELL, "rank_exception")
 

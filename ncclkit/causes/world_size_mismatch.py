@@ -218,7 +218,7 @@ def _roster(case: Case) -> Finding | None:
     if not twice or len(twice) < len(count):
         return None
     if twice == (0,) and len({e.pid for e in named}) > 1:
-        say = f"Each of {count[0]} processes announces itself as rank 0: their launcher tells none of the others."
+        say = f"Each of {count[0]} processes announces itself as rank 0: they were not started as one job."
         return _tell("likely", say, named, (0,))
     say = f"{start(name_ranks(twice))} announced {'itself' if len(twice) == 1 else 'themselves'} more than once"
     missing = tuple(rank for rank in range(world) if rank not in count)
