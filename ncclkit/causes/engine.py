@@ -24,6 +24,7 @@ from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
 from ncclkit.core.text import plural
+from ncclkit.evidence.quotation import is_quotation
 
 JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
 """What ``--json`` says of the job; others script against it, so it grows only with the schema number."""
@@ -387,7 +388,7 @@ def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
     if _quoted(finding, case):
         return replace(finding, strength="possible")
-    if finding.strength == "proven" and (_long_before(finding, case) or _seen_live(finding)):
+    if finding.strength == "proven" and (_long_before(finding, case) or _seen_live(finding) or _any_program(finding)):
         return replace(finding, strength="likely")
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of("run.end"):
@@ -410,7 +411,13 @@ def _quoted(finding: Finding, case: Case) -> bool:
     """True where it rests on texts alone that are no logs: documentation and source code quote errors."""
     documents = {row["path"] for row in case.inputs if row.get("kind") == "document"}
     events = [piece for piece in finding.evidence if isinstance(piece, Event)]
-    return finding.verdict == "found" and bool(events) and all(event.path in documents for event in events)
+    quoting = (event.path in documents or is_quotation(event.text) for event in events)
+    return finding.verdict == "found" and bool(events) and all(quoting)
+
+
+def _any_program(finding: Finding) -> bool:
+    """True where it rests on error lines alone that no grammar knows: some program's words, of whatever it means."""
+    return all(isinstance(piece, Event) and piece.kind == "log.error" for piece in finding.evidence)
 
 
 def _seen_live(finding: Finding) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 from ncclkit.causes import catalogue, page
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Advice, Event, Evidence, Finding, found
-from ncclkit.evidence.sources import inputs
+from ncclkit.evidence.quotation import DOCUMENTS
 
 FILE = Path(__file__).with_name("resemblance.bin")
 WELL = ""
@@ -45,7 +45,7 @@ ENOUGH = 4
 SHARP = 4.0
 """What differences of scores are multiplied with before they become shares."""
 DOUBT = 0.1
-"""A cause that rules find no sign for is named with this share: they read a few lines, and this reads all."""
+"""Share from which a cause is named although rules have found no sign of it: they read a few lines, this reads all."""
 SETTLED = ("p2p_broken",)
 """Causes that are out of the question where their rule clears them: a single rank has no peer."""
 LEAST = 0.03
@@ -226,7 +226,7 @@ def work(case: Case) -> list[Event]:
 
 def is_topic(case: Case) -> bool:
     """Whether this is about jobs on GPUs: lines of one, or some of its words; documentation and source code are not."""
-    logs = {file["path"] for file in case.inputs if Path(file["path"]).suffix.lower() not in inputs.DOCUMENTS}
+    logs = {file["path"] for file in case.inputs if Path(file["path"]).suffix.lower() not in DOCUMENTS}
     lines = [line for line in [*unread(case), *unread(case, "quiet")] if line.path in logs]
     words = [match for line in lines for match in TOPIC.finditer(line.text)]
     several = len({match[0].lower().rstrip("s") for match in words}) > 1
@@ -255,7 +255,7 @@ def shares(lines: Sequence[str], known: Weights | None = None) -> dict[str, floa
 
 
 def messenger(lines: Sequence[str]) -> bool:
-    """Whether lines clearly resemble a cause other than the exception of a rank, which is then a sign of it."""
+    """Whether lines clearly resemble a cause, and the exception of a rank is only its sign."""
     first, share = next(iter(shares(lines).items()))
     return share >= SURE and first not in (WELL, "rank_exception")
 

@@ -189,7 +189,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     scope = judged(case)
     base = _base(case)
     first = next(iter(diagnosis.findings), None) if diagnosis.verdict == "found" else None
-    heard = _heard(scope)
+    heard = _evidence_read(scope)
     known: dict[str, Any] = {}
     if first:
         known = {
@@ -202,7 +202,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     elif diagnosis.verdict == "healthy" and diagnosis.healthy:
         known = {"line": _line(diagnosis.healthy, base), "first_step": "Nothing needs to be done for this job."}
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
-    wanted = _would_tell(scope, diagnosis, heard) if unsettled else ()
+    wanted = _next_evidence(scope, diagnosis, heard) if unsettled else ()
     if wanted:
         known = {"first_step": f"Collect: {wanted[0]}"}
     return Summary(
@@ -334,7 +334,7 @@ def _command(case: Case) -> str:
     return ""
 
 
-def _heard(case: Case) -> tuple[int, ...]:
+def _evidence_read(case: Case) -> tuple[int, ...]:
     spoke = {event.rank for event in case.events if event.rank is not None and event.rank >= 0}
     return tuple(sorted(spoke | {rank for row in case.inputs for rank in row.get("ranks") or ()}))
 
@@ -393,7 +393,7 @@ def _tested(case: Case) -> str:
     return f"{over}: says nothing about {silent}"
 
 
-def _would_tell(case: Case, diagnosis: Diagnosis, heard: tuple[int, ...]) -> tuple[str, ...]:
+def _next_evidence(case: Case, diagnosis: Diagnosis, heard: tuple[int, ...]) -> tuple[str, ...]:
     """What to collect next, the most telling first."""
     if diagnosis.verdict == "no_job":
         return ("The standard output and standard error of all ranks of the job.",)

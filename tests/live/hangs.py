@@ -124,7 +124,7 @@ def start(
             job = {
                 rank: subprocess.Popen(
                     [sys.executable, __file__, name],
-                    env={**clean, **common, "RANK": str(rank), **_place(rank, ranks, share_gpu)},
+                    env={**clean, **common, "RANK": str(rank), **_place(rank, ranks, share_gpu and name != "gone")},
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     text=True,

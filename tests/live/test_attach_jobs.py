@@ -204,6 +204,19 @@ def test_ranks_that_make_steps_are_not_paused_for_native_frames() -> None:
     assert still(("all_reduce", 1), ("all_reduce", 0), ("forward", 900)) == [0, 1]
 
 
+def test_a_debugger_that_is_a_script_ends_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuda-gdb is one: what it started holds the pipe open, and may hear no request to end."""
+    monkeypatch.setattr(flight_dump, "LETS_GO", 0.3)
+    (tmp_path / "debugger").write_text("import signal, sys, time\nsignal.signal(2, signal.SIG_IGN)\nsignal.signal(15, "
+                                       "signal.SIG_IGN)\nprint('attached', flush=True)\ntime.sleep(300)\n")  # fmt: skip
+    begun = time.monotonic()
+    command = ["sh", "-c", '"$0" "$1"; true', sys.executable, str(tmp_path / "debugger")]
+    assert flight_dump.debugged(command, 3.0) in ("attached\n", "")
+    assert time.monotonic() - begun < 60
+    left = [pid for pid in processes.parents() if str(tmp_path) in processes.read(f"/proc/{pid}/cmdline")]
+    assert [pid for pid in left if processes.state(pid) not in ("Z", "X", "")] == []
+
+
 def test_following_ends_when_a_rank_stalls() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) as rank:
         begun = time.monotonic()
@@ -229,6 +242,17 @@ def test_a_py_spy_that_was_handed_over_is_used_where_it_is_a_program_with_a_whol
     text, problem = snapshots.python_stack(0, os.getpid(), time.monotonic() + 2.0)
     assert (text == f"Thread 1 of {os.getpid()}\n", problem == "") == (used, used)
     assert used or problem.startswith("py-spy is neither at /nowhere/py-spy")
+
+
+def test_no_reader_prints_colours_where_a_kernel_asks_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jupyter's kernels set both; file names between escape sequences name no file."""
+    (tmp_path / "py-spy").write_text('#!/bin/sh\necho "Thread $NO_COLOR${FORCE_COLOR-plain}${CLICOLOR_FORCE-plain}"\n')
+    (tmp_path / "py-spy").chmod(0o755)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    monkeypatch.setenv(snapshots.TOOLS["py-spy"], str(tmp_path / "py-spy"))
+    monkeypatch.setattr(snapshots.sys, "executable", "/nowhere/python")
+    assert snapshots.python_stack(0, os.getpid(), time.monotonic() + 20.0) == ("Thread 1plainplain\n", "")
 
 
 GPUS = """<?xml version="1.0" ?>

@@ -12,7 +12,7 @@ import pytest
 import ncclkit as nk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, NcclkitError, found
-from ncclkit.views.check import CheckForm, Closed
+from ncclkit.views.experiments import CheckForm, Closed
 from ncclkit.views.lab import FaultyRun, LabForm
 from tests.views.records import findings, job
 from tests.views.test_faces import Page

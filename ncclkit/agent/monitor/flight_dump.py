@@ -66,6 +66,10 @@ the main thread may have been stopped where it holds a lock of CUDA's.
 """
 PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "gdb": 60.0}
 """Seconds that a method may take on one rank."""
+LETS_GO = 5.0
+"""Seconds in which a debugger heeds each signal."""
+LAST = 200
+"""Characters of what a debugger printed last, where nothing in it says what went wrong."""
 CUDA = "/usr/local/cuda/bin"
 """Where cuda-gdb lies that is not on PATH."""
 LARGEST = 256 << 20
@@ -275,8 +279,10 @@ def _gdb(rank, pid, seconds, text):
     orders = ["handle all nostop noprint pass", "set unwindonsignal on"]
     # all of torch would take seconds more; without libcuda's symbols cuda-gdb is a gdb, and leaves the GPU alone
     orders += ["sharedlibrary libpython", r"sharedlibrary /libc[.-]"]
-    orders += ["set $state = (int) PyGILState_Ensure()", 'call (int) PyRun_SimpleString("%s")' % call]
-    orders += ["call (void) PyGILState_Release($state)", "detach"]
+    # cuda-gdb has its eye on a kernel where one runs, and calls nothing there
+    orders += ["thread 1", "set $state = (int) PyGILState_Ensure()"]
+    orders += ["thread 1", 'call (int) PyRun_SimpleString("%s")' % call]
+    orders += ["thread 1", "call (void) PyGILState_Release($state)", "detach"]
     quiet = ["set auto-load no", "set auto-solib-add off", "set debuginfod enabled off", "set confirm off"]
     before = [word for order in quiet for word in ("-iex", order)]
     after = [word for order in orders for word in ("-ex", order)]
@@ -293,8 +299,9 @@ def _gdb(rank, pid, seconds, text):
         if time.monotonic() - begun > seconds:
             return b"", "it took more than %.0f s and was asked to let go" % seconds
         refused = re.findall(r"(?m)^.*(?:ptrace|denied|not permitted).*$", said)
-        wrong = re.findall(r"(?m)^.*(?:rror|No symbol).*$", said)[-1:]
-        return b"", (refused or wrong or ["it wrote nothing"])[0]
+        wrong = re.findall(r"(?m)^.*(?:rror|No symbol|annot|signaled).*$", said)[-1:]
+        last = " / ".join(said.strip().splitlines()[-3:])[-LAST:]
+        return b"", (refused or wrong or ["it called nothing (%s)" % last])[0]
     finally:
         shutil.rmtree(ours, ignore_errors=True)
 
@@ -305,13 +312,22 @@ def cuda_gdb():
 
 
 def debugged(command, seconds):
-    """What gdb, or cuda-gdb, prints.  One that takes too long is interrupted, which unwinds its call and detaches."""
+    """What gdb, or cuda-gdb, prints.  One that takes too long is interrupted, which unwinds its call and detaches.
+
+    cuda-gdb is a script that starts the debugger, so signals go to both.
+    """
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             text=True, errors="replace")  # fmt: skip
-    for wait in (seconds, 5.0, 5.0):
+                             text=True, errors="replace", start_new_session=True)  # fmt: skip
+    said = ""
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None):
         try:
-            return child.communicate(timeout=wait)[0]
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGINT)
-    child.terminate()
-    return child.communicate()[0]
+            return child.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired as late:
+            said = (late.output or b"").decode("utf-8", "replace")
+            seconds = LETS_GO
+        if number is not None:
+            try:
+                os.killpg(child.pid, number)
+            except ProcessLookupError:
+                break
+    return said
