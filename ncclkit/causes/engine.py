@@ -387,7 +387,7 @@ FAR = 50
 def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
     if _quoted(finding, case):
-        return replace(finding, strength="possible")
+        finding = replace(finding, strength="possible")
     if finding.strength == "proven" and (_long_before(finding, case) or _seen_live(finding) or _any_program(finding)):
         return replace(finding, strength="likely")
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
