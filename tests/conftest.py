@@ -29,9 +29,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's back
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest comes first."""
+    """What takes longest comes first; JupyterLab serves what is in a row, and reports of notebooks need none."""
     folders = {item: item.path.relative_to(HERE).parts[0] for item in items}
-    items.sort(key=lambda item: LONG.index(folders[item]) if folders[item] in LONG else len(LONG))
+    place = {folder: LONG.index(folder) if folder in LONG else len(LONG) for folder in folders.values()}
+    items.sort(key=lambda item: (place[folders[item]], item.path.name == "test_report.py"))
 
 
 @pytest.fixture(scope="module")

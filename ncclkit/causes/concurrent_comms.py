@@ -39,6 +39,9 @@ def diagnose(case: Case) -> Finding:
     """Found where ranks wait for each other in different groups, or use several communicators on several streams."""
     stuck = case.of("flight.stuck")
     mixed = [e for e in stuck if {"scheduled", "started"} <= set(map(str, (e.data.get("states") or {}).values()))]
+    both = [e for e in stuck if set(map(str, (e.data.get("states") or {"": ""}).values())) == {"started"}]
+    if len({e.data.get("group") for e in both}) > 1:
+        return _all_started(case, both)
     crossed = _crossed(case.of("flight.missing")) or [event for event in stuck if event.data.get("crossed")]
     if len({e.data.get("group") for e in stuck}) > 1 and mixed or crossed:
         lines = crossed or mixed
@@ -52,7 +55,7 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID, "likely", say, why, ranks=_fewer(crossed), advice=_advice(), next=None if crossed else experiment(case)
         )
-    if finding := first_finding(case, _in_text, _two_groups):
+    if finding := first_finding(case, _in_text, _everywhere, _two_groups):
         return finding
     calls = case.of("nccl.op")
     comms = {e.data.get("comm") for e in calls if e.data.get("op") in ("Send", "Recv")}
@@ -78,6 +81,14 @@ def diagnose(case: Case) -> Finding:
     return otherwise(ID, went_well, "No two groups wait for each other.", "Flight Recorder dumps of all ranks")
 
 
+def _all_started(case: Case, stuck: list[Event]) -> Finding:
+    """By the dumps, calls of several groups run on all of their ranks at once."""
+    groups = sorted({_name(e) for e in stuck})
+    say = f"Collectives of {len(groups)} groups ({', '.join(groups[:4])}) have started on all of their ranks and none "
+    say += "ends: their kernels wait for each other on the GPUs."
+    return found(ID, "likely", say, pick(stuck), advice=_advice(), next=experiment(case))
+
+
 def _name(event: Event) -> str:
     """The description of a group where its program gave it one, else its number."""
     desc = str(event.data.get("desc") or "")
@@ -93,6 +104,36 @@ def _in_text(case: Case) -> Finding | None:
     say = f"{start(name_ranks(ranks_in(printed)))} have work of the groups {' and '.join(names)} in flight, "
     say += "launched in opposite order: each waits for a kernel that is queued behind the other."
     return found(ID, "likely", say, pick(printed), advice=_advice(), next=None)
+
+
+def _everywhere(case: Case) -> Finding | None:
+    """Collectives of two groups have started on all of their ranks, and neither ends: their kernels wait."""
+    sides = _started_everywhere(case)
+    if len(sides) < 2:
+        return None
+    parts = [f"{op_of(events[0])} of {name}" for name, events in sorted(sides.items())]
+    say = f"Collectives of {len(sides)} groups have started on all of their ranks and none ends ("
+    say += f"{', '.join(parts[:4])}): their kernels wait for each other on the GPUs."
+    why = pick([events[0] for events in sides.values()], *sides.values(), limit=6)
+    return found(ID, "likely", say, why, advice=_advice(), next=experiment(case))
+
+
+def _started_everywhere(case: Case) -> dict[str, list[Event]]:
+    """Group → the lines by which the same two or more ranks, all that are known, are in one collective of it."""
+    calls: dict[tuple[str, object], list[Event]] = {}
+    for event, group, desc in grouped(case.events):
+        if event.kind == "c10d.timeout" and (group or desc):
+            calls.setdefault((desc or group, event.data.get("seq")), []).append(event)
+    for event in case.of("flight.entry"):
+        if event.data["state"] == "started" and event.data["peer"] is None and event.data["group"]:
+            name = str(event.data["desc"] or event.data["group"])
+            calls.setdefault((name, event.data["seq"]), []).append(event)
+    members = rank_states(case).members
+    whole = {
+        call: events for call, events in calls.items() if len(members) > 1 and set(ranks_in(events)) == set(members)
+    }
+    names = [name for name, _ in whole]
+    return {name: events for (name, _), events in whole.items() if names.count(name) == 1}
 
 
 def _two_groups(case: Case) -> Finding | None:

@@ -30,6 +30,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ncclkit.analysis.hosts import as_nccl_sees
+from ncclkit.analysis.network_devices import shared_names
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -74,8 +75,9 @@ def _reported(case: Case) -> Finding | None:
         f"{start(name_ranks(ranks))} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL needs one GPU per rank."
     )
     hosts, gpus = name_hosts(same + said), (bus,) if bus else ()
-    # Nodes that report the same host name have equal bus ids, too; only NCCL's own report is proof.
-    strength: Strength = "proven" if said else "likely"
+    # Nodes that report the same host name have equal bus ids, too; only NCCL's own report is proof.  NCCL itself is
+    # wrong where two machines have one name.
+    strength: Strength = "possible" if shared_names(case) else "proven" if said else "likely"
     return found(ID, strength, say, pick(said, same), ranks=ranks, hosts=hosts, gpus=gpus, advice=_advice())
 
 

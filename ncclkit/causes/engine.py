@@ -24,6 +24,7 @@ from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
 from ncclkit.core.text import plural
+from ncclkit.evidence.quotation import is_quotation
 
 JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
 """What ``--json`` says of the job; others script against it, so it grows only with the schema number."""
@@ -148,7 +149,7 @@ def diagnose(case: Case) -> Diagnosis:
         tuple(verdict for verdict in verdicts if verdict.verdict == "unknown" and verdict.cause not in named),
         tuple(verdict for verdict in verdicts if verdict.verdict == "clear" and verdict.cause not in named),
         describe(scope),
-        tuple(next(filter(None, _troubles(scope)), ())) if unsure else (),
+        _unexplained(scope, findings) if unsure else (),
         _went_well(scope),
         any(map(_of_job, scope.events)),
         tuple(_risks(scope, findings)),
@@ -234,16 +235,16 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
     if any(STRENGTHS[finding.strength] > 1 for finding in findings) or not lines:
         return findings
     errors, unread = _troubles(case)
+    topic = resemblance.is_topic(case)
     if resemblance.comparable([*errors, *unread]):
         least, sound = resemblance.FIRST, resemblance.SOUND if errors else 0.0
-    elif not resemblance.is_topic(case):
-        return findings
     elif resemblance.complains(case):
         least, sound = resemblance.TOLD, 0.0
     elif _is_shown(case):
         least, sound = resemblance.CALM, 0.0
     else:
         return findings
+    least = least if topic or errors else resemblance.SURE
     known = {finding.cause: finding for finding in findings}
     cleared = [verdict.cause for verdict in verdicts if verdict.verdict == "clear"]
     ranked = resemblance.order(list(known), cleared, texts, least, sound)
@@ -265,8 +266,13 @@ def _troubles(case: Case) -> tuple[list[Event], list[Event]]:
     if _went_well(case) and not any(event.kind in FATAL for event in errors):
         return [], []
     steps = [*case.of("progress"), *resemblance.work(case)]
-    unread = resemblance.unread(case) if resemblance.is_topic(case) else []
-    return errors, [line for line in unread if not any(_later(step, line) for step in steps)]
+    return errors, [line for line in resemblance.unread(case) if not any(_later(step, line) for step in steps)]
+
+
+def _unexplained(case: Case, findings: Sequence[Finding]) -> tuple[Event, ...]:
+    """The errors that no cause explains; without any, the lines of a job that speak of trouble."""
+    errors, unread = _troubles(case)
+    return tuple(errors or (unread if findings or resemblance.is_topic(case) else ()))
 
 
 def _is_shown(case: Case) -> bool:
@@ -382,7 +388,7 @@ def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
     if _quoted(finding, case):
         return replace(finding, strength="possible")
-    if finding.strength == "proven" and (_long_before(finding, case) or _seen_live(finding)):
+    if finding.strength == "proven" and (_long_before(finding, case) or _seen_live(finding) or _any_program(finding)):
         return replace(finding, strength="likely")
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of("run.end"):
@@ -405,7 +411,13 @@ def _quoted(finding: Finding, case: Case) -> bool:
     """True where it rests on texts alone that are no logs: documentation and source code quote errors."""
     documents = {row["path"] for row in case.inputs if row.get("kind") == "document"}
     events = [piece for piece in finding.evidence if isinstance(piece, Event)]
-    return finding.verdict == "found" and bool(events) and all(event.path in documents for event in events)
+    quoting = (event.path in documents or is_quotation(event.text) for event in events)
+    return finding.verdict == "found" and bool(events) and all(quoting)
+
+
+def _any_program(finding: Finding) -> bool:
+    """True where it rests on error lines alone that no grammar knows: some program's words, of whatever it means."""
+    return all(isinstance(piece, Event) and piece.kind == "log.error" for piece in finding.evidence)
 
 
 def _seen_live(finding: Finding) -> bool:

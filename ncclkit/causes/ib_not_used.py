@@ -25,7 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import env_of, matching, messages, name_hosts, on, over_sockets, pick
+from ncclkit.analysis.network_devices import infiniband_expected, infiniband_seen
+from ncclkit.analysis.picks import env_of, failed, matching, messages, name_hosts, on, over_sockets, pick
 from ncclkit.analysis.rank_states import spans_hosts
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -42,8 +43,9 @@ def diagnose(case: Case) -> Finding:
     other = [e for e in case.of("nccl.network") if e.data.get("name") not in ("Socket", None)]
     mixed = matching([*messages(case), *case.of("nccl.info")], "wrong type")
     off = [e for e in env_of(case, "NCCL_IB_DISABLE") if e.data.get("value") == "1"]
-    wanted: list[Evidence] = [*env_of(case, "NCCL_IB_HCA"), *[f for f in case.facts_of("net.rdma") if f.value]]
-    wanted += [e for e in case.of("system.error") if e.data.get("what") == "no_verbs"]
+    off += [e for e in case.of("told.env") if (e.data["name"], e.data["value"]) == ("NCCL_IB_DISABLE", "1")]
+    wanted: list[Evidence] = [*infiniband_expected(case), *[f for f in case.facts_of("net.rdma") if f.value]]
+    wanted += infiniband_seen(case) if failed(case) else []  # they are there by chance where all is well
     if (sockets or none) and other:
         say = (
             f"Some ranks use sockets and others {other[0].data.get('name')}: InfiniBand is missing on "

@@ -82,7 +82,9 @@ def diagnose(case: Case) -> Finding:
     tested = _tested.passed(case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu))
     went_well = [*case.of("nccl.destroy", "c10d.timeout"), *done, *tested]
     return first_finding(
-        case, *(_from_stages, _user_tested, _timed_out, _lost, _stalled, _tested_paths, _slow, _nothing_arrives, _start)
+        case,
+        *(_from_stages, _mesh, _user_tested, _timed_out, _lost, _stalled, _tested_paths, _slow, _nothing_arrives),
+        _start,
     ) or otherwise(ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes")
 
 
@@ -134,6 +136,27 @@ def _user_tested(case: Case) -> Finding | None:
     own = next((event.data["interface"] for event in case.of("nccl.bootstrap")), "<interface>")
     command = f"ip link set dev {own} mtu {seen.passes}; ping -M do -s {seen.passes - _tested.HEADERS} <peer>"
     return replace(finding, advice=(replace(SIZES, command=command), *_advice()))
+
+
+def _mesh(case: Case) -> Finding | None:
+    """A proxy of a service mesh stands between the ranks, and NCCL's start over its own ports failed."""
+    proxies, broken = case.of("net.mesh"), _broken(case)
+    broken += matching(messages(case), "remote process exited or there was a network error", "unhandled system error")
+    if not proxies or not broken or case.of("progress") or _starting.bootstrapped(case):
+        return None
+    say = f"A proxy of a service mesh ({proxies[0].data['name']}) takes the ranks' connections, and NCCL's start over "
+    say += "ports of its own choice failed: the mesh does not pass them on."
+    advice = (WITHOUT_MESH, *_advice())
+    return replace(_finding(case, "likely", say, pick(broken[:3], proxies, limit=4)), advice=advice)
+
+
+WITHOUT_MESH = Advice(
+    "Leave the ranks' pods out of the mesh, or exclude all their ports from it.",
+    command="kubectl annotate pod <pod> sidecar.istio.io/inject=false   # in the pod's template",
+    why="NCCL listens on ports that the kernel chooses, in a protocol of its own; a proxy closes such connections.",
+    check="`kubectl get pod` shows one container less, and the job passes its start.",
+    risk="Traffic between the ranks is then not encrypted by the mesh; ask who runs the cluster.",
+)
 
 
 def _lost(case: Case) -> Finding | None:

@@ -33,6 +33,7 @@ from ncclkit.analysis.calls import (
     by_call,
     disagreeing,
     elements,
+    grouped,
     minority,
     of_several_groups,
     only_point_to_point,
@@ -81,7 +82,8 @@ explains = (
 def diagnose(case: Case) -> Finding:
     """Found where ranks made different calls at one place of the sequence, or a rank left it."""
     recorded_calls = (_flight, _launched, _elsewhere, _fingerprint, _entries, _shares)
-    if finding := first_finding(case, *recorded_calls, _watchdog, _left, _ddp, _stalled, _skipped_locally, _symptom):
+    seen_otherwise = (_watchdog, _two_groups, _left, _ddp, _stalled, _skipped_locally, _symptom)
+    if finding := first_finding(case, *recorded_calls, *seen_otherwise):
         return finding
     scene = rank_states(case)
     went_well = [*scene.ended.values(), *case.of("nccl.destroy", "flight.missing", "flight.dump")]
@@ -232,6 +234,20 @@ def _watchdog(case: Case) -> Finding | None:
                 minority(seqs),
             )
     return None
+
+
+def _two_groups(case: Case) -> Finding | None:
+    """Ranks wait at one sequence number in different groups: a decision of one rank had to be that of all."""
+    waits = rank_states(case).waiting
+    named = [(event, desc or group) for event, group, desc in grouped(case.events) if event in waits.values()]
+    sides = disagreeing([event for event, name in named if name], lambda e: next(n for f, n in named if f is e))
+    numbers = {event.data.get("seq") for event, _ in named}
+    limits = {event.data.get("timeout_ms") for event, _ in named}  # groups whose timeouts differ gave up at other times
+    if len(sides) != 2 or len(numbers) != 1 or len(limits) != 1 or len(named) != len(waits):
+        return None
+    parts = [f"{name_ranks(ranks_in(events))} {op_of(events[0])} of {name}" for name, events in sorted(sides.items())]
+    say = f"At place {numbers.pop()} of the sequence the ranks wait in different groups: {', '.join(parts)}."
+    return _finding(case, "likely", say, list(waits.values()), minority(sides))
 
 
 def _left(case: Case) -> Finding | None:

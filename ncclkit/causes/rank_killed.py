@@ -85,6 +85,8 @@ def diagnose(case: Case) -> Finding:
         return clear(ID, "ncclkit itself ended this run.", tuple(ours))
     reported = [e for e in case.of("python.exception") if str(e.data.get("type", "")).endswith("SignalException")]
     reported += matching(case.of("system.error"), "Signal 15 (SIGTERM) received")
+    if closed := _terminal(case):
+        return closed
     named = [e for e in case.of("system.error") if e.data.get("what") == "killed"]
     if first := _elsewhere(case, reported):
         return clear(ID, "The launcher of another host failed first, and this one was stopped after it.", tuple(first))
@@ -102,6 +104,25 @@ def diagnose(case: Case) -> Finding:
     return otherwise(
         ID, went_well, "No process was ended by a signal from outside.", "the launcher's output with the exit codes"
     )
+
+
+def _terminal(case: Case) -> Finding | None:
+    """The terminal in which the launcher ran was closed, which sends SIGHUP to all that it started."""
+    lines = [e for e in case.of("elastic.signal", "elastic.stop") if e.data.get("signal") == 1]
+    lines += [e for e in case.of("system.error") if e.data.get("what") == "hangup"]
+    if not lines:
+        return None
+    say = f"The launcher{on(lines[0].host)} got SIGHUP: the terminal or connection in which it was started was closed."
+    return found(ID, "likely", say, pick(lines, limit=4), hosts=name_hosts(lines), advice=(DETACH,))
+
+
+DETACH = Advice(
+    "Start the job where no terminal ends it: with sbatch, in tmux, or detached.",
+    command="tmux new -s train   # or: setsid nohup torchrun … > train.log 2>&1 &",
+    why="A shell that ends sends SIGHUP to what was started in it.",
+    check="The job goes on after the connection was closed.",
+    risk="A detached job must be stopped by hand.",
+)
 
 
 def _stood(case: Case, event: Event) -> list[Event]:

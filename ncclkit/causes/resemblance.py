@@ -22,7 +22,7 @@ from pathlib import Path
 from ncclkit.causes import catalogue, page
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Advice, Event, Evidence, Finding, found
-from ncclkit.evidence.sources import inputs
+from ncclkit.evidence.quotation import DOCUMENTS
 
 FILE = Path(__file__).with_name("resemblance.bin")
 WELL = ""
@@ -46,6 +46,8 @@ SHARP = 4.0
 """What differences of scores are multiplied with before they become shares."""
 DOUBT = 0.1
 """Share from which a cause is named although rules have found no sign of it: they read a few lines, this reads all."""
+SETTLED = ("p2p_broken",)
+"""Causes that are out of the question where their rule clears them: a single rank has no peer."""
 LEAST = 0.03
 """A cause with a smaller share of the resemblance is not named."""
 FIRST = 0.04
@@ -53,7 +55,7 @@ FIRST = 0.04
 CALM, TOLD = 0.12, 0.08
 """The same where no line says that anything failed, and somebody shows a short text all the same, or complains."""
 SURE = 0.25
-"""With this share of another cause, an exception is taken for its messenger."""
+"""With this share of another cause, an exception is taken for its messenger; a text about no such job needs it, too."""
 SOUND = 0.25
 """With this share, and more than any cause has, a job that shows an error is taken for one that is well."""
 RULE, STEP = 0.15, 0.05
@@ -72,10 +74,10 @@ COMPLAINT = re.compile(
 )
 """What people say of a job that is not as it should be."""
 TOPIC = re.compile(
-    r"(?<![a-z])(?:(?P<sure>[nr]ccl|gpus?|cuda|nvidia|nvlink|torch|ddp|fsdp|zero[-_ ]?[123]|deepspeed|megatron|[sv]llm"
-    r"|all_?reduce|all_?gather|allto?all|mlx\d|infiniband|rdma|roce|slurm|sbatch|data_?loader|horovod|jax|accelerate"
-    r"|tensorflow|transformers|world[-_ ]size|pl \d|lightning|load_dataset|sglang|safetensors|autograd|watchdog|py-spy)"
-    r"|ranks?|barrier|broadcast|gloo|xla|ib\d|epoch"
+    r"(?<![a-z])(?:(?P<sure>(?:lib)?[nr]ccl|gpus?|cuda|nvidia|nvlink|torch|ddp|fsdp|zero[-_ ]?[123]|deepspeed|megatron"
+    r"|[sv]llm|all_?reduce|all_?gather|allto?all|mlx\d|infiniband|rdma|roce|slurm|sbatch|data_?loader|horovod|jax"
+    r"|accelerate|tensorflow|transformers|world[-_ ]size|pl \d|lightning|load_dataset|sglang|safetensors|autograd"
+    r"|watchdog|py-spy)|ranks?|barrier|broadcast|gloo|xla|ib\d|epoch"
     r"|checkpoint|tensor|nodes?|driver|kubectl|pods?|docker|container|workers?|train(?:ing|er)?|process(?:es)?|hosts?"
     r"|distributed|cores?|hangs?|stuck)(?![a-z])",
     re.IGNORECASE,
@@ -224,7 +226,7 @@ def work(case: Case) -> list[Event]:
 
 def is_topic(case: Case) -> bool:
     """Whether this is about jobs on GPUs: lines of one, or some of its words; documentation and source code are not."""
-    logs = {file["path"] for file in case.inputs if Path(file["path"]).suffix.lower() not in inputs.DOCUMENTS}
+    logs = {file["path"] for file in case.inputs if Path(file["path"]).suffix.lower() not in DOCUMENTS}
     lines = [line for line in [*unread(case), *unread(case, "quiet")] if line.path in logs]
     words = [match for line in lines for match in TOPIC.finditer(line.text)]
     several = len({match[0].lower().rstrip("s") for match in words}) > 1
@@ -267,7 +269,7 @@ def order(
     least: what the best one must have where rules find none; sound: with more than that and than any, a job is well.
     """
     found = shares(lines)
-    without = {WELL, *(cause for cause in cleared if found[cause] < DOUBT)}
+    without = {WELL, *(cause for cause in cleared if cause in SETTLED or found[cause] < DOUBT)}
     best = max(found.values())
     if not possible and (found[WELL] == best > sound or best < least):
         return []

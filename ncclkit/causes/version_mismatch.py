@@ -61,7 +61,7 @@ explains = (
 UNFIT = re.compile(
     r"[^\s:]*lib(?:nccl|cud|cub|cuf|cus|cur|nv|torch|c10)[^\s:]*: cannot open shared object file"
     r"|\S+: version `\w+[\d.]*' not found|[Vv]ersion mismatch: The cluster was started with"
-    r"|compiled with different CUDA (?:major )?versions"
+    r"|compiled with different CUDA (?:major )?versions|mismatches the version that was used to compile PyTorch"
 )
 """Messages of the dynamic loader, Ray and torchvision about libraries or interpreters that do not fit together."""
 BROUGHT = re.compile(r"rank (\d{1,6}) version (\d{5,6})(?!\d)")

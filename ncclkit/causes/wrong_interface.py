@@ -27,6 +27,7 @@ import ipaddress
 import re
 
 from ncclkit.analysis.hosts import VIRTUAL, common_interface, holders, interfaces_used, isolated, plain_address
+from ncclkit.analysis.network_devices import channels
 from ncclkit.analysis.picks import (
     env_of,
     failed,
@@ -70,7 +71,7 @@ def diagnose(case: Case) -> Finding:
     went_well = done or ([] if any(map(_virtual, used)) else used)
     went_well = went_well or _tested.passed(case, lambda link: link.nccl == "open")
     seen = first_finding(
-        case, _taken, _inside, _announced, _different_networks, _unreachable, _tested_paths, _facts, _symptom
+        case, _taken, _inside, _channel, _announced, _different_networks, _unreachable, _tested_paths, _facts, _symptom
     )
     return seen or otherwise(
         ID,
@@ -147,6 +148,17 @@ def _inside(case: Case) -> Finding | None:
     )
     strength: Strength = "likely" if refused or failed(case) else "possible"
     return _finding(case, strength, say, pick(bad, refused), (name,))
+
+
+def _channel(case: Case) -> Finding | None:
+    """A channel between hosts goes over an interface that exists only inside its machine."""
+    bad = [(event, name, said) for event, name, said in channels(case) if VIRTUAL.match(name)]
+    if not bad or not (failed(case) or _refused(case)) or case.of("progress") or rank_states(case).ended:
+        return None
+    event, name, said = bad[0]
+    say = f"Channels from rank {event.data['src']} to rank {event.data['dst']} go over {name}{on(event.host)}, which "
+    say += "exists only inside that machine."
+    return _finding(case, "likely", say, pick([event, said], _refused(case), limit=5), (name,))
 
 
 def _different_networks(case: Case) -> Finding | None:

@@ -288,7 +288,7 @@ class Case:
         scope.facts, scope.measurements = self.facts, self.measurements
         events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
         told = _last_attempt([e for e in events if not e.kind.startswith("experiment.") or tried(e)])
-        ended = _jobs_that_ended(told)
+        ended = _jobs_that_ended(told, self.inputs)
         ended |= _attempts_that_failed(_below(told, ended))
         scope.events = _below(told, ended)
         scope.inputs = [_row_below(row, ended.get(row["path"], 0)) for row in self.inputs] if ended else self.inputs
@@ -376,17 +376,26 @@ def _row_below(row: dict[str, Any], line: int) -> dict[str, Any]:
     return {**row, **kept} if line else row
 
 
-def _jobs_that_ended(events: list[Event]) -> dict[str, int]:
-    """Log → where a job ended well in it, and another job begins, or fails, below."""
+def _jobs_that_ended(events: list[Event], inputs: list[dict[str, Any]]) -> dict[str, int]:
+    """Log → where a job ended well in it, and another job begins, or fails, below; or what is shown of it."""
+    rows = {str(row["path"]): row for row in inputs}
     ended: dict[str, int] = {}
     for path in {event.path for event in events if event.kind == "job.done"}:
         mine = [event for event in events if event.path == path]
         for done in (event for event in mine if event.kind == "job.done"):
             before = [event for event in mine if ended.get(path, 0) < event.line <= done.line]
             after = [event for event in mine if event.line > done.line]
-            if _ended(before) and any(event.kind.startswith(GOES_ON) for event in after):
+            goes_on = any(event.kind.startswith(GOES_ON) for event in after) or _is_shown(rows.get(path, {}), done.line)
+            again = path in ended and all(event.kind == "job.done" for event in before)  # Slurm says it once more
+            if goes_on and (again or _ended(before)):
                 ended[path] = done.line
     return ended
+
+
+def _is_shown(row: Mapping[str, Any], line: int) -> bool:
+    """Whether below a line somebody shows more: a line of trouble, or several others."""
+    trouble, others = (sum(told["line"] > line for told in row.get(key, ())) for key in ("abnormal", "quiet"))
+    return bool(trouble or others > 2)
 
 
 def _attempts_that_failed(events: list[Event]) -> dict[str, int]:

@@ -105,11 +105,13 @@ KINDS: dict[str, tuple[str, ...]] = {
     "flight.late": ("group", "desc", "seq", "op", "seconds", "worst", "usual", "last_in", "of"),
     "flight.entry": ("group", "desc", "op", "seq", "peer", "sizes", "state"),
     "told.env": ("name", "value"),
+    "told.version": ("name", "version"),
     "job.phase": ("what", "message"),
     "job.share": ("count",),
     "job.alone": ("message",),
     "job.member": ("number", "world"),
     "told.splits": ("inputs", "outputs"),
+    "net.mesh": ("name",),
     "net.ping": ("address", "bytes", "sent", "received"),
     "net.tcp": ("peer", "queued", "backoff", "retrans", "resent", "lost", "rto_ms"),
     "connect.host": (

@@ -508,11 +508,13 @@ async def _turn(
     on_record: OnRecord,
     order: random.Random,
 ) -> None:
-    """One job of the default and of each setting, in an order of this turn."""
+    """One job of the default and of each setting, in an order of this turn; jobs that decide also compute beside."""
     for number, setting in order.sample([(ALONE, Setting()), *settings.items()], 1 + len(settings)):
         env = {name: value for name, value in base.env.items() if name not in setting.without}
         plan = replace(base, env={**env, **setting.env}, unset=(*base.unset, *setting.without))
-        words = ["--repeats", str(ROUNDS), "--phase", phase]
+        # what the environment sets already is no winner that a job would be given
+        beside = phase == "decide" and not base.unset
+        words = ["--repeats", str(ROUNDS), "--phase", phase, *["--beside"] * beside]
         await _job(case, plan, words, [number], made, on_record)
 
 

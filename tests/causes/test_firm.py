@@ -11,6 +11,7 @@ from ncclkit import evidence
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding
+from ncclkit.evidence.quotation import is_quotation
 from tests.evidence import quoted
 from tests.evidence.jobs import case_of, started
 from tests.views.records import said
@@ -59,6 +60,31 @@ def test_such_a_text_is_known_whatever_its_name(form: str, tmp_path: Path) -> No
         for quote, text in texts.items()
     }
     assert texts and not any(firm.values()), firm
+
+
+@pytest.mark.parametrize("form", quoted.SHORT)
+def test_a_line_that_speaks_of_an_error_is_no_report_of_it(form: str, tmp_path: Path) -> None:
+    logs = quoted.short(form)
+    found = [f for text in logs for f in judged(tmp_path, "a.txt", text).findings if f.strength != "possible"]
+    assert len(logs) == len(quoted.QUOTES) and [(f.cause, f.strength) for f in found] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "terminate called after throwing an instance of 'c10::DistBackendError'",
+        "../aten/src/ATen/native/cuda/Indexing.cu:1290: indexSelectSmallIndex: block: [3,0,0] Assertion `a < b` failed",
+        "NCCL WARN Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'",
+        "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+        "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.",
+        'node-1 kernel: INFO: task "python" blocked: Out of memory: Killed process 4711 (python) total-vm:1kB',
+        "Traceback (most recent call last):\n  raise RuntimeError('CUDA error: the launch failed in the first step')",
+        '{"level": "error", "msg": "CUDA error: an illegal memory access was encountered"}',
+        "#       size         count      type   redop    root     time",
+    ],
+)
+def test_a_programs_own_report_is_no_quotation(line: str) -> None:
+    assert not is_quotation(line)
 
 
 def test_a_log_is_a_log_whatever_its_name(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, NcclkitError, to_json
 from ncclkit.core.tuning import Comparison, Sweep, setting
+from ncclkit.evidence.tools.steps import PARTS
 from ncclkit.lab.course import runs
 from ncclkit.live import tune
 from ncclkit.views.planners import PLANNERS, _most
@@ -48,6 +49,8 @@ def test_a_sweep_is_drawn_with_its_conclusion_units_and_the_default_as_reference
     assert [shape.y0 for shape in figure.layout.shapes] == [0] and figure.layout.shapes[0].line.dash == "dash"
     symbols = {symbol for trace in figure.data for symbol in trace.marker.symbol}
     assert symbols == {"circle", "circle-open", "x"}, "verdicts are told apart without colour, too"
+    cut = next(trace for trace in figure.data if trace.name == "1 channels")
+    assert (list(cut.y), list(cut.text)) == ([-150.0], [f"{100 * GOOD.comparisons[2].gain:,.0f} %"]), "off the scale"
     page = view.static()
     assert "8 B" in page and "Refused" in page and "no multicast" in page and "1 channels" in page
 
@@ -135,6 +138,25 @@ def test_a_timeout_is_no_blind_multiple_and_comes_with_code_for_four_frameworks(
     for word in ("init_process_group", "Trainer", "deepspeed", "InitProcessGroupKwargs", "timedelta(seconds=1021)"):
         assert word in page
     assert "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC" in page and "GPU hours a hang" in page
+
+
+def test_the_steps_of_the_own_script_fill_the_planners() -> None:
+    rows = [
+        {
+            "seconds": seconds,
+            "parts": dict.fromkeys(PARTS, 0.0) | {"computation": 0.04, "checkpoint": saved},
+            "points": [],
+            "own": 0.0,
+            "bytes": 0,
+        }
+        for seconds, saved in ((0.05, 0.0), (7.25, 7.2))
+    ]
+    data = {"source": "hook", "world": 1, "backend": "gloo", "gpus": False, "steps": rows, "plain": [], "cost": 0.0}
+    data |= {"batches": 1.0, "sites": [], "buckets": [], "loaders": [], "threads": 1, "problems": []}
+    case = facts().add([Event("step.rank", "", "runs/1-step/steps_rank0.json", 0, rank=0, data=data)])
+    timeout, workers = nk.planner(case, "timeout"), nk.planner(case, "workers")
+    assert (timeout.values["step"], timeout.values["checkpoint"], workers.values["step"]) == (7.25, 7.2, 40.0)
+    assert timeout.fields["checkpoint"].source == "the steps of your script in this case"
 
 
 def test_measured_workers_take_the_place_of_planned_ones() -> None:
