@@ -314,20 +314,19 @@ def cuda_gdb():
 def debugged(command, seconds):
     """What gdb, or cuda-gdb, prints.  One that takes too long is interrupted, which unwinds its call and detaches.
 
-    cuda-gdb is a script that starts the debugger, so signals go to both.
+    cuda-gdb is a script that starts the debugger, so signals go to both.  They stay in our process group, with which
+    Cancel ends them.
     """
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             text=True, errors="replace", start_new_session=True)  # fmt: skip
-    said = ""
+                             text=True, errors="replace")  # fmt: skip
+    said, started = "", {child.pid}
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None):
         try:
             return child.communicate(timeout=seconds)[0]
         except subprocess.TimeoutExpired as late:
             said = (late.output or b"").decode("utf-8", "replace")
             seconds = LETS_GO
-        if number is not None:
-            try:
-                os.killpg(child.pid, number)
-            except ProcessLookupError:
-                break
+        started.update(processes.descendants(child.pid))  # the script may end before the debugger
+        for pid in started if number is not None else ():
+            processes.signal_one(pid, number)
     return said
