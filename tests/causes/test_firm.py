@@ -92,6 +92,13 @@ def test_a_log_is_a_log_whatever_its_name(tmp_path: Path) -> None:
     assert judged(tmp_path, "issue.md", log).findings[0].strength == "proven"
 
 
+@pytest.mark.parametrize("glue", [" ", "\n"])
+def test_a_file_of_shared_memory_that_cannot_be_opened_for_lack_of_descriptors(glue: str, tmp_path: Path) -> None:
+    said = "RuntimeError: unable to open shared memory object </torch_4114_1931> in read-write"
+    log = f"{said}{glue}mode: Too many open files (24)\n"
+    assert [finding.cause for finding in judged(tmp_path, "job.log", log).findings] == ["fd_limit"]
+
+
 def test_one_rank_has_no_peer_to_copy_to(tmp_path: Path) -> None:
     text = started("2.21.5", range(1), 1) + "n0:1000:1000 [0] transport/p2p.cc:272 NCCL WARN Cuda failure 'peer access"
     text += " is not supported between these two devices'\n"

@@ -18,7 +18,7 @@ from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, NcclkitError, to_json
 from ncclkit.core.tuning import Comparison, Sweep, setting
-from ncclkit.evidence.tools.steps import PARTS
+from ncclkit.evidence.tools.profiles import PARTS
 from ncclkit.lab.course import runs
 from ncclkit.live import tune
 from ncclkit.views.planners import PLANNERS, _most
