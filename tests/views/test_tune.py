@@ -14,11 +14,11 @@ import pytest
 
 import ncclkit as nk
 from ncclkit.agent import wire
+from ncclkit.analysis.steps import PARTS
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, NcclkitError, to_json
 from ncclkit.core.tuning import Comparison, Sweep, setting
-from ncclkit.evidence.tools.steps import PARTS
 from ncclkit.lab.course import runs
 from ncclkit.live import tune
 from ncclkit.views.planners import PLANNERS, _most
