@@ -103,7 +103,7 @@ def family(case: Case, *families: str) -> list[Event]:
 @once
 def messages(case: Case) -> list[Event]:
     """Events that carry a library's own error text: NCCL warnings, torch's quotation of them, exceptions."""
-    return case.of("nccl.warn", "c10d.error", "python.exception", "system.error")
+    return case.of("nccl.warn", "c10d.error", "python.exception", "system.error", "log.error")
 
 
 def initialized(case: Case) -> list[Event]:

@@ -63,6 +63,8 @@ SCARCE = 1 << 30
 IDLE = 0.2
 """Share of the time in a data loader below which the CPU time says that it waits."""
 LOGGER = re.compile(r"\s*(?:wandb|mlflow|comet|tensorboard|clearml|neptune)\b", re.IGNORECASE)
+RDMA = re.compile(r"\bUCX\b|\bibv_|\b(?:mlx|rc_mlx|efa)\w*|libfabric|\bfi_\w+\(")
+"""Programs whose errors of input and output are a network's."""
 SLOW = 200.0
 """Milliseconds of a write of 4 KiB with fsync: local disks need below ten, network file systems tens."""
 
@@ -88,7 +90,7 @@ def diagnose(case: Case) -> Finding:
             "Transport endpoint is not connected",
             "StorageFull",
         )
-        if not _shared_memory(e) and e.kind != "nccl.warn"
+        if not _shared_memory(e) and e.kind != "nccl.warn" and not RDMA.search(e.text)
     ]
     if full:
         quota = matching(full, "quota")

@@ -388,7 +388,7 @@ def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
     if _quoted(finding, case):
         return replace(finding, strength="possible")
-    if finding.strength == "proven" and (_long_before(finding, case) or _seen_live(finding)):
+    if finding.strength == "proven" and (_long_before(finding, case) or _seen_live(finding) or _any_program(finding)):
         return replace(finding, strength="likely")
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of("run.end"):
@@ -413,6 +413,11 @@ def _quoted(finding: Finding, case: Case) -> bool:
     events = [piece for piece in finding.evidence if isinstance(piece, Event)]
     quoting = (event.path in documents or is_quotation(event.text) for event in events)
     return finding.verdict == "found" and bool(events) and all(quoting)
+
+
+def _any_program(finding: Finding) -> bool:
+    """True where it rests on error lines alone that no grammar knows: some program's words, of whatever it means."""
+    return all(isinstance(piece, Event) and piece.kind == "log.error" for piece in finding.evidence)
 
 
 def _seen_live(finding: Finding) -> bool:

@@ -47,6 +47,7 @@ from ncclkit.analysis.rank_states import (
 from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
 from ncclkit.analysis.waits import lasting, wait_places
 from ncclkit.causes._experiments import recorded
+from ncclkit.causes._printed import pending_calls
 from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout, unreached_timeout
 from ncclkit.core import text
 from ncclkit.core.case import Case
@@ -130,14 +131,18 @@ def _flight(case: Case, scene: RankStates) -> Suspicion | None:
 
 
 def _not_begun(case: Case, scene: RankStates) -> Suspicion | None:
-    """Ranks of a running job whose GPU has not begun the collective that the GPUs of others are in, by the dumps."""
+    """Ranks whose GPU has not begun the collective that the GPUs of others are in: it still computes."""
     gaps = case.of("flight.stuck")
-    if len({gap.data["group"] for gap in gaps}) != 1 or not wait_places(case):
+    if len({gap.data["group"] for gap in gaps}) > 1:
         return None  # of two groups that are stuck each may wait for the other
-    states = {int(rank): state for rank, state in gaps[0].data["states"].items()}
-    late = tuple(rank for rank, state in states.items() if state == "scheduled")
+    states = {int(rank): state for gap in gaps[:1] for rank, state in gap.data["states"].items()}
+    printed = [event for queue in pending_calls(case) for event in queue[:1] if event.rank is not None]
+    if not gaps and len({(event.data["group"], event.data["seq"]) for event in printed}) == 1:
+        states = {event.rank: event.data["state"] for event in printed if event.rank is not None}
+    late = tuple(sorted(rank for rank, state in states.items() if state == "scheduled"))
     begun = [rank for rank, state in states.items() if state == "started"]
-    return ("likely", late, [gaps[0]]) if late and begun and len(late) <= len(begun) else None
+    why = [*gaps[:1], *(event for event in printed if not gaps and event.rank in late)]
+    return ("likely", late, why) if late and begun and len(late) <= len(begun) else None
 
 
 def _awaited(gap: Event) -> list[int]:

@@ -84,6 +84,20 @@ def test_collectives_of_two_groups_that_started_everywhere(printed: bool, tmp_pa
     assert (first.cause, first.strength) == ("concurrent_comms", "likely")
 
 
+def test_a_gpu_that_still_computes_before_the_collective(tmp_path: Path) -> None:
+    rows = [entry(rank, "0", "default_pg", 40, "all_reduce") for rank in range(4)]
+    rows[2] = rows[2].replace("started", "scheduled")
+    first = judged(tmp_path, "".join(rows)).findings[0]
+    assert (first.cause, first.strength, first.culprits["ranks"]) == ("slow_rank", "likely", (2,))
+    states = {"0": "started", "1": "started", "2": "scheduled", "3": "started"}
+    stuck = said(
+        "flight.stuck", "40", group="0", desc="", seq=40, op="all_reduce", ranks=[0, 1, 2, 3], root="", holds=[],
+        states=states,
+    )  # fmt: skip
+    first = diagnose(case_of([stuck])).findings[0]
+    assert (first.cause, first.culprits["ranks"]) == ("slow_rank", (2,))
+
+
 def test_a_rank_that_is_missing_from_one_group_is_no_conflict_of_groups(tmp_path: Path) -> None:
     text = "".join(hung(r, seq, "ALLREDUCE", group=g, desc=desc) for r, g, desc, seq in BOTH if (r, g) != (3, "1"))
     assert judged(tmp_path, text).findings[0].cause != "concurrent_comms"

@@ -103,6 +103,23 @@ def test_what_is_no_refusal_of_the_job_is_none(line: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("line", "cause", "strength"),
+    [
+        ("2026-11-21 00:28:00,123 ERROR saver: Stale file handle: /mnt/nfs/x", "disk_or_io", "likely"),
+        ("[1.2] [n1:4711:0] UCX  ERROR uct_iface_open(rc_mlx5/mlx5_0:1) failed: Input/output error", "", ""),
+    ],
+)
+def test_what_a_program_logs_as_an_error_counts_and_proves_nothing(
+    line: str, cause: str, strength: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.log").write_text(line + "\n", encoding="utf-8")
+    found = [
+        f for f in diagnose(case_of(evidence.read([tmp_path / "job.log"]).events)).findings if "resemb" not in f.say
+    ]
+    assert [(f.cause, f.strength) for f in found] == ([(cause, strength)] if cause else [])
+
+
+@pytest.mark.parametrize(
     ("line", "read"),
     [
         ("errno: 111 - Verbindungsaufbau abgelehnt", "errno: 111 - Connection refused"),
