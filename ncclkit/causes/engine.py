@@ -252,7 +252,7 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
 
 
 def _messenger(finding: Finding, texts: Sequence[str]) -> Finding:
-    """An exception is merely a possible cause where all lines together clearly resemble one of which it is a sign."""
+    """An exception is merely a possible cause where all lines together clearly resemble another one."""
     raised = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind == "python.exception"]
     sign = (finding.cause, finding.strength) == ("rank_exception", "likely") and raised
     if not sign or any(event.data["type"] in PROGRAM for event in raised) or not resemblance.messenger(texts):
@@ -370,7 +370,7 @@ UNCAUGHT = re.compile(r"(?:\[[\w.-]+\] ?){0,2}\[rank\d+\]:? *(?:Traceback|[\w.]+
 """How torch marks the last log lines of a rank; what a program prints of an error that it got over has no such mark."""
 OWN = ("IndexError", "KeyError", "NameError", "AttributeError", "ModuleNotFoundError", "ZeroDivisionError")
 """Errors that nothing but the program brings about, least of all the end of another rank."""
-PROGRAM = (*OWN, "TypeError", "AssertionError", "FileNotFoundError", "UnboundLocalError", "NotImplementedError")
+PROGRAM = (*OWN, "TypeError", "AssertionError", "FileNotFoundError", "UnboundLocalError")
 """Errors that hardly any library uses to report what the system refused."""
 STEP, GROUP = "COMPLETED", "successfully finished"
 """Words of Slurm, which speak for all ranks, and of torchrun, which speak for those of one host."""
@@ -387,7 +387,9 @@ FAR = 50
 def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
     if _quoted(finding, case):
-        return replace(finding, strength="possible")
+        if case.of("job.done") and not any(e.kind in FATAL and not is_quotation(e.text) for e in case.events):
+            return clear(finding.cause, "Somebody only speaks of it.", finding.evidence[:1])
+        finding = replace(finding, strength="possible")
     if finding.strength == "proven" and (_long_before(finding, case) or _seen_live(finding) or _any_program(finding)):
         return replace(finding, strength="likely")
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]

@@ -126,6 +126,8 @@ def _shm_errors(case: Case) -> list[Event]:
         "Could not map /dev/shm",
         "/dev/shm has only",
     )
+    files = {(e.path, e.line) for e in case.of("system.error") if e.data.get("what") == "too_many_files"}
+    lines = [e for e in lines if not {(e.path, e.line), (e.path, e.line + 1)} & files]  # the reason may be wrapped
     lines = [e for e in lines if not matching([e], "Too many open files")]
     lines += [e for e in case.of("system.error") if e.data.get("what") == "no_space" and "/dev/shm" in e.text]
     return lines
