@@ -35,7 +35,7 @@ from ncclkit.analysis.consistency import compare
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, from_dict
 from ncclkit.live.launch import local
-from ncclkit.views.consistency import consistency_view
+from ncclkit.views.facts import consistency_view
 from tests.bench import flight
 from tests.fleet import fleet
 from tests.live.slurm_cluster import cluster

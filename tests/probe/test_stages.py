@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from itertools import islice
@@ -12,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from ncclkit.agent.run import processes
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement
@@ -19,8 +26,10 @@ from ncclkit.core.runs import Plan, Run
 from ncclkit.lab.course import runs
 from ncclkit.lab.course.runs import Stage, staged_run
 from ncclkit.lab.faults.catalogue import FAULTS
+from ncclkit.lab.programs.inject import program
 from ncclkit.lab.programs.stories import interactions
-from ncclkit.views.course import apart_by, backend_view, stages_view
+from ncclkit.views.course import backend_view, loss_difference, stages_view
+from tests.reports import ENV
 
 pytestmark = pytest.mark.usefixtures("warm_ranks")
 
@@ -58,6 +67,36 @@ def test_a_staged_run_stops_at_the_first_stage_that_fails(tmp_path: Path) -> Non
     assert [stage.run.reason for stage in stages] == ["failed"] and stages[0].losses == ()
     assert case.runs() == [] and list((tmp_path / "stages" / "runs").iterdir())
     assert stages_view(stages).summary.startswith("Stop here")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="mounting a FUSE disk needs root")
+def test_a_reader_of_the_dead_disk_waits_in_state_d_until_it_is_killed(tmp_path: Path) -> None:
+    code = "import pathlib, sys; from ncclkit.lab.programs.inject import program\n"
+    code += "path = pathlib.Path(sys.argv[1]); program.stalled_file(path, 60); path.read_bytes()"
+    reader = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "shared")], env=ENV)
+    try:
+        end = time.monotonic() + 60
+        looks: list[str] = []  # importing reads files, too, and may be seen in state D for a moment
+        while looks[-5:] != ["D"] * 5 and reader.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
+            looks.append(processes.state(reader.pid))
+        disk = processes.descendants(reader.pid)
+        assert looks[-5:] == ["D"] * 5 and len(disk) == 1 and str(tmp_path) not in Path("/proc/mounts").read_text()
+    finally:
+        reader.kill()
+    assert reader.wait(20) == -signal.SIGKILL
+    while any(processes.state(pid) not in ("", "Z", "X") for pid in disk) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert all(processes.state(pid) in ("", "Z", "X") for pid in disk), "who serves the disk goes with its reader"
+
+
+def test_where_no_disk_can_be_mounted_a_fifo_stands_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refused(kind: str, place: str, options: str) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(program, "_mount_here", refused)
+    program.stalled_file(tmp_path / "shared", 60)
+    assert stat.S_ISFIFO((tmp_path / "shared").stat().st_mode)
 
 
 @pytest.mark.parametrize(("gpus", "hosts"), [(2, 2), (1, 4)])
@@ -107,7 +146,7 @@ OTHER = stage(4, {"rows": 40000, "accumulate": 8}, 8.45, 8.40)
     ],
 )
 def test_equal_batches_must_give_equal_losses(stages: list[Stage], apart: float | None, says: str) -> None:
-    assert apart_by(stages) == (apart if apart is None else pytest.approx(apart, rel=0.05))
+    assert loss_difference(stages) == (apart if apart is None else pytest.approx(apart, rel=0.05))
     assert stages_view(stages).summary == says
 
 

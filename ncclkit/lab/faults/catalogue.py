@@ -210,7 +210,7 @@ INTERACTIONS = tuple(
         ),
         (
             "cache_stalled",
-            "one rank reads its dataset from storage that stalls (a FIFO stands in for it); the others wait for it",
+            "one rank reads its dataset from a dead disk (root can mount one; else a FIFO stands in); the others wait",
             "disk_or_io",
             ("nccl", "gloo"),
         ),

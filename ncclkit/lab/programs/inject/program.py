@@ -1,17 +1,20 @@
-"""Faults of one rank at one step, in its own program: they fail as user code does.
+"""Faults of one rank at one step: in its own program, which fail as user code does, and in calls that all ranks make.
 
 Stacks and tracebacks of these functions are what the diagnosis has to find.  Each has its right way, taken where the
 job is started with ``--fix CAUSE`` for the cause of that bug.
 """
 
 import ctypes
+import errno
 import os
 import resource
+import select
 import signal
+import struct
 import threading
 import time
 
-from ncclkit.agent.run import crash_handler
+from ncclkit.agent.run import crash_handler, processes
 from ncclkit.lab.programs.inject import checkpoint
 
 CLASSES = 10
@@ -108,12 +111,75 @@ def small_shm(job):
 
 def _own_shm(size):
     """A /dev/shm that nobody but this process and its children sees, and that goes with them."""
+    _mount_here("tmpfs", "/dev/shm", "size=" + size)
+
+
+def _mount_here(kind, place, options):
+    """Mount a file system that nobody but this process and its children sees; OSError where that cannot be done."""
     library = ctypes.CDLL(None, use_errno=True)
     private = ctypes.c_ulong(0x4000 | 0x40000)  # MS_REC | MS_PRIVATE: no mount of ours is seen outside
     if library.unshare(0x20000) or library.mount(b"none", b"/", None, private, None):  # CLONE_NEWNS
-        raise PermissionError(ctypes.get_errno(), "a /dev/shm of its own needs root (CAP_SYS_ADMIN)")
-    if library.mount(b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(0), b"size=" + size.encode()):
-        raise OSError(ctypes.get_errno(), "cannot mount a tmpfs of %s on /dev/shm" % size)
+        raise PermissionError(ctypes.get_errno(), "a %s of its own needs root (CAP_SYS_ADMIN)" % place)
+    if library.mount(kind.encode(), place.encode(), kind.encode(), ctypes.c_ulong(0), options.encode()):
+        raise OSError(ctypes.get_errno(), "cannot mount %s with %s on %s" % (kind, options, place))
+
+
+def stalled_file(path, seconds):
+    """Make a file whose reads do not return: on a dead disk where this process may mount one, else a FIFO.
+
+    The disk is a file system of FUSE that answers everything but reads, for so many seconds.  Who reads waits in state
+    D, as on network storage whose server is gone, and only SIGKILL ends it.  The mount goes with this process.
+    """
+    path.touch()
+    device = -1
+    try:
+        device = os.open("/dev/fuse", os.O_RDWR | os.O_NONBLOCK)
+        who = os.getuid(), os.getgid()
+        _mount_here("fuse", str(path), "fd=%d,rootmode=100000,user_id=%d,group_id=%d" % (device, *who))
+    except OSError:
+        if device >= 0:
+            os.close(device)
+        path.unlink()
+        os.mkfifo(path)  # who opens it waits until somebody writes
+        return
+    # a process of its own: its end aborts what still waits, which a thread that dies with the reader cannot
+    parent = os.getpid()
+    if not os.fork():
+        try:
+            _serve(device, parent, time.monotonic() + seconds)
+        finally:
+            os._exit(0)
+    os.close(device)
+
+
+INIT, GETATTR, OPEN = 26, 3, 14
+UNANSWERED = (15, 2, 36, 42)
+"""READ, and FORGET, INTERRUPT, BATCH_FORGET, to which there is no answer.  Numbers of requests of linux/fuse.h."""
+REQUEST = 1 << 17
+"""Bytes of the largest request."""
+ASYNC_READ, NO_FLUSH = 1, 32
+"""A reader waits for the page, which a kill ends, and not for the request; closing asks nobody."""
+
+
+def _serve(device, parent, until):
+    """Answer the kernel's requests for one file of 1 MiB, except its reads."""
+    processes.die_with_parent(parent)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # meant for the rank, whom no dead disk answers because of it
+    os.closerange(0, device)  # the rank's sockets and pipes have to close with the rank
+    os.closerange(device + 1, 1 + max(map(int, os.listdir("/proc/self/fd"))))
+    owner = os.getuid(), os.getgid()
+    attributes = struct.pack("<6Q10I", 1, 1 << 20, 2048, 0, 0, 0, 0, 0, 0, 0o100444, 1, *owner, 0, 4096, 0)
+    answers = {
+        INIT: struct.pack("<4I2H2I2H8I", 7, 31, REQUEST, ASYNC_READ, 12, 9, REQUEST - 4096, 1, 1, 0, *[0] * 8),
+        OPEN: struct.pack("<Q2I", 1, NO_FLUSH, 0),
+        GETATTR: struct.pack("<Q2I", 3600, 0, 0) + attributes,
+    }
+    while time.monotonic() < until and select.select([device], [], [], max(0.0, until - time.monotonic()))[0]:
+        _, code, number = struct.unpack_from("<2IQ", os.read(device, REQUEST))
+        if code not in UNANSWERED:
+            content = answers.get(code, b"")
+            failed = 0 if content else -errno.ENOSYS
+            os.write(device, struct.pack("<IiQ", 16 + len(content), failed, number) + content)
 
 
 def forked_cuda(job):
@@ -244,3 +310,85 @@ def mixed_nccl(job):
         return
     os.environ["LD_PRELOAD"] = library
     crash_handler.again()  # the loader looks at the variable only when a program starts
+
+
+COUNT = 1024
+"""Elements that a rank brings to a call."""
+
+
+def other_size(job):
+    """All ranks average a metric of their last batch, and the faulty one's batch is larger; the right way cuts it."""
+    metric = job.torch.ones(2 * COUNT if job.faulty_here else COUNT, device=job.device)
+    _reduce(job, metric[:COUNT].clone() if job.fixed("shape_mismatch") else metric)
+
+
+def other_dtype(job):
+    """All ranks average a metric, and the faulty one computed it in double precision; the right way casts it."""
+    own = job.torch.float64 if job.faulty_here else job.torch.float32
+    metric = job.torch.ones(COUNT, device=job.device, dtype=own)
+    _reduce(job, metric.to(job.torch.float32) if job.fixed("shape_mismatch") else metric)
+
+
+def other_op(job):
+    """All ranks average a metric; the faulty one gathers it and averages by itself, where the others reduce."""
+    metric = job.torch.ones(COUNT, device=job.device)
+    if job.faulty_here and not job.fixed("rank_divergence"):
+        job.dist.all_gather([job.torch.empty_like(metric) for _ in range(job.ranks)], metric)
+        job.synchronize()
+    else:
+        _reduce(job, metric)
+
+
+def _reduce(job, metric):
+    job.dist.all_reduce(metric)
+    job.synchronize()
+
+
+def unpaired_recv(job):
+    """The faulty rank waits for a message that its neighbour never sends; the right way pairs receives with sends."""
+    received = job.torch.empty(COUNT, device=job.device)
+    after, before = (job.rank + 1) % job.ranks, (job.rank - 1) % job.ranks
+    if job.fixed("send_recv_mismatch"):
+        sent = job.torch.ones(COUNT, device=job.device)
+        pair = [job.dist.P2POp(job.dist.isend, sent, before), job.dist.P2POp(job.dist.irecv, received, after)]
+        for work in job.dist.batch_isend_irecv(pair):
+            work.wait()
+    elif job.faulty_here:
+        job.dist.recv(received, src=after)
+    job.synchronize()
+
+
+def exchange_uneven(job):
+    """An all_to_all for which the faulty rank expects other sizes than come; the right way sends the sizes first."""
+    give, take = [256] * job.ranks, [256] * job.ranks
+    if job.faulty_here:
+        # gloo refuses what is too much and ignores what never comes.  NCCL waits for it, if it is more than a chunk:
+        # with 2 KiB instead of 1 KiB a rank of another host sends, over sockets, the job went on with wrong data
+        take[(job.rank + 1) % job.ranks] = 4 << 20 if job.device.type == "cuda" else 128
+    if job.fixed("send_recv_mismatch"):
+        told = job.torch.empty(job.ranks, dtype=job.torch.int64, device=job.device)
+        job.dist.all_to_all_single(told, job.torch.tensor(give, device=job.device))
+        take = told.tolist()
+    received = job.torch.empty(sum(take), device=job.device)
+    job.dist.all_to_all_single(received, job.torch.ones(sum(give), device=job.device), take, give)
+    job.synchronize()
+
+
+def groups_swapped(job):
+    """Two groups of the same ranks are used one after the other, by the faulty rank in the other order."""
+    ranks, limit = list(range(job.ranks)), job.timeout
+    one, two = (job.dist.new_group(ranks, timeout=limit, group_desc=name) for name in ("experts", "data"))
+    swapped = job.faulty_here and not job.fixed("concurrent_comms")
+    for group in (two, one) if swapped else (one, two):
+        job.dist.all_reduce(job.torch.ones(COUNT, device=job.device), group=group)
+        job.synchronize()
+
+
+def long_first_step(job):
+    """All ranks queue GPU work for longer than the limit of the collective behind it; the right way waits for the work
+    before it calls the collective, whose clock begins with the call.
+    """
+    job.torch.cuda._sleep(int(job.seconds * 2e9))  # about 2 GHz; it stands for compiling and warming up
+    if job.fixed("timeout_too_short"):
+        job.synchronize()
+    _reduce(job, job.torch.ones(COUNT, device=job.device))

@@ -18,6 +18,7 @@ from datetime import timedelta
 from ncclkit.agent import wire
 from ncclkit.agent.run import crash_handler
 from ncclkit.lab.programs import inject
+from ncclkit.lab.programs.inject import program
 
 MIB = 1 << 20
 HOST, WIDE, PIECE, BLOCK = 320 * MIB, 192 * MIB, 16 * MIB, MIB
@@ -195,7 +196,7 @@ def cache_stalled(job):
     folder = pathlib.Path(job.options.folder, ".dataset")
     folder.mkdir(exist_ok=True)
     shared, local = folder / "shared", folder / "local"
-    os.mkfifo(shared)  # who opens it waits until somebody writes: network storage whose server is gone
+    program.stalled_file(shared, job.seconds)
     local.write_bytes(bytes(BLOCK))
     print("%d bytes read" % len((local if job.fixed("disk_or_io") else shared).read_bytes()))
 

@@ -27,6 +27,9 @@ def _train(options, rank):
     wire.send("phase", phase="import", rank=rank, torch=torch.__version__)
     recbole = _recbole()
     _ask_for(job)
+    own = os.path.join(options.folder, ".recbole")
+    os.makedirs(own, exist_ok=True)
+    os.chdir(own)  # RecBole and its TensorBoard write where the program was started
     config = recbole.Config("BPR", "lab", config_dict=_settings(job))
     config["device"] = job.device
     wire.send("phase", phase="init", rank=rank)
@@ -63,9 +66,8 @@ def _recbole():
             setattr(numpy, gone, getattr(numpy, now))  # RecBole 1.2.1 still uses these names, which NumPy 2 has dropped
         parts = [vars(importlib.import_module("recbole." + name)) for name in ("utils", "data", "config")]
     except (ImportError, AttributeError) as error:
-        needs = (
-            "pip install --no-deps recbole colorlog texttable thop; pip install scipy scikit-learn tensorboard tabulate"
-        )
+        needs = "pip install --no-deps recbole colorlog colorama texttable thop; "
+        needs += "pip install scipy scikit-learn tensorboard tabulate"
         raise RuntimeError("RecBole cannot be used by this interpreter (%s); it needs: %s" % (error, needs)) from error
     return SimpleNamespace(**{name: value for part in parts for name, value in part.items()})
 
