@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ LONG = ("browser", "notebooks", "probe", "live", "cli")
 """Folders whose tests start jobs: they begin first, so that no process is left with one of them at the end."""
 
 gc.set_threshold(50_000, 20, 50)  # thousands of tests stay in memory: collecting among them took a fifth of the time
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # where it is set, each of thousands of processes compiles the package anew
+sys.dont_write_bytecode = False
 os.environ[RUNNER] = uuid.uuid4().hex
 os.environ["NCCLKIT_BASELINE"] = os.devnull + "/none"  # no baseline of whoever runs the tests
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's background: the programs that tests start
@@ -26,9 +29,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's back
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest comes first."""
+    """What takes longest comes first; JupyterLab serves what is in a row, and reports of notebooks need none."""
     folders = {item: item.path.relative_to(HERE).parts[0] for item in items}
-    items.sort(key=lambda item: LONG.index(folders[item]) if folders[item] in LONG else len(LONG))
+    place = {folder: LONG.index(folder) if folder in LONG else len(LONG) for folder in folders.values()}
+    items.sort(key=lambda item: (place[folders[item]], item.path.name == "test_report.py"))
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     try:
         baseline = _read(asked.baseline) if asked.baseline else {}
     except (OSError, ValueError) as error:
-        return _said([], ["the baseline %s could not be read (%s)" % (asked.baseline, error)], 0, asked, None)
+        return _printed([], ["the baseline %s could not be read (%s)" % (asked.baseline, error)], 0, asked, None)
     left = asked.seconds - 1.0
     testing = asked.seconds >= TEST
     found = {row["name"]: row for row in collect(torch=False, deadline=min(left, 20.0) if testing else left)}
@@ -98,10 +98,10 @@ def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
         problems, unknown = judge_test(tested, baseline)
     if asked.learn and not problems:
         _learn(asked.learn, found, tested)
-    return _said(problems, unknown, len(found), asked, tested)
+    return _printed(problems, unknown, len(found), asked, tested)
 
 
-def _said(problems: list[Problem], unknown: list[str], facts: int, asked: Any, tested: Any) -> dict[str, Any]:
+def _printed(problems: list[Problem], unknown: list[str], facts: int, asked: Any, tested: Any) -> dict[str, Any]:
     """The object that is printed."""
     status = NOT_READY if problems else UNKNOWN if unknown else READY
     names = [problem["say"] for problem in problems] or unknown

@@ -444,7 +444,8 @@ def _dumps(events: Iterable[Event]) -> Iterator[Disagreement]:
             what, majority, odd, say = tell(data)
             if data.get("root"):
                 say += f"; it only waits for group {data['root']}"
-            name, desc, seq = data["group"], data["desc"], data.get("seq", -1)
+            name, desc, seq = data["group"], data["desc"], data.get("seq")
+            seq = -1 if seq is None else seq  # stacks know no number
             yield Disagreement(name, desc, seq, what, tuple(sorted(majority)), tuple(sorted(odd)), say, (event,))
 
 

@@ -80,7 +80,7 @@ APART = 64
 """Numbers between two calls that cannot be of one group: nobody gets through a call that others have not begun."""
 
 
-def far_apart(events: Iterable[Event]) -> bool:
+def of_several_groups(events: Iterable[Event]) -> bool:
     """Whether the lines, which name no group, must be of several, as their sequence numbers are that far apart."""
     seqs = sorted(event.data["seq"] for event in events if isinstance(event.data.get("seq"), int))
     return any(after - before > APART for before, after in pairwise(seqs))
@@ -168,7 +168,7 @@ def ranks_of(groups: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
     return tuple(sorted(rank for group in groups for rank in group.get("ranks", ())))
 
 
-def odd_ones(values: dict[Any, list[Event]]) -> tuple[int, ...]:
+def minority(values: dict[Any, list[Event]]) -> tuple[int, ...]:
     """The ranks in the minority; all of them where there is none."""
     groups = sorted(values.values(), key=len)
     few = groups[:-1] if len(groups[0]) < len(groups[-1]) else groups

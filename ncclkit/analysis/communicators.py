@@ -57,7 +57,7 @@ class Index:
     """All communicators of a job, and which of them a process means by a pointer or at a line."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        inits = [event for event in events if event.kind == "nccl.init" and _whole(event)]
+        inits = [event for event in events if event.kind == "nccl.init" and _is_complete(event)]
         self.world = max((event.data["nranks"] for event in inits), default=0)
         self.all: list[Communicator] = []
         self._of: dict[tuple[Process, str], tuple[Communicator, int] | None] = {}
@@ -94,7 +94,7 @@ class Index:
         return next((made for _, rank, made in near if fits(made, rank)), None)
 
 
-def _whole(event: Event) -> bool:
+def _is_complete(event: Event) -> bool:
     """False for a torn line, whose numbers cannot be meant."""
     rank, size = event.data["rank"], event.data["nranks"]
     return isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size
@@ -138,7 +138,7 @@ def _joined(seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]]]:
         names[handle] = name
         groups.setdefault(name, (above, []))[1].append(seat)
     for name, held in loose.items():
-        groups |= _told_apart(name, groups.pop(name)[1] if name in groups else held)
+        groups |= _separate(name, groups.pop(name)[1] if name in groups else held)
     return groups
 
 
@@ -146,7 +146,7 @@ def _parent(seat: _Seat) -> bool:
     return str(seat.event.data.get("parent") or "(nil)") not in ("(nil)", "0x0")
 
 
-def _told_apart(name: str, seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]]]:
+def _separate(name: str, seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]]]:
     """Communicators of the same size and order: one, one per host, or not to be told apart.
 
     Groups keep the order of the global ranks, so if every host holds every rank exactly once, each host is a group.
@@ -258,7 +258,7 @@ def rings(events: Sequence[Event]) -> dict[int, list[int]]:
             whole[event.data["channel"]] = list(order)
         else:
             after[event.data["channel"]].update(zip(order, order[1:], strict=False))
-    found = {channel: _walk(follows) for channel, follows in after.items()} | whole
+    found = {channel: _longest_chain(follows) for channel, follows in after.items()} | whole
     return dict(sorted(found.items())) or _from_links(transports(events))
 
 
@@ -271,7 +271,7 @@ def _planned(events: Sequence[Event]) -> Iterator[Event]:
             yield event
 
 
-def _walk(follows: Mapping[int, int]) -> list[int]:
+def _longest_chain(follows: Mapping[int, int]) -> list[int]:
     """The longest way along these successors."""
     starts = sorted(follows.keys() - follows.values()) or sorted(follows)[:1]
     return max((_chain(follows, start) for start in starts), key=len, default=[])
@@ -288,7 +288,7 @@ def _from_links(links: Mapping[tuple[int, int], Transport]) -> dict[int, list[in
     """Where every rank sends to one other rank only, over as many channels, the pairs are the ring of each channel."""
     follows = dict(links.keys())
     widths = {link.channels for link in links.values()}
-    order = _walk(follows)
+    order = _longest_chain(follows)
     if len(follows) != len(links) or len(widths) != 1 or len(order) != len(links) or len(order) < 2:
         return {}
     return {channel: list(order) for channel in range(widths.pop())}

@@ -10,10 +10,9 @@ from functools import cache
 from typing import Any
 
 from ncclkit.analysis.consistency_rules import ANY, RULES, ConsistencyRule, Effect, Host, general, variable
-from ncclkit.analysis.picks import amount
 from ncclkit.core.model import Fact
+from ncclkit.core.text import format_bytes, natural
 from ncclkit.core.text import host_list as folded
-from ncclkit.core.text import natural
 
 MEANS: Mapping[Effect, str] = {"breaks": "can break a job", "slows": "can slow a job down", "differs": "only differs"}
 SHOWN = 3
@@ -164,7 +163,7 @@ Cells = dict[str, dict[Place, Fact]]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HostValues:
     """What one host has to compare."""
 
     places: Places
@@ -216,7 +215,7 @@ def _compared(
     differences, agreed, unread = list[Difference](), 0, list[MissingFact]()
     for name, cells in rows:
         for rule in _rules(name):
-            held = _held(rule, cells, hosts, unread)
+            held = _values_of_hosts(rule, cells, hosts, unread)
             difference = _difference(name, rule, held)
             differences += [difference] if difference else []
             agreed += difference is None and len(held) > 1
@@ -258,7 +257,9 @@ def _table(hosts: Mapping[str, Host]) -> dict[str, Cells]:
     return table
 
 
-def _held(rule: ConsistencyRule, cells: Cells, hosts: Mapping[str, Host], unread: list[MissingFact]) -> dict[str, Held]:
+def _values_of_hosts(
+    rule: ConsistencyRule, cells: Cells, hosts: Mapping[str, Host], unread: list[MissingFact]
+) -> dict[str, HostValues]:
     """Host → normal forms of one rule; what has no value, or nothing to compare, is left out."""
     column: dict[str, dict[Place, Any]] = {}
     for host, places in cells.items():
@@ -277,7 +278,7 @@ def _held(rule: ConsistencyRule, cells: Cells, hosts: Mapping[str, Host], unread
         column = {host: {"": value} for host, value in single.items() if value is not None}
     if rule.apart:
         column = _rounded(column, *rule.apart)
-    return {host: Held(formed, cells[host][min(formed)]) for host, formed in column.items() if formed}
+    return {host: HostValues(formed, cells[host][min(formed)]) for host, formed in column.items() if formed}
 
 
 def _formed(rule: ConsistencyRule, value: Any, host: Host) -> Any:
@@ -300,7 +301,7 @@ def _rounded(column: Mapping[str, Mapping[Place, Any]], times: float, by: float)
     }
 
 
-def _difference(name: str, rule: ConsistencyRule, held: Mapping[str, Held]) -> Difference | None:
+def _difference(name: str, rule: ConsistencyRule, held: Mapping[str, HostValues]) -> Difference | None:
     """The groups of hosts, the smallest first; None where all agree."""
     alike: dict[frozenset[tuple[str, int]], list[str]] = {}
     for host, what in held.items():
@@ -397,5 +398,5 @@ def _number(value: float, unit: str) -> str:
     if unit and value == -1:  # how the agent writes a limit that is not there
         return "unlimited"
     if unit in ("bytes", "MiB"):
-        return amount(value * (1 if unit == "bytes" else 1 << 20))
+        return format_bytes(value * (1 if unit == "bytes" else 1 << 20))
     return f"{value:.4g} {unit}".strip() if isinstance(value, float) else f"{value} {unit}".strip()

@@ -16,6 +16,8 @@ Frame = Mapping[str, Any]
 
 LIBRARY = re.compile(
     r"site-packages|dist-packages|/lib/python\d|<frozen|<string>|^\?*$|(?:^|/)torch/|\.so\b|importlib|\bgloo/|\bnccl/"
+    r"|(?:^|/)(?:lightning/(?:pytorch|fabric)|pytorch_lightning|lightning_fabric|transformers/trainer\w*\.py"
+    r"|accelerate/(?:accelerator\.py|utils/)|deepspeed/runtime)"
 )
 WAITS = re.compile(
     r"torch/distributed|distributed_c10d|/torch/cuda/__init__|ncclComm|libnccl|ProcessGroup|"
@@ -133,6 +135,9 @@ CLASSES = {
     "pytorch/trainer/trainer.py": "Trainer",
     "pytorch/strategies/ddp.py": "DDPStrategy",
     "pytorch/strategies/fsdp.py": "FSDPStrategy",
+    "pytorch_lightning/trainer/trainer.py": "Trainer",
+    "pytorch_lightning/strategies/ddp.py": "DDPStrategy",
+    "pytorch_lightning/strategies/fsdp.py": "FSDPStrategy",
 }
 """End of a library's file → the class that its functions are methods of, as their names alone say little."""
 

@@ -94,16 +94,30 @@ def heaviest(calls: Calls, most: int) -> dict[str, list[int]]:
     return {op: sorted(sizes) for op, sizes in found.items()}
 
 
+def tensor_spans(path: Path) -> tuple[list[tuple[int, int]], int]:
+    """Where each tensor of a safetensors file begins and ends, in bytes behind its header; and where the header ends.
+
+    The file says so at its start.  Raises OSError, or ValueError for a file that is none.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(min(length, LARGEST_HEADER)))
+    try:
+        spans = [(int(a), int(b)) for a, b in (row["data_offsets"] for name, row in header.items() if name[:2] != "__")]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"its header has another form: {type(error).__name__}: {error}") from None
+    return spans, 8 + length
+
+
 def buckets_of(model: Path) -> dict[tuple[str, int], int]:
     """The all_reduce calls of one step of DDP on the parameters of a safetensors file, with DDP's default buckets.
 
     Raises NcclkitError for a file that is none.
     """
     try:
-        with model.open("rb") as file:
-            header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
-        sizes = [row["data_offsets"][1] - row["data_offsets"][0] for name, row in header.items() if name[:2] != "__"]
-    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
+        spans, _ = tensor_spans(model)
+        sizes = [end - start for start, end in spans]
+    except (OSError, ValueError) as error:
         raise NcclkitError(f"{model} is not a safetensors file ({type(error).__name__}: {error}).") from None
     calls: Counter[tuple[str, int]] = Counter()
     held, cap = 0, DDP_FIRST

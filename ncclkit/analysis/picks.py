@@ -61,17 +61,6 @@ def seconds(milliseconds: float | None) -> str:
     return f"{milliseconds / 1000:g} s" if milliseconds else "its timeout"
 
 
-def amount(size: float | None) -> str:
-    """Bytes for people: ``64 MiB``."""
-    if size is None:
-        return "an unknown size"
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.4g} {unit}"
-        size /= 1024
-    return f"{size:.4g} TiB"
-
-
 def in_order(events: Iterable[Event]) -> list[Event]:
     """The events by time, and within a file by line; what comes from files without times stands last.
 
@@ -114,7 +103,7 @@ def family(case: Case, *families: str) -> list[Event]:
 @once
 def messages(case: Case) -> list[Event]:
     """Events that carry a library's own error text: NCCL warnings, torch's quotation of them, exceptions."""
-    return case.of("nccl.warn", "c10d.error", "python.exception", "system.error")
+    return case.of("nccl.warn", "c10d.error", "python.exception", "system.error", "log.error")
 
 
 def initialized(case: Case) -> list[Event]:

@@ -54,6 +54,8 @@ IDLE, BUSY = (0.0, 15.0), (60.0, 100.0)
 """Shares of time, in %, in which a main thread that waits, and one that computes or spins, has something to do."""
 EARLY = 100
 """Collectives of a group that a job's start needs at most."""
+EXITED = re.compile(r"with code 0\b|xit code 0\b")
+"""What a rank says that ends; that a training is complete may be said long before."""
 KILLED = (9, 15)
 CRASHED = (4, 7, 8, 11)
 
@@ -211,7 +213,7 @@ def stopped(case: Case) -> dict[int, Event]:
 
 
 @once
-def odd_utilization(case: Case) -> dict[int, Event]:
+def outlying_utilization(case: Case) -> dict[int, Event]:
     """The few ranks, fewer than half, that compute while all others idle, or idle while all others compute.
 
     By their main threads; none where there are fewer than three ranks, or where one of them is neither.
@@ -266,6 +268,15 @@ def startup_phase(case: Case, *kinds: str) -> Event | None:
     return begun[-1] if early and begun and begun[-1].data["what"] in kinds else None
 
 
+def idle_service(case: Case) -> Event | None:
+    """The last line by which a server had no request, where its workers timed out waiting for one."""
+    waits = list(rank_states(case).waiting.values())
+    idle = [e for e in case.of("job.phase") if e.data["what"] == "idle" and any(e.path == w.path for w in waits)]
+    calls = {str(wait.data.get("op") or "").upper() for wait in waits}
+    handed = all(call.strip("_").startswith(("BROADCAST", "RECV")) for call in calls)
+    return idle[-1] if idle and handed and 0 not in rank_states(case).waiting else None
+
+
 def _first_by_rank(events: list[Event]) -> dict[int, Event]:
     first: dict[int, Event] = {}
     for event in in_order(events):
@@ -310,14 +321,22 @@ def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
     errors = [
         e for e in case.of("python.exception") if not e.data.get("victim") and not is_own(e) and not _after(e, stopped)
     ]
+    errors = [e for e in errors if not _left_well(e)]
     errors = [e for e in errors if not LAST_WORDS.search(str(e.data.get("message", "")))]
     return _first_by_rank([*case.of("cuda.oom", "cuda.error"), *errors, *crashes(case)])
+
+
+def _left_well(event: Event) -> bool:
+    """True where a rank's own ``sys.exit(0)`` was printed as an exception."""
+    return event.rank is not None and event.data["type"] == "SystemExit" and event.data["message"] in ("", "0")
 
 
 def _ended(case: Case, members: Iterable[int]) -> Iterator[tuple[int, Event]]:
     done = [e for e in case.of("worker.phase") if e.data.get("phase") == "done"]
     done += [e for e in case.of("nccl.destroy") if e.data.get("how") == "destroy"]
     done += [e for e in case.of("attach.rank") if e.data["exitcode"] == 0]
+    done += [e for e in case.of("job.done") if e.rank is not None and EXITED.search(str(e.data["message"]))]
+    done += [e for e in case.of("python.exception") if _left_well(e)]
     first = _first_by_rank([*done, *(end.event for end in exits(case) if end.code == 0)])
     runs = [event for event in case.of("run.end") if event.data["reason"] == "done"]
     return chain(first.items(), ((rank, runs[-1]) for rank in members if runs and rank not in first))

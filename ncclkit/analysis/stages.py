@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ncclkit.agent.run.subgroup import ranks_of
+from ncclkit.agent.run.stages import ranks_of
 from ncclkit.analysis import bisection
 from ncclkit.analysis.once import once
 from ncclkit.core.bandwidth import chosen_gpus

@@ -100,7 +100,7 @@ def progress_of(events: Sequence[Event]) -> dict[int, tuple[RankProgress, ...]]:
         if event.kind in ("flight.missing", "flight.stuck"):
             _named(marks, event, gave_up)
     _calls(marks, events)
-    return {rank: tuple(_made(name, mark) for name, mark in held.items()) for rank, held in marks.items()}
+    return {rank: tuple(_progress(name, mark) for name, mark in held.items()) for rank, held in marks.items()}
 
 
 def _dump(held: dict[str, _Mark], groups: Mapping[str, Mapping[str, Any]]) -> None:
@@ -158,7 +158,7 @@ def _calls(marks: Marks, events: Sequence[Event]) -> None:
         marks[rank][name].op = names.pop() if len(names) == 1 else ""
 
 
-def _made(name: str, mark: _Mark) -> RankProgress:
+def _progress(name: str, mark: _Mark) -> RankProgress:
     seen = sorted(mark.seen)
     numbers = accumulate((number for _, number in seen), max)
     history = tuple(zip((time for time, _ in seen), numbers, strict=True))

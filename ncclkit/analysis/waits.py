@@ -32,7 +32,8 @@ SPENT = 0.3
 """Share of the time between two snapshots from which a main thread that ran was busy."""
 
 NATIVELY = (
-    (GPU, r"cu(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|cudaMemcpy(?!.*Async)|cuMemcpyDtoH|hip\w+Synchronize"),
+    # the driver waits in any call: the first launch of a kernel loads it, for which the GPU has to be idle
+    (GPU, r"cu(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|cudaMemcpy(?!.*Async)|/libcuda\.so|hip\w+Synchronize"),
     (STORE, r"c10d::(?:\w*Store|detail::TCPClient|detail::SocketImpl|detail::\w*connect)"),
     (PEERS, r"c10d::(?:Work|\w*Work|ProcessGroup|Reducer|Logger)|gloo::|\bnccl[A-Z]|ucc_"),
     (GIL, r"take_gil|PyEval_RestoreThread|PyGILState_Ensure"),
@@ -57,8 +58,11 @@ INTERPRETER = re.compile(r"libpython|/python[\d.]*\)$")
 STORE_CALLS = {"init_process_group", "_store_based_barrier", "store_based_barrier", "rendezvous", "_create_c10d_store"}
 WHOLE_TRAINING = {"fit", "train", "validate", "test", "predict", "launch", "run"}
 """Functions of frameworks that say nothing about where in a program of days a rank stands."""
+LINE = 60
+"""Characters of a line of a program that is quoted."""
 BAR = 16
 """Characters of the bar of all ranks."""
+NCCL_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_(?P<op>[A-Za-z]+)")
 POINT_TO_POINT = {"send": "dst", "recv": "src"}
 
 
@@ -95,6 +99,12 @@ class Stand:
         """Whether it works, and does not wait."""
         return self.waits_for in BUSY
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether only other ranks can end its wait; a GPU in a kernel that is not NCCL's keeps its rank to itself."""
+        own = self.kernel is not None and not NCCL_KERNEL.search(self.kernel)
+        return self.waits_for in FOR_PEERS and not self.moved and not (self.waits_for == GPU and own)
+
     def does(self, count: int = 1) -> str:
         """``waits for a file (/mnt/ckpt.pt) in load at train.py:33``; of several ranks in the plural."""
         where = f" in {self.call}" * bool(self.call) + f" at {self.place}" * bool(self.place)
@@ -111,7 +121,7 @@ class Stand:
 
 
 @once
-def stands(case: Case) -> dict[int, Stand]:
+def wait_places(case: Case) -> dict[int, Stand]:
     """rank → where it stands, of the ranks that `ncclkit attach` has looked at."""
     return standing_ranks(case.events)
 
@@ -135,7 +145,7 @@ def _stand(rank: int, told: Event, stack: Event | None) -> Stand:
     return Stand(
         rank,
         waits_for,
-        _call(frames),
+        _line(frames, program) if waits_for == GPU else _call(frames),
         f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}" if own is not None else "",
         moved or waits_for in (PYTHON, NATIVE) or (waits_for == PEERS and wakes(shots) > WAKES),
         (told, stack) if stack is not None else (told,),
@@ -146,6 +156,12 @@ def _stand(rank: int, told: Event, stack: Event | None) -> Stand:
         told.data["quiet"],
         told.data["kernel"],
     )
+
+
+def _line(frames: Sequence[Frame], program: Sequence[Mapping[str, Any]]) -> str:
+    """The text of its own line, where that is the innermost: ``.item()`` is no frame of Python."""
+    text = str(program[0]["text"]) if program else ""
+    return f"`{text}`" if frames and is_own(frames[0]) and 0 < len(text) <= LINE else _call(frames)
 
 
 def _call(frames: Sequence[Frame]) -> str:
@@ -240,30 +256,21 @@ def blockages(events: Iterable[Event]) -> list[Event]:
     seen = standing_ranks(known)
     if any(map(_is_decisive, known)):
         absent = {rank for event in known if event.kind == "flight.missing" for rank in event.data["missing"]}
-        held = {rank: stand for rank, stand in seen.items() if _waits_for_peers(stand)}
+        held = {rank: stand for rank, stand in seen.items() if stand.is_inside}
         return [pair for pair in _pairs(held) if absent.intersection(pair.data["waiting"])]
     gone = [e.rank for e in known if e.kind == "attach.rank" and e.data["gone"] and e.rank is not None]
-    waiting = {rank: stand for rank, stand in seen.items() if _waits_for_peers(stand)}
+    waiting = {rank: stand for rank, stand in seen.items() if stand.is_inside}
     outside = [rank for rank in seen if rank not in waiting]
     if not waiting or 2 * sum(seen[rank].moved for rank in outside) > len(seen):
         return []
     if outside or gone:
         return [_missing(waiting, outside, gone, seen)]
-    return _pairs(waiting) or _crossed(waiting) or _apart(waiting)
+    return _pairs(waiting) or _crossed(waiting) or _different_places(waiting)
 
 
 def _is_decisive(event: Event) -> bool:
     """Whether dumps show who is at fault: of a rank that gave no dump they show nothing."""
     return event.kind in ("flight.mismatch", "flight.p2p") or event.kind == "flight.missing" and event.data["missing"]
-
-
-NCCL_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_(?P<op>[A-Za-z]+)")
-
-
-def _waits_for_peers(stand: Stand) -> bool:
-    """Whether only other ranks can end its wait; a GPU in a kernel that is not NCCL's keeps its rank to itself."""
-    own = stand.kernel is not None and not NCCL_KERNEL.search(stand.kernel)
-    return stand.waits_for in FOR_PEERS and not stand.moved and not (stand.waits_for == GPU and own)
 
 
 def _collective(stand: Stand) -> str:
@@ -340,7 +347,7 @@ def _crossed(waiting: Mapping[int, Stand]) -> list[Event]:
     ]
 
 
-def _apart(waiting: Mapping[int, Stand]) -> list[Event]:
+def _different_places(waiting: Mapping[int, Stand]) -> list[Event]:
     """All wait, at different places of their program: the fewest are odd, or those under a condition on the rank."""
     groups = together(waiting.values())
     kernels = {_collective(stand) for stand in waiting.values()}
@@ -451,7 +458,7 @@ def headline(events: Iterable[Event]) -> str:
     moved = [rank for rank, stand in seen.items() if stand.moved]
     if len(moved) * 2 > len(seen):
         return f"The job goes on: {named(moved)} moved between the snapshots."
-    waiting = [stand for stand in seen.values() if _waits_for_peers(stand)]
+    waiting = [stand for stand in seen.values() if stand.is_inside]
     if len(waiting) == len(seen) > 0:
         known = since(waiting)
         what = f"All {len(seen)} ranks wait in {waiting[0].call} at {waiting[0].place}" if waiting[0].place else (
@@ -475,7 +482,7 @@ def since(found: Iterable[Stand]) -> str:
 
 def lasting(case: Case) -> str:
     """`since` of the ranks of a case, with a blank before it; empty where nothing shows it."""
-    known = since(stands(case).values())
+    known = since(wait_places(case).values())
     return f" {known}" if known else ""
 
 

@@ -152,3 +152,26 @@ def script(case: Case) -> str:
             outermost = frames[-1] if event.kind == "stack" else frames[0]
             return place(outermost).partition(":")[0]
     return "train.py"
+
+
+UNITS = {"hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
+
+
+def unreached_timeout(case: Case) -> tuple[list[Event], list[Event]]:
+    """Timeouts of groups that have the default, and the lines that ask for a longer one; both empty where none does."""
+    timeouts = [e for e in case.of("c10d.timeout") if e.data.get("timeout_ms")]
+    short = [event for event in timeouts if event.data["timeout_ms"] == 1000 * DEFAULT]
+    raised = [event for event in timeouts if event.data["timeout_ms"] > 1000 * DEFAULT]
+    raised += [event for event in case.of("c10d.hint") if _asked_ms(event) > 1000 * DEFAULT]
+    return (short, raised) if short and raised else ([], [])
+
+
+def _asked_ms(event: Event) -> int:
+    """Milliseconds of the timeout that a line asks for; 0 where it names none."""
+    if match := re.search(r"TIMEOUT\(ms\): (\d{1,12})", event.text):
+        return int(match[1])
+    if match := re.search(r"timedelta\((hours|minutes|seconds)=(\d{1,9})\b", event.text):
+        return int(match[2]) * UNITS[match[1]]
+    if match := re.search(r"(ddp_timeout|timeout-minutes)[\"']?[ =:]{1,3}(\d{1,9})", event.text):
+        return int(match[2]) * UNITS["minutes" if match[1] == "timeout-minutes" else "seconds"]
+    return 0

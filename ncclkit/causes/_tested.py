@@ -55,7 +55,7 @@ STANDS, SAMPLE = 3, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class UserTest:
     """What people saw of the way to another host with tools of their own."""
 
     summary: str
@@ -64,7 +64,7 @@ class Looked:
     """The largest packet in bytes that came through, where larger ones did not."""
 
 
-def looked(case: Case) -> Looked | None:
+def user_test(case: Case) -> UserTest | None:
     """Large packets that get lost, a connection that gets no answer, or pings that are partly lost.
 
     A host that answers no ping of any size is one that cannot be reached at all: nothing is said of the way to it.
@@ -80,16 +80,16 @@ def looked(case: Case) -> Looked | None:
     if still:
         peer, times = still[0].data["peer"], still[0].data["backoff"]
         say = f"A connection to {peer} has sent the same packet again {times} times, and no answer came"
-        return Looked(say, still[:2])
+        return UserTest(say, still[:2])
     some = [event for event in pings if event.data["bytes"] is None and event.data["sent"] >= SAMPLE]
     if not some:
         return None
     told = some[0].data
     say = f"{told['sent'] - told['received']} of {told['sent']} pings to {told['address']} were lost"
-    return Looked(say, some[:2])
+    return UserTest(say, some[:2])
 
 
-def _cliff(pings: list[Event]) -> Looked | None:
+def _cliff(pings: list[Event]) -> UserTest | None:
     """The size from which no ping to a host comes back, where all smaller ones do."""
     sized = sorted((e for e in pings if e.data["bytes"] is not None), key=lambda event: int(event.data["bytes"]))
     answered = [bool(event.data["received"]) for event in sized]
@@ -99,4 +99,4 @@ def _cliff(pings: list[Event]) -> Looked | None:
     best, lost = sized[passed - 1], sized[passed]
     fits, large = (event.data["bytes"] + HEADERS for event in (best, lost))
     say = f"Packets of {large:,} bytes to {best.data['address']} get lost and those of {fits:,} pass, as the pings show"
-    return Looked(say, [lost, best], fits) if fits < large else None
+    return UserTest(say, [lost, best], fits) if fits < large else None

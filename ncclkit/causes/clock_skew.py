@@ -46,7 +46,7 @@ APART, DROPPED = 1.0, 15.0
 
 def diagnose(case: Case) -> Finding:
     """Found where a connection test measured an offset; else whether each kernel reports a synchronised clock."""
-    equal = _tested.passed(case, lambda link: link.offset is not None and not _apart(link))
+    equal = _tested.passed(case, lambda link: link.offset is not None and not _offset(link))
     missing = "`ncclkit connect HOST HOST`, which measures the offset between the clocks"
     if verdict := first_finding(case, _measured, CHECK.risk):
         return verdict
@@ -56,19 +56,19 @@ def diagnose(case: Case) -> Finding:
     return CHECK.otherwise(case, equal, "The clocks of the tested hosts agree to a second.", missing)
 
 
-def _apart(link: NetworkPath) -> float:
+def _offset(link: NetworkPath) -> float:
     """Smallest offset in seconds between the clocks of both ends; 0 where it does not matter or is unknown."""
     least = abs(link.offset or 0.0) - (link.offset_error or 0.0)
     return least if least >= APART else 0.0
 
 
 def _measured(case: Case) -> Finding | None:
-    off = sorted(_tested.paths(case, lambda link: _apart(link) > 0), key=_apart, reverse=True)
+    off = sorted(_tested.paths(case, lambda link: _offset(link) > 0), key=_offset, reverse=True)
     if not off:
         return None
     worst, pairs = off[0], {frozenset((link.src, link.dst)) for link in off}
     ahead, behind = (worst.dst, worst.src) if (worst.offset or 0) > 0 else (worst.src, worst.dst)
-    drops = _apart(worst) >= DROPPED
+    drops = _offset(worst) >= DROPPED
     effect = "log lines of different hosts cannot be ordered by their time"
     if drops:
         effect = f"torchrun drops a node whose clock is more than {DROPPED:g} s behind"

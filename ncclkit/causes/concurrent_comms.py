@@ -23,7 +23,7 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.analysis.calls import far_apart, grouped, op_of
+from ncclkit.analysis.calls import grouped, of_several_groups, op_of
 from ncclkit.analysis.picks import first_finding, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes import _printed
@@ -39,7 +39,10 @@ def diagnose(case: Case) -> Finding:
     """Found where ranks wait for each other in different groups, or use several communicators on several streams."""
     stuck = case.of("flight.stuck")
     mixed = [e for e in stuck if {"scheduled", "started"} <= set(map(str, (e.data.get("states") or {}).values()))]
-    crossed = _crossed(case.of("flight.missing"))
+    both = [e for e in stuck if set(map(str, (e.data.get("states") or {"": ""}).values())) == {"started"}]
+    if len({e.data.get("group") for e in both}) > 1:
+        return _all_started(case, both)
+    crossed = _crossed(case.of("flight.missing")) or [event for event in stuck if event.data.get("crossed")]
     if len({e.data.get("group") for e in stuck}) > 1 and mixed or crossed:
         lines = crossed or mixed
         groups = sorted({_name(event) for event in stuck + lines})
@@ -52,7 +55,7 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID, "likely", say, why, ranks=_fewer(crossed), advice=_advice(), next=None if crossed else experiment(case)
         )
-    if finding := first_finding(case, _in_text, _apart):
+    if finding := first_finding(case, _in_text, _everywhere, _two_groups):
         return finding
     calls = case.of("nccl.op")
     comms = {e.data.get("comm") for e in calls if e.data.get("op") in ("Send", "Recv")}
@@ -78,6 +81,14 @@ def diagnose(case: Case) -> Finding:
     return otherwise(ID, went_well, "No two groups wait for each other.", "Flight Recorder dumps of all ranks")
 
 
+def _all_started(case: Case, stuck: list[Event]) -> Finding:
+    """By the dumps, calls of several groups run on all of their ranks at once."""
+    groups = sorted({_name(e) for e in stuck})
+    say = f"Collectives of {len(groups)} groups ({', '.join(groups[:4])}) have started on all of their ranks and none "
+    say += "ends: their kernels wait for each other on the GPUs."
+    return found(ID, "likely", say, pick(stuck), advice=_advice(), next=experiment(case))
+
+
 def _name(event: Event) -> str:
     """The description of a group where its program gave it one, else its number."""
     desc = str(event.data.get("desc") or "")
@@ -95,7 +106,37 @@ def _in_text(case: Case) -> Finding | None:
     return found(ID, "likely", say, pick(printed), advice=_advice(), next=None)
 
 
-def _apart(case: Case) -> Finding | None:
+def _everywhere(case: Case) -> Finding | None:
+    """Collectives of two groups have started on all of their ranks, and neither ends: their kernels wait."""
+    sides = _started_everywhere(case)
+    if len(sides) < 2:
+        return None
+    parts = [f"{op_of(events[0])} of {name}" for name, events in sorted(sides.items())]
+    say = f"Collectives of {len(sides)} groups have started on all of their ranks and none ends ("
+    say += f"{', '.join(parts[:4])}): their kernels wait for each other on the GPUs."
+    why = pick([events[0] for events in sides.values()], *sides.values(), limit=6)
+    return found(ID, "likely", say, why, advice=_advice(), next=experiment(case))
+
+
+def _started_everywhere(case: Case) -> dict[str, list[Event]]:
+    """Group → the lines by which the same two or more ranks, all that are known, are in one collective of it."""
+    calls: dict[tuple[str, object], list[Event]] = {}
+    for event, group, desc in grouped(case.events):
+        if event.kind == "c10d.timeout" and (group or desc):
+            calls.setdefault((desc or group, event.data.get("seq")), []).append(event)
+    for event in case.of("flight.entry"):
+        if event.data["state"] == "started" and event.data["peer"] is None and event.data["group"]:
+            name = str(event.data["desc"] or event.data["group"])
+            calls.setdefault((name, event.data["seq"]), []).append(event)
+    members = rank_states(case).members
+    whole = {
+        call: events for call, events in calls.items() if len(members) > 1 and set(ranks_in(events)) == set(members)
+    }
+    names = [name for name, _ in whole]
+    return {name: events for (name, _), events in whole.items() if names.count(name) == 1}
+
+
+def _two_groups(case: Case) -> Finding | None:
     """Watchdogs timed out in two groups at once: some ranks in one group, other ranks in the other."""
     waits = [event for event in rank_states(case).waiting.values() if event.kind == "c10d.timeout"]
     named = [(event, desc or group) for event, group, desc in grouped(case.events) if group or desc]
@@ -104,7 +145,7 @@ def _apart(case: Case) -> Finding | None:
         if event in waits:
             sides.setdefault(name, []).append(event)
     nameless = [] if named else waits
-    if far_apart(nameless):
+    if of_several_groups(nameless):
         for event in nameless:
             sides.setdefault(f"{op_of(event)} {event.data.get('seq')}", []).append(event)
     if len(sides) < 2:
@@ -130,7 +171,7 @@ def _crossed(gaps: list[Event]) -> list[Event]:
 
 def _fewer(gaps: list[Event]) -> tuple[int, ...]:
     """Ranks that wait in the smaller of the two waiting groups; none where both are equal."""
-    sides = sorted((tuple(gap.data.get("waiting") or ()) for gap in gaps), key=len)
+    sides = sorted((tuple(gap.data.get("waiting") or ()) for gap in gaps), key=len)  # none where all have entered
     return sides[0] if len(sides) == 2 and len(sides[0]) < len(sides[1]) else ()
 
 

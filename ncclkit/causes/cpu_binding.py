@@ -92,10 +92,10 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         say = f"Slurm's job asked for {promised:g} cores a task and this step has {count} ({mask and mask.value}); its "
         facts = [mask, host.fact("env.SLURM_CPUS_PER_TASK")]
         yield Risk(say + "ranks would share what is left", facts, _slurm(int(promised)), "likely")
-    yield from _far(host, own)
+    yield from _remote_gpus(host, own)
 
 
-def _far(host: HostFacts, own: frozenset[int]) -> Iterator[Risk]:
+def _remote_gpus(host: HostFacts, own: frozenset[int]) -> Iterator[Risk]:
     """GPUs whose nearest CPUs this process may not use, while it may use CPUs near other GPUs."""
     near = {gpu: cpus(fact.value) for gpu, fact in host.gpus("cpus").items()}
     far = tuple(gpu for gpu, close in near.items() if own and close and not own & close)

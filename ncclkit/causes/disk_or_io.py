@@ -27,15 +27,15 @@ import re
 from collections.abc import Iterator
 
 from ncclkit.analysis.frames import own_frame, place, stacks
-from ncclkit.analysis.picks import amount, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.analysis.picks import matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.steps import LEAST, measured_steps
-from ncclkit.analysis.waits import FILE, stands
+from ncclkit.analysis.waits import FILE, wait_places
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
+from ncclkit.core.text import format_bytes, start
 
 ID = "disk_or_io"
 explains = (
@@ -63,6 +63,8 @@ SCARCE = 1 << 30
 IDLE = 0.2
 """Share of the time in a data loader below which the CPU time says that it waits."""
 LOGGER = re.compile(r"\s*(?:wandb|mlflow|comet|tensorboard|clearml|neptune)\b", re.IGNORECASE)
+RDMA = re.compile(r"\bUCX\b|\bibv_|\b(?:mlx|rc_mlx|efa)\w*|libfabric|\bfi_\w+\(")
+"""Programs whose errors of input and output are a network's."""
 SLOW = 200.0
 """Milliseconds of a write of 4 KiB with fsync: local disks need below ten, network file systems tens."""
 
@@ -88,7 +90,7 @@ def diagnose(case: Case) -> Finding:
             "Transport endpoint is not connected",
             "StorageFull",
         )
-        if not _shared_memory(e) and e.kind != "nccl.warn"
+        if not _shared_memory(e) and e.kind != "nccl.warn" and not RDMA.search(e.text)
     ]
     if full:
         quota = matching(full, "quota")
@@ -113,7 +115,7 @@ def _in_storage_call(case: Case) -> Finding | None:
     """A few ranks are in a storage call while the others wait, or have timed out and left no stack."""
     waiting = rank_states(case).waiting
     slow = {rank: stack for rank, stack in stacks(case).items() if _in_storage(stack) and rank not in waiting}
-    seen = stands(case)
+    seen = wait_places(case)
     slow = {rank: stack for rank, stack in slow.items() if rank not in seen}
     slow |= {rank: stand.lines[-1] for rank, stand in seen.items() if stand.waits_for == FILE}
     if not 0 < len(slow) <= len(waiting):
@@ -178,7 +180,8 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         free, latency = host.fact(f"storage.{label}.free"), number(fact.value)
         room = number(free.value) if free else None
         if "No space left" in fact.why or (room is not None and room < SCARCE):
-            say = f"{folder} has {amount(room)} free; a checkpoint or log would not fit"
+            free_of_it = "no space left" if room is None else f"{format_bytes(room)} free"
+            say = f"{folder} has {free_of_it}; a checkpoint or log would not fit"
             yield Risk(say, [free or fact], _advice()[0], "likely")
         elif "did not answer" in fact.why:
             say = f"{folder} did not answer a small write; a rank that writes there would stall"

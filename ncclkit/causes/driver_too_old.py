@@ -27,10 +27,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.picks import family, initialized, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.causes._compatibility import drivers, misfit
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Event, Experiment, Finding, found
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
 ID = "driver_too_old"
@@ -51,11 +52,14 @@ CODE = (
     "invalid device function",
     "is not compatible with the current PyTorch installation",
     "named symbol not found",
+    "only supports Ampere GPUs or newer",
+    "only supported on GPUs with compute capability",
+    "is not defined for option 'gpu-name'",
+    "invalid value for --gpu-architecture",
+    "not compiled with SASS",
 )
 ABSENT = ("Found no NVIDIA driver", "communicate with the NVIDIA driver", "no GPUs found", "no CUDA-capable device")
 """CUDA sees no GPU at all: there is no driver, the container has none, or the variables hide the GPUs."""
-NEEDS = {11: 450, 12: 525, 13: 580}
-"""Major version of CUDA → the first driver branch for it; within one major version older drivers serve newer CUDA."""
 
 
 def diagnose(case: Case) -> Finding:
@@ -65,6 +69,8 @@ def diagnose(case: Case) -> Finding:
     other = [e for e in [*case.of("cuda.driver"), *family(case, "driver")] if e not in old + image]
     other = [e for e in other if not matching([e], *ABSENT)]
     lines = old or image or other
+    if found_so := _by_table(case, lines):
+        return found_so
     vague = matching(case.of("c10d.error"), "unhandled cuda error")
     if not lines and vague and not case.of("nccl.warn") and not case.of("cuda."):
         say = (
@@ -101,6 +107,20 @@ def diagnose(case: Case) -> Finding:
     )
 
 
+def _by_table(case: Case, lines: list[Event]) -> Finding | None:
+    """GPU, driver and libraries do not fit by the tables of `_compatibility`; the errors need not say so."""
+    if (unfit := misfit(case)) is None:
+        return None
+    vague = [*case.of("cuda.error"), *matching(case.of("c10d.error"), "unhandled cuda error"), *family(case, "cuda")]
+    if not lines and not vague:
+        return None
+    host = next((event.host for event in lines if event.host), "")
+    say = f"{start(name_ranks(ranks_in(lines)))}{on(host)}: {unfit.summary}." if lines else f"{start(unfit.summary)}."
+    sure: Strength = "proven" if any(not _warning(e) for e in matching(lines, *DRIVER, *CODE)) else "likely"
+    why, ranks = pick(lines, unfit.why, vague, limit=6), ranks_in(lines)
+    return found(ID, sure, say, why, ranks=ranks, hosts=name_hosts(lines), advice=_advice(unfit.image))
+
+
 def _warning(event: Event) -> bool:
     """True for a warning after which torch goes on, on the CPU or on another GPU."""
     return bool(matching([event], "UserWarning", "not compatible with the current PyTorch")) and (
@@ -120,10 +140,10 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         say = f"{why if mismatch else 'nvidia-smi cannot talk to the driver'} ({smi.why}); CUDA would not start either"
         yield Risk(say, [smi, host.fact("gpu.library"), host.fact("gpu.driver")], RELOAD, "likely")
     major, branch = (int(text.partition(".")[0]) if text[:1].isdigit() else 0 for text in (cuda, driver))
-    if branch and branch < NEEDS.get(major, 0):
+    if branch and branch < drivers().get(major, 0):
         say = (
-            f"torch was built for CUDA {cuda}, which needs driver {NEEDS[major]} or newer, and the driver is {driver}; "
-            "CUDA would refuse to start unless the container brings cuda-compat"
+            f"torch was built for CUDA {cuda}, which needs driver {drivers()[major]} or newer, and the driver is "
+            f"{driver}; CUDA would refuse to start unless the container brings cuda-compat"
         )
         facts = [host.fact("gpu.driver"), host.fact("software.torch.cuda")]
         yield Risk(say, facts, _advice(False)[0], "likely")

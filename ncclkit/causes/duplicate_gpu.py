@@ -30,6 +30,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ncclkit.analysis.hosts import as_nccl_sees
+from ncclkit.analysis.network_devices import shared_names
 from ncclkit.analysis.picks import (
     family,
     first_finding,
@@ -55,12 +56,12 @@ explains = ("c10d.error", "nccl.trace", "rank_exception", "gpu_oom", "slow_rank"
 def diagnose(case: Case) -> Finding:
     """Found where NCCL reports it, or where two INIT lines of one communicator have the same bus id."""
     went_well = initialized(case)
-    return first_finding(case, _said, _too_many, _busy, _vague, _guessed, CHECK.risk) or CHECK.otherwise(
+    return first_finding(case, _reported, _too_many, _busy, _vague, _guessed, CHECK.risk) or CHECK.otherwise(
         case, went_well, "Each rank of a communicator has a GPU of its own.", "NCCL_DEBUG=INFO lines with the bus ids"
     )
 
 
-def _said(case: Case) -> Finding | None:
+def _reported(case: Case) -> Finding | None:
     said = family(case, "duplicate_gpu")
     said += matching(messages(case), "Duplicate GPU detected", "Ranks are using the same GPU")
     same = _same_bus(case)
@@ -74,8 +75,9 @@ def _said(case: Case) -> Finding | None:
         f"{start(name_ranks(ranks))} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL needs one GPU per rank."
     )
     hosts, gpus = name_hosts(same + said), (bus,) if bus else ()
-    # Nodes that report the same host name have equal bus ids, too; only NCCL's own report is proof.
-    strength: Strength = "proven" if said else "likely"
+    # Nodes that report the same host name have equal bus ids, too; only NCCL's own report is proof.  NCCL itself is
+    # wrong where two machines have one name.
+    strength: Strength = "possible" if shared_names(case) else "proven" if said else "likely"
     return found(ID, strength, say, pick(said, same), ranks=ranks, hosts=hosts, gpus=gpus, advice=_advice())
 
 
@@ -151,7 +153,9 @@ def _same_bus(case: Case) -> list[Event]:
             places[taken_for(event), str(data["bus"]), str(data.get("comm_id"))].setdefault(data["rank"], event)
     if _again(case):
         places = {place: ranks for place, ranks in places.items() if place[2] != "None"}
-    return next(([*ranks.values()] for (*_, comm), ranks in places.items() if _apart(comm, [*ranks.values()])), [])
+    return next(
+        ([*ranks.values()] for (*_, comm), ranks in places.items() if _several_ranks(comm, [*ranks.values()])), []
+    )
 
 
 def _complete(event: Event) -> bool:
@@ -166,7 +170,7 @@ def _again(case: Case) -> bool:
     return any(len(group) > 1 for group in pids.values())
 
 
-def _apart(comm: str, events: list[Event]) -> bool:
+def _several_ranks(comm: str, events: list[Event]) -> bool:
     """True for several ranks.  Where NCCL is too old to name the communicator, each must be a process of its own."""
     return len(events) > 1 and (comm != "None" or len({event.pid for event in events} - {None}) == len(events))
 

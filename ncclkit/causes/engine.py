@@ -24,6 +24,7 @@ from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
 from ncclkit.core.text import plural
+from ncclkit.evidence.quotation import is_quotation
 
 JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
 """What ``--json`` says of the job; others script against it, so it grows only with the schema number."""
@@ -141,13 +142,14 @@ def diagnose(case: Case) -> Diagnosis:
     verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
     verdicts = experiment_records.weigh(verdicts, scope.events)
     findings = _with_resembling(rank([verdict for verdict in verdicts if verdict.verdict == "found"]), verdicts, scope)
+    unsure = all(map(resemblance.is_resembling, findings))
     named = {finding.cause for finding in findings}
     result = Diagnosis(
         tuple(findings),
         tuple(verdict for verdict in verdicts if verdict.verdict == "unknown" and verdict.cause not in named),
-        tuple(verdict for verdict in verdicts if verdict.verdict == "clear"),
+        tuple(verdict for verdict in verdicts if verdict.verdict == "clear" and verdict.cause not in named),
         describe(scope),
-        tuple(islice(_open_errors(scope), MANY)) if all(map(resemblance.is_resembling, findings)) else (),
+        _unexplained(scope, findings) if unsure else (),
         _went_well(scope),
         any(map(_of_job, scope.events)),
         tuple(_risks(scope, findings)),
@@ -223,24 +225,60 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case: Case) -> list[Finding]:
-    """The findings; where something failed and none is more than possible, also what it resembles, in that order."""
+    """The findings; where something failed and none is more than possible, also what it resembles, in that order.
+
+    Where nothing says that it failed, a short text that is shown all the same must resemble something more clearly.
+    """
     lines = resemblance.abnormal(case)
-    if any(STRENGTHS[finding.strength] > 1 for finding in findings) or not lines or not _went_wrong(case):
+    texts = [line for line, _ in lines]
+    findings = [_messenger(finding, texts) for finding in findings] if lines else findings
+    if any(STRENGTHS[finding.strength] > 1 for finding in findings) or not lines:
         return findings
+    errors, unread = _troubles(case)
+    topic = resemblance.is_topic(case)
+    if resemblance.comparable([*errors, *unread]):
+        least, sound = resemblance.FIRST, resemblance.SOUND if errors else 0.0
+    elif resemblance.complains(case):
+        least, sound = resemblance.TOLD, 0.0
+    elif _is_shown(case):
+        least, sound = resemblance.CALM, 0.0
+    else:
+        return findings
+    least = least if topic or errors else resemblance.SURE
     known = {finding.cause: finding for finding in findings}
     cleared = [verdict.cause for verdict in verdicts if verdict.verdict == "clear"]
-    ranked = resemblance.order(list(known), cleared, [line for line, _ in lines])
+    ranked = resemblance.order(list(known), cleared, texts, least, sound)
     return [known.get(cause) or resemblance.finding(cause, case, lines) for cause in ranked]
 
 
-def _went_wrong(case: Case) -> bool:
-    """True where errors stand after all steps, in words enough to compare, and no end speaks for the job."""
+def _messenger(finding: Finding, texts: Sequence[str]) -> Finding:
+    """An exception is merely a possible cause where all lines together clearly resemble another one."""
+    raised = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind == "python.exception"]
+    sign = (finding.cause, finding.strength) == ("rank_exception", "likely") and raised
+    if not sign or any(event.data["type"] in PROGRAM for event in raised) or not resemblance.messenger(texts):
+        return finding
+    return replace(finding, strength="possible")
+
+
+def _troubles(case: Case) -> tuple[list[Event], list[Event]]:
+    """Errors after all steps, and lines that speak of trouble, where no end speaks for the job."""
     errors = list(islice(_open_errors(case), MANY))
     if _went_well(case) and not any(event.kind in FATAL for event in errors):
-        return False
-    steps = case.of("progress")
-    lines = [line for line in resemblance.unread(case) if not any(_later(step, line) for step in steps)]
-    return resemblance.comparable([*errors, *lines])
+        return [], []
+    steps = [*case.of("progress"), *resemblance.work(case)]
+    return errors, [line for line in resemblance.unread(case) if not any(_later(step, line) for step in steps)]
+
+
+def _unexplained(case: Case, findings: Sequence[Finding]) -> tuple[Event, ...]:
+    """The errors that no cause explains; without any, the lines of a job that speak of trouble."""
+    errors, unread = _troubles(case)
+    return tuple(errors or (unread if findings or resemblance.is_topic(case) else ()))
+
+
+def _is_shown(case: Case) -> bool:
+    """True where a short text is no log of a job at work: a table, stacks, settings."""
+    short = any(file.get("quiet") for file in case.inputs)
+    return short and not (_went_well(case) or case.of("progress") or resemblance.work(case))
 
 
 def _modest(finding: Finding, others: Sequence[Finding]) -> Finding:
@@ -332,6 +370,8 @@ UNCAUGHT = re.compile(r"(?:\[[\w.-]+\] ?){0,2}\[rank\d+\]:? *(?:Traceback|[\w.]+
 """How torch marks the last log lines of a rank; what a program prints of an error that it got over has no such mark."""
 OWN = ("IndexError", "KeyError", "NameError", "AttributeError", "ModuleNotFoundError", "ZeroDivisionError")
 """Errors that nothing but the program brings about, least of all the end of another rank."""
+PROGRAM = (*OWN, "TypeError", "AssertionError", "FileNotFoundError", "UnboundLocalError")
+"""Errors that hardly any library uses to report what the system refused."""
 STEP, GROUP = "COMPLETED", "successfully finished"
 """Words of Slurm, which speak for all ranks, and of torchrun, which speak for those of one host."""
 TEXT = re.compile(r"ddress already in use|(?:trying|failed|Unable) to connect|connect\(\) timed out|name resolution")
@@ -347,8 +387,10 @@ FAR = 50
 def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
     if _quoted(finding, case):
-        return replace(finding, strength="possible")
-    if finding.strength == "proven" and (_long_before(finding, case) or _seen_live(finding)):
+        if case.of("job.done") and not any(e.kind in FATAL and not is_quotation(e.text) for e in case.events):
+            return clear(finding.cause, "Somebody only speaks of it.", finding.evidence[:1])
+        finding = replace(finding, strength="possible")
+    if finding.strength == "proven" and (_long_before(finding, case) or _seen_live(finding) or _any_program(finding)):
         return replace(finding, strength="likely")
     lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of("run.end"):
@@ -371,7 +413,13 @@ def _quoted(finding: Finding, case: Case) -> bool:
     """True where it rests on texts alone that are no logs: documentation and source code quote errors."""
     documents = {row["path"] for row in case.inputs if row.get("kind") == "document"}
     events = [piece for piece in finding.evidence if isinstance(piece, Event)]
-    return finding.verdict == "found" and bool(events) and all(event.path in documents for event in events)
+    quoting = (event.path in documents or is_quotation(event.text) for event in events)
+    return finding.verdict == "found" and bool(events) and all(quoting)
+
+
+def _any_program(finding: Finding) -> bool:
+    """True where it rests on error lines alone that no grammar knows: some program's words, of whatever it means."""
+    return all(isinstance(piece, Event) and piece.kind == "log.error" for piece in finding.evidence)
 
 
 def _seen_live(finding: Finding) -> bool:
@@ -463,7 +511,7 @@ def _of_job(event: Event) -> bool:
 def _open_errors(case: Case) -> Iterator[Event]:
     """Errors after which nothing shows that the job went on: a step proves that of a warning, an end of all of them."""
     ends, again = _ends(case), case.of("elastic.restart")
-    steps = [*case.of("progress"), *ends]
+    steps = [*case.of("progress"), *resemblance.work(case), *ends]
     for event in case.events:
         if (abnormal(event) or event.kind == "log.error") and not event.kind.startswith(HARMLESS):
             proofs = ends if event.kind in FATAL else steps

@@ -69,7 +69,7 @@ ORDER = (
 
 def diagnose(case: Case) -> Finding:
     """Found where a library reports a wrong order, or where communicators were aborted at exit without a failure."""
-    if finding := first_finding(case, _said, _teardown):
+    if finding := first_finding(case, _reported, _teardown):
         return finding
     aborted = [e for e in case.of("nccl.destroy") if e.data.get("how") == "abort"]
     odd = [
@@ -97,7 +97,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _said(case: Case) -> Finding | None:
+def _reported(case: Case) -> Finding | None:
     """CUDA reports a fork, or torch reports a process group that does not exist or exists already."""
     pool = [*messages(case), *case.of("cuda.error")]
     fork, order = matching(pool, *FORK), matching(pool, *ORDER)

@@ -25,10 +25,10 @@ from __future__ import annotations
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states, stopped
-from ncclkit.analysis.waits import HOLDS_GIL, lasting, stands
+from ncclkit.analysis.waits import HOLDS_GIL, lasting, wait_places
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, found
-from ncclkit.core.text import start
+from ncclkit.core.text import start, verb
 
 ID = "gil_hold"
 explains = ("c10d.monitor", "c10d.timeout", "slow_rank")
@@ -36,7 +36,7 @@ explains = ("c10d.monitor", "c10d.timeout", "slow_rank")
 
 def diagnose(case: Case) -> Finding:
     """Found where the monitor could not get the lock, the watchdog was stuck, or a rank answered no signal."""
-    silent = _unresponsive(case) or _seen(case)
+    silent = _unresponsive(case) or _live_holder(case)
     if silent is not None:
         return silent
     gil = in_order(e for e in case.of("c10d.monitor") if e.data.get("what") == "gil")
@@ -73,15 +73,16 @@ def diagnose(case: Case) -> Finding:
     return otherwise(ID, went_well, "No monitor reported a held lock.", missing)
 
 
-def _seen(case: Case) -> Finding | None:
+def _live_holder(case: Case) -> Finding | None:
     """A rank of a running job that holds the lock in native code while the others wait for it."""
     outside = {rank for gap in case.of("flight.missing") for rank in gap.data["missing"]}
-    held = [stand for rank, stand in stands(case).items() if stand.waits_for == HOLDS_GIL and rank in outside]
+    held = [stand for rank, stand in wait_places(case).items() if stand.waits_for == HOLDS_GIL and rank in outside]
     if not held:
         return None
     ranks = tuple(stand.rank for stand in held)
     say = f"{start(name_ranks(ranks))} holds Python's global lock in native code in {held[0].call} at {held[0].place}; "
-    say += f"{name_ranks(rank_states(case).waiting)} wait for it{lasting(case)}."
+    others = rank_states(case).waiting
+    say += f"{name_ranks(others)} {verb(others, 'waits', 'wait')} for it{lasting(case)}."
     why = pick([stand.lines[-1] for stand in held], case.of("flight.missing"))
     return found(ID, "likely", say, why, ranks=ranks, advice=_advice(case, ranks), next=experiment(case))
 

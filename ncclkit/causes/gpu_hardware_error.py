@@ -85,7 +85,7 @@ def diagnose(case: Case) -> Finding:
         "hardware stack error",
     )
     if xids:
-        return _tell(xids, said)
+        return _finding(xids, said)
     if said:
         say = f"CUDA reports a hardware fault of a GPU of {name_ranks(ranks_in(said))}{on(said[0].host)}."
         return found(
@@ -153,7 +153,7 @@ def _slowed(reasons: object) -> bool:
     return bool(isinstance(reasons, list) and {"hw_slowdown", "hw_power_brake_slowdown", *HOT} & {*reasons})
 
 
-def _tell(xids: list[Event], said: list[Event]) -> Finding:
+def _finding(xids: list[Event], said: list[Event]) -> Finding:
     first = xids[0]
     number, bus = int(first.data["xid"]), str(first.data.get("bus") or "")
     pids = {e.pid or e.data.get("pid") for e in xids} - {None}

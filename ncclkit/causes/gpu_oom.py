@@ -29,13 +29,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ncclkit.analysis.picks import amount, family, in_order, matching, messages, name_hosts, name_ranks, pick, ranks_in
+from ncclkit.analysis.picks import family, in_order, matching, messages, name_hosts, name_ranks, pick, ranks_in
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.causes._settings import BATCHES, smaller_batch
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
+from ncclkit.core.text import format_bytes, start
 
 ID = "gpu_oom"
 explains = (
@@ -87,10 +87,10 @@ def diagnose(case: Case) -> Finding:
     gpus = tuple(sorted({str(e.data["gpu"]) for e in torch if e.data.get("gpu") is not None}))
     say = (
         f"{start(name_ranks(ranks))} ran out of memory on its "
-        f"GPU{' ' + gpus[0] if len(gpus) == 1 else ''}: {_how(first)}{_held(first)}."
+        f"GPU{' ' + gpus[0] if len(gpus) == 1 else ''}: {_how(first)}{_held_by_others(first)}."
     )
     hosts, advice = name_hosts(lines), _advice(not torch, smaller_batch(case))
-    advice = (OWN, *advice) if _held(first) else advice
+    advice = (OWN, *advice) if _held_by_others(first) else advice
     return found(ID, "proven", say, pick(lines), ranks=ranks, hosts=hosts, gpus=gpus, advice=advice)
 
 
@@ -102,7 +102,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             continue
         holders = host.fact(f"gpu.{gpu}.memory.holders")
         by = f" by {', '.join(map(_process, holders.value[:3]))}" if holders and holders.value else ""
-        have = f"{amount(free * MIB)} of {amount(total * MIB)}"
+        have = f"{format_bytes(free * MIB)} of {format_bytes(total * MIB)}"
         say = f"GPU {gpu} has {have} free, the rest is held{by}; a job that needs all of it would run out of memory"
         strength: Strength = "likely" if free < (1 - MOST) * total else "possible"
         yield Risk(say, [fact, holders if by else None], _advice(True)[0], strength, gpus=(gpu,))
@@ -125,7 +125,7 @@ def _how(event: Event) -> str:
     )
 
 
-def _held(event: Event) -> str:
+def _held_by_others(event: Event) -> str:
     """Memory that other processes hold on this GPU, where torch reports it; each rank should have a GPU to itself."""
     reported = re.findall(r"Process \d+ has ([\d.]+ [KMGT]iB) memory in use", event.text)
     who = "another process holds" if len(reported) == 1 else f"{len(reported)} other processes hold"
@@ -133,7 +133,7 @@ def _held(event: Event) -> str:
 
 
 def _size(value: object) -> str:
-    return amount(value) if isinstance(value, (int, float)) else str(value)
+    return format_bytes(value) if isinstance(value, (int, float)) else str(value)
 
 
 OWN = Advice(

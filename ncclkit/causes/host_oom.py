@@ -29,7 +29,6 @@ import re
 from collections.abc import Iterator
 
 from ncclkit.analysis.picks import (
-    amount,
     failed,
     first_finding,
     matching,
@@ -48,7 +47,7 @@ from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.resources import UNITS
-from ncclkit.core.text import start
+from ncclkit.core.text import format_bytes, start
 
 ID = "host_oom"
 explains = (
@@ -98,19 +97,19 @@ def _refused(case: Case) -> Finding | None:
     ranks = ranks_in(workers + refused)
     if not workers and not refused:
         return None
-    what = "a data-loader worker was killed by the system" if workers else f"{_asked(refused)} was refused"
+    what = "a data-loader worker was killed by the system" if workers else f"{_requested(refused)} was refused"
     say = f"{start(name_ranks(ranks))} ran out of host memory: {what}."
     why, advice = pick(workers, refused, _killed(case)), _advice(case)
-    advice = advice if workers else (_in_pieces(_asked(refused)), *advice)
+    advice = advice if workers else (_in_pieces(_requested(refused)), *advice)
     # The experiment runs rank 0 alone: without the rank at fault it would work for that reason alone.
     asked = experiment(case) if not ranks or 0 in ranks else None
     return found(ID, "likely", say, why, ranks=ranks, advice=advice, next=asked)
 
 
-def _asked(refused: list[Event]) -> str:
+def _requested(refused: list[Event]) -> str:
     """``an allocation of 192 MiB`` where a line says how much."""
     reported = next((m for e in refused if (m := re.search(r"tried to allocate (\d+) bytes", e.text))), None)
-    return f"an allocation of {amount(int(reported[1]))}" if reported else "an allocation of host memory"
+    return f"an allocation of {format_bytes(int(reported[1]))}" if reported else "an allocation of host memory"
 
 
 def _in_pieces(what: str) -> Advice:
@@ -218,14 +217,14 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     need = ranks * (PER_RANK if host.gpu_count else PER_CPU_RANK)
     if total and room < need:
         what = "the memory limit (cgroup)" if capped else "the memory"
-        say = (
-            f"{what} is {amount(room)}, {amount(room / ranks)} for each of {ranks} ranks; the OOM killer would end them"
-        )
+        each = f"{format_bytes(room / ranks)} for each of {ranks} ranks"
+        say = f"{what} is {format_bytes(room)}, {each}; the OOM killer would end them"
         fact = host.fact("limits.cgroup.memory" if capped else "memory.total")
         yield Risk(say, [fact], MORE, "likely" if room < need / 2 else "possible")
     available = host.number("memory.available")
     if available is not None and available < LOW * total:
-        say = f"{amount(available)} of {amount(total)} of memory is left; a job that starts there would soon run out"
+        left = f"{format_bytes(available)} of {format_bytes(total)} of memory is left"
+        say = f"{left}; a job that starts there would soon run out"
         yield Risk(say, [host.fact("memory.available")], MORE)
 
 
@@ -238,18 +237,18 @@ def _data(host: HostFacts, room: float, fact: Fact | None) -> Iterator[Risk]:
     pinned = ranks * prefetch * batch
     if not room or need.value + pinned <= TIGHT * room:
         return
-    also = f", and {amount(pinned)} in pinned memory" if pinned else ""
+    also = f", and {format_bytes(pinned)} in pinned memory" if pinned else ""
     say = (
-        f"the data of {ranks} ranks needs {amount(need.value)} ({need.words.rstrip('.')}){also}, and the memory is "
-        f"{amount(room)}; the OOM killer would end a rank, or swapping would make it late"
+        f"the data of {ranks} ranks needs {format_bytes(need.value)} ({need.words.rstrip('.')}){also}, and the memory "
+        f"is {format_bytes(room)}; the OOM killer would end a rank, or swapping would make it late"
     )
     strength: Strength = "likely" if need.value + pinned > room else "possible"
     facts = [host.fact(f"job.{name}") for name in ("dataset", "batch", "workers")]
-    fewer = _smaller(f" (here {ranks} copies of {amount(dataset)})", workers)
+    fewer = _smaller(f" (here {ranks} copies of {format_bytes(dataset)})", workers)
     if ranks * dataset <= TIGHT * room:
         yield Risk(say, [fact, *facts], fewer, strength)
     else:  # with no worker at all the data would still be larger than the memory
-        yield Risk(say, [fact, *facts], _in_pieces(f"all {amount(dataset)}"), strength, more=(fewer,))
+        yield Risk(say, [fact, *facts], _in_pieces(f"all {format_bytes(dataset)}"), strength, more=(fewer,))
 
 
 def before_a_job(case: Case) -> Experiment:
@@ -262,9 +261,9 @@ def before_a_job(case: Case) -> Experiment:
 
 def _advice(case: Case) -> tuple[Advice, ...]:
     total = next((f.value for f in case.facts_of("memory.total") if f.value), None)
-    have = f" (this host has {amount(total)})" if total else ""
+    have = f" (this host has {format_bytes(total)})" if total else ""
     dataset = case.fact("job.dataset")
-    large = (_in_pieces(f"all {amount(dataset)}"),) if dataset and total and dataset > TIGHT * total else ()
+    large = (_in_pieces(f"all {format_bytes(dataset)}"),) if dataset and total and dataset > TIGHT * total else ()
     return *large, _smaller(have), MORE
 
 

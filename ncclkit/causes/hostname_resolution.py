@@ -24,7 +24,10 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.hosts import can_simulate_again, common_interface, plain_address
+from ncclkit.analysis.network_devices import shared_names
 from ncclkit.analysis.picks import (
+    failed,
+    family,
     first_finding,
     in_order,
     matching,
@@ -52,6 +55,9 @@ explains = (
     "world_size_mismatch",
     "store.wait",
     "slow_rank",
+    "duplicate_gpu",
+    "shm_too_small",
+    "p2p_broken",
 )
 
 RESOLVER = (
@@ -73,19 +79,21 @@ def diagnose(case: Case) -> Finding:
     tested = _tested.passed(case, lambda link: bool(link.address) and not loopback(link.address))
     went_well: list[Evidence] = [*tested, *good, *case.of("nccl.init", "c10d.timeout", "worker.phase")]
     missing = "`getent hosts $MASTER_ADDR` of every node (`ncclkit inspect`)"
-    return first_finding(case, _resolver, _announced, _loop, _tested_names, _own_names, _symptom) or otherwise(
-        ID, went_well, "Names resolved.", missing
-    )
+    return first_finding(
+        case, _resolver, _same_name, _announced, _loop, _tested_names, _own_names, _symptom
+    ) or otherwise(ID, went_well, "Names resolved.", missing)
 
 
 def _resolver(case: Case) -> Finding | None:
     """The resolver reported an error; harmless where the ranks met nevertheless."""
     lines = in_order(case.of("store.resolve")) + matching(messages(case), *RESOLVER)
+    lines = [e for e in lines if e.kind != "log.error"]  # of these the next ones are left
     lines += [e for e in case.of("system.error") if e.data.get("what") == "unresolved" and e not in lines]
     asked = [e for e in case.of("store.retry") if "cannot be retrieved" not in e.text]
     tried = {e.data["port"] for e in asked if e.data.get("port")}  # with an address, so the name was resolved
     lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
-    lines = [e for e in lines if e.kind != "store.resolve" or e.data.get("port") not in tried]
+    over = {(e.path, e.line) for e in lines if e.kind == "store.resolve" and e.data.get("port") in tried}
+    lines = [e for e in lines if (e.path, e.line) not in over]
     web = matching(case.of("python.exception"), *WEB)
     lines = [e for e in lines if e not in web and (e.data.get("host") or not web)]
     if not lines:
@@ -105,6 +113,29 @@ def _resolver(case: Case) -> Finding | None:
     hosts, advice = (name,) if name else (), _advice(name or "$MASTER_ADDR")
     why = pick(lines, gave_up, limit=5)
     return found(ID, strength, say, why, ranks=ranks_in(lines), hosts=hosts, advice=advice, next=experiment(case))
+
+
+def _same_name(case: Case) -> Finding | None:
+    """Two machines have one name, so NCCL takes their ranks for neighbours that share memory and GPUs."""
+    lines = shared_names(case)
+    mixed = family(case, "duplicate_gpu", "shm", "p2p", "uds")
+    mixed += [e for e in case.of("nccl.channel") if e.data.get("via") == "SHM"] if failed(case) else []
+    if not lines or not mixed:
+        return None
+    name, addresses = lines[0].host, " and ".join(str(e.data["address"]) for e in lines[:2])
+    say = f"Two machines ({addresses}) have the name {name}, so NCCL takes their ranks for those of one machine."
+    return found(
+        ID, "likely", say, pick(lines, mixed, limit=5), hosts=(name,), advice=(OWN_NAME,), next=experiment(case)
+    )
+
+
+OWN_NAME = Advice(
+    "Give each machine or container a name of its own, or tell NCCL which is which.",
+    command="hostnamectl set-hostname node-1   # or on each machine: export NCCL_HOSTID=node-1",
+    why="NCCL tells machines apart by name and boot id, and shares memory inside of one.",
+    check="Each line of NCCL's log begins with the name of its own machine.",
+    risk="Other programs may know the machine by its old name.",
+)
 
 
 def _announced(case: Case) -> Finding | None:

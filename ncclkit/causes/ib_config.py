@@ -27,8 +27,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ncclkit.analysis.network_devices import channels, link_layers, rdma_devices
 from ncclkit.analysis.picks import (
     env_of,
+    failed,
     family,
     first_finding,
     matching,
@@ -64,7 +66,7 @@ MEANS = {
 def diagnose(case: Case) -> Finding:
     """Found where a queue pair could not be set up, or the very first packets were never answered."""
     went_well = [*case.of("nccl.destroy"), *over_sockets(case), *over_infiniband(case), *case.of("c10d.timeout")]
-    return first_finding(case, _setup, _memory, _first_packets, CHECK.risk) or CHECK.otherwise(
+    return first_finding(case, _setup, _memory, _first_packets, _apart, CHECK.risk) or CHECK.otherwise(
         case,
         went_well,
         "InfiniBand connections were made, or none was used.",
@@ -118,6 +120,42 @@ def _first_packets(case: Case) -> Finding | None:
     ranks, hosts, advice = ranks_in(early), name_hosts(early), _advice(bool(gid), memory, _ports(case))
     say = f"{start(name_ranks(ranks))}{on(early[0].host)}: {what}."
     return found(ID, "likely", say, pick(early, gid), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
+
+
+def _apart(case: Case) -> Finding | None:
+    """Hosts list different cards, or a channel joins a port of InfiniBand with one of Ethernet."""
+    held = rdma_devices(case)
+    lists = {host: devices for host, (devices, _) in held.items()}
+    layers = {host: link_layers(devices) for host, devices in lists.items()}
+    if len(lists) < 2 or case.of("progress", "job.done") or not (failed(case) or family(case, "ib_completion")):
+        return None
+    ends: dict[tuple[int, int], dict[str, set[str]]] = {}
+    for event, device, _ in channels(case):
+        pair = ends.setdefault((event.data["src"], event.data["dst"]), {})
+        pair.setdefault(event.host, set()).update(link_layers([device]))
+    crossed = [
+        e for e, _, _ in channels(case) if len(set(map(frozenset, ends[e.data["src"], e.data["dst"]].values()))) > 1
+    ]
+    unequal = len({frozenset(found) for found in layers.values()}) > 1 or len({len(d) for d in lists.values()}) > 1
+    if not crossed and not unequal:
+        return None
+    parts = [f"{host} {', '.join(devices[:4])}{' …' * (len(devices) > 4)}" for host, devices in sorted(lists.items())]
+    say = f"The hosts offer different InfiniBand or RoCE ports to NCCL: {'; '.join(parts[:3])}."
+    if crossed:
+        say = f"A channel joins a port of InfiniBand with one of Ethernet: {'; '.join(parts[:3])}."
+    advice = (SAME_PORTS, *_advice(False, False, _ports(case)))
+    why = pick(crossed[:2], [said for _, said in held.values()], limit=5)
+    return found(ID, "likely", say, why, hosts=tuple(sorted(lists)), advice=advice, next=experiment(case))
+
+
+SAME_PORTS = Advice(
+    "Name the ports that are of one kind and in one network on all hosts.",
+    env={"NCCL_IB_HCA": "=mlx5_0,mlx5_1"},
+    command="ibv_devinfo | grep -E 'hca_id|state|link_layer'   # on each host",
+    why="NCCL pairs the n-th port of a host with the n-th of another one.",
+    check="The 'NET/IB : Using' lines of all hosts list the same kinds of ports.",
+    risk="Ports that are left out carry no traffic.",
+)
 
 
 def _setup(case: Case) -> Finding | None:

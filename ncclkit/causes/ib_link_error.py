@@ -71,7 +71,7 @@ def diagnose(case: Case) -> Finding:
         say = f"The port {device or 'of an InfiniBand card'}{on((down + ports)[0].host)} went down during the job."
         return found(
             ID,
-            "proven" if (case.of("c10d.timeout") or case.of("c10d.error")) and not _gone(case) else "likely",
+            "proven" if (case.of("c10d.timeout") or case.of("c10d.error")) and not _rank_ended(case) else "likely",
             say,
             pick(down, ports),
             ranks=ranks_in(ports),
@@ -123,7 +123,7 @@ def _verbs(event: Event) -> bool:
     return bool(re.search(r"mlx|ib\d|hfi|bnxt_re|irdma|efa", str(event.data.get("device") or "") + event.text))
 
 
-def _gone(case: Case) -> bool:
+def _rank_ended(case: Case) -> bool:
     """True where a rank ended by itself: packets to it are not acknowledged either."""
     scene = rank_states(case)
     return bool(scene.raised or scene.killed)
@@ -150,7 +150,7 @@ def _completion(case: Case, first: Event, lines: list[Event], others: list[Event
     strength: Strength = "likely" if fits or status != 12 else "possible"
     return found(
         ID,
-        "proven" if status == 12 and others and not _gone(case) else strength,
+        "proven" if status == 12 and others and not _rank_ended(case) else strength,
         say,
         pick([first], others, lines),
         ranks=ranks_in([first]),

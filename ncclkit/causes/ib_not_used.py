@@ -25,7 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import env_of, matching, messages, name_hosts, on, over_sockets, pick
+from ncclkit.analysis.network_devices import infiniband_expected, infiniband_seen
+from ncclkit.analysis.picks import env_of, failed, matching, messages, name_hosts, on, over_sockets, pick
 from ncclkit.analysis.rank_states import spans_hosts
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -42,16 +43,17 @@ def diagnose(case: Case) -> Finding:
     other = [e for e in case.of("nccl.network") if e.data.get("name") not in ("Socket", None)]
     mixed = matching([*messages(case), *case.of("nccl.info")], "wrong type")
     off = [e for e in env_of(case, "NCCL_IB_DISABLE") if e.data.get("value") == "1"]
-    wanted: list[Evidence] = [*env_of(case, "NCCL_IB_HCA"), *[f for f in case.facts_of("net.rdma") if f.value]]
-    wanted += [e for e in case.of("system.error") if e.data.get("what") == "no_verbs"]
+    off += [e for e in case.of("told.env") if (e.data["name"], e.data["value"]) == ("NCCL_IB_DISABLE", "1")]
+    wanted: list[Evidence] = [*infiniband_expected(case), *[f for f in case.facts_of("net.rdma") if f.value]]
+    wanted += infiniband_seen(case) if failed(case) else []  # they are there by chance where all is well
     if (sockets or none) and other:
         say = (
             f"Some ranks use sockets and others {other[0].data.get('name')}: InfiniBand is missing on "
             f"{', '.join(name_hosts(sockets + none)) or 'some nodes'}."
         )
-        return _tell(case, "proven", say, pick((sockets + none)[:2], other[:2], mixed))
+        return _finding(case, "proven", say, pick((sockets + none)[:2], other[:2], mixed))
     if mixed:
-        return _tell(
+        return _finding(
             case,
             "likely",
             "A rank received a connection of another kind than it expected: one node uses InfiniBand, the "
@@ -60,7 +62,7 @@ def diagnose(case: Case) -> Finding:
         )
     if (sockets or none) and (wanted or off) and len(name_hosts(case.of("nccl.init"))) != 1:
         why = "NCCL_IB_DISABLE=1 is set" if off else "NCCL found no usable device although one is expected"
-        return _tell(
+        return _finding(
             case, "likely", f"The ranks talk over plain sockets because {why}.", pick(off, none, sockets[:1], wanted)
         )
     lines = case.of("nccl.warn", "nccl.info")
@@ -68,7 +70,7 @@ def diagnose(case: Case) -> Finding:
     across = spans_hosts(case) or len(name_hosts(case.of("nccl.init") or lacking)) != 1
     if lacking and not other and across:
         say = f"NCCL found no libibverbs{on(lacking[0].host)}, so ranks of different hosts talk over plain sockets."
-        return _tell(case, "possible", say, pick(lacking, none, sockets, limit=3))
+        return _finding(case, "possible", say, pick(lacking, none, sockets, limit=3))
     went_well = other or sockets or case.of("nccl.ib_devices")
     say = "NCCL uses the network that this machine is known to have."
     missing = "NCCL_DEBUG=INFO lines 'NET/IB' and 'Using network', and `ibv_devinfo` on the node"
@@ -96,7 +98,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         yield Risk(say, [host.fact("net.rdma")], _advice()[0], interfaces=tuple(names))
 
 
-def _tell(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -> Finding:
+def _finding(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -> Finding:
     hosts = tuple(sorted({piece.host for piece in why if hasattr(piece, "host") and piece.host}))
     return found(ID, strength, say, why, hosts=hosts, advice=_advice(), next=experiment(case))
 

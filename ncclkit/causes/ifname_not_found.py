@@ -65,12 +65,12 @@ def diagnose(case: Case) -> Finding:
     nccl = [event for event in nccl if event not in empty]
     filters = env_of(case, "NCCL_SOCKET_IFNAME")
     if gloo or nccl:
-        return _tell(case, "proven", gloo or nccl, filters, "GLOO_SOCKET_IFNAME" if gloo else "NCCL_SOCKET_IFNAME")
+        return _finding(case, "proven", gloo or nccl, filters, "GLOO_SOCKET_IFNAME" if gloo else "NCCL_SOCKET_IFNAME")
     facts = [f for f in case.facts if f.name in FILTERS and f.value is None and _filter(case, f)]
     if facts:
-        return _tell(case, "proven", facts, filters, FILTERS[facts[0].name])
+        return _finding(case, "proven", facts, filters, FILTERS[facts[0].name])
     if empty and filters:  # without a filter another version's message may have been misread
-        return _tell(case, "likely", empty, filters, "NCCL_SOCKET_IFNAME")
+        return _finding(case, "likely", empty, filters, "NCCL_SOCKET_IFNAME")
     went_well = case.of("nccl.bootstrap")
     missing = "NCCL's log with NCCL_DEBUG=INFO from the start, or `ncclkit inspect` on the node"
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, "An interface was found.", missing)
@@ -90,7 +90,7 @@ def _filter(case: Case, fact: Fact) -> str:
     )
 
 
-def _tell(
+def _finding(
     case: Case, strength: Strength, why: list[Event] | list[Fact], filters: list[Event], variable: str
 ) -> Finding:
     wanted = _wanted(case, why[0], filters, variable)

@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.picks import (
-    amount,
     failed,
     family,
     matching,
@@ -43,7 +42,7 @@ from ncclkit.causes._experiments import limits, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Evidence, Experiment, Finding, found
-from ncclkit.core.text import start
+from ncclkit.core.text import format_bytes, start
 
 ID = "memlock_limit"
 explains = (
@@ -89,7 +88,7 @@ def diagnose(case: Case) -> Finding:
         went_well: list[Evidence] = [*case.of("nccl.destroy"), *over_sockets(case), *over_infiniband(case)]
         say = "Memory could be registered, or no card needed it."
         return CHECK.otherwise(case, went_well, say, "`ulimit -l` inside the job")
-    limit = f" (its limit is {amount(low[0].value)})" if low else ""
+    limit = f" (its limit is {format_bytes(low[0].value)})" if low else ""
     say = (
         f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} was refused locked memory for the "
         f"InfiniBand card{limit}."
@@ -110,7 +109,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     limit = host.number("limits.memlock")
     if limit is not None and 0 <= limit < ENOUGH and host.value("net.rdma"):
         say = (
-            f"a process may lock {amount(limit)} of memory; NCCL would be refused its buffers on the RDMA cards, "
+            f"a process may lock {format_bytes(limit)} of memory; NCCL would be refused its buffers on the RDMA cards, "
             "unless the ranks run with CAP_IPC_LOCK"
         )
         yield Risk(say, [host.fact("limits.memlock")], _advice()[0], "likely")

@@ -23,7 +23,7 @@ Read more
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ncclkit.analysis.frames import inside
 from ncclkit.analysis.picks import (
@@ -38,6 +38,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )
 from ncclkit.analysis.rank_states import all_waiting, crashes, rank_states
+from ncclkit.causes._compatibility import Defect, defects
 from ncclkit.causes._experiments import minimal, over_gloo, unasked
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -47,85 +48,26 @@ ID = "nccl_bug"
 explains = ("ib_config", "c10d.timeout", "c10d.error", "nccl.trace", "rank_exception", "slow_rank")
 
 
-@dataclass(frozen=True, slots=True)
-class Defect:
-    """One known defect: its symptom, the versions that have it, and the source."""
-
-    fragments: tuple[str, ...]
-    what: str
-    since: tuple[int, ...]
-    """First version known to be affected."""
-    fixed: tuple[int, ...] | None
-    """First version known to have the fix; None = none is known."""
-    instead: str
-    source: str
-    alone: bool = False
-    """True where the message identifies this defect without the version."""
-
-
-DEFECTS = (
-    Defect(
-        ("watchdog thread terminated with exception: CUDA error: operation not permitted when stream is capturing",),
-        "torch's watchdog asks for the state of an event while a CUDA graph is captured, which spoils the capture",
-        (2, 10),
-        None,
-        "try a newer PyTorch, or capture with torch.cuda.graph(..., capture_error_mode='thread_local')",
-        "PyTorch docs, torch.cuda.graph",
-        alone=True,
-    ),
-    Defect(
-        ("ncclIbRoceGetVersionNum",),
-        "NCCL stops at an empty entry of the RoCE address table of a container",
-        (2, 21),
-        (2, 26),
-        "set NCCL_IB_GID_INDEX to the RoCE v2 entry",
-        "NVIDIA/nccl issue 1573",
-        alone=True,
-    ),
-    Defect(
-        ("socketProgress: Connection closed by remote peer", "wrong magic"),
-        "a foreign connection (a port scanner) to the bootstrap port stops the job",
-        (2, 18),
-        (2, 27, 3),
-        "keep scanners off the compute network",
-        "NVIDIA/nccl issue 1612",
-    ),
-    Defect(
-        ("ncclLaunchKernelBefore_NoUncapturedCuda",),
-        "kernel launches under CUDA graphs wait for ever",
-        (2, 20),
-        None,
-        "run without CUDA graphs or with the NCCL of another PyTorch release",
-        "huggingface/text-generation-inference pull request 2099",
-        alone=True,
-    ),
-    Defect(
-        ("'unused' request",),
-        "the resiliency path of InfiniBand loses a completion and hangs",
-        (2, 29),
-        None,
-        "switch the NCCL_IB_RESILIENCY options off",
-        "NVIDIA/nccl issue 2334",
-    ),
-)
-"""Known defects with sources; a version outside of the range clears the entry."""
-
-
 def diagnose(case: Case) -> Finding:
     """Found where a symptom of the list occurs on a version of its range."""
     versions = [*case.of("nccl.version"), *[e for e in case.of("c10d.error") if e.data.get("nccl_version")]]
     known = [number for e in versions if (number := _number(e))]
     pool = [*messages(case), *case.of("nccl.info", "c10d.monitor")]
     stacks = case.of("stack", "c10d.stack")
-    for defect in DEFECTS:
-        lines = matching(pool, *defect.fragments)
+    for defect in defects():
+        lines = [e for e in matching(pool, *defect.fragments) if _of_files(e, defect.files)]
         lines += [event for event in stacks if inside(event, *defect.fragments)]
         affected = [n for n in known if defect.since <= n and not (defect.fixed and n >= defect.fixed)]
         if lines and (affected or (defect.alone and not known)) and not (not defect.alone and _ordinary(case)):
-            return replace(_tell(defect, lines, versions, affected), next=experiment(case))
+            return replace(_finding(defect, lines, versions, affected), next=experiment(case))
     return first_finding(case, _crash, _inside, _internal) or otherwise(
         ID, versions, "No known defect of this version fits the evidence.", "the NCCL version (NCCL_DEBUG=VERSION)"
     )
+
+
+def _of_files(event: Event, files: tuple[str, ...]) -> bool:
+    """Whether a message comes from one of these source files of NCCL; from any where none is asked for."""
+    return not files or any(file in event.text for file in files)
 
 
 def _crash(case: Case) -> Finding | None:
@@ -184,7 +126,7 @@ def _ordinary(case: Case) -> bool:
     )
 
 
-def _tell(defect: Defect, lines: list[Event], versions: list[Event], affected: list[tuple[int, ...]]) -> Finding:
+def _finding(defect: Defect, lines: list[Event], versions: list[Event], affected: list[tuple[int, ...]]) -> Finding:
     has = f" (this job has {'.'.join(map(str, affected[0]))})" if affected else ""
     fixed = ".".join(map(str, defect.fixed or ()))
     repaired = f"it is fixed in NCCL {fixed}" if fixed else "no version with a fix is known here"

@@ -25,9 +25,12 @@ from __future__ import annotations
 import re
 
 from ncclkit.analysis.frames import inside
+from ncclkit.analysis.network_devices import by_host
 from ncclkit.analysis.picks import (
     env_of,
+    failed,
     family,
+    first_finding,
     initialized,
     matching,
     name_hosts,
@@ -81,20 +84,34 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(),
             next=experiment(case),
         )
+    if finding := first_finding(case, _apart, _absent):
+        return finding
+    absent = [e for e in case.of("nccl.info") if e.data.get("family") == "no_plugin"]
+    went_well: list[Evidence] = [*absent, *case.of("nccl.network")]
+    return otherwise(ID, went_well, "No plugin is involved, or it works.", "NCCL_DEBUG=INFO lines 'NET/Plugin'")
+
+
+def _absent(case: Case) -> Finding | None:
+    """The variables are those of a fabric that needs a plugin, and none is there."""
     expected: list[Evidence] = [event for name in FABRICS for event in env_of(case, name)]
     expected += [fact for name in FABRICS for fact in case.facts_of(f"env.{name}")]
     absent = [e for e in case.of("nccl.info") if e.data.get("family") == "no_plugin"]
-    if expected and absent and case.of("nccl.network"):
-        return found(
-            ID,
-            "likely",
-            "The environment is set up for a fabric that needs a network plugin, but NCCL found none.",
-            pick(absent, expected),
-            advice=_advice(),
-            next=experiment(case),
-        )
-    went_well: list[Evidence] = [*absent, *case.of("nccl.network")]
-    return otherwise(ID, went_well, "No plugin is involved, or it works.", "NCCL_DEBUG=INFO lines 'NET/Plugin'")
+    if not (expected and absent and case.of("nccl.network")):
+        return None
+    say = "The environment is set up for a fabric that needs a network plugin, but NCCL found none."
+    return found(ID, "likely", say, pick(absent, expected), advice=_advice(), next=experiment(case))
+
+
+def _apart(case: Case) -> Finding | None:
+    """Hosts use different networks, each of which is fast: a plugin is found on some of them only."""
+    used = {host: event for host, event in by_host(case).items() if event.data["name"] != "Socket"}
+    names = {str(event.data["name"]): event for event in used.values()}
+    if len(names) < 2 or initialized(case) or not (failed(case) or family(case, "socket_closed", "foreign")):
+        return None
+    parts = [f"{host} {event.data['name']}" for host, event in sorted(used.items())]
+    say = f"The hosts use different networks of NCCL: {', '.join(parts[:4])}; their ranks cannot connect."
+    hosts = tuple(sorted(used))
+    return found(ID, "likely", say, pick(names.values()), hosts=hosts, advice=_advice(), next=experiment(case))
 
 
 def _dying(case: Case) -> list[Event]:

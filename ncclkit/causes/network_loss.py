@@ -82,7 +82,9 @@ def diagnose(case: Case) -> Finding:
     tested = _tested.passed(case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu))
     went_well = [*case.of("nccl.destroy", "c10d.timeout"), *done, *tested]
     return first_finding(
-        case, *(_from_stages, _looked_up, _timed_out, _lost, _stalled, _tested_paths, _slow, _nothing_arrives, _start)
+        case,
+        *(_from_stages, _mesh, _user_tested, _timed_out, _lost, _stalled, _tested_paths, _slow, _nothing_arrives),
+        _start,
     ) or otherwise(ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes")
 
 
@@ -109,7 +111,7 @@ def _timed_out(case: Case) -> Finding | None:
     small = [e for e in case.of("system.error") if e.data.get("what") == "packet_size"]
     if small and (waits := [*case.of("c10d.timeout"), *broken, *case.of("gloo.timeout")]):
         say = "Large packets do not pass between the hosts, as the ping shows, and ranks timed out waiting for data."
-        return _tell(case, "likely", say, pick(small, waits, limit=5))
+        return _finding(case, "likely", say, pick(small, waits, limit=5))
     links = [e for e in case.of("kernel.link") if e.data.get("state") == "down"]
     if not timed_out and not (links and (broken or case.of("c10d.timeout"))):
         return None
@@ -118,22 +120,43 @@ def _timed_out(case: Case) -> Finding | None:
     end = "timed out" if matching(timed_out[:1], "timed out") else "lost its route"
     what = f"The link {device} went down" if links else f"A connection to another node {end}"
     say = f"{what}{on(first.host)} while the ranks were alive."
-    return _tell(case, "likely", say, pick(links, timed_out, broken))
+    return _finding(case, "likely", say, pick(links, timed_out, broken))
 
 
-def _looked_up(case: Case) -> Finding | None:
+def _user_tested(case: Case) -> Finding | None:
     """The log holds output of ping, or of a tool that shows a stalled connection."""
-    seen = _tested.looked(case)
+    seen = _tested.user_test(case)
     if seen is None or case.of("job.done"):
         return None
     stalled = [*case.of("c10d.timeout", "gloo.timeout"), *_broken(case)]
     likely = stalled or any(event.kind == "net.tcp" for event in seen.lines)
-    finding = _tell(case, "likely" if likely else "possible", f"{seen.summary}.", pick(seen.lines, stalled, limit=5))
+    finding = _finding(case, "likely" if likely else "possible", f"{seen.summary}.", pick(seen.lines, stalled, limit=5))
     if seen.passes is None:
         return finding
     own = next((event.data["interface"] for event in case.of("nccl.bootstrap")), "<interface>")
     command = f"ip link set dev {own} mtu {seen.passes}; ping -M do -s {seen.passes - _tested.HEADERS} <peer>"
     return replace(finding, advice=(replace(SIZES, command=command), *_advice()))
+
+
+def _mesh(case: Case) -> Finding | None:
+    """A proxy of a service mesh stands between the ranks, and NCCL's start over its own ports failed."""
+    proxies, broken = case.of("net.mesh"), _broken(case)
+    broken += matching(messages(case), "remote process exited or there was a network error", "unhandled system error")
+    if not proxies or not broken or case.of("progress") or _starting.bootstrapped(case):
+        return None
+    say = f"A proxy of a service mesh ({proxies[0].data['name']}) takes the ranks' connections, and NCCL's start over "
+    say += "ports of its own choice failed: the mesh does not pass them on."
+    advice = (WITHOUT_MESH, *_advice())
+    return replace(_finding(case, "likely", say, pick(broken[:3], proxies, limit=4)), advice=advice)
+
+
+WITHOUT_MESH = Advice(
+    "Leave the ranks' pods out of the mesh, or exclude all their ports from it.",
+    command="kubectl annotate pod <pod> sidecar.istio.io/inject=false   # in the pod's template",
+    why="NCCL listens on ports that the kernel chooses, in a protocol of its own; a proxy closes such connections.",
+    check="`kubectl get pod` shows one container less, and the job passes its start.",
+    risk="Traffic between the ranks is then not encrypted by the mesh; ask who runs the cluster.",
+)
 
 
 def _lost(case: Case) -> Finding | None:
@@ -142,14 +165,14 @@ def _lost(case: Case) -> Finding | None:
     if not lines:
         return None
     who = f"{start(name_ranks(ranks_in(lines)))} lost a connection{on(lines[0].host)}"
-    return _tell(case, "possible", f"{who} and no file here shows that its peer died.", pick(lines))
+    return _finding(case, "possible", f"{who} and no file here shows that its peer died.", pick(lines))
 
 
 def _stalled(case: Case) -> Finding | None:
     """Every rank is in the same collective over several nodes, and none completes it."""
     lines = all_waiting(case, rank_states(case)) if spans_hosts(case) else []
     say = "Every rank has entered the same collective over several nodes and none completes it: the data path stalls."
-    return _tell(case, "possible", say, pick(lines, limit=4)) if lines else None
+    return _finding(case, "possible", say, pick(lines, limit=4)) if lines else None
 
 
 def _nothing_arrives(case: Case) -> Finding | None:
@@ -162,7 +185,7 @@ def _nothing_arrives(case: Case) -> Finding | None:
     say = f"{who} on several hosts timed out waiting for each other's data, and all of them were alive"
     far, dumps = how_far(case, lines)
     strength: Strength = "likely" if far else "possible"
-    return _tell(case, strength, f"{say}{far}.", pick(lines[:4], dumps[:2]))
+    return _finding(case, strength, f"{say}{far}.", pick(lines[:4], dumps[:2]))
 
 
 def _start(case: Case) -> Finding | None:
@@ -175,7 +198,7 @@ def _start(case: Case) -> Finding | None:
     say += "longer ones after them seem not to arrive."
     still = [change for change in case.of("ras.change") if change.data["still"] and not change.data["moved"]]
     likely = still and not case.of("nccl.channel")  # before any other network path is used
-    finding = _tell(case, "likely" if likely else "possible", say, pick(met.values(), hung, still, limit=6))
+    finding = _finding(case, "likely" if likely else "possible", say, pick(met.values(), hung, still, limit=6))
     return replace(finding, advice=(SIZES, *_advice()))
 
 
@@ -240,7 +263,7 @@ def _fault(link: NetworkPath) -> str:
     return ""
 
 
-def _tell(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -> Finding:
+def _finding(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -> Finding:
     events = [piece for piece in why if isinstance(piece, Event)]
     peers = {host for event in events for host, _ in holders(case, plain_address(event.data.get("address")))}
     hosts = tuple(sorted({*name_hosts(events), *peers}))  # both ends are victims: no culprit rank

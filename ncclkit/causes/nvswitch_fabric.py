@@ -53,6 +53,7 @@ explains = (
     "slow_rank",
     "gpu_hardware_error",
     "driver_too_old",
+    "cumem_container",
 )
 XIDS = {137, *range(144, 151)}
 
@@ -67,7 +68,9 @@ def diagnose(case: Case) -> Finding:
     multicast = [
         e for e in family(case, "nvls", "cuda") if "nvls.cc" in e.text or "Multicast" in e.text or "NVLS" in e.text
     ]
-    imex = matching(pool, "Cuda failure 800", "fabric handle", "MNNVL is not supported")
+    imex = matching(
+        pool, "Cuda failure 800", "fabric handle", "MNNVL is not supported", "IMEX channel", "imex-channels"
+    )
     xids = [e for e in case.of("kernel.xid") if e.data.get("xid") in XIDS]
     xids += [e for e in case.of("kernel.sxid") if e.data.get("fatal")]
     lines = in_order(waiting) or in_order(fabric) or in_order(multicast) or in_order(xids) or in_order(imex)

@@ -63,6 +63,7 @@ DENIED = (
     "failed to peer with device",
     "peer mapping resources exhausted",
     "cudaIpcOpenMemHandle",
+    "failed to open CUDA IPC handle",
     "P2P is disabled between NVLINK",
     "faster communication broadband via P2P",
     "Verification error @",
@@ -72,6 +73,7 @@ SURVIVED = (
     "P2P is disabled between NVLINK",
     "faster communication broadband via P2P",
     "cudaIpcOpenMemHandle",
+    "failed to open CUDA IPC handle",
     "custom_all_reduce",
 )
 """Warnings after which NCCL and accelerate go on without P2P, and errors that follow a failure of the peer's CUDA."""
@@ -152,6 +154,9 @@ def _denied(case: Case) -> Finding | None:
         f"{start(name_ranks(ranks))}{on(lines[0].host)}: peer-to-peer access between two GPUs of the "
         "machine was refused."
     )
+    if matching(lines, "peer mapping resources"):
+        say = f"{start(name_ranks(ranks))}{on(lines[0].host)}: a GPU can map the memory of at most eight others, and "
+        say += "more are in use."
     own = matching(lines, "custom_all_reduce.cuh")
     advice = (*([OWN] if own else []), *_advice(False))
     hard = [e for e in lines if not matching([e], *SURVIVED) or "Please set `NCCL_P2P_DISABLE" in e.text]

@@ -60,7 +60,7 @@ def diagnose(case: Case) -> Finding:
             *case.of("nccl.init", "nccl.bootstrap", "c10d.timeout", "progress", "worker.phase"),
             *_tested.passed(case, lambda link: link.rendezvous == "open"),
         ]
-        return _held(case) or otherwise(
+        return _port_refused(case) or otherwise(
             ID, went_well, "The store's port was opened.", "the launcher's output on the first node"
         )
     final = matching(lines, "failed to listen on any", "EADDRINUSE", "RuntimeError", "DistNetworkError", "OSError")
@@ -91,7 +91,7 @@ def _any_server(event: Event) -> bool:
     return own and not any("torch/distributed" in file for file in frames)
 
 
-def _held(case: Case) -> Finding | None:
+def _port_refused(case: Case) -> Finding | None:
     """A connection test could not open the rendezvous port on a host."""
     held = [host for host in _tested.hosts(case).values() if "in use" in host.refused]
     if not held:

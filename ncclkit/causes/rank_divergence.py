@@ -33,8 +33,9 @@ from ncclkit.analysis.calls import (
     by_call,
     disagreeing,
     elements,
-    far_apart,
-    odd_ones,
+    grouped,
+    minority,
+    of_several_groups,
     only_point_to_point,
     op_of,
     other_calls,
@@ -56,7 +57,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import all_waiting, rank_of, rank_states
-from ncclkit.analysis.waits import Stand, lasting, outside_common_path, stands
+from ncclkit.analysis.waits import Stand, lasting, outside_common_path, wait_places
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries
 from ncclkit.causes._settings import compare_calls
@@ -80,8 +81,9 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where ranks made different calls at one place of the sequence, or a rank left it."""
-    recorded_calls = (_flight, _elsewhere, _fingerprint, _entries, _shares)
-    if finding := first_finding(case, *recorded_calls, _watchdog, _left, _ddp, _stalled, _alone, _symptom):
+    recorded_calls = (_flight, _launched, _elsewhere, _fingerprint, _entries, _shares)
+    seen_otherwise = (_watchdog, _two_groups, _left, _ddp, _stalled, _skipped_locally, _symptom)
+    if finding := first_finding(case, *recorded_calls, *seen_otherwise):
         return finding
     scene = rank_states(case)
     went_well = [*scene.ended.values(), *case.of("nccl.destroy", "flight.missing", "flight.dump")]
@@ -113,16 +115,37 @@ def _flight(case: Case) -> Finding | None:
             continue
         outside, how = ([], "") if right else _outside(case, event)
         if not outside:
-            return _tell(case, strength, say + ("." if right else undecided), [event], ranks_of(odd))
+            return _finding(case, strength, say + ("." if right else undecided), [event], ranks_of(odd))
         ranks = tuple(stand.rank for stand in outside)
         say += f"; {name_ranks(ranks)} left the common path: {'it is' if len(ranks) == 1 else 'they are'} {how}."
-        return _tell(case, strength, say, [event, *outside[0].lines], ranks)
+        return _finding(case, strength, say, [event, *outside[0].lines], ranks)
+    return None
+
+
+def _launched(case: Case) -> Finding | None:
+    """All ranks of a running job wait, although NCCL has launched more collectives on some of them."""
+    seen, changes = wait_places(case), case.of("ras.change")
+    still = {change.data["hash"] for change in changes if not change.data["moved"]}
+    for report in case.of("ras.communicator"):
+        ranks = {int(rank) for launched in report.data["counts"].values() for rank in launched}
+        inside = [rank for rank in ranks if rank in seen and seen[rank].is_inside]
+        more = {op: held for op, held in report.data["counts"].items() if len(set(held.values())) > 1}
+        if not more or len(inside) < max(2, len(ranks)) or report.data["hash"] not in still:
+            continue
+        op, held = next(iter(more.items()))
+        most = [int(rank) for rank, count in held.items() if count == max(held.values())]
+        odd = tuple(sorted(most if 2 * len(most) <= len(held) else ranks - set(most)))
+        count = max(held.values()) - min(held.values())
+        fewer = name_ranks(ranks - set(most))
+        say = f"{start(name_ranks(most))} launched {count} {op} more than {fewer}, by NCCL's RAS"
+        say += f", and all of them wait{lasting(case)}: they made different calls."
+        return _finding(case, "likely", say, [report, *changes], odd)
     return None
 
 
 def _outside(case: Case, event: Event) -> tuple[list[Stand], str]:
     """The ranks of a running job that left the common path alone, and how; none where nothing shows it."""
-    seen = stands(case)
+    seen = wait_places(case)
     groups = (event.data["majority"], *event.data["odd"])
     held = [[seen[rank] for rank in ranks_of([group]) if rank in seen] for group in groups]
     found = outside_common_path(held, event.data["sites"]) if all(held) else None
@@ -141,8 +164,8 @@ def _live(case: Case, event: Event) -> Finding:
     say += "" if right else " Neither side is the larger one, so both are named."
     # kernels run long after the lines that started them
     strength: Strength = "possible" if event.data["for_gpu"] and not event.data["branch"] else "likely"
-    lines = [stand.lines[-1] for group in odd for rank in group["ranks"][:1] if (stand := stands(case).get(rank))]
-    return _tell(case, strength, say, [event, *lines], ranks_of(odd))
+    lines = [stand.lines[-1] for group in odd for rank in group["ranks"][:1] if (stand := wait_places(case).get(rank))]
+    return _finding(case, strength, say, [event, *lines], ranks_of(odd))
 
 
 def _elsewhere(case: Case) -> Finding | None:
@@ -161,7 +184,7 @@ def _elsewhere(case: Case) -> Finding | None:
             say += f"{gap.data.get('seq')} ({gap.data.get('op')})."
             witnesses = [gap, *[scene.ended[r] for r in ended], *[seen[r] for r in stuck]]
             sure: Strength = "proven" if ended else "likely"  # a late rank may have arrived since
-            return _tell(case, sure, say, witnesses, ranks)
+            return _finding(case, sure, say, witnesses, ranks)
     return None
 
 
@@ -171,11 +194,11 @@ def _fingerprint(case: Case) -> Finding | None:
         if a != b or {"op", "seq"} & set(event.data.get("differs") or ()):
             ranks = tuple(r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int))
             say = f"{start(name_ranks(ranks))} made different calls at the same place of the sequence: {a} and {b}."
-            return _tell(case, "proven", say, [event], ranks)
+            return _finding(case, "proven", say, [event], ranks)
         if other_calls(event):
             ranks = tuple(r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int))
             say = f"{start(name_ranks(ranks))} called {a} from different places of the program: the sizes are those of "
-            return _tell(case, "likely", say + "different calls.", [event], ranks)
+            return _finding(case, "likely", say + "different calls.", [event], ranks)
     return None
 
 
@@ -186,12 +209,12 @@ def _watchdog(case: Case) -> Finding | None:
         if ops and not set(ops) <= POINT_TO_POINT:
             parts = [f"{name_ranks(ranks_in(group))} {op}" for op, group in sorted(ops.items())]
             say = f"At place {seq} of the sequence the ranks called different collectives: {', '.join(parts)}."
-            return _tell(case, "likely", say, events, odd_ones(ops))  # two threads racing in one group look the same
+            return _finding(case, "likely", say, events, minority(ops))  # two threads racing in one group look the same
         sizes = {} if ops else disagreeing([e for e in events if op_of(e) in SAME_SIZE], size_of)
         if sizes and unlike_calls(op_of(events[0]), sizes):
             parts = [f"{name_ranks(ranks_in(group))} one of {size} elements" for size, group in sorted(sizes.items())]
             say = f"At place {seq} of the sequence the ranks called {op_of(events[0])} from different places of the "
-            return _tell(case, "likely", f"{say}program: {', '.join(parts)}.", events, odd_ones(sizes))
+            return _finding(case, "likely", f"{say}program: {', '.join(parts)}.", events, minority(sizes))
     groups: dict[str, list[Event]] = {}
     together = rank_states(case).waiting  # without ranks that came after the others had timed out
     for (group, _), events in by_call(case).items():
@@ -201,16 +224,30 @@ def _watchdog(case: Case) -> Finding | None:
         ops = ops or disagreeing(events, size_of)
         exchange = seqs and all(op_of(e).startswith("ALLTOALL") for e in seqs[min(seqs)])
         # The other ranks may have completed an exchange in which one rank still waits for data.
-        if ops and seqs and not exchange and not far_apart(events):
+        if ops and seqs and not exchange and not of_several_groups(events):
             parts = [f"{name_ranks(ranks_in([e]))} in {op_of(e)} {e.data['seq']}" for e in events[:4]]
-            return _tell(
+            return _finding(
                 case,
                 "likely",
                 f"The ranks wait for different collectives of one group: {', '.join(parts)}.",
                 events,
-                odd_ones(seqs),
+                minority(seqs),
             )
     return None
+
+
+def _two_groups(case: Case) -> Finding | None:
+    """Ranks wait at one sequence number in different groups: a decision of one rank had to be that of all."""
+    waits = rank_states(case).waiting
+    named = [(event, desc or group) for event, group, desc in grouped(case.events) if event in waits.values()]
+    sides = disagreeing([event for event, name in named if name], lambda e: next(n for f, n in named if f is e))
+    numbers = {event.data.get("seq") for event, _ in named}
+    limits = {event.data.get("timeout_ms") for event, _ in named}  # groups whose timeouts differ gave up at other times
+    if len(sides) != 2 or len(numbers) != 1 or len(limits) != 1 or len(named) != len(waits):
+        return None
+    parts = [f"{name_ranks(ranks_in(events))} {op_of(events[0])} of {name}" for name, events in sorted(sides.items())]
+    say = f"At place {numbers.pop()} of the sequence the ranks wait in different groups: {', '.join(parts)}."
+    return _finding(case, "likely", say, list(waits.values()), minority(sides))
 
 
 def _left(case: Case) -> Finding | None:
@@ -225,7 +262,7 @@ def _left(case: Case) -> Finding | None:
         f"{start(name_ranks(ranks))} finished normally while {name_ranks(r for r in left if r >= 0)} still "
         f"{'waited' if scene.waiting else 'needed it'}: they did not make the same number of calls."
     )
-    return _tell(case, "likely", say, [*scene.ended.values(), *in_order(left.values())], ranks)
+    return _finding(case, "likely", say, [*scene.ended.values(), *in_order(left.values())], ranks)
 
 
 def _entries(case: Case) -> Finding | None:
@@ -238,7 +275,7 @@ def _entries(case: Case) -> Finding | None:
             return None
     calls = [f"{name_ranks(ranks_in([e]))} called {e.data['op']} {e.data['sizes'] or ''}".rstrip() for e in events[:4]]
     say = f"At place {events[0].data['seq']} of the sequence {' where '.join(calls)}."
-    return _tell(case, "likely", say, events, odd_ones(disagreeing(events, lambda event: event.data[what])))
+    return _finding(case, "likely", say, events, minority(disagreeing(events, lambda event: event.data[what])))
 
 
 def _shares(case: Case) -> Finding | None:
@@ -249,10 +286,12 @@ def _shares(case: Case) -> Finding | None:
         return None
     parts = [f"{name_ranks(ranks_in(group))} {count}" for count, group in sorted(shares.items())]
     say = f"The ranks have different numbers of batches: {', '.join(parts)}; a rank with more calls collectives alone."
-    return _tell(case, "likely", say, [group[0] for group in shares.values()] + in_order(waits)[:2], odd_ones(shares))
+    return _finding(
+        case, "likely", say, [group[0] for group in shares.values()] + in_order(waits)[:2], minority(shares)
+    )
 
 
-def _alone(case: Case) -> Finding | None:
+def _skipped_locally(case: Case) -> Finding | None:
     """A few ranks log that they skipped or ended something by themselves, and then other ranks timed out waiting."""
     scene, said = rank_states(case), case.of("job.alone")
     ranks = ranks_in(said)
@@ -260,7 +299,7 @@ def _alone(case: Case) -> Finding | None:
         return None
     words = " ".join(str(said[-1].data["message"]).split())[:80]
     say = f"{start(name_ranks(ranks))} left the common path ({words}), and then the ranks timed out waiting."
-    return _tell(case, "likely", say, [*said[-2:], *in_order(scene.waiting.values())], ranks)
+    return _finding(case, "likely", say, [*said[-2:], *in_order(scene.waiting.values())], ranks)
 
 
 def _ddp(case: Case) -> Finding | None:
@@ -270,10 +309,12 @@ def _ddp(case: Case) -> Finding | None:
     if other := model_mismatch(case):
         ranks = tuple(sorted({r for e in other for r in e.data.get("ranks") or () if r})) or ranks_in(other)
         say = f"DDP found at its start that the model of {name_ranks(ranks)} has other parameters than that of rank 0."
-        return _tell(case, "likely", say, other, ranks)
+        return _finding(case, "likely", say, other, ranks)
     order = matching(messages(case), "Forward order differs across ranks")
     if order and not lines:
-        return _tell(case, "likely", "FSDP reports that its ranks reached their layers in different orders.", order, ())
+        return _finding(
+            case, "likely", "FSDP reports that its ranks reached their layers in different orders.", order, ()
+        )
     if not lines:
         return None
     ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if isinstance(r, int)})) or ranks_in(
@@ -284,7 +325,7 @@ def _ddp(case: Case) -> Finding | None:
         f"DDP on {name_ranks(ranks)} did not get a gradient for every "
         f"parameter{' at ' + where if where else ''}, so its buckets "
     )
-    return _tell(case, "likely", say + "do not match those of the other ranks.", lines, ranks)
+    return _finding(case, "likely", say + "do not match those of the other ranks.", lines, ranks)
 
 
 def _stalled(case: Case) -> Finding | None:
@@ -294,7 +335,7 @@ def _stalled(case: Case) -> Finding | None:
         return None
     ranks = tuple(sorted({rank for e in lines for rank in e.data.get("ranks", ())}))
     say = f"{start(name_ranks(ranks))} never submitted {len(lines)} tensors that the other ranks wait for."
-    return _tell(case, "likely", say, lines, ranks)
+    return _finding(case, "likely", say, lines, ranks)
 
 
 def _symptom(case: Case) -> Finding | None:
@@ -313,10 +354,10 @@ def _symptom(case: Case) -> Finding | None:
     first = in_order(scene.waiting.values())[0]
     call = f"collective {first.data['seq']} ({op_of(first)})" if first.data.get("seq") is not None else "a collective"
     who = name_ranks(r for r in scene.waiting if r >= 0)
-    return _tell(case, "possible", f"{start(who)} waited for {call} that another rank may never call.", [first], ())
+    return _finding(case, "possible", f"{start(who)} waited for {call} that another rank may never call.", [first], ())
 
 
-def _tell(case: Case, strength: Strength, say: str, why: list[Event], ranks: tuple[int, ...]) -> Finding:
+def _finding(case: Case, strength: Strength, say: str, why: list[Event], ranks: tuple[int, ...]) -> Finding:
     return found(
         ID,
         strength,

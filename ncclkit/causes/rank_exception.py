@@ -59,7 +59,7 @@ def diagnose(case: Case) -> Finding:
     """Found at the earliest traceback that is the program's own error."""
     scene = rank_states(case)
     if scene.raised:
-        return _tell(case, scene, in_order(scene.raised.values()))
+        return _finding(case, scene, in_order(scene.raised.values()))
     crashed = [event for event in crashes(case) if (signal_of(event) or SEGFAULT) in SIGNALS]
     if crashed and not case.of("kernel.oom"):
         return _crash(case, crashed)
@@ -81,7 +81,7 @@ def diagnose(case: Case) -> Finding:
     return otherwise(ID, went_well, "No rank raised an error of its own.", "the standard error of every rank")
 
 
-def _tell(case: Case, scene: RankStates, errors: list[Event]) -> Finding:
+def _finding(case: Case, scene: RankStates, errors: list[Event]) -> Finding:
     errors = sorted(errors, key=_of_a_peer)
     first = errors[0]
     message = re.split(r"\.\s+(?=[A-Z])", " ".join(str(first.data.get("message", "")).split()))[0][:160].rstrip(" .")

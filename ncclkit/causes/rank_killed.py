@@ -80,11 +80,13 @@ def diagnose(case: Case) -> Finding:
     ours = [e for e in case.of("run.end") if e.data.get("reason") in OURS]
     killed = {rank: end for rank, end in rank_states(case).killed.items() if not ours or _number(end) == 9}
     if killed:
-        return _tell(case, killed)
+        return _finding(case, killed)
     if ours:
         return clear(ID, "ncclkit itself ended this run.", tuple(ours))
     reported = [e for e in case.of("python.exception") if str(e.data.get("type", "")).endswith("SignalException")]
     reported += matching(case.of("system.error"), "Signal 15 (SIGTERM) received")
+    if closed := _terminal(case):
+        return closed
     named = [e for e in case.of("system.error") if e.data.get("what") == "killed"]
     if first := _elsewhere(case, reported):
         return clear(ID, "The launcher of another host failed first, and this one was stopped after it.", tuple(first))
@@ -102,6 +104,25 @@ def diagnose(case: Case) -> Finding:
     return otherwise(
         ID, went_well, "No process was ended by a signal from outside.", "the launcher's output with the exit codes"
     )
+
+
+def _terminal(case: Case) -> Finding | None:
+    """The terminal in which the launcher ran was closed, which sends SIGHUP to all that it started."""
+    lines = [e for e in case.of("elastic.signal", "elastic.stop") if e.data.get("signal") == 1]
+    lines += [e for e in case.of("system.error") if e.data.get("what") == "hangup"]
+    if not lines:
+        return None
+    say = f"The launcher{on(lines[0].host)} got SIGHUP: the terminal or connection in which it was started was closed."
+    return found(ID, "likely", say, pick(lines, limit=4), hosts=name_hosts(lines), advice=(DETACH,))
+
+
+DETACH = Advice(
+    "Start the job where no terminal ends it: with sbatch, in tmux, or detached.",
+    command="tmux new -s train   # or: setsid nohup torchrun … > train.log 2>&1 &",
+    why="A shell that ends sends SIGHUP to what was started in it.",
+    check="The job goes on after the connection was closed.",
+    risk="A detached job must be stopped by hand.",
+)
 
 
 def _stood(case: Case, event: Event) -> list[Event]:
@@ -136,7 +157,7 @@ def _number(end: Event) -> int:
     return abs(int(end.data.get("signal") or end.data.get("exitcode") or 9))
 
 
-def _tell(case: Case, killed: dict[int, Event]) -> Finding:
+def _finding(case: Case, killed: dict[int, Event]) -> Finding:
     ranks = tuple(sorted(rank for rank in killed if rank >= 0))
     first = in_order(killed.values())[0]
     if first.kind == "attach.rank":

@@ -22,6 +22,7 @@ from pathlib import Path
 from ncclkit.causes import catalogue, page
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Advice, Event, Evidence, Finding, found
+from ncclkit.evidence.quotation import DOCUMENTS
 
 FILE = Path(__file__).with_name("resemblance.bin")
 WELL = ""
@@ -29,7 +30,7 @@ WELL = ""
 CHATTER = frozenset(
     "nccl.version nccl.init nccl.channel progress nccl.destroy worker.phase nccl.ring nccl.tree nccl.graph "
     "nccl.channels nccl.layout nccl.timing nccl.connected nccl.affinity nccl.driver nccl.tuning flight.dump "
-    "flight.entry connect.host connect.pair nccltests.table stack job.share nccl.nic nccl.socket_devices "
+    "flight.entry connect.host connect.pair nccltests.table stack job.share job.member nccl.nic nccl.socket_devices "
     "nccl.ib_devices nccl.gdr job.done run.end".split()
 )
 """Kinds of events that jobs that are well have, too."""
@@ -43,15 +44,46 @@ ENOUGH = 4
 """Words that the lines of a failure must have together."""
 SHARP = 4.0
 """What differences of scores are multiplied with before they become shares."""
+DOUBT = 0.1
+"""Share from which a cause is named although rules have found no sign of it: they read a few lines, this reads all."""
+SETTLED = ("p2p_broken",)
+"""Causes that are out of the question where their rule clears them: a single rank has no peer."""
 LEAST = 0.03
 """A cause with a smaller share of the resemblance is not named."""
-FIRST = 0.08
-"""The same where no rule finds anything possible: below it less than half of what would be named first is right."""
+FIRST = 0.04
+"""The same where no rule finds anything possible: just above it the right one is among three in seven of ten."""
+CALM, TOLD = 0.12, 0.08
+"""The same where no line says that anything failed, and somebody shows a short text all the same, or complains."""
+SURE = 0.25
+"""With this share of another cause, an exception is taken for its messenger; a text about no such job needs it, too."""
 SOUND = 0.25
-"""With this share, and more than any cause has, a job is taken for one that is well."""
+"""With this share, and more than any cause has, a job that shows an error is taken for one that is well."""
 RULE, STEP = 0.15, 0.05
 """What a cause gains where a rule calls it possible, and how much less each further one of them gains."""
 
+COUNTED = re.compile(r"\b(?:loss|epoch|iter(?:ation)?|step|lr|eta|ppl|wps)\b|[a-z]/s\b", re.IGNORECASE)
+RATE = re.compile(
+    r"\d ?(?:it|tok(?:en)?s?|samples?|examples?|im(?:a)?ge?s?|req(?:uest)?s?|s|ms)/(?:s(?:ec|tep)?|it(?:er)?)\b"
+)
+"""What lines of a job hold that is at work."""
+COMPLAINT = re.compile(
+    r"\b(?:hangs?|hung|stuck|frozen?|slow(?:er|ly)?|forever|instead of|expect(?:ed|ing)?|halves|why|nothing|never"
+    r"|only|no (?:output|error|progress|effect)|works?|worked|helps?|helped|solved|any idea|fails?|doe?s?n'?t|does not"
+    r"|problem|garbage|random(?:ly)?|sometimes|always|wrong|crash(?:es|ed)?|i|i'm|my|we|our)\b",
+    re.IGNORECASE,
+)
+"""What people say of a job that is not as it should be."""
+TOPIC = re.compile(
+    r"(?<![a-z])(?:(?P<sure>(?:lib)?[nr]ccl|gpus?|cuda|nvidia|nvlink|torch|ddp|fsdp|zero[-_ ]?[123]|deepspeed|megatron"
+    r"|[sv]llm|all_?reduce|all_?gather|allto?all|mlx\d|infiniband|rdma|roce|slurm|sbatch|data_?loader|horovod|jax"
+    r"|accelerate|tensorflow|transformers|world[-_ ]size|pl \d|lightning|load_dataset|sglang|safetensors|autograd"
+    r"|watchdog|py-spy)|ranks?|barrier|broadcast|gloo|xla|ib\d|epoch"
+    r"|checkpoint|tensor|nodes?|driver|kubectl|pods?|docker|container|workers?|train(?:ing|er)?|process(?:es)?|hosts?"
+    r"|distributed|cores?|hangs?|stuck)(?![a-z])",
+    re.IGNORECASE,
+)
+"""Words of what is posted about such jobs: one that nobody else uses, or two."""
+SPOKEN = re.compile(r"(?<!\S)[a-z']{1,20}[,.?:]?(?!\S)")
 PATH = re.compile(r"(?:[\w.~$-]{0,99}/)+([\w.+-]+)")
 HEX = re.compile(r"\b0x[0-9a-f]+|\b[0-9a-f]{12,}\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?:[:<]\d+>?)?")
@@ -159,9 +191,9 @@ def abnormal(case: Case) -> list[tuple[str, Event]]:
     Of a few short logs, as somebody pastes them, these are all: what is chatter elsewhere speaks for a sound job.
     """
     once: dict[str, Event] = {}
-    other = unread(case, "quiet")
-    events = [event for event in case.events if other or event.kind not in CHATTER]
-    for event in [*events, *unread(case), *other]:
+    short = any("quiet" in file for file in case.inputs)
+    events = [event for event in case.events if short or event.kind not in CHATTER]
+    for event in [*events, *unread(case), *unread(case, "quiet")]:
         for line in event.text.split("\n"):
             if line.strip():
                 once.setdefault(line, event)
@@ -182,6 +214,31 @@ def unread(case: Case, which: str = "abnormal") -> list[Event]:
     ]
 
 
+def work(case: Case) -> list[Event]:
+    """The lines of short logs that a job at work writes, whatever its program: rates, and counters said again."""
+    return [
+        Event("progress", text=row["text"], path=file["path"], line=row["line"], rank=row["rank"])
+        for file in case.inputs
+        for row in file.get("quiet", ())
+        if RATE.search(row["text"]) or (row["times"] > 1 and COUNTED.search(row["text"]))
+    ]
+
+
+def is_topic(case: Case) -> bool:
+    """Whether this is about jobs on GPUs: lines of one, or some of its words; documentation and source code are not."""
+    logs = {file["path"] for file in case.inputs if Path(file["path"]).suffix.lower() not in DOCUMENTS}
+    lines = [line for line in [*unread(case), *unread(case, "quiet")] if line.path in logs]
+    words = [match for line in lines for match in TOPIC.finditer(line.text)]
+    several = len({match[0].lower().rstrip("s") for match in words}) > 1
+    return several or any(match["sure"] for match in words) or any(event.path in logs for event in case.events)
+
+
+def complains(case: Case) -> bool:
+    """Whether somebody says in a short text that something is not as it should be."""
+    lines = [*unread(case), *unread(case, "quiet")]
+    return any(COMPLAINT.search(line.text) and len(SPOKEN.findall(line.text)) >= 4 for line in lines)
+
+
 def comparable(events: Iterable[Event]) -> bool:
     """Whether these say more than that something failed: ``RuntimeError: NCCL error`` resembles everything."""
     return len({word for event in events for line in event.text.split("\n") for word in _words(line)}) >= ENOUGH
@@ -197,14 +254,24 @@ def shares(lines: Sequence[str], known: Weights | None = None) -> dict[str, floa
     return {cause: power / total for cause, power in sorted(powers.items(), key=lambda item: -item[1])}
 
 
-def order(possible: Sequence[str], cleared: Iterable[str], lines: Sequence[str]) -> list[str]:
+def messenger(lines: Sequence[str]) -> bool:
+    """Whether lines clearly resemble a cause, and the exception of a rank is only its sign."""
+    first, share = next(iter(shares(lines).items()))
+    return share >= SURE and first not in (WELL, "rank_exception")
+
+
+def order(
+    possible: Sequence[str], cleared: Iterable[str], lines: Sequence[str], least: float = FIRST, sound: float = SOUND
+) -> list[str]:
     """The causes that rules call possible, and up to three that these lines resemble, the best first.
 
-    possible: those of the rules, their best first; cleared: those that rules have looked at and found no sign of.
+    possible: those of the rules, their best first; cleared: those that rules have looked at and found no sign of;
+    least: what the best one must have where rules find none; sound: with more than that and than any, a job is well.
     """
-    found, without = shares(lines), {WELL, *cleared}
+    found = shares(lines)
+    without = {WELL, *(cause for cause in cleared if cause in SETTLED or found[cause] < DOUBT)}
     best = max(found.values())
-    if not possible and (found[WELL] == best > SOUND or best < FIRST):
+    if not possible and (found[WELL] == best > sound or best < least):
         return []
     gain = {cause: RULE - STEP * place for place, cause in enumerate(possible)}
     like = [cause for cause in found if cause not in without and found[cause] >= LEAST][:MOST]

@@ -32,13 +32,13 @@ from ncclkit.analysis.calls import op_of
 from ncclkit.analysis.frames import exchanges, own_frame, place
 from ncclkit.analysis.picks import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
-from ncclkit.analysis.waits import lasting, stands
+from ncclkit.analysis.waits import lasting, wait_places
 from ncclkit.causes._experiments import minimal, recorded
 from ncclkit.causes._printed import blocked_pairs
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
-from ncclkit.evidence.flight.verdict import odd_splits
+from ncclkit.evidence.flight.verdict import outlying_splits
 
 ID = "send_recv_mismatch"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "rank_divergence", "p2p_broken", "network_loss")
@@ -165,7 +165,7 @@ def _printed_splits(case: Case) -> Finding | None:
     if not pairs:
         return None
     totals = {rank: (sum(e.data["inputs"]), sum(e.data["outputs"])) for rank, e in reported.items()}
-    odd, (sender, taker, sent, expected) = tuple(odd_splits(totals, pairs)), pairs[0]
+    odd, (sender, taker, sent, expected) = tuple(outlying_splits(totals, pairs)), pairs[0]
     say = f"Rank {sender} sends {sent} rows to rank {taker} in all_to_all, which expects {expected} from it"
     say += f"; in all pairs that do not fit stands {name_ranks(odd)}." if len(pairs) > 1 and len(odd) == 1 else "."
     return _sizes(say, [reported[taker], reported[sender]], [], odd)
@@ -205,7 +205,7 @@ def _recorded(case: Case) -> Finding | None:
 def _unmatched_now(case: Case, event: Event) -> str:
     """Sentence on a send or receive of a running job that has no counterpart."""
     (rank,), (other,) = event.data["waiting"], event.data["lacking"]
-    one, two = stands(case)[rank], stands(case)[other]
+    one, two = wait_places(case)[rank], wait_places(case)[other]
     wants, lacks = ("to", "recv") if one.call == "send" else ("from", "send")
     branch = f", inside `if {one.condition}`," if one.condition else ""
     say = f"Rank {rank} waits in {one.call} {wants} rank {other} at {one.place}{branch}{lasting(case)}; rank {other} "

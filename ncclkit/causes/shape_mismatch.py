@@ -34,7 +34,7 @@ from ncclkit.analysis.calls import (
     by_call,
     disagreeing,
     elements,
-    odd_ones,
+    minority,
     op_of,
     other_calls,
     ranks_of,
@@ -149,7 +149,7 @@ def _watchdog(case: Case) -> Finding | None:
             say = f"In collective {seq} ({op_of(events[0])}) the ranks passed different numbers of elements: "
             # The same place of the sequence may be another call of the program; only recorded calls show which.
             strength: Strength = "possible" if unlike_calls(op_of(events[0]), sizes) else "likely"
-            return _found(case, f"{say}{', '.join(parts)}.", events, odd_ones(sizes), strength)
+            return _found(case, f"{say}{', '.join(parts)}.", events, minority(sizes), strength)
     return None
 
 
@@ -189,7 +189,7 @@ def _entries(case: Case) -> Finding | None:
         return None
     brought = [f"{name_ranks(ranks_in([e]))} passed {_short(e.data['sizes'])}" for e in events[:4]]
     say = f"In collective {events[0].data['seq']} ({events[0].data['op']}) {', '.join(brought)}."
-    return _found(case, say, events, odd_ones(disagreeing(events, lambda event: event.data["sizes"])), "likely")
+    return _found(case, say, events, minority(disagreeing(events, lambda event: event.data["sizes"])), "likely")
 
 
 def _models(case: Case) -> Finding | None:

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.picks import (
-    amount,
     failed,
     family,
     matching,
@@ -43,7 +42,7 @@ from ncclkit.causes._experiments import machine, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
-from ncclkit.core.text import start
+from ncclkit.core.text import format_bytes, start
 
 ID = "shm_too_small"
 explains = (
@@ -67,7 +66,7 @@ TINY, FULL = 64 << 20, 32 << 20
 
 def diagnose(case: Case) -> Finding:
     """Found where a process was refused memory in /dev/shm, or where it is as small as a container's default."""
-    said = _said(case)
+    said = _shm_errors(case)
     small = [
         f
         for f in of_job_hosts(case, case.facts_of("limits.shm.size"))
@@ -82,13 +81,13 @@ def diagnose(case: Case) -> Finding:
     bus += [e for e in case.of("system.error") if e.data.get("what") == "bus_error" and e not in said]
     if said:
         sure = [e for e in said if not matching([e], *REASONS)]
-        return _tell(said, small, "proven" if sure and (_on_shm(sure) or small) else "likely")
+        return _finding(said, small, "proven" if sure and (_on_shm(sure) or small) else "likely")
     if bus:
-        return _tell(bus, small + full, "proven" if small or full else "likely")
+        return _finding(bus, small + full, "proven" if small or full else "likely")
     vague = matching(messages(case), "unhandled system error")
     shared = [e for e in case.of("nccl.channel") if e.data.get("via") == "SHM"]
     if small and failed(case) and (vague or shared):
-        return _tell([*vague, *shared[:2]], small, "likely")
+        return _finding([*vague, *shared[:2]], small, "likely")
     silent = [e for e in vague if "Last error" not in e.text] if not case.of("nccl.warn") else []
     if silent:
         return found(
@@ -108,7 +107,7 @@ def diagnose(case: Case) -> Finding:
     return CHECK.otherwise(case, went_well, "Shared memory was not refused.", missing)
 
 
-def _said(case: Case) -> list[Event]:
+def _shm_errors(case: Case) -> list[Event]:
     lines = matching(
         [*family(case, "shm", "memory", "other"), *case.of("c10d.error")],
         "No space left",
@@ -127,6 +126,8 @@ def _said(case: Case) -> list[Event]:
         "Could not map /dev/shm",
         "/dev/shm has only",
     )
+    files = {(e.path, e.line) for e in case.of("system.error") if e.data.get("what") == "too_many_files"}
+    lines = [e for e in lines if not {(e.path, e.line), (e.path, e.line + 1)} & files]  # the reason may be wrapped
     lines = [e for e in lines if not matching([e], "Too many open files")]
     lines += [e for e in case.of("system.error") if e.data.get("what") == "no_space" and "/dev/shm" in e.text]
     return lines
@@ -140,10 +141,10 @@ def _on_shm(lines: list[Event]) -> bool:
     return bool(matching(lines, "posix_fallocate", "/dev/shm", "shm", "/torch_"))
 
 
-def _tell(why: list[Event], facts: list[Fact], strength: str) -> Finding:
+def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
     ranks, size = ranks_in(why), next((f.value for f in facts if f.name.endswith("size")), None)
     host = next(iter([e.host for e in why if e.host] + [f.host for f in facts if f.host]), "")
-    has = f", which has {amount(size)}" if size else ""
+    has = f", which has {format_bytes(size)}" if size else ""
     verb = "was refused memory in" if strength == "proven" else "probably ran out of memory in"
     say = (
         f"{start(name_ranks(ranks))} {verb} /dev/shm{on(host)}{has}; NCCL and data-loader workers exchange data there."
@@ -162,11 +163,12 @@ def _tell(why: list[Event], facts: list[Fact], strength: str) -> Finding:
 def _risks(host: HostFacts) -> Iterator[Risk]:
     size, free = host.number("limits.shm.size"), host.number("limits.shm.free")
     if size is not None and size < ENOUGH:
-        say = f"/dev/shm has {amount(size)}; NCCL or data-loader workers that need more of it would fail"
+        say = f"/dev/shm has {format_bytes(size)}; NCCL or data-loader workers that need more of it would fail"
         strength: Strength = "likely" if size <= TINY else "possible"
         yield Risk(say, [host.fact("limits.shm.size")], _advice(size)[0], strength)
     elif free is not None and free < FULL:
-        say = f"/dev/shm has {amount(free)} free of {amount(size)}; a job that starts there would be refused memory"
+        of = "" if size is None else f" of {format_bytes(size)}"
+        say = f"/dev/shm has {format_bytes(free)} free{of}; a job that starts there would be refused memory"
         yield Risk(say, [host.fact("limits.shm.free")], _advice(size)[1], "likely")
 
 
@@ -178,7 +180,7 @@ def _advice(size: float | None) -> tuple[Advice, ...]:
             code="volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}]  # Kubernetes, at /dev/shm",
             why=(
                 "Docker's and Kubernetes' default is 64 "
-                f"MiB{'; yours is ' + amount(size) if size and size != 64 << 20 else ''}."
+                f"MiB{'; yours is ' + format_bytes(size) if size and size != 64 << 20 else ''}."
             ),
             check="`df -h /dev/shm` in the container shows the new size, and the first collective passes.",
             risk="Shared memory counts against the container's memory limit when it is used.",

@@ -37,16 +37,18 @@ from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pi
 from ncclkit.analysis.rank_states import (
     RankStates,
     all_waiting,
-    odd_utilization,
+    idle_service,
+    outlying_utilization,
     rank_of,
     rank_states,
     startup_phase,
     stopped,
 )  # fmt: skip
 from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
-from ncclkit.analysis.waits import lasting, stands
+from ncclkit.analysis.waits import lasting, wait_places
 from ncclkit.causes._experiments import recorded
-from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout
+from ncclkit.causes._printed import pending_calls
+from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout, unreached_timeout
 from ncclkit.core import text
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
@@ -69,12 +71,16 @@ def diagnose(case: Case) -> Finding:
             f"{start(name_ranks(r for r in dead if r >= 0))} died, so no rank had to be slow.",
             tuple(dead.values())[:3],
         )
+    if idle := idle_service(case):
+        return clear(ID, "The server had no request to work on, so no rank was late.", (idle,))
     mismatches = case.of("flight.mismatch", "gloo.size_mismatch")
     if mismatches:
         return clear(ID, "The ranks made different calls, so no rank was merely late.", tuple(mismatches[:3]))
     for witness in (_flight, _not_begun, _barrier, _stacks, _behind, _ras, _launched_late, *WITNESSES):
         if suspicion := witness(case, scene):
-            return _tell(case, scene, suspicion)
+            finding = _finding(case, scene, suspicion)
+            early = finding.strength == "likely" and unreached_timeout(case)[0]  # a rank may have been in good time
+            return replace(finding, strength="possible") if early else finding
     if (measured := measured_steps(case)) and not scene.waiting:
         return _of_steps(case, *measured)
     if scene.waiting:
@@ -125,14 +131,18 @@ def _flight(case: Case, scene: RankStates) -> Suspicion | None:
 
 
 def _not_begun(case: Case, scene: RankStates) -> Suspicion | None:
-    """Ranks of a running job whose GPU has not begun the collective that the GPUs of others are in, by the dumps."""
+    """Ranks whose GPU has not begun the collective that the GPUs of others are in: it still computes."""
     gaps = case.of("flight.stuck")
-    if len({gap.data["group"] for gap in gaps}) != 1 or not stands(case):
+    if len({gap.data["group"] for gap in gaps}) > 1:
         return None  # of two groups that are stuck each may wait for the other
-    states = {int(rank): state for rank, state in gaps[0].data["states"].items()}
-    late = tuple(rank for rank, state in states.items() if state == "scheduled")
+    states = {int(rank): state for gap in gaps[:1] for rank, state in gap.data["states"].items()}
+    printed = [event for queue in pending_calls(case) for event in queue[:1] if event.rank is not None]
+    if not gaps and len({(event.data["group"], event.data["seq"]) for event in printed}) == 1:
+        states = {event.rank: event.data["state"] for event in printed if event.rank is not None}
+    late = tuple(sorted(rank for rank, state in states.items() if state == "scheduled"))
     begun = [rank for rank, state in states.items() if state == "started"]
-    return ("likely", late, [gaps[0]]) if late and begun and len(late) <= len(begun) else None
+    why = [*gaps[:1], *(event for event in printed if not gaps and event.rank in late)]
+    return ("likely", late, why) if late and begun and len(late) <= len(begun) else None
 
 
 def _awaited(gap: Event) -> list[int]:
@@ -198,14 +208,15 @@ def _behind(case: Case, scene: RankStates) -> Suspicion | None:
 def _ras(case: Case, scene: RankStates) -> Suspicion | None:
     """Ranks that have launched fewer collectives, by NCCL's RAS; only the communicator of all ranks is compared.
 
-    Left out: ranks that launched some between two reports, as busy ranks drift apart, and ranks that timed out
-    themselves, as a launch that waits for other work is counted late.
+    Left out: ranks that launched some between two reports, as busy ranks drift apart, ranks that timed out
+    themselves, as a launch that waits for other work is counted late, and ranks that are seen to wait for the others.
     """
     changes = case.of("ras.change")
+    inside = {rank for rank, stand in wait_places(case).items() if stand.is_inside}
     moved = {(change.data["hash"], int(rank)) for change in changes for rank in change.data["moved"]}
     for report in case.of("ras.communicator"):
         key, size = report.data.get("hash"), report.data.get("size")
-        gone = scene.waiting.keys() | {rank for hashed, rank in moved if hashed == key}
+        gone = scene.waiting.keys() | inside | {rank for hashed, rank in moved if hashed == key}
         late = tuple(rank for rank in report.data.get("behind", ()) if rank not in gone)
         if late and (None in (size, scene.world) or size == scene.world):
             return "likely", late, [report, *(change for change in changes if change.data["hash"] == key)]
@@ -230,12 +241,12 @@ def _launched_late(case: Case, scene: RankStates) -> Suspicion | None:
     return ("likely", tuple(sorted(late)), [scene.waiting[rank] for rank in late]) if late else None
 
 
-def _tell(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
+def _finding(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = place_in_code(case, ranks), last_progress(why)
     load = "" if where else utilization(why, ranks)
-    if why and set(ranks) <= stands(case).keys() and why[0].kind in ("flight.missing", "flight.stuck"):
-        return _tell_live(case, strength, ranks, why[0])
+    if why and set(ranks) <= wait_places(case).keys() and why[0].kind in ("flight.missing", "flight.stuck"):
+        return _live_finding(case, strength, ranks, why[0])
     fed = for_workers(case, ranks)
     looked_into = stacks(case).keys() & set(ranks)
     if strength == "proven" and (fed or not looked_into):  # a file server, Python's lock or its workers may hold it up
@@ -263,13 +274,13 @@ def _tell(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
     )
 
 
-def _tell_live(case: Case, strength: Strength, ranks: tuple[int, ...], gap: Event) -> Finding:
+def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: Event) -> Finding:
     """Of a job that runs: what these ranks are at, what the others wait in, and since when."""
-    seen = [stands(case)[rank] for rank in ranks]
+    seen = [wait_places(case)[rank] for rank in ranks]
     more = f", inside `if {seen[0].condition}`" if seen[0].condition else ""
     moves = " (it moves on)" if any(stand.moved for stand in seen) else ""
     waiting = [rank for rank in gap.data.get("waiting", gap.data.get("ranks", ())) if rank not in ranks]
-    calls = {(stand.call, stand.place) for rank in waiting if (stand := stands(case).get(rank))}
+    calls = {(stand.call, stand.place) for rank in waiting if (stand := wait_places(case).get(rank))}
     call = "{} at {}".format(*min(calls)) if len(calls) == 1 else "the calls of the others"
     call = f"collective {gap.data['seq']} ({gap.data['op']})" if gap.data["seq"] is not None else call
     not_yet = f"has not entered {call}"
@@ -416,7 +427,7 @@ def _load(case: Case, scene: RankStates) -> Suspicion | None:
 
     Either may be the one that waits, as NCCL spins where gloo sleeps; so the few stand against the many.
     """
-    odd = odd_utilization(case)
+    odd = outlying_utilization(case)
     ended = {e.data.get("reason") for e in case.of("run.end")} - {"deadline"}
     if not odd or set(odd) & (stacks(case).keys() | scene.waiting.keys()) or ended or scene.ended:
         return None

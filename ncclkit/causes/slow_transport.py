@@ -51,7 +51,7 @@ def diagnose(case: Case) -> Finding:
     linked = [e for e in case.of("nccl.info") if e.data.get("family") == "p2p_disabled"]
     linked += [e for e in case.of("nccl.warn") if "P2P is disabled between NVLINK" in e.text]
     if slow and (switched or linked):
-        return _tell(case, slow, switched, linked)
+        return _finding(case, slow, switched, linked)
     if measured := _measured(case) or _low(case):
         return measured
     direct = [e for e in channels if e.data.get("via") == "P2P"]
@@ -174,7 +174,7 @@ def _turns_off(piece: Event | Fact) -> bool:
     )
 
 
-def _tell(case: Case, slow: list[Event], switched: list[Event | Fact], linked: list[Event]) -> Finding:
+def _finding(case: Case, slow: list[Event], switched: list[Event | Fact], linked: list[Event]) -> Finding:
     via = "the network" if any(e.data.get("via") == "NET" for e in slow) else "shared memory"
     pair = f"rank {slow[0].data.get('src')} to rank {slow[0].data.get('dst')}"
     named = dict(map(_switch, switched))

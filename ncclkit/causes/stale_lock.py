@@ -59,13 +59,13 @@ def diagnose(case: Case) -> Finding:
         who = start(name_ranks(ranks_in(compiles)))
         return clear(ID, f"{who} compiles and holds the lock.", (compiles[0], waits[0]))
     if waits:
-        return _tell(case, waits)
+        return _finding(case, waits)
     missing = "a stack of each rank that is silent (`py-spy dump`, `ncclkit attach`), or software.torch.locks"
     went_well = [*rank_states(case).ended.values(), *case.of("nccl.destroy"), *stacks(case).values()]
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No rank waits for a lock file.", missing)
 
 
-def _tell(case: Case, waits: list[Event]) -> Finding:
+def _finding(case: Case, waits: list[Event]) -> Finding:
     scene, locks = rank_states(case), of_job_hosts(case, case.facts_of("software.torch.locks"))
     ranks, (path, age) = ranks_in(waits), _oldest(locks)
     # A rank without any evidence may be the one that compiles.

@@ -189,7 +189,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     scope = judged(case)
     base = _base(case)
     first = next(iter(diagnosis.findings), None) if diagnosis.verdict == "found" else None
-    heard = _heard(scope)
+    heard = _evidence_read(scope)
     known: dict[str, Any] = {}
     if first:
         known = {
@@ -202,7 +202,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     elif diagnosis.verdict == "healthy" and diagnosis.healthy:
         known = {"line": _line(diagnosis.healthy, base), "first_step": "Nothing needs to be done for this job."}
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
-    wanted = _would_tell(scope, diagnosis, heard) if unsettled else ()
+    wanted = _next_evidence(scope, diagnosis, heard) if unsettled else ()
     if wanted:
         known = {"first_step": f"Collect: {wanted[0]}"}
     return Summary(
@@ -334,7 +334,7 @@ def _command(case: Case) -> str:
     return ""
 
 
-def _heard(case: Case) -> tuple[int, ...]:
+def _evidence_read(case: Case) -> tuple[int, ...]:
     spoke = {event.rank for event in case.events if event.rank is not None and event.rank >= 0}
     return tuple(sorted(spoke | {rank for row in case.inputs for rank in row.get("ranks") or ()}))
 
@@ -345,12 +345,24 @@ def _absent(case: Case, heard: tuple[int, ...]) -> list[int]:
 
 def _missing(case: Case, scope: Case, diagnosis: Diagnosis, heard: tuple[int, ...]) -> tuple[str, ...]:
     said = [str(problem) for problem in case.about.get("problems", ())]
+    said += _earlier(case, scope)
     absent = _absent(scope, heard)
     said += [f"No line of {text.ranks(absent)} was given."] if absent else []
     unread = [str(row["path"]) for row in case.inputs if row.get("kind") in UNREAD]
     said += [f"{text.plural(len(unread), 'file')} not understood: {text.some(unread[:3])}."] if unread else []
     count = len(diagnosis.unknown)
     return (*said, *([f"{text.plural(count, 'cause')} not evaluated: {_lacking(scope, diagnosis)}."] if count else []))
+
+
+def _earlier(case: Case, scope: Case) -> list[str]:
+    """Up to which line a log is about an earlier job or attempt, which is not judged."""
+    kept, last = {id(event) for event in scope.events}, dict[str, Event]()
+    for event in case.events:
+        if id(event) not in kept and event.line and not RUN.search(event.path):
+            last[event.path] = max(event, last.get(event.path, event), key=lambda one: one.line)
+    told = (_line(last[path], _base(case)) for path in sorted(last))
+    ends = [f"{line.path or 'the log'} up to line {line.line}" for line in told]
+    return [f"An earlier job or attempt is not judged: {text.some(ends)}."] if ends else []
 
 
 def _lacking(case: Case, diagnosis: Diagnosis) -> str:
@@ -381,7 +393,7 @@ def _tested(case: Case) -> str:
     return f"{over}: says nothing about {silent}"
 
 
-def _would_tell(case: Case, diagnosis: Diagnosis, heard: tuple[int, ...]) -> tuple[str, ...]:
+def _next_evidence(case: Case, diagnosis: Diagnosis, heard: tuple[int, ...]) -> tuple[str, ...]:
     """What to collect next, the most telling first."""
     if diagnosis.verdict == "no_job":
         return ("The standard output and standard error of all ranks of the job.",)

@@ -26,14 +26,14 @@ from __future__ import annotations
 
 from ncclkit.analysis.calls import only_point_to_point
 from ncclkit.analysis.picks import first_finding, in_order, name_ranks, otherwise, pick, ranks_in, seconds
-from ncclkit.analysis.rank_states import all_waiting, rank_states, startup_phase
-from ncclkit.causes._settings import MEASURE, raise_timeout
+from ncclkit.analysis.rank_states import all_waiting, idle_service, rank_states, startup_phase
+from ncclkit.causes._settings import MEASURE, raise_timeout, unreached_timeout
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, clear, found
 from ncclkit.core.text import start
 
 ID = "timeout_too_short"
-explains = ("c10d.timeout", "gloo.timeout")
+explains = ("c10d.timeout", "gloo.timeout", "rank_divergence", "p2p_broken", "nccl_bug")
 DEFAULT_MS = 600_000
 SHORT_MS = 300_000
 PROOF = ("flight.missing", "flight.mismatch", "c10d.mismatch", "gloo.barrier")
@@ -47,7 +47,7 @@ def diagnose(case: Case) -> Finding:
         return clear(ID, "A rank died; more time would not have helped.", tuple(scene.dead.values())[:2])
     proof = [event for kind in PROOF for event in case.of(kind)]
     went_well = [*scene.ended.values(), *case.of("nccl.destroy"), *proof]
-    finding = None if proof else first_finding(case, _own_deadline, _compiling, _short, _vague)
+    finding = None if proof else first_finding(case, _own_deadline, _compiling, _idle, _unreached, _short, _vague)
     return finding or otherwise(
         ID,
         went_well,
@@ -81,6 +81,46 @@ def _compiling(case: Case) -> Finding | None:
     advice = (*raise_timeout(case, "The first step compiles; later ones take a fraction of its time."), CACHE)
     return found(ID, "likely", say, pick([phase], waits), advice=advice, next=experiment(case))
 
+
+def _idle(case: Case) -> Finding | None:
+    """A server had nothing to do, and its workers timed out waiting for the next request."""
+    phase, waits = idle_service(case), in_order(rank_states(case).waiting.values())
+    if phase is None:
+        return None
+    who, limit = start(name_ranks(ranks_in(waits))), seconds(waits[0].data.get("timeout_ms"))
+    say = f"{who} waited {limit} for the next request, and none came: the server was idle, not stuck."
+    advice = raise_timeout(case, "It must exceed the longest time without a request.") or (PING,)
+    return found(ID, "likely", say, pick([phase], waits, limit=4), advice=(*advice, PING)[:2], next=experiment(case))
+
+
+PING = Advice(
+    "Send the server a short request from time to time.",
+    command="watch -n 60 curl -s http://localhost:8000/health_generate",
+    why="Workers that wait for work wait in a collective, which has a timeout.",
+    check="The server still answers after an idle night.",
+    risk="None; a newer release of the server may wait without a timeout.",
+)
+
+
+def _unreached(case: Case) -> Finding | None:
+    """A longer timeout was set elsewhere, and the group that timed out did not get it."""
+    short, raised = unreached_timeout(case)
+    if not short:
+        return None
+    name = next((str(said) for e in short if (said := e.data.get("desc") or e.data.get("pg"))), "")
+    say = f"A longer timeout was set, but the group{f' {name}' if name else ''} in which {name_ranks(ranks_in(short))} "
+    say += "timed out has the default of 600 s."
+    advice = (EACH_GROUP, MEASURE)
+    return found(ID, "likely", say, pick(short[:2], raised[:2]), advice=advice, next=experiment(case))
+
+
+EACH_GROUP = Advice(
+    "Pass the timeout to each group that is made.",
+    code="torch.distributed.new_group(ranks, timeout=timedelta(hours=2))   # also in init_device_mesh",
+    why="A new group does not inherit the timeout of init_process_group.",
+    check="The watchdog's 'initialization options' lines name the same TIMEOUT(ms) for every group.",
+    risk="A true hang is noticed that much later.",
+)
 
 CACHE = Advice(
     "Keep the compiled kernels on a local disk of each node, and fill that cache in a run of one rank per node.",

@@ -61,7 +61,7 @@ explains = (
 UNFIT = re.compile(
     r"[^\s:]*lib(?:nccl|cud|cub|cuf|cus|cur|nv|torch|c10)[^\s:]*: cannot open shared object file"
     r"|\S+: version `\w+[\d.]*' not found|[Vv]ersion mismatch: The cluster was started with"
-    r"|compiled with different CUDA (?:major )?versions"
+    r"|compiled with different CUDA (?:major )?versions|mismatches the version that was used to compile PyTorch"
 )
 """Messages of the dynamic loader, Ray and torchvision about libraries or interpreters that do not fit together."""
 BROUGHT = re.compile(r"rank (\d{1,6}) version (\d{5,6})(?!\d)")
@@ -75,11 +75,13 @@ def diagnose(case: Case) -> Finding:
     went_well: list[Evidence] = [*case.of("nccl.version")]
     went_well += [e for e in case.of("c10d.error") if e.data.get("nccl_version")]
     missing = "the line 'NCCL version …' of every node (NCCL_DEBUG=VERSION)"
-    witness = first_finding(case, _said, _unfit, _seen, _loaded, _apart, _garbled, CHECK.risk)
+    witness = first_finding(
+        case, _reported, _unfit, _logged_versions, _loaded, _different_libraries, _garbled, CHECK.risk
+    )
     return witness or CHECK.otherwise(case, went_well, "The evidence shows one NCCL version.", missing)
 
 
-def _said(case: Case) -> Finding | None:
+def _reported(case: Case) -> Finding | None:
     """NCCL's own check reports the versions of two ranks; the minority is named first."""
     lines = matching(messages(case), "Mismatched NCCL version", "NCCL version mismatch")
     brought = {int(rank): _version(int(code)) for event in lines for rank, code in BROUGHT.findall(event.text)}
@@ -126,7 +128,7 @@ def _words(event: Event) -> str:
     return " ".join(said[0].split())[:200] if said else ""
 
 
-def _seen(case: Case) -> Finding | None:
+def _logged_versions(case: Case) -> Finding | None:
     """The ranks print different NCCL versions."""
     printed = {str(e.data["version"]): e for e in in_order(case.of("nccl.version")) if e.data.get("version")}
     quoted = {str(e.data["nccl_version"]): e for e in case.of("c10d.error") if e.data.get("nccl_version")}
@@ -201,7 +203,7 @@ def _one_host() -> Experiment:
     )
 
 
-def _apart(case: Case) -> Finding | None:
+def _different_libraries(case: Case) -> Finding | None:
     """Hosts whose ranks would load different versions; the minority is named first."""
     for name, what in (("software.nccl", "NCCL"), ("software.torch", "PyTorch")):
         having: dict[str, list[Fact]] = {}

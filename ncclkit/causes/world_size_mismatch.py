@@ -65,7 +65,7 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where the number of ranks that started differs from the number that was expected."""
-    for witness in (_bootstrap, _clients, _env, _program, _sizes, _beyond, _never_started, _waits):
+    for witness in (_bootstrap, _clients, _env, _program, _sizes, _roster, _beyond, _never_started, _waits, _no_slots):
         finding = witness(case)
         if finding is not None:  # with one launcher per host the launchers' numbers may be wrong
             return replace(finding, next=None) if can_simulate_again(case) else finding
@@ -87,21 +87,21 @@ def _bootstrap(case: Case) -> Finding | None:
         return None
     sizes = re.search(r"procs (\d+) ?: ?(\d+)|nranks (\d+) vs (\d+)", lines[0].text)
     twice = re.search(r"rank (\d+) of (\d+) ranks has already", lines[0].text)
-    odd = _odd(case)
+    odd = _other_sizes(case)
     if sizes:
         one, two = (number for number in sizes.groups() if number)
         say = f"Some ranks were started for a job of {one} ranks and others for one of {two}."
         if odd:
             say = f"{start(name_ranks(ranks_in(odd)))} was started for a job of {odd[0].data['nranks']} ranks, unlike "
-            return _tell("proven", say + "the others.", [*lines, *odd], ranks_in(odd))
+            return _finding("proven", say + "the others.", [*lines, *odd], ranks_in(odd))
     elif twice:
         say = f"Two processes claim to be rank {twice[1]} of {twice[2]}."
     else:
         say = "The ranks disagree about the number of ranks."
-    return _tell("proven", say, lines, (int(twice[1]),) if twice else ())
+    return _finding("proven", say, lines, (int(twice[1]),) if twice else ())
 
 
-def _odd(case: Case) -> list[Event]:
+def _other_sizes(case: Case) -> list[Event]:
     """INIT lines with another number of ranks than was started, or than most lines of their communicator.
 
     Empty where there is no majority.
@@ -120,7 +120,7 @@ def _clients(case: Case) -> Finding | None:
     if many := [e for e in reported if e.data["joined"] > e.data["expected"]]:
         joined, expected = many[-1].data["joined"], many[-1].data["expected"]
         say = f"{joined} processes registered for a job of {expected}: an earlier start left its entries in the store, "
-        return _tell("likely", say + "or a launcher starts too many.", many[-3:], ())
+        return _finding("likely", say + "or a launcher starts too many.", many[-3:], ())
     if not lines:
         return None
     joined, expected = lines[-1].data["joined"], lines[-1].data["expected"]
@@ -132,11 +132,11 @@ def _clients(case: Case) -> Finding | None:
     if len(launched) == joined:
         names = " and ".join(name_hosts(launched))
         say = f"{say[:-1]}; the launchers of {names} have all joined, so the one{on(lines[-1].host)} expects too many."
-        return _tell("proven", say, [lines[-1]], ())
+        return _finding("proven", say, [lines[-1]], ())
     if ended := _tasks(case, joined):
-        return _tell("likely", f"{say[:-1]}; Slurm had started {joined} tasks.", [*lines[-2:], *ended], ())
+        return _finding("likely", f"{say[:-1]}; Slurm had started {joined} tasks.", [*lines[-2:], *ended], ())
     barrier = lines[-1].data.get("key")  # a barrier only shows that a rank is late or gone, the store counts clients
-    return _tell("possible" if barrier else "likely", say, lines, missing if who else ())
+    return _finding("possible" if barrier else "likely", say, lines, missing if who else ())
 
 
 def _tasks(case: Case, joined: int) -> list[Event]:
@@ -152,7 +152,7 @@ def _env(case: Case) -> Finding | None:
     if not lines:
         return None
     name = re.search(r"environment variable (\w+)", lines[0].text)
-    return _tell(
+    return _finding(
         "proven",
         f"The program was not started by a launcher: {name[1] if name else 'a variable'} is not set, so it cannot know "
         "its rank.",
@@ -167,8 +167,8 @@ def _program(case: Case) -> Finding | None:
     if not lines:
         return None
     if said := UNTOLD.search(lines[0].text):
-        return _tell("likely", f"The program was not started by a launcher: {said[1]} is not set.", lines, ())
-    return _tell("likely", "The number of ranks does not fit the program's own settings.", lines, ranks_in(lines))
+        return _finding("likely", f"The program was not started by a launcher: {said[1]} is not set.", lines, ())
+    return _finding("likely", "The number of ranks does not fit the program's own settings.", lines, ranks_in(lines))
 
 
 UNTOLD = re.compile(r"KeyError: '((?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))'")
@@ -186,13 +186,46 @@ def _sizes(case: Case) -> Finding | None:
             sizes.setdefault((str(event.data["comm_id"]), 0), {}).setdefault(event.data["nranks"], event)
     for events in sizes.values():
         if len(events) > 1:
-            return _tell(
+            return _finding(
                 "proven",
                 f"The ranks of one communicator expect {' and '.join(map(str, sorted(events)))} ranks.",
                 list(events.values()),
                 (),
             )
     return None
+
+
+def _roster(case: Case) -> Finding | None:
+    """Ranks that announce themselves twice, beyond the job, or as members of jobs of other sizes; none has met another.
+
+    Ranks that launchers start again announce themselves again.
+    """
+    told = case.of("job.member")
+    if not told or initialized(case) or case.of("progress", "nccltests.table", "elastic.restart", "job.done"):
+        return None
+    worlds = {e.data["world"] for e in told if e.data["world"] and e.data["world"] <= LARGEST}
+    named = [e for e in told if e.data["number"] is not None]
+    count, world = Counter[int](), max(worlds, default=0)
+    for event in named:
+        count[event.data["number"]] += event.count
+    if len(worlds) > 1:
+        sizes = " and ".join(map(str, sorted(worlds)))
+        return _finding("likely", f"The ranks announce themselves as members of jobs of {sizes} ranks.", told, ())
+    if world and max(count, default=0) >= world:
+        beyond = tuple(sorted(rank for rank in count if rank >= world))
+        return _finding("likely", f"{start(name_ranks(beyond))} cannot be in a job of {world} ranks.", named, beyond)
+    twice = tuple(sorted(rank for rank in count if count[rank] > 1))
+    if not twice or len(twice) < len(count):
+        return None
+    if twice == (0,) and len({e.pid for e in named}) > 1:
+        say = f"Each of {count[0]} processes announces itself as rank 0: none knows of the others from its launcher."
+        return _finding("likely", say, named, (0,))
+    say = f"{start(name_ranks(twice))} announced {'itself' if len(twice) == 1 else 'themselves'} more than once"
+    missing = tuple(rank for rank in range(world) if rank not in count)
+    if count.total() == world and missing:
+        say = f"{say}, {name_ranks(missing)} never: two launchers claim the same ranks."
+        return _finding("likely", say, named, twice)
+    return _finding("possible", f"{say}, and no rank has met another.", named, twice)
 
 
 def _beyond(case: Case) -> Finding | None:
@@ -203,7 +236,7 @@ def _beyond(case: Case) -> Finding | None:
         if world and peer and int(peer[1]) >= world:
             who = name_ranks(ranks_in([event]))
             say = f"{start(who)} waited for rank {peer[1]}, but the launcher started {world} ranks: its WORLD_SIZE is "
-            return _tell("proven", say + "larger than the job.", [event, *_plans(case)], ranks_in([event]))
+            return _finding("proven", say + "larger than the job.", [event, *_plans(case)], ranks_in([event]))
     return None
 
 
@@ -221,7 +254,7 @@ def _never_started(case: Case) -> Finding | None:
     if done or len(started) < 2 or not 0 < len(started) < size or not waited:
         return None
     missing = tuple(rank for rank in range(size) if rank not in started)
-    return _tell(
+    return _finding(
         "possible",
         f"{name_ranks(missing).capitalize()} of {size} never started NCCL in these logs.",
         [*inits[:2], *waited],
@@ -238,15 +271,25 @@ def _waits(case: Case) -> Finding | None:
     ]
     if not lines or case.of("store.connect_timeout") or case.of("store.resolve"):
         return None
-    return _tell("possible", "A rank waited at the rendezvous for others that may never have been started.", lines, ())
+    return _finding(
+        "possible", "A rank waited at the rendezvous for others that may never have been started.", lines, ()
+    )
+
+
+def _no_slots(case: Case) -> Finding | None:
+    """A launcher has fewer places than the ranks that it is to start."""
+    lines = [event for event in case.of("system.error") if event.data.get("what") == "slots"]
+    say = "The launcher was asked for more ranks or GPUs than the hosts that it knows have."
+    return _finding("likely", say, lines[:2], ()) if lines else None
 
 
 def _absent(case: Case, expected: int) -> tuple[int, ...]:
-    seen = {e.rank for e in case.events if e.rank is not None}
+    seen = {e.rank for e in case.events if e.rank is not None} | {e.data["number"] for e in case.of("job.member")}
+    seen.discard(None)
     return tuple(rank for rank in range(expected) if rank not in seen) if seen else ()
 
 
-def _tell(strength: Strength, say: str, why: list[Event], ranks: tuple[int, ...]) -> Finding:
+def _finding(strength: Strength, say: str, why: list[Event], ranks: tuple[int, ...]) -> Finding:
     return found(
         ID,
         strength,

@@ -27,6 +27,7 @@ import ipaddress
 import re
 
 from ncclkit.analysis.hosts import VIRTUAL, common_interface, holders, interfaces_used, isolated, plain_address
+from ncclkit.analysis.network_devices import channels
 from ncclkit.analysis.picks import (
     env_of,
     failed,
@@ -70,7 +71,7 @@ def diagnose(case: Case) -> Finding:
     went_well = done or ([] if any(map(_virtual, used)) else used)
     went_well = went_well or _tested.passed(case, lambda link: link.nccl == "open")
     seen = first_finding(
-        case, _taken, _inside, _announced, _different_networks, _unreachable, _tested_paths, _facts, _symptom
+        case, _taken, _inside, _channel, _announced, _different_networks, _unreachable, _tested_paths, _facts, _symptom
     )
     return seen or otherwise(
         ID,
@@ -146,19 +147,30 @@ def _inside(case: Case) -> Finding | None:
         "cannot reach it."
     )
     strength: Strength = "likely" if refused or failed(case) else "possible"
-    return _tell(case, strength, say, pick(bad, refused), (name,))
+    return _finding(case, strength, say, pick(bad, refused), (name,))
+
+
+def _channel(case: Case) -> Finding | None:
+    """A channel between hosts goes over an interface that exists only inside its machine."""
+    bad = [(event, name, said) for event, name, said in channels(case) if VIRTUAL.match(name)]
+    if not bad or not (failed(case) or _refused(case)) or case.of("progress") or rank_states(case).ended:
+        return None
+    event, name, said = bad[0]
+    say = f"Channels from rank {event.data['src']} to rank {event.data['dst']} go over {name}{on(event.host)}, which "
+    say += "exists only inside that machine."
+    return _finding(case, "likely", say, pick([event, said], _refused(case), limit=5), (name,))
 
 
 def _different_networks(case: Case) -> Finding | None:
     """The nodes announce addresses of different networks, and a rank waited or was refused."""
-    apart, refused = _apart(case.of("nccl.bootstrap")), _refused(case)
+    apart, refused = _different_subnets(case.of("nccl.bootstrap")), _refused(case)
     waited = case.of("c10d.timeout", "gloo.timeout", "store.wait")
     if not apart or not (refused or waited):
         return None
     names = tuple(str(e.data.get("interface")) for e in apart[:2])
     used = ", ".join(f"{e.host} {e.data.get('interface')} ({e.data.get('address')})" for e in apart[:3])
     say = f"The nodes use interfaces of different networks: {used}."
-    return _tell(case, "likely" if refused else "possible", say, pick(apart, refused or waited[:2]), names)
+    return _finding(case, "likely" if refused else "possible", say, pick(apart, refused or waited[:2]), names)
 
 
 def _unreachable(case: Case) -> Finding | None:
@@ -170,7 +182,7 @@ def _unreachable(case: Case) -> Finding | None:
         f"An address that a peer announced cannot be reached{on(lines[0].host)}: the peer probably took "
         "the wrong interface."
     )
-    return _tell(case, "likely", say, pick(lines, case.of("nccl.bootstrap")))
+    return _finding(case, "likely", say, pick(lines, case.of("nccl.bootstrap")))
 
 
 def _tested_paths(case: Case) -> Finding | None:
@@ -226,7 +238,7 @@ def _symptom(case: Case) -> Finding | None:
     if tried:
         where = on(tried[0].host)
         say = f"A connection to another rank{where} failed; one reason is an interface that the others cannot reach."
-    return _tell(case, "possible", say, pick(tried, hung, case.of("nccl.bootstrap"), limit=4))
+    return _finding(case, "possible", say, pick(tried, hung, case.of("nccl.bootstrap"), limit=4))
 
 
 def _names(event: Event) -> list[str]:
@@ -238,7 +250,7 @@ def _virtual(event: Event) -> bool:
     return any(VIRTUAL.match(name) for name in _names(event))
 
 
-def _apart(used: list[Event]) -> list[Event]:
+def _different_subnets(used: list[Event]) -> list[Event]:
     """One event per host where the IPv4 addresses of the hosts differ in their first 16 bits."""
     first: dict[str, Event] = {}
     for event in used:
@@ -255,7 +267,9 @@ def _network(address: str) -> str | None:
         return None
 
 
-def _tell(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...], names: tuple[str, ...] = ()) -> Finding:
+def _finding(
+    case: Case, strength: Strength, say: str, why: tuple[Evidence, ...], names: tuple[str, ...] = ()
+) -> Finding:
     hosts, name = name_hosts(piece for piece in why if isinstance(piece, Event)), common_interface(case)
     advice = (_named(name, "It joins the hosts in one network.") if name else _advice(next(iter(names), "")),)
     return found(ID, strength, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))

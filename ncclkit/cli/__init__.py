@@ -184,6 +184,7 @@ def _add_step(parsers: Any) -> argparse.ArgumentParser:
     verb.add_argument("--rounds", type=int, default=6, help="runs of the script with each setting (default 6)")
     verb.add_argument("--trace", type=int, default=0, metavar="STEPS", help="then record so many with torch's profiler")
     verb.add_argument("--traces", nargs="+", metavar="PATH", help="read traces of torch's profiler; start nothing")
+    verb.add_argument("--hta", action="store_true", help="… with HolisticTraceAnalysis, too (ncclkit[tuning])")
     return verb
 
 
@@ -218,6 +219,13 @@ def _add_tune(parsers: Any) -> argparse.ArgumentParser:
         default="",
         metavar="JOB",
         help="sizes and variables of a job: its case, log or dumps, or a model.safetensors",
+    )
+    tune.add_argument(
+        "--search",
+        type=int,
+        default=0,
+        metavar="N",
+        help="measure N combinations of the variables that a process keeps, chosen by Optuna (ncclkit[tuning])",
     )
     tune.add_argument("--save", metavar="DIR", type=Path, help="write nccl.env, nccl.conf, tuner.csv … there")
     _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "op", "dtype")

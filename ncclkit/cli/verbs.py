@@ -252,7 +252,7 @@ def tune(options: argparse.Namespace) -> int:
     with Activity("Measuring") as activity:
         case = _case(options)
         asked = case, wanted, _options(options), sizes, options.inherited
-        done = tune.sweep(*asked, on_record=_follow(activity), job=options.job)
+        done = tune.sweep(*asked, on_record=_follow(activity), job=options.job, search=options.search)
         swept = asyncio.run(done)
     files = carriers(swept)
     for name, content in files.items() if options.save else ():
@@ -268,12 +268,13 @@ def tune(options: argparse.Namespace) -> int:
 
 def step(options: argparse.Namespace) -> int:
     """Say where the time of a training step goes, by running the user's script or by traces; compare settings."""
-    from ncclkit.live.step import StepOptions, measure_steps, read_traces
+    from ncclkit.live.step import StepOptions, holistic, measure_steps, read_traces
 
     case = _case(options)
     if options.traces:
         times = read_traces(case, options.traces)
-        show(to_json(times) if options.json else times.text())
+        more = holistic(options.traces) if options.hta else []
+        show(to_json(times) if options.json else "\n".join([times.text(), *more]))
         return 0
     given = {
         name: getattr(options, name) for name in ("ranks", "steps", "warmup", "timeout", "rounds", "trace", "here")

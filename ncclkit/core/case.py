@@ -26,7 +26,7 @@ import shlex
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
@@ -285,11 +285,13 @@ class Case:
             return int(run["n"]) == last[test] and event.kind.startswith("connect.") == test
 
         scope = Case()
-        scope.facts, scope.measurements, scope.inputs = self.facts, self.measurements, self.inputs
+        scope.facts, scope.measurements = self.facts, self.measurements
         events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
-        scope.events = _after_jobs_that_ended(
-            _last_attempt([e for e in events if not e.kind.startswith("experiment.") or tried(e)])
-        )
+        told = _last_attempt([e for e in events if not e.kind.startswith("experiment.") or tried(e)])
+        ended = _jobs_that_ended(told, self.inputs)
+        ended |= _attempts_that_failed(_below(told, ended))
+        scope.events = _below(told, ended)
+        scope.inputs = [_row_below(row, ended.get(row["path"], 0)) for row in self.inputs] if ended else self.inputs
         return scope
 
     def save(self) -> Case:
@@ -361,19 +363,58 @@ def _last_attempt(events: list[Event]) -> list[Event]:
     return [e for e in events if not begun or e.time is None or e.time >= min(begun)]
 
 
-def _after_jobs_that_ended(events: list[Event]) -> list[Event]:
-    """Without what a log holds of a job that ended well, where another job begins, or fails, below it."""
+def _below(events: list[Event], ended: Mapping[str, int]) -> list[Event]:
+    """Without what logs hold above these lines."""
+    return [event for event in events if event.line > ended.get(event.path, 0) or not event.line] if ended else events
+
+
+def _row_below(row: dict[str, Any], line: int) -> dict[str, Any]:
+    """The same of the lines that stand in the row of a file."""
+    kept: dict[str, Any] = {
+        key: [told for told in row[key] if told["line"] > line] for key in ("abnormal", "quiet") if key in row
+    }
+    return {**row, **kept} if line else row
+
+
+def _jobs_that_ended(events: list[Event], inputs: list[dict[str, Any]]) -> dict[str, int]:
+    """Log → where a job ended well in it, and another job begins, or fails, below; or what is shown of it."""
+    rows = {str(row["path"]): row for row in inputs}
     ended: dict[str, int] = {}
     for path in {event.path for event in events if event.kind == "job.done"}:
         mine = [event for event in events if event.path == path]
         for done in (event for event in mine if event.kind == "job.done"):
             before = [event for event in mine if ended.get(path, 0) < event.line <= done.line]
             after = [event for event in mine if event.line > done.line]
-            if _ended(before) and any(event.kind.startswith(GOES_ON) for event in after):
+            goes_on = any(event.kind.startswith(GOES_ON) for event in after) or _is_shown(rows.get(path, {}), done.line)
+            again = path in ended and all(event.kind == "job.done" for event in before)  # Slurm says it once more
+            if goes_on and (again or _ended(before)):
                 ended[path] = done.line
-    return [event for event in events if event.line > ended.get(event.path, 0) or not event.line] if ended else events
+    return ended
 
 
+def _is_shown(row: Mapping[str, Any], line: int) -> bool:
+    """Whether below a line somebody shows more: a line of trouble, or several others."""
+    trouble, others = (sum(told["line"] > line for told in row.get(key, ())) for key in ("abnormal", "quiet"))
+    return bool(trouble or others > 2)
+
+
+def _attempts_that_failed(events: list[Event]) -> dict[str, int]:
+    """Log → where a launcher gave up an attempt in it, and other processes start NCCL below."""
+    last: dict[str, int] = {}
+    for path in {event.path for event in events if event.kind in GIVEN_UP and event.line}:
+        mine = [event for event in events if event.path == path]
+        started = [event for event in mine if event.kind in STARTED and event.pid is not None]
+        for end in (event.line for event in mine if event.kind in GIVEN_UP):
+            before, after = ([e for e in started if (e.line > end) is later] for later in (False, True))
+            again = {e.host for e in after} <= {e.host for e in before}
+            if before and after and again and not {e.pid for e in before} & {e.pid for e in after}:
+                last[path] = max(end, last.get(path, 0))
+    return last
+
+
+GIVEN_UP = ("elastic.exit", "elastic.root", "elastic.restart", "slurm.event")
+"""Kinds of what a launcher says where an attempt is over."""
+STARTED = ("nccl.version", "nccl.bootstrap", "nccl.init")
 GOES_ON = (
     "nccl.init",
     "nccl.version",

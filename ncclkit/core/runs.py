@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ncclkit.agent import wire
 from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.model import Measurement, NcclkitError, from_dict
+from ncclkit.core.storage import content
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,13 @@ class Plan:
     def words(self, folder: Path) -> list[str]:
         """The arguments of the agent on each rank: its verb, the run folder, its options."""
         return [self.argv[0], "--folder", str(folder), *self.argv[1:]]
+
+
+def records_of(run: Path) -> list[dict[str, Any]]:
+    """The records that a run folder keeps of what its ranks and its guard sent; torn lines are left out."""
+    path = run / "wire.jsonl"
+    lines = content(path).splitlines() if path.exists() else []
+    return [record for record in map(wire.parse, lines) if record is not None]
 
 
 def read_plan(value: Mapping[str, Any]) -> Plan:

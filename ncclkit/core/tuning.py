@@ -264,7 +264,9 @@ class Sweep:
         rows |= {(one.op, one.bytes): one for one in self.comparisons if one.setting == setting}
         before = after = 0.0
         for op, size, count in self.calls:
-            near = min((key for key in rows if key[0] == op), key=lambda key: _apart(key[1], size), default=None)
+            near = min(
+                (key for key in rows if key[0] == op), key=lambda key: _size_distance(key[1], size), default=None
+            )
             if near is not None:
                 time = count * statistics.median(rows[near].default_us)
                 before, after = before + time, after + time * (1 - rows[near].gain)
@@ -293,17 +295,28 @@ class Sweep:
         """The answer in a few words."""
         tried = f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
         nothing = f"Nothing here beats the default: {tried}, none is over {WORTH:.0%} faster beyond chance."
-        return str(self.best or nothing)
+        costly = self._costly
+        return str(self.best or (self.effect_of(costly[0]) if costly else nothing))
+
+    @property
+    def _costly(self) -> list[Setting]:
+        """What the environment sets and only costs, the worst first."""
+        rows = [one for one in self.comparisons if not one.setting.env.keys().isdisjoint(self.harmful)]
+        named = {str(one.setting): one.setting for one in sorted(rows, key=lambda one: -one.gain)}
+        worst = {name: min(one.gain for one in rows if str(one.setting) == name) for name in named}
+        return sorted(named.values(), key=lambda setting: worst[str(setting)])
 
     @property
     def summary(self) -> str:
         """The answer, what is left of it under computation, and what it saves of the job."""
-        best = self.best
+        best, costly = self.best, self._costly
+        tried = f"Measured: {plural(self.tried, 'setting')} in {self.seconds:.0f} s."
+        if not best and costly:
+            return f"{self.headline} {plural(len(costly), 'variable')} of this environment should go. {tried}"
         if not best:
             return self.headline
         others = len(self.advantages) - 1
         more = f"{plural(others, 'more range')} of sizes can gain." if others else ""
-        tried = f"Measured: {plural(self.tried, 'setting')} in {self.seconds:.0f} s."
         return " ".join(filter(None, (str(best), best.under_computation, self._of_job(best.setting), more, tried)))
 
     def _of_job(self, setting: Setting) -> str:
@@ -318,7 +331,7 @@ class Sweep:
     def text(self) -> str:
         """The answer, then each setting that makes a difference, by collective and size."""
         named = sorted({str(one.setting): one.setting for one in self.comparisons}.items())
-        told = [self.effect_of(one) for _, one in named if self.costs(one)]
+        told = [self.effect_of(one) for _, one in named if self.costs(one) and self.effect_of(one) != self.headline]
         refused = [f"{name} was refused: {why}" for name, why in self.refused.items()]
         found = [f"{one} {one.under_computation}".strip() for one in self.advantages]
         return "\n".join([self.summary, *found, *told, *refused])
@@ -362,7 +375,7 @@ def setting(words: str) -> Setting:
     return Setting(env, config, without=tuple(gone))
 
 
-def _apart(one: int, other: int) -> float:
+def _size_distance(one: int, other: int) -> float:
     """How far two sizes lie from each other, in powers of e."""
     return abs(math.log(max(one, 1) / max(other, 1)))
 

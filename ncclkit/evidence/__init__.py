@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +62,7 @@ def read(
     found, problems = inputs.find(given)
     with processes.started(found) if helped and executor is None else nullcontext(executor) as helpers:
         try:
-            parts = list(_shared(_parts(found, stdin, helpers, on_bytes)))
+            parts = list(_shared(_parts(found, stdin, helpers, on_bytes), {}))
         finally:
             processes.limited.rest()
     problems += [problem for part in parts for problem in part.problems]
@@ -101,16 +101,47 @@ def _parts(found: list[str], stdin: BinaryIO | None, executor: Executor | None, 
 
     on_bytes(done, total)
     here = {path for path in found if executor is None or path == "-" or pieces.divisible(path)}
-    there = {path: executor.submit(files.read, path) for path in found if executor and path not in here}
+    there: dict[str, tuple[Future[list[list[Part]]], int]] = {}
+    for batch in _batches([path for path in found if path not in here], sizes):
+        assert executor
+        task = executor.submit(_read_batch, batch)
+        there |= {path: (task, place) for place, path in enumerate(batch)}
     for path in found:
-        yield from there[path].result() if path in there else files.read(path, stdin, counted if executor else map)
+        if path in there:
+            task, place = there.pop(path)  # what was read is in memory only as long as it is needed
+            yield from task.result()[place]
+        else:
+            yield from files.read(path, stdin, counted if executor else map)
         done += sizes.get(path, 0)
         on_bytes(done, total)
 
 
-def _shared(parts: Iterable[Part]) -> Iterator[Part]:
-    """What the dumps of a thousand ranks have in common stands in memory once."""
-    known: dict[Any, Any] = {}
+BATCH, MANY = 8 << 20, 32
+"""Bytes and files that another process is asked for at once: asking takes as long as reading a small file."""
+
+
+def _batches(paths: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """The files in their order, small ones together."""
+    batch, left = list[str](), BATCH
+    for path in paths:
+        size = sizes.get(path, 0)
+        if batch and (size > left or len(batch) == MANY):
+            yield batch
+            batch, left = [], BATCH
+        batch.append(path)
+        left -= size
+    if batch:
+        yield batch
+
+
+def _read_batch(paths: Sequence[str]) -> list[list[Part]]:
+    """What some files gave, in the process that reads them: what their dumps share travels once."""
+    found, known = [files.read(path) for path in paths], dict[Any, Any]()
+    return [list(_shared(parts, known)) for parts in found]
+
+
+def _shared(parts: Iterable[Part], known: dict[Any, Any]) -> Iterator[Part]:
+    """The parts; what the dumps of a thousand ranks have in common stands in memory once, in `known`."""
     for part in parts:
         if part.dump is not None:
             part.dump.share(known)

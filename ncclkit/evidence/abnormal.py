@@ -6,6 +6,7 @@ They are no events, as rules and pictures would have to step over them; they sta
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -88,7 +89,7 @@ HARMLESS = re.compile(
     r"|^Timeout \(\d|CANNOT Access Peer|Search for `cuda|might be asynchronously reported|For debugging consider"
     r"|destroy_process_group\(\) was not called|No plugin found|Could not find: lib|docs\.nvidia\.com|<N/A>"
     r"|dlvsym failed|Topology detection|were not initialized from the model checkpoint"
-    r"|0 (?:errors|failed|failures)\b|errors?[:=] ?0\b|no errors?\b"
+    r"|0 (?:errors|failed|failures)\b|errors?[:=] ?0\b|^(?!.*(?:hang|hung|stuck|[dD]eadlock)).*\bno errors?\b"
 )
 """What programs write that are well."""
 _WORDS = tuple(word.encode() for word in WORDS)
@@ -114,11 +115,13 @@ def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[di
 def other_lines(
     text: str, path: str, events: Iterable[Event], besides: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The same of all other lines of a short log; besides: its abnormal ones."""
-    known = {row["line"] for row in besides}
-    numbered = enumerate(text.encode().split(b"\n"), 1)
+    """The same of all other lines of a short log, with how often each is said; besides: its abnormal ones."""
+    known, lines = {row["line"] for row in besides}, text.encode().split(b"\n")
+    numbered = enumerate(lines, 1)
     found = {number: raw for number, raw in numbered if raw.strip() and number not in known and len(raw) <= LONG}
-    return _rows(found, path, events, len(found))
+    said = Counter(NUMBERS.sub(b"#", raw) for raw in lines)
+    rows = _rows(found, path, events, len(found))
+    return [{**row, "times": said[NUMBERS.sub(b"#", lines[row["line"] - 1])]} for row in rows]
 
 
 def _rows(found: dict[int, bytes], path: str, events: Iterable[Event], most: int) -> list[dict[str, Any]]:

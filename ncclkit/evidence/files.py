@@ -19,6 +19,7 @@ from ncclkit.evidence import abnormal, processes, ras, records, tools
 from ncclkit.evidence.flight import dumps
 from ncclkit.evidence.grammars import stacks
 from ncclkit.evidence.merge import Merger
+from ncclkit.evidence.quotation import is_document
 from ncclkit.evidence.ras import Report
 from ncclkit.evidence.scanner import pieces, plain, scan
 from ncclkit.evidence.sources import inputs
@@ -435,4 +436,4 @@ def _kind(sample: bytes, path: str) -> str:
     lines = len([line for line in sample.splitlines() if line.strip()])
     if len(KERNEL.findall(sample)) > 0.5 * lines:
         return "dmesg"
-    return "document" if inputs.is_document(path, text) else "log"
+    return "document" if is_document(path, text) else "log"

@@ -38,7 +38,7 @@ def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
             return case
         logs = example
     pasted = _pasted(logs)
-    given = ["-"] if pasted else _given(logs)
+    given = ["-"] if pasted else _single_inputs(logs)
     reading = pasted or evidence.read(given, helped=True)
     case = fill(Case.open(case_dir) if case_dir else Case(), reading)
     first, *others = jobs(given, reading.events) or [given]
@@ -68,7 +68,7 @@ def jobs(given: Sequence[str], events: Sequence[Event]) -> list[list[str]]:
             marks[home][f"{event.host} {event.rank}"].add(event.pid)
     found: list[list[str]] = []
     for path in paths:
-        alike = (job for job in found if not any(_apart(marks[path], marks[other]) for other in job))
+        alike = (job for job in found if not any(_different_jobs(marks[path], marks[other]) for other in job))
         home_job = next(alike, None)
         if home_job is None:
             found.append([path])
@@ -77,7 +77,7 @@ def jobs(given: Sequence[str], events: Sequence[Event]) -> list[list[str]]:
     return found
 
 
-def _apart(one: Mapping[str, set[int]], other: Mapping[str, set[int]]) -> bool:
+def _different_jobs(one: Mapping[str, set[int]], other: Mapping[str, set[int]]) -> bool:
     """Whether two inputs are of two jobs; what Slurm says of that counts alone."""
     shared = one.keys() & other.keys()
     return any(not one[name] & other[name] for name in ({"slurm"} & shared or shared))
@@ -114,7 +114,7 @@ def read_facts(case: Case, others: str) -> Case:
     """
     if not others.strip():
         return case
-    facts = evidence.read(_given(others)).facts
+    facts = evidence.read(_single_inputs(others)).facts
     if not facts:
         raise NcclkitError(
             f"There are no facts in {others}; write them with `ncclkit inspect --json > FILE` on each host."
@@ -143,7 +143,7 @@ def _exists(logs: str) -> bool:
         return False
 
 
-def _given(logs: str) -> list[str]:
+def _single_inputs(logs: str) -> list[str]:
     """The single inputs; a path that exists is one, whatever characters it has."""
     if not isinstance(logs, str) or not logs.strip():
         raise NcclkitError("No logs were named; give a file, a folder, a glob, an archive or a Slurm job id in quotes.")

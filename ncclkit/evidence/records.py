@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from ncclkit.agent import redact, wire
-from ncclkit.agent.run.subgroup import ranks_of
+from ncclkit.agent.run.stages import ranks_of
 from ncclkit.core import connections, resources
 from ncclkit.core.model import MOVES, Event, Fact, Measurement
 from ncclkit.core.text import format_time, plural, rate
@@ -44,7 +44,7 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
     if record.get("kind") in SKIPPED:
         return None
     if str(record.get("kind")).startswith(("connect.", "resources.")):
-        return _looked(record, path, number)
+        return _tested(record, path, number)
     if str(record.get("kind")).startswith("stage."):
         return _stage(record, path, number)
     rest = {key: value for key, value in record.items() if key not in ("ncclkit", "kind", "t", "rank", "host", "pid")}
@@ -63,7 +63,7 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
     )
 
 
-def _looked(record: Mapping[str, Any], path: str, number: int) -> Event | None:
+def _tested(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     """What a connection test found of a host or of the way to another, or what a host granted."""
     kind = str(record["kind"])
     if kind not in KINDS:

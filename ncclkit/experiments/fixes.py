@@ -56,12 +56,12 @@ async def check(
     deadline: seconds for each run.  Raises NcclkitError in one sentence where there is nothing to ask.
     """
     verdict = diagnose(case)
-    finding = _asked(case, verdict, cause)
+    finding = _finding_to_check(case, verdict, cause)
     experiment = finding.next
     assert experiment is not None
     started, room = time.monotonic(), _room(case, finding.cause)
     if "check" in experiment.plan:
-        return await _without_ranks(Asked(case, room, verdict, finding, experiment, python, on_record))
+        return await _without_ranks(CheckInput(case, room, verdict, finding, experiment, python, on_record))
     before, name = await _before(case, verdict, room, python, deadline, on_record)
     usable = bool(name) or comparison.comparable(before, finding)
     moves, seen, after = dict.fromkeys(experiment.expects, "open"), "nothing", None
@@ -143,7 +143,7 @@ async def _ask(case: Case, choices: Mapping[str, Any]) -> AsyncIterator[Experime
         yield await check(case, **choices)
 
 
-def _asked(case: Case, verdict: Diagnosis, cause: str) -> Finding:
+def _finding_to_check(case: Case, verdict: Diagnosis, cause: str) -> Finding:
     """The finding whose experiment is to be made."""
     if cause:
         rows = (*verdict.findings, *verdict.unknown)
@@ -206,7 +206,7 @@ def unable(case: Case, cause: str = "") -> tuple[str, str]:
     found, unknown = ([f for f in case.findings if f.verdict == word] for word in ("found", "unknown"))
     verdict = Diagnosis(tuple(found), tuple(unknown))
     reasons = []
-    for possible_on in (_asked, _fixable):
+    for possible_on in (_finding_to_check, _fixable):
         try:
             _writable(case)
             possible_on(case, verdict, cause)
@@ -265,7 +265,7 @@ async def _run(room: Case, plan: Plan, on_record: OnRecord) -> Arm:
     return Arm(run, diagnose(room))
 
 
-async def _without_ranks(asked: Asked) -> ExperimentRecord:
+async def _without_ranks(asked: CheckInput) -> ExperimentRecord:
     """The record of a check that starts no rank."""
     case, finding, experiment, room = asked.case, asked.finding, asked.experiment, asked.room
     started, room.facts = time.monotonic(), []  # a check is judged by what it finds itself
@@ -299,7 +299,7 @@ def _kept(case: Case, room: Case, started: float, kind: Kind, finding: Finding, 
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CheckResult:
     """The result of a check that starts no rank."""
 
     shown: str
@@ -313,7 +313,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CheckInput:
     """The input of a check that starts no rank."""
 
     case: Case
@@ -327,17 +327,17 @@ class Asked:
     on_record: OnRecord = lambda record: None
 
 
-async def connections(asked: Asked) -> Seen:
+async def connections(asked: CheckInput) -> CheckResult:
     """Test the connections between the hosts of the last run, and judge the result by itself."""
     await simulated_hosts.again(asked.case, asked.room)
     verdict, cause = diagnose(asked.room), asked.finding.cause
     seen = {row.cause: str(row.verdict) for row in (*verdict.findings, *verdict.clear)}
     moves = comparison.only_one_left(comparison.read(asked.experiment, seen))
     told = next((row.say for row in verdict.findings if row.cause == cause), "")
-    return Seen(seen.get(cause, "nothing"), moves, told)
+    return CheckResult(seen.get(cause, "nothing"), moves, told)
 
 
-async def resources(asked: Asked) -> Seen:
+async def resources(asked: CheckInput) -> CheckResult:
     """Try what this machine, or each node of the allocation, grants of the job's needs; all is given back at once."""
     case, cause, run = asked.case, asked.finding.cause, baseline.last(asked.case, asked.python)
     needs = baseline.needs(case, run, asked.verdict.job, asked.experiment.expects)
@@ -356,10 +356,13 @@ async def resources(asked: Asked) -> Seen:
     told = [f"{event.host}: {event.text}" for event in events if grant(event.data).cause == cause]
     if seen.get(cause) == "clear" and moves[cause] == "open":
         told += ["what is granted now does not disprove what the job has met"]
-    return Seen(seen.get(cause, "nothing"), moves, f"{'; '.join(told)}." if told else "", here is not False)
+    return CheckResult(seen.get(cause, "nothing"), moves, f"{'; '.join(told)}." if told else "", here is not False)
 
 
-RANKLESS: dict[str, Callable[[Asked], Awaitable[Seen]]] = {"connections": connections, "resources": resources}
+RANKLESS: dict[str, Callable[[CheckInput], Awaitable[CheckResult]]] = {
+    "connections": connections,
+    "resources": resources,
+}
 """The words of ``{"check": …}``."""
 
 

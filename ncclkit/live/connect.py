@@ -1,13 +1,16 @@
 """Connectivity without a GPU job: names, ports, packet sizes, bandwidth, latency and clocks between hosts.
 
-Only between hosts that the user named or that the allocation holds.  A guarded lead (``agent.pyz connect``) starts one
-peer per host through ssh, srun or any prefix; what they find are events and facts of the case, which causes judge.
+Only between hosts that the user named or that the allocation holds.  A guarded coordinator (``agent.pyz connect``)
+starts one worker per host through ssh, srun or any command before it; what they find are events and facts of the case,
+which causes judge.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,11 +23,62 @@ from ncclkit.core import connections, text
 from ncclkit.core.case import TEST, Case
 from ncclkit.core.model import Fact, NcclkitError, from_dict
 from ncclkit.core.storage import write
-from ncclkit.live.launch import hosts as launch
 from ncclkit.live.launch import local, simulated, slurm
 from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
 from ncclkit.live.probe import TRAIN_PYTHON
+
+HOST = re.compile(r"[A-Za-z0-9_][\w.:@%-]*")
+"""What may be a host (or user@host): nothing that ssh or srun would take for an option or a shell for syntax."""
+SSH = (
+    *("ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"),
+    *("-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes", "--", "{host}"),
+)
+"""Whatever the user's configuration says: no question, no connection that stays, nothing forwarded."""
+SRUN = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--unbuffered", "--nodelist={host}")
+# any Python says which one it is (agent.connect.session.GREETING), on a line of its own whatever a shell wrote; then
+# the agent comes through standard input, and lies in a file without a name, which cannot outlive this process
+BOOT = (
+    "import sys,tempfile as t;print('');print('ncclkit on %d.%d'%sys.version_info[:2]);sys.stdout.flush();"
+    "z=t.TemporaryFile();i=sys.stdin.buffer;z.write(i.read(int(i.readline())));z.flush();"
+    "sys.path.insert(0,'/proc/self/fd/%d'%z.fileno());from ncclkit.agent.connect.worker import main;sys.exit(main())"
+)
+
+
+def worker_commands(hosts: Sequence[str], via: str, python: str) -> dict[str, list[str]]:
+    """Host (without ``user@``, which is for ssh alone) → the argv that starts the worker there.
+
+    via: ``ssh``, ``srun``, or the words before a command with ``{host}`` in them; python: the interpreter on the hosts.
+    Raises NcclkitError for names that are no hosts and prefixes without a place for them.
+    """
+    words = {"ssh": SSH, "srun": SRUN}.get(via) or _split(via)
+    peer = [python, "-I", "-c", BOOT]
+    if via == "ssh":  # it joins the words with blanks and hands them to a shell over there
+        peer = [shlex.quote(word) for word in peer]
+    return {
+        checked_host(host).rpartition("@")[2]: [word.replace("{host}", checked_host(host)) for word in words] + peer
+        for host in hosts
+    }
+
+
+def checked_host(host: str) -> str:
+    """The host name as given; raises NcclkitError for what cannot be one."""
+    if not isinstance(host, str) or not HOST.fullmatch(host):
+        raise NcclkitError(f"{host!r} is not a host name or an address; write names like node-1 or 10.0.0.1.")
+    return host
+
+
+def _split(via: str) -> list[str]:
+    try:
+        words = shlex.split(via)
+    except ValueError as error:
+        raise NcclkitError(f"The prefix {via!r} cannot be split into words ({error}); close its quotes.") from error
+    if not any("{host}" in word for word in words):
+        raise NcclkitError(
+            f"{via!r} is neither ssh nor srun nor a prefix with {{host}} in it, as 'kubectl exec {{host}} --'."
+        )
+    return words
+
 
 MOST = 64
 """Hosts in one test: their pairs are 2,016, their time about two minutes."""
@@ -138,7 +192,7 @@ async def plan(
     allocated = slurm.nodes() > 0
     known = hosts or (await slurm.names() if allocated else [])
     python = python or os.environ.get(TRAIN_PYTHON) or "python3"
-    commands = launch.commands(known, remote_command or ("srun" if allocated else "ssh"), python)
+    commands = worker_commands(known, remote_command or ("srun" if allocated else "ssh"), python)
     if not 2 <= len(commands) <= MOST:
         raise NcclkitError(
             f"A connection test takes 2 to {MOST} hosts, but {len(commands)} are given; name them, or start this in a "

@@ -28,13 +28,13 @@ from typing import Any
 from ncclkit import evidence
 from ncclkit.agent import redact, wire
 from ncclkit.agent.monitor import snapshots
-from ncclkit.agent.run.subgroup import spans
+from ncclkit.agent.run.stages import spans
 from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, NcclkitError, from_dict
-from ncclkit.core.runs import Plan, Run
-from ncclkit.core.storage import content, write
+from ncclkit.core.runs import Plan, Run, records_of
+from ncclkit.core.storage import write
 from ncclkit.live import scheduler
 from ncclkit.live.launch import local, simulated, slurm
 from ncclkit.live.launch.local import OnRecord
@@ -188,13 +188,13 @@ def sizes(largest: int, smallest: int = 8, factor: int = 8) -> tuple[int, ...]:
     return (*steps, largest)
 
 
-async def plan(case: Case, options: ProbeOptions = DEFAULTS) -> Plan:
+async def plan(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "probe") -> Plan:
     """Decide what to run from what the hosts have: NCCL on all GPUs, gloo with two ranks (or one a node) without any.
 
-    Raises NcclkitError where this machine cannot do what is asked.
+    verb: of the command that asks.  Raises NcclkitError where this machine cannot do what is asked.
     """
     if not options.here and await asyncio.to_thread(scheduler.is_login_node):
-        raise NcclkitError(f"{scheduler.refusal('a test', 'probe')}.")
+        raise NcclkitError(f"{scheduler.refusal('a test', verb)}.")
     python, sharing = interpreter(options.python), int(options.network.get("hosts", options.simulate_hosts))
     gpus, hosts = await _gpus(case, python), 1 if options.network else max(1, slurm.nodes())
     places = gpus * hosts * sharing
@@ -362,9 +362,7 @@ def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]]
 
 def reread(case: Case, folder: Path, plan: Plan) -> Run:
     """A run of this case, read back from its folder; `plan` is what it was asked to do."""
-    wired = folder / "wire.jsonl"
-    lines = content(wired).splitlines() if wired.exists() else []
-    records = [record for record in map(wire.parse, lines) if record is not None]
+    records = records_of(folder)
     end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
     seconds = float(records[-1]["t"] - records[0]["t"]) if records else 0.0
     measured = tuple(m for m in case.measurements if m.run == folder.name)

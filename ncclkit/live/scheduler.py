@@ -78,10 +78,12 @@ def _submits(conf: str) -> bool:
 
 
 def refusal(what: str, verb: str) -> str:
-    """Why `what` does not run on a login node, and the two commands that choose, in one sentence."""
+    """Why `what` does not run on a login node, and what chooses where it does, in one sentence."""
+    notebook = (" (in a notebook job='-N 2 -t 10')", " (job='here')") if verb == "probe" else ("", "")
+    here = "" if verb == "diagnose --check" else f", `ncclkit {verb} --here`{notebook[1]} on this host"
     return (
-        f"This is a login node, which others share, so {what} does not run here unasked: `ncclkit submit {verb}` "
-        f"(in a notebook job='-N 2 -t 10') runs it on nodes, `ncclkit {verb} --here` (job='here') on this host"
+        f"This is a login node, which others share, so {what} does not run here unasked: `ncclkit submit {verb}`"
+        f"{notebook[0]} runs it on nodes{here}"
     )
 
 

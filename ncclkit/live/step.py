@@ -302,3 +302,41 @@ def read_traces(case: Case, paths: Iterable[str | Path]) -> StepTimes:
     times = step_times(events)
     case.add(events).save()
     return times
+
+
+def holistic(paths: Iterable[str | Path]) -> list[str]:
+    """What HolisticTraceAnalysis reads in traces of GPUs, a sentence for each rank: why the GPU idles, what is hidden.
+
+    Raises NcclkitError where it is not installed, and for traces that it cannot read.
+    """
+    try:
+        from hta.trace_analysis import TraceAnalysis
+    except ImportError as error:
+        raise NcclkitError("HolisticTraceAnalysis is not installed; pip install 'ncclkit[tuning]'.") from error
+    found, _ = inputs.find(list(paths))
+    files: dict[int, str] = {}
+    for number, path in enumerate(found):
+        own = inputs.rank_of(str(path))
+        files[number if own is None else own] = str(path)
+    try:
+        analysis = TraceAnalysis(trace_files=files)
+        shares = analysis.get_temporal_breakdown(visualize=False).set_index("rank")
+        hidden = analysis.get_comm_comp_overlap(visualize=False).set_index("rank")
+        idle, _ = analysis.get_idle_time_breakdown(ranks=[*files], visualize=False)
+    except (LookupError, TypeError, ValueError) as error:
+        raise NcclkitError(f"HolisticTraceAnalysis cannot read these traces: {str(error).splitlines()[0]}.") from error
+    return [_of_gpu(rank, shares.loc[rank], hidden.loc[rank], idle[idle["rank"] == rank]) for rank in sorted(files)]
+
+
+def _of_gpu(rank: int, shares: Any, hidden: Any, idle: Any) -> str:
+    """The sentence of one rank; its GPU idles for the reasons of the stream that idles least."""
+    streams = idle.groupby("stream")["idle_time"].sum()
+    least = idle[idle["stream"] == streams.idxmin()].set_index("idle_category")["idle_time_ratio"]
+    why = {"host_wait": "for the host to launch a kernel", "kernel_wait": "between kernels that are launched"}
+    told = ", ".join(f"{percent(least[kind])} {words}" for kind, words in why.items() if least.get(kind, 0) > 0)
+    return (
+        f"rank {rank}: its GPU computes {percent(shares['compute_time_pctg'] / 100)} of the time, only communicates or "
+        f"copies {percent(shares['non_compute_time_pctg'] / 100)}, and idles {percent(shares['idle_time_pctg'] / 100)}"
+        f"{f' ({told})' if told else ''}; {percent(hidden['comp_comm_overlap_pctg'] / 100)} of its "
+        "communication is hidden (HolisticTraceAnalysis)."
+    )

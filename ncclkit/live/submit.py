@@ -236,12 +236,15 @@ WAITS = {
     "BeginTime": "Slurm starts it a little later",
     "Licenses": "a licence that it needs is in use",
     "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
-    "Reservation": "its reservation has not begun",
+    "Nodes_required": "nodes that it needs are down, drained or reserved",
     "ReservationDeleted": "its reservation is gone",
+    "Reservation": "its reservation has not begun",
     "JobHeldUser": "it is held: `scontrol release` lets it go",
     "NodeDown": "a node that it needs is down",
 }
-"""Why a job waits, by Slurm's word."""
+"""Why a job waits, by how Slurm's reason begins."""
+ABSENT = ("ReqNodeNotAvail", "Nodes_required", "NodeDown", "launch_failed")
+"""Reasons for which the nodes themselves are to blame."""
 NEVER = {
     "PartitionNodeLimit": "the partition has not so many nodes for one job; -N asks for fewer",
     "PartitionConfig": "the partition allows fewer nodes or less time for one job; -N and -t ask for less",
@@ -255,7 +258,7 @@ NEVER = {
     "group_not_permitted": "the partition does not take your group; -p names another",
     "BadConstraints": "no node has what it asks for",
     "JobHeldAdmin": "an administrator holds it",
-    "launch_failed_requeued_held": "it could not be started, and is held",
+    "launch_failed_requeued_held": "its node could not start it, and it is held",
 }
 """Part of the reason for which a job will not start → what to do.  Some are a word, others a sentence with ``_``."""
 ENDS = {
@@ -297,7 +300,7 @@ class JobState:
     status: int | None = None
     """Exit status of the verb, else of the batch script."""
     why: str = ""
-    """What Slurm said instead of an answer."""
+    """What Slurm said instead of an answer; of a job that waits for nodes, why these are not available."""
 
     @property
     def over(self) -> bool:
@@ -318,7 +321,7 @@ class JobState:
         if self.state == SILENT:
             return f"{head}: Slurm does not answer ({self.why}); the job goes on without it."
         if self.stuck:
-            return f"{head} will not start ({self.reason}): {self.stuck}."
+            return f"{head} will not start ({self.reason}): {self.stuck}{self.why and f'; {self.why}'}."
         if self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD"):
             return f"{head} waits{self._queue()}."
         if not self.over:
@@ -341,7 +344,8 @@ class JobState:
         words = [f"in partition {self.partition}" if self.partition else ""]
         words += [f"place {place} of {count}" if place else ""]
         reason = self.reason if self.reason not in ("", "None") else ""
-        words += [f"{WAITS.get(reason.split(',')[0], 'reason')} ({reason})" if reason else ""]
+        known = next((what for sign, what in WAITS.items() if reason.startswith(sign)), "reason")
+        words += [f"{known} ({self.why or reason})" if reason else ""]
         words += [f"expected to start {self.start.replace('T', ' ')}" if self.start else ""]
         said = [word for word in words if word]
         return f" {', '.join(said)}" if said else ""
@@ -378,7 +382,14 @@ def state(job: BatchJob, with_place: bool = True) -> JobState:
         with suppress(NcclkitError):  # the place is a courtesy
             waiting = scheduler.ask("squeue", "-h", "-t", "PD", "-p", found.partition, "-S", "-p,i", "-o", "%i").split()
             found = replace(found, place=(waiting.index(job.id) + 1 if job.id in waiting else 0, len(waiting)))
+            found = replace(found, why=_unavailable(found.partition)) if found.reason.startswith(ABSENT) else found
     return found if not found.over or job.status is None else replace(found, status=job.status)
+
+
+def _unavailable(partition: str) -> str:
+    """Why nodes of a partition take no job, as their administrators or Slurm itself wrote it down."""
+    told = scheduler.ask("sinfo", "-h", "-R", "-p", partition, "-o", "%N: %E").splitlines()
+    return "; ".join(line.strip() for line in told[:3])
 
 
 def _accounted(job: BatchJob) -> JobState:

@@ -182,12 +182,14 @@ async def sweep(
     inherited: bool = False,
     on_record: OnRecord = lambda record: None,
     job: str = "",
+    search: int = 0,
 ) -> Sweep:
     """Compare settings with the default: those that are named, or those that this hardware can have.
 
     sizes: of the messages, in bytes; inherited: compare each variable of NCCL and gloo that this environment sets, or
     those of them that `settings` name, with its absence; job: a case folder, a log, dumps or a model (see `calls_of`),
-    whose messages are measured, and whose variables are those that are inherited.
+    whose messages are measured, and whose variables are those that are inherited; search: jobs of combinations of the
+    variables that a process keeps (see `_search`).
 
     Settings that are read for each communicator share one job; the others get jobs of their own, in turn with the
     default.  Raises NcclkitError for a variable that the backend does not read, and for a job that fails.
@@ -197,28 +199,32 @@ async def sweep(
     if (inherited and here) or not (settings or inherited or case.facts):
         await probe.inspect(case, options.python)  # what the hardware has, and what nccl.conf sets now
     heavy = heaviest(calls, MOST_SIZES)
-    plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options)
+    plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options, "tune")
     cleared = _inherited(case, logs, settings) if inherited else {}
     wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
     usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]
     steps = sizes or sorted({size for found in heavy.values() for size in found}) or usual
-    own = {} if wanted else own_choices(case, plan)
-    every = len(plan.ops) * len(steps)
-    wanted = wanted or [
-        one for one in candidates(case.facts, plan) if len(same_as_own(one, own, plan.ops, steps)) < every
-    ]
+    wanted, own = (wanted, {}) if wanted else _different(case, plan, steps)
     _refuse_foreign(wanted, plan.backend)
     # NCCL reads a file of variables, too: what stands there is set as well, unless another file is named
     env = {**plan.env, **({"NCCL_CONF_FILE": os.devnull} if cleared else {})}
     base = replace(plan, name="tune", sizes=tuple(steps), unset=tuple(cleared), env=env)
     together = {n: one for n, one in enumerate(wanted, 1) if one.per_communicator}
     apart = {n: one for n, one in enumerate(wanted, 1) if n not in together}
-    made = Measured(frozenset(apart))
+    made = Measured(set(apart))
     if together:
         await _together(case, base, together, bool(settings) or inherited, made, on_record, own)
-    if apart:
+    if search:
+        wanted += await _search(case, base, apart, range(len(wanted) + 1, len(wanted) + search + 1), made, on_record)
+    elif apart:
         await _apart(case, base, apart, bool(settings) or inherited, made, on_record)
     return made.sweep(plan, wanted, time.monotonic() - began, tuple(cleared), calls)
+
+
+def _different(case: Case, plan: Plan, sizes: Sequence[int]) -> tuple[list[Setting], Choices]:
+    """The candidates that are not what NCCL takes by itself on all of these sizes; and what it takes."""
+    own, every = own_choices(case, plan), len(plan.ops) * len(sizes)
+    return [one for one in candidates(case.facts, plan) if len(same_as_own(one, own, plan.ops, sizes)) < every], own
 
 
 def calls_of(job: str, logs: Case) -> Calls:
@@ -378,7 +384,7 @@ def _more_memory(size: int) -> str:
 class Measured:
     """Microseconds of the rounds of each phase: those that choose, descend and decide, and those under computation."""
 
-    apart: frozenset[int]
+    apart: set[int]
     """Settings that had jobs of their own."""
     times: dict[str, dict[Key, list[float]]] = field(default_factory=dict)
     """Phase → rounds of each setting, collective and size; the default's of the same phase are their pairs."""
@@ -408,6 +414,12 @@ class Measured:
         hosts = max(1, slurm.nodes()) * plan.simulate_hosts
         rows = tuple((op, size, count) for (op, size), count in calls.items())
         return Sweep(plan.backend, plan.ranks, hosts, decided, seen, refused, seconds, cleared, beside, rows)
+
+    def share(self, number: int) -> float:
+        """What the last job with a setting takes of the default's time: geometric mean over collectives and sizes."""
+        times = self.times["choose"]
+        rows = [(laps[-1], times[ALONE, op, size][-1]) for (mine, op, size), laps in times.items() if mine == number]
+        return statistics.geometric_mean(one / usual for one, usual in rows)
 
     def promising(self, numbers: Sequence[int]) -> list[int]:
         """The settings with jobs of their own that look best on some collective and size, of those that chose."""
@@ -478,23 +490,67 @@ async def _apart(
 
     A few turns choose which settings are worth the jobs that decide; every: decide on all of them.
     """
-    turns, kept = random.Random(0), dict(settings)
-
-    async def take(count: int, phase: str) -> None:
-        for _ in range(count):
-            turn = [(ALONE, Setting()), *kept.items()]
-            turns.shuffle(turn)
-            for number, setting in turn:
-                env = {name: value for name, value in base.env.items() if name not in setting.without}
-                plan = replace(base, env={**env, **setting.env}, unset=(*base.unset, *setting.without))
-                words = ["--repeats", str(ROUNDS), "--phase", phase]
-                await _job(case, plan, words, [number], made, on_record)
-
+    turn, kept = random.Random(0), dict(settings)
+    for _ in range(0 if every else CHOOSING):
+        await _turn(case, base, kept, "choose", made, on_record, turn)
     if not every:
-        await take(CHOOSING, "choose")
         kept = {number: settings[number] for number in made.promising([*settings])}
-    if kept:
-        await take(JOBS, "decide")
+    for _ in range(JOBS if kept else 0):
+        await _turn(case, base, kept, "decide", made, on_record, turn)
+
+
+async def _turn(
+    case: Case,
+    base: Plan,
+    settings: Mapping[int, Setting],
+    phase: str,
+    made: Measured,
+    on_record: OnRecord,
+    order: random.Random,
+) -> None:
+    """One job of the default and of each setting, in an order of this turn; jobs that decide also compute beside."""
+    for number, setting in order.sample([(ALONE, Setting()), *settings.items()], 1 + len(settings)):
+        env = {name: value for name, value in base.env.items() if name not in setting.without}
+        plan = replace(base, env={**env, **setting.env}, unset=(*base.unset, *setting.without))
+        # what the environment sets already is no winner that a job would be given
+        beside = phase == "decide" and not base.unset
+        words = ["--repeats", str(ROUNDS), "--phase", phase, *["--beside"] * beside]
+        await _job(case, plan, words, [number], made, on_record)
+
+
+async def _search(
+    case: Case, base: Plan, settings: Mapping[int, Setting], numbers: Sequence[int], made: Measured, on_record: OnRecord
+) -> list[Setting]:
+    """Measure combinations of these settings' variables, which are too many for turns: Optuna chooses each by the last.
+
+    Every job stands beside one of the default, and is judged by the geometric mean of what its sizes take of the
+    default's time.  The best ones get the jobs that decide.  Returns the combinations in the order of their numbers.
+    """
+    if not settings:
+        raise NcclkitError("None of these settings is one that a process keeps, so there is nothing to combine.")
+    try:
+        import optuna
+    except ImportError as error:
+        raise NcclkitError("Optuna is not installed; pip install 'ncclkit[tuning]', or leave --search out.") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    order = random.Random(0)
+    values: dict[str, list[str]] = {}
+    for name, value in (pair for one in settings.values() for pair in one.env.items()):
+        values[name] = [*dict.fromkeys([*values.get(name, [""]), value])]
+    study, tried = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0)), list[Setting]()
+    for _ in numbers:
+        trial = study.ask()
+        chosen = {name: trial.suggest_categorical(name, known) for name, known in values.items()}
+        one = Setting({name: value for name, value in chosen.items() if value})
+        tried += [] if one in tried else [one]
+        number = numbers[tried.index(one)]
+        made.apart.add(number)
+        await _turn(case, base, {number: one}, "choose", made, on_record, order)
+        study.tell(trial, made.share(number))
+    kept = {number: tried[numbers.index(number)] for number in made.promising(numbers)}
+    for _ in range(JOBS if kept else 0):
+        await _turn(case, base, kept, "decide", made, on_record, order)
+    return tried
 
 
 async def _job(

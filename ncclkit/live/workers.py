@@ -17,6 +17,8 @@ FORM = re.compile(r"dask(?::(?P<count>[1-9]\d{0,3}))?|(?P<address>(?:tcp|tls|ucx
 """``dask``, ``dask:8``, or the address of a scheduler of Dask that runs."""
 START = 120.0
 """Seconds in which the first worker must be there; a batch job may wait longer than that."""
+NOBODY = "127.0.0.1:0"
+"""Where Dask's page listens, which no one asked for: on loopback, and not at the port of somebody else's."""
 
 
 @contextmanager
@@ -80,6 +82,7 @@ def _cluster(most: int) -> Any:
             interface=_interface(),
             job_extra_directives=more,
             security=keys,
+            scheduler_options={"dashboard_address": NOBODY},
             shared_temp_directory="~",  # where jobs find the keys, which go with the cluster
             protocol="tls://",
         )
@@ -90,7 +93,7 @@ def _cluster(most: int) -> Any:
             n_workers=1,
             threads_per_worker=1,
             host="127.0.0.1",
-            dashboard_address=None,
+            dashboard_address=NOBODY,
             security=keys,
             protocol="tls://",
         )

@@ -6,11 +6,8 @@ Only this package and `ncclkit.views.plots` import plotly and ipywidgets.
 from ncclkit.views._base import Chart, Drawn, View, style
 from ncclkit.views.attach import AttachForm, attach_form
 from ncclkit.views.banner import banner_view
-from ncclkit.views.catalogue import catalogue_view
-from ncclkit.views.check import check_form
 from ncclkit.views.cluster import cluster_view
 from ncclkit.views.connect import ConnectForm, connect_form, connect_view
-from ncclkit.views.consistency import consistency_view
 from ncclkit.views.course import (
     backend_view,
     checkpoints_view,
@@ -19,27 +16,22 @@ from ncclkit.views.course import (
     scaling_view,
     stages_view,
 )
-from ncclkit.views.evidence import events_view
-from ncclkit.views.experiments import experiments_view
-from ncclkit.views.facts import facts_view
-from ncclkit.views.findings import findings_view
+from ncclkit.views.evidence import events_view, inputs_view
+from ncclkit.views.experiments import check_form, experiments_view
+from ncclkit.views.facts import consistency_view, facts_view
+from ncclkit.views.findings import catalogue_view, findings_view
 from ncclkit.views.groups import disagreement_view, progress_view
-from ncclkit.views.history import compare_view
-from ncclkit.views.inputs import inputs_view
 from ncclkit.views.job import job_view
-from ncclkit.views.lab import lab_form
+from ncclkit.views.lab import guess, lab_form, proof_view, quiz_view
 from ncclkit.views.live import LiveTest, live_test
-from ncclkit.views.network import network_view
+from ncclkit.views.network import network_view, rings_view, transports_view
 from ncclkit.views.pairs import pairs_view
 from ncclkit.views.planners import planner
-from ncclkit.views.quiz import guess, proof_view, quiz_view
 from ncclkit.views.ranks import ranks_view
 from ncclkit.views.report import report_form
-from ncclkit.views.runs import curve_view, measurements_view, tuning_view
+from ncclkit.views.runs import case_view, compare_view, curve_view, measurements_view, tuning_view
 from ncclkit.views.start import start_form
 from ncclkit.views.steps import step_form, step_view
-from ncclkit.views.tables import case_view
 from ncclkit.views.telemetry import telemetry_view
 from ncclkit.views.topology import topology_view
-from ncclkit.views.transports import rings_view, transports_view
 from ncclkit.views.tune import apply_form, carriers_view, tune_form

@@ -18,11 +18,10 @@ from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import format_bytes, plural, some
 from ncclkit.evidence.logs import forget, is_example
 from ncclkit.live.attach import AttachOptions, attach
-from ncclkit.views._base import Drawn, View
+from ncclkit.views._base import View
 from ncclkit.views._form import Form
-from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
-from ncclkit.views._verdict import SURE, beside, of_rows
-from ncclkit.views.telemetry import run_telemetry_view
+from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, sentence, table
+from ncclkit.views.findings import SURE, culprits_of_rows, headline_beside
 
 TARGETS = "all, or process ids, or job and its Slurm id"
 TARGET = re.compile(r"all|job \d{1,12}|(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)?\d{1,10})*")
@@ -92,9 +91,7 @@ async def attached_view(case: Case, target: str, options: AttachOptions | None =
     by_job = target.strip().startswith("job")
     made = await attach(case, () if by_job else numbers, int(numbers[0]) if by_job else None, options)
     found = diagnose(case).to_dict(made.reading.inputs)["findings"]
-    where = stacks_view(made.events, made.problems, found, made.jobs)
-    strip = run_telemetry_view(made.folder, made.reading.events)
-    return where if strip is None else Drawn(where.summary, strip.figure, join(where.body, el("p", strip.summary)))
+    return stacks_view(made.events, made.problems, found, made.jobs)
 
 
 def _check(target: str) -> None:
@@ -118,14 +115,16 @@ def stacks_view(
     known = list(events)
     summary, rows = _groups(known)
     loads = [_load(event.rank, event.data) for event in known if event.kind == "telemetry.utilization"]
-    cause = [(code(row["cause"]), row["say"]) for row in found]
     seen = {event.rank for event in known if event.kind == "stack" and event.rank is not None}
     sure = [row for row in found if row.get("strength") in SURE]
-    conclusion = sure[0]["say"] if sure else beside(of_rows(found), summary[:1].upper() + summary[1:], seen)
+    conclusion = (
+        sure[0]["say"] if sure else headline_beside(culprits_of_rows(found), summary[:1].upper() + summary[1:], seen)
+    )
+    cause = [(code(row["cause"]), sentence(row["say"])) for row in found if row["say"] != conclusion]
     body = join(
         fit(table(("", "Ranks", "Where they stand", "The whole stack"), rows)),
         join(*(el("p", job) for job in jobs)),
-        table(("Cause", "What it says"), cause),
+        table(("Also" if len(cause) < len(found) else "Cause", "What it says"), cause),
         el("h5", "How busy they were meanwhile") if loads else "",
         fit(table(UTILIZATION, loads, "nk-numbers")),
         fold(f"Could not be read: {len(problems):,}", pre("\n".join(problems)) if problems else "", is_open=True),
@@ -140,7 +139,7 @@ def _groups(events: Sequence[Event]) -> tuple[str, list[tuple[object, ...]]]:
             (
                 share(len(held), len(stands)),
                 _ranks(held),
-                f"{held[0].does(len(held))}{_branch(held[0])}",
+                sentence(f"{held[0].does(len(held))}{_branch(held[0])}"),
                 _stack(held[0]),
             )
             for held in together(stands.values())

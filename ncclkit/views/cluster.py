@@ -11,19 +11,28 @@ from ncclkit.views._base import View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
 
 NOTHING_HEAVY = (
-    "Facts are read and logs are judged on this host. A test starts ranks, so it goes to nodes as a batch job: fill in "
-    "the form of the test, or say it in the parameter job, as in "
+    "Facts are read and logs are judged on this host. A test starts ranks, so it goes to nodes as a batch job: "
 )
 
 
-def cluster_view(case: Case) -> View:
-    """Where this is (login node, allocation, or a machine of its own), what the cluster has, and this case's jobs."""
-    return View(scheduler.summary(case), join(_login(case) if scheduler.is_login_node() else "", _jobs(case)))
+def cluster_view(case: Case, verb: str = "") -> View:
+    """Where this is (login node, allocation, or a machine of its own), what the cluster has, and this case's jobs.
+
+    verb: of the command that sends the notebook's test to nodes, where no form and no parameter `job` does.
+    """
+    login = scheduler.is_login_node()
+    if login and not case.facts_of("scheduler."):
+        case.replace_facts(scheduler.read_facts())
+    return View(scheduler.summary(case), join(_login(case, verb) if login else "", _jobs(case)))
 
 
-def _login(case: Case) -> Markup:
+def _login(case: Case, verb: str) -> Markup:
     """The card of a login node."""
     told = scheduler.known(case)
+    where = join("in a terminal ", code(f"ncclkit submit -N 2 {verb}"), ".")
+    if not verb:
+        here = join(code("job='here'"), " runs it on this host.")
+        where = join("fill in the form, or set the parameter ", code("job='-N 2 -t 10'"), "; ", here)
     head = ("Partition", "Nodes", "Idle", "GPUs a node", "Slurm's time limit", "For")
     rows = [_partition(row) for row in told.get("partitions", [])]
     charged = ("account", "partition", "qos")
@@ -31,7 +40,7 @@ def _login(case: Case) -> Markup:
     queue = [tuple(job.values()) for job in told.get("jobs", [])]
     unread = [(fact.source, fact.why) for fact in case.facts_of("scheduler.") if fact.value is None]
     return join(
-        el("p", NOTHING_HEAVY, code("job='-N 2 -t 10'"), "; ", code("job='here'"), " runs it on this host."),
+        el("p", NOTHING_HEAVY, where),
         fit(table(head, rows)),
         fold("Your accounts", fit(table(("Account", "Partition", "QoS"), accounts))),
         fold("Your jobs", fit(table(("Id", "Name", "State", "Nodes", "Reason"), queue))),

@@ -15,8 +15,8 @@ from ncclkit.core.connections import FAULTS, NetworkPath
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import format_number, format_time, percent, plural, some
 from ncclkit.live import connect
+from ncclkit.live import connect as launch
 from ncclkit.live.connect import SLOWER, Connectivity, results
-from ncclkit.live.launch import hosts as launch
 from ncclkit.live.launch import slurm
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
@@ -188,7 +188,7 @@ class ConnectForm(Form):
             found[self.hosts] = "One host has no path to test; name two or more."
         for field, hosts, command in ((self.hosts, names, "ssh"), (self.remote_command, ["host"], remote or "ssh")):
             try:
-                launch.commands(hosts, command, "python3")
+                launch.worker_commands(hosts, command, "python3")
             except NcclkitError as error:
                 found.setdefault(field, str(error))
         return found

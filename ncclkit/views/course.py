@@ -91,7 +91,7 @@ def stages_view(stages: Sequence[Stage]) -> View:
     """One row per stage of a staged run, the first one on top: how it ended, what it took, and its last loss."""
     if not stages:
         return View("No stage was run yet", Markup(""))
-    apart = apart_by(stages)
+    apart = loss_difference(stages)
     most = f"{apart:.1e} of the loss" if apart else "none"
     columns: Columns = {
         "Ranks": [stage.run.plan.ranks for stage in stages],
@@ -118,7 +118,7 @@ def _stages_summary(stages: Sequence[Stage], apart: float | None) -> str:
     )
 
 
-def apart_by(stages: Sequence[Stage]) -> float | None:
+def loss_difference(stages: Sequence[Stage]) -> float | None:
     """Largest relative difference between losses of stages with equal data and batch; None where no two are alike.
 
     Neither ranks nor micro-batches may change what a step learns.

@@ -1,23 +1,166 @@
-"""The evidence browser: filter the events in memory, open any line in its context."""
+"""The evidence browser: what was read and what was not, events filtered in memory, any line opened in its context.
+
+The lines around a line are read from its file when somebody asks: in blocks, never the whole file at once.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import ipywidgets as W
 
 from ncclkit.analysis.timeline import abnormal
+from ncclkit.core import secrets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
-from ncclkit.core.text import plural, some
+from ncclkit.core.text import format_bytes, plural, some
+from ncclkit.evidence.sources.streams import DAMAGE, Hashed, Readable, unpack
 from ncclkit.views._base import View, style
-from ncclkit.views._context import AROUND, context
-from ncclkit.views._html import Markup, code, common, el, fit, fold, join, place, pre, table, value
-from ncclkit.views._pick import ALL, ODD, RANKS, excerpt, gather, pick
+from ncclkit.views._html import Markup, badge, code, common, el, fit, fold, join, place, pre, table, value
+
+AROUND = 5
+REACH = 4 << 30
+"""Bytes of a file's text that are passed over at most to reach a line."""
+BLOCK = 1 << 20
+WIDE = 2000
+"""Bytes shown of one line."""
+
+Shown = list[tuple[int, str, bool]]
+"""(line number, text, is it the event's own line)."""
+
+
+def context(event: Event, base: Path | None = None, around: int = AROUND) -> Shown | str:
+    """Lines around an event, or a sentence why they cannot be shown.
+
+    The file must still say at that place what the event says: one that changed
+    is not shown, and neither is a device or pipe.
+    """
+    path = next((p for p in (Path(event.path), (base or Path()) / event.path) if event.path and p.is_file()), None)
+    if path is not None and event.line < 1:
+        return f"{event.path} has no lines to show; what it says stands above"
+    if path is None:
+        return _why_missing(event)
+    first, size = max(1, event.line - around), max(1, event.text.count("\n") + 1)
+    try:
+        raw = "\n".join(_lines(path, first, event.line + size - 1 + around))
+    except DAMAGE as error:
+        return f"{path} cannot be read: {error}"
+    lines = secrets.text(raw).split("\n") if raw else []
+    shown = [(number, line, event.line <= number < event.line + size) for number, line in enumerate(lines, first)]
+    said = event.text.splitlines()[0].strip()[:WIDE] if event.text else ""
+    if not any(hit and _matches(line, said) for _, line, hit in shown):
+        return f"{path} does not hold it at line {event.line} (changed, or too large); the raw line stands above"
+    return shown
+
+
+def _why_missing(event: Event) -> str:
+    archive = next((p for p in Path(event.path).parents if p.is_file()), None) if event.path else None
+    if archive is not None:
+        return f"it lies inside {archive}; unpack that to see the lines around it"
+    return f"{event.path or 'its source'} is not here (any more); the raw line stands above"
+
+
+def _matches(line: str, said: str) -> bool:
+    """True when the line still says it; colours and prefixes of launchers are no part of an event's text."""
+    return said in line or (len(said) > 20 and said[-20:] in line)
+
+
+def _lines(path: Path, first: int, last: int) -> Iterator[str]:
+    """Lines `first` to `last` (1-based) of a plain or packed file, each cut to `WIDE` bytes."""
+    with path.open("rb") as packed:
+        source, packing = unpack(Hashed(packed))
+        if packing == "zst?":
+            raise OSError("it is packed with zstd; unpack it to see the lines around it")
+        rest = _skip(source, first - 1)
+        if rest is None:
+            return
+        for raw, _ in zip(_split(source, rest), range(last - first + 1), strict=False):
+            yield raw.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def _skip(source: Readable, count: int) -> bytes | None:
+    """What was read behind the first `count` lines; None where the file ends before, or reaches too far."""
+    passed = 0
+    while passed < REACH:
+        block = source.read(BLOCK) or b""
+        passed += len(block)
+        lines = block.count(b"\n")
+        if count == 0 or lines >= count:
+            return _behind(block, count)
+        if not block:
+            return None
+        count -= lines
+    return None
+
+
+def _behind(block: bytes, count: int) -> bytes:
+    """The block without its first `count` lines."""
+    at = 0
+    for _ in range(count):
+        at = block.index(b"\n", at) + 1
+    return block[at:]
+
+
+def _split(source: Readable, rest: bytes) -> Iterator[bytes]:
+    """Lines from `rest` on, cut to `WIDE` bytes: a line of a gigabyte passes through in blocks."""
+    line = b""
+    for block in chain([rest], iter(lambda: source.read(BLOCK) or b"", b"")):
+        *whole, tail = block.split(b"\n")
+        for piece in whole:
+            yield (line + piece)[:WIDE]
+            line = b""
+        line = (line + tail)[:WIDE]
+    if line:
+        yield line
+
+
+ALL, ODD = "all", "abnormal"
+RANKS = re.compile(r"\s*\d{1,7}(\s*[-–]\s*\d{1,7})?(\s*,\s*\d{1,7}(\s*[-–]\s*\d{1,7})?)*\s*")
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+def pick(events: Sequence[Event], kind: str = ALL, rank: str = ALL, words: str = "", host: str = ALL) -> list[Event]:
+    """Events of one kind, of some ranks (``5``, ``0-7, 12``), of one host, with these words in their text or path.
+
+    `ALL` and empty words leave a filter open, the kind `ODD` takes what a healthy job would not have said.
+    """
+    wanted, ranks = words.casefold(), _ranks(rank)
+    return [
+        event
+        for event in events
+        if (kind in (ALL, event.kind) or (kind == ODD and abnormal(event)))
+        and (host in (ALL, event.host))
+        and (ranks is None or any(low <= event.rank <= high for low, high in ranks if event.rank is not None))
+        and (not wanted or wanted in f"{event.text}\n{event.path}".casefold())
+    ]
+
+
+def gather(events: Iterable[Event]) -> list[list[Event]]:
+    """Events that say the same, but for numbers, together; the rarest first: of a thousand ranks the odd one counts."""
+    alike: dict[tuple[str, str], list[Event]] = {}
+    for event in events:
+        alike.setdefault((event.kind, _NUMBERS.sub("#", excerpt(event)[:400])[:200]), []).append(event)
+    return sorted(alike.values(), key=len)
+
+
+def excerpt(event: Event) -> str:
+    """The line of its raw text that says most: the last one of a traceback, the first one of everything else."""
+    lines = [line for line in event.text.splitlines() if line.strip()] or [""]
+    return lines[-1 if event.kind == "python.exception" else 0]
+
+
+def _ranks(words: str) -> list[tuple[int, int]] | None:
+    """``0-7, 12`` → [(0, 7), (12, 12)]; None for all."""
+    if words == ALL or not RANKS.fullmatch(words):
+        return None
+    ends = ([int(number) for number in re.findall(r"\d+", part)] for part in words.split(","))
+    return [(numbers[0], numbers[-1]) for numbers in ends]
+
 
 ROWS, FEW = 100, 12
 """Rows of the table at once, to which filters reach the others; and of the static face's open table."""
@@ -178,3 +321,92 @@ def _options(events: Sequence[Event], field: str) -> list[tuple[str, str]]:
     counts: Counter[Any] = Counter(getattr(event, field) for event in events)
     known = sorted(key for key in counts if key)
     return [(f"all ({len(events):,})", ALL), *((f"{key} ({counts[key]:,})", str(key)) for key in known)]
+
+
+BLIND = {"binary": "binary of no known kind", "unknown": "not what it looks like", "empty": "empty"}
+"""Kinds of ``inputs.json`` that were not used, and why."""
+SINGLE = 12
+"""Up to here each file has a row of its own; beyond, files of one kind share one."""
+
+Row = Mapping[str, Any]
+
+
+def inputs_view(case: Case) -> View:
+    """The files of a case by kind, with sizes, lines, events and ranks; what could not be used, and why."""
+    problems = [str(problem) for problem in case.about.get("problems", ())]
+    blind = [row for row in case.inputs if row.get("kind") in BLIND]
+    mute = [row for row in case.inputs if _mute(row)]
+    folder = common(row.get("path", "") for row in case.inputs)
+    body = join(
+        el("p", "All in ", place(folder)) if folder else "",
+        fold(f"Not read, or only in part: {len(problems):,}", _list(problems), is_open=len(problems) <= SINGLE),
+        fit(table(("Kind", "Files", "Size", "Lines", "Events", "Unknown errors", "Ranks"), _rows(case.inputs, folder))),
+        fold(f"Every file: {len(case.inputs):,}", _files(case.inputs, folder)) if len(case.inputs) > SINGLE else "",
+    )
+    return View(_summary(case.inputs, blind, mute, problems), body)
+
+
+def _mute(row: Row) -> bool:
+    """A text in which no line is known."""
+    return row.get("kind") == "log" and not row.get("events")
+
+
+def _summary(rows: Sequence[Row], blind: Sequence[Row], mute: Sequence[Row], problems: Sequence[str]) -> str:
+    if not rows:
+        return "Nothing has been read yet"
+    read = len(rows) - len(blind)
+    size = format_bytes(sum(row.get("bytes") or 0 for row in rows))
+    events = plural(sum(row.get("events") or 0 for row in rows), "event")
+    counts = (
+        (len(blind), "{} could not be used", "file"),
+        (len(problems), "{} could not be read, or only in part", "thing"),
+        (len(mute), "in {} no line is known", "log"),
+        (_sum(rows, "errors"), "{} of no known kind", "error line"),
+    )
+    left = "; ".join(words.format(plural(count, noun)) for count, words, noun in counts if count)
+    return f"{plural(read, 'file')} of {size} gave {events}; {left or 'everything was understood'}"
+
+
+def _rows(rows: Sequence[Row], folder: str) -> list[tuple[object, ...]]:
+    """One row per file where there are few, else one per kind; what was of no use comes first."""
+    groups: dict[Any, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row.get("kind") not in BLIND, not _mute(row))):
+        key = row.get("path") if len(rows) <= SINGLE else (row.get("kind"), _mute(row))
+        groups.setdefault(key, []).append(row)
+    return [_row(group, folder) for group in groups.values()]
+
+
+def _row(group: Sequence[Row], folder: str) -> tuple[object, ...]:
+    kind = str(group[0].get("kind", ""))
+    ranks = {rank for row in group for rank in row.get("ranks") or ()}
+    known = badge("▲", "no known line", "possible") if _mute(group[0]) else code(kind)
+    mark = badge("▲", BLIND[kind], "likely") if kind in BLIND else known
+    first = place(group[0].get("path", ""), base=folder)
+    files = first if len(group) == 1 else join(plural(len(group), "file"), el("div", first))
+    return (
+        mark,
+        files,
+        format_bytes(_sum(group, "bytes")),
+        f"{lines:,}" if (lines := _sum(group, "lines")) else "–",
+        f"{_sum(group, 'events'):,}",
+        f"{_sum(group, 'errors') or '–'}",
+        some(sorted(ranks)) or "–",
+    )
+
+
+def _sum(rows: Iterable[Row], key: str) -> int:
+    return sum(row.get(key) or 0 for row in rows)
+
+
+def _files(rows: Sequence[Row], folder: str) -> Markup:
+    """Name, kind and size of every file, small enough for thousands."""
+    lines = (
+        f"{row.get('kind', ''):10} {format_bytes(row.get('bytes') or 0):>10}  {path.removeprefix(f'{folder}/')}\n"
+        for row in rows
+        for path in [str(row.get("path", ""))]
+    )
+    return el("pre", *lines, cls="nk-pre")
+
+
+def _list(problems: Sequence[str]) -> Markup:
+    return el("ul", *(el("li", problem) for problem in problems)) if problems else Markup("")

@@ -1,26 +1,34 @@
-"""Experiments and fixes: the same small job before and after, side by side, and what that says of each suspect."""
+"""The closed loop: Check this makes the experiment of a finding, Try the fix applies its advice.
+
+The same small job stands before and after, side by side, with what that says of each suspect.
+"""
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import ipywidgets as W
+
+from ncclkit.causes.engine import diagnose
 from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import ExperimentRecord
-from ncclkit.core.model import MOVES, OUTCOMES, NcclkitError
-from ncclkit.core.runs import Run
-from ncclkit.core.storage import content
+from ncclkit.core.model import MOVES, OUTCOMES, Finding, NcclkitError
+from ncclkit.core.runs import Run, records_of
 from ncclkit.core.text import format_number, format_time, plural
+from ncclkit.experiments import fixes
 from ncclkit.views._base import View
+from ncclkit.views._form import Form
 from ncclkit.views._html import Markup, badge, code, el, fold, join, table, text
+from ncclkit.views.banner import banner_view
 
 NONE = "No experiment was made yet"
 HOW = "The button “Check this” makes one, and so does `ncclkit diagnose CASE --check` in a terminal."
@@ -68,33 +76,33 @@ def experiments_view(source: Case | Iterable[ExperimentRecord]) -> View:
 
 
 def cards(known: Sequence[ExperimentRecord]) -> Markup:
-    """One card for each trial, the last one first."""
+    """One card for each experiment, the last one first."""
     return join(*map(_card, reversed(known)))
 
 
-def _card(trial: ExperimentRecord) -> Markup:
-    sign, edge = _outcome(trial)
-    what, number = "Experiment" if trial.kind == "check" else "Fix", trial.folder.name.partition("-")[0]
-    took = el("span", f"{what} {number}, {trial.seconds:.0f} s", cls="nk-dim")
+def _card(record: ExperimentRecord) -> Markup:
+    sign, edge = _outcome(record)
+    what, number = "Experiment" if record.kind == "check" else "Fix", record.folder.name.partition("-")[0]
+    took = el("span", f"{what} {number}, {record.seconds:.0f} s", cls="nk-dim")
     return el(
         "section",
-        el("div", sign, code(trial.cause), took, cls="nk-card-head"),
-        el("h4", trial.summary),
-        el("p", trial.question) if trial.question not in trial.summary else "",
-        el("p", el("b", "What was changed: "), _changes(trial.change), cls="nk-changed"),
-        _sides(trial),
-        _bars(trial.before, trial.after),
-        _verdicts(trial.verdicts) if trial.kind == "check" else "",
+        el("div", sign, code(record.cause), took, cls="nk-card-head"),
+        el("h4", record.summary),
+        el("p", record.question) if record.question not in record.summary else "",
+        el("p", el("b", "What was changed: "), _changes(record.change), cls="nk-changed"),
+        _sides(record),
+        _bars(record.before, record.after),
+        _verdicts(record.verdicts) if record.kind == "check" else "",
         cls=f"nk-card nk-edge-{edge}",
     )
 
 
-def _outcome(trial: ExperimentRecord) -> tuple[Markup, str]:
-    """The badge of a trial, and the class of its card's edge."""
-    if trial.kind == "fix":
+def _outcome(record: ExperimentRecord) -> tuple[Markup, str]:
+    """The badge of an experiment, and the class of its card's edge."""
+    if record.kind == "fix":
         good = badge("✓", "it works", "state-done")
-        return (good, "works") if trial.worked else (badge("✕", "it did not help", "state-failed"), "proven")
-    symbol, word, cls = MARKS.get(trial.verdicts.get(trial.cause, "open"), MARKS["open"])
+        return (good, "works") if record.worked else (badge("✕", "it did not help", "state-failed"), "proven")
+    symbol, word, cls = MARKS.get(record.verdicts.get(record.cause, "open"), MARKS["open"])
     return badge(symbol, word, cls), cls if cls in ("proven", "likely", "possible") else "works"
 
 
@@ -107,13 +115,13 @@ def _changes(change: Mapping[str, Any]) -> Markup:
     return join(*(join("; " if place else "", part) for place, part in enumerate(told)))
 
 
-def _sides(trial: ExperimentRecord) -> Markup:
+def _sides(record: ExperimentRecord) -> Markup:
     """Before and after beside each other; one that only looked has one side."""
-    if trial.before is None and trial.after is None:
-        return el("p", el("b", "What came out: "), OUTCOMES.get(trial.observed, "no answer"))
-    before, after = trial.said
-    left = _side("Before", trial.before, trial.cause_before, before)
-    return el("div", left, _side("After", trial.after, trial.cause_after, after), cls="nk-sides")
+    if record.before is None and record.after is None:
+        return el("p", el("b", "What came out: "), OUTCOMES.get(record.observed, "no answer"))
+    before, after = record.said
+    left = _side("Before", record.before, record.cause_before, before)
+    return el("div", left, _side("After", record.after, record.cause_after, after), cls="nk-sides")
 
 
 def _side(name: str, run: Run | None, cause: str, said: str) -> Markup:
@@ -189,7 +197,7 @@ def run_progress(folder: Path) -> RunProgress:
     begun: defaultdict[int, list[float]] = defaultdict(list)
     hello: dict[int, float] = {}
     reached: dict[int, int] = {}
-    for record in _phases(folder / "wire.jsonl"):
+    for record in _phases(folder):
         rank, time = record["rank"], float(record["t"])
         if record["phase"] == "hello":
             hello[rank] = time
@@ -218,17 +226,120 @@ def speeds(before: Run, after: Run) -> list[tuple[str, str, float | None, float 
     return found
 
 
-def _phases(path: Path) -> Iterator[dict[str, Any]]:
-    """The phases that ranks told; a torn line is left out, and a run without wire records has none."""
+def _phases(run: Path) -> Iterator[dict[str, Any]]:
+    """The phases that ranks told; a run without wire records has none."""
     try:
-        lines = content(path).splitlines()
+        records = records_of(run)
     except (OSError, NcclkitError):
         return
-    for line in lines:
+    for record in records:
+        numbered = isinstance(record.get("rank"), int) and isinstance(record.get("t"), (int, float))
+        if record.get("kind") == "phase" and numbered:
+            yield record
+
+
+ANY = "what tells the suspects apart best"
+"""The choice that leaves the experiment to the kit, and the fix to the first finding."""
+
+
+def check_form(case: Case, cause: str = "", python: str = "", deadline: float = 120.0) -> CheckForm:
+    """The form that tells the suspects apart by experiments, and then tries the fix; nothing runs until it is asked to.
+
+    ``await form.run()`` does all of it, as `ncclkit.experiments.fixes.close` does: experiments until the first cause is
+    proven or nothing is left to ask, then its fix.  cause: whose experiment the buttons make (empty: the one that
+    decides most); python: the training interpreter; deadline: seconds for each run.
+    """
+    return CheckForm(case, cause, python, deadline)
+
+
+class Closed(View):
+    """What came of one or more experiments: before and after side by side, and the verdict as it is now."""
+
+    def __init__(self, case: Case, made: Sequence[ExperimentRecord], problem: str = "") -> None:
+        self.records = tuple(made)
+        """The records of what was made, the oldest first."""
+        told = el("p", problem) if made and problem else ""
+        now = join(el("h5", "The verdict now"), banner_view(case).body) if made else ""
+        super().__init__(made[-1].summary if made else problem or CheckForm.IDLE, join(told, cards(made), now))
+
+
+class CheckForm(Form):
+    """See `check_form`."""
+
+    IDLE = "No experiment was made"
+    ASK = "There is nothing to check: nothing was found"
+    BUSY = "Trying …"
+    CANCELLED = "Cancelled; the verdicts stay as they were"
+
+    def __init__(self, case: Case, cause: str, python: str, deadline: float) -> None:
+        self._case = case
+        self._how: dict[str, Any] = {"python": python or None, "deadline": deadline, "on_record": self.observe}
+        if not case.findings:
+            diagnose(case)
+        wide = W.Layout(width="auto", flex="1 1 20em", min_width="0", max_width="40em")
+        self.suspect = W.Dropdown(description="Suspect", options=self._suspects(), layout=wide)
+        check = W.Button(description="Check this", icon="flask", button_style="primary")
+        self.fix = W.Button(description="Try the fix", icon="wrench")
+        self.fix.on_click(lambda _button: self._post(partial(self.begin, self._fix)))
+        super().__init__("", [self.suspect], check, self.fix)
+        if cause and cause not in dict(self.suspect.options).values():
+            raise NcclkitError(f"There is nothing to check: {cause} was not found here.")
+        self.suspect.value = cause
+
+    @property
+    def summary(self) -> str:
+        """What would be asked, or what came out."""
+        if self._seen is not None:
+            return self._seen.summary
+        found = _found(self._case)
+        asked = next((f.next.question for f in found if f.next and f.next.expects), "")
+        if asked:
+            return f"Next experiment: {asked}"
+        return f"{found[0].cause} is {found[0].strength}; what is advised can be tried" if found else self.ASK
+
+    async def run(self, go: bool = True) -> View:
+        """Experiments until the first cause is proven, then its fix; where `go` is False nothing is done."""
+        return await self._act(self._close) if go else View(self.IDLE, Markup(""))
+
+    def asks(self) -> bool:
+        """Whether anything was found."""
+        return bool(_found(self._case))
+
+    def blocked(self) -> Mapping[W.Button, str]:
+        """An experiment that there is none of or that was made, and a fix that needs a person."""
+        if not self.asks():
+            return dict.fromkeys((self.start, self.fix), self.ASK)
+        reasons = fixes.unable(self._case, self.suspect.value)
+        return {button: why for button, why in zip((self.start, self.fix), reasons, strict=True) if why}
+
+    def prepare(self) -> Coroutine[Any, Any, View]:
+        """The experiment of the suspect that is chosen now."""
+        return self._check()
+
+    async def _close(self) -> View:
+        """All of it; what a machine cannot do is said, and is no failure of the notebook."""
+        before = len(fixes.experiments(self._case))
         try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("kind") == "phase":
-            if isinstance(record.get("rank"), int) and isinstance(record.get("t"), (int, float)):
-                yield record
+            await fixes.close(self._case, **self._how)
+        except NcclkitError as error:
+            if self._asked:
+                raise
+            return self._closed(fixes.experiments(self._case)[before:], str(error))
+        return self._closed(fixes.experiments(self._case)[before:])
+
+    async def _check(self) -> View:
+        return self._closed([await fixes.check(self._case, self.suspect.value, **self._how)])
+
+    async def _fix(self) -> View:
+        return self._closed([await fixes.fix(self._case, self.suspect.value, **self._how)])
+
+    def _closed(self, made: Sequence[ExperimentRecord], problem: str = "") -> Closed:
+        self.suspect.options = self._suspects()
+        return Closed(self._case, made, problem)
+
+    def _suspects(self) -> list[tuple[str, str]]:
+        return [(ANY, ""), *((f"{f.cause} ({f.strength})", f.cause) for f in _found(self._case))]
+
+
+def _found(case: Case) -> list[Finding]:
+    return [finding for finding in case.findings if finding.verdict == "found"]

@@ -1,18 +1,59 @@
-"""Findings as cards: the culprit first, the very lines that prove it, what to do, how to be sure."""
+"""Findings as cards: the culprit first, the very lines that prove it, what to do, how to be sure; and the catalogue.
+
+The verdict also stands beside pictures: a headline that points at one rank says so when the verdict names another.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from ncclkit.causes import page
+from ncclkit.causes import catalogue, page
+from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
-from ncclkit.core.text import plural, some, start
+from ncclkit.core.text import plural, some, start, the
 from ncclkit.evidence import samples
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, common, el, fold, join, place, pre, sentence, table, text, value
+
+SURE = ("proven", "likely")
+"""Strengths of a verdict that a headline must not contradict."""
+
+
+class Culprits(NamedTuple):
+    """Whom the first finding names."""
+
+    cause: str
+    strength: str
+    ranks: frozenset[int]
+
+
+def culprits_of_case(case: Case) -> Culprits | None:
+    """The ranks that the first finding of a judged case names; None where it names none or is merely possible."""
+    first = next((finding for finding in case.findings if finding.verdict == "found"), None)
+    return _sure(first.cause, first.strength, first.culprits.get("ranks")) if first else None
+
+
+def culprits_of_rows(rows: Sequence[Mapping[str, Any]]) -> Culprits | None:
+    """The same of findings as ``ncclkit diagnose --json`` prints them."""
+    first = next(iter(rows), {})
+    return _sure(first.get("cause"), first.get("strength"), first.get("culprits", {}).get("ranks"))
+
+
+def _sure(cause: Any, strength: Any, ranks: Iterable[int] | None) -> Culprits | None:
+    return Culprits(str(cause), str(strength), frozenset(ranks)) if ranks and strength in SURE else None
+
+
+def headline_beside(culprits: Culprits | None, sentence: str, ranks: Iterable[int]) -> str:
+    """`sentence`, which points at `ranks`, behind the culprits where the verdict names none of these ranks."""
+    pointed = set(ranks)
+    if culprits is None or not pointed or culprits.ranks & pointed:
+        return sentence
+    verb = "is the culprit" if len(culprits.ranks) == 1 else "are the culprits"
+    return f"{the('Rank', culprits.ranks)} {verb} ({culprits.cause}, {culprits.strength}). {sentence}"
+
 
 STRENGTH = {
     "proven": ("●", "proven", "a line or an experiment says so"),
@@ -154,7 +195,7 @@ class CitedLines:
         """The pieces that say the same in one figure, with the place of each."""
         first = cite(pieces[0])
         places = [self._place(piece) for piece in pieces]
-        said = _said(pieces[0])
+        said = _text_of(pieces[0])
         text = pre(first["text"]) if said not in self._shown else el("p", "as at ", self._shown[said], cls="nk-dim")
         self._shown.setdefault(said, place(first["path"], first["line"], self._base))
         rest = fold(f"The same at {plural(len(places) - 1, 'other place')}", *(el("div", each) for each in places[1:]))
@@ -169,7 +210,7 @@ class CitedLines:
         return join(where, times, "" if piece.rank is None else f" rank {piece.rank}")
 
 
-def _said(piece: Evidence) -> str:
+def _text_of(piece: Evidence) -> str:
     """What a piece of evidence says, whoever printed it; a traceback is the same on every rank, other lines differ."""
     text = MARKS.sub("", str(cite(piece)["text"]))
     return NUMBERS.sub("#", text) if "most recent call" in text else text
@@ -180,7 +221,7 @@ def evidence_part(evidence: Sequence[Evidence], lines: CitedLines | None = None)
     lines = lines or CitedLines(evidence)
     alike: dict[str, list[Evidence]] = {}
     for piece in evidence:
-        alike.setdefault(_said(piece), []).append(piece)
+        alike.setdefault(_text_of(piece), []).append(piece)
     shown = [lines.show(pieces) for pieces in alike.values()]
     rest = shown[SHOWN:]
     return join(el("h5", "Evidence"), *shown[:SHOWN], fold(f"{len(rest)} more", *rest)) if shown else Markup("")
@@ -228,3 +269,37 @@ def _experiment(experiment: Experiment | None) -> Markup:
 def _missing(finding: Finding) -> Markup:
     needs = el("ul", *(el("li", sentence(need)) for need in finding.missing)) if finding.missing else text("not said")
     return join(needs, _experiment(finding.next))
+
+
+def catalogue_view(only: str = "") -> View:
+    """The pages of all causes, or of those that hold the word `only` (any case) in their name or text."""
+    pages = {name: page(name) for name in catalogue()}
+    wanted = only.casefold()
+    texts = {name: " ".join([name, *parts.values()]).casefold() for name, parts in pages.items()}
+    shown = {name: parts for name, parts in pages.items() if wanted in texts[name]}
+    folds = (_page(name, parts, is_open=len(shown) == 1) for name, parts in shown.items())
+    about = f" of {len(pages)} speak{'s' if len(shown) == 1 else ''} of “{only}”" if only else ""
+    return View(f"{plural(len(shown), 'cause')}{about or ' known'}", join(*folds))
+
+
+def _page(name: str, parts: dict[str, str], is_open: bool) -> Markup:
+    sections = (join(el("h5", heading), *_paragraphs(words)) for heading, words in parts.items() if heading)
+    return fold(join(code(name), " ", parts.get("", "")), el("div", *sections, cls="nk-card"), is_open=is_open)
+
+
+def _paragraphs(words: str) -> list[Markup]:
+    """Hard-wrapped lines flow again; blank lines part paragraphs."""
+    return [el("p", *_marked(" ".join(block.split()))) for block in words.split("\n\n") if block.strip()]
+
+
+MARK = re.compile(r"`([^`]+)`|(?<!\w)\*([^*\s][^*]*)\*(?!\w)")
+
+
+def _marked(words: str) -> Iterator[object]:
+    """`code` and *stress* of a docstring as markup; everything else as text."""
+    at = 0
+    for match in MARK.finditer(words):
+        yield words[at : match.start()]
+        yield code(match[1]) if match[1] else el("em", match[2])
+        at = match.end()
+    yield words[at:]

@@ -25,7 +25,7 @@ def job_view(case: Case) -> View:
     job = describe(scope)
     comms = communicators.communicators(scope.events)
     known = communicators.variables(scope.events)
-    odd = _odd(known, scope)
+    odd = _differing(known, scope)
     same = {name: values for name, values in known.items() if name not in odd}
     body = join(
         _facts(job, scope),
@@ -97,7 +97,7 @@ def _state(comm: Communicator) -> Markup:
     return join(badge("▲", "incomplete", "likely"), el("div", named))
 
 
-def _odd(known: Variables, case: Case) -> Variables:
+def _differing(known: Variables, case: Case) -> Variables:
     """Variables with two values, or that only some of the ranks have set that finished their init."""
     whole = {e.rank for e in case.of("nccl.init") if e.data.get("phase") == "done" and e.rank is not None}
 

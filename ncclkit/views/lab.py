@@ -1,21 +1,28 @@
-"""The lab as a form: choose a fault, break a job with it, and see how the job ended, not yet why."""
+"""The lab as a form: choose a fault, break a job with it, and see how the job ended, not yet why.
+
+The questions of the stories: a guess before the evidence, the same guess beside the proof, three questions after.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 import ipywidgets as W
 
+from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Run
+from ncclkit.core.text import plural
+from ncclkit.lab.course.questions import FILE, Answers
 from ncclkit.lab.faults import injection
-from ncclkit.views._base import View, page
-from ncclkit.views._form import Form, trail
-from ncclkit.views._html import code, el, fold, join, value
-from ncclkit.views._progress import Progress
+from ncclkit.views._base import View, page, style
+from ncclkit.views._form import Form, Progress, trail
+from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table, value
+from ncclkit.views.findings import strength_part
 
 TAKEN = {"case", "name", "ranks", "on_record"}
 """What the form itself hands to `ncclkit.lab.faults.injection.inject`."""
@@ -79,3 +86,166 @@ class LabForm(Form):
     async def _break(self, fault: str, ranks: int) -> FaultyRun:
         run = await injection.inject(self._case, fault, ranks=ranks, on_record=self.observe, **self._choices)
         return FaultyRun(run, self.progress)
+
+
+KEPT = "Kept. Choose another whenever you learn more; the proof below meets your first guess again."
+HOLDS, NOT = badge("✓", "right", "state-done"), badge("✕", "not this", "possible")
+OPT_IN = f"Keep the time and the hints that I need, in {FILE} of this case folder and nowhere else"
+
+
+def guess(case: Case, name: str) -> View:
+    """The question that the story `name` asks before its evidence, with choices and hints, and without the answer.
+
+    The first choice is kept in the case folder.  Raises NcclkitError for a story that does not exist.
+    """
+    return Guess(Answers(case, name))
+
+
+class Guess(View):
+    """See `guess`."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers, self._shown = answers, 0
+        asked = answers.question().ask
+        super().__init__(asked, Markup(""))
+        self.pick = _choices(answers, 0)
+        self.told, self.hints = W.HTML(), W.HTML()
+        self.measure = W.Checkbox(value=answers.measured, description=OPT_IN, indent=False, layout=WIDE)
+        self.more = W.Button(description="Hint", icon="lightbulb-o")
+        self.pick.observe(lambda change: self._chosen(change["new"]), "value")
+        self.measure.observe(lambda change: answers.measure(change["new"]), "value")
+        self.more.on_click(lambda _button: self._hint())
+        above = W.HTML(join(style(), _frame(el("p", asked, cls="nk-say"))))
+        self._box = W.VBox([above, self.pick, self.told, self.more, self.hints, self.measure], layout=FULL)
+
+    @property
+    def body(self) -> Markup:
+        """The choices, the first guess where there is one, and the hints, folded."""
+        first = self._answers.of().first
+        return join(
+            el("ul", *(el("li", choice) for choice in self._answers.shuffled())),
+            el("p", el("b", "Your first guess: "), first) if first else "",
+            fold("Hints", el("ol", *(el("li", hint) for hint in self._answers.story.hints))),
+        )
+
+    def static(self) -> Markup:
+        """The question and what `body` holds now."""
+        return el("div", el("p", self.summary, cls="nk-say"), self.body, cls="nk nk-guess")
+
+    def widget(self) -> W.Widget:
+        """The question, its choices, a button for hints."""
+        return self._box
+
+    def _chosen(self, choice: str | None) -> None:
+        if choice is not None:
+            self._answers.choose(choice)
+            self.told.value = _frame(el("p", KEPT, role="status", cls="nk-dim"))
+
+    def _hint(self) -> None:
+        hints = self._answers.story.hints
+        self._shown = min(self._shown + 1, len(hints))
+        self._answers.hinted(self._shown)
+        self.more.disabled = self._shown == len(hints)
+        self.hints.value = _frame(el("ol", *(el("li", hint) for hint in hints[: self._shown])))
+
+
+def proof_view(case: Case, name: str) -> View:
+    """The first guess beside what the case proves: what speaks for each choice, and against it."""
+    answers, found = Answers(case, name), diagnose(case)
+    answers.proved()
+    question, first = answers.question(), answers.of().first
+    rows = [
+        (
+            join(el("b", choice), el("div", badge("▸", "your first guess", "likely")) if choice == first else ""),
+            HOLDS if choice == question.right else NOT,
+            said,
+        )
+        for choice, said in question.choices.items()
+    ]
+    judged = fit(table(("Your question was: " + question.ask, "Answer", "What speaks for it, or against it"), rows))
+    return View(_met(answers), join(_proof(found, answers.story.cause), judged))
+
+
+def _met(answers: Answers) -> str:
+    first, right = answers.of().first, answers.question().right
+    if not first:
+        return f"What holds: {right}"
+    return f"You guessed “{first}”, and so it is" if first == right else f"You guessed “{first}”; what holds: {right}"
+
+
+def _proof(found: Diagnosis, cause: str) -> Markup:
+    """The first finding; one sentence where it is not the cause that the question is about."""
+    if not found.findings:
+        return el("p", "This case shows no cause: run the cells above first.", cls="nk-dim")
+    top = found.findings[0]
+    other = "" if top.cause == cause else el("p", "The job of the question has ", code(cause), "; yours has another.")
+    return join(el("p", strength_part(top), " ", top.say), other)
+
+
+def quiz_view(case: Case, name: str) -> View:
+    """Three questions that say of each choice why it is right or wrong, and how whoever answered them fared."""
+    return Quiz(Answers(case, name))
+
+
+class Quiz(View):
+    """See `quiz_view`."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._numbers = range(1, len(answers.story.quiz) + 1)
+        super().__init__(f"{plural(len(self._numbers), 'question')}, each with an answer to every choice", Markup(""))
+        self.picks = {number: _choices(answers, number) for number in self._numbers}
+        self.told = {number: W.HTML() for number in self._numbers}
+        self.fared = W.HTML(_frame(self._fared()))
+        parts: list[W.Widget] = [W.HTML(style())]
+        for number, pick in self.picks.items():
+            pick.observe(partial(self._chosen, number), "value")
+            asked = _frame(el("p", el("b", f"{number}. ", answers.question(number).ask)))
+            parts += [W.HTML(asked), pick, self.told[number]]
+        self._box = W.VBox([*parts, self.fared], layout=FULL)
+
+    @property
+    def body(self) -> Markup:
+        """The questions with their choices; the answers are folded."""
+        return join(*map(self._asked, self._numbers), self._fared())
+
+    def static(self) -> Markup:
+        """The questions on paper."""
+        return _frame(self.body)
+
+    def widget(self) -> W.Widget:
+        """The questions, each answered as soon as something is chosen."""
+        return self._box
+
+    def _asked(self, number: int) -> Markup:
+        order = self._answers.shuffled(number)
+        listed = el("ul", *(el("li", choice) for choice in order))
+        told = (self._said(number, choice, named=True) for choice in order)
+        return join(el("p", el("b", f"{number}. ", self._answers.question(number).ask)), listed, fold("Answer", *told))
+
+    def _chosen(self, number: int, change: Mapping[str, Any]) -> None:
+        if change["new"] is not None:
+            self._answers.choose(change["new"], number)
+            self.told[number].value = el("div", self._said(number, change["new"]), role="status", cls="nk")
+            self.fared.value = _frame(self._fared())
+
+    def _said(self, number: int, choice: str, *, named: bool = False) -> Markup:
+        question = self._answers.question(number)
+        mark = HOLDS if choice == question.right else NOT
+        return el("p", mark, " ", el("b", choice, ": ") if named else "", question.choices[choice])
+
+    def _fared(self) -> Markup:
+        said = self._answers.fared()
+        return el("p", el("b", "How you fared: "), " ".join(said)) if said else Markup("")
+
+
+FULL, WIDE = W.Layout(width="100%"), W.Layout(width="auto")
+
+
+def _choices(answers: Answers, number: int) -> W.RadioButtons:
+    """The choices of a question, in the order of this case; an earlier choice stands there again."""
+    return W.RadioButtons(options=answers.shuffled(number), value=answers.of(number).last or None, layout=WIDE)
+
+
+def _frame(*parts: object) -> Markup:
+    return el("div", *parts, cls="nk")

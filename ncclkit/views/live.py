@@ -23,8 +23,7 @@ from ncclkit.views import plots
 from ncclkit.views._base import outputs, page
 from ncclkit.views._form import Form, Prepare, log_lines, row
 from ncclkit.views._html import Markup, badge, code, el, fold, join, pre, table
-from ncclkit.views.runs import judged
-from ncclkit.views.tables import measurement_table
+from ncclkit.views.runs import judged, measurement_table
 
 OUTCOMES = {
     "done": ("✓", "finished"),

@@ -28,7 +28,7 @@ def pairs_view(case: Case) -> View:
         fit(table(("Ranks started again (bisection)", "Outcome"), _tried(found))),
         fit(table(("Joined by", "Pairs", "Median", "Lowest", "Latency", "Bad"), [_kind(found, way) for way in ways])),
         fit(table(("Bad pair", "Bandwidth", "Usual", "Why"), _bad(found))) if found.bad else Markup(""),
-        fold("Each rank alone", table(("Rank", "Copies in its own memory"), _alone(found))),
+        fold("Each rank alone", table(("Rank", "Copies in its own memory"), _rank_rows(found))),
     )
     return Drawn(found.summary, _matrix(found) if found.pairs or found.silent else None, body)
 
@@ -116,7 +116,7 @@ def _bad(found: StagedTest) -> list[tuple[object, ...]]:
     return rows
 
 
-def _alone(found: StagedTest) -> list[tuple[object, ...]]:
+def _rank_rows(found: StagedTest) -> list[tuple[object, ...]]:
     slow, wrong = badge("✕", "slow", "likely"), badge("✕", "wrong bytes", "likely")
     odd = dict.fromkeys(found.slow_ranks, slow) | dict.fromkeys(found.corrupt, wrong)
     return [

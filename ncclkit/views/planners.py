@@ -15,6 +15,7 @@ import ipywidgets as W
 import plotly.graph_objects as go
 
 from ncclkit.analysis.stages import staged_test
+from ncclkit.analysis.steps import last_step_events, last_steps
 from ncclkit.core import budgets
 from ncclkit.core.budgets import Budget, MessageCost
 from ncclkit.core.case import Case
@@ -185,8 +186,8 @@ def _timeout_fields(case: Case) -> Fields:
     steps = [start.step for run in starts for start in run.starts if start.step]
     ranks, source = _ranks(case)
     return {
-        "step": Field("A step, s", *_measured(max(steps, default=None), "the resumed run of this case", 1.0)),
-        "checkpoint": Field("Checkpoint by one rank, s", 120.0),
+        "step": _seconds("A step, s", max(steps, default=None), _longest(case, "seconds"), 1.0),
+        "checkpoint": _seconds("Checkpoint by one rank, s", None, _longest(case, "checkpoint"), 120.0),
         "evaluation": Field("Evaluation by one rank, s", 0.0),
         "compile": Field("Compilation before step 1, s", 60.0),
         "replay": Field("Skip-ahead on resume, s", *_measured(replay, "the resumed run of this case", 0.0)),
@@ -196,6 +197,19 @@ def _timeout_fields(case: Case) -> Fields:
         "hosts": Field("Nodes", 1),
         "ranks": Field("GPUs of the job", ranks, source),
     }
+
+
+def _seconds(label: str, resumed: float | None, stepped: float | None, otherwise: float) -> Field:
+    """A field with the longest time that a resumed run, or the user's own script, took in this case."""
+    if stepped and stepped >= (resumed or 0.0):
+        return Field(label, round(stepped, 3), "the steps of your script in this case")
+    return Field(label, *_measured(resumed, "the resumed run of this case", otherwise))
+
+
+def _longest(case: Case, part: str) -> float | None:
+    """Seconds of the longest measured step of the user's script, or of one part of a step; None where there is none."""
+    rows = [row for event in last_step_events(case) for row in event.data["steps"]]
+    return max((row[part] if part in row else row["parts"][part] for row in rows), default=None)
 
 
 def _slowest(case: Case) -> tuple[float, str]:
@@ -271,8 +285,15 @@ def _workers_fields(case: Case) -> Fields:
         "ranks": Field("Ranks on it", *_local(case)),
         "cpu": Field("CPU of a batch, ms", 20.0),
         "wait": Field("Storage of a batch, ms", 20.0),
-        "step": Field("Computation of a step, ms", 20.0),
+        "step": Field("Computation of a step, ms", *_computation(case)),
     }
+
+
+def _computation(case: Case) -> tuple[float, str]:
+    """Milliseconds of a step in which the slowest rank of the user's script computes, where they were measured."""
+    times, _ = last_steps(case)
+    most = max((1e3 * one.parts["computation"] for one in times.ranks), default=None) if times else None
+    return _measured(most and round(most, 1), "the steps of your script in this case", 20.0)
 
 
 COUNTED = (0, 1, 2, 3, 4, 6, 8, 12, 16)

@@ -54,7 +54,7 @@ def bandwidth(
             name=safe(name),
             legendgroup=safe(name),
             mode="lines+markers",
-            **_look(index),
+            **_style(index),
             customdata=[_hover(m, limit) for m in group],
             hovertemplate=f"%{{customdata[0]}}<br>{kind} %{{y:.3g}} GB/s%{{customdata[3]}}"
             "<br>median %{customdata[1]}, p99 %{customdata[2]}",
@@ -92,7 +92,7 @@ def _times(figure: go.Figure, groups: Mapping[str, Sequence[Measurement]], panel
                 mode="lines+markers",
                 xaxis=f"x{panel}",
                 yaxis=f"y{panel}",
-                **_look(index, dotted=label == "p99"),
+                **_style(index, dotted=label == "p99"),
                 customdata=[[format_bytes(m.bytes), *map(format_time, (m.time_us, m.p99_us))] for m in group],
                 hovertemplate="%{customdata[0]}<br>median %{customdata[1]}<br>p99 %{customdata[2]}",
             )
@@ -250,7 +250,7 @@ def numbered(number: int) -> dict[str, str]:
     return {"color": LINES[number % len(LINES)], "dash": ("solid", "dash", "dot")[number // len(LINES) % 3]}
 
 
-def _look(index: int, dotted: bool = False) -> dict[str, object]:
+def _style(index: int, dotted: bool = False) -> dict[str, object]:
     """Line and mark of one run: told apart by colour, by mark and by dash."""
     dash = "dot" if dotted else "solid" if index < len(LINES) else "dash"
     line = {"color": LINES[index % len(LINES)], "width": 1.5 if dotted else 2.5, "dash": dash}

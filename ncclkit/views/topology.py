@@ -513,16 +513,16 @@ def _machine(known: Mapping[str, Fact]) -> MachineLinks:
     for name, value in values.items():
         if found := _GPU.fullmatch(name):
             each[found[2]][int(found[1])] = value
-    count = _whole(values.get("gpu.count"))
+    count = _count(values.get("gpu.count"))
     listed = {int(name[3:]) for name in matrix if re.fullmatch(r"GPU\d{1,3}", name)}
     gpus = sorted(listed.union(range(min(count or 0, MOST_GPUS)), *each.values()))
     cpus = _map(values.get("cpu.numa"))
-    only = _whole(next(iter(cpus))) if len(cpus) == 1 else None  # whatever is in the host is on its one node
-    nodes = {gpu: _whole(each["numa"].get(gpu)) for gpu in gpus}
+    only = _count(next(iter(cpus))) if len(cpus) == 1 else None  # whatever is in the host is on its one node
+    nodes = {gpu: _count(each["numa"].get(gpu)) for gpu in gpus}
     ports = values.get("net.rdma")
-    near = _near(gpus, matrix, _map(values.get("gpu.topology.nics")))
+    near = _gpu_to_nic(gpus, matrix, _map(values.get("gpu.topology.nics")))
     speeds = [speed for speed in each["nvlink.speed"].values() if isinstance(speed, (int, float)) and speed > 0]
-    links = {gpu: _whole(number) for gpu, number in sorted(each["nvlink.links"].items())}
+    links = {gpu: _count(number) for gpu, number in sorted(each["nvlink.links"].items())}
     ways = {(a, b): matrix.get(f"GPU{a}", {}).get(f"GPU{b}") for a in gpus for b in gpus if a < b}
     return MachineLinks(
         count=count if count is not None else len(gpus) or None,
@@ -552,11 +552,11 @@ def _refusals(answers: Iterable[Mapping[str, Any]], pairs: Iterable[tuple[int, i
 
 
 def _pcie(gens: Mapping[int, Any], widths: Mapping[int, Any]) -> dict[int, str]:
-    known = {gpu: (_whole(gens.get(gpu)), _whole(width)) for gpu, width in sorted(widths.items())}
+    known = {gpu: (_count(gens.get(gpu)), _count(width)) for gpu, width in sorted(widths.items())}
     return {gpu: f"PCIe gen {gen} x{width}" for gpu, (gen, width) in known.items() if gen and width}
 
 
-def _near(gpus: Iterable[int], matrix: Mapping[str, Any], names: Mapping[str, Any]) -> dict[tuple[int, str], str]:
+def _gpu_to_nic(gpus: Iterable[int], matrix: Mapping[str, Any], names: Mapping[str, Any]) -> dict[tuple[int, str], str]:
     """The part of the matrix between GPUs and NICs, by the devices' own names."""
     return {
         (gpu, str(names.get(column, column))): str(way)
@@ -576,7 +576,7 @@ def _nics(ports: Iterable[Any], listed: Iterable[str], only: int | None) -> tupl
         works = state in ("ACTIVE", "")
         if held := nics.get(name):
             about, works = f"{held.about}; {about}", works or held.works
-        node = _whole(port.get("numa"))
+        node = _count(port.get("numa"))
         nics[name] = Nic(name, only if node is None else node, about, works)
     return (*nics.values(), *(Nic(name, only) for name in dict.fromkeys(listed) if name not in nics))
 
@@ -586,6 +586,6 @@ def _map(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _whole(value: Any) -> int | None:
+def _count(value: Any) -> int | None:
     """A whole number of at least 0, None for anything else."""
     return int(value) if isinstance(value, (int, str)) and re.fullmatch(r"\d{1,6}", str(value)) else None

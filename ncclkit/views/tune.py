@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,8 @@ from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, t
 
 SHOWN = 6
 """Settings that a figure draws: those that make the largest difference."""
+FLOOR = -150.0
+"""Gain in percent below which a mark is not drawn, as it would flatten the others: its number stands there."""
 PANEL = 210
 """Pixels of the panel of one collective."""
 VERDICTS = {"better": ("circle", plots.LINES[1]), "worse": ("x", plots.VERMILLION), "": ("circle-open", plots.INK)}
@@ -168,24 +171,30 @@ def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int)
     colour = plots.LINES[index % len(plots.LINES)]
     low, high = ([100 * one.interval[side] for one in rows] for side in (0, 1))
     gain = [100 * one.gain for one in rows]
+    drawn = [max(at, FLOOR) for at in gain]
     name = safe(rows[0].setting) if rows else ""
     figure.add_scatter(
         x=[one.bytes for one in rows],
-        y=gain,
+        y=drawn,
+        text=["" if at >= FLOOR else f"{at:,.0f} %" for at in gain],
+        textposition="top center",
+        cliponaxis=False,
         name=name,
         legendgroup=name,
         showlegend=place == 1,
-        mode="lines+markers",
+        mode="lines+markers+text",
         line={"color": colour, "width": 2, "dash": ("solid", "dot")[index // len(plots.LINES)]},
         marker={"symbol": [symbol for symbol, _ in marks], "size": 10, "color": [shade for _, shade in marks]},
         error_y={
-            "array": [top - at for top, at in zip(high, gain, strict=True)],
-            "arrayminus": [at - bottom for bottom, at in zip(low, gain, strict=True)],
+            "array": [max(top - at, 0) for top, at in zip(high, drawn, strict=True)],
+            "arrayminus": [max(at - bottom, 0) * (at > FLOOR) for bottom, at in zip(low, drawn, strict=True)],
             "color": colour,
             "thickness": 1,
         },
-        customdata=[[format_bytes(one.bytes), _interval(one), _verdict(one)] for one in rows],
-        hovertemplate=name + ", %{customdata[0]}<br>gain %{y:.1f} % (%{customdata[1]})<br>%{customdata[2]}",
+        customdata=[
+            [format_bytes(one.bytes), _interval(one), _verdict(one), at] for one, at in zip(rows, gain, strict=True)
+        ],
+        hovertemplate=name + ", %{customdata[0]}<br>gain %{customdata[3]:.1f} % (%{customdata[1]})<br>%{customdata[2]}",
         row=place,
         col=1,
     )
@@ -193,8 +202,8 @@ def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int)
 
 def _range(rows: Sequence[Comparison], named: Sequence[str]) -> list[float]:
     """From the worst to the best gain; intervals may be cut, since a size with few rounds would flatten the others."""
-    known = [100 * one.gain for one in rows if str(one.setting) in named]
-    low, high = max(min([*known, -5.0]), -150.0), max([*known, 5.0])
+    known = [max(100 * one.gain, FLOOR) for one in rows if str(one.setting) in named]
+    low, high = min([*known, -5.0]), max([*known, 5.0])
     return [low - 0.25 * (high - low), high + 0.25 * (high - low)]
 
 
@@ -248,6 +257,8 @@ def _method(sweep: Sweep) -> str:
     return said if not sweep.cleared else f"{said} The default is without {', '.join(sweep.cleared)}."
 
 
+SETTING = 2
+"""Where the setting stands in a row of numbers."""
 NUMBERS = ("Collective", "Size", "Setting", "Default", "With it", "Gain", "Interval", "Verdict")
 
 
@@ -268,7 +279,7 @@ def _numbers(sweep: Sweep) -> list[tuple[object, ...]]:
 
 
 def carriers_view(tuned: SweepView) -> View:
-    """Every file that carries the advantages of a sweep into a job, and the command that proves each again."""
+    """Every file that carries the answer of a sweep into a job, and the command that proves each again."""
     files, commands = tuning.carriers(tuned.sweep), tuning.proofs(tuned.sweep)
     if not files:
         return View("Nothing is to be set: no setting is better than the default here", Markup(""))
@@ -283,7 +294,8 @@ def carriers_view(tuned: SweepView) -> View:
 def apply_form(case: Case, tuned: SweepView, **options: Any) -> ApplyForm:
     """The form that applies what a sweep found to the small job; ``await form.run()`` measures before and after.
 
-    Where nothing is better than the default, nothing is done.
+    That may be to take away an inherited variable which only costs.  Where nothing is better than what is there,
+    nothing is done.
     """
     return ApplyForm(case, tuned.sweep, ProbeOptions(**options))
 
@@ -292,6 +304,7 @@ class ApplyForm(Form):
     """See `apply_form`."""
 
     IDLE = "Nothing is applied: no setting is better than the default for every size"
+    ELSEWHERE = "Nothing is applied here: {} of that job, which only cost, are not set in this environment"
     ASK = IDLE
     BUSY = "Measuring before and after, in turn …"
     CANCELLED = "Cancelled; nothing was changed on this machine"
@@ -299,6 +312,10 @@ class ApplyForm(Form):
     def __init__(self, case: Case, sweep: Sweep, options: ProbeOptions) -> None:
         self._case, self._sweep, self._options = case, sweep, options
         self._setting = tuning.applied(sweep)
+        gone = self._setting.without if self._setting else ()
+        if gone and not any(name in os.environ for name in gone):
+            self._setting, self.IDLE = None, self.ELSEWHERE.format(", ".join(gone))
+            self.ASK = self.IDLE
         said = f"This applies {self._setting} to the small job" if self._setting else self.IDLE
         super().__init__(said, [], W.Button(description="Apply and measure", icon="check", button_style="primary"))
 
@@ -325,7 +342,9 @@ def before_after(sweep: Sweep) -> Chart:
     ops = list(dict.fromkeys(one.op for one in rows))
     better, worse = (sum(getattr(one, verdict) for one in rows) for verdict in ("better", "worse"))
     setting = rows[0].setting if rows else Setting()
-    summary = f"With {setting} {better} of {plural(len(rows), 'size')} are faster than before, and {worse} slower"
+    changed = f"With {setting}" if setting.env or setting.config else f"Without {', '.join(setting.without)}"
+    verb = "is" if len(rows) == 1 else "are"
+    summary = f"{changed} {better} of {plural(len(rows), 'size')} {verb} faster than before, and {worse} slower"
     figure = plots.frame(summary, 2 * len(ops), PANEL)
     for index, op in enumerate(ops):
         mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)
@@ -348,4 +367,9 @@ def before_after(sweep: Sweep) -> Chart:
     low, high = min(known) - 0.1, max(known) + 0.1
     ticks = plots.ticks(low, high)
     figure.update_yaxes(type="log", title={"text": "time of one call, µs"}, range=[low, high], tickvals=ticks)
-    return Chart(figure, fit(table(NUMBERS, _numbers(sweep), "nk-numbers")))
+    # there is one setting only
+    head, rest = (
+        NUMBERS[:SETTING] + NUMBERS[SETTING + 1 :],
+        [row[:SETTING] + row[SETTING + 1 :] for row in _numbers(sweep)],
+    )
+    return Chart(figure, fit(table(head, rest, "nk-numbers")))

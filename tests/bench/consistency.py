@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ncclkit.analysis.consistency import compare  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
-from ncclkit.views.consistency import consistency_view  # noqa: E402
+from ncclkit.views.facts import consistency_view  # noqa: E402
 from tests.fleet import fleet  # noqa: E402
 
 ODD: dict[str, dict[str, Any]] = {

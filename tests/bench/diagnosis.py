@@ -1,13 +1,14 @@
 """Score the diagnosis on labelled cases, whole and with evidence taken away; prints Markdown.
 
-    python tests/bench/diagnosis.py PATH [PATH …] [--list] [--confusion] [--whole] [--robust [--sample N]]
+    python tests/bench/diagnosis.py PATH [PATH …] [--texts] [--list] [--confusion] [--whole] [--robust [--sample N]]
 
 A PATH holds cases as JSON files (``log``, ``cause``, ``also_accept``, ``log_sufficient``), of which the log text alone
 is judged, or case folders of recorded runs (``ncclkit/evidence/samples``), of which all that the job
 left behind is judged.
 "right" counts the cause or one of ``also_accept``; a healthy run is right when nothing is found.  A set is the folder
 of a case.  --robust writes each log that is answered rightly in sixty other ways (`variations`) and counts what
-survives; --sample takes every N-th pair of a case and a variation.
+survives; --sample takes every N-th pair of a case and a variation.  --texts adds texts that are no logs and quote
+errors (`tests/evidence/quoted.py`), of which nothing may be proven.
 
 """
 
@@ -34,6 +35,7 @@ from ncclkit.evidence.logs import fill
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.bench.variations import VARIATIONS, classes  # noqa: E402
+from tests.evidence import quoted  # noqa: E402
 
 NCCL = re.compile(rb"NCCL (?:INFO|WARN|TRACE|CALL|version)\b")
 SPEAKER = re.compile(rb"^\s*(?:\[(?:rank|default)(\d{1,6})\]|(\d{1,5}): )")
@@ -93,6 +95,12 @@ def samples(path: Path) -> Iterator[Sample]:
             *(about.parent.name, group, truth["cause"], frozenset([truth["cause"]]), tuple(truth["ranks"]), files),
             path.name,
         )
+
+
+def texts() -> Iterator[Sample]:
+    """Documentation, source code, settings and letters that quote an error; nothing failed in them."""
+    for quote, name, text in quoted.texts():
+        yield Sample(f"{name} {quote}", "no log", "", frozenset(), (), {name: text.encode()}, "quoted")
 
 
 def _tree(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -221,6 +229,17 @@ def _cells(group: list[Score]) -> list[str]:
     ]
 
 
+def totals(scores: Sequence[Score]) -> str:
+    """Over all sets: what is wrong at each strength, and jobs that are well of which something is said."""
+    well = [item for item in scores if item.sample.group.startswith("healthy")]
+    wrong = ", ".join(
+        f"{sum(item.wrong_at(word) for item in scores)} {word}" for word in ("proven", "likely", "possible")
+    )
+    said = sum(bool(item.found) for item in well)
+    share = f"{said} of {len(well)} healthy logs have a finding ({100 * said / len(well):.1f} %). " if well else ""
+    return f"{share}Wrong first answers of {len(scores)}: {wrong}."
+
+
 def confusion(scores: list[Score]) -> str:
     """What was answered first instead of the settled cause, most frequent first."""
     wrong = Counter(
@@ -266,6 +285,7 @@ def listing(scores: list[Score]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Score the diagnosis on labelled cases.")
     parser.add_argument("paths", type=Path, nargs="+", help="folders with one JSON file or one case folder per case")
+    parser.add_argument("--texts", action="store_true", help="also texts that are no logs and quote errors")
     parser.add_argument("--list", action="store_true", help="also print every case with its answer")
     parser.add_argument("--confusion", action="store_true", help="also print which cause was taken for which")
     parser.add_argument("--whole", action="store_true", help="only with all the evidence there is")
@@ -273,6 +293,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="of what --robust tries, every N-th")
     options = parser.parse_args()
     cases = [sample for path in options.paths for sample in samples(path)]
+    cases += texts() if options.texts else ()
     if not cases:
         parser.error(f"no cases in {', '.join(map(str, options.paths))}")
     if options.robust:
@@ -282,7 +303,7 @@ def main() -> None:
     for name, take in list(ABLATIONS.items())[: 1 if options.whole else None]:
         scores[name] = [score(case, files) for case in cases if (files := take(case)) is not None]
     whole = scores["all there is"]
-    print(table(scores))
+    print(f"{table(scores)}\n\n{totals(whole)}")
     if options.confusion:
         print("\n" + confusion(whole))
     if options.list:

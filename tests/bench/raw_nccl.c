@@ -3,7 +3,7 @@
  *     raw_nccl LIBCUDART LIBNCCL RANKS OP SIZE...      OP: all_reduce, all_to_all, send_recv
  *
  * Prints one line per size: bytes, eager microseconds, graph microseconds (0 above 1 MiB).  The method is the live
- * test's own (ncclkit/agent/collective.py): batches of back-to-back calls between two events, the median batch, the
+ * test's own (ncclkit/agent/run/collective.py): batches of back-to-back calls between two events, the median batch, the
  * mean over the ranks.  Both libraries are opened by name, so that no CUDA headers are needed to build it.
  */
 #define _GNU_SOURCE

@@ -1,21 +1,26 @@
 """Logs and dumps of thousands of ranks, read by workers of Dask: MB/s, memory of the coordinator, equal results.
 
-    python -m tests.bench.workers [--ranks 16384] [--entries 200] [--gigabytes 1] [--workers 1 2 4] [--json FILE]
+    python -m tests.bench.workers [--ranks 16384] [--entries 200] [--gigabytes 1 2 4] [--workers 1 2 4] [--json FILE]
 
 Logs and dumps are format-true (`logs.py`, `flight.py`).  Every figure is of a process of its own with its own workers,
-start included; ``alone`` is one process without workers.  Exit status 1 where a result differs from that of one process
-or the coordinator takes more than a gigabyte.
+start included; ``workers 0`` is one process without.  CPU seconds are of all processes, and tell of a busy machine what
+the others do not.  Several sizes of logs show whether time is linear in bytes.  Rows are added to FILE, so parts may be
+run one by one.  Exit status 1 where a result differs from that of one process or the coordinator takes more than a
+gigabyte.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +33,29 @@ MOST = 1024
 READ = """
 import hashlib, resource, sys, time
 from contextlib import nullcontext
+from dataclasses import replace
 from ncclkit import evidence
 from ncclkit.core.model import to_json
 from ncclkit.live import workers
-what = sys.argv[2]
+what, lists = sys.argv[2], {}
 with workers.started(what, lambda said: print(said, file=sys.stderr)) if what else nullcontext() as executor:
     begun = time.monotonic()
     events = evidence.read([sys.argv[1]], executor=executor).events
     seconds = time.monotonic() - begun
-digest = hashlib.sha256("".join(map(to_json, events)).encode()).hexdigest()
-print(round(seconds, 2), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, len(events), digest)
+own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+cpu = sum(of.ru_utime + of.ru_stime for of in (own, others))
+def shorter(value):  # a list of all ranks stands in each event: as text they would be gigabytes
+    if isinstance(value, dict):
+        return {key: shorter(item) for key, item in value.items()}
+    if not isinstance(value, list) or len(value) < 1000:
+        return value
+    if id(value) not in lists:
+        lists[id(value)] = hashlib.sha256(repr(value).encode()).hexdigest()
+    return lists[id(value)]
+digest = hashlib.sha256()
+for event in events:
+    digest.update(to_json(replace(event, data=shorter(event.data))).encode())
+print(round(seconds, 2), round(cpu, 2), own.ru_maxrss >> 10, len(events), digest.hexdigest())
 """
 
 
@@ -46,15 +64,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=16384)
     parser.add_argument("--entries", type=int, default=200)
-    parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--gigabytes", type=float, nargs="*", default=[1.0, 2.0, 4.0])
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="ncclkit-workers-") as place:
-        sets = {"dumps": dumps(Path(place), asked.ranks, asked.entries), "logs": texts(Path(place), asked.gigabytes)}
-        rows = [row for name, folder in sets.items() for row in measured(name, folder, asked.workers)]
+        folder = dumps(Path(place), asked.ranks, asked.entries)
+        rows += measured(f"dumps of {asked.ranks} ranks", folder, asked.workers)
+        shutil.rmtree(folder)
+        for size in asked.gigabytes:
+            rows += measured("logs", texts(Path(place), size), asked.workers)
     if asked.json:
-        asked.json.write_text(json.dumps({"ranks": asked.ranks, "entries": asked.entries, "rows": rows}, indent=1))
+        known = json.loads(asked.json.read_text()) if asked.json.exists() else {"rows": []}
+        about: dict[str, Any] = {"hardware": flight.cpu(), "cores": os.cpu_count(), "python": platform.python_version()}
+        about["versions"] = {name: metadata.version(name) for name in ("distributed", "dask")}
+        known |= {"entries": asked.entries, **about, "rows": known["rows"] + rows}
+        asked.json.write_text(json.dumps(known, indent=1) + "\n")
     return int(any(row["differs"] or row["peak_mb"] > MOST for row in rows))
 
 
@@ -68,14 +94,15 @@ def dumps(place: Path, ranks: int, entries: int) -> Path:
 
 
 def texts(place: Path, gigabytes: float) -> Path:
-    """A folder with logs of so many gigabytes."""
+    """A folder with logs of so many gigabytes; those of a smaller size are kept."""
     folder = place / "logs"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for number in range(round(gigabytes * (1 << 30) / BASE)):
-        if number:
-            shutil.copy(folder / "job0.log", folder / f"job{number}.log")
-        else:
-            logs.write(folder / "job0.log", "mixed", BASE)
+        path = folder / f"job{number}.log"
+        if number and not path.exists():
+            shutil.copy(folder / "job0.log", path)
+        elif not number and not path.exists():
+            logs.write(path, "mixed", BASE)
     return folder
 
 
@@ -84,25 +111,15 @@ def measured(name: str, folder: Path, workers: list[int]) -> list[dict[str, Any]
     size = sum(path.stat().st_size for path in folder.iterdir())
     rows: list[dict[str, Any]] = []
     for count in [0, *workers] if size else []:
-        begun = time.monotonic()
+        begun, load = time.monotonic(), os.getloadavg()[0]
         command = [sys.executable, "-c", READ, str(folder), f"dask:{count}" if count else ""]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=3600)
-        seconds, peak, events, digest = done.stdout.split()
-        rate = size / float(seconds) / 1e6
-        row = {
-            "set": name,
-            "workers": count,
-            "mb": size // 1_000_000,
-            "seconds": float(seconds),
-            "mb_per_s": round(rate),
-        }
-        row |= {
-            "wall": round(time.monotonic() - begun, 1),
-            "peak_mb": int(peak),
-            "events": int(events),
-            "digest": digest,
-        }
-        rows.append(row | {"differs": bool(rows) and digest != rows[0]["digest"]})
+        seconds, cpu, peak, events, digest = done.stdout.split()
+        row = {"set": name, "workers": count, "mb": size // 1_000_000, "seconds": float(seconds)}
+        row |= {"mb_per_s": round(size / float(seconds) / 1e6), "wall": round(time.monotonic() - begun, 1)}
+        row |= {"cpu": float(cpu), "peak_mb": int(peak), "events": int(events), "digest": digest}
+        rows.append(row | {"differs": bool(rows) and digest != rows[0]["digest"], "load": round(load, 1)})
+        rows[-1]["date"] = time.strftime("%Y-%m-%d %H:%M")
         print(" ".join(f"{key}={value}" for key, value in rows[-1].items() if key != "digest"), flush=True)
     return rows
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.bench.diagnosis import Score, samples, score
+from tests.bench.resemblance import SETS
 
 EXAM = Path(__file__).parents[1] / "exam"
 
 
-@pytest.fixture(scope="module", params=["setup", "program", "mixed", "public", "rare"])
+@pytest.fixture(scope="module", params=SETS)
 def scores(request: pytest.FixtureRequest) -> list[Score]:
     return [score(sample, sample.files) for sample in samples(EXAM / request.param)]
 

@@ -11,6 +11,7 @@ from ncclkit import evidence
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding
+from ncclkit.evidence.quotation import is_quotation
 from tests.evidence import quoted
 from tests.evidence.jobs import case_of, started
 from tests.views.records import said
@@ -61,9 +62,41 @@ def test_such_a_text_is_known_whatever_its_name(form: str, tmp_path: Path) -> No
     assert texts and not any(firm.values()), firm
 
 
+@pytest.mark.parametrize("form", quoted.SHORT)
+def test_a_line_that_speaks_of_an_error_is_no_report_of_it(form: str, tmp_path: Path) -> None:
+    logs = quoted.short(form)
+    found = [f for text in logs for f in judged(tmp_path, "a.txt", text).findings if f.strength != "possible"]
+    assert len(logs) == len(quoted.QUOTES) and [(f.cause, f.strength) for f in found] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "terminate called after throwing an instance of 'c10::DistBackendError'",
+        "../aten/src/ATen/native/cuda/Indexing.cu:1290: indexSelectSmallIndex: block: [3,0,0] Assertion `a < b` failed",
+        "NCCL WARN Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'",
+        "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+        "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.",
+        'node-1 kernel: INFO: task "python" blocked: Out of memory: Killed process 4711 (python) total-vm:1kB',
+        "Traceback (most recent call last):\n  raise RuntimeError('CUDA error: the launch failed in the first step')",
+        '{"level": "error", "msg": "CUDA error: an illegal memory access was encountered"}',
+        "#       size         count      type   redop    root     time",
+    ],
+)
+def test_a_programs_own_report_is_no_quotation(line: str) -> None:
+    assert not is_quotation(line)
+
+
 def test_a_log_is_a_log_whatever_its_name(tmp_path: Path) -> None:
     log = started("2.21.5", range(2), 2) + quoted.QUOTES["same-gpu"] + "\n"
     assert judged(tmp_path, "issue.md", log).findings[0].strength == "proven"
+
+
+@pytest.mark.parametrize("glue", [" ", "\n"])
+def test_a_file_of_shared_memory_that_cannot_be_opened_for_lack_of_descriptors(glue: str, tmp_path: Path) -> None:
+    said = "RuntimeError: unable to open shared memory object </torch_4114_1931> in read-write"
+    log = f"{said}{glue}mode: Too many open files (24)\n"
+    assert [finding.cause for finding in judged(tmp_path, "job.log", log).findings] == ["fd_limit"]
 
 
 def test_one_rank_has_no_peer_to_copy_to(tmp_path: Path) -> None:
@@ -156,3 +189,29 @@ def test_of_gloo_the_rank_is_named_that_did_not_notice() -> None:
     noticed: list[Event] = [said("gloo.size_mismatch", rank=rank, a=16, b=8) for rank in (0, 1, 3)]
     first = of(case_of([*stacks, *noticed]), "send_recv_mismatch")
     assert (first.culprits["ranks"], first.say.endswith("rank 2 sends too much.")) == ((2,), True)
+
+
+STEPS = "".join(f"[rank0]: step {step} loss 2.{step} 3.1 it/s\n" for step in range(1, 20))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Tesla V100-SXM2-32GB\ntorch 2.10.0+cu130",
+        "ddp_timeout=18000",
+        "[rank1]: skipping evaluation this epoch",
+        "[rank0]: cache hit for shard 7, skipping download",
+        "INFO: Uvicorn running on http://0.0.0.0:8000",
+        "+ export NCCL_IB_HCA=mlx5_0",
+        "[istio-proxy] Envoy proxy is ready",
+        "wandb: ERROR Unable to resolve hostname api.wandb.ai: Name or service not known",
+        "libibverbs: Warning: couldn't load driver 'libmlx5-rdmav34.so': cannot open shared object file",
+        "UserWarning: 打开的文件过多 may occur",
+        "2026-11-21 00:00:00 ERROR loader: shard 7 failed, retrying",
+        "I have read that `RuntimeError: CUDA error: out of memory` means something else",
+    ],
+)
+def test_a_job_that_is_well_is_left_alone(line: str, tmp_path: Path) -> None:
+    text = started("2.21.5", range(2), 2) + line + "\n" + STEPS + "Training completed.\n"
+    result = judged(tmp_path, "job.log", text)
+    assert (result.verdict, [finding.cause for finding in result.findings]) == ("healthy", [])

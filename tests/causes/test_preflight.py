@@ -179,7 +179,7 @@ JOBS = [
     ),
     ("cpu_contention", "", {"workers": 31}, ""),
     ("host_oom", "likely", {"dataset": TIB / 2}, "2 copies of 512 GiB"),
-    ("host_oom", "possible", {"dataset": 0.215 * TIB}, "needs 440.3 GiB"),
+    ("host_oom", "possible", {"dataset": 0.215 * TIB}, "needs 440 GiB"),
     (
         "host_oom",
         "likely",

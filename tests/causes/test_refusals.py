@@ -67,6 +67,8 @@ LINES = {
     "killed-zh": ("host_oom", "run.sh: 第 12 行：  4711 已杀死               python train.py"),
     "killed-de": ("host_oom", "run.sh: Zeile 12:  4711 Getötet                python train.py"),
     "killed-fr": ("host_oom", "run.sh : ligne 12 :  4711 Processus arrêté      python train.py"),
+    "slots": ("world_size_mismatch", "There are not enough slots available in the system to satisfy the 16 slots"),
+    "ray": ("world_size_mismatch", "Error: No available node types can fulfill resource request {'GPU': 8.0}."),
     "memory-de": ("host_oom", "OSError: [Errno 12] Nicht genügend Hauptspeicher verfügbar"),
 }
 
@@ -89,6 +91,7 @@ def test_a_refusal_is_understood(name: str, tmp_path: Path) -> None:
         "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): "
         "Max retries exceeded (Caused by NameResolutionError: Temporary failure in name resolution)",
         "curl: (6) Could not resolve host: download.pytorch.org",
+        "wandb: ERROR Unable to resolve hostname api.wandb.ai: Name or service not known",
         "W1121 00:28:00 socket.cpp:436] [c10d] The server socket cannot be initialized on [::]:29500 (errno: 97 - "
         "Address family not supported by protocol).",
         "registered memory: 12 buffers",
@@ -100,6 +103,23 @@ def test_what_is_no_refusal_of_the_job_is_none(line: str, tmp_path: Path) -> Non
     case = case_of(evidence.read([tmp_path / "job.log"]).events)
     causes = {f.cause for f in diagnose(case).findings if not f.say.startswith("No rule")}
     assert not causes & {"hostname_resolution", "memlock_limit", "store_unreachable"}
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "strength"),
+    [
+        ("2026-11-21 00:28:00,123 ERROR saver: Stale file handle: /mnt/nfs/x", "disk_or_io", "likely"),
+        ("[1.2] [n1:4711:0] UCX  ERROR uct_iface_open(rc_mlx5/mlx5_0:1) failed: Input/output error", "", ""),
+    ],
+)
+def test_what_a_program_logs_as_an_error_counts_and_proves_nothing(
+    line: str, cause: str, strength: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.log").write_text(line + "\n", encoding="utf-8")
+    found = [
+        f for f in diagnose(case_of(evidence.read([tmp_path / "job.log"]).events)).findings if "resemb" not in f.say
+    ]
+    assert [(f.cause, f.strength) for f in found] == ([(cause, strength)] if cause else [])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.agent.monitor import kernels, snapshots
+from ncclkit.agent.run import processes
 from ncclkit.analysis import waits
 from ncclkit.analysis.waits import blockages, headline, picture, since, standing_ranks
 from ncclkit.causes.engine import Diagnosis, diagnose
@@ -82,6 +84,8 @@ ITEM = ("/app/train.py", 67, "step")
 KINDS = {
     "GPU below .item()": (["cuStreamSynchronize (/lib/libcuda.so.1)", "cudaStreamSynchronize (/lib/libcudart.so.12)"],
                           [ITEM], {"ran": 1.0}, waits.GPU),
+    "GPU in the driver, which loads a kernel once it is idle": (["??? (/usr/lib/libcuda.so.580.1)"], [ITEM],
+                                                                {"ran": 1.0}, waits.GPU),
     "GPU in synchronize, by its file": ([], [(f"{TORCH}/cuda/__init__.py", 1040, "synchronize"), ITEM], {"ran": 1.0},
                                         waits.GPU),
     "peers": (ON_PEERS, [ALL_REDUCE, WRAPPER, own(33)], {}, waits.PEERS),
@@ -117,6 +121,8 @@ def test_what_a_rank_waits_for(kind: str) -> None:
 def test_busy_is_only_said_of_a_rank_that_is() -> None:
     spins = rank(0, ITEM, MAIN, native=["cuStreamSynchronize (/lib/libcuda.so.1)"], ran=1.0)
     assert standing_ranks(spins)[0].does() == "waits for its GPU in step at train.py:67"
+    spins[0].data["program"][0]["text"] = "loss.item()"
+    assert standing_ranks(spins)[0].does() == "waits for its GPU in `loss.item()` at train.py:67"
     assert standing_ranks(rank(0, own(67), MAIN, ran=1.0))[0].does() == "is busy in Python code in step at train.py:67"
 
 
@@ -288,6 +294,22 @@ def test_a_dump_of_one_rank_does_not_hide_the_others() -> None:
     assert (found.findings[0].cause, found.findings[0].culprits["ranks"]) == ("slow_rank", (1,))
 
 
+@pytest.mark.parametrize(
+    ("lines", "cause", "ranks"), [((67, 67), "rank_divergence", (0,)), ((67, 0), "slow_rank", (1,))]
+)
+def test_launches_that_ras_counts(lines: tuple[int, int], cause: str, ranks: tuple[int, ...]) -> None:
+    """A rank that launched fewer is late where it does something else; all have diverged where it waits as well."""
+    counts = {"AllReduce": {"0": 4, "1": 4}, "Broadcast": {"0": 1, "1": 0}}
+    data = {"hash": "0xc5", "size": 2, "missing": [], "counts": counts, "behind": [1], "dead": [], "errors": {}}
+    change = {"hash": "0xc5", "moved": {}, "still": [0, 1], "seconds": 4.0, "behind": [1]}
+    report = [Event("ras.communicator", "", "ras.json", data=data), Event("ras.change", "", "ras.json", data=change)]
+    native, frames, _, _ = KINDS["file"]
+    seen = [rank(n, own(line), MAIN, native=SPIN, ran=1.0) for n, line in enumerate(lines) if line]
+    seen += [rank(1, *frames, MAIN, native=native)] * (not lines[1])
+    named = {one.cause: one.culprits["ranks"] for one in judged(*seen, report).findings}
+    assert named[cause] == ranks and ("slow_rank" in named) != ("rank_divergence" in named)
+
+
 @pytest.mark.parametrize(("states", "ranks"), [(("started", "scheduled"), (1,)), (("started", "started"), ())])
 def test_a_gpu_that_has_not_begun_a_collective_by_the_dumps(states: tuple[str, str], ranks: tuple[int, ...]) -> None:
     """A kernel before it never ends; cuda-gdb was not asked which."""
@@ -364,6 +386,25 @@ def test_the_loops_around_a_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOPS)
     found = [snapshots.program(os.getpid(), str(tmp_path / "train.py"), line)["loops"] for line in (3, 4)]
     assert found == [[[1, 4], [2, 3]], [[1, 4]]]
+
+
+@pytest.mark.parametrize(
+    ("variables", "ranks"),
+    [
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "RANK": "3", "LOCAL_RANK": "1"}, [2, 3]),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, [0, 1]),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE", "SLURM_NNODES": "1"}, [0, 1]),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE", "SLURM_NNODES": "2"}, []),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE"}, []),
+    ],
+)
+def test_the_ranks_that_should_be_on_a_host(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], ranks: list[int]
+) -> None:
+    """The first host of several has the address of the store, and only its share of the ranks."""
+    known = {name: value.replace("HERE", socket.gethostname()) for name, value in variables.items()}
+    monkeypatch.setattr(processes, "environ", lambda pid: known)
+    assert snapshots.expected([1]) == ranks
 
 
 def test_since_when() -> None:

@@ -23,10 +23,11 @@ from ncclkit.core.case import Case
 from ncclkit.evidence.samples import HERE
 from ncclkit.lab.faults import recording
 from ncclkit.lab.faults.catalogue import FAULTS
-from tests.processes import leftovers
+from tests.processes import leftovers, warm
 
 ROOT = Path(__file__).parents[2]
 LATE = str(HERE / "rank_late")
+WARM = warm({"PYTHONPATH": str(ROOT)})
 
 
 Answer = subprocess.CompletedProcess[str]
@@ -379,10 +380,10 @@ def test_inspect_and_probe(tmp_path: Path) -> None:
     known = {fact["name"]: fact for fact in facts}
     assert {"cpu.usable", "limits.nofile.soft", "software.torch", "storage.work.latency"} <= known.keys()
     assert known["storage.data.latency"]["value"] > 0 and "gone" in known["storage.checkpoints.latency"]["why"]
-    done = run("probe", "--json", "--backend", "gloo", "--max-bytes", "4096", "--case", case)
+    done = run("probe", "--json", "--backend", "gloo", "--max-bytes", "4096", "--case", case, **WARM)
     assert done.returncode == 0
     assert [json.loads(line)["bytes"] for line in done.stdout.splitlines()] == [8, 64, 512, 4096]
-    done = run("probe", "--backend", "gloo", "--op", "broadcast,reduce", "--max-bytes", "64", "--case", case)
+    done = run("probe", "--backend", "gloo", "--op", "broadcast,reduce", "--max-bytes", "64", "--case", case, **WARM)
     lines = done.stdout.splitlines()
     assert [line.partition(" on ")[0] for line in lines[:4]] == [
         "broadcast of 8 B",
@@ -395,7 +396,7 @@ def test_inspect_and_probe(tmp_path: Path) -> None:
 
 
 def test_interrupt_ends_everything(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ncclkit", "probe", "--backend", "gloo", "--max-bytes", str(1 << 30)]
+    command = [sys.executable, "-m", "ncclkit", "probe", "--backend", "gloo", "--max-bytes", str(1 << 26)]
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     probe = subprocess.Popen(
         [*command, "--case", str(tmp_path / "case")],
@@ -433,7 +434,7 @@ def test_the_list_says_what_each_fault_does_and_takes() -> None:
 
 
 def test_lab_breaks_and_finds(tmp_path: Path) -> None:
-    done = run("lab", "rank_raises", "--backend", "gloo", "--ranks", "2", "--case", str(tmp_path / "case"))
+    done = run("lab", "rank_raises", "--backend", "gloo", "--ranks", "2", "--case", str(tmp_path / "case"), **WARM)
     assert done.returncode == 1
     assert "Rank 1 raised ValueError" in done.stdout and "touches only" in done.stderr
     assert leftovers() == []
@@ -450,7 +451,7 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
         "lambda r: print(r.get('phase'),r.get('rank'),r.get('step',r.get('pid')),flush=True)))"
     )
     (tmp_path / "run").mkdir()
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    environ = os.environ | WARM
     job = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True, env=environ
     )

@@ -55,7 +55,7 @@ def test_a_seed_draws_the_same_and_seeds_differ() -> None:
 
 @pytest.mark.parametrize("name", [name for name in FAULTS if not re.search("healthy|mute|flood", name)])
 def test_every_name_is_taken_out_of_a_text(name: str) -> None:
-    said = f'File "agent.pyz/ncclkit/lab/programs/inject/calls.py", line 4, in {name}; {name}: --fault {name}'
+    said = f'File "agent.pyz/ncclkit/lab/programs/inject/program.py", line 4, in {name}; {name}: --fault {name}'
     assert name not in exam.neutral(said) and "inject" not in exam.neutral(said)
 
 

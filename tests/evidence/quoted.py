@@ -329,3 +329,31 @@ def texts() -> Iterator[tuple[str, str, str]]:
         for quote, line in QUOTES.items():
             escaped = line.replace("\\", "\\\\").replace('"', '\\"')
             yield quote, name, form.format(quote=line, quoted=escaped)
+
+
+SHORT = {
+    "sentence": "When the job starts I sometimes get `{quote}` and then it hangs before the others notice.\n",
+    "report": 'We have seen "{quote}" on one of our nodes, which was repaired by rebooting it.\n',
+    "answer": "> hi\nHave you tried it? The message {quote} usually goes away after a restart, at least for me.\n",
+    "exception": '    if error:\n        raise RuntimeError("{quote}")\n    return value\n',
+    "comment": "def check(path):\n    # {quote}\n    # means that the disk is full\n    return os.statvfs(path)\n",
+    "table of python": "ERRORS = {{\n    'full': \"{quote}\",\n}}\n",
+    "changes": "## 1.2.3\n\n- Fixed a crash: {quote}\n- Faster start\n",
+    "release": "* {quote} is now reported with its host (#1234)\n* New option --fast\n",
+    "settings": 'alerts:\n  - name: gpu\n    match: "{quote}"\n    severity: page\n',
+    "list of settings": "# patterns\npatterns:\n- '{quote}'\n- 'other'\n",
+    "grep": 'src/errors.py:120:    msg = "{quote}"\n',
+    "patch": 'diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,3 @@\n+    "{quote}",\n     other\n',
+    "script": "#!/bin/bash\ngrep -q '{quote}' \"$LOG\" && echo found\n",
+    "json": '{{"patterns": ["{quote}"]}}\n',
+    "source": '  WARN("{quote}", rank);\n  return ncclSystemError;\n',
+    "table": "| Message | Meaning |\n|---|---|\n| {quote} | see below |\n",
+    "hint of a job": "node-1:812:812 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n[rank0]: step 10 loss 2.3\n"
+    'hint: if you see "{quote}", read the guide at https://example.org/guide\n[rank0]: step 11 loss 2.2\n',
+}
+"""The same in a few lines, which no share of lines tells from a log."""
+
+
+def short(form: str) -> list[str]:
+    """Every quotation in one of the short forms."""
+    return [SHORT[form].format(quote=quote.replace('"', "'")) for quote in QUOTES.values()]

@@ -8,6 +8,8 @@ import pickle
 import pytest
 
 from ncclkit import evidence
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
 from tests.evidence.test_flight import ALL, dump, entry, waiting
 
 
@@ -87,6 +89,26 @@ def test_one_that_finished_first_does_not_make_the_others_missing(tmp_path):
     events = read(tmp_path, {r: dump(ahead if r == 0 else [entry(1), waiting(2, op="broadcast")]) for r in range(4)})
     data = only(events, "flight.stuck")
     assert (data["seq"], data["states"]) == (2, {"0": "completed", "1": "started", "2": "started", "3": "started"})
+
+
+@pytest.mark.parametrize(("orders", "found"), [((1, 2), ["2"]), ((1, 1), [])], ids=["in two orders", "in one order"])
+def test_groups_that_all_entered_in_two_orders(tmp_path, orders, found):
+    """Over NCCL the calls only queue up on the GPU: all are made, and none is begun."""
+    groups = config(**{"1": ("tp", [0, 1]), "2": ("dp", [0, 1])})
+    dumps = {}
+    for rank, first in enumerate(orders):
+        times = {"1": 20 if first == 1 else 30, "2": 30 if first == 1 else 20}
+        calls = [
+            entry(1, state="scheduled", group=(name, desc), time_created_ns=1000 * rank + times[name])
+            for name, desc in (("1", "tp"), ("2", "dp"))
+        ]
+        dumps[rank] = dump(calls, groups)
+    events = read(tmp_path, dumps)
+    assert [(event.kind, event.data["crossed"]) for event in events][0] == ("flight.stuck", found)
+    case = Case()
+    case.events = events
+    named = [one.cause for one in diagnose(case).findings if one.strength == "likely"]
+    assert ("concurrent_comms" in named) == bool(found)
 
 
 def test_of_two_dumps_of_a_rank_the_newer_counts(tmp_path):

@@ -52,6 +52,13 @@ PLAIN = [
         "net.tcp",
         {"peer": "10.0.0.2", "queued": 512, "backoff": 8, "retrans": 1, "resent": 11, "lost": 1, "rto_ms": 5427.0},
     ),
+    ("Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/8", "job.member", {"number": 1, "world": 8}),
+    ("| distributed init (rank 3): env://, gpu 3", "job.member", {"number": 3, "world": None}),
+    ("Setting up process group for: env:// [rank=1, world_size=4]", "job.member", {"number": 1, "world": 4}),
+    ("Process rank: 2, device: cuda:2, n_gpu: 1, distributed training: True", "job.member", {"number": 2}),
+    ("Num processes: 8", "job.member", {"number": None, "world": 8}),
+    ("Process index: 3\nLocal process index: 3", "job.member", {"number": 3}),
+    ("#  Rank  1 Group  0 Pid  3309 on  n-1 device  1 [0x07] NVIDIA A100", "job.member", {"number": 1}),
     ("Future for ProcessGroup abort timed out after 600000 ms", "c10d.monitor", {"what": "abort"}),
 ]
 DULL = [

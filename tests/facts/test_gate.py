@@ -104,7 +104,7 @@ def verdicts(folder: Path, nodes: dict[str, dict[str, Any]], **more: Any) -> lis
     made = []
     for name, rows in nodes.items():
         problems, unknown = gate.judge(rows, baseline)
-        said = gate._said(problems, unknown, len(rows), argparse.Namespace(baseline="b"), more.get(name))
+        said = gate._printed(problems, unknown, len(rows), argparse.Namespace(baseline="b"), more.get(name))
         made.append(folder / f"{name}.json")
         made[-1].write_text(json.dumps(said | {"host": name, "say": said["say"].replace(gate._name(), name)}) + "\n")
     return made

@@ -4,7 +4,7 @@ import json
 import os
 
 from ncclkit.agent import facts
-from ncclkit.agent.facts import recorder
+from ncclkit.agent.facts import gather
 
 
 def test_a_recording_replays(tmp_path, monkeypatch):
@@ -33,12 +33,12 @@ def test_a_recording_replays(tmp_path, monkeypatch):
 
 
 def hidden(text: str) -> str:
-    machine = recorder.Recorder()
+    machine = gather.Recorder()
     machine.environ = {"HOME": "/home/alice"}
     machine.said["files"]["/proc/sys/kernel/hostname"] = "node-7.cluster\n"
     addresses = ("10.1.2.3/24", "127.0.0.1/8", "fd00::3/64")
     machine.said["calls"]["getifaddrs"] = [{"address": address} for address in addresses]
-    return recorder._hider(machine)(text)
+    return gather._hider(machine)(text)
 
 
 def test_a_recording_does_not_name_the_machine():

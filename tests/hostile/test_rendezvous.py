@@ -16,7 +16,7 @@ import pytest
 from tests.hostile.launches import LAUNCHES, Launch, here
 
 LOOPBACK = "0100007F"
-JOB = ("train", "--backend", "gloo", "--timeout", "15", "--steps", "2000")
+JOB = ("train", "--backend", "gloo", "--timeout", "6", "--steps", "400")
 STANDALONE = "-m torch.distributed.run --standalone --local-addr 127.0.0.1 --no-python sleep 15".split()
 
 

@@ -124,7 +124,7 @@ def start(
             job = {
                 rank: subprocess.Popen(
                     [sys.executable, __file__, name],
-                    env={**clean, **common, "RANK": str(rank), **_place(rank, ranks, share_gpu)},
+                    env={**clean, **common, "RANK": str(rank), **_place(rank, ranks, share_gpu and name != "gone")},
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     text=True,
@@ -599,4 +599,5 @@ def healthy(rank: int) -> None:
 
 
 if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no job outlives the test that began it
     main({"subprocess": "subprocess_"}.get(sys.argv[1], sys.argv[1]))

@@ -55,7 +55,7 @@ NODE = (
     "CoresPerSocket=2 ThreadsPerCore=1 RealMemory=4000"
 )
 
-ALONE = 'mount -t tmpfs none "$0" && exec "$@"'
+ALONE = 'mount -t tmpfs -o size=64m none "$0" && exec "$@"'
 """What a node begins with that has a folder of its own."""
 
 
@@ -65,10 +65,11 @@ def available() -> bool:
 
 
 @contextmanager
-def cluster(folder: Path, nodes: int, private: Path | None = None) -> Iterator[dict[str, str]]:
+def cluster(folder: Path, nodes: int, private: Path | None = None, more: str = "") -> Iterator[dict[str, str]]:
     """Start Slurm with `nodes` nodes; yields the environment that its clients need, and stops it afterwards.
 
-    private: a folder of which each node has its own, empty one, so that nothing in it is shared.
+    private: a folder of which each node has its own, empty one of 64 MB, so that nothing in it is shared; more: lines
+    of slurm.conf.
     """
     host = socket.gethostname().split(".")[0]
     first, *others = free_ports(nodes + 1)
@@ -76,7 +77,7 @@ def cluster(folder: Path, nodes: int, private: Path | None = None) -> Iterator[d
     for name in ("state", *(f"spool/n{i}" for i in range(1, nodes + 1))):
         (folder / name).mkdir(parents=True)
     conf = folder / "slurm.conf"
-    conf.write_text(CONF.format(host=host, d=folder, port=first, nodes="\n".join(lines)))
+    conf.write_text(CONF.format(host=host, d=folder, port=first, nodes="\n".join([more, *lines])))
     env = os.environ | {"SLURM_CONF": str(conf)}
     try:
         _munge(folder)

@@ -144,6 +144,20 @@ def test_of_a_torch_that_records_nothing_is_said_what_to_set_next_time(
     assert said == ([f"rank 0 gave no Flight Recorder dump (gdb: {problem})", flight_dump.NEXT_TIME] if problem else [])
 
 
+@pytest.mark.skipif(shutil.which("gdb") is None, reason="needs gdb, the only way into a job that has set nothing")
+def test_a_gdb_that_cannot_write_registers_calls_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As gdb 13 on a processor with AMX: "Couldn't write extended state status" in a call, and the rank died of it."""
+    monkeypatch.setattr(flight_dump, "TRIAL", ("set $xmm15.no_such_field = 1",))
+    monkeypatch.setattr(flight_dump.platform, "machine", lambda: "x86_64")
+    with subprocess.Popen([sys.executable, "-c", STAND_IN, "2.13.0", "entries"], stdin=-1, stdout=-1) as rank:
+        assert rank.stdout is not None and rank.stdout.readline() == b"up\n"
+        (said, _) = flight_dump.dump(str(tmp_path), {0: rank.pid}, time.monotonic() + 60, {})
+        rank.communicate(timeout=60)
+        assert rank.returncode == 0
+    assert "There is no member named no_such_field" in said
+    assert list(tmp_path.iterdir()) == []
+
+
 WATCHDOG = """
 import os, sys, time
 pipe = os.open(sys.argv[1], os.O_RDWR)
@@ -204,6 +218,19 @@ def test_ranks_that_make_steps_are_not_paused_for_native_frames() -> None:
     assert still(("all_reduce", 1), ("all_reduce", 0), ("forward", 900)) == [0, 1]
 
 
+def test_a_debugger_that_is_a_script_ends_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuda-gdb is one: what it started holds the pipe open, and may hear no request to end."""
+    monkeypatch.setattr(flight_dump, "LETS_GO", 0.3)
+    (tmp_path / "debugger").write_text("import signal, sys, time\nsignal.signal(2, signal.SIG_IGN)\nsignal.signal(15, "
+                                       "signal.SIG_IGN)\nprint('attached', flush=True)\ntime.sleep(300)\n")  # fmt: skip
+    begun = time.monotonic()
+    command = ["sh", "-c", '"$0" "$1"; true', sys.executable, str(tmp_path / "debugger")]
+    assert flight_dump.debugged(command, 3.0) in ("attached\n", "")
+    assert time.monotonic() - begun < 60
+    left = [pid for pid in processes.parents() if str(tmp_path) in processes.read(f"/proc/{pid}/cmdline")]
+    assert [pid for pid in left if processes.state(pid) not in ("Z", "X", "")] == []
+
+
 def test_following_ends_when_a_rank_stalls() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]) as rank:
         begun = time.monotonic()
@@ -229,6 +256,17 @@ def test_a_py_spy_that_was_handed_over_is_used_where_it_is_a_program_with_a_whol
     text, problem = snapshots.python_stack(0, os.getpid(), time.monotonic() + 2.0)
     assert (text == f"Thread 1 of {os.getpid()}\n", problem == "") == (used, used)
     assert used or problem.startswith("py-spy is neither at /nowhere/py-spy")
+
+
+def test_no_reader_prints_colours_where_a_kernel_asks_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jupyter's kernels set both; file names between escape sequences name no file."""
+    (tmp_path / "py-spy").write_text('#!/bin/sh\necho "Thread $NO_COLOR${FORCE_COLOR-plain}${CLICOLOR_FORCE-plain}"\n')
+    (tmp_path / "py-spy").chmod(0o755)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    monkeypatch.setenv(snapshots.TOOLS["py-spy"], str(tmp_path / "py-spy"))
+    monkeypatch.setattr(snapshots.sys, "executable", "/nowhere/python")
+    assert snapshots.python_stack(0, os.getpid(), time.monotonic() + 20.0) == ("Thread 1plainplain\n", "")
 
 
 GPUS = """<?xml version="1.0" ?>

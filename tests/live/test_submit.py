@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from ncclkit import evidence
@@ -419,6 +420,44 @@ def test_what_can_never_start_is_refused_or_cancelled_with_one_sentence(tmp_path
     with pytest.raises(NcclkitError, match="will not start .* -N and -t ask for less; it was cancelled"):
         asyncio.run(submit.follow(case, job, longest=20))
     assert until(job, "CANCELLED") and queue() == ""
+
+
+@real
+def test_a_full_spool_and_a_full_queue_are_a_sentence_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node whose spool is full is drained, and cannot start the one job that the controller may hold."""
+    spool, case = tmp_path / "slurm" / "spool", Case.open(tmp_path / "case")
+    with cluster(tmp_path / "slurm", 1, private=spool, more="MaxJobCount=2") as env:
+        monkeypatch.setenv("SLURM_CONF", env["SLURM_CONF"])
+        monkeypatch.setattr(submit, "SUBMITS", 3.0)
+        node = (tmp_path / "slurm" / "slurmd.n1.pid").read_text().strip()
+        fill = f"head -c 99M /dev/zero > {spool}/full"
+        subprocess.run(["nsenter", "-t", node, "-m", "sh", "-c", fill], check=False, stderr=subprocess.PIPE, timeout=30)
+        job, end = waiting(case), time.monotonic() + 60
+        with pytest.raises(NcclkitError, match="; the queue is full: submit it again when jobs have ended"):
+            waiting(case)
+        while "n1: SlurmdSpoolDir is full" not in (said := submit.state(job).sentence):
+            assert time.monotonic() < end, said
+            time.sleep(0.2)
+        assert "its node could not start it, and it is held" in said or "nodes that it needs are down" in said
+
+
+@real
+@pytest.mark.usefixtures("slurm")
+def test_an_srun_that_is_killed_is_said_and_its_ranks_end(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "ncclkit", "probe", "--max-bytes", "1GiB", "--timeout", "90", "--case", "case"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(["salloc", "-N2", "-n2", *words], cwd=tmp_path, env=env, **pipes) as allocation:
+        assert allocation.stderr and any("rank 0: size" in line for line in allocation.stderr)
+        for child in psutil.Process(allocation.pid).children(recursive=True):
+            if child.is_running() and child.name() == "srun":
+                child.kill()
+        said, _ = allocation.communicate(timeout=100)
+    assert allocation.returncode == 1 and "failed after" in said and "srun was killed by signal 9" in said, said
+    end = time.monotonic() + 30
+    while leftovers() and time.monotonic() < end:
+        time.sleep(0.2)
+    assert leftovers() == []
 
 
 @real

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -62,6 +66,44 @@ def test_the_bundled_run_names_its_late_rank() -> None:
     for said in late:
         assert said in read
     assert not list(case.glob("runs/*attach*"))
+
+
+STUCK = """
+import os, sys
+def save():
+    print(flush=True)
+    sys.stdin.read()
+def train():
+    if int(os.environ["RANK"]) == 1:
+        save()
+    print(flush=True)
+    os.read(0, 1)
+train()
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_job_that_hangs_now_is_the_answer_and_not_the_example(tmp_path: Path) -> None:
+    """Its stacks are read as on a terminal, although a kernel asks all programs for colours."""
+    program, pipe = tmp_path / "train.py", subprocess.PIPE
+    program.write_text(STUCK)
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, str(program)],
+                    env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"},
+                    stdin=pipe,
+                    stdout=pipe,
+                )
+            )
+            for rank in range(2)
+        ]
+        assert [rank.stdout.readline() for rank in ranks if rank.stdout] == [b"\n", b"\n"]
+        case, run = made(LOGS, (("attach_to", " ".join(str(rank.pid) for rank in ranks)),))
+    assert run.returncode == 0, run.stderr
+    read = words(case / "report.html")
+    assert "in save at train.py:5" in read and "int(os.environ['RANK']) == 1" in read and "skip_batches" not in read
 
 
 @pytest.mark.timeout(300)

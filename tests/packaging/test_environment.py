@@ -100,7 +100,7 @@ def test_conda_refuses_what_is_excluded(tmp_path):
 
 
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
-@pytest.mark.parametrize("group", ["dependencies", "fast", "mcp", "dask", "test"])
+@pytest.mark.parametrize("group", ["dependencies", "fast", "mcp", "dask", "tuning", "test"])
 def test_every_dependency_is_pinned_inside_its_range(group, python):
     pins = {pin.name: pin for pin in PINS if not pin.marker or pin.marker.evaluate({"python_version": python})}
     for wanted in requirements(group):

@@ -15,7 +15,8 @@ MODULES = sorted((ROOT / "ncclkit").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 OURS = {"ncclkit", "tests"}
 STDLIB = sys.stdlib_module_names | {"tomllib"}  # tomllib: since 3.11
-IMPORT_NAMES = {  # distribution → module, where they differ
+IMPORT_NAMES = {
+    "holistictraceanalysis": "hta",  # distribution → module, where they differ
     "py-rattler": "rattler",
     "scikit-learn": "sklearn",
     "pytest-xdist": "xdist",
@@ -92,7 +93,9 @@ def test_what_runs_as_ranks_needs_only_a_bare_python_39():
 
 
 def test_every_import_is_a_declared_dependency():
-    package = modules_of("dependencies") | modules_of("fast") | modules_of("mcp") | modules_of("dask")
+    package = (
+        modules_of("dependencies") | modules_of("fast") | modules_of("mcp") | modules_of("dask") | modules_of("tuning")
+    )
     assert imported(MODULES) - package == set()
     assert imported(TESTS) - package - modules_of("test") == set()
 
@@ -116,7 +119,7 @@ def test_agent_starts_with_nothing_installed():
 
 
 def test_nothing_is_left_for_later():
-    marks = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+    marks = re.compile(r"\b(TODO|FIXME|XXX|raise NotImplementedError)\b")
     found = [
         f"{name(path)}:{number}"
         for path in [*MODULES, *TESTS]

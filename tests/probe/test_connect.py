@@ -21,7 +21,6 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.evidence import KINDS
 from ncclkit.live import connect
-from ncclkit.live.launch import hosts
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 9, 64])
@@ -43,14 +42,16 @@ def test_addresses_that_no_other_host_reaches(addresses: Any) -> None:
 
 
 def test_ssh_gets_words_that_its_shell_reads_as_they_were() -> None:
-    argv = hosts.commands(["me@node-1"], "ssh", "/opt/my python/bin/python")["node-1"]  # as the other hosts know it
-    assert argv[: len(hosts.SSH)] == [*hosts.SSH[:-1], "me@node-1"] and "BatchMode=yes" in argv
-    assert shlex.split(" ".join(argv[len(hosts.SSH) :])) == ["/opt/my python/bin/python", "-I", "-c", hosts.BOOT]
+    argv = connect.worker_commands(["me@node-1"], "ssh", "/opt/my python/bin/python")[
+        "node-1"
+    ]  # as the other hosts know it
+    assert argv[: len(connect.SSH)] == [*connect.SSH[:-1], "me@node-1"] and "BatchMode=yes" in argv
+    assert shlex.split(" ".join(argv[len(connect.SSH) :])) == ["/opt/my python/bin/python", "-I", "-c", connect.BOOT]
 
 
 def test_a_prefix_is_words_and_never_a_shell_line() -> None:
-    argv = hosts.commands(["a"], "kubectl exec -i {host} -n 'my space' --", "python3")["a"]
-    assert argv == ["kubectl", "exec", "-i", "a", "-n", "my space", "--", "python3", "-I", "-c", hosts.BOOT]
+    argv = connect.worker_commands(["a"], "kubectl exec -i {host} -n 'my space' --", "python3")["a"]
+    assert argv == ["kubectl", "exec", "-i", "a", "-n", "my space", "--", "python3", "-I", "-c", connect.BOOT]
 
 
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {

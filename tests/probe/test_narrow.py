@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from ncclkit import evidence
-from ncclkit.agent.run.stages import between, blocks, inside, places
-from ncclkit.agent.run.subgroup import ranks_of, spans
+from ncclkit.agent.run.stages import between, blocks, inside, places, ranks_of, spans
 from ncclkit.analysis.bisection import Bisected, Blamed, bisect_ranks, describe
 from ncclkit.analysis.stages import staged_test
 from ncclkit.core.case import Case
 from ncclkit.core.runs import Plan, Run
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
-from ncclkit.views._progress import Progress
+from ncclkit.views._form import Progress
 
 Fails = Callable[[set[int]], bool]
 Nodes = Sequence[Sequence[int]]

@@ -28,7 +28,7 @@ from ncclkit.lab.course.runs import Stage, staged_run
 from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.lab.programs.inject import program
 from ncclkit.lab.programs.stories import interactions
-from ncclkit.views.course import apart_by, backend_view, stages_view
+from ncclkit.views.course import backend_view, loss_difference, stages_view
 from tests.reports import ENV
 
 pytestmark = pytest.mark.usefixtures("warm_ranks")
@@ -146,7 +146,7 @@ OTHER = stage(4, {"rows": 40000, "accumulate": 8}, 8.45, 8.40)
     ],
 )
 def test_equal_batches_must_give_equal_losses(stages: list[Stage], apart: float | None, says: str) -> None:
-    assert apart_by(stages) == (apart if apart is None else pytest.approx(apart, rel=0.05))
+    assert loss_difference(stages) == (apart if apart is None else pytest.approx(apart, rel=0.05))
     assert stages_view(stages).summary == says
 
 

@@ -371,6 +371,40 @@ def test_a_slow_loader_of_one_rank_is_named_first_with_its_line(tmp_path):
     assert again == run.times and effects == ()
 
 
+def test_holistic_trace_analysis_reads_the_same_traces(tmp_path, capsys):
+    """Two ranks of 3 steps of 10 ms: kernels for 3 ms of each, of which an all-reduce of 2 ms hides 1."""
+    pytest.importorskip("hta")
+    for rank in (0, 1):
+        events = []
+        for base in (1, 11, 21, 31):
+            events += [span("user_annotation", f"ProfilerStep#{base // 10}", base, base + 9.9)]
+            for number, (name, begin, end, stream) in enumerate(KERNELS):
+                link = {"correlation": 1_000_000 + 10 * base + number}
+                at = base + 0.1 * number
+                launch = {"args": link, "pid": 1, "tid": 1}
+                kernel = {"args": link | {"stream": stream}, "pid": 0, "tid": stream}
+                events += [span("cuda_runtime", "cudaLaunchKernel", at, at + 0.02) | launch]
+                events += [span("kernel", name, base + begin, base + end) | kernel]
+        about = {"distributedInfo": {"rank": rank, "world_size": 2, "backend": "nccl"}}
+        (tmp_path / f"trace_rank{rank}.json").write_bytes(trace(events, **about))
+    paths = [str(tmp_path / f"trace_rank{rank}.json") for rank in (0, 1)]
+    told = step.holistic(paths)
+    assert [one.split(":")[0] for one in told] == ["rank 0", "rank 1"]
+    assert "50 % of its communication is hidden" in told[0] and "idles 53 %" in told[0]
+    assert main(["step", "--case", str(tmp_path / "case"), "--traces", *paths, "--hta"]) == 0
+    assert told[1] in capsys.readouterr().out
+
+
+KERNELS = (("gemm", 0.5, 2.5, 7), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 1.5, 3.5, 20), ("gemm", 5.0, 6.0, 7))
+"""Of a step: name, milliseconds of begin and end, stream."""
+
+
+def test_without_holistic_trace_analysis_one_sentence_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hta.trace_analysis", None)
+    with pytest.raises(NcclkitError, match=r"pip install 'ncclkit\[tuning\]'"):
+        step.holistic([])
+
+
 def test_the_command_reads_traces_and_refuses_what_it_cannot_start(tmp_path, capsys):
     steps = [span("user_annotation", "Optimizer.step#A.step", 100 * k, 100 * k + 1) for k in range(3)]
     for rank in (0, 1):

@@ -22,9 +22,10 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.core.tuning import Comparison, Setting, Sweep, carriers, setting
-from ncclkit.live import tune
+from ncclkit.live import probe, tune
 from ncclkit.live.launch import local
 from ncclkit.live.options import ProbeOptions
+from tests.brakes import GLOO
 
 KIB, MIB = 1 << 10, 1 << 20
 ROUNDS = tune.DECIDING
@@ -54,6 +55,15 @@ def test_a_difference_counts_beyond_chance_and_beyond_two_percent(factor: float,
     assert (one.better, one.worse) == (better, worse)
     low, high = one.interval
     assert low <= one.gain <= high and low <= 1 - factor <= high
+
+
+def test_a_gain_of_four_percent_is_found() -> None:
+    """As 32 channels gave on two H200, where rounds of one setting differ by half a percent: 9 of 10 times at least."""
+    draw, found = random.Random(7), 0
+    for _ in range(10):
+        before, after = (rounds(draw, time, 0.005) for time in (910.0, 871.0))
+        found += Comparison(setting("channels=32"), "all_reduce", 256 * MIB, before, after, 7, 0, 0.003).better
+    assert found >= 9
 
 
 def test_too_few_rounds_claim_nothing() -> None:
@@ -144,6 +154,9 @@ def test_a_variable_that_only_costs_is_taken_away() -> None:
     files, proofs = carriers(sweep), tuning.proofs(sweep)
     assert files["nccl.env"] == "unset NCCL_PROTO\n" == files["sbatch.txt"] and "nccl.conf" not in files
     assert proofs["nccl.env"] == "ncclkit tune NCCL_PROTO= --op all_reduce --sizes 8,1048576"
+    only = replace(sweep, comparisons=tuple(rows[2:]))
+    assert only.headline.startswith("NCCL_PROTO=Simple costs 6") and only.text().count("costs") == 1
+    assert "1 variable of this environment should go. Measured: " in only.summary
     undone = tuning.applied(sweep)
     assert undone == setting("NCCL_PROTO=") and str(undone) == "without NCCL_PROTO" and undone.per_communicator
     assert not setting("NCCL_PROTO=,NCCL_P2P_DISABLE=").per_communicator
@@ -270,16 +283,43 @@ def test_jobs_of_settings_that_a_process_keeps_take_turns(tmp_path: Path, monkey
         laps = [times[size] + len(jobs) % 3] * 6
         record = {"kind": "sweep", "setting": 0, "op": "all_reduce", "bytes": 8, "phase": phase, "wrong": 0}
         made.take(record | {"times_us": laps}, numbers)
+        if "--beside" in words:
+            made.take(record | {"times_us": [3 * laps[0]] * 6, "phase": "product"}, numbers)
 
     monkeypatch.setattr(tune, "_job", job)
     wanted = [setting("NCCL_BUFFSIZE=8"), setting("NCCL_BUFFSIZE=16")]
-    made = tune.Measured(frozenset({1, 2}))
+    made = tune.Measured({1, 2})
     turns = tune._apart(Case(), planned("nccl"), dict(enumerate(wanted, 1)), False, made, print)
     asyncio.run(turns)
     assert [sum(one == ("choose", size) for one in jobs) for size in times] == [tune.CHOOSING] * 3
     assert [sum(one == ("decide", size) for one in jobs) for size in times] == [tune.JOBS, tune.JOBS, 0]
     sweep = made.sweep(planned("nccl"), wanted, 1.0, (), {})
     assert [str(row.setting) for row in sweep.advantages] == ["NCCL_BUFFSIZE=8"] and sweep.tried == 2
+    assert sweep.advantages[0].under_computation == "Under computation it gains 20.1% beside a matrix product."
+
+
+def test_combinations_are_chosen_by_optuna_where_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 combinations, two of which together gain 30 %, 20 jobs find one that gains most; the default is beside."""
+    jobs: list[tuple[str, tuple[str, ...]]] = []
+
+    async def job(case: Case, plan: Plan, words: Sequence[str], numbers: Any, made: tune.Measured, on: Any) -> None:
+        phase = words[words.index("--phase") + 1]
+        jobs.append((phase, tuple(plan.env.values())))
+        good = {"NCCL_BUFFSIZE=16", "NCCL_NTHREADS=512"} & {f"{name}={value}" for name, value in plan.env.items()}
+        laps = [100.0 * 0.85 ** len(good) + len(jobs) % 3] * 6
+        record = {"kind": "sweep", "setting": 0, "op": "all_reduce", "bytes": 8, "phase": phase, "wrong": 0}
+        made.take(record | {"times_us": laps}, numbers)
+
+    monkeypatch.setattr(tune, "_job", job)
+    names = ("NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_P2P_LEVEL")
+    settings = [setting(f"{name}={value}") for name in names for value in ("16", "512", "1")]
+    made = tune.Measured(set())
+    searched = tune._search(Case(), planned("nccl"), dict(enumerate(settings, 1)), range(10, 30), made, print)
+    tried = asyncio.run(searched)
+    assert len({str(one) for one in tried}) == len(tried) < 21 and sum(phase == "choose" for phase, _ in jobs) == 40
+    sweep = made.sweep(planned("nccl"), [*settings, *tried], 1.0, (), {})
+    assert sweep.best is not None and sweep.best.gain == pytest.approx(0.28, abs=0.03)
+    assert {"NCCL_BUFFSIZE": "16", "NCCL_NTHREADS": "512"}.items() <= sweep.best.setting.env.items()
 
 
 def planned(backend: str, hosts: int = 1) -> Plan:
@@ -344,28 +384,28 @@ def test_what_gloo_never_reads_is_refused_over_gloo(tmp_path: Path, given: str) 
 @pytest.mark.serial  # beside other tests groups of the default differ by as much
 @pytest.mark.timeout(200)
 def test_a_brake_is_found_and_undone(tmp_path: Path) -> None:
-    """Two ranks of gloo in one job: calls through groups of one setting are late, as with a bad variable."""
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(BRAKE)
-    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(site)})
+    """Two ranks of gloo in one job: calls through groups of one setting are late, as with a bad variable.
+
+    Of the others, which change nothing, none is called different.
+    """
+    (tmp_path / "sitecustomize.py").write_text(GLOO)
+    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)})
     bad, good = setting("GLOO_SOCKET_IFNAME=lo,lo"), setting("GLOO_SOCKET_IFNAME=lo")
-    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [bad, good], options, sizes=[4096]))
+    same = [Setting(risk=str(number)) for number in range(4)]
+    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [bad, good, *same], options, sizes=[4096]))
     assert found.effect_of(bad).startswith("GLOO_SOCKET_IFNAME=lo,lo costs"), found.text()
     cost = next(one for one in found.comparisons if one.setting == bad)
-    assert cost.worse and statistics.median(cost.with_us) == pytest.approx(60_000, rel=0.5)
-    assert not found.costs(good) and found.tried == 2
+    assert cost.worse and statistics.median(cost.with_us) == pytest.approx(30_000, rel=0.5)
+    assert [one for one in found.comparisons if one.better or one.worse] == [cost] and found.tried == 3
 
 
 @pytest.mark.serial
 @pytest.mark.timeout(200)
 def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gain of taking it away is that of the ranks' own measurement; the default runs without it."""
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(BRAKE)
+    """Within 20 % of what live tests with it and without show, and `nccl.env` takes it away; the default is without."""
+    (tmp_path / "sitecustomize.py").write_text(GLOO)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
-    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(site)})
+    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)})
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), (), options, [4096], inherited=True))
     assert found.cleared == ("GLOO_SOCKET_IFNAME",)
     assert "GLOO_SOCKET_IFNAME=lo,lo costs" in found.text() and "all_reduce of 4 KiB" in found.text()
@@ -373,6 +413,11 @@ def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkey
     assert undone is not None and carriers(found)["nccl.env"] == "unset GLOO_SOCKET_IFNAME\n"
     again = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [undone], options, [4096]))
     assert again.effect_of(undone).startswith("without GLOO_SOCKET_IFNAME gains"), again.text()
+    alone = replace(options, max_bytes=4096)
+    slow = asyncio.run(probe.probe(Case.open(tmp_path / "case"), alone)).measurements[-1].time_us
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    quick = asyncio.run(probe.probe(Case.open(tmp_path / "case"), alone)).measurements[-1].time_us
+    assert -found.comparisons[0].gain == pytest.approx(slow / quick - 1, rel=0.2)
 
 
 def test_settings_of_one_job_take_turns(tmp_path: Path) -> None:
@@ -381,7 +426,7 @@ def test_settings_of_one_job_take_turns(tmp_path: Path) -> None:
     words = ("--ops", "all_reduce,all_gather", "--sizes", "8,65536", "--repeats", "3", "--decide", "7", "--all")
     argv = ("sweep", "--backend", "gloo", *words, "--settings", json.dumps(told))
     records = asyncio.run(local.run(Plan("sweep", argv, 2, "gloo", sys.executable, 100.0), tmp_path))
-    made = tune.Measured(frozenset())
+    made = tune.Measured(set())
     for record in records:
         made.take(record, [0, 1, 2])
     wanted = {(n, op, size) for n in range(3) for op in ("all_reduce", "all_gather") for size in (8, 65536)}
@@ -391,25 +436,3 @@ def test_settings_of_one_job_take_turns(tmp_path: Path) -> None:
     assert {len(times) for times in made.times["decide"].values()} == {7}
     assert not any(made.wrong.values()) and not made.refused
     assert all(one.gain < 1 and one.comparisons == 7 for one in made.compared("decide", [Setting(), Setting()]))
-
-
-BRAKE = """
-import os
-if "RANK" in os.environ:
-    import time
-    import torch.distributed as dist
-    make, whole, slow = dist.new_group, dist.all_reduce, set()
-    def made(*words, **named):
-        group = make(*words, **named)
-        if os.environ.get("GLOO_SOCKET_IFNAME") == "lo,lo":
-            slow.add(group)
-        return group
-    def late(*words, group=None, **named):
-        time.sleep(0.06 if group in slow else 0.01)
-        return whole(*words, group=group, **named)
-    dist.new_group, dist.all_reduce = made, late
-"""
-"""Makes calls through groups of one setting slower, as an inherited setting does.
-
-All others take 10 ms, too: what a busy machine adds to that is little, so that the test says the same on any.
-"""

@@ -21,7 +21,7 @@ import nbformat
 from nbconvert.filters import markdown2html_mistune
 
 from ncclkit.core.case import Case
-from ncclkit.lab.course.answers import Answers
+from ncclkit.lab.course.questions import Answers
 from ncclkit.views._html import Markup, el, join
 
 ROOT = Path(__file__).parents[2]

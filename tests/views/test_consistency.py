@@ -7,7 +7,7 @@ import pytest
 
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact
-from ncclkit.views.consistency import ALONE, consistency_view
+from ncclkit.views.facts import ALONE, consistency_view
 from tests.fleet import fleet
 from tests.views.records import HOSTILE
 from tests.views.test_faces import Page

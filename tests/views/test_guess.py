@@ -12,9 +12,8 @@ import ncclkit as nk
 from ncclkit.causes import catalogue
 from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.samples import sample
-from ncclkit.lab.course import answers
-from ncclkit.lab.course.answers import Answers
-from ncclkit.lab.course.questions import STORIES
+from ncclkit.lab.course import questions
+from ncclkit.lab.course.questions import STORIES, Answers
 from ncclkit.views._base import WIDGET
 from tests.views.test_faces import Page
 
@@ -95,10 +94,10 @@ def test_on_paper_the_answers_of_the_quiz_are_folded(case: nk.Case) -> None:
 
 def test_times_and_hints_are_kept_only_where_that_is_wanted(case: nk.Case, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(answers.time, "time", lambda: clock[0])
+    monkeypatch.setattr(questions.time, "time", lambda: clock[0])
     asked = nk.guess(case, "wenet")
     asked.more.click()
-    assert STORY.hints[0] in asked.hints.value and not (case.path / answers.FILE).exists()  # type: ignore[operator]
+    assert STORY.hints[0] in asked.hints.value and not (case.path / questions.FILE).exists()  # type: ignore[operator]
     asked.measure.value = True
     asked.more.click()
     asked.pick.value = WRONG
@@ -108,7 +107,7 @@ def test_times_and_hints_are_kept_only_where_that_is_wanted(case: nk.Case, monke
     said = " ".join(Answers(case, "wenet").fared())
     assert said == "The first guess was wrong. Time to the right cause: 75 s. Hints used: 2 of 3."
     nk.guess(case, "wenet").measure.value = False
-    kept = json.loads((case.path / answers.FILE).read_text())["answers"]["wenet/0"]  # type: ignore[operator]
+    kept = json.loads((case.path / questions.FILE).read_text())["answers"]["wenet/0"]  # type: ignore[operator]
     assert (kept["first"], kept["took"], kept["hints"]) == (WRONG, None, 0)
 
 
@@ -121,7 +120,7 @@ def test_what_is_chosen_after_the_proof_is_no_guess(case: nk.Case) -> None:
 
 
 def test_a_file_of_answers_that_somebody_else_wrote_is_only_text(case: nk.Case) -> None:
-    path = (case.path or Path()) / answers.FILE
+    path = (case.path or Path()) / questions.FILE
     path.write_text(json.dumps({"answers": {"wenet/0": {"first": "<script>alert(1)</script>"}}}))
     assert "alert" not in nk.proof_view(case, "wenet").html
     path.write_text('{"answers": 7}')

@@ -10,7 +10,7 @@ from ncclkit.core.model import NcclkitError
 from ncclkit.live.options import ProbeOptions
 from ncclkit.views import LiveTest
 from ncclkit.views._base import PLOTLY
-from ncclkit.views._progress import LOG_LINES, Progress
+from ncclkit.views._form import LOG_LINES, Progress
 from tests.views.records import CURVE, HOSTILE, Measurement
 
 

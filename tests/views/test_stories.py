@@ -11,7 +11,7 @@ from ncclkit.core.model import Event
 from ncclkit.core.text import quantity, ranges, some
 from ncclkit.evidence.samples import sample
 from ncclkit.views import evidence, ranks_view
-from ncclkit.views._context import context
+from ncclkit.views.evidence import context
 from tests.views.records import job, said
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import ncclkit as nk
 from ncclkit.agent import wire
+from ncclkit.analysis.steps import PARTS
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, NcclkitError, to_json
@@ -48,6 +50,8 @@ def test_a_sweep_is_drawn_with_its_conclusion_units_and_the_default_as_reference
     assert [shape.y0 for shape in figure.layout.shapes] == [0] and figure.layout.shapes[0].line.dash == "dash"
     symbols = {symbol for trace in figure.data for symbol in trace.marker.symbol}
     assert symbols == {"circle", "circle-open", "x"}, "verdicts are told apart without colour, too"
+    cut = next(trace for trace in figure.data if trace.name == "1 channels")
+    assert (list(cut.y), list(cut.text)) == ([-150.0], [f"{100 * GOOD.comparisons[2].gain:,.0f} %"]), "off the scale"
     page = view.static()
     assert "8 B" in page and "Refused" in page and "no multicast" in page and "1 channels" in page
 
@@ -58,6 +62,17 @@ def test_a_sweep_of_nothing_better_says_so_and_carries_nothing() -> None:
     assert "Nothing is to be set" in nk.carriers_view(view).summary
     form = nk.apply_form(Case(), view)
     assert "Nothing is applied" in asyncio.run(form.run()).summary
+
+
+def test_what_only_costs_is_taken_away_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = replace(swept(compared("NCCL_PROTO=Simple", 1.6, 8)), cleared=("NCCL_PROTO",))
+    monkeypatch.delenv("NCCL_PROTO", raising=False)
+    of_a_log = nk.apply_form(Case(), SweepView(costs))
+    assert not of_a_log.asks() and "NCCL_PROTO of that job" in asyncio.run(of_a_log.run()).summary
+    monkeypatch.setenv("NCCL_PROTO", "Simple")
+    form = nk.apply_form(Case(), SweepView(costs))
+    assert form.asks() and "This applies without NCCL_PROTO to the small job" in form.summary
+    assert "unset NCCL_PROTO" in nk.carriers_view(SweepView(costs)).static()
 
 
 def test_files_stand_with_their_proof() -> None:
@@ -135,6 +150,25 @@ def test_a_timeout_is_no_blind_multiple_and_comes_with_code_for_four_frameworks(
     for word in ("init_process_group", "Trainer", "deepspeed", "InitProcessGroupKwargs", "timedelta(seconds=1021)"):
         assert word in page
     assert "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC" in page and "GPU hours a hang" in page
+
+
+def test_the_steps_of_the_own_script_fill_the_planners() -> None:
+    rows = [
+        {
+            "seconds": seconds,
+            "parts": dict.fromkeys(PARTS, 0.0) | {"computation": 0.04, "checkpoint": saved},
+            "points": [],
+            "own": 0.0,
+            "bytes": 0,
+        }
+        for seconds, saved in ((0.05, 0.0), (7.25, 7.2))
+    ]
+    data = {"source": "hook", "world": 1, "backend": "gloo", "gpus": False, "steps": rows, "plain": [], "cost": 0.0}
+    data |= {"batches": 1.0, "sites": [], "buckets": [], "loaders": [], "threads": 1, "problems": []}
+    case = facts().add([Event("step.rank", "", "runs/1-step/steps_rank0.json", 0, rank=0, data=data)])
+    timeout, workers = nk.planner(case, "timeout"), nk.planner(case, "workers")
+    assert (timeout.values["step"], timeout.values["checkpoint"], workers.values["step"]) == (7.25, 7.2, 40.0)
+    assert timeout.fields["checkpoint"].source == "the steps of your script in this case"
 
 
 def test_measured_workers_take_the_place_of_planned_ones() -> None:

@@ -48,9 +48,8 @@ def _become(args, environ):
         _show(args, [f"{name}={value}" for name, value in environ.items()])
         import torch
 
-        torch.set_num_threads(
-            int(environ.get("OMP_NUM_THREADS", "1"))
-        )  # read when torch was loaded, before torchrun set it
+        # torch has read this when it was loaded, before torchrun set it
+        torch.set_num_threads(int(environ.get("OMP_NUM_THREADS", "1")))
         sys.argv = list(args[2:])
         runpy.run_path(sys.argv[0], run_name="__main__")
         status = 0

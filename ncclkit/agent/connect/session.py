@@ -25,7 +25,7 @@ LIMIT = 1 << 22
 LINES, LAST_WORDS = 3, 400
 """Of what it says beside records: last lines that are looked at, and characters of a line."""
 GREETING = re.compile(rb"ncclkit on (\d+)\.(\d+)\r?\n")
-"""What Python says there before it takes our program (`ncclkit.live.launch.hosts.BOOT`)."""
+"""What Python says there before it takes our program (`ncclkit.live.connect.BOOT`)."""
 OLDEST = (3, 9)
 PYTHON = "name a Python 3.9 or newer of that host with --train-python"
 ADVICE = (

@@ -6,7 +6,6 @@
 docs/facts.md lists every fact with its unit and source.
 """
 
-from .gather import collect
-from .recorder import record
+from .gather import collect, record
 
 __all__ = ["collect", "record"]

@@ -352,10 +352,10 @@ def _silent(machine: Machine, why: Unread) -> Iterator[Fact]:
     yield {**known("gpu.nvidia_smi", state, source=" ".join(QUERY)), "why": str(why)}
     for name in ("gpu.topology", "gpu.topology.nics", *("gpu.p2p." + name for name in PEERS)):
         yield unread(name, why, source="nvidia-smi topo")
-    yield from _rest(machine, str(why))
+    yield from _from_kernel(machine, str(why))
 
 
-def _rest(machine: Machine, why: str) -> Iterator[Fact]:
+def _from_kernel(machine: Machine, why: str) -> Iterator[Fact]:
     """What the kernel alone tells."""
     yield _devices(machine, why)
     version = re.compile(r"Kernel Module(?: for \S+)?\s+(\S+)")

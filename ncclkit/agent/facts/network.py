@@ -49,12 +49,12 @@ def entries() -> list[dict[str, Any]]:
     if libc.getifaddrs(ctypes.byref(head)):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     try:
-        return list(_walk(head))
+        return list(_addresses_of(head))
     finally:
         libc.freeifaddrs(head)
 
 
-def _walk(node: Any) -> Iterator[dict[str, Any]]:
+def _addresses_of(node: Any) -> Iterator[dict[str, Any]]:
     index = {name: number for number, name in socket.if_nameindex()}
     while node:
         entry = node.contents

@@ -195,9 +195,11 @@ def native_stack(rank, pid, seconds, peers=False):
 def _run(command, seconds):
     """(what a command prints, why it printed nothing)."""
     pid, before = int(command[-1]), processes.state(int(command[-1]))
+    # a notebook's kernel asks every program for colours
+    plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                 text=True, errors="replace")  # fmt: skip
+                                 text=True, errors="replace", env={**plain, "NO_COLOR": "1"})  # fmt: skip
     except OSError as error:
         return "", str(error)
     try:
@@ -256,7 +258,7 @@ def _short(text):
         elif not blocks:
             continue
         elif native:
-            blocks[-1].append(native["head"] + native["func"][:LONGEST] + native["library"])
+            blocks[-1].append(native["head"] + native["func"][:LONGEST].rstrip() + native["library"])
         elif line.startswith("    (Python)"):
             in_torch = "distributed_c10d.py" in line
             blocks[-1] = [kept for kept in blocks[-1] if not NATIVE_FRAME.match(kept)] + [line]
@@ -406,8 +408,9 @@ def expected(pids):
         variables = processes.environ(pid)
         world, here = (variables.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
         rank, local = (variables.get(name, "") for name in ("RANK", "LOCAL_RANK"))
+        alone = variables.get("MASTER_ADDR") == socket.gethostname() and variables.get("SLURM_NNODES") == "1"
         if here.isdigit() and rank.isdigit() and local.isdigit():
             found.update(range(int(rank) - int(local), int(rank) - int(local) + min(int(here), 1 << 16)))
-        elif world.isdigit() and variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost", socket.gethostname()):
+        elif world.isdigit() and (alone or variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost")):
             found.update(range(min(int(world), 1 << 16)))
     return sorted(found)

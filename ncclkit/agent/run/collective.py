@@ -17,7 +17,7 @@ import statistics
 import time
 
 from .. import wire
-from . import crash_handler, operations, stages, subgroup
+from . import crash_handler, operations, stages
 from .job import Job, add_options
 
 WARMUP = 2
@@ -57,7 +57,7 @@ def _options(argv, add):
 
 
 def _groups(text):
-    return [subgroup.ranks_of(group) for group in text.split("/")]
+    return [stages.ranks_of(group) for group in text.split("/")]
 
 
 def _run(options, rank, job_class):
@@ -67,7 +67,7 @@ def _run(options, rank, job_class):
     job = job_class(torch, options, len(work))
     wire.send("phase", phase="import", rank=rank, torch=torch.__version__, gpu=gpu(torch, job.device))
     if options.groups:
-        return subgroup.apart(torch, job, options.groups, min(max(options.sizes), subgroup.LARGEST))
+        return stages.run_groups(torch, job, options.groups, min(max(options.sizes), stages.LARGEST))
     job.begin()
     nccl, hostid = nccl_version(torch, options.backend), os.environ.get("NCCL_HOSTID", "")
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=hostid)

@@ -57,11 +57,11 @@ def run(folder, deadline, command, node=""):
     except OSError as error:
         return end.write("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
     collect = functools.partial(_evidence, folder, node, memory)
-    trouble, looks = Trouble(folder, collect), []
+    trouble, each_second = Trouble(folder, collect), []
     if os.path.exists(os.path.join(folder, "plan.json")):  # reading facts is no run that anybody watches
-        looks.append(Sampler(os.path.join(folder, "telemetry%s.jsonl" % ("-node" + node if node else ""))).take)
-    looks.append(trouble.look)
-    reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, looks)
+        each_second.append(Sampler(os.path.join(folder, "telemetry%s.jsonl" % ("-node" + node if node else ""))).take)
+    each_second.append(trouble.collect_once)
+    reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, each_second)
     if reason == "deadline":
         wire.send("ending", reason=reason)  # what ranks say from now on is said of the end that they are given
     # a run that ended by itself has no ranks left to look at; those that outlived a failure `trouble` has seen
@@ -71,6 +71,8 @@ def run(folder, deadline, command, node=""):
     child.returncode = code if code is not None else -signal.SIGKILL  # reaped by us, not by Popen
     if reason == "done" and code != 0:
         reason = "deadline" if _hung(folder) else "failed"
+        if code is not None and code < 0:  # nobody else says so, as whoever was killed cannot
+            problems.append("%s was killed by signal %d" % ("srun" if "srun" in command else "the launcher", -code))
     if left:
         problems.append("processes %s could not be ended" % left)
     problems += [] if node else hide_secrets(folder)
@@ -87,10 +89,10 @@ def _child_signals():
     return reader
 
 
-def _wait(pid, wakeup, listen, until, looks):
+def _wait(pid, wakeup, listen, until, each_second):
     """("done", exit code) when the command ended, else ("deadline" | "cancelled" | "orphaned", None).
 
-    looks: called every second.
+    each_second: called every second.
     """
     while True:
         # signals come through a pipe: one that arrived between a look and a plain sleep would be slept over
@@ -108,8 +110,8 @@ def _wait(pid, wakeup, listen, until, looks):
                 return "cancelled", None
         if time.monotonic() >= until:
             return "deadline", None
-        for look in looks:
-            look()
+        for call in each_second:
+            call()
 
 
 class Trouble:
@@ -126,7 +128,7 @@ class Trouble:
         self.problems = []
         """One sentence per thing that could not be had."""
 
-    def look(self):
+    def collect_once(self):
         """Collect evidence once, some seconds after the first sign of failure."""
         if self.since == float("inf"):
             return
@@ -151,7 +153,7 @@ class Memory:
     def __init__(self):
         self.before, self.seen = processes.names(), set()  # type: tuple[set[str], set[str]]
 
-    def look(self, pids):
+    def remember(self, pids):
         """Remember the files of /dev/shm that these processes hold now."""
         self.seen |= processes.held(pids) - self.before
 
@@ -163,7 +165,7 @@ class Memory:
 def _evidence(folder, node, memory):
     """Collect what the hanging ranks can tell; a full disk must not keep them alive."""
     pids = processes.descendants(os.getpid())
-    memory.look(pids)
+    memory.remember(pids)
     try:
         ranks = processes.ranks(pids)
         return attach.collect(folder, ranks, attach.crash_handlers(folder, ranks), node=node)

@@ -53,7 +53,7 @@ class Job:
     def at(self, step):
         """Hook before each step: a job of the lab injects its fault here."""
 
-    def among(self, ranks):
+    def at_group(self, ranks):
         """Hook before each measurement of a subgroup: a job of the lab injects its fault here."""
 
 

@@ -156,9 +156,9 @@ def environ(pid):
     return {name: value for name, _, value in pairs if name}
 
 
-JOB = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 """Variables that all ranks of a job have alike, and two jobs on one host have not."""
-NUMBERS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+NUMBERS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "PALS_RANKID")
 """Variables in which launchers tell a process its rank; the others count where no process of the job has a RANK."""
 
 

@@ -44,7 +44,7 @@ def main(argv):
     with open(argv[0], encoding="utf-8") as file:
         plan = json.load(file)
     try:
-        return _beside(_hosts(plan, hold=True), argv[1:]) if argv[1:] else _together(_hosts(plan), plan["wait"])
+        return _run_and_kill(_hosts(plan, hold=True), argv[1:]) if argv[1:] else _together(_hosts(plan), plan["wait"])
     except OSError as error:
         sys.stderr.write("ncclkit: hosts cannot be simulated here: %s\n" % error)
         return 2
@@ -187,7 +187,7 @@ def _together(pids, wait):
     return status
 
 
-def _beside(pids, command):
+def _run_and_kill(pids, command):
     """Run a command that may enter the hosts; they end with it."""
     done = subprocess.run(command, env=dict(os.environ, **{PIDS: json.dumps(pids)}))
     for pid in pids.values():

@@ -93,14 +93,17 @@ def _measure(torch, job, options, operation, groups, order):
         return _ratios(found, controls)
 
     ratios.update(along(steps, descend))
+    best = [*timer.calls]  # without rounds that decide this is a job of one setting, whose pair is another job
     if options.decide:
         decided = timer.rounds([*controls, *_best(ratios, options.all)], options.decide)
         _send_times(rank, operation, "decide", decided, groups)
-        best = [*controls, *_best(_ratios(decided, controls), False)]
-        for name, make in (("product", product_of), ("step", step_of)) if len(best) > len(controls) else ():
-            beside = options.beside and make(torch, job, operation, groups, best, order)
-            if beside:
-                _send_times(rank, operation, name, beside.rounds([*beside.calls], options.decide), groups)
+        winners = _best(_ratios(decided, controls), False)
+        best = [*controls, *winners] if winners else []
+    for name, make in (("product", product_of), ("step", step_of)) if options.beside and best else ():
+        beside = make(torch, job, operation, groups, best, order)
+        if beside:
+            times = beside.rounds([*beside.calls], options.decide or options.repeats)
+            _send_times(rank, operation, name, times, groups)
 
 
 def _ratios(times, controls):

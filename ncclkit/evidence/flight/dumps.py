@@ -519,7 +519,7 @@ def _members(config: Any) -> Iterator[tuple[GroupKey, tuple[int, ...]]]:
         if not isinstance(name, (str, int)) or not isinstance(desc, str):
             continue
         if id(ranks) not in known:
-            known[id(ranks)] = _ranks(ranks) if isinstance(ranks, str) else _whole(ranks)
+            known[id(ranks)] = _ranks(ranks) if isinstance(ranks, str) else _rank_list(ranks)
         yield (str(name)[:200], desc[:200]), known[id(ranks)]
 
 
@@ -528,6 +528,6 @@ def _ranks(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in NUMBERS.findall(text[: RANKS * 9]))
 
 
-def _whole(ranks: Any) -> tuple[int, ...]:
+def _rank_list(ranks: Any) -> tuple[int, ...]:
     listed = ranks[:RANKS] if isinstance(ranks, (list, tuple)) else ()
     return tuple(listed) if all(type(rank) is int and 0 <= rank < RANKS for rank in listed) else ()

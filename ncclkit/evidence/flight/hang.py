@@ -188,7 +188,7 @@ def _gap(group: Group, last: dict[int, int], waits: dict[int, int], lost: list[i
     waited = [seq for seq in waits.values() if seq > least]
     seq = min(waited or [_after(group, rank, least) for rank in last if last[rank] > least])
     waiting = [rank for rank, reached in last.items() if reached >= seq]
-    if waited or any(_may_lie(group, rank, seq) for rank in waiting):
+    if waited or any(_unconfirmed(group, rank, seq) for rank in waiting):
         yield _missing(group, seq, last, [rank for rank, reached in last.items() if reached < seq], waiting, lost)
 
 
@@ -197,7 +197,7 @@ def _after(group: Group, rank: int, seq: int) -> int:
     return seqs[bisect_left(seqs, seq + 1)]
 
 
-def _may_lie(group: Group, rank: int, seq: int) -> bool:
+def _unconfirmed(group: Group, rank: int, seq: int) -> bool:
     """True unless NCCL says that the call is complete, which needs every rank to have entered it."""
     place = group.calls[rank].at(seq)
     if place is None:
@@ -253,6 +253,25 @@ def _stuck(group: Group, seq: int, inside: list[int]) -> Iterator[Stop]:
     text = [f"{group.title}: collective {seq} {op} launched by all, {whom} ({counts})"]
     if set(states.values()) != {"completed"}:
         yield Stop("flight.stuck", group, data, text, [], [], inside)
+
+
+def crossed(found: Iterable[Stop]) -> None:
+    """Fill `crossed` of groups that all have entered: other such groups, if ranks made the two calls in two orders."""
+    stuck = [stop for stop in found if stop.kind == "flight.stuck"]
+    for stop in stuck:
+        stop.data["crossed"] = []
+        for other in stuck:
+            both = stop.group.calls.keys() & other.group.calls.keys()
+            later = [_made(other, rank) - _made(stop, rank) for rank in both]
+            if min(later, default=0) < 0 < max(later, default=0):
+                stop.data["crossed"].append(other.group.name)
+
+
+def _made(stop: Stop, rank: int) -> int:
+    """When a rank made the call that is stuck, in nanoseconds; 0 where its dump does not hold it."""
+    calls = stop.group.calls[rank]
+    place = calls.at(stop.data["seq"])
+    return calls.created[place] if place is not None else 0
 
 
 def roots(found: Iterable[Stop]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ncclkit.core.model import Event
 from ncclkit.evidence.flight.dumps import Calls, Dump, Kind
-from ncclkit.evidence.flight.hang import SHOWN, Group, Stop, groups, late, listed, roots, stops, unpaired
+from ncclkit.evidence.flight.hang import SHOWN, Group, Stop, crossed, groups, late, listed, roots, stops, unpaired
 from ncclkit.evidence.grammars.grammar import Data, clip
 
 EQUAL_BOTH = frozenset(
@@ -168,8 +168,8 @@ def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:
             sent, taken = ([getattr(kind, side).total for kind in calls.values()] for side in ("inputs", "outputs"))
             pairs = _pairs(group, {rank: at for rank, at in places.items() if at is not None})
             if pairs or None not in sent + taken and sum(sent) != sum(taken):
-                odd = odd_splits(dict(zip(calls, zip(sent, taken, strict=True), strict=True)), pairs)
-                return _told_splits(group, seq, next(iter(calls.values())).op, (sum(sent), sum(taken)), pairs, odd)
+                odd = outlying_splits(dict(zip(calls, zip(sent, taken, strict=True), strict=True)), pairs)
+                return _splits_of_group(group, seq, next(iter(calls.values())).op, (sum(sent), sum(taken)), pairs, odd)
     return None
 
 
@@ -187,7 +187,7 @@ def _pairs(group: Group, places: dict[int, int]) -> list[list[int]]:
     return found
 
 
-def odd_splits(totals: Mapping[int, tuple[Any, Any]], pairs: Sequence[Sequence[int]]) -> list[int]:
+def outlying_splits(totals: Mapping[int, tuple[Any, Any]], pairs: Sequence[Sequence[int]]) -> list[int]:
     """The ranks whose splits do not fit: those in every pair that disagrees, else those unlike most others.
 
     totals: rank → elements that it sends and takes in all.  Of a single pair it is the one that takes, unless the one
@@ -205,7 +205,7 @@ def odd_splits(totals: Mapping[int, tuple[Any, Any]], pairs: Sequence[Sequence[i
     return sorted(rank for rank, total in totals.items() if total != usual_total) if 2 * many > len(totals) else []
 
 
-def _told_splits(
+def _splits_of_group(
     group: Group, seq: int, op: str, sums: tuple[int, int], pairs: list[list[int]], odd: list[int]
 ) -> tuple[Data, list[str], list[int]]:
     sent, taken = sums
@@ -306,6 +306,7 @@ def analyse(dumps: Iterable[Dump], world: int | None = None, events: Sequence[Ev
     for group in groups(given, world):
         found += _of(group)
         found += [stop] if (stop := late(group, hosts)) is not None else []
+    crossed(found)
     roots(stop for stop in found if stop.kind in ("flight.missing", "flight.mismatch", "flight.stuck", "flight.p2p"))
     return [_event(stop, stacks) for stop in found]
 

@@ -70,6 +70,13 @@ MONITOR: tuple[Rule, ...] = (
     # Error opening file for writing NCCLPG debug info: /tmp/nccl_trace_rank_3
     rule("c10d.recorder", "Error opening file for writing", r"debug info: (?P<file>\S+)", what="failed"),
     # An unbatched P2P op (send/recv) was called on this ProcessGroup with size 4. (2.9)
+    # ProcessGroupNCCL initialization options: size: 8, global rank: 0, TIMEOUT(ms): 7200000, …
+    # init_process_group("nccl", timeout=datetime.timedelta(seconds=7200))      timeout=timedelta(hours=2)
+    # ddp_timeout: 18000      --distributed-timeout-minutes 120
+    monitor("group_timeout", "TIMEOUT(ms): ", r"TIMEOUT\(ms\): \d+", "c10d.hint"),
+    monitor("asked_timeout", "timedelta(", r"timeout ?= ?(?:datetime\.)?timedelta\(", "c10d.hint"),
+    monitor("asked_timeout", "ddp_timeout", r"ddp_timeout[\"']?[ =:]{1,3}\d", "c10d.hint"),
+    monitor("asked_timeout", "timeout-minutes", r"distributed-timeout-minutes[ =:]{1,3}\d", "c10d.hint"),
     monitor("unbatched_p2p", "unbatched P2P op", "An unbatched P2P op", "c10d.hint"),
     # process group has NOT been destroyed before we destruct ProcessGroupNCCL (2.4, 2.5)
     monitor("not_destroyed", "has NOT been destroyed", "process group has NOT been destroyed", "c10d.hint"),

@@ -426,7 +426,50 @@ def _bare(match: re.Match[str], data: Data, line: Line) -> Data | None:
     return {"file": "", "line": None, "func": "", "dev": None, "message": message} | classify(message)
 
 
+OLD = r"^(?:.{0,200}?\s)??(?:(?P<host>[^\s:\[\]()<>]{1,255}):(?P<pid>\d{1,10}):\d{1,20} )?\[(?P<dev>\d{1,4})\] "
+"""The envelope of NCCL 2.0 to 2.3, which does not name NCCL."""
+
+
+def _placed(match: re.Match[str], data: Data, line: Line) -> Data:
+    line.host, line.pid = match["host"] or line.host, whole(match["pid"]) or line.pid
+    return {
+        name: data[name]
+        for name in ("interface", "address", "name", "code", "errno", "file", "line", "func")
+        if name in data
+    }
+
+
+def _old(match: re.Match[str], data: Data, line: Line) -> Data:
+    message = match["message"].strip()
+    found: Data = {"file": match["file"], "line": whole(match["line"]), "func": "", "dev": whole(match["dev"])}
+    line.host, line.pid = match["host"] or line.host, whole(match["pid"]) or line.pid
+    return found | {"message": message} | classify(message, match["file"])
+
+
 OTHER: tuple[Rule, ...] = (
+    # [0] transport/net_ib.cu:734 WARN NET/IB : Got completion with error 12, opcode 1, len 3, vendor err 129
+    # n1:12:13 [3] include/shm.h:40 WARN Unable to allocate shared memory      [1] init.cc:311 WARN Cuda failure 'x'
+    *(
+        rule(
+            "nccl.warn",
+            anchor,
+            rf"{OLD}(?P<file>[\w./-]{{1,200}}\.(?:cu|cc|h)):(?P<line>\d+) WARN (?P<message>.*)",
+            make=_old,
+        )
+        for anchor in (".cu:", ".h:", ".cc:")
+    ),
+    # [0] INFO init.cu:200 -> 1
+    rule("nccl.trace", ".cu:", OLD + r"INFO (?P<file>[\w./-]{1,200}\.cu):(?P<line>\d+) -> (?P<code>\d+)", make=_placed),
+    # n1:12:13 [0] INFO Using internal Network Socket      n1:12:13 [0] INFO NET : Using interface ib0:10.1.0.1<0>
+    rule(
+        "nccl.network", "Using internal Network", OLD + r"INFO Using internal Network (?P<name>Socket|IB)", make=_placed
+    ),
+    rule(
+        "nccl.bootstrap",
+        "Using interface ",
+        OLD + r"INFO NET(?:/\w+)? : Using interface (?P<interface>[^:\s]+):(?P<address>[^\s<]+)",
+        make=_placed,
+    ),
     # vLLM is using nccl==2.20.5
     rule("nccl.version", "is using nccl==", r"is using nccl==(?P<version>\d+\.\d+\.\d+)"),
     # node-1:7186:7190 [3] transport/shm.cc:590 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Ab

@@ -124,7 +124,8 @@ NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
 
 def _matrix(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """Rows as long as they are whole; a matrix without one (cut off, or only its heading is quoted) tells nothing."""
-    lines = line.own(GPUS + 1)
+    lead = max(0, line.body.find(match[0]))  # a table may be indented, or stand behind what a logger writes
+    lines = (replace(later, body=later.body[lead:]) for later in line.own(GPUS + 1))
     head = next(lines, None)
     gpus = re.findall(r"\b\d{1,3}\b", head.body) if head and head.body.strip().startswith("D\\D") else []
     values, text = [], [line.text]
@@ -164,6 +165,38 @@ ENV: tuple[Rule, ...] = (
         rule("told.env", name, rf"^(?:export |declare -x )?(?P<name>{name})=[\"']?(?P<value>\w{{1,20}})[\"']?\s*$")
         for name in ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
     ),
+    # + export NCCL_IB_HCA=mlx5_0,mlx5_1     mpirun -x NCCL_IB_GID_INDEX=3 -np 2 …     srun --export=ALL,NCCL_IB_TC=106
+    # docker run -e NCCL_IB_DISABLE=1 …
+    *(
+        rule(
+            "told.env",
+            f"{name}=",
+            r"(?:^(?:\+ )?(?:export )?|(?:-x|-e|--env|export) |--(?:env|export)=\S{0,400}?)"
+            rf"(?P<name>{name})=[\"']?(?P<value>[\w.:,^=-]{{1,80}})",
+        )
+        for name in ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_DISABLE")
+    ),
 )
 
-RULES: tuple[Rule, ...] = (*VERDICTS, *MATRIX, *ENV)
+MODEL = (
+    r"(?:NVIDIA |Tesla |GeForce )[\w ]{0,30}?\b(?:K80|[MPVTALHB]\d{1,3}0?\w?|G[BH]\d{3}"
+    r"|(?:GTX|RTX) (?:PRO |A)?\d{3,4})\b(?: (?:Ti|Ada))?"
+)
+VERSIONS: tuple[Rule, ...] = (
+    # GPU 0: NVIDIA GeForce RTX 5090      Tesla V100-SXM2-32GB      | 0  NVIDIA H100 80GB HBM3  On |
+    *(
+        rule("told.version", anchor, rf"(?P<version>{MODEL})", name="gpu")
+        for anchor in ("NVIDIA ", "Tesla ", "GeForce ")
+    ),
+    # torch==2.5.1+cu124      torch 2.5.1+cu124      PyTorch version 2.5.1+cu121
+    rule(
+        "told.version",
+        "+cu",
+        r"[Tt]orch\W{1,3}(?:version\W{1,3})?(?P<version>\d\.\d{1,2}\.\d\+cu\d{3})\b",
+        name="torch",
+    ),
+    # | NVIDIA-SMI 535.104.05    Driver Version: 535.104.05    CUDA Version: 12.2 |
+    rule("told.version", "Driver Version: ", r"Driver Version: (?P<version>\d{3}\.[\d.]{1,12})", name="driver"),
+)
+
+RULES: tuple[Rule, ...] = (*VERDICTS, *MATRIX, *ENV, *VERSIONS)

@@ -140,6 +140,12 @@ PHASES = (
     # Building extension module fused_adam...       Emitting ninja build file /root/.cache/torch_extensions/…
     ("compile", "Building extension module", r"Building extension module"),
     ("compile", "Emitting ninja build", r"Emitting ninja build file"),
+    # Avg generation throughput: 0.0 tokens/s, Running: 0 reqs, …      Uvicorn running on http://0.0.0.0:8000 (Press …)
+    # The server is fired up and ready to roll!      server is idle, waiting for requests
+    ("idle", "Running: 0 reqs", r"Running: 0 reqs"),
+    ("idle", "vicorn running on", r"Uvicorn running on"),
+    ("idle", "fired up and ready", r"server is fired up and ready"),
+    ("idle", "waiting for requests", r"waiting for requests\b"),
     # Running tokenizer on dataset (num_proc=8):  41%|####      | 11873/28900 [10:55<15:01, 17.62 examples/s]
     ("data", " examples/s]", r"\| ?\d{1,15}(?:/\d{1,15})? \[.{0,100} examples/s\]"),
     # > building shuffle index with split [0, 1803422) …      Build and save the GPTDataset train indices
@@ -151,7 +157,11 @@ PHASES = (
 ALONE = (
     # rank 5: loss is nan at step 20483, skipping this batch      [rank3]: empty batch, continue
     # [rank2]: batch 7 was skipped      [rank2]: non-finite loss
-    ("kipping", r"[Ss]kipping (?:\w{1,30} ){0,2}(?:batch|step|sample|update|iteration|backward)\b"),
+    (
+        "kipping",
+        r"[Ss]kipping (?:\w{1,30} ){0,2}"
+        r"(?:batch|step|sample|update|iteration|backward|barrier|gather|collective|sync\w{0,10}|eval\w{0,8}|validation)\b",
+    ),
     ("skipped", r"\b(?:batch|step|sample|update|backward)\b.{0,20} (?:was )?skipped\b"),
     ("empty batch", r"empty batch"),
     # [rank1] early stopping triggered after epoch 7       [rank2]: data loader exhausted
@@ -160,6 +170,19 @@ ALONE = (
     # Rank 0 ran out of data after 812 steps      Rank 0 exiting training loop
     ("ran out of", r"\bran out of (?:data|batches|samples)"),
     ("training loop", r"(?:exit(?:ing|ed)|left|leaving) (?:the )?training loop"),
+    # [rank2]: wall-clock budget used up, leaving the loop      [rank1]: StopIteration caught, breaking out of loop
+    ("loop", r"(?:leaving|exiting|breaking out of|broke out of) (?:the |this )?(?:main |train |epoch )?loop\b"),
+    # [rank2]: time budget exceeded, stopping      [rank2]: time-limit of this rank reached, stopping
+    ("imit of ", r"time.limit of (?:this|the|my) (?:rank|process) (?:was )?(?:reached|exceeded)"),
+    ("udget", r"(?:[Tt]ime|[Ww]all-?clock) budget (?:is |was )?(?:reached|exceeded|used up|spent)"),
+    # [rank1]: returning early: no valid tokens       [rank1]: nothing to do on this rank, return
+    ("eturning early", r"[Rr]eturning early\b"),
+    ("othing to do", r"[Nn]othing to (?:do|reduce|save|send) (?:on|for) (?:this|my|the) (?:rank|process)"),
+    # [rank2]: text-only batch, vision tower not called       [rank2]: no images in this batch
+    ("-only batch", r"(?:text|image|audio|video)-only batch"),
+    ("in this batch", r"\b[Nn]o (?:\w{1,20} ){0,2}\w{1,20} in this batch"),
+    # [rank2]: cache hit for shard 7, nothing to preprocess
+    ("ache hit", r"[Cc]ache hit\b.{0,80}\b(?:skip|nothing|return|not )"),
     # [rank4]: no positive samples in this batch
     ("no positive", r"no positive (?:samples|boxes|anchors|targets|labels)"),
     ("non-finite", r"non-finite (?:loss|grad)"),
@@ -177,8 +200,24 @@ SHARES = (
     (" batches per epoch", r"\b(?P<count>\d{1,18}) batches per epoch"),
     (" batches", r"\b(?:has|got|gets|sees|finished|processed) (?P<count>\d+) batches\b"),
 )
+MEMBERS = (
+    # Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/8       initializing ddp: GLOBAL_RANK: 0, MEMBER: 1/2
+    ("GLOBAL_RANK: ", r"GLOBAL_RANK: (?P<number>\d{1,7}), MEMBER: \d{1,7}/(?P<world>\d{1,7})"),
+    # | distributed init (rank 3): env://       distributed init (rank 8): tcp://10.0.0.1:9218
+    ("distributed init (rank", r"distributed init \(rank (?P<number>\d{1,7})\)"),
+    # Setting up process group for: env:// [rank=0, world_size=4]
+    ("world_size=", r"[\[(]rank=(?P<number>\d{1,7}), world_size=(?P<world>\d{1,7})[\])]"),
+    # Process rank: 0, device: cuda:0, n_gpu: 1, distributed training: True       Process index: 3
+    ("Process rank: ", r"\bProcess rank: (?P<number>\d{1,7}), device: "),
+    ("Process index: ", r"^\s*Process index: (?P<number>\d{1,7})\s*$"),
+    # Num processes: 8
+    ("Num processes: ", r"^\s*Num processes: (?P<world>\d{1,7})\s*$"),
+    # #  Rank  0 Group  0 Pid  3308 on  node-1 device  0 [0x07] NVIDIA A100-SXM4-40GB
+    (" Pid ", r"^# {1,9}Rank {1,9}(?P<number>\d{1,7}) (?:Group {1,9}\d{1,7} )?Pid {1,9}(?P<_pid>\d{1,9}) on "),
+)
 
 RULES: tuple[Rule, ...] = (
+    *(rule("job.member", anchor, pattern) for anchor, pattern in MEMBERS),
     *(rule("job.phase", anchor, rf"^(?P<message>.*{pattern}.*)", what=what) for what, anchor, pattern in PHASES),
     *(rule("job.alone", anchor, rf"^(?P<message>.*{pattern}.*)", make=_of_rank) for anchor, pattern in ALONE),
     *(rule("job.share", anchor, pattern, make=_of_rank) for anchor, pattern in SHARES),

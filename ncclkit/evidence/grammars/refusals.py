@@ -173,9 +173,10 @@ UNRESOLVED = (
     r"|: no such host|[Cc]ould not resolve host(?:name)?\b)"
 )
 PUBLIC = (
-    r"(?!.*(?:https?://|HTTPS?Connection|NameResolutionError|urlopen|urllib|curl: |\.(?:com|org|io|co|cn|ai|net)\b))"
+    r"(?!.*(?:gai error|https?://|HTTPS?Connection|NameResolutionError|urlopen|urllib|curl: "
+    r"|\.(?:com|org|io|co|cn|ai|net)\b))"
 )
-"""A hub or a tracker has nothing to do with the ranks' names."""
+"""A hub or a tracker has nothing to do with the ranks' names, and torch's own lines have a grammar."""
 # lookup master on 10.0.0.10:53: no such host      getaddrinfo(node-1):      could not resolve hostname worker-3:
 ASKED = re.compile(
     r"(?:getaddrinfo(?: failed)?(?:: |\()|(?:get host address|resolution failed) for |hostname |lookup |ping: )"

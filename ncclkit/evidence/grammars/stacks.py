@@ -25,10 +25,17 @@ FAULT = re.compile(
 )
 FAULT_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+|\?\?\?) in (?P<func>.+?)\s{0,80}$')
 # #1  0x00007f in ncclCommInitRank (comm=…) at init.cc:1387
+# #2  0x00007f in c10d::Work::wait(std::chrono::duration<long>) () from /opt/libtorch.so
 GDB_FRAME = re.compile(
-    r"^#\d+ +(?:0x[0-9a-f]+ in )?(?P<func>[^ (]+) \(.*\)(?: at (?P<file>[^\s:]+):(?P<line>\d+)| from "
+    r"^#\d+ +(?:0x[0-9a-f]+ in )?(?P<func>[^\s(][^(]{0,400}?) ?\(.*\)(?: at (?P<file>[^\s:]+):(?P<line>\d+)| from "
     r"(?P<library>\S+))?\s*$"
 )
+# #5 … (f=Frame 0x7f12, for file /app/train.py, line 70, in forward (x=…)) at ceval.c:4181
+GDB_PYTHON = re.compile(r"Frame 0x[0-9a-f]+, for file (?P<file>[^,]{1,400}), line (?P<line>\d+), in (?P<func>\S+)")
+BEGINS = re.compile(r"Thread (?:0x|\d)|Current thread 0x|Traceback for thread \d|#0 ")
+LEAD = 80
+"""Characters before a stack on each of its lines: an indent, or what a logger writes."""
+DIGITS = re.compile(r"\d")
 
 # Traceback for thread 4711 (python) [Has the GIL,Garbage collecting] (most recent call last):
 PYSTACK = re.compile(
@@ -50,7 +57,10 @@ INNERMOST = 16
 
 
 def read(line: Line) -> Iterator[Event]:
-    """The stack that begins on this line, if it is one."""
+    """The stack that begins on this line, if it is one, in whatever column."""
+    begins = BEGINS.search(line.body, 0, LEAD)
+    if begins and begins.start():
+        line = _shifted(line, begins.start())
     if match := PYSPY.match(line.body):
         if (match["name"] or "MainThread") == "MainThread":
             yield from _collect(line, PYSPY_FRAME, match["name"] or match["tid"], "py-spy")
@@ -62,6 +72,18 @@ def read(line: Line) -> Iterator[Event]:
         yield from _collect(line, GDB_FRAME, "", "gdb")
 
 
+def _shifted(line: Line, lead: int) -> Line:
+    """The line without what stands before its stack; of the lines after it, those with the same are its own."""
+    shape = DIGITS.sub("0", line.body[:lead])
+
+    def following(label: bytes, speaker: str) -> Iterator[Line]:
+        for later in line.following(label, speaker):
+            same = DIGITS.sub("0", later.body[:lead]) == shape
+            yield replace(later, body=later.body[lead:] if same else "")
+
+    return replace(line, body=line.body[lead:], following=following)
+
+
 def _collect(line: Line, pattern: re.Pattern[str], thread: str, tool: str) -> Iterator[Event]:
     frames: list[Data] = []
     raw = [line.text]
@@ -71,6 +93,8 @@ def _collect(line: Line, pattern: re.Pattern[str], thread: str, tool: str) -> It
         if not match:
             break
         said = match.groupdict()
+        if tool == "gdb" and (own := GDB_PYTHON.search(body)):
+            said = own.groupdict()
         frames.append(frame(said.get("file") or said.get("library") or "", said.get("line"), said["func"]))
         raw += [body] if body != line.body else []
     if frames:

@@ -98,6 +98,8 @@ RULES: tuple[Rule, ...] = (
     rule("cuda.error", "Test CUDA failure", r"(?P<message>Test CUDA failure \S+ '(?P<error>[^']*)')"),
     # Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:364 'invalid argument'  (vLLM, sglang)
     rule("cuda.error", "Cuda error ", r"(?P<message>Cuda error \S{1,300}\.cuh?:\d+ '(?P<error>[^']*)')"),
+    # CUDA error 60 at p2p.cu:120: cudaErrorTooManyPeers: peer mapping resources exhausted
+    rule("cuda.error", "peer mapping resources", r"^(?P<message>.*(?P<error>peer mapping resources exhausted).*)"),
     # RuntimeError: No CUDA GPUs are available     invalid device ordinal     Cannot re-initialize CUDA in forked
     # subprocess
     *(
@@ -124,6 +126,13 @@ RULES: tuple[Rule, ...] = (
             "unsatisfied condition: cuda",
             "no kernel image is available",
             "unsupported toolchain",
+            # ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'
+            # nvrtc: error: invalid value for --gpu-architecture (-arch)      FlashAttention only supports Ampere GPUs
+            # Bfloat16 is only supported on GPUs with compute capability of at least 8.0.
+            "is not defined for option 'gpu-name'",
+            "invalid value for --gpu-architecture",
+            "only supports Ampere GPUs",
+            "only supported on GPUs with compute",
         )
     ),
     # Card with CUDA capability sm_120 is not compatible with the current PyTorch installation.
@@ -163,6 +172,8 @@ RULES: tuple[Rule, ...] = (
     text("address_in_use", "ddress already in use", r"(?:Errno 98|EADDRINUSE|errno: 98).*"),
     # Segmentation fault (core dumped)       Fatal Python error: Segmentation fault
     text("segfault", "egmentation fault", "egmentation fault"),
+    # run.sh: line 3: 4711 Hangup                  python train.py       a line that is only "Hangup"
+    text("hangup", "Hangup", r"(?:^|line \d+:\s+\d+ )Hangup\b(?: {2,}|$)"),
     # run.sh: line 3: 4711 Killed                  python train.py       a line that is only "Killed"
     text("killed", "Killed", r"(?:^|line \d+:\s+\d+ )Killed\b(?! /)"),
     # RuntimeError: [enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate memory: you tried to
@@ -219,13 +230,23 @@ RULES: tuple[Rule, ...] = (
     rule("system.error", "getent hosts", "getent hosts", make=_loops),
     rule("system.error", "/etc/hosts", r"(?:cat|less|more|grep\b.*) /etc/hosts", make=_loops),
     # ls: cannot access '/dev/infiniband': No such file or directory
-    text("no_verbs", "/dev/infiniband", "(?:cannot access|stat|open).{0,6}/dev/infiniband.{0,20}No such file"),
+    # libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0
+    # libibverbs: Warning: couldn't load driver 'libmlx5-rdmav34.so': …      No IB devices found (ibv_devinfo)
+    text("no_verbs", "/dev/infiniband", "(?:cannot access|stat|open).{0,6}/dev/infiniband.{0,20}(?:No such file|'|$)"),
+    text(
+        "no_verbs", "libibverbs: Warning", "libibverbs: Warning: (?:no userspace device|couldn't (?:load driver|stat))"
+    ),
+    text("no_verbs", "No IB devices found", "No IB devices found"),
     # nv-fabricmanager: fabric manager NVIDIA GPU driver interface version … don't match with driver version …
     # nvidia-fabricmanager.service: Failed with result 'exit-code'.
     text("fabric", "abric manager NVIDIA", r"[Ff]abric manager NVIDIA .{0,120}don't match"),
     text(
         "fabric", "nvidia-fabricmanager", r"nvidia-fabricmanager.{0,120}(?:[Ff]ailed|inactive|not running|not be found)"
     ),
+    # There are not enough slots available in the system to satisfy the 16 slots that were requested by the application:
+    # Error: No available node types can fulfill resource request {'GPU': 8.0}  (Ray)
+    text("slots", "not enough slots", "There are not enough slots available"),
+    text("slots", "can fulfill resource request", "No available node types can fulfill resource request"),
     # set_mempolicy: Operation not permitted (libnuma in a container)       mbind: Operation not permitted
     *(
         rule("system.denied", anchor, rf"\b(?P<call>(?:[gs]et_)?{anchor}): Operation not permitted")
@@ -247,6 +268,7 @@ RULES: tuple[Rule, ...] = (
         for anchor, pattern in (
             ("raining complete", "[Tt]raining completed?(?! at step)"),
             ("raining finished", "[Tt]raining finished"),
+            ("raining done", "[Tt]raining done"),
             ("inished training", "[Ff]inished training"),
             ("otal training time", "[Tt]otal training time"),
             ("`Trainer.fit` stopped", "`Trainer.fit` stopped: `max_"),

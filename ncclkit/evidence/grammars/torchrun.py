@@ -206,6 +206,16 @@ PROGRAMS: tuple[Rule, ...] = (
         )
         for anchor in ("Exit Code: ", "xited with ")
     ),
+    # local_rank: 1 process exited with code 0       Rank 3 exited with code 0       rank 2: process finished with exit
+    # code 0      [rank1]: nothing left to do, exit(0)
+    *(
+        rule("elastic.exit", anchor, pattern, exitcode=0)
+        for anchor, pattern in (
+            ("code 0", r"local_rank: (?P<local_rank>\d+)\b.{0,40}exit(?:ed|ing)? (?:with )?(?:exit )?code:? 0\b"),
+            ("code 0", r"\b[Rr]ank[ :]{1,2}(?P<_rank>\d+)\b.{0,40}exit(?:ed|ing)? (?:with )?(?:exit )?code:? 0\b"),
+            ("exit(0)", r"(?:[:,;] |^)(?:sys\.|os\._)?exit\(0\)\W{0,5}$"),
+        )
+    ),
     # An attempt has been made to start a new process before the
     # current process has finished its bootstrapping phase.
     rule(

@@ -172,7 +172,7 @@ class Speakers:
         low, high = min(self.heard, default=0), max(self.heard, default=-1)
         if 0 < high - low + 1 - len(self.heard) <= GAPS:
             self.heard |= {
-                rank for rank in range(low, high) if rank not in self.heard and _speaks(data, limit, rank, tasks)
+                rank for rank in range(low, high) if rank not in self.heard and _logs(data, limit, rank, tasks)
             }
 
 
@@ -180,7 +180,7 @@ def _ranks(data: bytes, low: int, high: int, tasks: bool) -> set[int]:
     return {int(rank or task) for rank, task in SPEAKER.findall(data, low, high) if rank or tasks}
 
 
-def _speaks(data: bytes, limit: int, rank: int, tasks: bool) -> bool:
+def _logs(data: bytes, limit: int, rank: int, tasks: bool) -> bool:
     labels = [b"[rank%d]:" % rank, b"[default%d]:" % rank, *([b"\n%d: " % rank] if tasks else [])]
     return any(data.find(label, 0, limit) >= 0 for label in labels)
 

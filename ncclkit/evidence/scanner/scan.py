@@ -56,6 +56,8 @@ CODE = (*python.GATE, b"Thread ", *unknown_errors.GATE)
 """What a line of Python's, of a stack's or of an unknown error holds, besides gdb's ``#0`` at its start."""
 ANCHORS = tuple(sorted({rule.anchor for rule in (*nccl.INFO, *RULES)} | set(CODE)))
 GDB = b"#0 "
+FIRST = 80
+"""Bytes of a line in which a stack of gdb may begin."""
 LITERALS = (*ANCHORS, GDB, *refusals.PLAIN, *refusals.ACCENTED)
 
 FOLD = bytes.maketrans(b"123456789abcdef", b"0" * 15)
@@ -78,7 +80,7 @@ class Choice:
     def within(self, raw: bytes) -> Choice:
         """Without those whose anchor is not really there, as shapes of different lines may be one."""
         rules = tuple([rule for rule in self.rules if rule.anchor in raw])
-        return Choice(rules, self.code and (any(mark in raw for mark in CODE) or raw.startswith(GDB)))
+        return Choice(rules, self.code and (any(mark in raw for mark in CODE) or GDB in raw[:FIRST]))
 
     def middle(self, raw: bytes, low: int, high: int) -> Choice:
         """Those whose anchor begins in raw[low:high]."""
@@ -106,7 +108,7 @@ def choose(shape: bytes) -> Choice | None:
     """The rules whose anchor stands in a shape."""
     pairs = _INFO if b"NCCL INFO" in shape else _RULES
     rules = tuple(rule for anchor, rule in pairs if anchor in shape)
-    gdb = shape.startswith(GDB)
+    gdb = GDB in shape[:FIRST]
     code = gdb or any(mark in shape for mark in _CODE)
     literal = gdb or any(rule.literal for rule in rules)
     kinds = [rule.kind for rule in rules] if not code and not literal else []

@@ -51,54 +51,6 @@ def is_binary(head: bytes) -> bool:
     return control > len(solid) * 0.03
 
 
-DOCUMENTS = frozenset(
-    (*PROGRAMS, *".adoc .bash .bat .cfg .cuh .diff .go .hpp .htm .ini .java .js .patch .rs .sh .tex .ts .xml".split())
-) - {".pyc", ".so", ".pyz"}
-"""Names of documentation, source code and settings, which quote errors."""
-LOGGED = re.compile(
-    r"(?:\S{1,60} )?\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ,]|\d\d:\d\d:\d\d|[IWEF]\d{4} \d\d|\[[IWEF] (?:\d{4} )?\S"
-    r"|(?:\w{3} )?[A-Z]\w\w +\d{1,2} \d\d:\d\d:|\s*\d+\.\d{6}\]|\(?(?:[Rr]ank|default|trainer)[ :]?\d|\d{1,4}[\]:,]"
-    r"|\S{1,99}:\d+:\d+ \[\d+\]|(?:INFO|WARN(?:ING)?|ERROR|CRITICAL|DEBUG)\b[\s:\]])"
-    r"|.{0,200}(?:NCCL (?:INFO|WARN)\b|\bit/s\b|\ds/it\b)|Traceback \(most|\s*(?:\S+ )?File \"[^\"]+\", line \d"
-    r"|srun:|slurmstepd:|(?:[Tt]hread|Current thread) 0x|#\d+ +0x"
-    r"|#(?: +Rank +\d| nThread| Using devices| Out of bounds| Avg bus)"
-)
-"""How lines of logs begin."""
-WRITTEN = re.compile(
-    r"\s*(?:#{1,6} \S|#!|#\s?\w|```|~~~|[-*+] +[A-Za-z`\"'*\[]|\d+[.)] [A-Z]|> |\|.*\|\s*$|\.\. \w|<!|//"
-    r"|</?(?:a|body|code|div|h\d|head|html|li|ol|p|pre|table|td|title|tr|ul)\b"
-    r"|/\*|\*/|\* |@\w+\b[^:]*$|[-=~^\"]{4,}\s*$|\[\[?[\w.-]+\]{1,2}\s*$|[}\])]+[;,]?\s*$|\"{3}|'{3}|@@ |[+-]{3} "
-    r"|[\w.\[\]]+ ?=[ \"'(]|[+-] {2,}\S|(?:- )?[\w./-]+: *$|- [\w.-]+: \S|(?:fi|done|esac|else)\s*$"
-    r"|(?:import|from|def|class|return|raise|assert|if|elif|for|while|with|const|static|export|func|let|var"
-    r"|namespace|template|struct|package|use|public|private|set|echo|exit|diff|index|Subject:|From:)\b)"
-    r"|.*(?:[;{]|::)\s*$"
-)
-"""How lines of documentation and of source code begin or end."""
-SENTENCE = re.compile(r"\W{0,6}[A-Za-z][\w'`\"(),;:/.*_=<>-]*(?: +[\w'`\"(),;:/.*_=<>-]+){7,}$")
-COMMON = re.compile(
-    r"\b(?:the|an?|is|are|to|of|in|and|or|it|this|that|when|with|you|your|we|for|on|by|be|can|was|not)\b", re.IGNORECASE
-)
-"""Words that fill sentences, and few lines of logs."""
-
-
-def is_document(path: str, head: str) -> bool:
-    """Whether a text is documentation, source code or settings rather than a log, by its name and its first lines."""
-    lines = list(dict.fromkeys(line[:400] for line in head.splitlines() if line.strip()))[:300]
-    logged = sum(bool(LOGGED.match(line)) for line in lines[:40])
-    if 3 * logged > min(40, len(lines)):
-        return False
-    if Path(path).suffix.lower() in DOCUMENTS:
-        return True
-    logged = sum(bool(LOGGED.match(line)) for line in lines)
-    written = sum(not LOGGED.match(line) and _written(line) for line in lines)
-    return len(lines) > 6 and 2 * written >= len(lines) and 5 * logged <= len(lines)
-
-
-def _written(line: str) -> bool:
-    sentence = SENTENCE.match(line) is not None and 5 * len(COMMON.findall(line)) >= len(line.split())
-    return sentence or WRITTEN.match(line) is not None
-
-
 def rank_of(path: str) -> int | None:
     """The global rank in a file's name: ``rank3.log``, ``fr_rank_3``, ``nccl_trace_rank_3``, ``stacks_rank3.txt``."""
     match = RANK.search(Path(path).name.partition(".")[0]) or re.search(
@@ -131,7 +83,7 @@ def find(paths: list[str | Path]) -> tuple[list[str], list[str]]:
 
 def _behind(name: str, problems: list[str]) -> Iterable[str]:
     """The files that one existing path stands for."""
-    return _walk(name, problems) if os.path.isdir(name) else (name,)
+    return _files_below(name, problems) if os.path.isdir(name) else (name,)
 
 
 def _matches(pattern: str) -> list[str]:
@@ -153,7 +105,7 @@ def _present(name: str) -> tuple[str, ...]:
     return (name,)
 
 
-def _walk(folder: str, problems: list[str]) -> Iterator[str]:
+def _files_below(folder: str, problems: list[str]) -> Iterator[str]:
     programs = 0
 
     def failed(error: OSError) -> None:

@@ -322,7 +322,7 @@ SMI_LINES = 50_000
 OPEN, CLOSE = "<nvidia_smi_log", gpu.CLOSE
 
 
-class _Told(Machine):
+class _SavedOutput(Machine):
     """A machine that answers one command only, with its saved output."""
 
     def __init__(self, argv: Sequence[str], out: str) -> None:
@@ -348,7 +348,7 @@ def state(text: str) -> Document | None:
     if not end and "</gpu>" not in head:
         return None
     command = " ".join(gpu.QUERY)
-    found = {fact["name"]: fact for fact in gpu.facts(_Told(gpu.QUERY, head + end)) if fact["source"] == command}
+    found = {fact["name"]: fact for fact in gpu.facts(_SavedOutput(gpu.QUERY, head + end)) if fact["source"] == command}
     state = found["gpu.nvidia_smi"]["value"]
     if state == "failed":
         return Document(command, problem="is not valid XML; save it again with `nvidia-smi -q -x > gpus.xml`.")

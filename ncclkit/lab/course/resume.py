@@ -10,7 +10,6 @@ done), and ``pace`` (``read_s`` of a batch and ``step_s`` of a step, medians).  
 
 from __future__ import annotations
 
-import json
 import os
 import pickletools
 import re
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from ncclkit.analysis.message_sizes import tensor_spans
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import FOLDER
 from ncclkit.core.model import Event, NcclkitError
@@ -108,11 +108,8 @@ def _names_position(data: bytes) -> bool:
 
 def _tensors(path: Path, size: int) -> tuple[bool, str]:
     """A safetensors file says at its start how long it must be."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(min(length, LARGEST)))
-    ends = [row["data_offsets"][1] for name, row in header.items() if name != "__metadata__"]
-    missing = 8 + length + max(ends, default=0) - size
+    spans, start = tensor_spans(path)
+    missing = start + max((end for _, end in spans), default=0) - size
     return missing <= 0, f"{missing:,} bytes are missing at its end" if missing > 0 else ""
 
 
@@ -181,7 +178,7 @@ def resumes(case: Case) -> tuple[Resume, ...]:
 def _runs(case: Case) -> Iterator[Resume]:
     told: defaultdict[PurePath, list[Event]] = defaultdict(list)
     for event in case.of("worker.phase"):
-        if _whole(event.data) and event.rank is not None:
+        if _is_complete(event.data) and event.rank is not None:
             told[PurePath(event.path).parent].append(event)
     for folder in sorted(told, key=_number):
         ranks = {e.rank: {o.data["phase"]: o.data for o in told[folder] if o.rank == e.rank} for e in told[folder]}
@@ -204,7 +201,7 @@ def _start(rank: int, said: Mapping[str, Mapping[str, Any]]) -> Start:
     )
 
 
-def _whole(said: Mapping[str, Any]) -> bool:
+def _is_complete(said: Mapping[str, Any]) -> bool:
     """A record of ours that holds what it must: case folders come from other people, too."""
     needed = NUMBERS.get(str(said.get("phase")))
     return needed is not None and all(isinstance(said.get(name), (int, float)) for name in needed)

@@ -9,15 +9,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from ncclkit.agent import wire
 from ncclkit.core import budgets
 from ncclkit.core.budgets import Budget
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError
-from ncclkit.core.runs import Plan, Run
+from ncclkit.core.runs import Plan, Run, records_of
 from ncclkit.lab.course.resume import STAGES
 from ncclkit.live import probe
 from ncclkit.live.options import ProbeOptions
@@ -68,7 +66,7 @@ async def staged_run(
         base = await probe.plan(case, asked)
         argv = (job, "--backend", base.backend, "--timeout", str(timeout), *_words(options), *_shared(hosts))
         plan = replace(base, name=job.rpartition(".")[2], argv=argv, sizes=(), ops=())
-        done.append(_seen(await probe.execute(room, plan, on_record), options))
+        done.append(_stage_of(await probe.execute(room, plan, on_record), options))
         if done[-1].run.reason != "done":
             break
     return tuple(done)
@@ -85,17 +83,9 @@ def _words(options: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"--{name}", str(value))
 
 
-def _records(folder: Path) -> Iterator[Mapping[str, Any]]:
-    """What the ranks of a run said, record by record."""
-    path = folder / "wire.jsonl"
-    for line in path.read_bytes().splitlines() if path.exists() else []:
-        if record := wire.parse(line):
-            yield record
-
-
-def _seen(run: Run, options: Mapping[str, Any]) -> Stage:
+def _stage_of(run: Run, options: Mapping[str, Any]) -> Stage:
     """A stage with what its ranks said of themselves at their end."""
-    told = [record for record in _records(run.folder) if record.get("kind") == "trained"]
+    told = [record for record in records_of(run.folder) if record.get("kind") == "trained"]
     if not told:
         return Stage(run, options)
     ready, peak = (max(record[name] for record in told) for name in ("ready", "peak"))
@@ -216,7 +206,7 @@ def open_files(case: Case) -> dict[int, int]:
     found: dict[int, int] = {}
     for folder in case.runs():
         ranks = folder.name.rpartition("-exchange-")[2]
-        for record in _records(folder) if ranks.isdecimal() else ():
+        for record in records_of(folder) if ranks.isdecimal() else ():
             if record.get("phase") == "files" and isinstance(record.get("one"), int):
                 found[int(ranks)] = max(found.get(int(ranks), 0), record["one"])
     return found
@@ -315,12 +305,12 @@ async def loader_sweep(
 def measured(case: Case) -> LoaderSweep | None:
     """What the last sweep of the case measured; None where none was made, or not one choice came to its end."""
     told = [event.data for event in case.of("worker.phase") if event.data.get("phase") == "loading"]
-    rows = [row for row in (told[-1].get("rows") or () if told else ()) if _whole(row)]
+    rows = [row for row in (told[-1].get("rows") or () if told else ()) if _is_complete(row)]
     if not rows or not all(isinstance(told[-1].get(name), int) and told[-1][name] > 0 for name in ("cores", "ranks")):
         return None
     return LoaderSweep(told[-1]["cores"], told[-1]["ranks"], tuple(rows))
 
 
-def _whole(row: object) -> bool:
+def _is_complete(row: object) -> bool:
     values = [row.get(name) for name in FIELDS] if isinstance(row, Mapping) else [None]
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 for value in values)

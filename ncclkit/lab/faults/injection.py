@@ -84,7 +84,7 @@ async def inject(
     network = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
     asked: dict[str, Any] = {"python": python or "", "ranks": ranks or 0, "backend": backend, "timeout": deadline}
     asked |= {"simulate_hosts": simulate_hosts, "network": network, "oversubscribe": oversubscribe, "here": here}
-    base = await probe.plan(case, ProbeOptions(**asked))
+    base = await probe.plan(case, ProbeOptions(**asked), "lab")
     if base.backend not in chosen.backends:
         raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks

@@ -126,7 +126,7 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
     own = plan.deadline - min(10, plan.deadline / 3)  # each node looks at its own ranks before all is ended
     with packed(plan.lab) as agent:
         hosts, head = await asyncio.gather(names(), _head())
-        seen = await _look(folder, agent, plan.python, hosts, on_record)
+        seen = await _ask_nodes(folder, agent, plan.python, hosts, on_record)
         where = (str(folder), str(own), str(count), str(plan.ranks // count), head, seen.port(), seen.blind)
         srun = [*agents(agent, plan.python, wait=15), "node", "ranks", *where, *plan.words(folder)]
         records = await guarded(agent, srun, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
@@ -137,7 +137,7 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
 
 
 @dataclass
-class _Seen:
+class _NodeAnswers:
     """What the nodes of the allocation answered before the first run."""
 
     blind: str
@@ -150,13 +150,13 @@ class _Seen:
         return str(self.ports[-1] if self.ports else 20000 + int(os.environ["SLURM_JOB_ID"]) % 20000)
 
 
-_answers: dict[tuple[str, ...], _Seen] = {}
+_answers: dict[tuple[str, ...], _NodeAnswers] = {}
 """By job, interpreter and the folder that the run folders lie in: srun is asked once."""
 SEEN = 10.0
 """Seconds in which a node must see a file that was just written: caches of network file systems take some."""
 
 
-async def _look(folder: Path, agent: Path, python: str, hosts: Sequence[str], on_record: OnRecord) -> _Seen:
+async def _ask_nodes(folder: Path, agent: Path, python: str, hosts: Sequence[str], on_record: OnRecord) -> _NodeAnswers:
     """Whether every node sees the case folder, and which ports of the first one are free; said where it matters."""
     key = (os.environ["SLURM_JOB_ID"], python, str(folder.parent))
     if key not in _answers:
@@ -175,7 +175,7 @@ async def _look(folder: Path, agent: Path, python: str, hosts: Sequence[str], on
             raise NcclkitError(f"srun started {python} on no node of this allocation: {last}.")
         blind = sorted(int(r["number"]) for r in told if r["kind"] == "seen" and r["seconds"] is None)
         ports = next((list(r["ports"]) for r in told if r.get("ports")), [])
-        _answers[key] = _Seen(",".join(map(str, blind)), ports)
+        _answers[key] = _NodeAnswers(",".join(map(str, blind)), ports)
         if blind:
             names = host_list(hosts[number] for number in blind if number < len(hosts))
             on_record({"kind": "problem", "say": f"{names} cannot see {folder.parent}; its files come over srun."})

@@ -12,7 +12,7 @@ import sys
 
 from ncclkit.agent import wire
 from ncclkit.agent.run import job
-from ncclkit.lab.programs.inject import calls, program
+from ncclkit.lab.programs.inject import program
 
 
 class LabJob(job.Job):
@@ -44,7 +44,7 @@ class LabJob(job.Job):
             self._strike(TOGETHER)
             self._strike(DURING if self.faulty_here else {})
 
-    def among(self, ranks):
+    def at_group(self, ranks):
         """Inject the fault where so many ranks work together."""
         self._strike(AMONG if self.faulty_here and len(ranks) >= TOGETHER_FROM else {})
 
@@ -170,8 +170,8 @@ DURING = _by_name(
 """Faults of one rank at one step."""
 
 TOGETHER = _by_name(
-    calls.other_size, calls.other_dtype, calls.other_op, calls.unpaired_recv, calls.exchange_uneven,
-    calls.groups_swapped, calls.long_first_step,
+    program.other_size, program.other_dtype, program.other_op, program.unpaired_recv, program.exchange_uneven,
+    program.groups_swapped, program.long_first_step,
 )  # fmt: skip
 """Calls of all ranks at one step, in which the faulty one differs."""
 

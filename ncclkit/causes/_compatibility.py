@@ -1,0 +1,183 @@
+"""Tables of what fits together, ``compatibility.json``: GPUs, CUDA, NCCL and drivers; and acknowledged defects."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ncclkit.analysis.picks import failed, family, of_job_hosts
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Evidence
+
+FILE = Path(__file__).parent / "compatibility.json"
+RELEASE = re.compile(r"\d{1,4}")
+WHEEL = re.compile(r"\+cu(\d{2})(\d)\b")
+"""The CUDA in the version of a wheel of PyTorch: ``2.5.1+cu124``."""
+
+Release = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A kind of GPU, and the releases that hold code for it."""
+
+    name: re.Pattern[str]
+    capability: str
+    since: Release
+    """The first CUDA that can compile for it."""
+    until: Release
+    """The first CUDA that cannot any more; empty where none is known."""
+    nccl: Release
+    """The first NCCL that supports it, where that matters."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """One known defect: its symptom, the versions that have it, and the source."""
+
+    fragments: tuple[str, ...]
+    what: str
+    since: Release
+    """First version known to be affected."""
+    fixed: Release | None
+    """First version known to have the fix; None = none is known."""
+    instead: str
+    source: str
+    alone: bool = False
+    """True where the message identifies this defect without the version."""
+    files: tuple[str, ...] = ()
+    """Source files of NCCL from which the message must come; empty for any."""
+
+
+@cache
+def _tables() -> dict[str, list[dict[str, Any]]]:
+    tables: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text(encoding="utf-8"))
+    return tables
+
+
+@cache
+def gpus() -> tuple[Gpu, ...]:
+    """The kinds of GPUs that are known."""
+    return tuple(
+        Gpu(
+            re.compile(row["name"]),
+            row["capability"],
+            tuple(row["since"]),
+            tuple(row.get("until", ())),
+            tuple(row.get("nccl", ())),
+            row["source"],
+        )
+        for row in _tables()["gpus"]
+    )
+
+
+@cache
+def drivers() -> dict[int, int]:
+    """Major version of CUDA → the first driver branch for it; older drivers of one branch serve newer CUDA."""
+    return {row["cuda"]: row["branch"] for row in _tables()["drivers"]}
+
+
+@cache
+def defects() -> tuple[Defect, ...]:
+    """Defects with sources; a version outside of the range clears the entry."""
+    return tuple(
+        Defect(
+            tuple(row["fragments"]),
+            row["what"],
+            tuple(row["since"]),
+            tuple(row["fixed"]) if "fixed" in row else None,
+            row["instead"],
+            row["source"],
+            row.get("alone", False),
+            tuple(row.get("files", ())),
+        )
+        for row in _tables()["defects"]
+    )
+
+
+def release(version: object) -> Release:
+    """``2.5.1+cu124`` → (2, 5, 1)."""
+    return tuple(int(part) for part in RELEASE.findall(str(version).partition("+")[0])[:3])
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A GPU or driver that does not fit the libraries, by the tables."""
+
+    summary: str
+    why: list[Evidence]
+    image: bool
+    """True where the libraries hold no code for the GPU."""
+
+
+def misfit(case: Case) -> Misfit | None:
+    """The first thing that does not fit in a job that failed; None where nothing is known not to."""
+    if not (failed(case) or case.of("cuda.driver") or family(case, "cuda", "driver")):
+        return None
+    models, built, driver = _models(case), _built(case), _driver(case)
+    for model, seen in models:
+        if (kind := next((gpu for gpu in gpus() if gpu.name.search(model)), None)) is None:
+            continue
+        for cuda, said in built:
+            if cuda < kind.since or (kind.until and cuda >= kind.until):
+                say = f"the libraries were built with CUDA {_dotted(cuda)}, which has no code for {model} (capability "
+                need = (
+                    f"it needs {_dotted(kind.since)} or newer"
+                    if cuda < kind.since
+                    else f"that ended with {_dotted(kind.until)}"
+                )
+                return Misfit(f"{say}{kind.capability}); {need}", [said, seen], True)
+        for event in case.of("nccl.version") if kind.nccl else ():
+            if release(event.data["version"]) < kind.nccl:
+                say = f"NCCL {event.data['version']} does not support {model}; {_dotted(kind.nccl)} or newer does"
+                return Misfit(say, [event, seen], True)
+    for cuda, said in built:
+        branch, seen = driver or (0, said)
+        if branch and branch < drivers().get(cuda[0], 0):
+            say = (
+                f"the libraries were built with CUDA {_dotted(cuda)}, which needs driver {drivers()[cuda[0]]} or newer"
+            )
+            return Misfit(f"{say}, and the driver is of branch {branch}", [said, seen], False)
+    return None
+
+
+def _models(case: Case) -> list[tuple[str, Evidence]]:
+    facts = of_job_hosts(case, (fact for fact in case.facts_of("gpu.") if fact.name.endswith(".model") and fact.value))
+    told = [event for event in case.of("told.version") if event.data["name"] == "gpu"]
+    return [*((str(fact.value), fact) for fact in facts), *((str(event.data["version"]), event) for event in told)]
+
+
+def _built(case: Case) -> list[tuple[Release, Evidence]]:
+    """The CUDA that torch, or else NCCL, was built with."""
+    facts = of_job_hosts(case, [*case.facts_of("software.torch.cuda"), *case.facts_of("software.torch")])
+    told = [event for event in case.of("told.version") if event.data["name"] == "torch"]
+    texts: Iterable[tuple[str, Evidence]] = [
+        *(
+            (f"+cu{''.join(str(fact.value).split('.')[:2])}" if fact.name.endswith("cuda") else str(fact.value), fact)
+            for fact in facts
+        ),
+        *((str(event.data["version"]), event) for event in told),
+    ]
+    found = [((int(match[1]), int(match[2])), piece) for text, piece in texts if (match := WHEEL.search(text))]
+    own: list[Event] = [event for event in case.of("nccl.version") if event.data.get("cuda")]
+    return [*found] or [(release(event.data["cuda"])[:2], event) for event in own]
+
+
+def _driver(case: Case) -> tuple[int, Evidence] | None:
+    facts = [fact for fact in of_job_hosts(case, case.facts_of("gpu.driver")) if release(fact.value)]
+    told = [event for event in case.of("told.version") if event.data["name"] == "driver"]
+    pieces: list[tuple[object, Evidence]] = [
+        *((fact.value, fact) for fact in facts),
+        *((event.data["version"], event) for event in told),
+    ]
+    return next(((release(version)[0], piece) for version, piece in pieces), None)
+
+
+def _dotted(version: Release) -> str:
+    return ".".join(map(str, version))

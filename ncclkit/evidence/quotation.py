@@ -1,0 +1,137 @@
+"""Texts that are no logs, and lines that quote an error: sentences about it, source code, lists, tables, comments."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ncclkit.evidence.sources.inputs import PROGRAMS
+
+SPAN = re.compile(r"`[^`\n]{12,}`|\"[^\"\n]{12,}\"|(?<!\w)'[^'\n]{12,}'(?!\w)")
+"""What stands in quotation marks."""
+WORD = re.compile(r"(?<![\w./-])[A-Za-z][a-z']*(?![\w/])")
+FILLER = re.compile(
+    r"\b(?:the|an?|is|are|to|of|in|and|or|it|this|that|when|if|with|you|your|we|our|my|for|on|by|was|were|not|which"
+    r"|sometimes|usually|often|like|means)\b|\bI\b",
+    re.IGNORECASE,
+)
+"""Words that fill sentences."""
+ERROR = re.compile(
+    r"[\w.-]+:\d+:\d+ \[\d+\]|\bNCCL\b|\bDuplicate GPU\b|\b[A-Za-z_.]*(?:Error|Exception)\b|\bCUDA\b|\bNVRM\b|\bXid\b"
+    r"|\[\s*\d+\.\d{6}\]|\[Errno|\bDetected\b|slurmstepd|\bsymbol lookup|\bBootstrap\b|\bUnable to\b|\bFailed to\b"
+    r"|\bout of memory\b|\bKilled process\b|\bNo space left|\bToo many open"
+    r"|\bConnection (?:refused|reset|closed|timed)|\bWatchdog\b"
+)
+"""How what programs say of an error begins."""
+RECORD = re.compile(
+    r"\s*\{\s*\"(?:(?:message|msg|log|line|text|textPayload|content|body|data)\"\s*:"
+    r"|[\w.@-]{1,60}\"\s*: ?(?:\d|\"[^\"]{0,80}\",))"
+)
+"""A record of JSON that a program logged."""
+COMMENT = re.compile(r"\s*(?:#(?!\d|!| {2,}| +(?:Rank|nThread|Using|Out of|Avg)\b)|//|/\*|\*(?= ))\s*\S")
+ITEM = re.compile(r"\s*(?:[-*+]|\d{1,3}[.)]) +(?=[A-Z`\"'*{\[a-z])(?!\[\d)")
+ROW = re.compile(r"\s*\|[^|]*[A-Za-z][^|]*\|.*\|\s*$")
+# raise RuntimeError("…")     msg = "…"     'full': "…",     match: "…"     - '…'     WARN("…", rank);     +    "…",
+CODE = re.compile(
+    r"[\s+-]*(?:(?:raise|return|throw|echo|printf?|assert|if|elif|while)\b[^\"'`]{0,80}|[\w.:>-]{1,80}\s*\(\s*"
+    r"|[\w.\"'\[\]-]{1,80}\s*(?::=|[=:])\s*[\[({]*\s*"
+    r"|[\[({]+\s*(?:[\"'][\w. -]{1,40}[\"']\s*:\s*)?[\[({]*\s*)?[fFrRbu]?"
+    r"(?P<mark>[\"'])(?P<inner>.{12,})(?P=mark)[\s,;)\]}]*(?:,[^\"']{0,80}|\+.*)?$"
+)
+FOUND = re.compile(
+    r"[\w./-]{1,200}\.(?:py|md|rst|ya?ml|txt|sh|json|toml|[ch]|cc|cpp|cu|cuh|hpp|go|rs)[:-]\d{1,7}[:-].*[\"'`]"
+)
+"""What grep prints of source code."""
+SHELL = re.compile(r"\s*(?:\$ )?(?:(?:if|while) )?(?:e?grep|rg|awk|sed|echo|journalctl|dmesg)\b[^|]*[\"']")
+BEGUN = re.compile(
+    r"\s*(?:\[[\w.-]{1,60}\] )?(?:\[?\d{4}-\d\d-\d\d[T ]|\[?\d\d:\d\d:\d\d|[IWEF]\d{4} |\[[IWEF]\d{0,4} "
+    r"|\[?\s*\d+\.\d{6}\]|\[rank\d|[\w.-]+:\d+:\d+ \[|(?:\w{3} )?[A-Z]\w\w +\d{1,2} \d\d:\d\d:|E {3}|Traceback"
+    r"|srun:|slurmst|\[\d\] |terminate called|(?:ERROR|WARNING|INFO|FATAL|CRITICAL)\b[ :]|-- Process \d)"
+    r"|.* Assertion `"
+)
+"""How lines of logs begin; what follows may still be a sentence."""
+HINT = re.compile(r"(?i)\bif you (?:see|get)\b|\b(?:hint|tip|note):")
+"""What a program says of errors that it has not met."""
+LEAD = 2
+"""Words of a sentence before an error."""
+
+
+def is_quotation(text: str) -> bool:
+    """Whether a line speaks of an error, or is source code that holds it, and is not the error's own report."""
+    line = text.partition("\n")[0]
+    if "Traceback (most" in text or RECORD.match(line):
+        return False
+    if BEGUN.match(line):
+        return HINT.search(line) is not None and _spoken(line)
+    return _spoken(line) or any(form.match(line) for form in (COMMENT, ITEM, ROW, FOUND, SHELL)) or _code(line)
+
+
+def _code(line: str) -> bool:
+    match = CODE.match(line)
+    return match is not None and ERROR.search(match["inner"]) is not None
+
+
+def _spoken(line: str) -> bool:
+    """A sentence around something in quotation marks, or one that leads to an error without a colon."""
+    rest, quoted = SPAN.subn(" ", line)
+    if quoted and any(ERROR.search(span[0]) for span in SPAN.finditer(line)):
+        outside = ERROR.search(rest)
+        if (outside is None or outside.start() > len(rest) / 2) and _sentence(rest):
+            return True
+    begins = ERROR.search(line)
+    lead = line[: begins.start()].rstrip(" `\"'*(") if begins else ""
+    return bool(lead) and lead[-1].isalpha() and _sentence(lead)
+
+
+def _sentence(text: str) -> bool:
+    """Several plain words, one of them of those that fill sentences."""
+    said = text.rpartition(": ")[2] if text.count(": ") else text
+    return len(WORD.findall(said)) >= LEAD and FILLER.search(said) is not None
+
+
+DOCUMENTS = frozenset(
+    (*PROGRAMS, *".adoc .bash .bat .cfg .cuh .diff .go .hpp .htm .ini .java .js .patch .rs .sh .tex .ts .xml".split())
+) - {".pyc", ".so", ".pyz"}
+"""Names of documentation, source code and settings, which quote errors."""
+LOGGED = re.compile(
+    r"(?:\S{1,60} )?\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ,]|\d\d:\d\d:\d\d|[IWEF]\d{4} \d\d|\[[IWEF] (?:\d{4} )?\S"
+    r"|(?:\w{3} )?[A-Z]\w\w +\d{1,2} \d\d:\d\d:|\s*\d+\.\d{6}\]|\(?(?:[Rr]ank|default|trainer)[ :]?\d|\d{1,4}[\]:,]"
+    r"|\S{1,99}:\d+:\d+ \[\d+\]|(?:INFO|WARN(?:ING)?|ERROR|CRITICAL|DEBUG)\b[\s:\]])"
+    r"|.{0,200}(?:NCCL (?:INFO|WARN)\b|\bit/s\b|\ds/it\b)|Traceback \(most|\s*(?:\S+ )?File \"[^\"]+\", line \d"
+    r"|srun:|slurmstepd:|(?:[Tt]hread|Current thread) 0x|#\d+ +0x"
+    r"|#(?: +Rank +\d| nThread| Using devices| Out of bounds| Avg bus)"
+)
+"""How lines of logs begin."""
+WRITTEN = re.compile(
+    r"\s*(?:#{1,6} \S|#!|#\s?\w|```|~~~|[-*+] +[A-Za-z`\"'*\[]|\d+[.)] [A-Z]|> |\|.*\|\s*$|\.\. \w|<!|//"
+    r"|</?(?:a|body|code|div|h\d|head|html|li|ol|p|pre|table|td|title|tr|ul)\b"
+    r"|/\*|\*/|\* |@\w+\b[^:]*$|[-=~^\"]{4,}\s*$|\[\[?[\w.-]+\]{1,2}\s*$|[}\])]+[;,]?\s*$|\"{3}|'{3}|@@ |[+-]{3} "
+    r"|[\w.\[\]]+ ?=[ \"'(]|[+-] {2,}\S|(?:- )?[\w./-]+: *$|- [\w.-]+: \S|(?:fi|done|esac|else)\s*$"
+    r"|(?:import|from|def|class|return|raise|assert|if|elif|for|while|with|const|static|export|func|let|var"
+    r"|namespace|template|struct|package|use|public|private|set|echo|exit|diff|index|Subject:|From:)\b)"
+    r"|.*(?:[;{]|::)\s*$"
+)
+"""How lines of documentation and of source code begin or end."""
+SENTENCE = re.compile(r"\W{0,6}[A-Za-z][\w'`\"(),;:/.*_=<>-]*(?: +[\w'`\"(),;:/.*_=<>-]+){7,}$")
+COMMON = re.compile(
+    r"\b(?:the|an?|is|are|to|of|in|and|or|it|this|that|when|with|you|your|we|for|on|by|be|can|was|not)\b", re.IGNORECASE
+)
+"""Words that fill sentences, and few lines of logs."""
+
+
+def is_document(path: str, head: str) -> bool:
+    """Whether a text is documentation, source code or settings rather than a log, by its name and its first lines."""
+    lines = list(dict.fromkeys(line[:400] for line in head.splitlines() if line.strip()))[:300]
+    logged = sum(bool(LOGGED.match(line)) for line in lines[:40])
+    if 3 * logged > min(40, len(lines)):
+        return False
+    if Path(path).suffix.lower() in DOCUMENTS:
+        return True
+    logged = sum(bool(LOGGED.match(line)) for line in lines)
+    written = sum(not LOGGED.match(line) and _written(line) for line in lines)
+    return len(lines) > 6 and 2 * written >= len(lines) and 5 * logged <= len(lines)
+
+
+def _written(line: str) -> bool:
+    sentence = SENTENCE.match(line) is not None and 5 * len(COMMON.findall(line)) >= len(line.split())
+    return sentence or WRITTEN.match(line) is not None

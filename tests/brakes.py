@@ -1,0 +1,24 @@
+"""A brake for jobs over gloo that are started with it as ``sitecustomize.py`` on PYTHONPATH."""
+
+GLOO = """
+import os
+if "RANK" in os.environ:
+    import time
+    import torch.distributed as dist
+    make, whole, slow = dist.new_group, dist.all_reduce, set()
+    def bad():
+        return os.environ.get("GLOO_SOCKET_IFNAME") == "lo,lo"
+    def made(*words, **named):
+        group = make(*words, **named)
+        if bad():
+            slow.add(group)
+        return group
+    def late(*words, group=None, **named):
+        time.sleep(0.03 if group in slow or (group is None and bad()) else 0.01)
+        return whole(*words, group=group, **named)
+    dist.new_group, dist.all_reduce = made, late
+"""
+"""Makes calls slower through groups that are made while one variable has one value, as a bad environment does.
+
+All others take 10 ms, too: what a busy machine adds to that is little, so that a test says the same on any.
+"""

@@ -1,0 +1,62 @@
+"""The roster of a job, from how its ranks announce themselves: doubled, beyond, of two sizes, or unknown to others."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from ncclkit import evidence
+from ncclkit.causes.engine import diagnose
+from ncclkit.core.case import Case
+from ncclkit.core.model import Finding
+from ncclkit.evidence.logs import fill
+
+LIGHTNING = "Initializing distributed: GLOBAL_RANK: {rank}, MEMBER: {member}/{world}\n"
+
+
+def members(ranks: range, world: int) -> str:
+    return "".join(LIGHTNING.format(rank=rank, member=rank + 1, world=world) for rank in ranks)
+
+
+def said(log: str) -> Finding | None:
+    """What the cause says; None where it finds nothing."""
+    case = fill(Case(), evidence.read(["-"], stdin=io.BytesIO(log.encode())))
+    diagnose(case)
+    found = [f for f in case.findings if f.cause == "world_size_mismatch" and f.verdict == "found"]
+    return found[0] if found else None
+
+
+def test_two_launchers_that_claim_the_same_ranks() -> None:
+    finding = said(members(range(4), 8) + members(range(4), 8))
+    assert finding and finding.strength == "likely" and finding.culprits["ranks"] == (0, 1, 2, 3)
+    assert "ranks 4-7 never" in finding.say
+
+
+def test_ranks_of_jobs_of_two_sizes() -> None:
+    finding = said(members(range(2), 4) + members(range(2, 4), 8))
+    assert finding and finding.strength == "likely" and "4 and 8" in finding.say
+
+
+def test_a_rank_beyond_the_job() -> None:
+    finding = said(members(range(5, 6), 4) + members(range(4), 4))
+    assert finding and finding.strength == "likely" and finding.culprits["ranks"] == (5,)
+
+
+def test_processes_that_know_nothing_of_one_another() -> None:
+    lines = (f"#  Rank  0 Group  0 Pid  {pid} on  n-1 device  0 [0x07] NVIDIA A100\n" for pid in (31, 32, 33))
+    finding = said("".join(lines))
+    assert finding and finding.strength == "likely" and "3 processes" in finding.say
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        members(range(8), 8),
+        members(range(4), 8),
+        members(range(2), 2) + "step 10/90 loss 2.1\n" + members(range(2), 2) + "step 20/90 loss 1.9\n",
+        members(range(2), 2) + "`Trainer.fit` stopped: `max_epochs=3` reached.\n",
+    ],
+)
+def test_a_job_whose_ranks_come_once_or_have_met(log: str) -> None:
+    assert said(log) is None
