@@ -387,6 +387,8 @@ FAR = 50
 def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
     if _quoted(finding, case):
+        if case.of("job.done") and not any(e.kind in FATAL and not is_quotation(e.text) for e in case.events):
+            return clear(finding.cause, "Somebody only speaks of it.", finding.evidence[:1])
         finding = replace(finding, strength="possible")
     if finding.strength == "proven" and (_long_before(finding, case) or _seen_live(finding) or _any_program(finding)):
         return replace(finding, strength="likely")

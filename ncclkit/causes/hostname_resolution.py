@@ -87,6 +87,7 @@ def diagnose(case: Case) -> Finding:
 def _resolver(case: Case) -> Finding | None:
     """The resolver reported an error; harmless where the ranks met nevertheless."""
     lines = in_order(case.of("store.resolve")) + matching(messages(case), *RESOLVER)
+    lines = [e for e in lines if e.kind != "log.error"]  # of these the next ones are left
     lines += [e for e in case.of("system.error") if e.data.get("what") == "unresolved" and e not in lines]
     asked = [e for e in case.of("store.retry") if "cannot be retrieved" not in e.text]
     tried = {e.data["port"] for e in asked if e.data.get("port")}  # with an address, so the name was resolved

@@ -65,7 +65,7 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where the number of ranks that started differs from the number that was expected."""
-    for witness in (_bootstrap, _clients, _env, _program, _sizes, _roster, _beyond, _never_started, _waits):
+    for witness in (_bootstrap, _clients, _env, _program, _sizes, _roster, _beyond, _never_started, _waits, _no_slots):
         finding = witness(case)
         if finding is not None:  # with one launcher per host the launchers' numbers may be wrong
             return replace(finding, next=None) if can_simulate_again(case) else finding
@@ -274,6 +274,13 @@ def _waits(case: Case) -> Finding | None:
     return _finding(
         "possible", "A rank waited at the rendezvous for others that may never have been started.", lines, ()
     )
+
+
+def _no_slots(case: Case) -> Finding | None:
+    """A launcher has fewer places than the ranks that it is to start."""
+    lines = [event for event in case.of("system.error") if event.data.get("what") == "slots"]
+    say = "The launcher was asked for more ranks or GPUs than the hosts that it knows have."
+    return _finding("likely", say, lines[:2], ()) if lines else None
 
 
 def _absent(case: Case, expected: int) -> tuple[int, ...]:

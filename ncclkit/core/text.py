@@ -204,11 +204,11 @@ def quantity(value: Any, unit: str) -> Any:
     return f"{value:,} {unit}" if isinstance(value, int) else f"{format_number(value)} {unit}"
 
 
-def host_list(names: Iterable[str], shown: int = HOSTS) -> str:
-    """``node-3``, ``login, node[1-8]``, ``node[001-997]``; past `shown` pieces the other hosts are counted."""
+def host_list(names: Iterable[str]) -> str:
+    """``node-3``, ``login, node[1-8]``, ``node[001-997]``; past `HOSTS` pieces the other hosts are counted."""
     pieces = fold_hosts(names)
-    rest = sum(count for _, count in pieces[shown:])
-    return ", ".join(text for text, _ in pieces[:shown]) + (f" and {rest:,} more" if rest else "")
+    rest = sum(count for _, count in pieces[HOSTS:])
+    return ", ".join(text for text, _ in pieces[:HOSTS]) + (f" and {rest:,} more" if rest else "")
 
 
 def fold_hosts(names: Iterable[str]) -> list[Piece]:

@@ -76,33 +76,33 @@ def experiments_view(source: Case | Iterable[ExperimentRecord]) -> View:
 
 
 def cards(known: Sequence[ExperimentRecord]) -> Markup:
-    """One card for each trial, the last one first."""
+    """One card for each experiment, the last one first."""
     return join(*map(_card, reversed(known)))
 
 
-def _card(trial: ExperimentRecord) -> Markup:
-    sign, edge = _outcome(trial)
-    what, number = "Experiment" if trial.kind == "check" else "Fix", trial.folder.name.partition("-")[0]
-    took = el("span", f"{what} {number}, {trial.seconds:.0f} s", cls="nk-dim")
+def _card(record: ExperimentRecord) -> Markup:
+    sign, edge = _outcome(record)
+    what, number = "Experiment" if record.kind == "check" else "Fix", record.folder.name.partition("-")[0]
+    took = el("span", f"{what} {number}, {record.seconds:.0f} s", cls="nk-dim")
     return el(
         "section",
-        el("div", sign, code(trial.cause), took, cls="nk-card-head"),
-        el("h4", trial.summary),
-        el("p", trial.question) if trial.question not in trial.summary else "",
-        el("p", el("b", "What was changed: "), _changes(trial.change), cls="nk-changed"),
-        _sides(trial),
-        _bars(trial.before, trial.after),
-        _verdicts(trial.verdicts) if trial.kind == "check" else "",
+        el("div", sign, code(record.cause), took, cls="nk-card-head"),
+        el("h4", record.summary),
+        el("p", record.question) if record.question not in record.summary else "",
+        el("p", el("b", "What was changed: "), _changes(record.change), cls="nk-changed"),
+        _sides(record),
+        _bars(record.before, record.after),
+        _verdicts(record.verdicts) if record.kind == "check" else "",
         cls=f"nk-card nk-edge-{edge}",
     )
 
 
-def _outcome(trial: ExperimentRecord) -> tuple[Markup, str]:
-    """The badge of a trial, and the class of its card's edge."""
-    if trial.kind == "fix":
+def _outcome(record: ExperimentRecord) -> tuple[Markup, str]:
+    """The badge of an experiment, and the class of its card's edge."""
+    if record.kind == "fix":
         good = badge("✓", "it works", "state-done")
-        return (good, "works") if trial.worked else (badge("✕", "it did not help", "state-failed"), "proven")
-    symbol, word, cls = MARKS.get(trial.verdicts.get(trial.cause, "open"), MARKS["open"])
+        return (good, "works") if record.worked else (badge("✕", "it did not help", "state-failed"), "proven")
+    symbol, word, cls = MARKS.get(record.verdicts.get(record.cause, "open"), MARKS["open"])
     return badge(symbol, word, cls), cls if cls in ("proven", "likely", "possible") else "works"
 
 
@@ -115,13 +115,13 @@ def _changes(change: Mapping[str, Any]) -> Markup:
     return join(*(join("; " if place else "", part) for place, part in enumerate(told)))
 
 
-def _sides(trial: ExperimentRecord) -> Markup:
+def _sides(record: ExperimentRecord) -> Markup:
     """Before and after beside each other; one that only looked has one side."""
-    if trial.before is None and trial.after is None:
-        return el("p", el("b", "What came out: "), OUTCOMES.get(trial.observed, "no answer"))
-    before, after = trial.said
-    left = _side("Before", trial.before, trial.cause_before, before)
-    return el("div", left, _side("After", trial.after, trial.cause_after, after), cls="nk-sides")
+    if record.before is None and record.after is None:
+        return el("p", el("b", "What came out: "), OUTCOMES.get(record.observed, "no answer"))
+    before, after = record.said
+    left = _side("Before", record.before, record.cause_before, before)
+    return el("div", left, _side("After", record.after, record.cause_after, after), cls="nk-sides")
 
 
 def _side(name: str, run: Run | None, cause: str, said: str) -> Markup:
@@ -253,11 +253,11 @@ def check_form(case: Case, cause: str = "", python: str = "", deadline: float = 
 
 
 class Closed(View):
-    """What came of one or more trials: before and after side by side, and the verdict as it is now."""
+    """What came of one or more experiments: before and after side by side, and the verdict as it is now."""
 
     def __init__(self, case: Case, made: Sequence[ExperimentRecord], problem: str = "") -> None:
-        self.trials = tuple(made)
-        """The trials that were made, the oldest first."""
+        self.records = tuple(made)
+        """The records of what was made, the oldest first."""
         told = el("p", problem) if made and problem else ""
         now = join(el("h5", "The verdict now"), banner_view(case).body) if made else ""
         super().__init__(made[-1].summary if made else problem or CheckForm.IDLE, join(told, cards(made), now))

@@ -41,7 +41,7 @@ from ncclkit.analysis.waits import headline  # noqa: E402
 from ncclkit.causes.engine import diagnose  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.live.attach import AttachOptions, attach  # noqa: E402
-from tests.live.hangs import RANKS, WAYS, start, ways  # noqa: E402
+from tests.live.hangs import PATIENCE, RANKS, WAYS, start, ways  # noqa: E402
 
 Job = dict[int, "subprocess.Popen[str]"]
 
@@ -53,7 +53,9 @@ class Bench:
         self.options, self.until = options, time.monotonic() + options.seconds
         self.rows: dict[str, dict[str, Any]] = {}
         self._hung: dict[str, Job] = {}
-        self._lock = threading.Lock()
+        self._begun = 0
+        self._lock = threading.Condition()
+        self._readers = threading.Semaphore(max(1, (os.cpu_count() or 1) // 4))
 
     def measure(self, names: list[str], write: Callable[[], object]) -> None:
         """One row for each way, and `write` after each; a way that fails is a row that says so."""
@@ -74,18 +76,31 @@ class Bench:
         if time.monotonic() > self.until:
             raise TimeoutError(f"not begun within {self.options.seconds:g} s")
         options, begun = self.options, time.monotonic()
-        with start(name, options.ranks, options.backend, options.share_gpu) as job:
+        with self._lock:
+            self._begun += 1
+        try:
+            with start(name, options.ranks, options.backend, options.share_gpu) as job:
+                hung = time.monotonic() - begun
+                return self._beside_others(name, job) | {"hung_after": round(hung, 1)}
+        finally:
+            with self._lock:
+                self._begun -= 1
+                self._hung.pop(name, None)
+                self._lock.notify_all()
+
+    def _beside_others(self, name: str, job: Job) -> dict[str, Any]:
+        """The row of a job that is read while all those hang that were begun with it."""
+        with self._lock:
             self._hung[name] = job
-            try:
-                others = [other for other in list(self._hung.values()) if other is not job]
-                asked = AttachOptions(dump=options.dump, kernels=options.kernels)
-                with tempfile.TemporaryDirectory() as folder:
-                    place = options.keep / name if options.keep else Path(folder)
-                    row = attached_row(name, job, others, asked, place)
-                row["goes_on"] = all(name == "gone" or one.poll() is None for one in job.values())
-                return row | {"beside": len(others), "hung_after": round(time.monotonic() - begun - row["seconds"], 1)}
-            finally:
-                del self._hung[name]
+            self._lock.notify_all()
+            self._lock.wait_for(lambda: len(self._hung) == self._begun, PATIENCE[self.options.backend])
+            others = [other for other in self._hung.values() if other is not job]
+        asked = AttachOptions(dump=self.options.dump, kernels=self.options.kernels)
+        with tempfile.TemporaryDirectory() as folder, self._readers:
+            place = self.options.keep / name if self.options.keep else Path(folder)
+            row = attached_row(name, job, others, asked, place)
+        row["goes_on"] = all(name == "gone" or one.poll() is None for one in job.values())
+        return row | {"beside": len(others)}
 
 
 def attached_row(name: str, job: Job, others: list[Job], options: AttachOptions, folder: Path) -> dict[str, Any]:

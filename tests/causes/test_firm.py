@@ -189,3 +189,29 @@ def test_of_gloo_the_rank_is_named_that_did_not_notice() -> None:
     noticed: list[Event] = [said("gloo.size_mismatch", rank=rank, a=16, b=8) for rank in (0, 1, 3)]
     first = of(case_of([*stacks, *noticed]), "send_recv_mismatch")
     assert (first.culprits["ranks"], first.say.endswith("rank 2 sends too much.")) == ((2,), True)
+
+
+STEPS = "".join(f"[rank0]: step {step} loss 2.{step} 3.1 it/s\n" for step in range(1, 20))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Tesla V100-SXM2-32GB\ntorch 2.10.0+cu130",
+        "ddp_timeout=18000",
+        "[rank1]: skipping evaluation this epoch",
+        "[rank0]: cache hit for shard 7, skipping download",
+        "INFO: Uvicorn running on http://0.0.0.0:8000",
+        "+ export NCCL_IB_HCA=mlx5_0",
+        "[istio-proxy] Envoy proxy is ready",
+        "wandb: ERROR Unable to resolve hostname api.wandb.ai: Name or service not known",
+        "libibverbs: Warning: couldn't load driver 'libmlx5-rdmav34.so': cannot open shared object file",
+        "UserWarning: 打开的文件过多 may occur",
+        "2026-11-21 00:00:00 ERROR loader: shard 7 failed, retrying",
+        "I have read that `RuntimeError: CUDA error: out of memory` means something else",
+    ],
+)
+def test_a_job_that_is_well_is_left_alone(line: str, tmp_path: Path) -> None:
+    text = started("2.21.5", range(2), 2) + line + "\n" + STEPS + "Training completed.\n"
+    result = judged(tmp_path, "job.log", text)
+    assert (result.verdict, [finding.cause for finding in result.findings]) == ("healthy", [])

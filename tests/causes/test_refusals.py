@@ -67,6 +67,8 @@ LINES = {
     "killed-zh": ("host_oom", "run.sh: 第 12 行：  4711 已杀死               python train.py"),
     "killed-de": ("host_oom", "run.sh: Zeile 12:  4711 Getötet                python train.py"),
     "killed-fr": ("host_oom", "run.sh : ligne 12 :  4711 Processus arrêté      python train.py"),
+    "slots": ("world_size_mismatch", "There are not enough slots available in the system to satisfy the 16 slots"),
+    "ray": ("world_size_mismatch", "Error: No available node types can fulfill resource request {'GPU': 8.0}."),
     "memory-de": ("host_oom", "OSError: [Errno 12] Nicht genügend Hauptspeicher verfügbar"),
 }
 
@@ -89,6 +91,7 @@ def test_a_refusal_is_understood(name: str, tmp_path: Path) -> None:
         "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): "
         "Max retries exceeded (Caused by NameResolutionError: Temporary failure in name resolution)",
         "curl: (6) Could not resolve host: download.pytorch.org",
+        "wandb: ERROR Unable to resolve hostname api.wandb.ai: Name or service not known",
         "W1121 00:28:00 socket.cpp:436] [c10d] The server socket cannot be initialized on [::]:29500 (errno: 97 - "
         "Address family not supported by protocol).",
         "registered memory: 12 buffers",

@@ -107,9 +107,8 @@ def test_groups_that_all_entered_in_two_orders(tmp_path, orders, found):
     assert [(event.kind, event.data["crossed"]) for event in events][0] == ("flight.stuck", found)
     case = Case()
     case.events = events
-    assert [one.cause for one in diagnose(case).findings if one.cause == "concurrent_comms"] == [
-        "concurrent_comms"
-    ] * bool(found)
+    named = [one.cause for one in diagnose(case).findings if one.strength == "likely"]
+    assert ("concurrent_comms" in named) == bool(found)
 
 
 def test_of_two_dumps_of_a_rank_the_newer_counts(tmp_path):

@@ -599,4 +599,5 @@ def healthy(rank: int) -> None:
 
 
 if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no job outlives the test that began it
     main({"subprocess": "subprocess_"}.get(sys.argv[1], sys.argv[1]))

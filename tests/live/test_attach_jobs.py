@@ -144,6 +144,20 @@ def test_of_a_torch_that_records_nothing_is_said_what_to_set_next_time(
     assert said == ([f"rank 0 gave no Flight Recorder dump (gdb: {problem})", flight_dump.NEXT_TIME] if problem else [])
 
 
+@pytest.mark.skipif(shutil.which("gdb") is None, reason="needs gdb, the only way into a job that has set nothing")
+def test_a_gdb_that_cannot_write_registers_calls_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As gdb 13 on a processor with AMX: "Couldn't write extended state status" in a call, and the rank died of it."""
+    monkeypatch.setattr(flight_dump, "TRIAL", ("set $xmm15.no_such_field = 1",))
+    monkeypatch.setattr(flight_dump.platform, "machine", lambda: "x86_64")
+    with subprocess.Popen([sys.executable, "-c", STAND_IN, "2.13.0", "entries"], stdin=-1, stdout=-1) as rank:
+        assert rank.stdout is not None and rank.stdout.readline() == b"up\n"
+        (said, _) = flight_dump.dump(str(tmp_path), {0: rank.pid}, time.monotonic() + 60, {})
+        rank.communicate(timeout=60)
+        assert rank.returncode == 0
+    assert "There is no member named no_such_field" in said
+    assert list(tmp_path.iterdir()) == []
+
+
 WATCHDOG = """
 import os, sys, time
 pipe = os.open(sys.argv[1], os.O_RDWR)

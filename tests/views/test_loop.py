@@ -66,9 +66,7 @@ def test_what_the_form_above_shows_already_is_one_line_in_jupyterlab(loop: Loop)
 
 
 def test_the_fix_is_shown_to_work_side_by_side(loop: Loop) -> None:
-    assert [(trial.kind, trial.cause, trial.worked) for trial in loop.closed.trials] == [
-        ("fix", "rank_exception", True)
-    ]
+    assert [(one.kind, one.cause, one.worked) for one in loop.closed.records] == [("fix", "rank_exception", True)]
     read = " ".join(Page(loop.check.static()).words.split())
     assert loop.check.summary == loop.closed.summary and "rank_exception" in loop.closed.summary
     before, _, after = read.partition("After")

@@ -22,6 +22,8 @@ from typing import Callable
 
 MOST = 20
 """Lock files of torch's extensions that are listed."""
+BLOCK = 1 << 20
+"""Bytes that go through loopback at once."""
 
 
 def latencies(folder: str, repeats: int) -> list[float]:
@@ -56,23 +58,23 @@ def disk(folder: str) -> None:
     print(json.dumps(said))
 
 
-def sender(to: socket.socket, stop: float, block: int) -> None:
+def sender(to: socket.socket, stop: float) -> None:
     """Send until `stop` (perf_counter seconds)."""
-    data = memoryview(bytes(block))
+    data = memoryview(bytes(BLOCK))
     while time.perf_counter() < stop:
         to.sendall(data)
     to.shutdown(socket.SHUT_WR)
 
 
-def pump(seconds: float, block: int = 1 << 20) -> tuple[float, float]:
+def pump(seconds: float) -> tuple[float, float]:
     """GB/s of one stream, and the CPU seconds that one GB costs sender and receiver together."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = socket.create_connection(server.getsockname(), timeout=5)
         there, _ = server.accept()
-    buffer, total = bytearray(block), 0
+    buffer, total = bytearray(BLOCK), 0
     with here, there:
         start, cpu = time.perf_counter(), time.process_time()
-        thread = threading.Thread(target=sender, args=(here, start + seconds, block), daemon=True)
+        thread = threading.Thread(target=sender, args=(here, start + seconds), daemon=True)
         thread.start()
         while True:
             got = there.recv_into(buffer)

@@ -7,6 +7,7 @@ its global lock, and is asked to let go, never killed, in the middle of that cal
 
 import http.client
 import os
+import platform
 import re
 import shutil
 import signal
@@ -63,6 +64,17 @@ del _ncclkit, _thread
 
 A thread of its own makes the dump, once the debugger has let go: it asks CUDA for the state of each collective, and
 the main thread may have been stopped where it holds a lock of CUDA's.
+"""
+REFUSED = "Couldn't write"
+"""What gdb says of registers that it cannot write."""
+TRIAL = (
+    "set $ncclkit = $xmm15.v2_int64[0]",
+    "set $xmm15.v2_int64[0] = $ncclkit ^ 1",
+    "set $xmm15.v2_int64[0] = $ncclkit",
+)
+"""Orders that fail, and change nothing, where gdb cannot write the registers of a thread.
+
+gdb before 14 cannot on a processor with AMX: a call is refused halfway, and the process dies of what was written.
 """
 PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "gdb": 60.0}
 """Seconds that a method may take on one rank."""
@@ -265,27 +277,40 @@ def _remote_exec(rank, pid, seconds, text):
 
 def _gdb(rank, pid, seconds, text):
     """(the dump, why there is none) by a debugger that calls three functions of Python."""
-    program = shutil.which("gdb") or cuda_gdb()
-    if program is None:
+    programs = [program for program in (shutil.which("gdb"), cuda_gdb()) if program]
+    if not programs:
         return b"", "neither gdb nor cuda-gdb is installed"
     if processes.state(pid) in ("T", "t"):
         return b"", "it is stopped"
     if "Has the GIL" in text or "+gil" in text:
         return b"", "a thread holds Python's global lock, and no call would come back"
+    until, found, problem = time.monotonic() + seconds, b"", ""
+    for program in programs:
+        found, problem = _called(program, rank, pid, until - time.monotonic())
+        if found or REFUSED not in problem:
+            break
+    return found, problem
+
+
+def _called(program, rank, pid, seconds):
+    """(the dump, why there is none) by this debugger."""
     ours, theirs = _script(pid, rank)
     if not ours:
         return b"", "there is no folder that the process can read"
-    call = 'exec(open(\\"%s/dump.py\\").read())' % theirs
-    orders = ["handle all nostop noprint pass", "set unwindonsignal on"]
+    first = ["handle all nostop noprint pass", "set unwindonsignal on"]
     # all of torch would take seconds more; without libcuda's symbols cuda-gdb is a gdb, and leaves the GPU alone
-    orders += ["sharedlibrary libpython", r"sharedlibrary /libc[.-]"]
+    first += ["sharedlibrary libpython", r"sharedlibrary /libc[.-]"]
     # cuda-gdb has its eye on a kernel where one runs, and calls nothing there
-    orders += ["thread 1", "set $state = (int) PyGILState_Ensure()"]
-    orders += ["thread 1", 'call (int) PyRun_SimpleString("%s")' % call]
-    orders += ["thread 1", "call (void) PyGILState_Release($state)", "detach"]
+    calls = ["thread 1", *(TRIAL if platform.machine() == "x86_64" else ())]
+    calls += ["set $state = (int) PyGILState_Ensure()", "thread 1"]
+    calls += ['call (int) PyRun_SimpleString("exec(open(\\"%s/dump.py\\").read())")' % theirs]
+    # of a file gdb leaves out what follows an error; without a state it refuses to release one
+    with open(ours + "/calls", "w") as out:
+        out.write("\n".join(calls) + "\n")
     quiet = ["set auto-load no", "set auto-solib-add off", "set debuginfod enabled off", "set confirm off"]
     before = [word for order in quiet for word in ("-iex", order)]
-    after = [word for order in orders for word in ("-ex", order)]
+    after = [*(word for order in first for word in ("-ex", order)), "-x", ours + "/calls"]
+    after += ["-ex", "thread 1", "-ex", "call (void) PyGILState_Release($state)", "-ex", "detach"]
     try:
         begun = time.monotonic()
         said = debugged([program, "-nx", "-batch", *before, "-p", str(pid), *after], seconds)
@@ -298,8 +323,9 @@ def _gdb(rank, pid, seconds, text):
             return b"", "the thread that makes the dump did not end in %.0f s" % seconds
         if time.monotonic() - begun > seconds:
             return b"", "it took more than %.0f s and was asked to let go" % seconds
-        refused = re.findall(r"(?m)^.*(?:ptrace|denied|not permitted).*$", said)
-        wrong = re.findall(r"(?m)^.*(?:rror|No symbol|annot|signaled).*$", said)[-1:]
+        refused = re.findall(r"(?m)^.*(?:ptrace|denied|not permitted|%s).*$" % REFUSED, said)
+        wrong = re.findall(r"Error in sourced command file:\n(.+)", said)
+        wrong += re.findall(r"(?m)^.*(?:rror|No symbol|annot|signaled).*$", said)[-1:]
         last = " / ".join(said.strip().splitlines()[-3:])[-LAST:]
         return b"", (refused or wrong or ["it called nothing (%s)" % last])[0]
     finally:
@@ -314,20 +340,19 @@ def cuda_gdb():
 def debugged(command, seconds):
     """What gdb, or cuda-gdb, prints.  One that takes too long is interrupted, which unwinds its call and detaches.
 
-    cuda-gdb is a script that starts the debugger, so signals go to both.
+    cuda-gdb is a script that starts the debugger, so signals go to both.  They stay in our process group, with which
+    Cancel ends them.
     """
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             text=True, errors="replace", start_new_session=True)  # fmt: skip
-    said = ""
+                             text=True, errors="replace")  # fmt: skip
+    said, started = "", {child.pid}
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None):
         try:
             return child.communicate(timeout=seconds)[0]
         except subprocess.TimeoutExpired as late:
             said = (late.output or b"").decode("utf-8", "replace")
             seconds = LETS_GO
-        if number is not None:
-            try:
-                os.killpg(child.pid, number)
-            except ProcessLookupError:
-                break
+        started.update(processes.descendants(child.pid))  # the script may end before the debugger
+        for pid in started if number is not None else ():
+            processes.signal_one(pid, number)
     return said

@@ -243,6 +243,10 @@ RULES: tuple[Rule, ...] = (
     text(
         "fabric", "nvidia-fabricmanager", r"nvidia-fabricmanager.{0,120}(?:[Ff]ailed|inactive|not running|not be found)"
     ),
+    # There are not enough slots available in the system to satisfy the 16 slots that were requested by the application:
+    # Error: No available node types can fulfill resource request {'GPU': 8.0}  (Ray)
+    text("slots", "not enough slots", "There are not enough slots available"),
+    text("slots", "can fulfill resource request", "No available node types can fulfill resource request"),
     # set_mempolicy: Operation not permitted (libnuma in a container)       mbind: Operation not permitted
     *(
         rule("system.denied", anchor, rf"\b(?P<call>(?:[gs]et_)?{anchor}): Operation not permitted")
