@@ -58,6 +58,8 @@ INTERPRETER = re.compile(r"libpython|/python[\d.]*\)$")
 STORE_CALLS = {"init_process_group", "_store_based_barrier", "store_based_barrier", "rendezvous", "_create_c10d_store"}
 WHOLE_TRAINING = {"fit", "train", "validate", "test", "predict", "launch", "run"}
 """Functions of frameworks that say nothing about where in a program of days a rank stands."""
+LINE = 60
+"""Characters of a line of a program that is quoted."""
 BAR = 16
 """Characters of the bar of all ranks."""
 NCCL_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_(?P<op>[A-Za-z]+)")
@@ -143,7 +145,7 @@ def _stand(rank: int, told: Event, stack: Event | None) -> Stand:
     return Stand(
         rank,
         waits_for,
-        _call(frames),
+        _line(frames, program) if waits_for == GPU else _call(frames),
         f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}" if own is not None else "",
         moved or waits_for in (PYTHON, NATIVE) or (waits_for == PEERS and wakes(shots) > WAKES),
         (told, stack) if stack is not None else (told,),
@@ -154,6 +156,12 @@ def _stand(rank: int, told: Event, stack: Event | None) -> Stand:
         told.data["quiet"],
         told.data["kernel"],
     )
+
+
+def _line(frames: Sequence[Frame], program: Sequence[Mapping[str, Any]]) -> str:
+    """The text of its own line, where that is the innermost: ``.item()`` is no frame of Python."""
+    text = str(program[0]["text"]) if program else ""
+    return f"`{text}`" if frames and is_own(frames[0]) and 0 < len(text) <= LINE else _call(frames)
 
 
 def _call(frames: Sequence[Frame]) -> str:

@@ -6,6 +6,7 @@
 4. A bad environment: is each variable named, with a cost within 20 % of what live tests of their own show (jobs with
    that variable alone, and with none), and is a live test as fast as those with none once `nccl.env` has undone it?
 5. The planner of GPU memory beside what torch's allocator held at most, in training steps of a small model on one GPU.
+6. The planner of shared memory beside what a job of two ranks takes of /dev/shm, where they may not copy directly.
 
 OUT.json is kept: parts that are not asked for stay as they are, and each row is written as soon as it is there.
 A sweep with `--inherited` is told its variables: some machines must keep NCCL_NVLS_ENABLE=0.
@@ -61,14 +62,14 @@ async def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--parts", default="12345")
+    parser.add_argument("--parts", default="123456")
     parser.add_argument("--jobs", type=int, default=tune.JOBS, help="of each setting that a process keeps")
     told = parser.parse_args()
     tune.JOBS = told.jobs
     answer = await local.check(sys.executable)
     out = Out(told.out, {"date": time.strftime("%Y-%m-%d"), **about_machine(answer)})
     wrong = 0
-    for name, part in {"1": whole, "2": equal, "3": gain, "4": environment, "5": memory}.items():
+    for name, part in {"1": whole, "2": equal, "3": gain, "4": environment, "5": memory, "6": shared}.items():
         if name in told.parts:
             out.began = time.monotonic()
             await part(told, bool(answer["gpus"]), out)
@@ -202,6 +203,59 @@ async def memory(told: argparse.Namespace, gpus: bool, out: Out) -> None:
         rows.append({"batch": batch, "planned": plan.value, "measured": peak, "off": round(plan.value / peak - 1, 3)})
         out.keep("memory", holds=all(abs(row["off"]) <= 0.1 for row in rows), rows=rows)
     out.keep("memory", holds=all(abs(row["off"]) <= 0.1 for row in rows), rows=rows)
+
+
+async def shared(told: argparse.Namespace, gpus: bool, out: Out) -> None:
+    """Planned and measured bytes of /dev/shm, after a small and a large message."""
+    rows: list[dict[str, Any]] = []
+    for channels in (2, 4) if gpus else ():
+        env = {"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_HOST_ENABLE": "0"}
+        env |= {name: str(channels) for name in ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")}
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "shared.py")
+            script.write_text(SHARED)
+            words = [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                "2",
+                str(script),
+            ]
+            pipe = asyncio.subprocess.PIPE
+            child = await asyncio.create_subprocess_exec(*words, stdout=pipe, env={**os.environ, **env})
+            taken = int((await asyncio.wait_for(child.communicate(), 120))[0])
+        plan = budgets.shared_memory(2, channels)
+        off = round(plan.value / taken - 1, 3) if taken else None
+        rows.append({"channels": channels, "planned": plan.value, "measured": taken, "off": off})
+        out.keep("shared", holds=all(row["off"] is not None and abs(row["off"]) <= 0.1 for row in rows), rows=rows)
+    out.keep("shared", holds=all(row["off"] is not None and abs(row["off"]) <= 0.1 for row in rows), rows=rows)
+
+
+SHARED = """
+import os
+import torch
+import torch.distributed as dist
+
+def used():
+    room = os.statvfs("/dev/shm")
+    return (room.f_blocks - room.f_bfree) * room.f_frsize
+
+dist.init_process_group("gloo")
+rank, before = dist.get_rank(), used()
+dist.barrier()
+torch.cuda.set_device(rank)
+group = dist.new_group(backend="nccl")
+for size in (2, 16 << 20):
+    dist.all_reduce(torch.ones(size, device="cuda"), group=group)
+torch.cuda.synchronize()
+dist.barrier()
+if rank == 0:
+    print(used() - before, flush=True)
+dist.barrier()
+os._exit(0)
+"""
 
 
 MEMORY = """

@@ -121,6 +121,8 @@ def test_what_a_rank_waits_for(kind: str) -> None:
 def test_busy_is_only_said_of_a_rank_that_is() -> None:
     spins = rank(0, ITEM, MAIN, native=["cuStreamSynchronize (/lib/libcuda.so.1)"], ran=1.0)
     assert standing_ranks(spins)[0].does() == "waits for its GPU in step at train.py:67"
+    spins[0].data["program"][0]["text"] = "loss.item()"
+    assert standing_ranks(spins)[0].does() == "waits for its GPU in `loss.item()` at train.py:67"
     assert standing_ranks(rank(0, own(67), MAIN, ran=1.0))[0].does() == "is busy in Python code in step at train.py:67"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.groups import Groups
+from tests.groups import REPORTS, TOGETHER, Groups, group
 
 ROOT = Path(__file__).parents[2]
 CONFTEST = f"""import sys
@@ -76,3 +77,15 @@ def test_a_worker_that_still_collects_waits_for_its_tests() -> None:
             for index in worker.sent:
                 groups.mark_test_complete(worker, index)
     assert {*third.sent, *fourth.sent} == {*range(18)} - {0, 3}
+
+
+def test_who_looks_at_the_report_of_a_notebook_runs_where_it_was_made() -> None:
+    tests = ROOT / "tests"
+    users = {
+        path.relative_to(tests).as_posix()
+        for path in tests.rglob("test_*.py")
+        if re.search(r"^from tests\.reports import .*\bmade\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert users - {*REPORTS, *TOGETHER} == {"notebooks/test_environment.py"}, "its parameters are its own"
+    names = [f"tests/{file}::test_it[1_recbole]" for file in REPORTS] + ["tests/notebooks/test_recbole.py::test_it"]
+    assert {group(name) for name in names} == {"1_recbole"}

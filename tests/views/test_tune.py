@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ import pytest
 
 import ncclkit as nk
 from ncclkit.agent import wire
+from ncclkit.analysis.steps import PARTS
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, NcclkitError, to_json
 from ncclkit.core.tuning import Comparison, Sweep, setting
-from ncclkit.evidence.tools.profiles import PARTS
 from ncclkit.lab.course import runs
 from ncclkit.live import tune
 from ncclkit.views.planners import PLANNERS, _most
@@ -61,6 +62,17 @@ def test_a_sweep_of_nothing_better_says_so_and_carries_nothing() -> None:
     assert "Nothing is to be set" in nk.carriers_view(view).summary
     form = nk.apply_form(Case(), view)
     assert "Nothing is applied" in asyncio.run(form.run()).summary
+
+
+def test_what_only_costs_is_taken_away_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = replace(swept(compared("NCCL_PROTO=Simple", 1.6, 8)), cleared=("NCCL_PROTO",))
+    monkeypatch.delenv("NCCL_PROTO", raising=False)
+    of_a_log = nk.apply_form(Case(), SweepView(costs))
+    assert not of_a_log.asks() and "NCCL_PROTO of that job" in asyncio.run(of_a_log.run()).summary
+    monkeypatch.setenv("NCCL_PROTO", "Simple")
+    form = nk.apply_form(Case(), SweepView(costs))
+    assert form.asks() and "This applies without NCCL_PROTO to the small job" in form.summary
+    assert "unset NCCL_PROTO" in nk.carriers_view(SweepView(costs)).static()
 
 
 def test_files_stand_with_their_proof() -> None:

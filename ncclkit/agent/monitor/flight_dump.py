@@ -314,7 +314,6 @@ def _called(program, rank, pid, seconds):
     try:
         begun = time.monotonic()
         said = debugged([program, "-nx", "-batch", *before, "-p", str(pid), *after], seconds)
-        said = re.sub(r"(?m)^(?:.*Error in sourced command file:|Invalid cast\.)\n", "", said)
         called = re.search(r"(?m)^\$\d+ = 0$", said)
         while called and not _answered(ours) and time.monotonic() < begun + seconds:
             time.sleep(0.05)
@@ -325,7 +324,8 @@ def _called(program, rank, pid, seconds):
         if time.monotonic() - begun > seconds:
             return b"", "it took more than %.0f s and was asked to let go" % seconds
         refused = re.findall(r"(?m)^.*(?:ptrace|denied|not permitted|%s).*$" % REFUSED, said)
-        wrong = re.findall(r"(?m)^.*(?:rror|No symbol|annot|signaled).*$", said)[-1:]
+        wrong = re.findall(r"Error in sourced command file:\n(.+)", said)
+        wrong += re.findall(r"(?m)^.*(?:rror|No symbol|annot|signaled).*$", said)[-1:]
         last = " / ".join(said.strip().splitlines()[-3:])[-LAST:]
         return b"", (refused or wrong or ["it called nothing (%s)" % last])[0]
     finally:
