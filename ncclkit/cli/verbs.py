@@ -156,7 +156,7 @@ def inspect(options: argparse.Namespace) -> int:
     from ncclkit.analysis.consistency import compare
     from ncclkit.core import resources, text
     from ncclkit.core.case import Case
-    from ncclkit.live import probe
+    from ncclkit.live import probe, scheduler
     from ncclkit.live.launch import local
 
     job = {name: getattr(options, name) for name in resources.UNITS}
@@ -175,6 +175,9 @@ def inspect(options: argparse.Namespace) -> int:
     else:
         terminal.verdict(found)
         terminal.facts(scope.facts) if len(hosts.hosts) == 1 else show(f"\n{hosts.text()}")
+        if scheduler.is_login_node():
+            partitions = scheduler.known(case).get("partitions", [])
+            terminal.rows(scheduler.summary(case), [(row["name"], scheduler.describe(row)) for row in partitions])
     return int(bool(found.findings) or hosts.can_break)
 
 
@@ -569,6 +572,9 @@ def mcp(options: argparse.Namespace) -> int:
 def report(options: argparse.Namespace) -> int:
     """Run a notebook headless, as one HTML file."""
     from ncclkit import report
+    from ncclkit.causes.engine import diagnose
+    from ncclkit.causes.summary import summarize
+    from ncclkit.core.case import Case
 
     path = report.notebook(options.notebook)
     if wrong := next((item for item in options.p if "=" not in item), None):
@@ -579,6 +585,9 @@ def report(options: argparse.Namespace) -> int:
     folder = Path(parameters.get("case_dir") or options.case).expanduser().absolute()
     parameters |= {"case_dir": folder} if "case_dir" in parameters else {}
     html = report.make(path, folder, parameters, redact=options.redact, names=options.redact_name or ())
+    if (html.parent / "case.json").exists():  # a catalogue of causes judges nothing
+        case = Case.open(html.parent)
+        show(f"Verdict: {summarize(case, diagnose(case)).sentence}")
     show(f"Report: {html}\nCase folder: {html.parent}")
     if options.redact or options.redact_name:
         show(f"Replaced names: {report.replaced(html)} (keep this list; --redact-name NAME adds what it lacks)")

@@ -162,9 +162,30 @@ def known(case: Case) -> dict[str, Any]:
     return {f.name.partition(".")[2]: f.value for f in case.facts_of("scheduler.") if f.value is not None}
 
 
+def choices(case: Case) -> dict[str, list[str]]:
+    """Option of a job → the values that this user may choose from, as far as the case knows them."""
+    told = known(case)
+    accounts = told.get("accounts", [])
+    qos = [name for row in accounts for name in row["qos"].split(",") if name]
+    return {
+        "partition": [row["name"] for row in told.get("partitions", [])],
+        "account": [*dict.fromkeys(row["account"] for row in accounts)],
+        "qos": [*dict.fromkeys(qos)],
+    }
+
+
 def partition(rows: Sequence[Mapping[str, Any]], name: str = "") -> Mapping[str, Any]:
     """The row of the partition `name`, or of the default one; empty where nothing is known of it."""
     return next((row for row in rows if (row["name"] == name if name else row["default"])), {})
+
+
+def describe(row: Mapping[str, Any]) -> str:
+    """A partition in words: idle nodes, GPUs, the longest time, and which accounts it is for."""
+    gpus = f"{plural(row['gpus'], (row['model'] + ' GPU').strip())} a node" if row["gpus"] else "no GPUs"
+    words = [f"{row['idle']} of {plural(row['nodes'], 'node')} idle", gpus, f"Slurm's time limit {row['time_limit']}"]
+    words += [f"for {row['accounts']}"] if row["accounts"] not in ("", "ALL") else []
+    words += [row["state"]] if row["state"] != "UP" else []
+    return ", ".join(words + ["the default"] * bool(row["default"]))
 
 
 def summary(case: Case) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ipywidgets as W
+
 from ncclkit.core.case import Case
 from ncclkit.live import scheduler, submit
 from ncclkit.views._base import View
@@ -24,6 +26,11 @@ def cluster_view(case: Case, verb: str = "") -> View:
     if login and not case.facts_of("scheduler."):
         case.replace_facts(scheduler.read_facts())
     return View(scheduler.summary(case), join(_login(case, verb) if login else "", _jobs(case)))
+
+
+def login_card(case: Case, verb: str) -> list[W.Widget]:
+    """What a form shows above its fields on a login node, where nothing of it runs; nothing elsewhere."""
+    return [W.HTML(str(cluster_view(case, verb).static()))] if scheduler.is_login_node() else []
 
 
 def _login(case: Case, verb: str) -> Markup:

@@ -29,6 +29,7 @@ from ncclkit.views._base import View
 from ncclkit.views._form import Form
 from ncclkit.views._html import Markup, badge, code, el, fold, join, table, text
 from ncclkit.views.banner import banner_view
+from ncclkit.views.cluster import login_card
 
 NONE = "No experiment was made yet"
 HOW = "The button “Check this” makes one, and so does `ncclkit diagnose CASE --check` in a terminal."
@@ -273,6 +274,7 @@ class CheckForm(Form):
 
     def __init__(self, case: Case, cause: str, python: str, deadline: float) -> None:
         self._case = case
+        self._card = [] if case.facts_of("scheduler.") else login_card(case, "diagnose --check")
         self._how: dict[str, Any] = {"python": python or None, "deadline": deadline, "on_record": self.observe}
         if not case.findings:
             diagnose(case)
@@ -285,6 +287,10 @@ class CheckForm(Form):
         if cause and cause not in dict(self.suspect.options).values():
             raise NcclkitError(f"There is nothing to check: {cause} was not found here.")
         self.suspect.value = cause
+
+    def layout(self) -> list[W.Widget]:
+        """The fields; above them what runs on a login node, where the notebook has not said so."""
+        return [*self._card, *super().layout()]
 
     @property
     def summary(self) -> str:

@@ -7,6 +7,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ipywidgets as W
@@ -219,7 +220,7 @@ class BatchTest(LiveTest):
     def __init__(self, case: Case, job: str, options: ProbeOptions, expect: Expect) -> None:
         """Fill the form with the options of the test, and of the job as `ncclkit submit` takes them."""
         self._case, self._asked_for = case, bool(job.strip())
-        self.job = _controls(submit.parse_options(job))
+        self.job = _controls(submit.parse_options(job), scheduler.choices(case))
         self.script = W.HTML()
         super().__init__(options, self._follow, expect)
         self.start.description, self.start.icon = "Submit", "paper-plane"
@@ -294,12 +295,16 @@ def sizes(chosen: int) -> list[tuple[str, int]]:
     return [(format_bytes(count) if count else "auto", count) for count in sorted({0, *SIZES, chosen})]
 
 
-def _controls(options: ProbeOptions | submit.JobOptions) -> dict[str, W.Widget]:
-    """One control for each option, of the kind that its value asks for."""
+def _controls(
+    options: ProbeOptions | submit.JobOptions, known: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> dict[str, W.Widget]:
+    """One control for each option, of the kind that its value asks for; known: option → values that are proposed."""
     made = {}
     for name, option in declared(options).items():
         value = getattr(options, name)
         kind, how = _control(name, value, option.choices)
+        if known.get(name):
+            kind, how = W.Combobox, how | {"options": known[name], "ensure_option": False}
         if option.bounds != (0, 0) and name != "max_bytes":
             how |= dict(zip(("min", "max"), option.bounds, strict=True))
         made[name] = kind(

@@ -23,6 +23,7 @@ from ncclkit.views import plots
 from ncclkit.views._base import Chart, View, page
 from ncclkit.views._form import Form, row, trail
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
+from ncclkit.views.cluster import login_card
 
 SHOWN = 6
 """Settings that a figure draws: those that make the largest difference."""
@@ -86,6 +87,10 @@ class TuneForm(Form):
         self.inherited = W.Checkbox(value=inherited, description="What do the variables that are set cost?", **wide)
         start = W.Button(description="Measure", icon="play", button_style="primary")
         super().__init__("", [*self.words.values(), self.inherited], start)
+
+    def layout(self) -> list[W.Widget]:
+        """The fields, on a login node below what runs where."""
+        return [*login_card(self._case, "tune"), *super().layout()]
 
     @property
     def summary(self) -> str:

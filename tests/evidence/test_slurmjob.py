@@ -68,6 +68,19 @@ def test_the_tasks_of_an_array_are_read_together(tmp_path, slurm):
     assert read("7") == (["a_1.out", "a_2.out"], [])
 
 
+def test_names_with_nodes_and_tasks_stand_for_all_their_files(tmp_path, slurm):
+    """As scontrol of Slurm 22.05 says them: it fills in %j and %x, and leaves %N, %n and %t."""
+    logs(tmp_path, "log[x]-7-n1-0.out", "log[x]-7-n2-1.out", "log[x]-8-n1-0.out", "arr-9_1-0.out", "arr-9_2-0.out")
+    said = "JobId=7 StdErr={0}/log[x]-7-%N-%t.out StdOut={0}/log[x]-7-%N-%t.out"
+    slurm(scontrol=f"echo '{said.format(tmp_path)}'")
+    assert read("7") == (["log[x]-7-n1-0.out", "log[x]-7-n2-1.out"], [])
+    slurm(scontrol=f"echo 'JobId=9 ArrayTaskId=1-2 StdOut={tmp_path}/arr-9_4294967294-%2n.out'")
+    assert read("9") == (["arr-9_1-0.out", "arr-9_2-0.out"], [])
+    slurm(scontrol=f"echo 'JobId=6 StdOut={tmp_path}/gone-%N.out'", sacct="exit 1")
+    with pytest.raises(NcclkitError, match="gone-%N.out, which is not there"):
+        evidence.read(["6"])
+
+
 def test_a_job_that_the_controller_forgot_is_in_the_accounting(tmp_path, slurm):
     logs(tmp_path, "out.txt")
     slurm(scontrol=FORGOTTEN, sacct=f"echo '{tmp_path}/out.txt|{tmp_path}/out.txt'")

@@ -27,7 +27,7 @@ from ncclkit.evidence import samples
 from ncclkit.live import probe, scheduler, submit, workers
 from ncclkit.live.options import ProbeOptions, command_words
 from ncclkit.live.submit import JobOptions, JobState
-from ncclkit.views import cluster_view, live_test
+from ncclkit.views import check_form, cluster_view, live_test, tune_form
 from tests.live.slurm_cluster import available, cluster
 from tests.processes import leftovers
 
@@ -54,6 +54,10 @@ def test_partitions_with_their_gpus_idle_nodes_and_limits() -> None:
     assert (gpu["nodes"], gpu["idle"], gpu["gpus"], gpu["model"], gpu["default"]) == (20, 15, 8, "h100", True)
     assert (gpu["time_limit"], gpu["max_nodes"], gpu["accounts"]) == ("1-00:00:00", "16", "ml,bio")
     assert (cpu["nodes"], cpu["gpus"], cpu["cpus"], cpu["state"], cpu["default"]) == (4, 0, 64, "DOWN", False)
+    assert scheduler.describe(gpu) == (
+        "15 of 20 nodes idle, 8 h100 GPUs a node, Slurm's time limit 1-00:00:00, for ml,bio, the default"
+    )
+    assert scheduler.describe(cpu).endswith("no GPUs, Slurm's time limit UNLIMITED, DOWN")
     assert scheduler.partition([gpu, cpu])["name"] == "gpu" and not scheduler.partition([gpu, cpu], "none")
 
 
@@ -107,6 +111,39 @@ def test_a_command_that_hangs_fails_or_prints_nothing_known_is_a_fact(fake: Path
     assert "login node of a Slurm cluster (1 partition" in shown.summary and "no access" in shown.static()
 
 
+def test_a_terminal_shows_the_partitions_of_a_login_node(
+    fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def read(case: Case, *_: Any) -> Case:
+        facts = [Fact("host.name", "vm", host="vm"), Fact("scheduler.partitions", scheduler.partitions(NODES, LIMITS))]
+        return case.replace_facts(facts)
+
+    commands(fake, sbatch="exit 1", sinfo="echo gpu")
+    monkeypatch.setattr(probe, "inspect", read)
+    assert main(["inspect", "--case", str(tmp_path / "case")]) == 0
+    said = capsys.readouterr().out
+    assert "a login node of a Slurm cluster (2 partitions, up to 8 GPUs a node, 15 nodes idle)" in said
+    assert "gpu  15 of 20 nodes idle, 8 h100 GPUs a node" in said and "cpu  4 of 4 nodes idle, no GPUs" in said
+
+
+def test_forms_that_run_nothing_on_a_login_node_show_the_card(fake: Path, tmp_path: Path) -> None:
+    commands(fake, sbatch="exit 1", sinfo="echo 'gpu|idle|4|gpu:h100:8|192'", squeue="exit 1", sacctmgr="exit 1")
+    commands(fake, scontrol="echo PartitionName=gpu Default=YES State=UP")
+    case = Case.open(tmp_path / "case")
+    for form, verb in ((check_form(case), "diagnose --check"), (tune_form(case), "tune")):
+        card = form.layout()[0].value
+        assert f"ncclkit submit -N 2 {verb}" in card and "8 h100" in card and "job=" not in card
+    case.facts = [Fact("scheduler.version", "1")]  # the notebook has its own card
+    assert len(check_form(case).layout()) == len(tune_form(case).layout()) - 1
+
+
+def test_what_is_refused_on_a_login_node_names_its_own_verb(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    commands(fake, sbatch="exit 1", sinfo="echo gpu")
+    for verb, words in (("tune", ["tune", "NCCL_ALGO=Ring"]), ("lab", ["lab", "rank_late"])):
+        assert main(words) == 2
+        assert f"`ncclkit submit {verb}` runs it on nodes, `ncclkit {verb} --here` on" in capsys.readouterr().err
+
+
 def filled(facts: Any) -> Case:
     case = Case()
     case.facts = list(facts)
@@ -129,7 +166,15 @@ def test_nothing_heavy_runs_on_a_login_node_unasked(fake: Path, tmp_path: Path) 
 
 def test_the_form_on_a_login_node_shows_what_sbatch_gets(fake: Path, tmp_path: Path) -> None:
     commands(fake, sbatch="exit 1", sinfo="echo gpu")
-    form: Any = live_test(Case.open(tmp_path / "case"), "-N 2 -p gpu --container 'apptainer exec --nv a.sif'", ranks=4)
+    case = Case.open(tmp_path / "case")
+    accounts = [{"account": "ml", "partition": "", "qos": "normal,high", "default_qos": ""}]
+    case.facts = [
+        Fact("scheduler.partitions", scheduler.partitions(NODES, LIMITS)),
+        Fact("scheduler.accounts", accounts),
+    ]
+    form: Any = live_test(case, "-N 2 -p gpu --container 'apptainer exec --nv a.sif'", ranks=4)
+    proposed = [form.job[name].options for name in ("partition", "account", "qos")]
+    assert proposed == [("gpu", "cpu"), ("ml",), ("normal", "high")]
     form.job["reservation"].value = "<b>&"
     assert "&lt;b&gt;" not in form.script.value and form.start.disabled and "not a name of Slurm" in form.notice.value
     form.job["reservation"].value = "maintenance"

@@ -19,7 +19,9 @@ from tests.reports import NOTEBOOKS, made
 def test_every_cell_runs_in_order_and_the_report_is_written(path: Path) -> None:
     case, run = made(path)
     assert run.returncode == 0, run.stderr
-    assert run.stdout == f"Report: {case / 'report.html'}\nCase folder: {case}\n"
+    *verdict, report, folder = run.stdout.splitlines()
+    assert (report, folder) == (f"Report: {case / 'report.html'}", f"Case folder: {case}")
+    assert [line.startswith("Verdict: ") for line in verdict] == [True] * (case / "case.json").exists()
     cells = [cell for cell in nbformat.read(case / "report.ipynb", as_version=4).cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert not [output for cell in cells for output in cell.outputs if output.output_type == "error"]

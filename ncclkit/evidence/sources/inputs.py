@@ -164,7 +164,9 @@ RUNNING = re.compile(r"\bStd(?:Out|Err)=(.*?)(?= \w+=|\s*$)")
 def outputs(job: str) -> tuple[list[str], list[str]]:
     """(files that exist, one sentence per file that does not) of a job; NcclkitError where Slurm cannot tell."""
     said: list[str] = []
-    named = list(dict.fromkeys([*_running(job, said)] or [*_ended(job, said)]))
+    named = list(
+        dict.fromkeys(path for told in [*_running(job, said)] or [*_ended(job, said)] for path in _filled(told))
+    )
     if not named:
         why = "; ".join(dict.fromkeys(said))
         raise NcclkitError(
@@ -177,8 +179,18 @@ def outputs(job: str) -> tuple[list[str], list[str]]:
     return there, [f"Slurm job {job} writes to {path}, which is not there; the rest was read." for path in gone]
 
 
+LEFT = re.compile(r"%\d*[NntsJ]|4294967294")
+"""What Slurm leaves in the name of an output: node, task and step, and the task of an array that has none yet."""
+
+
+def _filled(path: str) -> list[str]:
+    """The files that a name with patterns stands for; the name itself where it has none, or no file fits."""
+    parts = LEFT.split(path)
+    return sorted(glob.glob("*".join(map(glob.escape, parts)))) * (len(parts) > 1) or [path]
+
+
 def _running(job: str, said: list[str]) -> Iterator[str]:
-    """From the controller, which forgets a job some minutes after its end; patterns such as %j are filled in."""
+    """From the controller, which forgets a job some minutes after its end; %j, %x and the like are filled in."""
     answer = _ask(["scontrol", "show", "job", "-o", job], said)
     for line in answer.splitlines():
         yield from (path for path in RUNNING.findall(line) if path.startswith("/") and path != "/dev/null")
