@@ -15,7 +15,9 @@ COPY --chown=student pyproject.toml constraints.txt README.md LICENSE ./
 COPY --chown=student ncclkit ncclkit
 COPY --chown=student notebooks notebooks
 COPY --chown=student docs docs
-RUN python -m pip install --no-cache-dir ${INDEX:+--extra-index-url "$INDEX"} -c constraints.txt \
+# pip wants a hash of everything where a constraint has one, and an editable installation has none
+RUN sed -e '/^ /d' -e 's/ \\$//' constraints.txt > /tmp/pinned.txt \
+    && python -m pip install --no-cache-dir ${INDEX:+--extra-index-url "$INDEX"} -c /tmp/pinned.txt \
     -e ".[fast]" lightning-fabric torchdata
 USER student
 EXPOSE 8888

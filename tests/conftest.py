@@ -52,8 +52,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: a test that waits for its job needs none."""
-    return min(len(os.sched_getaffinity(0)) + 1, 9)
+    """Two more than there are cores: tests that wait for Slurm, a deadline or a browser need none."""
+    return min(len(os.sched_getaffinity(0)) + 2, 10)
 
 
 @pytest.hookimpl(optionalhook=True)

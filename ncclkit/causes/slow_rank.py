@@ -258,6 +258,11 @@ def _finding(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
     busy = f", {doing} in {where}," if where else f", {load}," if load else f", last seen at {seen!r}," if seen else ""
     came = any(event.kind == "flight.late" for event in why)
     verb = "may have been late for" if strength == "possible" else "was late for" if came else "had not entered"
+    if why and why[0].kind in (
+        "flight.stuck",
+        "flight.entry",
+    ):  # launched, and its GPU is still busy with something else
+        verb = "had launched, but its GPU had not begun,"
     who = f"{start(name_ranks(ranks))}{busy} {verb}"
     gaps = [rank for gap in why if gap.kind in ("flight.missing", "flight.p2p") for rank in gap.data.get("waiting", ())]
     waited = [rank for rank in scene.waiting or gaps if rank >= 0 and rank not in ranks]

@@ -51,7 +51,7 @@ async def again(case: Case, room: Case) -> connect.Connectivity:
     return await connectivity(room, plan["network"], env=plan.get("env"))
 
 
-async def look(case: Case, wrong: str = "") -> Case:
+async def connection_test(case: Case, wrong: str = "") -> Case:
     """A connection test between two hosts, with something wrong or nothing; where none can be simulated, none is made.
 
     case: takes what is found; wrong: a name of `simulated_topology.WRONG`.  Returns the case.

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from ncclkit.causes import catalogue, page
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
-from ncclkit.core.text import plural, some, the
+from ncclkit.core.text import plural, some, start, the
+from ncclkit.evidence import samples
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, common, el, fold, join, place, pre, sentence, table, text, value
 
@@ -85,12 +86,14 @@ def findings_view(source: Any, headline: bool = True) -> View:
     """Cards of findings, best first, as `source` orders them: the first one open, the others one line each.
 
     `source`: an iterable of `Finding`; what has them as ``findings``, and perhaps ``unknown`` and ``clear`` (a case, a
-    diagnosis); or the name of each of several recordings → one of these, and then each stands under its name.
+    diagnosis); or the name of each of several runs and recordings → one of these, and then each stands under its name.
     headline: False where a banner above has said the verdict; the first card then has the title of its cause.
     """
     if isinstance(source, Mapping):
         views = {str(name): findings_view(each, headline) for name, each in source.items()}
-        parts = [join(el("h4", "Recording ", code(name)), view.body) for name, view in views.items()]
+        bundled = samples.names()
+        headings = {name: ("Recording ", code(name)) if name in bundled else (start(name),) for name in views}
+        parts = [join(el("h4", *headings[name]), view.body) for name, view in views.items()]
         return Findings("; ".join(f"{name}: {view.summary}" for name, view in views.items()), join(*parts))
     held = hasattr(source, "findings")
     rows = [row for part in ([getattr(source, name, ()) for name in PARTS] if held else [source]) for row in part]

@@ -43,8 +43,14 @@ def form(page: Any) -> Any:
 def answer(page: Any, words: str, deadline: float = 60) -> str:
     """The banner under the form, once it holds these words."""
     banner = form(page).locator("section.nk-banner")
-    until(lambda: banner.count() and words in banner.inner_text(), deadline, f"{words!r} in the answer")
-    return str(banner.inner_text())
+    said: list[str] = []
+
+    def answered() -> bool:
+        said[:] = banner.all_inner_texts()  # at once, also while the old answer gives way to the next
+        return any(words in text for text in said)
+
+    until(answered, deadline, f"{words!r} in the answer")
+    return "\n".join(said)
 
 
 def fill(page: Any, logs: str = "", running: str = "") -> None:

@@ -121,7 +121,7 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
         "gpu_oom",
         "likely",
         {"gpu.1.memory.free": 2048, "gpu.1.memory.holders": [{"pid": 7, "name": "python3", "memory": "79000 MiB"}]},
-        "GPU 1 has 2 GiB of 79.7 GiB free, the rest is held by process 7 (python3)",
+        "GPU 1 has 2 GiB of 79.6 GiB free, the rest is held by process 7 (python3)",
     ),
     ("gpu_oom", "possible", {"gpu.0.memory.free": 50000}, "GPU 0 has"),
     ("duplicate_gpu", "possible", {"gpu.0.compute_mode": "Exclusive_Process"}, "only one process may use GPU 0 "),

@@ -89,6 +89,7 @@ def test_a_gpu_that_still_computes_before_the_collective(tmp_path: Path) -> None
     rows[2] = rows[2].replace("started", "scheduled")
     first = judged(tmp_path, "".join(rows)).findings[0]
     assert (first.cause, first.strength, first.culprits["ranks"]) == ("slow_rank", "likely", (2,))
+    assert "had launched, but its GPU had not begun," in first.say
     states = {"0": "started", "1": "started", "2": "scheduled", "3": "started"}
     stuck = said(
         "flight.stuck", "40", group="0", desc="", seq=40, op="all_reduce", ranks=[0, 1, 2, 3], root="", holds=[],

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -128,6 +128,7 @@ def start(
                     stdout=out,
                     stderr=subprocess.STDOUT,
                     text=True,
+                    start_new_session=True,
                 )
                 for rank in range(ranks)
             }
@@ -136,7 +137,8 @@ def start(
             yield job
         finally:
             for process in job.values():
-                process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # with its workers, which outlive it
                 process.wait()
 
 

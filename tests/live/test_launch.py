@@ -84,7 +84,7 @@ def test_a_rank_that_is_killed(tmp_path: Path) -> None:
 @pytest.mark.serial
 def test_a_hang_ends_at_the_deadline_with_evidence(tmp_path: Path) -> None:
     """Rank 1 stops (SIGSTOP); rank 0 waits in C++; the deadline comes first."""
-    asyncio.run(start(tmp_path, ENDLESS, deadline=20, on_record=on_size(lambda pid: os.kill(pid, signal.SIGSTOP))))
+    asyncio.run(start(tmp_path, ENDLESS, deadline=14, on_record=on_size(lambda pid: os.kill(pid, signal.SIGSTOP))))
     assert status(tmp_path)["reason"] == "deadline"
     looked = json.loads((tmp_path / "processes.json").read_text())
     assert looked["1"]["state"].startswith("T")

@@ -65,7 +65,7 @@ def test_two_nodes_hang(tmp_path: Path) -> None:
     with cluster(tmp_path / "slurm", 2) as env:
         bad = tmp_path / "bad"
         bad.mkdir()
-        salloc(env, bad, 25, "train", "--backend", "gloo", "--timeout", "100", "--fault", "rank_late")
+        salloc(env, bad, 18, "train", "--backend", "gloo", "--timeout", "100", "--fault", "rank_late")
         assert json.loads((bad / "status.json").read_text())["reason"] == "deadline"
         assert "skip_batches" in (bad / "stacks_rank1.txt").read_text()
         until = time.monotonic() + 20

@@ -36,7 +36,6 @@ def test_every_view_shows_its_static_face(path: Path) -> None:
     assert "widget-state+json" not in page and "widget-view+json" not in page
 
 
-@pytest.mark.serial
 @pytest.mark.timeout(300)
 def test_the_guided_report_is_of_this_machine_alone_and_small() -> None:
     """No recording of somebody else's run, no form, nothing to click; the verdict first."""

@@ -25,11 +25,11 @@ from ncclkit.lab.faults.catalogue import FAULTS
 from tests.browser.conftest import Lab, Visit, until
 from tests.browser.notebook import open_notebook, shut_down, state
 from tests.browser.test_logs import WIDER
-from tests.reports import NOTEBOOKS, ROOT
+from tests.reports import CHINESE, NOTEBOOKS, ROOT
 
 pytest_plugins = ["tests.browser.conftest"]
 
-STORIES = [path for path in NOTEBOOKS if path.parent.name == "cases"]
+STORIES = [path for path in [*NOTEBOOKS, *CHINESE] if path.parent.name == "cases"]
 COURSE = [ROOT / "docs" / name for name in ("course.md", "course.zh.md")]
 PICTURES = Path(os.environ.get("PICTURES") or "/nonexistent")
 CELL, REACT = 150.0, 30.0
@@ -151,8 +151,9 @@ def _pictures(page: Any, story: str, sources: list[str]) -> None:
 def _write(story: Path, seconds: float, chromium: str) -> None:
     """This story's row of the table in docs/course.md."""
     with_what = f"JupyterLab {version('jupyterlab')}, Chromium {chromium}, torch {version('torch')}"
-    row = f"| {story.stem} | {time.strftime('%Y-%m-%d')} | {with_what} | {seconds:.0f} |"
+    row = f"| {story.stem.replace('.zh', ' (zh)')} | {time.strftime('%Y-%m-%d')} | {with_what} | {seconds:.0f} |"
     for page in COURSE:
-        new, count = re.subn(rf"^\| {story.stem} \|.*$", row, page.read_text(encoding="utf-8"), flags=re.M)
+        name = re.escape(row.split("|")[1])
+        new, count = re.subn(rf"^\|{name}\|.*$", row, page.read_text(encoding="utf-8"), flags=re.M)
         assert count == 1
         page.write_text(new, encoding="utf-8")

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import nbformat  # noqa: E402
 
 from ncclkit.agent import redact  # noqa: E402
+from ncclkit.agent.run import processes
 from ncclkit.core import storage  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.core.experiment_records import experiments  # noqa: E402
@@ -92,7 +93,8 @@ def _timed(command: list[str], deadline: float) -> dict[str, Any]:
     begun = time.monotonic()
     until = begun + deadline
     with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(command, env=ENV, stdout=said, stderr=subprocess.STDOUT)
+        die = processes.die_with_parent
+        process = subprocess.Popen(command, env=ENV, stdout=said, stderr=subprocess.STDOUT, preexec_fn=die)
         while True:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid:
@@ -172,6 +174,7 @@ def _version(package: str) -> str | None:
 
 def main(options: argparse.Namespace) -> int:
     """Run the stories that were asked for, some side by side; the exit status."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background, by its children, too
     answer = asyncio.run(local.check(sys.executable))
     gpus = answer["gpus"] if answer["nccl"] else 0
     stories = [story for story in LONGEST_FIRST if story in (options.only or STORIES)]

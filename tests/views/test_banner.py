@@ -163,6 +163,8 @@ def test_several_recordings_stand_under_their_names() -> None:
     page = nk.findings_view(two).static()
     assert page.count("<h4>1. ") == 2 and "further" not in page
     assert page.index("Recording <code>rank_late") < page.index("Recording <code>a2a_unpaired")
+    own = nk.findings_view({"this run": two["rank_late"]}).static()
+    assert "<h4>This run</h4>" in own and "Recording" not in own
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ncclkit import views
+from ncclkit.agent import wire
 from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import ExperimentRecord
@@ -48,8 +49,9 @@ def told(folder: Path, *starts: tuple[int, str, float]) -> Path:
         (rank, {"phase": "step", "step": int(what)} if what.isdigit() else {"phase": what}, t)
         for rank, what, t in starts
     ]
-    lines = [json.dumps({"kind": "phase", "rank": rank, "t": t} | phase) for rank, phase, t in phases]
-    (folder / "wire.jsonl").write_text("\n".join(["torn {", *lines, '{"kind": "phase", "rank": "x", "t": 1}']))
+    record = {"ncclkit": wire.VERSION, "kind": "phase"}
+    lines = [json.dumps(record | {"rank": rank, "t": t} | phase) for rank, phase, t in phases]
+    (folder / "wire.jsonl").write_text("\n".join(["torn {", *lines, json.dumps(record | {"rank": "x", "t": 1})]))
     return folder
 
 

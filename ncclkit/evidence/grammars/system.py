@@ -260,7 +260,7 @@ RULES: tuple[Rule, ...] = (
     text("packet_size", "message too long, mtu", r"message too long, mtu"),
     text("packet_size", "Frag needed", r"Frag needed and DF set"),
     # Training completed. Exiting with code 0     `Trainer.fit` stopped: `max_epochs=3` reached.    training finished
-    # Finished training        Total training time 11:20:41       {'train_runtime': 812.1, …
+    # Finished training     Training done     Total training time 11:20:41       {'train_runtime': 812.1, …
     # [default] worker group successfully finished.
     # 4711.0 COMPLETED 0:0 (sacct of a step: the batch script around one that failed can end well)
     *(
