@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ncclkit.evidence.sources.inputs import PROGRAMS
 
-SPAN = re.compile(r"`[^`\n]{12,}`|\"[^\"\n]{12,}\"|(?<!\w)'[^'\n]{12,}'(?!\w)")
+SPAN = re.compile(r"`[^`\n]{12,400}`|\"[^\"\n]{12,400}\"|(?<!\w)'[^'\n]{12,400}'(?!\w)")
 """What stands in quotation marks."""
-WORD = re.compile(r"(?<![\w./-])[A-Za-z][a-z']*(?![\w/])")
+WORD = re.compile(r"(?<![\w./-])[A-Za-z][a-z']{0,30}(?![\w/])")
 FILLER = re.compile(
     r"\b(?:the|an?|is|are|to|of|in|and|or|it|this|that|when|if|with|you|your|we|our|my|for|on|by|was|were|not|which"
     r"|sometimes|usually|often|like|means)\b|\bI\b",
@@ -17,37 +17,41 @@ FILLER = re.compile(
 )
 """Words that fill sentences."""
 ERROR = re.compile(
-    r"[\w.-]+:\d+:\d+ \[\d+\]|\bNCCL\b|\bDuplicate GPU\b|\b[A-Za-z_.]*(?:Error|Exception)\b|\bCUDA\b|\bNVRM\b|\bXid\b"
-    r"|\[\s*\d+\.\d{6}\]|\[Errno|\bDetected\b|slurmstepd|\bsymbol lookup|\bBootstrap\b|\bUnable to\b|\bFailed to\b"
+    r"(?<![\w.-])[\w.-]{1,255}:\d{1,10}:\d{1,20} \[\d{1,4}\]|\bNCCL\b|\bDuplicate GPU\b"
+    r"|(?<![\w.])[A-Za-z_.]{0,80}(?:Error|Exception)\b|\bCUDA\b|\bNVRM\b|\bXid\b"
+    r"|\[\s{0,9}\d{1,9}\.\d{6}\]|\[Errno|\bDetected\b|slurmstepd|\bsymbol lookup|\bBootstrap\b"
+    r"|\bUnable to\b|\bFailed to\b"
     r"|\bout of memory\b|\bKilled process\b|\bNo space left|\bToo many open"
     r"|\bConnection (?:refused|reset|closed|timed)|\bWatchdog\b"
 )
 """How what programs say of an error begins."""
 RECORD = re.compile(
-    r"\s*\{\s*\"(?:(?:message|msg|log|line|text|textPayload|content|body|data)\"\s*:"
+    r"^\s{0,40}\{\s{0,9}\"(?:(?:message|msg|log|line|text|textPayload|content|body|data)\"\s*:"
     r"|[\w.@-]{1,60}\"\s*: ?(?:\d|\"[^\"]{0,80}\",))"
 )
 """A record of JSON that a program logged."""
-COMMENT = re.compile(r"\s*(?:#(?!\d|!| {2,}| +(?:Rank|nThread|Using|Out of|Avg)\b)|//|/\*|\*(?= ))\s*\S")
-ITEM = re.compile(r"\s*(?:[-*+]|\d{1,3}[.)]) +(?=[A-Z`\"'*{\[a-z])(?!\[\d)")
-ROW = re.compile(r"\s*\|[^|]*[A-Za-z][^|]*\|.*\|\s*$")
+COMMENT = re.compile(r"^\s{0,40}(?:#(?!\d|!| {2,}| +(?:Rank|nThread|Using|Out of|Avg)\b)|//|/\*|\*(?= ))\s{0,40}\S")
+ITEM = re.compile(r"^\s{0,40}(?:[-*+]|\d{1,3}[.)]) {1,9}(?=[A-Z`\"'*{\[a-z])(?!\[\d)")
+ROW = re.compile(r"^\s{0,40}\|[^|]{0,400}\|.*\|\s{0,40}$")
 # raise RuntimeError("…")     msg = "…"     'full': "…",     match: "…"     - '…'     WARN("…", rank);     +    "…",
 CODE = re.compile(
-    r"[\s+-]*(?:(?:raise|return|throw|echo|printf?|assert|if|elif|while)\b[^\"'`]{0,80}|[\w.:>-]{1,80}\s*\(\s*"
-    r"|[\w.\"'\[\]-]{1,80}\s*(?::=|[=:])\s*[\[({]*\s*"
-    r"|[\[({]+\s*(?:[\"'][\w. -]{1,40}[\"']\s*:\s*)?[\[({]*\s*)?[fFrRbu]?"
-    r"(?P<mark>[\"'])(?P<inner>.{12,})(?P=mark)[\s,;)\]}]*(?:,[^\"']{0,80}|\+.*)?$"
+    r"^[\s+-]{0,40}(?:(?:raise|return|throw|echo|printf?|assert|if|elif|while)\b[^\"'`]{0,80}"
+    r"|[\w.:>-]{1,80}\s{0,9}\(\s{0,9}"
+    r"|[\w.\"'\[\]-]{1,80}\s{0,9}(?::=|[=:])\s{0,9}[\[({]{0,4}\s{0,9}"
+    r"|[\[({]{1,4}\s{0,9}(?:[\"'][\w. -]{1,40}[\"']\s{0,9}:\s{0,9})?[\[({]{0,4}\s{0,9})?[fFrRbu]?"
+    r"(?P<mark>[\"'])(?P<inner>.{12,900})(?P=mark)[\s,;)\]}]{0,20}(?:,[^\"']{0,80})?$"
 )
 FOUND = re.compile(
-    r"[\w./-]{1,200}\.(?:py|md|rst|ya?ml|txt|sh|json|toml|[ch]|cc|cpp|cu|cuh|hpp|go|rs)[:-]\d{1,7}[:-].*[\"'`]"
+    r"^[\w./-]{1,200}\.(?:py|md|rst|ya?ml|txt|sh|json|toml|[ch]|cc|cpp|cu|cuh|hpp|go|rs)[:-]\d{1,7}[:-].*[\"'`]"
 )
 """What grep prints of source code."""
-SHELL = re.compile(r"\s*(?:\$ )?(?:(?:if|while) )?(?:e?grep|rg|awk|sed|echo|journalctl|dmesg)\b[^|]*[\"']")
+SHELL = re.compile(r"^\s{0,40}(?:\$ )?(?:(?:if|while) )?(?:e?grep|rg|awk|sed|echo|journalctl|dmesg)\b[^|]*[\"']")
 BEGUN = re.compile(
-    r"\s*(?:\[[\w.-]{1,60}\] )?(?:\[?\d{4}-\d\d-\d\d[T ]|\[?\d\d:\d\d:\d\d|[IWEF]\d{4} |\[[IWEF]\d{0,4} "
-    r"|\[?\s*\d+\.\d{6}\]|\[rank\d|[\w.-]+:\d+:\d+ \[|(?:\w{3} )?[A-Z]\w\w +\d{1,2} \d\d:\d\d:|E {3}|Traceback"
+    r"^\s{0,40}(?:\[[\w.-]{1,60}\] )?(?:\[?\d{4}-\d\d-\d\d[T ]|\[?\d\d:\d\d:\d\d|[IWEF]\d{4} |\[[IWEF]\d{0,4} "
+    r"|\[?\s{0,9}\d{1,9}\.\d{6}\]|\[rank\d|[\w.-]{1,255}:\d{1,10}:\d{1,20} \["
+    r"|(?:\w{3} )?[A-Z]\w\w +\d{1,2} \d\d:\d\d:|E {3}|Traceback"
     r"|srun:|slurmst|\[\d\] |terminate called|(?:ERROR|WARNING|INFO|FATAL|CRITICAL)\b[ :]|-- Process \d)"
-    r"|.* Assertion `"
+    r"|^.* Assertion `"
 )
 """How lines of logs begin; what follows may still be a sentence."""
 HINT = re.compile(r"(?i)\bif you (?:see|get)\b|\b(?:hint|tip|note):")

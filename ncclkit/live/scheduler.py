@@ -198,7 +198,8 @@ def summary(case: Case) -> str:
     rows = known(case).get("partitions", [])
     most = max((row["gpus"] for row in rows), default=0)
     idle = max((row["idle"] for row in rows), default=0)
-    size = f"{plural(len(rows), 'partition')}, up to {plural(most, 'GPU')} a node, {plural(idle, 'node')} idle"
+    gpus = f"up to {plural(most, 'GPU')} a node" if most else "no GPUs"
+    size = f"{plural(len(rows), 'partition')}, {gpus}, {plural(idle, 'node')} idle"
     return (
         f"This is a login node of a Slurm cluster ({size if rows else 'Slurm does not answer'}): only reading runs here"
     )

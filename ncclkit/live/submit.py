@@ -50,9 +50,9 @@ class JobOptions:
 
     partition: str = option("", "Partition", "partition (default: the cluster's own)")
     nodes: int = option(1, "Nodes", "number of nodes (default 1)", bounds=(1, 100_000))
-    gpus_per_node: int = option(-1, "GPUs a node (-1: all)", "GPUs of each node (default: all)", bounds=(-1, 64))
+    gpus_per_node: int = option(-1, "GPUs (-1: all)", "GPUs of each node (default: all)", bounds=(-1, 64))
     time: str = option(
-        "10", "Slurm's time limit", "Slurm's time limit: minutes (default 10), or [days-]hours:minutes:seconds"
+        "10", "Slurm's --time", "Slurm's time limit: minutes (default 10), or [days-]hours:minutes:seconds"
     )
     account: str = option("", "Account", "account that pays")
     qos: str = option("", "QoS", "quality of service")
