@@ -125,6 +125,8 @@ def _flight(case: Case) -> Finding | None:
 def _launched(case: Case) -> Finding | None:
     """All ranks of a running job wait, although NCCL has launched more collectives on some of them."""
     seen, changes = wait_places(case), case.of("ras.change")
+    if any(place.call in ("send", "recv") for place in seen.values()):
+        return None  # a pair lacks its counterpart, and the others have gone on to the next collective
     still = {change.data["hash"] for change in changes if not change.data["moved"]}
     for report in case.of("ras.communicator"):
         ranks = {int(rank) for launched in report.data["counts"].values() for rank in launched}

@@ -175,6 +175,16 @@ def test_a_receive_without_a_send() -> None:
     assert (found.findings[0].cause, found.findings[0].culprits["ranks"]) == ("send_recv_mismatch", (0,))
 
 
+def test_a_receive_without_a_send_while_ras_counts_a_barrier_more() -> None:
+    recv = (f"{TORCH}/distributed/distributed_c10d.py", 2799, "recv")
+    data = {"hash": "0xc5", "size": 2, "missing": [], "counts": {"AllReduce": {"0": 3, "1": 4}}, "behind": [0]}
+    report = Event("ras.communicator", "", "ras.json", data=data | {"dead": [], "errors": {}})
+    change = {"hash": "0xc5", "moved": {}, "still": [0, 1], "seconds": 4.0, "behind": [0]}
+    seen = [waiting(0, 20, recv, peer={"src": 1}, condition="rank == 0"), waiting(1)]
+    found = judged(*seen, [report, Event("ras.change", "", "ras.json", data=change)])
+    assert (found.findings[0].cause, found.findings[0].culprits["ranks"]) == ("send_recv_mismatch", (0,))
+
+
 def test_two_groups_in_two_orders() -> None:
     found = judged(waiting(0, 20, group="tp"), waiting(1, 21, group="dp"), waiting(2, 21, group="dp"))
     assert found.findings[0].cause == "concurrent_comms"
