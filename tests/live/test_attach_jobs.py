@@ -147,7 +147,7 @@ def test_of_a_torch_that_records_nothing_is_said_what_to_set_next_time(
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="needs gdb, the only way into a job that has set nothing")
 def test_a_gdb_that_cannot_write_registers_calls_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As gdb 13 on a processor with AMX: "Couldn't write extended state status" in a call, and the rank died of it."""
-    monkeypatch.setattr(flight_dump, "WRITES_BACK", ("set $xmm15.no_such_field = 1",))
+    monkeypatch.setattr(flight_dump, "WRITE_CHECK", ("set $xmm15.no_such_field = 1",))
     monkeypatch.setattr(flight_dump.platform, "machine", lambda: "x86_64")
     with subprocess.Popen([sys.executable, "-c", STAND_IN, "2.13.0", "entries"], stdin=-1, stdout=-1) as rank:
         assert rank.stdout is not None and rank.stdout.readline() == b"up\n"

@@ -67,7 +67,7 @@ the main thread may have been stopped where it holds a lock of CUDA's.
 """
 REFUSED = "Couldn't write"
 """What gdb says of registers that it cannot write."""
-WRITES_BACK = (
+WRITE_CHECK = (
     "set $ncclkit = $xmm15.v2_int64[0]",
     "set $xmm15.v2_int64[0] = $ncclkit ^ 1",
     "set $xmm15.v2_int64[0] = $ncclkit",
@@ -301,7 +301,7 @@ def _called(program, rank, pid, seconds):
     # all of torch would take seconds more; without libcuda's symbols cuda-gdb is a gdb, and leaves the GPU alone
     first += ["sharedlibrary libpython", r"sharedlibrary /libc[.-]"]
     # cuda-gdb has its eye on a kernel where one runs, and calls nothing there
-    calls = ["thread 1", *(WRITES_BACK if platform.machine() == "x86_64" else ())]
+    calls = ["thread 1", *(WRITE_CHECK if platform.machine() == "x86_64" else ())]
     calls += ["set $state = (int) PyGILState_Ensure()", "thread 1"]
     calls += ['call (int) PyRun_SimpleString("exec(open(\\"%s/dump.py\\").read())")' % theirs]
     # of a file gdb leaves out what follows an error; without a state it refuses to release one
