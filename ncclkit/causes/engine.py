@@ -238,16 +238,16 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
     topic = resemblance.is_topic(case)
     if resemblance.comparable([*errors, *unread]):
         least, sound = resemblance.FIRST, resemblance.SOUND if errors else 0.0
-    elif resemblance.complains(case):
+    elif resemblance.complains(case, _went_well(case)):
         least, sound = resemblance.TOLD, 0.0
-    elif _is_shown(case):
+    elif not errors and _is_shown(case):
         least, sound = resemblance.CALM, 0.0
     else:
         return findings
     least = least if topic or errors else resemblance.SURE
     known = {finding.cause: finding for finding in findings}
-    cleared = [verdict.cause for verdict in verdicts if verdict.verdict == "clear"]
-    ranked = resemblance.order(list(known), cleared, texts, least, sound)
+    cleared = {verdict.cause: verdict.evidence for verdict in verdicts if verdict.verdict == "clear"}
+    ranked = resemblance.order(list(known), cleared, lines, least, sound)
     return [known.get(cause) or resemblance.finding(cause, case, lines) for cause in ranked]
 
 
@@ -399,14 +399,14 @@ def recovered(finding: Finding, case: Case) -> Finding:
     done = _after(case, lines, case.of("job.done"))
     went_on = done or (_after(case, lines, case.of("progress")) if finding.strength == "possible" and not fatal else [])
     if went_on and not any(_later(event, went_on[-1]) for event in fatal):
-        return clear(finding.cause, "The job went on after it.", pick(went_on, limit=1))
+        return clear(finding.cause, "The job went on after it.", (*pick(went_on, limit=1), *finding.evidence[:1]))
     met = _after(case, lines, _meetings(case)) if all(map(_meeting, lines)) else []
     if not met:
         return _got_over(finding, case, lines, fatal)
     given_up = [event for event in lines if event.kind in FATAL] and any(_later(event, met[-1]) for event in fatal)
     if given_up:
         return replace(finding, strength="possible")
-    return clear(finding.cause, "The ranks met after all.", pick(met, limit=1))
+    return clear(finding.cause, "The ranks met after all.", (*pick(met, limit=1), *finding.evidence[:1]))
 
 
 def _quoted(finding: Finding, case: Case) -> bool:

@@ -233,9 +233,9 @@ def is_topic(case: Case) -> bool:
     return several or any(match["sure"] for match in words) or any(event.path in logs for event in case.events)
 
 
-def complains(case: Case) -> bool:
-    """Whether somebody says in a short text that something is not as it should be."""
-    lines = [*unread(case), *unread(case, "quiet")]
+def complains(case: Case, well: Event | None = None) -> bool:
+    """Whether somebody says in a short text that something is not as it should be; well: after this line of its end."""
+    lines = [line for line in [*unread(case), *unread(case, "quiet")] if not well or line.line > well.line]
     return any(COMPLAINT.search(line.text) and len(SPOKEN.findall(line.text)) >= 4 for line in lines)
 
 
@@ -261,22 +261,39 @@ def messenger(lines: Sequence[str]) -> bool:
 
 
 def order(
-    possible: Sequence[str], cleared: Iterable[str], lines: Sequence[str], least: float = FIRST, sound: float = SOUND
+    possible: Sequence[str],
+    cleared: Mapping[str, Sequence[Evidence]],
+    lines: Sequence[tuple[str, Event]],
+    least: float = FIRST,
+    sound: float = SOUND,
 ) -> list[str]:
     """The causes that rules call possible, and up to three that these lines resemble, the best first.
 
-    possible: those of the rules, their best first; cleared: those that rules have looked at and found no sign of;
-    least: what the best one must have where rules find none; sound: with more than that and than any, a job is well.
+    possible: those of the rules, their best first; cleared: those that rules have looked at, and on what they speak
+    against them; least: what the best one must have where rules find none; sound: with more than that and than any, a
+    job is well.
     """
-    found = shares(lines)
-    without = {WELL, *(cause for cause in cleared if cause in SETTLED or found[cause] < DOUBT)}
+    found = shares([line for line, _ in lines])
     best = max(found.values())
     if not possible and (found[WELL] == best > sound or best < least):
         return []
+    heaviest = {cause: _heaviest(cause, lines) for cause in cleared if found[cause] >= DOUBT and cause not in SETTLED}
+    doubted = {cause for cause, event in heaviest.items() if event not in cleared[cause]}
+    unread = {cause for cause in doubted if heaviest[cause].kind == "log.error"}
     gain = {cause: RULE - STEP * place for place, cause in enumerate(possible)}
-    like = [cause for cause in found if cause not in without and found[cause] >= LEAST][:MOST]
-    ranked = sorted({*possible, *like}, key=lambda cause: (-found[cause] - gain.get(cause, 0.0), cause))
+    ranked: list[str] = []
+    for allowed in (unread, doubted):  # what rules have read and clear comes only before silence
+        without = {WELL, *cleared} - allowed
+        like = [cause for cause in found if cause not in without and found[cause] >= LEAST][:MOST]
+        ranked = ranked or sorted({*possible, *like}, key=lambda cause: (-found[cause] - gain.get(cause, 0.0), cause))
     return [cause for place, cause in enumerate(ranked) if cause in gain or place < MOST]
+
+
+def _heaviest(cause: str, lines: Sequence[tuple[str, Event]]) -> Event:
+    """The line that speaks most for a cause."""
+    known = weights()
+    spread = known.spread([line for line, _ in lines])
+    return max(lines, key=lambda item: known.share(cause, item[0], spread))[1]
 
 
 def is_resembling(finding: Finding) -> bool:

@@ -14,8 +14,11 @@ GATE = (b"ERROR", b"FATAL", b"CRITICAL", b"rror:")
 LEVEL = re.compile(r"(?<![\w.])(?:ERROR|FATAL|CRITICAL)(?![\w(])|(?<![\w.])(?:[Ff]atal )?[Ee]rror: (?!Aborted$)\S")
 """Not ``Fatal Python error: Aborted``: faulthandler's echo of an abort that its maker has explained above."""
 
+RECORDER = "Failed to update state for entry"
+"""What the Flight Recorder says that is asked for its dump after the error: no error of its own."""
+
 
 def read(line: Line) -> Iterator[Event]:
     """An event for such a line; code that a traceback quotes is indented, and no line of its own."""
-    if not line.body[:1].isspace() and LEVEL.search(line.body):
+    if not line.body[:1].isspace() and LEVEL.search(line.body) and RECORDER not in line.body:
         yield line.event(KIND, {"message": line.body.strip()})
