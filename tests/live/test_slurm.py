@@ -34,7 +34,7 @@ LADDER = """
 import asyncio, sys
 from dataclasses import replace
 from ncclkit import evidence
-from ncclkit.live import bisect, probe
+from ncclkit.live import probe
 from ncclkit.core.case import Case
 from ncclkit.analysis.stages import staged_test
 from ncclkit.core.runs import Plan, Run
@@ -49,8 +49,8 @@ hellos = [line for line in (run.folder / "wire.jsonl").read_text().splitlines(Tr
 (broken.folder / "plan.json").write_text('{"ranks": 2}')
 (broken.folder / "status.json").write_text('{"reason": "failed", "exitcode": 1, "say": "", "started": 1}')
 case.add(evidence.read([broken.folder]).events)
-bisect._keep(case, broken.folder, [bisect._silence((0, 1))])
-asyncio.run(bisect.to_the_end(case, broken, probe.launcher(plan)))
+probe._keep(case, broken.folder, [probe._silence((0, 1))])
+asyncio.run(probe.to_the_end(case, broken, probe.launcher(plan)))
 """
 
 
