@@ -572,8 +572,6 @@ def mcp(options: argparse.Namespace) -> int:
 def report(options: argparse.Namespace) -> int:
     """Run a notebook headless, as one HTML file."""
     from ncclkit import report
-    from ncclkit.causes.engine import diagnose
-    from ncclkit.causes.summary import summarize
     from ncclkit.core.case import Case
 
     path = report.notebook(options.notebook)
@@ -586,8 +584,9 @@ def report(options: argparse.Namespace) -> int:
     parameters |= {"case_dir": folder} if "case_dir" in parameters else {}
     html = report.make(path, folder, parameters, redact=options.redact, names=options.redact_name or ())
     if (html.parent / "case.json").exists():  # a catalogue of causes judges nothing
-        case = Case.open(html.parent)
-        show(f"Verdict: {summarize(case, diagnose(case)).sentence}")
+        judged = Case.open(html.parent, read_only=True).findings  # as the page does, of which run it may be
+        found = [finding.say for finding in judged if finding.verdict == "found"]
+        show(f"Verdict: {found[0] if found else 'nothing was found'}")
     show(f"Report: {html}\nCase folder: {html.parent}")
     if options.redact or options.redact_name:
         show(f"Replaced names: {report.replaced(html)} (keep this list; --redact-name NAME adds what it lacks)")

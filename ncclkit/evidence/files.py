@@ -62,7 +62,7 @@ class Part:
 
     def take(self, found: Sequence[Document]) -> None:
         """Add what other tools printed here; a file with nothing else in it is of their kind."""
-        if found and all(event.kind == "progress" for event in self.events):
+        if found and all(event.kind in ("progress", "told.version", "job.member") for event in self.events):
             self.kind = found[0].tool
         hosts = {event.host for event in self.events if event.host}
         host = hosts.pop() if len(hosts) == 1 else ""

@@ -15,7 +15,7 @@ def test_a_job_that_does_not_fit_this_machine(tmp_path: Path, capsys: pytest.Cap
     assert main(["inspect", "--case", str(tmp_path / "case"), *job]) == 1
     said = capsys.readouterr().out
     assert "2 ranks with 4096 data-loader workers each are 8194 processes" in said
-    assert "the data of 2 ranks needs 2.097e+06 TiB" in said
+    assert "the data of 2 ranks needs 2,097,152 TiB" in said
     assert [fact.value for fact in Case.open(tmp_path / "case").facts_of("job.workers")] == [4096]
 
 

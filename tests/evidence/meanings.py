@@ -397,6 +397,7 @@ MEANINGS = [
         "c10d.error",
         {"nccl_error": "NCCL error: remote process exited"},
     ),
+    ("9.2", "initialization options: size: 8, TIMEOUT(ms): 600000", "c10d.hint", {"what": "group_timeout"}),
     ("9.3", W + "process group has NOT been destroyed before we destruct", "c10d.hint", {"what": "not_destroyed"}),
     (
         "9.3",
@@ -481,8 +482,6 @@ DULL = [  # said in every healthy run
     INFO + "Using non-device net plugin version 0",
     INFO + "ncclCommInitRank: rank 0 of 8",
     INFO + "comm 0x7f10 commHash 0x9a1b stream 0x5",
-    "[rank3]:[I1121 23:59:01.9 ProcessGroupNCCL.cpp:852] [PG ID 0 PG GUID 0(default_pg) Rank 3] ProcessGroupNCCL "
-    "initialization options: size: 8, global rank: 3, TIMEOUT(ms): 600000",
     "[rank3]:[I1121 23:59:01.9 x.cpp:9] [TC][rank=3][name=default_pg] Timeout thread starting for rank: 3",
     "W1121 01:02:03.0 99 torch/distributed/run.py:766] Setting OMP_NUM_THREADS environment variable for each process "
     "to be 1 in default, to avoid your system being overloaded",

@@ -56,7 +56,7 @@ def test_a_table_becomes_measurements_with_their_units(look):
     ]
     assert (first.hosts, first.backend, first.repeats, first.p99_us, first.algbw) == (2, "nccl", 20, None, 0.0)
     assert last.run.endswith("job.log:16 (out-of-place)") and reading.inputs[0]["kind"] == "nccl-tests"
-    (table,) = reading.events
+    (table,) = [event for event in reading.events if event.kind == "nccltests.table"]
     assert (table.kind, table.line) == ("nccltests.table", 16)
     assert table.data == {"op": "all_reduce", "ranks": 8, "rows": 3, "wrong": 2, "average": 110.123}
     assert [(fact.name, fact.value) for fact in reading.facts] == [("software.nccl", "2.29.7")]
