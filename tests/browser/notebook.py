@@ -63,4 +63,5 @@ def wait_cells_done(page: Any, deadline: float) -> None:
     """Wait until every code cell was executed without an error."""
     done = f"() => {{ const s = ({STATE})(); return s.errors.length || (!s.open && s.idle); }}"
     page.wait_for_function(done, timeout=1000 * deadline)
-    assert state(page)["errors"] == []
+    errors = state(page)["errors"]
+    assert not errors, errors
