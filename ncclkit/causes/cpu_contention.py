@@ -67,7 +67,7 @@ EXPERIMENT = Experiment(
 
 def diagnose(case: Case) -> Finding:
     """Found by measured waits of the ranks' processes, PyTorch's warning, or more ranks than usable cores."""
-    return first_finding(case, _measured, _crowded_out, _of_steps) or _reported(case)
+    return first_finding(case, _measured, _short_of_cores, _of_steps) or _reported(case)
 
 
 def _measured(case: Case) -> Finding | None:
@@ -103,7 +103,7 @@ def _measured(case: Case) -> Finding | None:
     )
 
 
-def _crowded_out(case: Case) -> Finding | None:
+def _short_of_cores(case: Case) -> Finding | None:
     """A live test that is slow for the machine, and ranks that fit on its cores but waited for one: others use them."""
     low = _low(case)
     rows = {e.rank: e for e in case.of("telemetry.scheduling")}

@@ -213,12 +213,12 @@ class Steps:
         return row
 
     def watch(self):
-        """Start the thread that looks at the main thread, where it does not run."""
+        """Start the thread that samples the main thread, where it does not run."""
         if self.measuring and self.sampler is None:
-            self.sampler = threading.Thread(target=self.look, daemon=True, name="ncclkit-step")
+            self.sampler = threading.Thread(target=self.sample, daemon=True, name="ncclkit-step")
             self.sampler.start()
 
-    def look(self):
+    def sample(self):
         """Note where in the script the main thread is, some times in each step."""
         while not self.written:
             # as often that a step of any length is seen about as many times
