@@ -69,7 +69,9 @@ def shares(cores: int, side_by_side: int) -> list[list[int]]:
     return [free[cores * place : cores * (place + 1)] for place in range(side_by_side)]
 
 
-def tell(story: str, gpus: int, deadline: float, keep: Path | None, places: SimpleQueue[list[int]]) -> dict[str, Any]:
+def run_story(
+    story: str, gpus: int, deadline: float, keep: Path | None, places: SimpleQueue[list[int]]
+) -> dict[str, Any]:
     """Run one story in a new case folder, on cores that are free; the row of it."""
     cores = places.get(timeout=3600)
     bound = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
@@ -192,7 +194,7 @@ def main(options: argparse.Namespace) -> int:
     places: SimpleQueue[list[int]] = SimpleQueue()
     for share in shares(options.cores, options.side_by_side):
         places.put(share)
-    run = partial(tell, gpus=gpus, deadline=options.deadline, keep=options.keep, places=places)
+    run = partial(run_story, gpus=gpus, deadline=options.deadline, keep=options.keep, places=places)
     with ThreadPoolExecutor(options.side_by_side) as pool:
         for done in as_completed([pool.submit(run, story) for story in stories]):
             rows = sorted([*rows, done.result()], key=lambda row: str(row["story"]))
