@@ -22,6 +22,22 @@ def source(path: Path) -> str:
     return "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
 
 
+BELOW = {
+    "recbole": "puts it into the store under the key",
+    "lightning": "What a checkpoint holds, and what it does not",
+    "llama_recipes": "How ranks find each other, in three steps",
+    "wenet": "twice the ranks start twice the workers",
+    "all_to_all": "communicator of its own for each pair",
+}
+"""Of each story, words of the mechanism that its question is about."""
+
+
+@each
+def test_the_mechanism_is_explained_below_the_question(path: Path) -> None:
+    name, whole = path.stem.partition("_")[2], " ".join(source(path).split())
+    assert whole.index(BELOW[name]) > whole.index("nk.guess(") and whole.count(BELOW[name]) == 1
+
+
 @each
 def test_guess_proof_and_quiz_stand_in_this_order_and_hold_no_answer(path: Path) -> None:
     name, whole = path.stem.partition("_")[2], source(path)
