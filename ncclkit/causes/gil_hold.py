@@ -25,7 +25,7 @@ from __future__ import annotations
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states, stopped
-from ncclkit.analysis.waits import HOLDS_GIL, waiting_time_of_case, positions_of_case
+from ncclkit.analysis.waits import HOLDS_GIL, positions_of_case, waiting_time_of_case
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, found
 from ncclkit.core.text import start, verb

@@ -57,7 +57,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import all_waiting, rank_of, rank_states
-from ncclkit.analysis.waits import RankPosition, waiting_time_of_case, outside_common_path, positions_of_case
+from ncclkit.analysis.waits import RankPosition, outside_common_path, positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries
 from ncclkit.causes._settings import compare_calls

@@ -32,7 +32,7 @@ from ncclkit.analysis.calls import op_of
 from ncclkit.analysis.frames import exchanges, own_frame, place
 from ncclkit.analysis.picks import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
-from ncclkit.analysis.waits import waiting_time_of_case, positions_of_case
+from ncclkit.analysis.waits import positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import minimal, recorded
 from ncclkit.causes._printed import blocked_pairs
 from ncclkit.core.case import Case

@@ -45,7 +45,7 @@ from ncclkit.analysis.rank_states import (
     stopped,
 )  # fmt: skip
 from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
-from ncclkit.analysis.waits import waiting_time_of_case, positions_of_case
+from ncclkit.analysis.waits import positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import pending_calls
 from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout, unreached_timeout

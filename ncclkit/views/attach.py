@@ -11,7 +11,7 @@ import ipywidgets as W
 
 from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.analysis.frames import places
-from ncclkit.analysis.waits import RankPosition, headline, share_bar, rank_positions, same_positions
+from ncclkit.analysis.waits import RankPosition, headline, rank_positions, same_positions, share_bar
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
