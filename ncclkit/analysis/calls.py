@@ -30,7 +30,7 @@ UNDECIDED = "Without a majority these dumps do not tell which of them is wrong."
 
 
 def counted(number: int | None) -> int:
-    """How many, where torch's -1, with or without its sign, means none yet."""
+    """A count as torch prints it; -1, with or without its sign, means none yet."""
     return number if number is not None and 0 <= number < UNSIGNED else 0
 
 

@@ -73,7 +73,7 @@ def planner(case: Case, name: str) -> Planner:
 
 
 class Planner(Drawn):
-    """See `planner`."""
+    """The form that `planner` returns."""
 
     def __init__(self, case: Case, fields: Fields, answer: Callable[[Case, dict[str, Any]], PlannerAnswer]) -> None:
         self._case, self._answer, self.fields = case, answer, fields

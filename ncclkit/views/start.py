@@ -46,7 +46,7 @@ def start_form(case_dir: str, logs_dir: str, logs: str = "", running: str = "") 
 
 
 class StartForm(Form):
-    """See `start_form`."""
+    """The form that `start_form` returns."""
 
     IDLE = "No logs and no running job are named: fill in a field above, or test this machine"
     ASK = "Name logs, upload them, or name a running job; with nothing yet, test this machine"
@@ -161,5 +161,5 @@ class Stacked(View):
         super().__init__(views[0].summary, join(*(view.static() for view in views)))
 
     def static(self) -> Markup:
-        """All of them."""
+        """The static faces of all parts, one below the other."""
         return self.body

@@ -67,7 +67,7 @@ class SweepView(Chart):
 
 
 class TuneForm(Form):
-    """See `tune_form`."""
+    """The form that `tune_form` returns."""
 
     BUSY = "Measuring …"
     CANCELLED = "Cancelled; nothing was changed on this machine"
@@ -100,7 +100,7 @@ class TuneForm(Form):
         return f"This compares {what} with the default, in turn, on process groups of one small job"
 
     def asks(self) -> bool:
-        """Always: what is left open follows from the hardware."""
+        """True: what is left open follows from the hardware."""
         self._settings(), self._sizes()
         return True
 
@@ -306,7 +306,7 @@ def apply_form(case: Case, tuned: SweepView, **options: Any) -> ApplyForm:
 
 
 class ApplyForm(Form):
-    """See `apply_form`."""
+    """The form that `apply_form` returns."""
 
     IDLE = "Nothing is applied: no setting is better than the default for every size"
     ELSEWHERE = "Nothing is applied here: {} of that job, which only cost, are not set in this environment"

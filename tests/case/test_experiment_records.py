@@ -12,6 +12,7 @@ import pytest
 from ncclkit import evidence
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core import experiment_records
+from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Experiment, Fact, Finding, Measurement, NcclkitError, clear, found
 from ncclkit.core.runs import Plan, Run, changed
@@ -54,7 +55,10 @@ def case(tmp_path: Path) -> Case:
 
 
 def test_a_trial_is_read_back_as_it_was_kept(case: Case) -> None:
-    made = experiment_records.keep(trial(case.path / "experiments" / "1-shm_too_small"))
+    folder = case.path / "experiments" / "1-shm_too_small"
+    bound = {"all_reduce": Expectation(3.0, "loopback", "All copies go through memory.")}
+    after = replace(arm(reason="done", busbw=2.0).run, folder=folder / ".case" / "runs" / "1-x", expectations=bound)
+    made = experiment_records.keep(trial(folder, after=after))
     assert experiment_records.experiments(case) == (made,)
 
 
