@@ -35,7 +35,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import rank_states
-from ncclkit.analysis.waits import lasting
+from ncclkit.analysis.waits import waiting_time_of_case
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
 from ncclkit.core.text import start
@@ -163,7 +163,7 @@ def _finding(case: Case, killed: dict[int, Event]) -> Finding:
     if first.kind == "attach.rank":
         waiting = name_ranks(rank_states(case).waiting)
         say = f"{start(name_ranks(ranks))}{on(first.host)} has no process any more; {waiting} still wait for it"
-        say += f"{lasting(case)}."
+        say += f"{waiting_time_of_case(case)}."
         why = pick(killed.values(), case.of("flight.missing"), limit=5)
         return found(ID, "likely", say, why, ranks=ranks, hosts=name_hosts(killed.values()), advice=_risks())
     number = _number(first)

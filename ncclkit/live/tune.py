@@ -223,7 +223,7 @@ async def sweep(
     if every:
         await _decide(case, base, apart, made, on_record)
     elif apart:
-        wanted += await _apart(case, base, apart, len(wanted) + 1, began + budget, made, on_record)
+        wanted += await _jobs_of_their_own(case, base, apart, len(wanted) + 1, began + budget, made, on_record)
     return made.sweep(plan, wanted, time.monotonic() - began, tuple(cleared), calls)
 
 
@@ -524,7 +524,12 @@ async def _together(
     words = ["--settings", json.dumps(told), "--controls", controls, "--repeats", str(ROUNDS)]
     if len(peak) > 2:  # bandwidth has one peak over the channels
         words += ["--one-peak", ",".join(str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n]))]
-    words += ["--decide", str(DECIDING), "--beside", *(["--all"] if every else ["--within", f"{within:.0f}"])]
+    words += [
+        "--decide",
+        str(DECIDING),
+        "--under-computation",
+        *(["--all"] if every else ["--within", f"{within:.0f}"]),
+    ]
     if problem := await _job(case, base, words, order, made, on_record, within):
         raise NcclkitError(f"The sweep stopped: {problem}")
 
@@ -554,7 +559,7 @@ async def _turn(
         plan = replace(base, env={**env, **setting.env}, unset=(*base.unset, *setting.without))
         # what the environment sets already is no winner that a job would be given
         beside = phase == "decide" and not base.unset
-        words = ["--repeats", str(ROUNDS), "--phase", phase, *["--beside"] * beside]
+        words = ["--repeats", str(ROUNDS), "--phase", phase, *["--under-computation"] * beside]
         problem = "" if number in made.refused else await _job(case, plan, words, [number], made, on_record)
         if problem and number == ALONE:
             raise NcclkitError(f"The sweep stopped: {problem}")
@@ -562,7 +567,7 @@ async def _turn(
             made.refused[number] = f"its job failed: {problem}"
 
 
-async def _apart(
+async def _jobs_of_their_own(
     case: Case,
     base: Plan,
     settings: Mapping[int, Setting],

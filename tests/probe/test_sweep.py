@@ -277,10 +277,10 @@ def test_descent_finds_the_best_of_one_peak_without_measuring_all(peak: int) -> 
         asked.extend(numbers)
         return {number: 1 + abs(number - 40 - peak) / 10 for number in numbers}
 
-    ratios = agent.along([*range(40, 51)], measure)
+    ratios = agent.coarse_to_fine([*range(40, 51)], measure)
     assert min(ratios, key=ratios.__getitem__) == 40 + peak
     assert len(asked) == len(set(asked)) <= 9
-    assert agent.along([], measure) == {}
+    assert agent.coarse_to_fine([], measure) == {}
 
 
 def test_jobs_of_settings_that_a_process_keeps_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,13 +294,13 @@ def test_jobs_of_settings_that_a_process_keeps_take_turns(tmp_path: Path, monkey
         laps = [times[size] + len(jobs) % 3] * 6
         record = {"kind": "sweep", "setting": 0, "op": "all_reduce", "bytes": 8, "phase": phase, "wrong": 0}
         made.take(record | {"times_us": laps}, numbers)
-        if "--beside" in words:
+        if "--under-computation" in words:
             made.take(record | {"times_us": [3 * laps[0]] * 6, "phase": "product"}, numbers)
 
     monkeypatch.setattr(tune, "_job", job)
     wanted = [setting("NCCL_BUFFSIZE=8"), setting("NCCL_BUFFSIZE=16")]
     made, ends = tune.Measured(), time.monotonic() + 3600
-    asyncio.run(tune._apart(Case(), planned("nccl"), dict(enumerate(wanted, 1)), 3, ends, made, print))
+    asyncio.run(tune._jobs_of_their_own(Case(), planned("nccl"), dict(enumerate(wanted, 1)), 3, ends, made, print))
     assert [sum(one == ("choose", size) for one in jobs) for size in times] == [tune.CHOOSING] * 3
     assert [sum(one == ("decide", size) for one in jobs) for size in times] == [tune.JOBS, tune.JOBS, 0]
     sweep = made.sweep(planned("nccl"), wanted, 1.0, (), {})
@@ -329,7 +329,9 @@ def test_combinations_are_searched_where_there_is_no_time_for_all(monkeypatch: p
     names = ("NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_P2P_LEVEL")
     settings = [setting(f"{name}={value}") for name in names for value in ("16", "512", "1")]
     made, ends = tune.Measured(), time.monotonic() + 3600
-    more = asyncio.run(tune._apart(Case(), planned("nccl"), dict(enumerate(settings, 1)), 10, ends, made, print))
+    more = asyncio.run(
+        tune._jobs_of_their_own(Case(), planned("nccl"), dict(enumerate(settings, 1)), 10, ends, made, print)
+    )
     assert len(settings) + len(more) == 4**3 - 1 and sum(phase == "choose" for phase, _ in jobs) == 50
     assert {env for phase, env in jobs if phase == "choose" and len(env) == 1} == {("16",), ("512",), ("1",)}
     sweep = made.sweep(planned("nccl"), [*settings, *more], 1.0, (), {})

@@ -19,7 +19,7 @@ from .. import redact
 from ..run import processes
 from . import flight_dump, ras, telemetry, utilization
 from .kernels import kernels as kernel_names
-from .snapshots import Snapshots, expected, python_stack
+from .snapshots import Snapshots, expected_ranks, python_stack
 
 SECONDS = 3.0
 """How long a job that we did not start is watched at least: a few samples, from which a rate follows."""
@@ -29,7 +29,7 @@ MORE = 1.0
 """Seconds more for each further rank on this host."""
 
 
-def join(folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, dump=False, follow=0.0):
+def collect_and_sample(folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, dump=False, follow=0.0):
     """Collect evidence of a job that ncclkit did not start (see `collect`), and sample ``telemetry.jsonl`` meanwhile.
 
     ranks: {global rank: pid}; seconds: between its first and its last snapshot; node: its number where several write
@@ -40,7 +40,7 @@ def join(folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, du
         Snapshots(ranks).follow(follow)
     enough, here = threading.Event(), "-node" + node if node else ""
     path = os.path.join(folder, "telemetry%s.jsonl" % here)
-    sampler = threading.Thread(target=telemetry.beside, args=(path, ranks, enough), daemon=True)
+    sampler = threading.Thread(target=telemetry.sample_running_job, args=(path, ranks, enough), daemon=True)
     sampler.start()
 
     def read(until):
@@ -69,13 +69,13 @@ def join(folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, du
 
 def _attached(ranks, taken, kernels):
     """What ``attached.json`` holds: the ranks of this host, and those that should be here."""
-    quiet = utilization.quiet(ranks.values())
+    quiet = utilization.seconds_without_traffic(ranks.values())
     rows = {
         str(rank): {**taken.row(rank), "quiet": quiet.get(pid), "kernel": kernels.get(rank)}
         for rank, pid in ranks.items()
-        if lives(pid)
+        if is_alive(pid)
     }
-    due = sorted({*expected(ranks.values()), *ranks})
+    due = sorted({*expected_ranks(ranks.values()), *ranks})
     return {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
 
 
@@ -138,10 +138,10 @@ def crash_handlers(folder, ranks):
         problems = []
         for rank in asked:
             silent = not _appears(os.path.join(folder, "stacks_rank%d.txt" % rank), until - 3.0)
-            if silent and lives(ranks[rank]):
+            if silent and is_alive(ranks[rank]):
                 problems.append("rank %d did not answer SIGUSR1" % rank)
         for rank, pid in ranks.items():
-            if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank)) and lives(pid):
+            if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank)) and is_alive(pid):
                 text, problem = python_stack(rank, pid, max(until, time.monotonic() + 0.5))
                 if text:
                     _write(folder, "stacks_rank%d.txt" % rank, redact.text(text))
@@ -225,7 +225,7 @@ def _permission(pids):
     return "a seccomp filter or a security module refuses ptrace: repeat it on the host, or " + CONTAINER
 
 
-def lives(pid):
+def is_alive(pid):
     """Whether a process is there, and not only its exit status."""
     return processes.state(pid) not in ("Z", "X", "")
 
@@ -240,7 +240,7 @@ def _appears(path, until):
 
 def _written(path, pid, until):
     """Whether a file that a process began is whole, or was never begun; waits for it."""
-    while os.path.exists(path + ".part") and lives(pid) and time.monotonic() < until:
+    while os.path.exists(path + ".part") and is_alive(pid) and time.monotonic() < until:
         time.sleep(0.02)
     return not os.path.exists(path + ".part")
 
