@@ -65,7 +65,8 @@ RULED = re.compile(r"\s*[|+=*#~_-]")
 """How lines of tables and frames begin."""
 START = re.compile(
     r"\s|\[(?!\d{1,3}\]\w)|[(<#$|>*{}=+~^`-]|Traceback|File \"|[\w.-]+:\d+:\d+ |\d{4}-|\d\d:\d\d"
-    r"|[\w.]*(?:Error|Exception)\b|NCCL\b|INFO\b|WARN|ERROR\b|(?i:step|epoch|iter)|ncc?l\w+Error|srun:|slurmstepd:|\w+: "
+    r"|[\w.]*(?:Error|Exception)\b|NCCL\b|INFO\b|WARN|ERROR\b|(?i:step|epoch|iter)|ncc?l\w+Error"
+    r"|srun:|slurmstepd:|\w+: "
 )
 """How a line begins that goes on with no line before it."""
 
