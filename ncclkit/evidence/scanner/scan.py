@@ -285,7 +285,7 @@ class Block:
         return list(self.read(start, end, number, choice)), self.looked
 
     def events(self) -> Iterator[Event]:
-        """The events of all own lines, each of which is read."""
+        """The events of all own lines; each is read."""
         for start, raw, number, choice in self.shown():
             yield from self.read(start, start + len(raw), number, choice)
 
