@@ -11,7 +11,7 @@ import ipywidgets as W
 
 from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.analysis.frames import places
-from ncclkit.analysis.waits import Stand, headline, share, standing_ranks, together
+from ncclkit.analysis.waits import Stand, headline, inside, standing_ranks, step_range, strip, together
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
@@ -122,7 +122,7 @@ def stacks_view(
     )
     cause = [(code(row["cause"]), sentence(row["say"])) for row in found if row["say"] != conclusion]
     body = join(
-        fit(table(("", "Ranks", "Where they stand", "The whole stack"), rows)),
+        fit(table(("Which of them", "Ranks", "Where they stand", "Step", "The whole stack"), rows)),
         join(*(el("p", job) for job in jobs)),
         table(("Also" if len(cause) < len(found) else "Cause", "What it says"), cause),
         el("h5", "How busy they were meanwhile") if loads else "",
@@ -137,22 +137,23 @@ def _groups(events: Sequence[Event]) -> tuple[str, list[tuple[object, ...]]]:
     if stands := standing_ranks(events):
         return headline(events), [
             (
-                share(len(held), len(stands)),
+                code(strip([stand.rank for stand in held], list(stands))),
                 _ranks(held),
                 sentence(f"{held[0].does(len(held))}{_branch(held[0])}"),
+                step_range(held) or "–",
                 _stack(held[0]),
             )
             for held in together(stands.values())
         ]
     said = [(held, f"{_verb(waits, len(held))} {where}") for held, waits, where in places(events)]
-    many = sum(len(held) for held, _ in said)
-    rows = [(share(len(held), many), _ranks(held), where, fold("Stack of the first", pre(held[0].text)))
-            for held, where in said]  # fmt: skip
+    ranks = [[one.rank for one in held if one.rank is not None] for held, _ in said]
+    rows = [(code(strip(mine, sum(ranks, []))), _ranks(held), where, "–", fold("Stack of the first", pre(held[0].text)))
+            for mine, (held, where) in zip(ranks, said, strict=True)]  # fmt: skip
     return "; ".join(f"{_ranks(held)} {where}" for held, where in said) or "No stack could be read", list(rows)
 
 
 def _branch(stand: Stand) -> str:
-    return f", inside `if {stand.condition}`" if stand.condition else ""
+    return f", {inside(stand.condition)}" if stand.condition else ""
 
 
 def _stack(stand: Stand) -> Markup:
