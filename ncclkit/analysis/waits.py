@@ -8,7 +8,7 @@ like one that waits for a peer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -18,8 +18,8 @@ from ncclkit.analysis.frames import Frame, call_of, function, in_collective, is_
 from ncclkit.analysis.once import once
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
+from ncclkit.core.text import format_age, start, verb
 from ncclkit.core.text import ranks as named
-from ncclkit.core.text import start, verb
 
 GPU, PEERS, STORE, WORKER = "its GPU", "other ranks", "the store", "a data-loader worker"
 FILE, LOCK, GIL, SOCKET, PROCESS = "a file", "a lock", "Python's global lock", "a network peer", "another process"
@@ -60,7 +60,7 @@ WHOLE_TRAINING = {"fit", "train", "validate", "test", "predict", "launch", "run"
 """Functions of frameworks that say nothing about where in a program of days a rank stands."""
 LINE = 60
 """Characters of a line of a program that is quoted."""
-STRIP = 64
+COLUMNS = 64
 """Columns of the picture of all ranks at most."""
 NCCL_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_(?P<op>[A-Za-z]+)")
 POINT_TO_POINT = {"send": "dst", "recv": "src"}
@@ -119,7 +119,7 @@ class Stand:
         if not self.waits_for:
             return f"{verb(range(count), 'stands', 'stand')}{where}" if where else "could not be read"
         if self.kernel:
-            age = f" for at least {_time(self.launch_age)}" if self.launch_age else ""
+            age = f" for at least {format_age(self.launch_age)}" if self.launch_age else ""
             where += f", and its GPU is in {self.kernel}{age}"
         file = f" ({self.file})" if self.file and self.waits_for in (FILE, LOCK) else ""
         return f"{verb(range(count), 'waits', 'wait')} for {self.waits_for}{file}{where}"
@@ -479,16 +479,16 @@ def step_range(found: Iterable[Stand]) -> str:
 def picture(events: Iterable[Event]) -> list[str]:
     """One line for each group of ranks that stand at one place, the smallest first: which these are, what they do."""
     seen = standing_ranks(events)
-    lines = [f"  {strip([stand.rank for stand in held], list(seen))}  {_group_line(held)}"
+    lines = [f"  {rank_columns([stand.rank for stand in held], list(seen))}  {_group_line(held)}"
              for held in together(seen.values())]  # fmt: skip
-    each = -(-len(seen) // STRIP) if seen else 0
+    each = -(-len(seen) // COLUMNS) if seen else 0
     return [f"  {each} ranks a column, the first from rank {min(seen)} on:"] * (each > 1) + lines
 
 
-def strip(held: Sequence[int], of: Sequence[int]) -> str:
+def rank_columns(held: Sequence[int], of: Sequence[int]) -> str:
     """A column for each rank, or for some of them: ■ where it belongs to a group, ▪ where some do; and their number."""
     ranks, mine = sorted(of), set(held)
-    each = max(1, -(-len(ranks) // STRIP))
+    each = max(1, -(-len(ranks) // COLUMNS))
     columns = [ranks[first : first + each] for first in range(0, len(ranks), each)]
     marks = ["■" if mine.issuperset(one) else "▪" if mine.intersection(one) else "·" for one in columns]
     return f"{''.join(marks)} {len(held):>{len(str(len(ranks)))}}"
@@ -527,8 +527,8 @@ def since(found: Iterable[Stand]) -> str:
     shots = [stand.lines[0].data["snapshots"] for stand in waiting]
     watched = min((rows[-1]["t"] - rows[0]["t"] for rows in shots if len(rows) > 1), default=0.0)
     if ages and min(ages) > watched:
-        return f"for {_time(min(ages))}"
-    return f"for at least {_time(watched)}" if watched else ""
+        return f"for {format_age(min(ages))}"
+    return f"for at least {format_age(watched)}" if watched else ""
 
 
 def lasting(case: Case) -> str:
@@ -537,7 +537,22 @@ def lasting(case: Case) -> str:
     return f" {known}" if known else ""
 
 
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def others_wait(case: Case, ranks: Collection[int]) -> str:
+    """``ranks 0 and 2 wait in all_reduce at train.py:33 for 4 min``: who of a running job waits for these ranks."""
+    waiting = [stand for rank, stand in wait_places(case).items() if rank not in ranks and stand.is_inside]
+    if not waiting:
+        return ""
+    who = [stand.rank for stand in waiting]
+    places = {(stand.call, stand.place) for stand in waiting}
+    where = "in {} at {}".format(*min(places)) if len(places) == 1 else "for it"
+    known = since(waiting)
+    return f"{named(who)} {verb(who, 'waits', 'wait')} {where}" + f" {known}" * bool(known)
+
+
+def places_now(case: Case) -> str:
+    """`` (rank 0 at train.py:41, ranks 1 and 2 at train.py:33)``: where the ranks of a running job stand."""
+    held: dict[str, list[int]] = {}
+    for rank, stand in wait_places(case).items():
+        held.setdefault(stand.place, []).append(rank)
+    known = [f"{named(ranks)} at {place}" for place, ranks in held.items() if place]
+    return f" ({', '.join(known[:4])})" if known else ""

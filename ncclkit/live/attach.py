@@ -13,7 +13,7 @@ import pwd
 import re
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +24,10 @@ from ncclkit.agent import wire
 from ncclkit.agent.monitor import attach as agent
 from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.agent.run import processes
-from ncclkit.analysis.waits import blockages
+from ncclkit.analysis.waits import blockages, standing_ranks, step_range
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
+from ncclkit.core.text import format_age
 from ncclkit.core.text import ranks as named
 from ncclkit.live.launch import slurm
 from ncclkit.live.launch.local import OnRecord
@@ -40,6 +41,8 @@ MOST = 64
 """Ranks that a node of a cluster has at most."""
 PROCESS = re.compile(r"(\d{1,7}=)?\d{1,10}")
 """A process id, or a rank and its process id."""
+OUTPUTS = 4
+"""Files that ranks print to which are named at most."""
 SUDO = "its environment may be read by that user and by root alone: repeat it with sudo"
 
 
@@ -100,7 +103,10 @@ class Attached:
     problems: tuple[str, ...]
     """One sentence for each thing that could not be had."""
     jobs: tuple[str, ...] = ()
-    """``ranks 0-3 on node-1: python train.py (started by torchrun, process 4700)``, for each command of ranks."""
+    """``ranks 0-3 on node-1: python train.py (started by torchrun, process 4700)``, for each command of ranks.
+
+    Then how far they are, where that can be told.
+    """
 
 
 async def attach(
@@ -159,7 +165,7 @@ def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
         raise NcclkitError(f"No rank could be read: {problems[0] if problems else 'all of them are gone'}.")
     events = (*reading.events, *blockages(reading.events))
     case.add(events).save()
-    return Attached(folder, reading, events, tuple(problems), _jobs(rows))
+    return Attached(folder, reading, events, tuple(problems), (*_jobs(rows), *_steps(rows)))
 
 
 async def _child(
@@ -225,7 +231,7 @@ def ranks(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
     return {**(jobs[0] if jobs else {}), **given}
 
 
-def _jobs(rows: Iterable[Event]) -> tuple[str, ...]:
+def _jobs(rows: Sequence[Event]) -> tuple[str, ...]:
     """The ranks of each command, host and launcher in one line; their job's id in Slurm where they have one."""
     found: dict[tuple[str, str], list[int]] = {}
     for event in rows:
@@ -234,6 +240,18 @@ def _jobs(rows: Iterable[Event]) -> tuple[str, ...]:
         command = event.data["command"] or f"process {event.pid}"
         found.setdefault((event.host, f"{command} ({notes})" if notes else command), []).append(event.rank or 0)
     return tuple(f"{named(held)} on {host}: {what}" for (host, what), held in found.items())
+
+
+def _steps(rows: Sequence[Event]) -> Iterator[str]:
+    """How far the ranks are, by variables in their stacks, and by the last line of progress in what they print."""
+    each: dict[str, list[int]] = {}
+    for rank, stand in standing_ranks(rows).items():
+        each.setdefault(step_range([stand]), []).append(rank)
+    yield from (f"{named(held)} at {known}" for known, held in each.items() if known)
+    printed = {str(event.data["output"]["file"]): event.data["output"] for event in rows if event.data.get("output")}
+    for file, told in list(printed.items())[:OUTPUTS]:
+        last = f": {told['line']}" if told.get("line") else ""
+        yield f"output {file}, written {format_age(float(told['quiet']))} ago{last}"
 
 
 def _meant(pids: Sequence[int], job: int | None) -> Iterable[int]:

@@ -11,7 +11,7 @@ import ipywidgets as W
 
 from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.analysis.frames import places
-from ncclkit.analysis.waits import Stand, headline, inside, standing_ranks, step_range, strip, together
+from ncclkit.analysis.waits import Stand, headline, inside, rank_columns, standing_ranks, step_range, together
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
@@ -137,7 +137,7 @@ def _groups(events: Sequence[Event]) -> tuple[str, list[tuple[object, ...]]]:
     if stands := standing_ranks(events):
         return headline(events), [
             (
-                code(strip([stand.rank for stand in held], list(stands))),
+                code(rank_columns([stand.rank for stand in held], list(stands))),
                 _ranks(held),
                 sentence(f"{held[0].does(len(held))}{_branch(held[0])}"),
                 step_range(held) or "–",
@@ -146,10 +146,13 @@ def _groups(events: Sequence[Event]) -> tuple[str, list[tuple[object, ...]]]:
             for held in together(stands.values())
         ]
     said = [(held, f"{_verb(waits, len(held))} {where}") for held, waits, where in places(events)]
-    ranks = [[one.rank for one in held if one.rank is not None] for held, _ in said]
-    rows = [(code(strip(mine, sum(ranks, []))), _ranks(held), where, "–", fold("Stack of the first", pre(held[0].text)))
-            for mine, (held, where) in zip(ranks, said, strict=True)]  # fmt: skip
-    return "; ".join(f"{_ranks(held)} {where}" for held, where in said) or "No stack could be read", list(rows)
+    ranks = [one.rank for held, _ in said for one in held if one.rank is not None]
+    rows: list[tuple[object, ...]] = []
+    for held, where in said:
+        mine = [one.rank for one in held if one.rank is not None]
+        stack = fold("Stack of the first", pre(held[0].text))
+        rows.append((code(rank_columns(mine, ranks)), _ranks(held), where, "–", stack))
+    return "; ".join(f"{_ranks(held)} {where}" for held, where in said) or "No stack could be read", rows
 
 
 def _branch(stand: Stand) -> str:
