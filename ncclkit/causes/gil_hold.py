@@ -25,7 +25,7 @@ from __future__ import annotations
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states, stopped
-from ncclkit.analysis.waits import HOLDS_GIL, others_wait, wait_places
+from ncclkit.analysis.waits import HOLDS_GIL, others_wait, positions_of_case
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, found
 from ncclkit.core.text import start
@@ -76,7 +76,9 @@ def diagnose(case: Case) -> Finding:
 def _live_holder(case: Case) -> Finding | None:
     """A rank of a running job that holds the lock in native code while the others wait for it."""
     outside = {rank for gap in case.of("flight.missing") for rank in gap.data["missing"]}
-    held = [stand for rank, stand in wait_places(case).items() if stand.waits_for == HOLDS_GIL and rank in outside]
+    held = [
+        stand for rank, stand in positions_of_case(case).items() if stand.waits_for == HOLDS_GIL and rank in outside
+    ]
     if not held:
         return None
     ranks = tuple(stand.rank for stand in held)

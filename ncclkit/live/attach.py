@@ -24,7 +24,7 @@ from ncclkit.agent import wire
 from ncclkit.agent.monitor import attach as agent
 from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.agent.run import processes
-from ncclkit.analysis.waits import blockages, standing_ranks, step_range
+from ncclkit.analysis.waits import blockages, rank_positions, step_range
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import format_age
@@ -245,7 +245,7 @@ def _jobs(rows: Sequence[Event]) -> tuple[str, ...]:
 def _steps(rows: Sequence[Event]) -> Iterator[str]:
     """How far the ranks are, by variables in their stacks, and by the last line of progress in what they print."""
     each: dict[str, list[int]] = {}
-    for rank, stand in standing_ranks(rows).items():
+    for rank, stand in rank_positions(rows).items():
         each.setdefault(step_range([stand]), []).append(rank)
     yield from (f"{named(held)} at {known}" for known, held in each.items() if known)
     printed = {str(event.data["output"]["file"]): event.data["output"] for event in rows if event.data.get("output")}

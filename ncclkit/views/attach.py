@@ -11,7 +11,15 @@ import ipywidgets as W
 
 from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.analysis.frames import places
-from ncclkit.analysis.waits import Stand, headline, inside, rank_columns, standing_ranks, step_range, together
+from ncclkit.analysis.waits import (
+    RankPosition,
+    headline,
+    inside,
+    rank_columns,
+    rank_positions,
+    same_positions,
+    step_range,
+)
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
@@ -134,16 +142,16 @@ def stacks_view(
 
 def _groups(events: Sequence[Event]) -> tuple[str, list[tuple[object, ...]]]:
     """A sentence on where the ranks stand, and a row for each place."""
-    if stands := standing_ranks(events):
+    if stands := rank_positions(events):
         return headline(events), [
             (
                 code(rank_columns([stand.rank for stand in held], list(stands))),
                 _ranks(held),
-                sentence(f"{held[0].does(len(held))}{_branch(held[0])}"),
+                sentence(f"{held[0].activity(len(held))}{_branch(held[0])}"),
                 step_range(held) or "–",
                 _stack(held[0]),
             )
-            for held in together(stands.values())
+            for held in same_positions(stands.values())
         ]
     said = [(held, f"{_verb(waits, len(held))} {where}") for held, waits, where in places(events)]
     ranks = [one.rank for held, _ in said for one in held if one.rank is not None]
@@ -155,11 +163,11 @@ def _groups(events: Sequence[Event]) -> tuple[str, list[tuple[object, ...]]]:
     return "; ".join(f"{_ranks(held)} {where}" for held, where in said) or "No stack could be read", rows
 
 
-def _branch(stand: Stand) -> str:
+def _branch(stand: RankPosition) -> str:
     return f", {inside(stand.condition)}" if stand.condition else ""
 
 
-def _stack(stand: Stand) -> Markup:
+def _stack(stand: RankPosition) -> Markup:
     return fold("Stack of the first", pre(stand.lines[-1].text))
 
 
@@ -173,7 +181,7 @@ def _verb(waits: bool, count: int) -> str:
     return ("waits in" if count == 1 else "wait in") if waits else ("is in" if count == 1 else "are in")
 
 
-def _ranks(held: Sequence[Event | Stand]) -> str:
+def _ranks(held: Sequence[Event | RankPosition]) -> str:
     ranks = sorted(one.rank for one in held if one.rank is not None)
     if not ranks:
         return plural(len(held), "process")

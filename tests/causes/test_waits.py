@@ -16,7 +16,7 @@ from ncclkit import evidence
 from ncclkit.agent.monitor import kernels, snapshots
 from ncclkit.agent.run import processes
 from ncclkit.analysis import waits
-from ncclkit.analysis.waits import blockages, headline, picture, since, standing_ranks
+from ncclkit.analysis.waits import blockages, headline, position_bars, rank_positions, waiting_time
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
@@ -118,15 +118,17 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_rank_waits_for(kind: str) -> None:
     native, frames, more, expected = KINDS[kind]
-    assert standing_ranks(rank(0, *frames, MAIN, native=native, **more))[0].waits_for == expected
+    assert rank_positions(rank(0, *frames, MAIN, native=native, **more))[0].waits_for == expected
 
 
 def test_busy_is_only_said_of_a_rank_that_is() -> None:
     spins = rank(0, ITEM, MAIN, native=["cuStreamSynchronize (/lib/libcuda.so.1)"], ran=1.0)
-    assert standing_ranks(spins)[0].does() == "waits for its GPU in step at train.py:67"
+    assert rank_positions(spins)[0].activity() == "waits for its GPU in step at train.py:67"
     spins[0].data["program"][0]["text"] = "loss.item()"
-    assert standing_ranks(spins)[0].does() == "waits for its GPU in `loss.item()` at train.py:67"
-    assert standing_ranks(rank(0, own(67), MAIN, ran=1.0))[0].does() == "is busy in Python code in step at train.py:67"
+    assert rank_positions(spins)[0].activity() == "waits for its GPU in `loss.item()` at train.py:67"
+    assert (
+        rank_positions(rank(0, own(67), MAIN, ran=1.0))[0].activity() == "is busy in Python code in step at train.py:67"
+    )
 
 
 def test_library_calls_have_the_names_of_what_they_are() -> None:
@@ -134,7 +136,7 @@ def test_library_calls_have_the_names_of_what_they_are() -> None:
     call = (f"{TORCH}/nn/modules/module.py", 1751, "_wrapped_call_impl")
     gather = ("/env/site-packages/accelerate/accelerator.py", 2500, "gather")
     for frames, name in (((ddp, call), "DistributedDataParallel.forward"), ((WRAPPER, gather), "Accelerator.gather")):
-        assert standing_ranks(rank(0, ALL_REDUCE, *frames, own(33), MAIN, native=ON_PEERS))[0].call == name
+        assert rank_positions(rank(0, ALL_REDUCE, *frames, own(33), MAIN, native=ON_PEERS))[0].call == name
 
 
 def test_a_rank_outside_is_named_with_its_line_and_what_it_waits_for() -> None:
@@ -371,8 +373,8 @@ def test_kernels_of_two_looks_tell_slow_from_stuck(grids: tuple[str, ...], moved
     """One launch that lasts does not end; another launch is progress, and its rank is not stuck."""
     looks = [{"t": 12.0 * number, "name": "spin", "grid": grid} for number, grid in enumerate(grids)]
     events = rank(0, own(67, "item"), MAIN, native=SPIN, ran=1.0, kernel="spin" if grids else None, kernels=looks)
-    (stand,) = standing_ranks(events).values()
-    assert (stand.moved, says in stand.does()) == (moved, True)
+    (stand,) = rank_positions(events).values()
+    assert (stand.moved, says in stand.activity()) == (moved, True)
     assert headline(events).startswith("The job goes on") == moved
 
 
@@ -388,13 +390,13 @@ def test_kernels_of_two_looks_tell_slow_from_stuck(grids: tuple[str, ...], moved
 def test_steps_of_two_looks_are_compared(first: Any, last: Any, moved: bool, said: str) -> None:
     """A job that makes a step a second may be met at one line twice."""
     events = [event for number in range(2) for event in waiting(number, steps=(first, last))]
-    assert [stand.moved for stand in standing_ranks(events).values()] == [moved] * 2 and said in headline(events)
-    assert "(" + ", ".join(f"{name} {number}" for name, number in last.items()) + ")" in picture(events)[0]
+    assert [stand.moved for stand in rank_positions(events).values()] == [moved] * 2 and said in headline(events)
+    assert "(" + ", ".join(f"{name} {number}" for name, number in last.items()) + ")" in position_bars(events)[0]
 
 
 def test_the_picture_shows_which_ranks_stand_where() -> None:
     ranks = [*(waiting(n, steps=({}, {"step": 118 + n})) for n in (0, 1, 3)), rank(2, own(9), MAIN)]
-    shown = picture(event for one in ranks for event in one)
+    shown = position_bars(event for one in ranks for event in one)
     assert shown[0].split("  ")[1:] == ["··■· 1", "rank 2 stands in step at train.py:9"]
     assert shown[1].startswith("  ■■·■ 3  ranks 0, 1 and 3 wait") and shown[1].endswith("(step 118 to 121)")
 
@@ -547,12 +549,12 @@ def test_the_ranks_that_should_be_on_a_host(
     """The first host of several has the address of the store, and only its share of the ranks."""
     known = {name: value.replace("HERE", socket.gethostname()) for name, value in variables.items()}
     monkeypatch.setattr(processes, "environ", lambda pid: known)
-    assert snapshots.expected([1]) == ranks
+    assert snapshots.expected_ranks([1]) == ranks
 
 
 def test_since_when() -> None:
-    assert since(standing_ranks([*waiting(0, quiet=400.0), *waiting(1, quiet=300.0)]).values()) == "for 5 min"
-    assert since(standing_ranks(waiting(0)).values()) == "for at least 3 s"
+    assert waiting_time(rank_positions([*waiting(0, quiet=400.0), *waiting(1, quiet=300.0)]).values()) == "for 5 min"
+    assert waiting_time(rank_positions(waiting(0)).values()) == "for at least 3 s"
 
 
 @pytest.mark.parametrize(
@@ -599,7 +601,7 @@ def test_512_ranks_on_one_screen_in_time(tmp_path: Path) -> None:
     events = evidence.read([tmp_path]).events
     case = Case()
     case.events = [*events, *blockages(events)]
-    found, shown = diagnose(case), picture(events)
+    found, shown = diagnose(case), position_bars(events)
     assert time.monotonic() - begun < 30 and len(shown) == 3 and "8 ranks a column" in shown[0]
     assert "rank 137 stands in save at train.py:88" in shown[1] and " 511  ranks 0-136 and 138-511 wait" in shown[2]
     assert shown[1].index("▪") == shown[2].index("▪") == 2 + 137 // 8

@@ -19,7 +19,7 @@ from .. import redact
 from ..run import processes
 from . import flight_dump, ras, telemetry, utilization
 from .kernels import Kernels
-from .snapshots import Snapshots, expected, python_stack
+from .snapshots import Snapshots, expected_ranks, python_stack
 
 SECONDS = 3.0
 """How long a job that we did not start is watched at least: a few samples, from which a rate follows."""
@@ -33,7 +33,9 @@ DEBUGGERS = 9.0
 """Seconds of it that debuggers have at least, where they are asked for."""
 
 
-def join(folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, dump=False, follow=0.0, timeout=TIMEOUT):
+def collect_and_sample(
+    folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, dump=False, follow=0.0, timeout=TIMEOUT
+):
     """Collect evidence of a job that ncclkit did not start (see `collect`), and sample ``telemetry.jsonl`` meanwhile.
 
     ranks: {global rank: pid}; seconds: between its first and its last snapshot; node: its number where several write
@@ -44,7 +46,7 @@ def join(folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, du
         Snapshots(ranks).follow(follow)
     enough, here = threading.Event(), "-node" + node if node else ""
     path = os.path.join(folder, "telemetry%s.jsonl" % here)
-    sampler = threading.Thread(target=telemetry.beside, args=(path, ranks, enough), daemon=True)
+    sampler = threading.Thread(target=telemetry.sample_running_job, args=(path, ranks, enough), daemon=True)
     sampler.start()
     attached, asked = "attached%s.json" % here, Kernels(ranks)
 
@@ -85,13 +87,13 @@ def _debug(folder, ranks, which, texts, asked, until):
 
 def _keep(folder, name, ranks, taken, asked, until):
     """Write what the ranks of this host do, and who should be here; returns what is missing."""
-    quiet, rows, problems = utilization.quiet(ranks.values()), {}, []
+    quiet, rows, problems = utilization.seconds_without_traffic(ranks.values()), {}, []
     for rank, pid in ranks.items():
-        if lives(pid):
+        if is_alive(pid):
             row, problem = taken.row(rank, until)
             rows[str(rank)] = {**row, "quiet": quiet.get(pid), "kernels": asked.rows[rank]}
             problems += [problem] if problem else []
-    due = sorted({*expected(ranks.values()), *ranks})
+    due = sorted({*expected_ranks(ranks.values()), *ranks})
     told = {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
     _write(folder, name + ".part", json.dumps(told))
     os.replace(os.path.join(folder, name + ".part"), os.path.join(folder, name))
@@ -156,10 +158,10 @@ def crash_handlers(folder, ranks):
         problems = []
         for rank in asked:
             silent = not _appears(os.path.join(folder, "stacks_rank%d.txt" % rank), until - 3.0)
-            if silent and lives(ranks[rank]):
+            if silent and is_alive(ranks[rank]):
                 problems.append("rank %d did not answer SIGUSR1" % rank)
         for rank, pid in ranks.items():
-            if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank)) and lives(pid):
+            if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank)) and is_alive(pid):
                 text, problem = python_stack(rank, pid, max(until, time.monotonic() + 0.5))
                 if text:
                     _write(folder, "stacks_rank%d.txt" % rank, redact.text(text))
@@ -243,7 +245,7 @@ def _permission(pids):
     return "a seccomp filter or a security module refuses ptrace: repeat it on the host, or " + CONTAINER
 
 
-def lives(pid):
+def is_alive(pid):
     """Whether a process is there, and not only its exit status."""
     return processes.state(pid) not in ("Z", "X", "")
 
@@ -258,7 +260,7 @@ def _appears(path, until):
 
 def _written(path, pid, until):
     """Whether a file that a process began is whole, or was never begun; waits for it."""
-    while os.path.exists(path + ".part") and lives(pid) and time.monotonic() < until:
+    while os.path.exists(path + ".part") and is_alive(pid) and time.monotonic() < until:
         time.sleep(0.02)
     return not os.path.exists(path + ".part")
 

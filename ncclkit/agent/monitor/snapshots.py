@@ -110,13 +110,13 @@ class Snapshots:
                 stood[rank] = stood[rank] + 1 if len(rows) == 2 and len(places) == 1 and rows[0]["stack"] else 0
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
 
-    def still(self):
+    def stationary(self):
         """Ranks that every snapshot shows at one place; none where most ranks make steps, as such a job is not paused.
 
         Two snapshots may meet a healthy job in the same call of two steps.
         """
         places = {rank: {row["stack"] for row in rows} for rank, rows in self.rows.items()}
-        steps = [rank for rank, rows in self.rows.items() if len(places[rank]) > 1 or wakes(rows) > WAKES]
+        steps = [rank for rank, rows in self.rows.items() if len(places[rank]) > 1 or wakeups_per_second(rows) > WAKES]
         if 2 * len(steps) > len(places):
             return []
         return [rank for rank, seen in places.items() if len(seen) == 1 and "" not in seen]
@@ -124,7 +124,7 @@ class Snapshots:
     def finish(self, folder, until):
         """Write ``stacks_rank<N>.txt``, with native frames of ranks that did not move; returns what is missing."""
         with ThreadPoolExecutor(min(SIDE_BY_SIDE, os.cpu_count() or 1)) as pool:
-            for rank, (text, problem) in pool.map(lambda rank: (rank, self._native(rank, until)), self.still()):
+            for rank, (text, problem) in pool.map(lambda rank: (rank, self._native(rank, until)), self.stationary()):
                 self.texts[rank] = text or self.texts[rank]
                 self.problems[rank] = self.problems[rank] or problem
         for rank, text in self.texts.items():
@@ -146,7 +146,7 @@ class Snapshots:
         pid, last = self.ranks[rank], self.rows[rank][-1:]
         frames = [match.groupdict() for line in str(last[0]["stack"] if last else "").splitlines()
                   for match in [FRAME.match(line)] if match]  # fmt: skip
-        known = {**about(pid), "snapshots": self.rows[rank], "workers": workers(pid)}
+        known = {**process_details(pid), "snapshots": self.rows[rank], "workers": workers(pid)}
 
         def files():
             shots = [{**row, "steps": steps(pid, numbers)} for row, numbers in zip(self.rows[rank], self.numbers[rank])]
@@ -222,7 +222,7 @@ def steps(pid, frames):
     return dict(list(found.items())[:STEPS])
 
 
-def tool(name):
+def find_tool(name):
     """The path of a program beside the interpreter, or handed over, or on PATH; None, and where it was looked for."""
     handed = os.environ.get(TOOLS[name], "")
     places = [os.path.join(os.path.dirname(sys.executable), name), handed if os.path.isabs(handed) else ""]
@@ -232,7 +232,7 @@ def tool(name):
 
 def python_stack(rank, pid, until, numbers=False):
     """(what py-spy prints, with variables where `numbers` are wanted and it can; why there is nothing)."""
-    program, places = tool("py-spy")
+    program, places = find_tool("py-spy")
     if program is None:
         return "", "py-spy is neither at %s nor on PATH, so rank %d has no stack" % (places, rank)
     problem = ""
@@ -253,13 +253,13 @@ def native_stack(rank, pid, seconds, peers=False):
     """
     if processes.is_contained(pid):  # its threads have other numbers here, and a reader might pause a stranger
         return "", "rank %d was read without native frames, as it is in a container: repeat it inside" % rank
-    program, _ = tool("pystack")
+    program, _ = find_tool("pystack")
     if program is not None:
         said, problem = _run([program, "remote", "--native-all", *["--locals"] * peers, str(pid)], seconds)
         if said:
             return "\n".join(_short(said)), ""
         return "", "pystack on rank %d: %s" % (rank, problem)
-    program, _ = tool("py-spy")
+    program, _ = find_tool("py-spy")
     if program is None:
         return "", ""  # the Python stack has said so
     said, problem = _run([program, "dump", "--native", WHOLE, "--pid", str(pid)], seconds)
@@ -352,14 +352,14 @@ def counters(pid):
         "t": round(time.time(), 3),
         "state": stat[0] if stat else "",
         "cpu": (int(stat[11]) + int(stat[12])) / utilization.TICKS if len(stat) > 12 else None,
-        "main": utilization.wanted(pid),
+        "main": utilization.seconds_runnable(pid),
         "switches": int(switches[1]) if switches else None,
         "waits_in": processes.read("/proc/%d/wchan" % pid).strip(),
         "file": _file(pid, call),
     }
 
 
-def wakes(rows):
+def wakeups_per_second(rows):
     """How often a second the main thread was woken, between the first `counters` and the last."""
     known = [(row["t"], row["switches"]) for row in rows if row.get("switches") is not None]
     if len(known) < 2 or known[-1][0] <= known[0][0]:
@@ -595,7 +595,7 @@ COMMAND = 200
 """Characters of a command line that are shown."""
 
 
-def about(pid):
+def process_details(pid):
     """The command of a rank, what started it, and its job's number in Slurm."""
     above, chain = processes.parents(), [pid]
     while above.get(chain[-1], 0) > 1:
@@ -614,7 +614,7 @@ def _argv(pid):
     return processes.read("/proc/%d/cmdline" % pid).rstrip("\0").split("\0")
 
 
-def expected(pids):
+def expected_ranks(pids):
     """The ranks that the launcher has started on this host, as the environment of its processes says; [] if unknown."""
     found = set()  # type: set[int]
     for pid in pids:
