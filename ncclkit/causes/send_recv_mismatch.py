@@ -208,8 +208,8 @@ def _unmatched_now(case: Case, event: Event) -> str:
     one, two = positions_of_case(case)[rank], positions_of_case(case)[other]
     wants, lacks = ("to", "recv") if one.call == "send" else ("from", "send")
     branch = f", {inside(one.condition)}," if one.condition else ""
-    say = f"Rank {rank} waits in {one.call} {wants} rank {other} at {one.place}{branch}{waiting_time_of_case(case)}; rank {other} "
-    return f"{say}{two.activity()} and posts no matching {lacks}."
+    say = f"Rank {rank} waits in {one.call} {wants} rank {other} at {one.place}{branch}{waiting_time_of_case(case)}; "
+    return f"{say}rank {other} {two.activity()} and posts no matching {lacks}."
 
 
 def _unmatched(data: Mapping[str, Any]) -> str:

@@ -83,7 +83,7 @@ def _stage(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     if kind == "stage.group":
         return _group(record, path, number)
     whole = ("rank", "peer", "bytes", "wrong")
-    wanted = [*KINDS.get(kind, ("no such rung",)), "rank"]
+    wanted = [*KINDS.get(kind, ("no such stage",)), "rank"]
     if not all(isinstance(record.get(name), int if name in whole else (int, float)) for name in wanted):
         return None
     data = {name: record[name] for name in KINDS[kind]}
@@ -285,7 +285,7 @@ FIELDS = ("processes", "cores", "ran", "waited", "preempted")
 LONGEST = 1 << 20
 """Bytes of a sample at most: a host has some hundred ranks at most."""
 WINDOW = 10.0
-"""Seconds at the end of a strip that tell what a rank did when it was last seen."""
+"""Seconds at the end of telemetry that tell what a rank did when it was last seen."""
 RATES = ("cpu", "main", "sent", "received", "gpu_busy")
 
 
@@ -296,7 +296,7 @@ def telemetry_of(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
     number = 0
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST), b""), 1):
         sample = _sample(line)
-        last |= {(event.host, event.rank): event for event in _crowds(sample, path, number)}
+        last |= {(event.host, event.rank): event for event in _scheduling_events(sample, path, number)}
         for rank, row in _ranks(sample, "utilization"):
             if isinstance(row, dict) and _counts(sample.get("t")):
                 loads[str(sample.get("host") or ""), rank].append((number, float(sample["t"]), _known(row, sample)))
@@ -323,7 +323,7 @@ def _ranks(sample: Mapping[str, Any], name: str) -> Iterator[tuple[int, Any]]:
             yield int(rank), row
 
 
-def _crowds(sample: Mapping[str, Any], path: str, number: int) -> Iterator[Event]:
+def _scheduling_events(sample: Mapping[str, Any], path: str, number: int) -> Iterator[Event]:
     for rank, row in _ranks(sample, "scheduling"):
         if isinstance(row, list) and len(row) == len(FIELDS) and all(map(_counts, row)):
             data = dict(zip(FIELDS, row, strict=True))

@@ -217,7 +217,7 @@ async def sweep(
     if search:
         wanted += await _search(case, base, apart, range(len(wanted) + 1, len(wanted) + search + 1), made, on_record)
     elif apart:
-        await _apart(case, base, apart, bool(settings) or inherited, made, on_record)
+        await _jobs_of_their_own(case, base, apart, bool(settings) or inherited, made, on_record)
     return made.sweep(plan, wanted, time.monotonic() - began, tuple(cleared), calls)
 
 
@@ -479,11 +479,11 @@ async def _together(
     words = ["--settings", json.dumps(told), "--controls", controls, "--repeats", str(ROUNDS)]
     if len(peak) > 2:  # bandwidth has one peak over the channels
         words += ["--one-peak", ",".join(str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n]))]
-    words += ["--decide", str(DECIDING), "--beside", *["--all"] * every]
+    words += ["--decide", str(DECIDING), "--under-computation", *["--all"] * every]
     await _job(case, base, words, order, made, on_record)
 
 
-async def _apart(
+async def _jobs_of_their_own(
     case: Case, base: Plan, settings: Mapping[int, Setting], every: bool, made: Measured, on_record: OnRecord
 ) -> None:
     """Jobs of the default and of each setting in turn, in an order that is shuffled for each turn.
@@ -514,7 +514,7 @@ async def _turn(
         plan = replace(base, env={**env, **setting.env}, unset=(*base.unset, *setting.without))
         # what the environment sets already is no winner that a job would be given
         beside = phase == "decide" and not base.unset
-        words = ["--repeats", str(ROUNDS), "--phase", phase, *["--beside"] * beside]
+        words = ["--repeats", str(ROUNDS), "--phase", phase, *["--under-computation"] * beside]
         await _job(case, plan, words, [number], made, on_record)
 
 

@@ -1,4 +1,4 @@
-"""The form of `ncclkit.live.attach`: which processes, Look and Cancel; and where the ranks stand."""
+"""The form of `ncclkit.live.attach`: which processes, Attach and Cancel; and where the ranks stand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TARGET = re.compile(r"all|job \d{1,12}|(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)
 
 
 def attach_form(case: Case, target: str = "") -> AttachForm:
-    """The form that looks into running processes; ``await form.run()`` does what its Look button does.
+    """The form that attaches to running processes; ``await form.run()`` does what its Attach button does.
 
     target: ``all`` (every process of this user with a RANK), process ids (one of a rank or a launcher stands for its
     job, ``3=4711`` is rank 3), ``job`` and a Slurm job's id (its ranks on this host), or nothing, and then nothing is
@@ -49,19 +49,19 @@ class AttachForm(Form):
     """See `attach_form`."""
 
     IDLE = "Nothing is attached; name the processes of a job that hangs right now on this host"
-    ASK = f"Say what to look at: {TARGETS}"
-    BUSY = "Looking …"
+    ASK = f"Say what to attach to: {TARGETS}"
+    BUSY = "Attaching …"
     CANCELLED = "Cancelled; what was collected until then stays in the case folder"
 
     def __init__(self, case: Case, target: str) -> None:
         _check(target)
         self._case = case
-        self.target = W.Text(value=target, placeholder=TARGETS, description="Look at", layout=W.Layout(width="30em"))
+        self.target = W.Text(value=target, placeholder=TARGETS, description="Attach to", layout=W.Layout(width="30em"))
         self.kernels = W.Checkbox(description="GPU kernels", tooltip=kernels.COST, indent=False)
         self.dump = W.Checkbox(description="Flight Recorder", tooltip="; else ".join(flight_dump.COSTS.values()))
         self.dump.indent = False
-        start = W.Button(description="Look", icon="search", button_style="primary")
-        said = f"The form looks at {target}" if target else "The form names nothing to look at"
+        start = W.Button(description="Attach", icon="search", button_style="primary")
+        said = f"The form attaches to {target}" if target else "The form names nothing to attach to"
         super().__init__(said, [self.target, self.kernels, self.dump], start)
 
     def asks(self) -> bool:

@@ -36,7 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit.agent.monitor.snapshots import TOOLS, tool  # noqa: E402
+from ncclkit.agent.monitor.snapshots import TOOLS, find_tool  # noqa: E402
 from ncclkit.analysis.waits import headline  # noqa: E402
 from ncclkit.causes.engine import diagnose  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
@@ -81,14 +81,14 @@ class Bench:
         try:
             with start(name, options.ranks, options.backend, options.share_gpu) as job:
                 hung = time.monotonic() - begun
-                return self._beside_others(name, job) | {"hung_after": round(hung, 1)}
+                return self._among_others(name, job) | {"hung_after": round(hung, 1)}
         finally:
             with self._lock:
                 self._begun -= 1
                 self._hung.pop(name, None)
                 self._lock.notify_all()
 
-    def _beside_others(self, name: str, job: Job) -> dict[str, Any]:
+    def _among_others(self, name: str, job: Job) -> dict[str, Any]:
         """The row of a job that is read while all those hang that were begun with it."""
         with self._lock:
             self._hung[name] = job
@@ -158,7 +158,7 @@ def hand_over_tools() -> None:
     """Let attach find py-spy and pystack where they lie on PYTHONPATH, outside of the interpreter's own folder."""
     for name, module in (("py-spy", ""), ("pystack", "pystack")):
         places = [Path(place, "bin", name) for place in sys.path if Path(place, "bin", name).is_file()]
-        if tool(name)[0] is None and places and not module:
+        if find_tool(name)[0] is None and places and not module:
             os.environ[TOOLS[name]] = str(places[0])
         if not Path(sys.executable).with_name(name).exists() and module and find_spec(module):
             script = Path(tempfile.mkdtemp(), name)  # one that was installed elsewhere names an interpreter of there

@@ -100,7 +100,7 @@ async def whole(told: argparse.Namespace, gpus: bool, out: Out) -> None:
     sweep = await swept(wanted, options(gpus, OPS), sizes)
     seconds = round(time.monotonic() - began, 1)
     least = 40 if gpus else 1
-    row = told_of(sweep) | {"settings": len(wanted), "sizes": len(sizes), "under_computation": len(sweep.beside)}
+    row = row_of(sweep) | {"settings": len(wanted), "sizes": len(sizes), "under_computation": len(sweep.beside)}
     holds = seconds < 120 and sweep.tried >= least
     out.keep("whole", **row, seconds_with_start=seconds, under_120_s=seconds < 120, holds=holds, files=carriers(sweep))
 
@@ -271,7 +271,7 @@ print(torch.cuda.max_memory_allocated())
 """
 
 
-def told_of(sweep: Sweep) -> dict[str, Any]:
+def row_of(sweep: Sweep) -> dict[str, Any]:
     """Seconds, the answer, and where a setting is better."""
     rows = [row(one) for advantage in sweep.advantages for one in advantage.comparisons]
     lines = {"summary": sweep.summary, "advantages": [str(one) for one in sweep.advantages], "rows": rows}

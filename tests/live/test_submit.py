@@ -158,7 +158,7 @@ def test_nothing_heavy_runs_on_a_login_node_unasked(fake: Path, tmp_path: Path) 
     plan = asyncio.run(probe.plan(case, ProbeOptions(here=True, backend="gloo")))
     assert plan.ranks == 2
     with pytest.raises(NcclkitError, match="an experiment does not run here unasked"):
-        asyncio.run(probe.again(case, plan))
+        asyncio.run(probe.plan_here(case, plan))
     run = asyncio.run(live_test(case).run())
     assert run.reason == "not started" and "ncclkit submit probe" in run.summary and not case.runs()
     assert type(live_test(case, "here")).__name__ == "LiveTest"

@@ -266,10 +266,10 @@ def test_descent_finds_the_best_of_one_peak_without_measuring_all(peak: int) -> 
         asked.extend(numbers)
         return {number: 1 + abs(number - 40 - peak) / 10 for number in numbers}
 
-    ratios = agent.along([*range(40, 51)], measure)
+    ratios = agent.coarse_to_fine([*range(40, 51)], measure)
     assert min(ratios, key=ratios.__getitem__) == 40 + peak
     assert len(asked) == len(set(asked)) <= 9
-    assert agent.along([], measure) == {}
+    assert agent.coarse_to_fine([], measure) == {}
 
 
 def test_jobs_of_settings_that_a_process_keeps_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,13 +283,13 @@ def test_jobs_of_settings_that_a_process_keeps_take_turns(tmp_path: Path, monkey
         laps = [times[size] + len(jobs) % 3] * 6
         record = {"kind": "sweep", "setting": 0, "op": "all_reduce", "bytes": 8, "phase": phase, "wrong": 0}
         made.take(record | {"times_us": laps}, numbers)
-        if "--beside" in words:
+        if "--under-computation" in words:
             made.take(record | {"times_us": [3 * laps[0]] * 6, "phase": "product"}, numbers)
 
     monkeypatch.setattr(tune, "_job", job)
     wanted = [setting("NCCL_BUFFSIZE=8"), setting("NCCL_BUFFSIZE=16")]
     made = tune.Measured({1, 2})
-    turns = tune._apart(Case(), planned("nccl"), dict(enumerate(wanted, 1)), False, made, print)
+    turns = tune._jobs_of_their_own(Case(), planned("nccl"), dict(enumerate(wanted, 1)), False, made, print)
     asyncio.run(turns)
     assert [sum(one == ("choose", size) for one in jobs) for size in times] == [tune.CHOOSING] * 3
     assert [sum(one == ("decide", size) for one in jobs) for size in times] == [tune.JOBS, tune.JOBS, 0]

@@ -18,7 +18,7 @@ from ncclkit.views import _draw
 from ncclkit.views.attach import stacks_view
 from tests.causes import specimens
 from tests.causes.test_samples import TWO_HOSTS
-from tests.views.records import job, said
+from tests.views.records import event_of, job
 
 RECORDINGS = [*(HERE / name for name in names()), *sorted(TWO_HOSTS.iterdir()), *specimens.FOLDERS]
 NUMBERS = r"\d+(?:[-–]\d+)?(?:(?:, | and )\d+(?:[-–]\d+)?)*"
@@ -136,15 +136,15 @@ def timed_out(rank: int) -> Event:
     """The watchdog's line of one rank that waits in collective 12."""
     told = {"seq": 12, "op": "ALLREDUCE", "numel_in": 4, "numel_out": 4, "timeout_ms": 6e4, "ran_ms": 6e4}
     data = {"pg": "0", "desc": "default_pg", "pg_rank": None} | told
-    return said("c10d.timeout", f"[Rank {rank}] Watchdog caught collective operation timeout", rank=rank, **data)
+    return event_of("c10d.timeout", f"[Rank {rank}] Watchdog caught collective operation timeout", rank=rank, **data)
 
 
 def test_who_stopped_logging_first_stands_behind_a_proven_culprit() -> None:
     """Rank 0 prints nothing after its first step; rank 1 raised, which ended all others."""
     error = {"type": "ValueError", "message": "bad sample", "frames": [], "victim": False}
-    told = [said("progress", rank=rank, time=0.0, step=1) for rank in range(4)]
-    told.append(said("python.exception", "ValueError: bad sample", rank=1, time=50.0, **error))
-    told += [said("gloo.closed", rank=rank, time=51.0) for rank in (2, 3)]
+    told = [event_of("progress", rank=rank, time=0.0, step=1) for rank in range(4)]
+    told.append(event_of("python.exception", "ValueError: bad sample", rank=1, time=50.0, **error))
+    told += [event_of("gloo.closed", rank=rank, time=51.0) for rank in (2, 3)]
     case = case_of(*told)
     assert diagnose(case).findings[0].culprits["ranks"] == (1,)
     headline = views.ranks_view(case).summary
@@ -160,8 +160,10 @@ def test_who_stopped_logging_first_stands_behind_a_proven_culprit() -> None:
     ],
 )
 def test_that_nobody_stopped_first_is_said_of_clocks_only(times: tuple[float | None, ...], headline: str) -> None:
-    start = [said("progress", rank=rank, time=None if time is None else 0.0, step=1) for rank, time in enumerate(times)]
-    end = [said("progress", rank=rank, time=time, step=2) for rank, time in enumerate(times)]
+    start = [
+        event_of("progress", rank=rank, time=None if time is None else 0.0, step=1) for rank, time in enumerate(times)
+    ]
+    end = [event_of("progress", rank=rank, time=time, step=2) for rank, time in enumerate(times)]
     assert views.ranks_view(case_of(*start, *end)).summary == headline
 
 
@@ -182,8 +184,8 @@ def test_counts_of_sends_and_receives_are_no_progress() -> None:
     zero = timed_out(0)
     zero = replace(zero, data={**zero.data, "seq": 8})
     case = case_of(
-        zero, said("c10d.status", rank=0, **status), said("c10d.timeout", rank=1, **recv),
-        said("c10d.status", rank=1, **other),
+        zero, event_of("c10d.status", rank=0, **status), event_of("c10d.timeout", rank=1, **recv),
+        event_of("c10d.status", rank=1, **other),
     )  # fmt: skip
     (zero_at,), one_at = (one.progress for one in timelines(case))
     assert (zero_at.enqueued, zero_at.completed, one_at) == (8, 7, ())
@@ -192,7 +194,7 @@ def test_counts_of_sends_and_receives_are_no_progress() -> None:
 
 
 def test_one_log_is_said_to_be_one() -> None:
-    plan = said("worker.phase", phase="plan", ranks=4)
+    plan = event_of("worker.phase", phase="plan", ranks=4)
     alone = case_of(plan, timed_out(0))
     assert views.ranks_view(alone).summary == "Only rank 0's log was given, of 4 ranks"
     assert views.progress_view(alone).summary == "Only rank 0's log was given: it came to collective 12 of default_pg"
@@ -203,7 +205,7 @@ def test_one_log_is_said_to_be_one() -> None:
 
 
 def test_two_that_differ_are_no_majority() -> None:
-    page = views.disagreement_view(case_of(timed_out(0), said("c10d.timeout", rank=1, **odd_call()))).static()
+    page = views.disagreement_view(case_of(timed_out(0), event_of("c10d.timeout", rank=1, **odd_call()))).static()
     assert "majority" not in page and "Operations differ" in page
 
 
@@ -269,7 +271,7 @@ def test_of_a_thousand_ranks_the_odd_ones_are_drawn() -> None:
         last = 4 if rank == 517 else 5
         group = {"desc": "default_pg", "ranks": [], "last_seq": last, "last_completed": 4, "in_flight": []}
         times = [[seq, 1.7e9 + seq] for seq in range(1, last + 1)]
-        return said("flight.dump", rank=rank, version="2.10", entries=5, groups={"0": group | {"times": times}})
+        return event_of("flight.dump", rank=rank, version="2.10", entries=5, groups={"0": group | {"times": times}})
 
     drawn = views.progress_view(case_of(*map(dump, range(1024)))).figure
     names = [trace.name for trace in drawn.data if trace.mode == "lines"]

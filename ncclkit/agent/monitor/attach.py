@@ -80,9 +80,9 @@ def _debug(folder, ranks, which, texts, asked, until):
     """Ask GPUs for their kernels, then for Flight Recorders, then for kernels again; returns what is missing."""
     kernels, dump = which
     half = (until - time.monotonic()) / 2 if dump else 0.0
-    problems = asked.look(until - half) if kernels else []
+    problems = asked.ask(until - half) if kernels else []
     problems += flight_dump.dump(folder, ranks, until, texts) if dump else []
-    return problems + (asked.look_again(until) if kernels else [])
+    return problems + (asked.ask_again(until) if kernels else [])
 
 
 def _keep(folder, name, ranks, taken, asked, until):

@@ -24,14 +24,14 @@ GRID = re.compile(r"\bkernel \d+, grid (\d+)")
 
 
 class Kernels:
-    """The kernels of ranks at one moment, and at another; `look` each time."""
+    """The kernels of ranks at one moment, and at another; `ask` each time."""
 
     def __init__(self, ranks):
         self.ranks = ranks
         self.rows = {rank: [] for rank in ranks}  # type: dict[int, list[dict[str, object]]]
         self.took = 0.0
 
-    def look(self, until):
+    def ask(self, until):
         """Ask each GPU, until this moment; returns one sentence for each that is unknown."""
         begun, program = time.monotonic(), cuda_gdb()
         if program is None:
@@ -41,14 +41,14 @@ class Kernels:
         self.took = time.monotonic() - begun
         return [problem for problem in problems if problem]
 
-    def look_again(self, until):
-        """As `look`, of the ranks that answered, where as much time is left as that took."""
+    def ask_again(self, until):
+        """As `ask`, of the ranks that answered, where as much time is left as that took."""
         self.ranks = {rank: pid for rank, pid in self.ranks.items() if self.rows[rank]}
         left = until - time.monotonic()
         if self.ranks and left < self.took + ENDING:
             words = (self.took, max(0.0, left), MORE_TIME)
             return ["GPUs were asked once for their kernels: again takes %.0f s, and %.0f s were left; %s" % words]
-        return self.look(until) if self.ranks else []
+        return self.ask(until) if self.ranks else []
 
     def _one(self, program, rank, until):
         pid = self.ranks[rank]

@@ -32,7 +32,7 @@ class Utilization:
         """
         found = {}
         for rank, pid in ranks.items():
-            stat, main = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split(), wanted(pid)
+            stat, main = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split(), seconds_runnable(pid)
             if len(stat) < 13 or main is None or stat[0] in "ZX":
                 self.before.pop(pid, None)
                 continue
@@ -61,7 +61,7 @@ class Utilization:
         return rates
 
 
-def wanted(pid):
+def seconds_runnable(pid):
     """Seconds that the main thread of a process ran, or waited for a core; None when it is gone."""
     times = processes.read("/proc/%d/schedstat" % pid).split()
     return (int(times[0]) + int(times[1])) / 1e9 if len(times) > 1 else None
@@ -154,7 +154,7 @@ def traffic():
     return found
 
 
-def quiet(pids):
+def seconds_without_traffic(pids):
     """{process: seconds since its TCP connections last received anything}, without those to the job's store.
 
     A process without such a connection is left out, as is every one where the kernel does not tell.

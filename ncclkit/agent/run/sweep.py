@@ -48,7 +48,9 @@ def _options(argv):
     )
     parser.add_argument("--phase", default="choose", help="what the rounds of each setting are for")
     parser.add_argument("--decide", type=int, default=0, help="rounds that decide, of the settings that promise a gain")
-    parser.add_argument("--beside", action="store_true", help="measure what promises a gain under computation, too")
+    parser.add_argument(
+        "--under-computation", action="store_true", help="measure what promises a gain under computation, too"
+    )
     parser.add_argument("--all", action="store_true", help="decide on every setting, also on those that look slower")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(argv)
@@ -92,17 +94,17 @@ def _measure(torch, job, options, operation, groups, order):
         _send_times(rank, operation, "descend %d" % len(met), found, groups)
         return _ratios(found, controls)
 
-    ratios.update(along(steps, descend))
+    ratios.update(coarse_to_fine(steps, descend))
     best = [*timer.calls]  # without rounds that decide this is a job of one setting, whose pair is another job
     if options.decide:
         decided = timer.rounds([*controls, *_best(ratios, options.all)], options.decide)
         _send_times(rank, operation, "decide", decided, groups)
         winners = _best(_ratios(decided, controls), False)
         best = [*controls, *winners] if winners else []
-    for name, make in (("product", product_of), ("step", step_of)) if options.beside and best else ():
-        beside = make(torch, job, operation, groups, best, order)
-        if beside:
-            times = beside.rounds([*beside.calls], options.decide or options.repeats)
+    for name, make in (("product", product_of), ("step", step_of)) if options.under_computation and best else ():
+        busy = make(torch, job, operation, groups, best, order)
+        if busy:
+            times = busy.rounds([*busy.calls], options.decide or options.repeats)
             _send_times(rank, operation, name, times, groups)
 
 
@@ -119,7 +121,7 @@ def _best(ratios, every):
     return sorted(kept if every else kept[:KEPT])
 
 
-def along(steps, measure):
+def coarse_to_fine(steps, measure):
     """{setting: ratio} of those steps that descent to the best one meets: coarse strides first, then finer.
 
     Bandwidth has one peak over the number of channels, so what lies behind a worse neighbour is not measured.
@@ -221,10 +223,10 @@ def timer_of(torch, job, operation, groups, order):
     for number in groups.usable:
         known = (operation.name, operation.bytes) in groups.skipped[number]
         if not known and _knows(job, operation, groups, number):
-            calls[number] = collective.captured(torch, operation) if small else _through(operation, groups, number)
+            calls[number] = collective.cuda_graph_of(torch, operation) if small else _through(operation, groups, number)
     operation.group = groups.groups[0]
     once = [collective.time_laps(torch, operation, calls[0], 1, 2)[-1]]
-    each = collective.within(torch, operation, BATCH_SECONDS, statistics.median(once), 1, MOST)
+    each = collective.calls_that_fit(torch, operation, BATCH_SECONDS, statistics.median(once), 1, MOST)
     return Timer(torch, job, order, calls, each, collective.CAPTURED if small else 1)
 
 
@@ -262,7 +264,7 @@ def product_of(torch, job, operation, groups, numbers, order):
     while len(matrix) < WIDEST and _slowest(torch, operation, functools.partial(torch.mm, matrix, matrix)) < alone:
         matrix = torch.zeros(2 * len(matrix), 2 * len(matrix), device=job.device)
 
-    def beside(number):
+    def with_product(number):
         def both():
             operation.group = groups.groups[number]
             operation.later = True
@@ -273,7 +275,7 @@ def product_of(torch, job, operation, groups, numbers, order):
 
         return both
 
-    return Timer(torch, job, order, {number: beside(number) for number in numbers}, 1, 1)
+    return Timer(torch, job, order, {number: with_product(number) for number in numbers}, 1, 1)
 
 
 def _slowest(torch, operation, call):
@@ -343,10 +345,10 @@ class Timer:
         for number in turn:
             call = self.calls[number]
             call()
-            start = collective.mark(self.torch, self.job.device)
+            start = collective.timestamp(self.torch, self.job.device)
             for _ in range(self.repeats):
                 call()
-            marks[number] = (start, collective.mark(self.torch, self.job.device))
+            marks[number] = (start, collective.timestamp(self.torch, self.job.device))
         return marks
 
     def _seconds(self, start, end):

@@ -25,7 +25,7 @@ def row(workers: int, step_ms: float, **more: float) -> dict[str, float]:
     return dict.fromkeys(runs.FIELDS, 1.0) | {"workers": workers, "prefetch": 2 * (workers > 0)} | steps | more
 
 
-def told(*rows: object, **more: Any) -> Case:
+def case_of(*rows: object, **more: Any) -> Case:
     """A case with what a sweep would have told."""
     data = {"phase": "loading", "cores": 2, "ranks": 2, "rows": list(rows)} | more
     return Case().add([Event("worker.phase", "loading", "wire.jsonl", 1, rank=0, data=data)])
@@ -82,24 +82,24 @@ def test_repeats_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_repeats_of_a_choice_share_a_row() -> None:
-    found = runs.measured(told(row(0, 40.0), row(2, 20.0), row(0, 50.0), row(2, 22.0), row(0, 41.0), row(2, 21.0)))
+    found = runs.measured(case_of(row(0, 40.0), row(2, 20.0), row(0, 50.0), row(2, 22.0), row(0, 41.0), row(2, 21.0)))
     assert found is not None and [one["step_ms"] for one in found.rows] == [41.0, 21.0]
     assert (found.rows[1]["low_ms"], found.rows[1]["high_ms"]) == pytest.approx((19.0, 23.1))
     assert found.knee.value == 2
 
 
 def test_the_knee_compares_choices_that_prepare_as_much_ahead() -> None:
-    found = runs.measured(told(row(0, 40.0), row(2, 20.0), row(8, 20.0), row(8, 10.0, prefetch=8)))
+    found = runs.measured(case_of(row(0, 40.0), row(2, 20.0), row(8, 20.0), row(8, 10.0, prefetch=8)))
     assert found is not None and found.knee.value == 2 and found.rule.value == 1
 
 
 @pytest.mark.parametrize(
     ("case", "says"),
     [
-        (told(row(0, 40.0), row(2, 20.0), row(8, 19.0, first_ms=450.0)), "2 workers per rank are enough"),
-        (told(row(0, 40.0), row(2, 20.0)), "2 workers per rank are not yet too many"),
-        (told({"workers": 1}), "Nothing was measured yet"),
-        (told(row(0, 40.0), cores="2"), "Nothing was measured yet"),
+        (case_of(row(0, 40.0), row(2, 20.0), row(8, 19.0, first_ms=450.0)), "2 workers per rank are enough"),
+        (case_of(row(0, 40.0), row(2, 20.0)), "2 workers per rank are not yet too many"),
+        (case_of({"workers": 1}), "Nothing was measured yet"),
+        (case_of(row(0, 40.0), cores="2"), "Nothing was measured yet"),
         (Case(), "Nothing was measured yet"),
     ],
 )

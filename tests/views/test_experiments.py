@@ -42,7 +42,7 @@ def words(*made: ExperimentRecord) -> str:
     return " ".join(Page(views.experiments_view(made).static()).words.split())
 
 
-def told(folder: Path, *starts: tuple[int, str, float]) -> Path:
+def run_folder(folder: Path, *starts: tuple[int, str, float]) -> Path:
     """A run folder with wire records of (rank, ``hello`` or the number of a step, time)."""
     folder.mkdir()
     phases = [
@@ -120,8 +120,8 @@ def test_bandwidth_is_drawn_on_one_scale(tmp_path: Path) -> None:
 
 def test_steps_and_times_that_are_far_apart_are_drawn(tmp_path: Path) -> None:
     starts = [(rank, phase, t) for rank in (0, 1) for phase, t in (("hello", 0.0), ("0", 30.0), ("1", 31.0))]
-    late = told(tmp_path / "a", *starts)
-    early = told(tmp_path / "b", *((rank, phase, t / 10) for rank, phase, t in starts), (1, "2", 3.2))
+    late = run_folder(tmp_path / "a", *starts)
+    early = run_folder(tmp_path / "b", *((rank, phase, t / 10) for rank, phase, t in starts), (1, "2", 3.2))
     assert run_progress(late) == RunProgress(2, 30.0, 1.0) and run_progress(tmp_path) == RunProgress()
     read = words(trial(tmp_path, before=run(late, "failed"), after=run(early)))
     assert "Steps that every rank came to before 2 steps after 2 steps" in read
@@ -130,12 +130,12 @@ def test_steps_and_times_that_are_far_apart_are_drawn(tmp_path: Path) -> None:
 
 
 def test_a_restart_goes_on_with_the_steps_and_begins_the_time_anew(tmp_path: Path) -> None:
-    again = told(tmp_path / "a", (0, "hello", 0.0), (0, "0", 1.0), (0, "hello", 5.0), (0, "1", 7.0))
+    again = run_folder(tmp_path / "a", (0, "hello", 0.0), (0, "0", 1.0), (0, "hello", 5.0), (0, "1", 7.0))
     assert run_progress(again) == RunProgress(2, 2.0, None)
 
 
 def test_a_rank_that_never_began_counts_as_none(tmp_path: Path) -> None:
-    assert run_progress(told(tmp_path / "a", (0, "hello", 0.0), (0, "0", 2.0), (1, "hello", 0.0))).steps == 0
+    assert run_progress(run_folder(tmp_path / "a", (0, "hello", 0.0), (0, "0", 2.0), (1, "hello", 0.0))).steps == 0
 
 
 def test_kept_trials_come_back_the_last_one_first_and_run_nothing_of_what_they_hold(tmp_path: Path) -> None:
