@@ -1,8 +1,8 @@
 """What attach costs a job that goes on: its steps while attach reads it, against those before and after.
 
-    python tests/bench/attach_cost.py [--backend nccl [--share-gpu]] [--rounds 5] [--out OUT.json]
+    python tests/bench/attach_cost.py [--backend nccl] [--rounds 5] [--out OUT.json]
 
-The job is `tests.live.hangs.healthy`: DDP, one rank on each GPU over NCCL, two ranks over gloo.  Each round watches it
+The job is `tests.live.hangs.healthy`: DDP, two ranks, over NCCL each on its GPU, or on one as two nodes.  Each round watches it
 for as long without attach as attach then takes.  Of each round counts the ratio of the medians; the noise is the spread
 of such ratios between halves of the times without attach.  No signal may arrive in any rank.
 """
@@ -55,20 +55,28 @@ def measure(job: Any, steps: Path, rounds: int) -> list[dict[str, float]]:
     return rows
 
 
-def _job(options: argparse.Namespace, folder: str) -> Any:
-    return start("healthy", 2, options.backend, options.share_gpu, STEPS=f"{folder}/rank")
+def shares_gpu(backend: str) -> bool:
+    """Whether two ranks have fewer than two GPUs."""
+    if backend != "nccl":
+        return False
+    import torch
+
+    return torch.cuda.device_count() < 2
 
 
 def main() -> int:
     """Print the table, write it where asked, and return 1 where a signal arrived."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
-    parser.add_argument("--share-gpu", action="store_true", help="over nccl: both ranks on one GPU, each as a node")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     hand_over_tools()
-    with tempfile.TemporaryDirectory() as folder, _job(options, folder) as job:
+    shared = shares_gpu(options.backend)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        start("healthy", 2, options.backend, shared, STEPS=f"{folder}/rank") as job,
+    ):
         time.sleep(TAKES)
         rows = measure(job, Path(folder, "rank0"), options.rounds)
         signals = {rank: list(Path(folder, f"rank{rank}.signals").read_bytes()) for rank in job}
@@ -77,7 +85,7 @@ def main() -> int:
     ratio = [2 * row["attach"] / (row["first"] + row["second"]) for row in rows]
     result = machine(options.backend) | {
         "backend": options.backend,
-        "share_gpu": options.share_gpu,
+        "share_gpu": shared,
         "signals": signals,
         "goes_on": goes_on,
         "attach_over_without (median of rounds, least, most)": [

@@ -48,7 +48,7 @@ def collect_and_sample(
     path = os.path.join(folder, "telemetry%s.jsonl" % here)
     sampler = threading.Thread(target=telemetry.sample_running_job, args=(path, ranks, enough), daemon=True)
     sampler.start()
-    attached, asked = "attached%s.json" % here, Kernels(ranks)
+    attached, gpus = "attached%s.json" % here, Kernels(ranks)
 
     def read(until):
         taken = Snapshots(ranks)
@@ -59,10 +59,10 @@ def collect_and_sample(
             taken.take(until - 3.0 - spare)
         problems = taken.finish(folder, until - 2.0 - spare)
         enough.set()  # what a debugger does to a rank must not look like its own work
-        problems += _keep(folder, attached, ranks, taken, asked, until - spare)
+        problems += _keep(folder, attached, ranks, taken, gpus, until - spare)
         if kernels or dump:
-            problems += _debug(folder, ranks, (kernels, dump), taken.texts, asked, until)
-            problems += _keep(folder, attached, ranks, taken, asked, until)
+            problems += _debug(folder, ranks, (kernels, dump), taken.texts, gpus, until)
+            problems += _keep(folder, attached, ranks, taken, gpus, until)
         return list(dict.fromkeys(problems))
 
     until = time.monotonic() + timeout - AROUND + MORE * max(0, len(ranks) - 8)
@@ -76,22 +76,22 @@ def collect_and_sample(
     return problems
 
 
-def _debug(folder, ranks, which, texts, asked, until):
+def _debug(folder, ranks, which, texts, gpus, until):
     """Ask GPUs for their kernels, then for Flight Recorders, then for kernels again; returns what is missing."""
     kernels, dump = which
     half = (until - time.monotonic()) / 2 if dump else 0.0
-    problems = asked.ask(until - half) if kernels else []
+    problems = gpus.ask(until - half) if kernels else []
     problems += flight_dump.dump(folder, ranks, until, texts) if dump else []
-    return problems + (asked.ask_again(until) if kernels else [])
+    return problems + (gpus.ask_again(until) if kernels else [])
 
 
-def _keep(folder, name, ranks, taken, asked, until):
+def _keep(folder, name, ranks, taken, gpus, until):
     """Write what the ranks of this host do, and who should be here; returns what is missing."""
     quiet, rows, problems = utilization.seconds_without_traffic(ranks.values()), {}, []
     for rank, pid in ranks.items():
         if is_alive(pid):
             row, problem = taken.row(rank, until)
-            rows[str(rank)] = {**row, "quiet": quiet.get(pid), "kernels": asked.rows[rank]}
+            rows[str(rank)] = {**row, "quiet": quiet.get(pid), "kernels": gpus.rows[rank]}
             problems += [problem] if problem else []
     due = sorted({*expected_ranks(ranks.values()), *ranks})
     told = {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
