@@ -81,10 +81,6 @@ class StartForm(Form):
         """A running job beside logs: these are two questions."""
         return {self.job: BOTH} if self.logs.value.strip() and self.job.value.strip() else {}
 
-    def blocked(self) -> Mapping[W.Button, str]:
-        """The first button, where nothing is named; this machine can always be tested."""
-        return {} if self.asks() else {self.start: self.ASK}
-
     def asks(self) -> bool:
         """Whether anything is named."""
         if wrong := self.wrong():
