@@ -116,3 +116,14 @@ def test_two_machines_of_one_name_are_no_proof_of_a_shared_gpu(tmp_path: Path) -
     assert found == {"hostname_resolution": "likely"}  # the other one rests on the very same line, and less firmly
     one = {f.cause: f.strength for f in judged_log(tmp_path, started("2.21.5", range(2), 2) + SAME_GPU).findings}
     assert one["duplicate_gpu"] == "proven"
+
+
+def test_a_mesh_is_likely_only_where_the_ranks_had_met_at_the_store(tmp_path: Path) -> None:
+    unmet = "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.\n"
+    lost = "RuntimeError: NCCL error: remote process exited or there was a network error\n"
+    strengths = []
+    for text in (BEGUN + CLOSED, unmet + lost):
+        (tmp_path / "job.log").unlink(missing_ok=True)
+        found = judged(tmp_path, "[istio-proxy] info Envoy proxy is ready\n" + text).findings
+        strengths += [finding.strength for finding in found if finding.cause == "network_loss"]
+    assert strengths == ["likely", "possible"]
