@@ -5,7 +5,7 @@
 #
 # Story 3 makes network namespaces: add `--cap-add SYS_ADMIN --cap-add NET_ADMIN`, or it shows its recordings. With GPUs add
 # `--gpus all`; where pip's index offers torch for CPUs by default, name one for CUDA by `--build-arg INDEX=URL`.
-FROM python:3.12-slim-bookworm
+FROM python:3.11-slim-bookworm
 ARG INDEX=""
 RUN apt-get update && apt-get install -y --no-install-recommends iproute2 iputils-ping make \
     && rm -rf /var/lib/apt/lists/*

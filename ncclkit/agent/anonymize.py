@@ -235,6 +235,8 @@ def _stem(name: str) -> str:
 def _is_node(match: re.Match[str]) -> bool:
     """Whether a word that looks like a host is one: ``gpu0``, ``worker3`` and ``host-2`` are what jobs count."""
     stem, number = match["stem"], match["number"]
+    if stem.count("_") > 1:
+        return False  # a name of programs: tables_on_gpu_0
     return not NUMBERED.fullmatch(stem) or (len(number) > 1 and stem.lower().strip("-_") in ("node", "gpu", "server"))
 
 

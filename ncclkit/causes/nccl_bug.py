@@ -10,7 +10,7 @@ Why it happens
     look like a defect of NCCL are something else, so the symptom *and* the version must fit.
 
 How to be sure
-    The version is in the affected range *and* the symptom fits; the next release, all else equal, works.
+    The version is in the affected range, and the symptom fits; the next release, all else equal, works.
 
 What to do
     Upgrade to the version that has the fix; the advice below names it with its source.  Do not upgrade on

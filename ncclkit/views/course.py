@@ -143,13 +143,13 @@ def loader_sweep_view(case: Case) -> View:
     if found is None:
         return View("Nothing was measured yet; loader_sweep(case) trains once for each choice of workers", Markup(""))
     columns: Columns = {
-        "Workers per rank": [f"{row['workers']:.0f}" for row in found.rows],
+        "Workers": [f"{row['workers']:.0f}" for row in found.rows],
         "Ahead": [f"{row['prefetch']:.0f}" if row["prefetch"] else "–" for row in found.rows],
         "Half of the steps": [_between(row) for row in found.rows],
         "First batch": [format_time(1e3 * row["first_ms"]) for row in found.rows],
         "Wait for data": [format_time(1e3 * row["data_ms"]) for row in found.rows],
         "Wait for ranks": [format_time(1e3 * row["others_ms"]) for row in found.rows],
-        "In the queue for a core": [f"{row['queue']:.1f}" for row in found.rows],
+        "Queue for a core": [f"{row['queue']:.1f}" for row in found.rows],
         "Preempted": [f"{row['preempted']:.0f} /s" for row in found.rows],
     }
     rules = _dim(f"Measured: {found.knee.words} The rule, workers x ranks <= cores: {found.rule.words}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from ncclkit.views._html import code, el
 def report_form(case: Case, notebook: str) -> ReportForm:
     """The button *Make the report*: what the cells of this notebook show now, as ``report.html`` of the case folder.
 
-    notebook: its name, as ``ncclkit report --notebook`` takes it.  Nothing is run again.
+    notebook: its name, as ``ncclkit report --notebook`` takes it; where its pair in Chinese is open, that one is taken.
+    Nothing is run again.
     """
     return ReportForm(case, notebook)
 
@@ -33,7 +35,7 @@ class ReportForm(Form):
     CANCELLED = "Cancelled; no report was written"
 
     def __init__(self, case: Case, notebook: str) -> None:
-        self._case, self._notebook = case, report.notebook(notebook)
+        self._case, self._notebook = case, _opened(report.notebook(notebook))
         make = W.Button(description="Make the report", icon="file-text-o", button_style="primary")
         super().__init__("One HTML file of what this page shows now, for the ticket; nothing is run again", [], make)
 
@@ -62,6 +64,13 @@ class ReportForm(Form):
         known = {name: shell.user_ns.get(name) for name in report.declared(self._notebook)}
         html = report.keep(self._notebook, self._case.path, known, shown)
         return _kept(html)
+
+
+def _opened(notebook: Path) -> Path:
+    """The notebook, or its pair in Chinese: their code is equal, so only the name of the session tells them apart."""
+    chinese = notebook.with_name(f"{notebook.stem}.zh{notebook.suffix}")
+    session = Path(os.environ.get("JPY_SESSION_NAME", ""))  # set by Jupyter for the kernel of an open notebook
+    return chinese if session.name == chinese.name and chinese.exists() else notebook
 
 
 def _kept(html: Path) -> View:

@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from ncclkit.lab.course.questions import STORIES
 from ncclkit.report import page
 from tests.browser.conftest import Visit
 from tests.reports import CHINESE, DATA, HOSTILE, NOTEBOOKS, made
@@ -130,6 +131,11 @@ def test_the_kits_own_reports(path: Path, offline_page: Open) -> None:
     drawn = visit.page.locator(".js-plotly-plot").count()
     assert drawn == visit.page.locator("script.figure-data").count()
     assert drawn or path.stem != "guided"
+    story = STORIES.get(path.stem.partition("_")[2])
+    asked = [said for question in story.quiz for said in question.choices.values()] if story else []
+    for said in asked:
+        told = visit.page.locator("details p", has_text=said)
+        assert told.count() == 1 and not told.is_visible()
 
 
 @pytest.mark.parametrize("path", CHINESE, ids=lambda path: path.stem)
@@ -145,3 +151,4 @@ def test_chinese_is_drawn_and_fits(path: Path, offline_page: Open, tmp_path: Pat
     visit.page.set_viewport_size({"width": 1280, "height": 900})
     visit.page.wait_for_function("document.documentElement.clientWidth === 1280")
     assert width(visit) == 1280 and visit.errors == []
+    assert visit.page.evaluate("document.documentElement.lang") == "zh-CN"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -11,12 +12,17 @@ from bs4 import BeautifulSoup
 from nbconvert.filters import markdown2html_mistune
 from nbformat import NotebookNode
 
+from ncclkit.core.case import Case
+from ncclkit.lab.course.questions import STORIES
 from ncclkit.report.parameters import notebook
+from ncclkit.views.report import report_form
 from tests.notebooks.refresh import pair
 from tests.reports import CHINESE, NOTEBOOKS, ROOT
 
 CJK = "[\u4e00-\u9fff]"
 PAGES = [(ROOT / "README.zh.md", ROOT / "README.md"), (ROOT / "docs" / "course.zh.md", ROOT / "docs" / "course.md")]
+TOLD = [path for path in CHINESE if path.parent.name == "cases"]
+ASKING = ("nk.guess(", "nk.quiz_view(")
 GLOSSARY = ROOT / "docs" / "glossary.zh.md"
 PAIRS = [pytest.param(chinese, original, id=chinese.stem) for chinese, original in CHINESE.items()]
 PARTS = {
@@ -32,8 +38,12 @@ PARTS = {
 
 
 def same(text: str) -> dict[str, list[str]]:
-    """The parts that a translation keeps; a link to a notebook or page in Chinese counts as one to its original."""
-    found = {name: re.findall(part, text.replace(".zh.", "."), re.M) for name, part in PARTS.items()}
+    """The parts that a translation keeps; a link to a notebook or page in Chinese counts as one to its original.
+
+    What is quoted translates what a view asks in English, and has no original in the prose.
+    """
+    told = re.sub(r"^>.*\n?", "", text.replace(".zh.", "."), flags=re.M)
+    found = {name: re.findall(part, told, re.M) for name, part in PARTS.items()}
     return {
         name: sorted(set(parts) if name == "numbers" else (" ".join(part.split()) for part in parts))
         for name, parts in found.items()
@@ -79,6 +89,25 @@ def test_every_cell_of_prose_is_translated_and_keeps_its_parts(chinese: Path, or
         assert re.search(CJK, own.source), own.id
         assert same(own.source) == same(its.source), own.id
         assert badly_set(own.source) == [] and dead(chinese, own.source) == [], own.id
+
+
+@pytest.mark.parametrize("chinese", TOLD, ids=lambda path: path.stem)
+def test_every_choice_is_translated_above_its_question_and_none_is_marked(chinese: Path) -> None:
+    story, book = STORIES[CHINESE[chinese].stem.partition("_")[2]], nbformat.read(chinese, as_version=4)
+    above = {view: cell.source for cell, after in pairwise(book.cells) for view in ASKING if view in after.source}
+    for questions, view in (([story.guess], "nk.guess("), (story.quiz, "nk.quiz_view(")):
+        quoted = re.findall(r"^> \*\*(.*)\*\*\n>\n((?:> - .*\n?)+)", above[view], re.M)
+        for question, (asked, rows) in zip(questions, quoted, strict=True):
+            choices = [row.removeprefix("> - ").rpartition("：")[0].partition("：")[0] for row in rows.splitlines()]
+            assert re.search(CJK, asked) and choices == sorted(question.choices), "an order that tells nothing"
+            assert not re.search(r"[*`✓☒]", rows)
+
+
+def test_the_report_of_a_chinese_notebook_that_is_open_is_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
+    chinese, original = next((own, its) for own, its in CHINESE.items() if its.stem == "1_recbole")
+    for session, shown in ((chinese, chinese), (original, original), (Path("elsewhere.zh.ipynb"), original)):
+        monkeypatch.setenv("JPY_SESSION_NAME", str(session))
+        assert report_form(Case(), "cases/1_recbole")._notebook == shown
 
 
 def test_what_is_badly_set_is_found() -> None:

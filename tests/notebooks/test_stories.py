@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -20,6 +21,22 @@ each = pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 
 def source(path: Path) -> str:
     return "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
+
+
+BELOW = {
+    "recbole": "puts it into the store under the key",
+    "lightning": "What a checkpoint holds, and what it does not",
+    "llama_recipes": "How ranks find each other, in three steps",
+    "wenet": "twice the ranks start twice the workers",
+    "all_to_all": "communicator of its own for each pair",
+}
+"""Of each story, words of the mechanism that its question is about."""
+
+
+@each
+def test_the_mechanism_is_explained_below_the_question(path: Path) -> None:
+    name, whole = path.stem.partition("_")[2], " ".join(source(path).split())
+    assert whole.index(BELOW[name]) > whole.index("nk.guess(") and whole.count(BELOW[name]) == 1
 
 
 @each
@@ -60,6 +77,21 @@ def test_a_story_that_is_too_slow_is_interrupted_and_its_time_counted() -> None:
     assert slow["status"] != 0 and slow["said"][-1] in ("stopped", "on") and 3 <= slow["seconds"] < 40
     busy = stories._timed([sys.executable, "-c", "while __import__('time').process_time() < 0.5: pass"], 60.0)
     assert busy["status"] == 0 and 0.4 < busy["cpu_seconds"] < 30
+
+
+def test_each_story_was_whole_in_less_than_two_minutes_on_two_cores() -> None:
+    measured = json.loads((ROOT / "tests" / "bench" / "results" / "stories-gloo.json").read_text(encoding="utf-8"))
+    rows = {row["story"]: row for row in measured["stories"]}
+    assert sorted(rows) == sorted(stories.STORIES) and (measured["cores"], measured["side_by_side"]) == (2, 1)
+    assert all(row["status"] == 0 and row["seconds"] < 120 for row in rows.values())
+    causes = {row["story"].partition("_")[2]: row["verdict"]["cause"] for row in rows.values()}
+    assert causes == {name: story.cause for name, story in STORIES.items()}
+
+
+def test_under_nbval_a_story_is_a_copy_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    command = stories.validated(stories.STORIES["4_wenet"], tmp_path / "4_wenet")
+    assert (tmp_path / "4_wenet" / "4_wenet.ipynb").exists() and command[-1].startswith(str(tmp_path))
+    assert stories.reported(Path("a.ipynb"), tmp_path, {"ranks": "2"})[-1] == "-p=ranks=2"
 
 
 def test_stories_side_by_side_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,10 @@
 """The five stories, whole and headless: how long each takes, what each step said, over NCCL where there are GPUs.
 
-    python tests/record/stories.py OUT.json [--only STORY …] [--side-by-side N] [--cores N] [--deadline S] [--keep DIR]
+    python tests/record/stories.py OUT.json [--only STORY …] [--chinese] [--nbval] [--side-by-side N] [--cores N]
+                                            [--deadline S] [--keep DIR]
 
 Each story is run as a user runs it, by ``ncclkit report``.  Four ranks on fewer GPUs become those of simulated hosts.
+``--chinese`` runs their pairs in Chinese.  ``--nbval`` runs them under pytest in place of a report, as they are.
 OUT.json takes date, hardware, versions, and for each story: wall and CPU seconds, every run, what each cell said, and
 the verdict.  DIR gets a ``STORY.tar.gz`` of each case folder, with its report.  ``--cores 2``: each story has two cores
 of its own, as a student has.  Exit status 1 when a story did not end.
@@ -15,6 +17,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,8 +45,9 @@ from ncclkit.lab.faults import recording  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
 from ncclkit.report import declared, literals  # noqa: E402
 from tests.record.gpu import about_machine  # noqa: E402
-from tests.reports import ENV, NOTEBOOKS  # noqa: E402
+from tests.reports import CHINESE, ENV, NOTEBOOKS  # noqa: E402
 
+NBVAL = ("pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--nbval-lax", "--nbval-current-env")
 STORIES = {path.stem: path for path in NOTEBOOKS if path.parent.name == "cases"}
 PACKAGES = ("lightning", "lightning-fabric", "pytorch-lightning", "torchdata", "papermill", "ipykernel")
 GRACE = 40.0
@@ -69,16 +73,31 @@ def shares(cores: int, side_by_side: int) -> list[list[int]]:
     return [free[cores * place : cores * (place + 1)] for place in range(side_by_side)]
 
 
-def tell(story: str, gpus: int, deadline: float, keep: Path | None, places: SimpleQueue[list[int]]) -> dict[str, Any]:
+def reported(notebook: Path, folder: Path, given: dict[str, str]) -> list[str]:
+    """The command that makes the report of a notebook, in a case folder."""
+    words = [f"-p={name}={value}" for name, value in given.items()]
+    return ["ncclkit", "report", "--redact", "--notebook", str(notebook), "--case", str(folder), *words]
+
+
+def validated(notebook: Path, folder: Path) -> list[str]:
+    """The command that runs a copy of the notebook under nbval, in place of the case folder that it then makes."""
+    folder.mkdir()
+    shutil.copy(notebook, folder)
+    return [*NBVAL, "--rootdir", str(folder), str(folder / notebook.name)]
+
+
+def run_story(
+    notebook: Path, gpus: int, deadline: float, keep: Path | None, nbval: bool, places: SimpleQueue[list[int]]
+) -> dict[str, Any]:
     """Run one story in a new case folder, on cores that are free; the row of it."""
-    cores = places.get(timeout=3600)
+    cores, story = places.get(timeout=3600), notebook.stem
     bound = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
     with tempfile.TemporaryDirectory(prefix=f"{story}-") as place:
         folder = Path(place, story)
-        given = parameters(STORIES[story], gpus)
-        words = [f"-p={name}={value}" for name, value in given.items()]
-        command = [*bound, sys.executable, "-m", "ncclkit", "report", "--redact", "--notebook", str(STORIES[story])]
-        took = _timed([*command, "--case", str(folder), *words], deadline)
+        given = {} if nbval else parameters(notebook, gpus)
+        command = validated(notebook, folder) if nbval else reported(notebook, folder, given)
+        took = _timed([*bound, sys.executable, "-m", *command], deadline)
+        folder = next(folder.glob("*_case"), folder)
         clean = recording.cleaner(folder)
         row = {"story": story, "parameters": given, **took, **_left(folder)}
         if keep is not None:
@@ -177,8 +196,11 @@ def main(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background, by its children, too
     answer = asyncio.run(local.check(sys.executable))
     gpus = answer["gpus"] if answer["nccl"] else 0
-    stories = [story for story in LONGEST_FIRST if story in (options.only or STORIES)]
+    stories = [STORIES[story] for story in LONGEST_FIRST if story in (options.only or STORIES)]
+    if options.chinese:
+        stories = [own for its in stories for own, original in CHINESE.items() if original == its]
     table: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), **about_machine(answer), "gpus": gpus}
+    table["by"] = "nbval" if options.nbval else "ncclkit report"
     table["packages"] = {name: found for name in PACKAGES if (found := _version(name))}
     table["cpu"] = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)[:1]
     table["side_by_side"], table["cores_each"], table["deadline"] = (
@@ -192,7 +214,8 @@ def main(options: argparse.Namespace) -> int:
     places: SimpleQueue[list[int]] = SimpleQueue()
     for share in shares(options.cores, options.side_by_side):
         places.put(share)
-    run = partial(tell, gpus=gpus, deadline=options.deadline, keep=options.keep, places=places)
+    kept = {"deadline": options.deadline, "keep": options.keep, "nbval": options.nbval}
+    run = partial(run_story, gpus=gpus, places=places, **kept)
     with ThreadPoolExecutor(options.side_by_side) as pool:
         for done in as_completed([pool.submit(run, story) for story in stories]):
             rows = sorted([*rows, done.result()], key=lambda row: str(row["story"]))
@@ -204,6 +227,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path, metavar="OUT.json")
     parser.add_argument("--only", nargs="+", choices=sorted(STORIES), metavar="STORY")
+    parser.add_argument("--chinese", action="store_true", help="their pairs in Chinese")
+    parser.add_argument("--nbval", action="store_true", help="under pytest and nbval, in place of a report")
     parser.add_argument("--side-by-side", type=int, default=1)
     parser.add_argument("--cores", type=int, default=0, help="of its own for each story; 0: all share all")
     parser.add_argument("--deadline", type=float, default=280.0, help="seconds for each story")

@@ -172,7 +172,7 @@ LLAMA_RECIPES = Story(
         "The nodes name their interfaces differently",
     ),
     (
-        "Which of the three steps needs nothing but the second node itself?",
+        "What does a rank look for on its own node, before it talks to any other?",
         "What does the job script say that holds for the first node and perhaps not for the second?",
         "Read the first error of the rank that did not wait: it names what it looked for.",
     ),

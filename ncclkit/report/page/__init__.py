@@ -106,6 +106,7 @@ def _resources(notebook: NotebookNode, name: str, folder: Path | None) -> dict[s
     return {
         "metadata": {"path": str(folder or "")},
         "nonce": nonce,
+        "lang": "zh-CN" if ".zh." in name else "en",  # chooses between Chinese and Japanese shapes of a letter
         "policy": f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:",
         "css": css.replace("/*DARK*/", schemes),
         "script": (HERE / "page.js").read_text(encoding="utf-8"),

@@ -86,6 +86,7 @@ gpu0 GPU 3 node1 rank3 worker12 n_gpus8 nodes2 nnodes=2 gpus_per_node8 sm90 H100
 torch.nn.parallel.distributed libnccl.so.2.28.9 train.py:67 misc/socket.cc:49 python3.11/site-packages/torch/x.py
 https://pytorch.org/docs https://github.com/pytorch/pytorch/issues/1 git@github.com nvcr.io/nvidia/pytorch:25.09-py3
 ncclkit-0.2.0.dev1+cu128 NCCL version 2.28.9+cuda12.9 /opt/conda/lib/x.py /usr/lib/libc.so.6 self.host.net(x)
+Recording tables_on_gpu_0
 """.strip().splitlines()
 
 
