@@ -30,6 +30,9 @@ from ncclkit.live import probe, tune
 from ncclkit.live.launch import local
 from ncclkit.live.options import ProbeOptions
 from tests.brakes import GLOO, gloo
+from tests.processes import WARM
+
+pytestmark = pytest.mark.usefixtures("warm_ranks")
 
 KIB, MIB = 1 << 10, 1 << 20
 ROUNDS = tune.DECIDING
@@ -470,7 +473,7 @@ def test_a_brake_is_found_and_undone(tmp_path: Path) -> None:
     Of the others, which change nothing, none is called different.
     """
     (tmp_path / "sitecustomize.py").write_text(GLOO)
-    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)})
+    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": f"{WARM}{os.pathsep}{tmp_path}"})
     bad, good = setting("GLOO_SOCKET_IFNAME=lo,lo"), setting("GLOO_SOCKET_IFNAME=lo")
     same = [Setting(risk=str(number)) for number in range(4)]
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [bad, good, *same], options, sizes=[4096]))
@@ -486,7 +489,7 @@ def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkey
     """Within 20 % of what live tests with it and without show, and `nccl.env` takes it away; the default is without."""
     (tmp_path / "sitecustomize.py").write_text(GLOO)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
-    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)})
+    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": f"{WARM}{os.pathsep}{tmp_path}"})
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), (), options, [4096], inherited=True))
     assert found.cleared == ("GLOO_SOCKET_IFNAME",)
     assert "GLOO_SOCKET_IFNAME=lo,lo costs" in found.text() and "all_reduce of 4 KiB" in found.text()
